@@ -86,4 +86,11 @@ __device__ __forceinline__ uint32_t arrive_global(uint32_t *counter) {
     return before;
 }
 
+// The same, without saying anything of other memory.
+__device__ __forceinline__ uint32_t take_global(uint32_t *counter) {
+    uint32_t before;
+    asm volatile("atom.add.relaxed.gpu.global.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
+    return before;
+}
+
 }  // namespace nvfp4::arch

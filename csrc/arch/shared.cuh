@@ -86,6 +86,21 @@ __device__ __forceinline__ uint32_t load_shared_8(uint32_t at) {
     return v;
 }
 
+__device__ __forceinline__ void store_shared_32(uint32_t at, uint32_t v) {
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(v) : "memory");
+}
+
+// A word that threads of the CTA pass to each other while they run, and nothing else with it.
+__device__ __forceinline__ void store_shared_relaxed_32(uint32_t at, uint32_t v) {
+    asm volatile("st.relaxed.cta.shared.u32 [%0], %1;" ::"r"(at), "r"(v) : "memory");
+}
+
+__device__ __forceinline__ uint32_t load_shared_relaxed_32(uint32_t at) {
+    uint32_t v;
+    asm volatile("ld.relaxed.cta.shared.u32 %0, [%1];" : "=r"(v) : "r"(at) : "memory");
+    return v;
+}
+
 __device__ __forceinline__ void store_shared_float(uint32_t at, float v) {
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(v) : "memory");
 }

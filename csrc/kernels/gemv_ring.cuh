@@ -6,6 +6,10 @@
 // 32 for each chunk, beside the same ones of the other threads of its warp. It copies nothing but block
 // scales, 16 bytes a lane, into a queue of its warp's own. Sums of a warp go to shared memory and are added
 // at the end, in the order of the warps: every order is fixed by the configuration.
+//
+// Where units are counted, CTAs have fewer rows of their own, and take the units behind those from a counter in the
+// workspace, so that all of them end at about the same time. A producer takes a unit for a group two turns before it
+// copies it, and announces its place in shared memory. Which CTA has a row changes nothing about its sum.
 
 #include "../shared.h"
 
@@ -17,6 +21,9 @@ enum {
     NVFP4_RING_BAR_BYTES = 16,     /* a full and an empty barrier of a stage */
     NVFP4_RING_MAX_WARPS = 16,     /* that multiply */
     NVFP4_RING_MAX_PRODUCERS = 4,  /* warps that copy */
+    NVFP4_RING_AHEAD = NVFP4_RING_SCALE_SLOTS - 1, /* turns from where a counted unit is taken to where it is copied */
+    NVFP4_RING_PLACE_BYTES = 4,    /* of an announced place */
+    NVFP4_RING_COUNTER_BYTES = 128, /* from one counter to the other */
 };
 
 /* Rows of all batches are counted on, in the order in which their scales lie: a row's place. In the 128x4
@@ -30,6 +37,7 @@ typedef struct nvfp4_ring_params {
     uint32_t aligned;                     /* 3 where units start at multiples of four places, or 0 */
     uint32_t tiled;
     uint32_t rows, places;                /* of all batches; places: some without a row in the 128x4 layout */
+    uint32_t dealt;                       /* places that CTAs have of their own: all, or a multiple of four */
     uint32_t row_bytes;                   /* of codes */
     uint32_t depth;                       /* units of a group in the ring */
     uint32_t groups;
@@ -55,6 +63,11 @@ typedef struct nvfp4_ring_params {
     uint32_t scale_group_bytes; /* 128x4: from four blocks of K to the next */
 
     nvfp4_epilogue epilogue;
+
+    /* Where units are counted: */
+    NVFP4_POINTER(uint32_t) counters; /* units that were taken; warps that take no more. Zeros before and after */
+    uint32_t turns;                   /* the most that a group has: enough for all units, whoever takes them */
+    uint32_t announced_at;            /* places of a CTA's units in shared memory, turn by turn */
 } nvfp4_ring_params;
 
 #ifdef __CUDACC__
@@ -85,7 +98,8 @@ constexpr uint32_t kScaleBytes = NVFP4_RING_SCALE_BYTES;
 constexpr uint32_t kScaleLanes = kScaleBytes / 16;
 constexpr uint32_t kMaxWarps = NVFP4_RING_MAX_WARPS;
 
-// A CTA's places.
+// A CTA's own places, and which rows it has of any unit.
+template <bool kCounted>
 struct Work {
     uint32_t begin, end;
     uint32_t origin; // of the first unit
@@ -93,7 +107,7 @@ struct Work {
     __device__ __forceinline__ explicit Work(const Params &p) {
         const uint32_t cta = blockIdx.x;
         begin = (cta * p.granules_per_cta + min(cta, p.granules_left)) << p.granule_log2;
-        end = min(begin + ((p.granules_per_cta + (cta < p.granules_left)) << p.granule_log2), p.places);
+        end = min(begin + ((p.granules_per_cta + (cta < p.granules_left)) << p.granule_log2), p.dealt);
         origin = begin & ~p.aligned;
     }
 
@@ -102,9 +116,37 @@ struct Work {
         return p.tiled ? (place & ~127u) + (place / 4 & 31) + r * 32 : place + r;
     }
 
-    // Whether it is the CTA's.
+    // Whether it is the CTA's: of a unit that it took from the counter every row that there is.
     __device__ __forceinline__ bool has(const Params &p, uint32_t place, uint32_t r) const {
-        return place + r >= begin && place + r < end && row(p, place, r) < p.rows;
+        const bool taken = kCounted && place >= p.dealt;
+        const bool mine = taken || (place + r >= begin && place + r < end);
+        return mine && row(p, place, r) < p.rows;
+    }
+};
+
+// The places of units that a CTA took from the counter, in shared memory: word i is unit i's, turn by turn. A CTA's own
+// units come first, and their words say nothing.
+constexpr uint32_t kUnknown = ~0u;  // not announced yet
+constexpr uint32_t kNone = ~0u - 1; // this group has nothing more
+struct Announced {
+    uint32_t base, units;
+
+    __device__ __forceinline__ Announced(const Params &p, uint32_t shared)
+        : base(shared + p.announced_at), units(p.turns * p.groups) {}
+
+    __device__ __forceinline__ uint32_t at(uint32_t unit) const { return base + unit * NVFP4_RING_PLACE_BYTES; }
+
+    // By all of `threads`, before the first is announced.
+    __device__ __forceinline__ void clear(uint32_t thread, uint32_t threads) const {
+#pragma unroll 1
+        for (uint32_t i = thread; i < units; i += threads) arch::store_shared_32(at(i), kUnknown);
+    }
+
+    __device__ __forceinline__ uint32_t wait(uint32_t unit) const {
+        uint32_t place;
+        do place = arch::load_shared_relaxed_32(at(unit));
+        while (place == kUnknown);
+        return place;
     }
 };
 
@@ -119,58 +161,105 @@ template <uint32_t kRows>
 constexpr uint32_t kStages = kUnitRows / kRows;
 
 // Copies the units of every p.producers-th group. One lane.
-template <uint32_t kRows>
+template <uint32_t kRows, bool kCounted>
 struct Producer {
     uint32_t turn = 0, depth = 0, phase = 1;
     uint32_t first, group, place;
+    uint32_t left; // groups that have more to come from the counter
+    bool more = kCounted; // the counter has, as far as is known
 
-    __device__ __forceinline__ Producer(const Work &work, uint32_t producer)
-        : first(producer), group(producer), place(work.origin + producer * kUnitRows) {}
+    __device__ __forceinline__ Producer(const Params &p, const Work<kCounted> &work, uint32_t producer)
+        : first(producer), group(producer), place(work.origin + producer * kUnitRows),
+          left((p.groups - producer + p.producers - 1) / p.producers) {}
 
     // Until all are on their way, or `turns` turns. In those of the first p.depth nobody else knows the full
     // barriers yet: it makes them, each when it needs it, and waits for nothing.
-    __device__ __forceinline__ void run(const Params &p, const Work &work, uint32_t base, uint32_t turns) {
+    __device__ __forceinline__ void run(const Params &p, const Work<kCounted> &work, uint32_t base, uint32_t turns) {
+        while ((kCounted || place < work.end) && turn < turns) {
+            if constexpr (kCounted) announce(p, work, base);
+            const uint32_t unit = unit_place(p, work, base);
+            if (kCounted && unit == kNone) {
+                if (--left == 0) break;
+            } else {
+                copy(p, work, base, unit);
+            }
+            next(p);
+        }
+    }
+
+    __device__ __forceinline__ uint32_t unit_place(const Params &p, const Work<kCounted> &work, uint32_t base) const {
+        if (!kCounted || place < work.end) return place;
+        return arch::load_shared_relaxed_32(Announced(p, base).at(turn * p.groups + group));
+    }
+
+    // Nothing more is taken. Of all producers the last one leaves zeros.
+    __device__ __forceinline__ void end(const Params &p) const {
+        const uint32_t all = gridDim.x * p.producers;
+        uint32_t *const ended = p.counters + NVFP4_RING_COUNTER_BYTES / sizeof(uint32_t);
+        if (arch::arrive_global(ended) == all - 1) *p.counters = *ended = 0;
+    }
+
+    // Takes the unit that the group has NVFP4_RING_AHEAD turns from now, if that is none of the CTA's own. No earlier,
+    // though the counter takes a while to answer: what is taken late evens out more. The grid before, which may use the
+    // counter, is over: this is behind the CTA's barrier, and so behind the consumers' wait for it. The plan has seen to
+    // it that no unit of the first p.depth turns, nor of the NVFP4_RING_AHEAD behind those, is counted.
+    __device__ __forceinline__ void announce(const Params &p, const Work<kCounted> &work, uint32_t base) {
+        const Announced announced(p, base);
+        const uint32_t unit = (turn + NVFP4_RING_AHEAD) * p.groups + group;
+        if (work.origin + unit * kUnitRows < work.end || unit >= announced.units) return;
+        uint32_t place = kNone;
+        if (more) {
+            place = p.dealt + arch::take_global(p.counters) * kUnitRows;
+            more = place < p.places;
+        }
+        arch::store_shared_relaxed_32(announced.at(unit), more ? place : kNone);
+    }
+
+    // The next group, and behind the last one the first one's next turn.
+    __device__ __forceinline__ void next(const Params &p) {
+        place += p.producers * kUnitRows;
+        group += p.producers;
+        if (group >= p.groups) {
+            place += (p.groups + first - group) * kUnitRows;
+            group = first;
+            ++turn;
+            if (++depth == p.depth) {
+                depth = 0;
+                phase ^= 1;
+            }
+        }
+    }
+
+    // The unit at a place, each stage when it is free.
+    __device__ __forceinline__ void copy(const Params &p, const Work<kCounted> &work, uint32_t base, uint32_t place) {
         const uint64_t policy = arch::policy_evict_first();
         const uint32_t stage_bytes = kRows * p.row_bytes;
-        while (place < work.end && turn < turns) {
-            const uint32_t slot = group * p.depth + depth;
-            uint32_t to = base + slot * kUnitRows * p.row_bytes;
-            uint32_t bar = base + p.bars_at + slot * kStages<kRows> * kBarBytes;
-            const uint8_t *from = p.codes + uint64_t(Work::row(p, place, 0)) * p.row_bytes;
-            const bool whole = work.has(p, place, 0) && work.has(p, place, kUnitRows - 1);
+        const uint32_t slot = group * p.depth + depth;
+        uint32_t to = base + slot * kUnitRows * p.row_bytes;
+        uint32_t bar = base + p.bars_at + slot * kStages<kRows> * kBarBytes;
+        const uint8_t *from = p.codes + uint64_t(work.row(p, place, 0)) * p.row_bytes;
+        const bool whole = work.has(p, place, 0) && work.has(p, place, kUnitRows - 1);
 #pragma unroll 1
-            for (uint32_t s = 0; s < kUnitRows; s += kRows, bar += kBarBytes) {
-                if (turn < p.depth) {
-                    arch::mbarrier_init(bar, 1);
-                    arch::fence_mbarrier_init();
-                } else {
-                    arch::mbarrier_wait(bar + 8, phase);
-                    arch::fence_proxy_async(); // the stage was read by loads
-                }
-                uint32_t bytes = stage_bytes;
-                if (!whole) {
-                    bytes = 0;
-                    for (uint32_t r = s; r < s + kRows; ++r) bytes += work.has(p, place, r) ? p.row_bytes : 0;
-                }
-                arch::mbarrier_arrive_expect_tx(bar, bytes);
-                // Rows that follow each other in memory in one copy.
-                const uint32_t piece = whole && !p.tiled ? stage_bytes : p.row_bytes;
-                const uint64_t step = p.tiled ? uint64_t(p.row_bytes) * 32 : piece;
-#pragma unroll 1
-                for (uint32_t r = s, end = to + stage_bytes; to != end; ++r, to += piece, from += step) {
-                    if (whole || work.has(p, place, r)) arch::load_bulk(to, from, piece, bar, policy);
-                }
+        for (uint32_t s = 0; s < kUnitRows; s += kRows, bar += kBarBytes) {
+            if (turn < p.depth) {
+                arch::mbarrier_init(bar, 1);
+                arch::fence_mbarrier_init();
+            } else {
+                arch::mbarrier_wait(bar + 8, phase);
+                arch::fence_proxy_async(); // the stage was read by loads
             }
-            place += p.producers * kUnitRows;
-            group += p.producers;
-            if (group >= p.groups) {
-                place += (p.groups + first - group) * kUnitRows;
-                group = first;
-                ++turn;
-                if (++depth == p.depth) {
-                    depth = 0;
-                    phase ^= 1;
-                }
+            uint32_t bytes = stage_bytes;
+            if (!whole) {
+                bytes = 0;
+                for (uint32_t r = s; r < s + kRows; ++r) bytes += work.has(p, place, r) ? p.row_bytes : 0;
+            }
+            arch::mbarrier_arrive_expect_tx(bar, bytes);
+            // Rows that follow each other in memory in one copy.
+            const uint32_t piece = whole && !p.tiled ? stage_bytes : p.row_bytes;
+            const uint64_t step = p.tiled ? uint64_t(p.row_bytes) * 32 : piece;
+#pragma unroll 1
+            for (uint32_t r = s, end = to + stage_bytes; to != end; ++r, to += piece, from += step) {
+                if (whole || work.has(p, place, r)) arch::load_bulk(to, from, piece, bar, policy);
             }
         }
     }
@@ -221,15 +310,16 @@ constexpr uint32_t kScaleSlots = NVFP4_RING_SCALE_SLOTS;
 
 // A lane's copies of the block scales of a group's units, into the queue of its warp. Of the 128x4 layout the next
 // unit needs the other half of each sector: kCached keeps it in L1, where shared memory leaves some.
-template <int kChunks, bool kCached>
+template <int kChunks, bool kCached, bool kCounted>
 struct ScaleCopies {
     static constexpr uint32_t kSlot = kChunks * kScaleBytes;
-    uint32_t place;      // of the next unit, in the linear layout of this lane's row
+    uint32_t place;      // of the CTA's next own unit, in the linear layout of this lane's row
+    uint32_t row = 0;    // of a unit, in the linear layout: this lane's
     const uint8_t *from; // of the layout's first scales: this lane's part of K
     bool copies, exists; // this lane anything; its part of K
     uint32_t to, end;    // shared addresses: this lane's next slot, behind the last
 
-    __device__ __forceinline__ ScaleCopies(const Params &p, const Work &work, uint32_t group, uint32_t part,
+    __device__ __forceinline__ ScaleCopies(const Params &p, const Work<kCounted> &work, uint32_t group, uint32_t part,
                                            uint32_t lane, uint32_t slots)
         : place(work.origin + group * kUnitRows), copies(lane < kChunks * kScaleLanes),
           to(slots + lane * 16), end(to + kScaleSlots * kSlot) {
@@ -240,36 +330,46 @@ struct ScaleCopies {
             exists = at * 2 < p.chunks;
         } else {
             const uint32_t at = part_at * 4 + lane % 4; // counted in 256 elements
-            place += lane / 4 % 4;
+            row = lane / 4 % 4;
+            place += row;
             from = p.scales + at * 16;
             exists = at * 8 < p.chunks;
         }
     }
 
-    // Of the 128x4 layout all rows of a unit's block exist.
-    __device__ __forceinline__ void next(const Params &p, const Work &work) {
+    // Of the CTA's next own unit. Of the 128x4 layout all rows of a unit's block exist.
+    __device__ __forceinline__ void next(const Params &p, const Work<kCounted> &work) {
         if (copies) {
-            const bool has = exists && place < work.end && (place >= work.begin || p.tiled);
-            // In the 128x4 layout places lie four bytes apart in their block of 128.
-            const uint32_t row = p.tiled ? place / 128 : place;
-            const uint8_t *at = from + uint64_t(row) * p.scale_row_bytes;
-            if (p.tiled) at += place % 128 * 4;
-            // Zeros for what does not exist: products with them are stored nowhere, or add nothing.
-            if constexpr (kCached) {
-                arch::copy_async_16_cached(to, has ? at : p.scales, has);
-            } else {
-                arch::copy_async_16<128>(to, has ? at : p.scales, has);
-            }
+            copy(p, place, place < work.end && (place >= work.begin || p.tiled));
             place += p.groups * kUnitRows;
-            to += kSlot;
-            if (to == end) to -= kScaleSlots * kSlot;
         }
         arch::commit_copies(); // an empty group too: groups are counted
     }
+
+    // Of one from the counter, or of none.
+    __device__ __forceinline__ void next_counted(const Params &p, uint32_t unit) {
+        if (copies) copy(p, unit + row, unit != kNone && unit + row < p.places);
+        arch::commit_copies();
+    }
+
+    // Zeros for what does not exist: products with them are stored nowhere, or add nothing.
+    __device__ __forceinline__ void copy(const Params &p, uint32_t place, bool has) {
+        has = has && exists;
+        // In the 128x4 layout places lie four bytes apart in their block of 128.
+        const uint8_t *at = from + uint64_t(p.tiled ? place / 128 : place) * p.scale_row_bytes;
+        if (p.tiled) at += place % 128 * 4;
+        if constexpr (kCached) {
+            arch::copy_async_16_cached(to, has ? at : p.scales, has);
+        } else {
+            arch::copy_async_16<128>(to, has ? at : p.scales, has);
+        }
+        to += kSlot;
+        if (to == end) to -= kScaleSlots * kSlot;
+    }
 };
 
-template <int kChunks, uint32_t kRows, bool kCached>
-__device__ __forceinline__ void consume(const Params &p, const Work &work, uint8_t *shared, uint32_t base,
+template <int kChunks, uint32_t kRows, bool kCached, bool kCounted>
+__device__ __forceinline__ void consume(const Params &p, const Work<kCounted> &work, uint8_t *shared, uint32_t base,
                                         uint32_t warp, uint32_t lane) {
     const uint32_t group = warp * p.row_warps_magic >> 16, part = warp - group * p.row_warps;
     const uint32_t chunk = part * kWarp + lane, chunk_stride = p.row_warps * kWarp;
@@ -281,7 +381,7 @@ __device__ __forceinline__ void consume(const Params &p, const Work &work, uint8
 
     constexpr uint32_t kSlot = kChunks * kScaleBytes;
     const uint32_t slots = base + p.scales_at + warp * kScaleSlots * kSlot;
-    ScaleCopies<kChunks, kCached> copies(p, work, group, part, lane, slots);
+    ScaleCopies<kChunks, kCached, kCounted> copies(p, work, group, part, lane, slots);
 #pragma unroll 1
     for (uint32_t i = 1; i < kScaleSlots; ++i) copies.next(p, work);
 
@@ -295,6 +395,8 @@ __device__ __forceinline__ void consume(const Params &p, const Work &work, uint8
         }
     }
     __syncwarp();
+    const Announced announced(p, base);
+    if constexpr (kCounted) announced.clear(thread, consumers);
 
     if (p.dependent) {
         arch::grid_dependency_wait(); // the previous grid may write the vector and read the output
@@ -305,11 +407,15 @@ __device__ __forceinline__ void consume(const Params &p, const Work &work, uint8
     const int32_t bias = arch::computed(int8::kFloatBias, p.zero);
     vector.decode(lookup);
     // This thread's output, while there is time.
-    const auto output_of = [&](uint32_t i, bool &exists) {
+    const auto output_at = [&](uint32_t row, bool exists) {
+        const uint32_t of = batch_of(p, row);
+        return prepare(p.epilogue, p.m, of, row - of * p.m, 0, exists);
+    };
+    const auto output_of = [&](uint32_t i, bool &exists) { // of the CTA's own
         const uint32_t at = work.origin + i / kUnitRows * kUnitRows;
         exists = work.has(p, at, i % kUnitRows);
-        const uint32_t row = Work::row(p, at, i % kUnitRows), of = batch_of(p, row);
-        return prepare(p.epilogue, p.m, of, row - of * p.m, 0, exists);
+        if (kCounted) exists = exists && at < work.end;
+        return output_at(work.row(p, at, i % kUnitRows), exists);
     };
     bool has_output;
     const auto output = output_of(thread, has_output);
@@ -326,8 +432,15 @@ __device__ __forceinline__ void consume(const Params &p, const Work &work, uint8
     const uint32_t scales_end = scales + kScaleSlots * kSlot;
     uint32_t sums = base + p.sums_at + (part * p.sums_pitch + group * kUnitRows + lane / 8) * 4;
     uint32_t depth = p.depth, phase = 0;
+    // Counted: the place of the unit behind this one, and the number of the one behind that.
+    uint32_t following = place + p.groups * kUnitRows, unit = group + NVFP4_RING_AHEAD * p.groups;
+    const auto place_of = [&](uint32_t unit) {
+        const uint32_t own = work.origin + unit * kUnitRows;
+        if (own < work.end) return own;
+        return unit < announced.units ? announced.wait(unit) : kNone;
+    };
 #pragma unroll 1
-    for (; place < work.end; place += p.groups * kUnitRows) {
+    while (kCounted ? place != kNone : place < work.end) {
         if (p.m_magic != 0 && batch_of(p, place) != batch) {
             batch = batch_of(p, place);
             vector.load(p, batch, chunk, chunk_stride);
@@ -335,7 +448,17 @@ __device__ __forceinline__ void consume(const Params &p, const Work &work, uint8
         }
         arch::wait_copies<kScaleSlots - 2>();
         __syncwarp();
-        copies.next(p, work); // into the slot before this one: all lanes have read it
+        // Scales go into the slot before this one: all lanes have read it.
+        uint32_t ahead = 0;
+        if constexpr (kCounted) {
+            ahead = following == kNone ? kNone : place_of(unit);
+            unit += p.groups;
+        }
+        if (kCounted && ahead >= p.dealt) {
+            copies.next_counted(p, ahead);
+        } else {
+            copies.next(p, work);
+        }
         float sum[kUnitRows] = {};
 #pragma unroll
         for (uint32_t s = 0; s < kStages<kRows>; ++s) {
@@ -387,6 +510,12 @@ __device__ __forceinline__ void consume(const Params &p, const Work &work, uint8
         reduce_scatter<kWarp>(sum, lane);
         if (lane % 8 == 0) arch::store_shared_float(sums, sum[0]);
         sums += p.groups * kUnitRows * 4;
+        if constexpr (kCounted) {
+            place = following;
+            following = ahead;
+        } else {
+            place += p.groups * kUnitRows;
+        }
     }
     arch::wait_copies<0>(); // of scales past the last unit: no thread may end before them
     arch::cta_barrier(1, consumers);
@@ -408,49 +537,65 @@ __device__ __forceinline__ void consume(const Params &p, const Work &work, uint8
         const auto other = output_of(i, exists);
         if (exists) store(p.epilogue, other, total(i));
     }
+    if constexpr (kCounted) {
+        const uint32_t own = (work.end - work.origin + kUnitRows - 1) & ~(kUnitRows - 1);
+#pragma unroll 1
+        for (uint32_t i = own + thread; i < announced.units * kUnitRows; i += consumers) {
+            // Behind a group's last unit words may still change, between those that are no place.
+            const uint32_t place = arch::load_shared_relaxed_32(announced.at(i / kUnitRows));
+            if (place >= kNone) continue;
+            const uint32_t row = work.row(p, place, i % kUnitRows);
+            if (row < p.rows) store(p.epilogue, output_at(row, true), total(i));
+        }
+    }
 }
 
-template <int kChunks, uint32_t kRows, bool kCached>
+template <int kChunks, uint32_t kRows, bool kCached, bool kCounted>
 __device__ __forceinline__ void gemv(const Params &p) {
     extern __shared__ __align__(128) uint8_t dynamic[];
     const uint32_t base = arch::shared_address(dynamic);
     const uint32_t warp = __shfl_sync(0xffffffffu, threadIdx.x / kWarp, 0), lane = threadIdx.x % kWarp;
-    const Work work(p);
+    const Work<kCounted> work(p);
     if (__builtin_expect(warp < p.producers, 1)) {
-        Producer<kRows> producer(work, warp);
+        Producer<kRows, kCounted> producer(p, work, warp);
         uint32_t turns = p.depth;
 #pragma unroll 1
-        for (int pass = 0; pass < 2; ++pass, turns = ~0u) {
+        for (int pass = 0; pass < 2; ++pass, turns = kCounted ? p.turns : ~0u) {
             if (lane == 0) producer.run(p, work, base, turns);
             __syncwarp();
             if (pass == 0) arch::cta_barrier(0, (p.groups * p.row_warps + p.producers) * kWarp);
         }
+        if (kCounted && lane == 0) producer.end(p);
     } else {
         arch::grid_dependency_launch();
-        consume<kChunks, kRows, kCached>(p, work, dynamic, base, warp - p.producers, lane);
+        consume<kChunks, kRows, kCached, kCounted>(p, work, dynamic, base, warp - p.producers, lane);
     }
 }
 
 }  // namespace nvfp4::ring
 
-// Chunks of a thread, rows of a stage, the cache that keeps block scales: L1, or L2 alone.
-#define GEMV_RING(X)                    \
-    X(gemv_ring_c1_r2_l2, 1, 2, false) \
-    X(gemv_ring_c1_r2_l1, 1, 2, true)  \
-    X(gemv_ring_c1_r4_l2, 1, 4, false) \
-    X(gemv_ring_c1_r4_l1, 1, 4, true)  \
-    X(gemv_ring_c2_r1_l2, 2, 1, false) \
-    X(gemv_ring_c2_r1_l1, 2, 1, true)  \
-    X(gemv_ring_c2_r2_l2, 2, 2, false) \
-    X(gemv_ring_c2_r2_l1, 2, 2, true)  \
-    X(gemv_ring_c2_r4_l2, 2, 4, false) \
-    X(gemv_ring_c2_r4_l1, 2, 4, true)
+// Chunks of a thread, rows of a stage, whether L1 keeps block scales or L2 alone, whether units are counted.
+#define GEMV_RING(X)                                   \
+    X(gemv_ring_c1_r2_l2, 1, 2, false, false)         \
+    X(gemv_ring_c1_r2_l1, 1, 2, true, false)          \
+    X(gemv_ring_c1_r4_l2, 1, 4, false, false)         \
+    X(gemv_ring_c1_r4_l1, 1, 4, true, false)          \
+    X(gemv_ring_c2_r1_l2, 2, 1, false, false)         \
+    X(gemv_ring_c2_r1_l1, 2, 1, true, false)          \
+    X(gemv_ring_c2_r2_l2, 2, 2, false, false)         \
+    X(gemv_ring_c2_r2_l1, 2, 2, true, false)          \
+    X(gemv_ring_c2_r4_l2, 2, 4, false, false)         \
+    X(gemv_ring_c2_r4_l1, 2, 4, true, false)          \
+    X(gemv_ring_c2_r1_l2_counted, 2, 1, false, true)  \
+    X(gemv_ring_c2_r1_l1_counted, 2, 1, true, true)   \
+    X(gemv_ring_c2_r2_l2_counted, 2, 2, false, true)  \
+    X(gemv_ring_c2_r2_l1_counted, 2, 2, true, true)
 
-#define ENTRY(name, chunks, rows, cached)                                                                   \
+#define ENTRY(name, chunks, rows, cached, counted)                                                          \
     NVFP4_KERNEL(name)(                                                                                     \
     extern "C" __global__ void __launch_bounds__((NVFP4_RING_MAX_WARPS + NVFP4_RING_MAX_PRODUCERS) * 32, 1) \
         name(const __grid_constant__ nvfp4_ring_params p) {                                                 \
-        nvfp4::ring::gemv<chunks, rows, cached>(p);                                                         \
+        nvfp4::ring::gemv<chunks, rows, cached, counted>(p);                                                \
     })
 GEMV_RING(ENTRY)
 NVFP4_TABLE(gemv_ring, GEMV_RING)

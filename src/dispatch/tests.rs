@@ -513,7 +513,7 @@ fn a_neighbour_is_scaled_as_the_model_says() {
     // So long vectors go four a pass, and eight of them were measured: one more is a pass more, which costs less than
     // one of four; any number of fours is as many passes.
     let eight = seconds(shape(8, 1));
-    for (n, passes) in [(9, 2.0 + 1.0 / 1.1), (16, 4.0), (128, 32.0)] {
+    for (n, passes) in [(9, 2.0 + 1.0 / 1.1), (16, 4.0), (20, 5.0)] {
         let times = seconds(shape(n, 1)) / eight;
         assert!((times - passes / 2.0).abs() < 1e-9, "{n}: {times}");
     }

@@ -315,6 +315,9 @@ pub const NVFP4_RING_SCALE_SLOTS: u32 = 3;
 pub const NVFP4_RING_BAR_BYTES: u32 = 16;
 pub const NVFP4_RING_MAX_WARPS: u32 = 16;
 pub const NVFP4_RING_MAX_PRODUCERS: u32 = 4;
+pub const NVFP4_RING_AHEAD: u32 = 2;
+pub const NVFP4_RING_PLACE_BYTES: u32 = 4;
+pub const NVFP4_RING_COUNTER_BYTES: u32 = 128;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct nvfp4_ring_params {
@@ -326,12 +329,14 @@ pub struct nvfp4_ring_params {
     pub tiled: u32,
     pub rows: u32,
     pub places: u32,
+    pub dealt: u32,
     pub row_bytes: u32,
     pub depth: u32,
     pub groups: u32,
     pub row_warps: u32,
     pub row_warps_magic: u32,
     pub bars_at: u32,
+    pub __bindgen_padding_0: [u8; 4usize],
     pub codes: u64,
     pub chunks: u32,
     pub dependent: u32,
@@ -350,6 +355,9 @@ pub struct nvfp4_ring_params {
     pub scale_row_bytes: u32,
     pub scale_group_bytes: u32,
     pub epilogue: nvfp4_epilogue,
+    pub counters: u64,
+    pub turns: u32,
+    pub announced_at: u32,
 }
 pub const NVFP4_TCGEN05_ROWS: u32 = 128;
 pub const NVFP4_TCGEN05_EPILOGUE_WARPS: u32 = 4;

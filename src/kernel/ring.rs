@@ -2,8 +2,9 @@
 
 use super::call::Pass;
 use super::params::{
-    NVFP4_ATOM_ROWS, NVFP4_RING_BAR_BYTES, NVFP4_RING_CHUNK_BYTES, NVFP4_RING_MAX_PRODUCERS,
-    NVFP4_RING_MAX_WARPS, NVFP4_RING_SCALE_BYTES, NVFP4_RING_SCALE_SLOTS, NVFP4_RING_UNIT_ROWS,
+    NVFP4_ATOM_ROWS, NVFP4_RING_AHEAD, NVFP4_RING_BAR_BYTES, NVFP4_RING_CHUNK_BYTES,
+    NVFP4_RING_COUNTER_BYTES, NVFP4_RING_MAX_PRODUCERS, NVFP4_RING_MAX_WARPS,
+    NVFP4_RING_PLACE_BYTES, NVFP4_RING_SCALE_BYTES, NVFP4_RING_SCALE_SLOTS, NVFP4_RING_UNIT_ROWS,
     NVFP4_WARP, nvfp4_ring_params,
 };
 use super::plan::{KernelParameters, Launch, Parameters, Plan};
@@ -11,6 +12,7 @@ use super::{
     ALPHAS, Call, Job, KernelConfig, MainLoop, Products, distinct, field, magic, shared_memory,
 };
 use crate::gpu::Gpu;
+use crate::operands::RawWorkspace;
 use crate::refusal::Refusal;
 use crate::shape::Shape;
 use crate::types::Activation;
@@ -40,6 +42,11 @@ pub struct RingConfig {
     pub cached: bool,
     /// CTAs that share the rows of all batches: no more than there are granules.
     pub ctas: u32,
+    /// Eighths of all units, 0 to 7, that no CTA has of its own: each takes one whenever it has room, so that all end at
+    /// about the same time. What is taken is counted in the workspace. In a call without one CTAs have all units of
+    /// their own, as with 0.
+    #[cfg_attr(feature = "tune", serde(default))]
+    pub counted: u32,
 }
 
 const UNIT: &str = "gemv_ring";
@@ -59,6 +66,17 @@ const RING_BYTES: u64 = 64 << 10;
 /// the vector is awaited. Two CTAs with short rows still fit an SM, one of each launch.
 const CHAINED_RING_BYTES: u64 = 128 << 10;
 const CHAINED_SHORT_RING_BYTES: u64 = 96 << 10;
+/// Shares of counted units that are worth measuring, the best one first, and bytes of codes from which on they are:
+/// docs/notes/ring.md.
+const COUNTED: [u32; 2] = [4, 6];
+const COUNTED_BYTES: u64 = 60_000_000;
+/// Bytes of codes from which on the default counts units.
+const MANY_BYTES: u64 = 100_000_000;
+/// What `counted` counts in.
+const EIGHTHS: u32 = 8;
+/// Two counters at the front of the workspace.
+const COUNTERS: u64 = 2;
+const _: () = assert!(COUNTERS * NVFP4_RING_COUNTER_BYTES as u64 <= RawWorkspace::COUNTER_BYTES);
 /// K of a short row, at most.
 const SHORT: usize = 7167;
 
@@ -95,67 +113,18 @@ impl KernelConfig for RingConfig {
         }
     }
 
-    /// The config that was fastest or nearly so for problems measured on an H200, with a smaller ring where
-    /// shared memory is short, and more CTAs than SMs where a CTA's sums would not fit. In chains, a deeper ring
-    /// where the GPU has room.
+    /// A default whose units are all dealt, or of many weights counted in part, where there is a workspace.
     fn default_for(job: &Job<'_>) -> Result<Self, Refusal> {
-        let (shape, tiled) = (job.shape, job.operands.tiled());
-        let granule = if tiled { 4 } else { 1 };
-        let rows = match shape.k() {
-            ..4096 => 4,
-            4096..8192 => 2,
-            _ => 1,
+        let dealt = Self::default_dealt(job)?;
+        let counted = Self {
+            counted: COUNTED[0],
+            ..dealt
         };
-        let alone = [2, 1].into_iter().find_map(|chunks| {
-            let row_warps = row_warps(shape, chunks);
-            // Eight warps have little to start and to end.
-            let groups = (MAX_WARPS / row_warps).min(if row_warps == 1 { 8 } else { 4 });
-            let depth = RING_BYTES / (unit_bytes(shape) * u64::from(groups.max(1)));
-            let depth = depth.clamp(1, 4) as u32;
-            [1, 2, 4, 16].into_iter().find_map(|per_sm| {
-                (1..=groups).rev().find_map(|groups| {
-                    let config = Self {
-                        chunks,
-                        groups,
-                        rows,
-                        depth,
-                        granule,
-                        cached: true,
-                        ctas: ctas(job, granule, per_sm),
-                    };
-                    config.check(job).is_ok().then_some(config)
-                })
-            })
-        });
-        let smallest = Self {
-            chunks: 2,
-            groups: 1,
-            rows,
-            depth: 1,
-            granule,
-            cached: true,
-            ctas: ctas(job, granule, 16),
-        };
-        let alone = match alone {
-            Some(config) => config,
-            None => return smallest.check(job).map(|()| smallest),
-        };
-        if !job.chained {
-            return Ok(alone);
+        let gains = counters(job) && code_bytes(job.shape) >= MANY_BYTES && job.shape.k() > SHORT;
+        match gains && counted.check(job).is_ok() {
+            true => Ok(counted),
+            false => Ok(dealt),
         }
-        let ring = match shape.k() {
-            ..=SHORT => CHAINED_SHORT_RING_BYTES,
-            _ => CHAINED_RING_BYTES,
-        };
-        let turn = unit_bytes(shape) * u64::from(alone.groups);
-        let deepest = (ring / turn).clamp(alone.depth.into(), (*DEPTHS.end()).into()) as u32;
-        let deeper = (alone.depth..=deepest).rev().map(|depth| Self {
-            depth,
-            cached: false,
-            ..alone
-        });
-        let mut fitting = deeper.filter(|config| config.check(job).is_ok());
-        Ok(fitting.next().unwrap_or(alone))
     }
 
     fn candidates(job: &Job<'_>) -> Vec<Self> {
@@ -216,6 +185,10 @@ impl KernelConfig for RingConfig {
             };
             configs.extend(configs.iter().map(cached).collect::<Vec<_>>());
         }
+        if counters(job) && code_bytes(shape) >= COUNTED_BYTES {
+            let counted = |config: &Self| COUNTED.map(|counted| Self { counted, ..*config });
+            configs.extend(configs.iter().flat_map(counted).collect::<Vec<_>>());
+        }
         distinct(configs, |config| config.check(job).is_ok())
     }
 
@@ -228,6 +201,7 @@ impl KernelConfig for RingConfig {
             depth,
             granule,
             ctas,
+            counted,
             ..
         } = *self;
         field("chunks", chunks, "1 or 2", [1, 2].contains(&chunks))?;
@@ -253,7 +227,25 @@ impl KernelConfig for RingConfig {
             "1 to the granules of all rows",
             ctas >= 1 && u64::from(ctas) <= granules,
         )?;
-        shared_memory(self.layout(shape, tiled).bytes, job.gpu)
+        field(
+            "counted",
+            counted,
+            "0 to 7 eighths; not 0 with two chunks and 1 or 2 rows only, where each group keeps depth + 2 units of \
+             its own",
+            counted == 0
+                || (counted < EIGHTHS
+                    && chunks == 2
+                    && rows <= 2
+                    && self.keeps_enough(shape, tiled)),
+        )?;
+        shared_memory(self.layout(job).bytes, job.gpu)
+    }
+
+    fn workspace_bytes(&self, job: &Job<'_>) -> u64 {
+        match self.counts(job) {
+            true => RawWorkspace::COUNTER_BYTES,
+            false => 0,
+        }
     }
 
     /// A thread adds two blocks of each chunk, each by one fused operation, then come five additions over the
@@ -267,7 +259,7 @@ impl KernelConfig for RingConfig {
     fn plan(&self, call: &Call, job: &Job<'_>) -> Plan {
         let shape = &call.shape;
         let tiled = job.operands.tiled();
-        let layout = self.layout(shape, tiled);
+        let (layout, counts) = (self.layout(job), self.counts(job));
         let (m, several) = (shape.m() as u32, shape.l() > 1);
         let row_warps = row_warps(shape, self.chunks);
         let producers = self.groups.min(NVFP4_RING_MAX_PRODUCERS);
@@ -285,6 +277,7 @@ impl KernelConfig for RingConfig {
             tiled: u32::from(tiled),
             rows: m * shape.l() as u32,
             places: places(shape, tiled) as u32,
+            dealt: layout.dealt as u32,
             row_bytes: shape.row_code_bytes() as u32,
             depth: self.depth,
             groups: self.groups,
@@ -309,11 +302,15 @@ impl KernelConfig for RingConfig {
             scale_row_bytes: steps.row_stride as u32,
             scale_group_bytes: steps.group_stride as u32,
             epilogue: pass.epilogue,
+            counters: if counts { call.workspace.address } else { 0 },
+            turns: layout.turns as u32,
+            announced_at: layout.announced_at as u32,
+            ..nvfp4_ring_params::default()
         };
         let mut plan = Plan::new();
         for pass in call.passes(PASS) {
             plan.push(Launch {
-                entry: entry(self.chunks, self.rows, self.cached),
+                entry: entry(self.chunks, self.rows, self.cached, counts),
                 unit: UNIT,
                 grid: [self.ctas, 1, 1],
                 threads: (self.groups * row_warps + producers) * NVFP4_WARP,
@@ -345,57 +342,185 @@ impl KernelConfig for RingConfig {
 // SAFETY: bindgen makes padding fields of this structure's padding.
 unsafe impl KernelParameters for nvfp4_ring_params {}
 
-/// The entry point for so many chunks of a thread and rows of a stage, where L1 keeps block scales or does not.
-fn entry(chunks: u32, rows: u32, cached: bool) -> &'static str {
-    match (chunks, rows, cached) {
-        (1, 2, false) => "gemv_ring_c1_r2_l2",
-        (1, 2, true) => "gemv_ring_c1_r2_l1",
-        (1, _, false) => "gemv_ring_c1_r4_l2",
-        (1, _, true) => "gemv_ring_c1_r4_l1",
-        (_, 1, false) => "gemv_ring_c2_r1_l2",
-        (_, 1, true) => "gemv_ring_c2_r1_l1",
-        (_, 2, false) => "gemv_ring_c2_r2_l2",
-        (_, 2, true) => "gemv_ring_c2_r2_l1",
-        (_, _, false) => "gemv_ring_c2_r4_l2",
-        (_, _, true) => "gemv_ring_c2_r4_l1",
+/// The entry point for so many chunks of a thread and rows of a stage, where L1 keeps block scales or does not, and units
+/// are counted or not.
+fn entry(chunks: u32, rows: u32, cached: bool, counts: bool) -> &'static str {
+    match (chunks, rows, cached, counts) {
+        (1, 2, false, _) => "gemv_ring_c1_r2_l2",
+        (1, 2, true, _) => "gemv_ring_c1_r2_l1",
+        (1, _, false, _) => "gemv_ring_c1_r4_l2",
+        (1, _, true, _) => "gemv_ring_c1_r4_l1",
+        (_, 1, false, false) => "gemv_ring_c2_r1_l2",
+        (_, 1, true, false) => "gemv_ring_c2_r1_l1",
+        (_, 2, false, false) => "gemv_ring_c2_r2_l2",
+        (_, 2, true, false) => "gemv_ring_c2_r2_l1",
+        (_, 1, false, true) => "gemv_ring_c2_r1_l2_counted",
+        (_, 1, true, true) => "gemv_ring_c2_r1_l1_counted",
+        (_, 2, false, true) => "gemv_ring_c2_r2_l2_counted",
+        (_, 2, true, true) => "gemv_ring_c2_r2_l1_counted",
+        (_, _, false, _) => "gemv_ring_c2_r4_l2",
+        (_, _, true, _) => "gemv_ring_c2_r4_l1",
     }
 }
 
-/// What a CTA has: granules, and dynamic shared memory, in bytes from its start. The ring stands first.
+/// What a CTA has: granules of its own, and dynamic shared memory, in bytes from its start. The ring stands first.
 struct Layout {
+    /// Places that CTAs have of their own. The others' units are counted.
+    dealt: u64,
     granules_per_cta: u64,
     granules_left: u64,
+    /// The most that a group has, of its own and counted.
+    turns: u64,
     scales_at: u64,
     bars_at: u64,
     sums_at: u64,
     sums_pitch: u64,
+    announced_at: u64,
     bytes: u64,
 }
 
 impl RingConfig {
-    fn layout(&self, shape: &Shape, tiled: bool) -> Layout {
+    /// The config that was fastest or nearly so for problems measured on an H200, with a smaller ring where
+    /// shared memory is short, and more CTAs than SMs where a CTA's sums would not fit. In chains, a deeper ring
+    /// where the GPU has room.
+    fn default_dealt(job: &Job<'_>) -> Result<Self, Refusal> {
+        let (shape, tiled) = (job.shape, job.operands.tiled());
+        let granule = if tiled { 4 } else { 1 };
+        let rows = match shape.k() {
+            ..4096 => 4,
+            4096..8192 => 2,
+            _ => 1,
+        };
+        let alone = [2, 1].into_iter().find_map(|chunks| {
+            let row_warps = row_warps(shape, chunks);
+            // Eight warps have little to start and to end.
+            let groups = (MAX_WARPS / row_warps).min(if row_warps == 1 { 8 } else { 4 });
+            let depth = RING_BYTES / (unit_bytes(shape) * u64::from(groups.max(1)));
+            let depth = depth.clamp(1, 4) as u32;
+            [1, 2, 4, 16].into_iter().find_map(|per_sm| {
+                (1..=groups).rev().find_map(|groups| {
+                    let config = Self {
+                        chunks,
+                        groups,
+                        rows,
+                        depth,
+                        granule,
+                        cached: true,
+                        ctas: ctas(job, granule, per_sm),
+                        counted: 0,
+                    };
+                    config.check(job).is_ok().then_some(config)
+                })
+            })
+        });
+        let smallest = Self {
+            chunks: 2,
+            groups: 1,
+            rows,
+            depth: 1,
+            granule,
+            cached: true,
+            ctas: ctas(job, granule, 16),
+            counted: 0,
+        };
+        let alone = match alone {
+            Some(config) => config,
+            None => return smallest.check(job).map(|()| smallest),
+        };
+        if !job.chained {
+            return Ok(alone);
+        }
+        let ring = match shape.k() {
+            ..=SHORT => CHAINED_SHORT_RING_BYTES,
+            _ => CHAINED_RING_BYTES,
+        };
+        let turn = unit_bytes(shape) * u64::from(alone.groups);
+        let deepest = (ring / turn).clamp(alone.depth.into(), (*DEPTHS.end()).into()) as u32;
+        let deeper = (alone.depth..=deepest).rev().map(|depth| Self {
+            depth,
+            cached: false,
+            ..alone
+        });
+        let mut fitting = deeper.filter(|config| config.check(job).is_ok());
+        Ok(fitting.next().unwrap_or(alone))
+    }
+
+    /// Whether units of a call are counted.
+    fn counts(&self, job: &Job<'_>) -> bool {
+        self.counted > 0 && counters(job)
+    }
+
+    /// Places of whole units that are counted, at the end of all places.
+    fn counted_places(&self, shape: &Shape, tiled: bool) -> u64 {
+        let units = places(shape, tiled).div_ceil(UNIT_ROWS);
+        let counted = units * u64::from(self.counted.min(EIGHTHS)) / u64::from(EIGHTHS);
+        (counted * UNIT_ROWS).min(places(shape, tiled))
+    }
+
+    /// A producer announces units that are counted so many turns ahead, and not while it makes barriers, in the first
+    /// turns.
+    fn keeps_enough(&self, shape: &Shape, tiled: bool) -> bool {
+        let places = places(shape, tiled);
+        let dealt = (places - self.counted_places(shape, tiled)).next_multiple_of(UNIT_ROWS);
+        let granules = dealt.min(places) / u64::from(self.granule) / u64::from(self.ctas);
+        let units = granules * u64::from(self.granule) / UNIT_ROWS;
+        units / u64::from(self.groups) >= u64::from(self.depth + NVFP4_RING_AHEAD)
+    }
+
+    fn layout(&self, job: &Job<'_>) -> Layout {
+        let (shape, tiled) = (job.shape, job.operands.tiled());
         let row_warps = u64::from(row_warps(shape, self.chunks));
         let (groups, ctas) = (u64::from(self.groups), u64::from(self.ctas));
-        let units = groups * u64::from(self.depth);
-        let granules = places(shape, tiled).div_ceil(self.granule.into());
+        let (counts, all) = (self.counts(job), places(shape, tiled));
+        let counted = if counts {
+            self.counted_places(shape, tiled)
+        } else {
+            0
+        };
+        // Counted units begin at whole ones.
+        let dealt = (all.next_multiple_of(UNIT_ROWS) - counted).min(all);
+        let granules = dealt.div_ceil(self.granule.into());
         // Of the CTA that has most: a unit more where its first one is cut by the alignment.
-        let most = granules.div_ceil(ctas) * u64::from(self.granule);
-        let sums_pitch = (most.div_ceil(UNIT_ROWS) + 1) * UNIT_ROWS;
+        let own = (granules.div_ceil(ctas) * u64::from(self.granule)).div_ceil(UNIT_ROWS) + 1;
+        // Room for twice as many counted units as there are: groups that have no room left leave enough to others.
+        let turns = own.div_ceil(groups) + (2 * counted / UNIT_ROWS).div_ceil(groups * ctas) + 1;
+        let units = if counts { turns * groups } else { own };
+        let sums_pitch = units * UNIT_ROWS;
+        let ring_units = groups * u64::from(self.depth);
         let scale_bytes = u64::from(NVFP4_RING_SCALE_SLOTS * NVFP4_RING_SCALE_BYTES);
-        let scales_at = units * unit_bytes(shape);
+        let scales_at = ring_units * unit_bytes(shape);
         let bars_at = scales_at + groups * row_warps * u64::from(self.chunks) * scale_bytes;
-        let stages = units * (UNIT_ROWS / u64::from(self.rows));
+        let stages = ring_units * (UNIT_ROWS / u64::from(self.rows));
         let sums_at = bars_at + stages * u64::from(NVFP4_RING_BAR_BYTES);
+        let announced_at = sums_at + row_warps * sums_pitch * 4;
+        let announced = if counts {
+            units * u64::from(NVFP4_RING_PLACE_BYTES)
+        } else {
+            0
+        };
         Layout {
+            dealt,
             granules_per_cta: granules / ctas,
             granules_left: granules % ctas,
+            turns,
             scales_at,
             bars_at,
             sums_at,
             sums_pitch,
-            bytes: sums_at + row_warps * sums_pitch * 4,
+            announced_at,
+            bytes: announced_at + announced,
         }
     }
+}
+
+/// Whether the call has a workspace to count in.
+fn counters(job: &Job<'_>) -> bool {
+    job.operands.workspace >= RawWorkspace::COUNTER_BYTES
+}
+
+/// Bytes of all codes.
+fn code_bytes(shape: &Shape) -> u64 {
+    shape.weight_code_bytes() as u64
 }
 
 /// Bytes of a unit's codes.

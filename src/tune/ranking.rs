@@ -83,6 +83,7 @@ mod tests {
             granule: 1,
             cached: false,
             ctas: 132,
+            counted: 0,
         };
         config.into()
     }

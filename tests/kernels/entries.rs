@@ -18,6 +18,7 @@ crate::trials! {
 pub(crate) fn planned(arch: &'static str) -> Vec<Launch> {
     let gpu = gpu(arch);
     let mut planned = Vec::new();
+    let mut problems = Vec::new();
     for (m, k) in [
         (128, 16),
         (64, 48),
@@ -28,20 +29,23 @@ pub(crate) fn planned(arch: &'static str) -> Vec<Launch> {
         (8, 262_144),
     ] {
         // Passes of all sizes, and calls of several.
-        for n in (1..=17).chain([33, 64, 128, 130]) {
-            let shape = Shape::new(Dims { m, n, k, l: 1 }).expect("a shape");
-            for activation in Activation::ALL {
-                for layout in ScaleLayout::ALL {
-                    let call = Call::nowhere(&shape, activation, layout, 32);
-                    let operands = call.operands();
-                    for chained in [false, true] {
-                        let job = Job::new(&shape, &operands, &gpu).chained(chained);
-                        for kernel in Kernel::ALL {
-                            let default = kernel.default_config(&job).ok();
-                            for config in default.into_iter().chain(kernel.candidates(&job)) {
-                                let plan = config.plan(&call, &gpu, chained).expect("a plan");
-                                planned.extend(plan.launches().iter().copied());
-                            }
+        let numbers = (1..=17).chain([33, 64, 128, 130]);
+        problems.extend(numbers.map(|n| (m, k, n)));
+    }
+    problems.push((28672, 8192, 1)); // enough weights to count units
+    for (m, k, n) in problems {
+        let shape = Shape::new(Dims { m, n, k, l: 1 }).expect("a shape");
+        for activation in Activation::ALL {
+            for layout in ScaleLayout::ALL {
+                let call = Call::nowhere(&shape, activation, layout, 32);
+                let operands = call.operands();
+                for chained in [false, true] {
+                    let job = Job::new(&shape, &operands, &gpu).chained(chained);
+                    for kernel in Kernel::ALL {
+                        let default = kernel.default_config(&job).ok();
+                        for config in default.into_iter().chain(kernel.candidates(&job)) {
+                            let plan = config.plan(&call, &gpu, chained).expect("a plan");
+                            planned.extend(plan.launches().iter().copied());
                         }
                     }
                 }

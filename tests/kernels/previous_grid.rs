@@ -1,12 +1,13 @@
 //! Every kernel behind a grid that has not ended, and that writes the vectors late. The tensor-core kernel, which shares
 //! more than memory with that grid, has trials of its own: `overlap.rs`.
 
-use nvfp4_gemv::kernel::{Config, Kernel, StreamConfig};
+use nvfp4_gemv::kernel::params::nvfp4_ring_params;
+use nvfp4_gemv::kernel::{Config, Kernel, RingConfig, StreamConfig};
 use nvfp4_gemv::{Activation, Dims, ScaleLayout, Shape};
-use ptx_sim::SimError;
 use ptx_sim::report::ViolationKind;
+use ptx_sim::{Launch, SimError};
 
-use crate::support::chained::{Chained, WAIT};
+use crate::support::chained::{Chained, Ready, WAIT, late_kernel};
 use crate::support::operands::{Case, Data};
 use crate::support::ptx;
 use crate::support::schedules::few;
@@ -14,7 +15,7 @@ use crate::support::sim::Simulator;
 
 crate::trials! {
     simulator:
-        every_kernel_of_hopper, consumer_blackwell;
+        every_kernel_of_hopper, consumer_blackwell, counters_of_the_call_before;
 }
 
 /// The default, and of `stream` all places at which it can wait.
@@ -93,4 +94,53 @@ fn every_kernel_of_hopper() {
 fn consumer_blackwell() {
     let calls = calls_of(Kernel::MmaFp4, &Simulator::new(ptx::CONSUMER));
     assert!(calls > 0);
+}
+
+/// A grid that writes a zero to the counter of a call of `ring`, and ends long after.
+fn counter_writer(call: &Chained) -> Ready {
+    const LATE: &str = "
+    ld.param.u64 %rd1, [counter];
+    mov.u32 %r2, 0;
+    st.global.u32 [%rd1], %r2;
+AGAIN:
+    add.u32 %r2, %r2, 1;
+    setp.lt.u32 %p, %r2, 5000;
+    @%p bra AGAIN;
+";
+    let at = std::mem::offset_of!(nvfp4_ring_params, counters);
+    let counter = &call.planned[0].parameters.bytes()[at..][..8];
+    let launch = Launch::new("counts", [1, 1, 1], [32, 1, 1]).bytes(counter);
+    (
+        late_kernel("90a", "counts", ".param .u64 counter", LATE),
+        launch,
+    )
+}
+
+/// `ring` counts units in the workspace only when the grid before is over. Calls that share a workspace may overlap.
+fn counters_of_the_call_before() {
+    let simulator = Simulator::with_multiprocessors("90a", 4);
+    let config = RingConfig {
+        chunks: 2,
+        groups: 2,
+        rows: 2,
+        depth: 1,
+        granule: 1,
+        cached: true,
+        ctas: 2,
+        counted: 4,
+    };
+    let shape = Shape::matrix(96, 512).expect("a shape");
+    let case = Case::new(shape, Data::Integers, ScaleLayout::Linear, 3);
+    let call = Chained::new(&simulator, &case, config.into());
+    let (vectors, counter) = ([call.writer("")], [counter_writer(&call)]);
+    let ours = call.ready(str::to_string);
+    call.demand_right(&[&vectors[..], &ours, &ours].concat(), 1);
+    call.demand_right(&[&counter[..], &ours, &ours].concat(), 2);
+
+    let hasty = call.ready(|ptx| ptx.replace(WAIT, ""));
+    let early = few(3).iter().all(|options| {
+        let ran = call.run(&[&counter[..], &hasty].concat(), options);
+        matches!(ran, Err(SimError::Violation(v)) if v.kind == ViolationKind::Hazard && v.message.contains("workspace"))
+    });
+    assert!(early, "{}", call.context);
 }

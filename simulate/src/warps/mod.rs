@@ -64,6 +64,7 @@ impl Drawn {
                     granule: 1,
                     cached: false,
                     ctas: 1,
+                    counted: 0,
                 }),
                 m: 40,
                 k: 1024,

@@ -23,6 +23,7 @@ const RING: RingConfig = RingConfig {
     granule: 1,
     cached: true,
     ctas: 3,
+    counted: 0,
 };
 const DOT: DotConfig = DotConfig {
     blocks_per_load: 2,

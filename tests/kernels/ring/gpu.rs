@@ -37,8 +37,11 @@ fn configs(job: &Job<'_>, ctas: &[u32]) -> Vec<Config> {
                         granule,
                         cached: turn % 3 == 0,
                         ctas: ctas[turn % ctas.len()].min(rows_in_all / granule),
+                        counted: 0,
                     };
                     configs.push(config.into());
+                    let counted = 1 + turn as u32 % 7;
+                    configs.push(RingConfig { counted, ..config }.into());
                 }
             }
         }
@@ -60,8 +63,16 @@ const SUBJECT: Subject = Subject {
     ],
     tall: &[(20_001, 1, 256, 1), (4992, 1, 1024, 3), (4999, 1, 512, 1)],
     configs,
-    kind: &["chunks", "rows", "groups"],
-    kinds: &[&[1, 2, 1], &[1, 4, 16], &[2, 2, 8], &[2, 1, 2], &[1, 2, 3]],
+    kind: &["chunks", "rows", "groups", "counted"],
+    kinds: &[
+        &[1, 2, 1, 0],
+        &[1, 4, 16, 0],
+        &[2, 2, 8, 0],
+        &[2, 1, 2, 0],
+        &[1, 2, 3, 0],
+        &[2, 1, 2, 4],
+        &[2, 2, 4, 7],
+    ],
 };
 
 pub(crate) fn trials() -> Vec<Trial> {

@@ -16,6 +16,7 @@ fn valid() -> Asked {
         granule: 1,
         cached: true,
         ctas: 66,
+        counted: 0,
     };
     Asked::new((132, 1, 512, 2), ScaleLayout::Linear, (9, 0), config)
 }
@@ -50,6 +51,25 @@ fn configs() {
         ("granule", &[2]),
         ("ctas", &[0, 265]), // of 264 rows
     ]);
+    // Each group keeps depth + 2 units of its own. Of 66 units 33 are not counted: eight for each of four CTAs.
+    let counted = |a: &mut Asked| {
+        for (name, value) in [("chunks", 2), ("rows", 2), ("ctas", 4), ("groups", 2)] {
+            fields::set(&mut a.config, name, value);
+        }
+        fields::set(&mut a.config, "depth", 1);
+        fields::set(&mut a.config, "counted", 4);
+    };
+    let mut asked = valid();
+    counted(&mut asked);
+    assert_eq!(asked.check(), Ok(()));
+    valid().refuses_field("counted", 8, counted);
+    valid().refuses_field("counted", 7, counted);
+    for (name, value) in [("chunks", 1), ("rows", 4), ("depth", 3), ("ctas", 7)] {
+        valid().refuses_field("counted", 4, |a| {
+            counted(a);
+            fields::set(&mut a.config, name, value);
+        });
+    }
     // Of 66 granules.
     valid().refuses_field("ctas", 67, |a| fields::set(&mut a.config, "granule", 4));
     // Groups of four warps each.

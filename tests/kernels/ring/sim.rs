@@ -22,7 +22,7 @@ crate::trials! {
         slow_producer = || starve_producers(&Simulator::new("90a"), 3),
         faults_two_stages_a_unit = || faults(1, 2),
         faults_one_stage_a_unit = || faults(2, 4),
-        wrong_plans;
+        faults_counted, wrong_plans, wrong_counted_plans;
     long: every_config_on_every_kernel, random_configs;
 }
 
@@ -49,6 +49,7 @@ fn many_vectors() {
             granule: 1,
             cached: i % 2 == 0,
             ctas: 1 + i as u32 % 2,
+            counted: 0,
         };
         // Units with rows past M leave gaps in the ring.
         let options = Options {
@@ -85,6 +86,7 @@ fn cutting(
             granule,
             cached: false,
             ctas,
+            counted: 0,
         },
         chained: depth == 2,
         every_schedule: false,
@@ -97,6 +99,12 @@ impl Cutting {
         self.config.chunks = chunks;
         self.config.rows = rows;
         self.config.cached = cached;
+        self
+    }
+
+    /// With so many eighths of the units counted.
+    fn counted(mut self, eighths: u32) -> Self {
+        self.config.counted = eighths;
         self
     }
 
@@ -113,8 +121,8 @@ impl Cutting {
             4
         };
         let rows = self.shape.m() * self.shape.l();
-        let whole =
-            self.config.granule == 4 || (rows / 4).is_multiple_of(self.config.ctas as usize);
+        let own = rows / 4 - rows / 4 * self.config.counted as usize / 8;
+        let whole = self.config.granule == 4 || own.is_multiple_of(self.config.ctas as usize);
         if whole && rows.is_multiple_of(unit) {
             Uninitialised::Error
         } else {
@@ -175,6 +183,43 @@ fn cuttings() -> Vec<Cutting> {
     ]
 }
 
+/// Small launches whose units are counted, in part.
+fn counted_cuttings() -> Vec<Cutting> {
+    use ScaleLayout::{Linear, Tiled128x4};
+    vec![
+        // CTAs that take units side by side, with as few of their own as there may be.
+        Cutting {
+            every_schedule: true,
+            ..cutting((96, 512, 1), Linear, (2, 1, 1, 2)).counted(4)
+        },
+        Cutting {
+            every_schedule: true,
+            ..cutting((256, 256, 1), Tiled128x4, (2, 2, 1, 4)).counted(4)
+        },
+        // A unit that ends behind the last row; several warps a row, and CTAs that end within units.
+        cutting((101, 2304, 1), Linear, (2, 2, 1, 2)).counted(1),
+        cutting((251, 512, 1), Tiled128x4, (3, 1, 1, 3)).counted(4),
+        cutting((130, 1280, 1), Tiled128x4, (1, 1, 4, 2)).counted(7),
+        // Batches that end among counted units.
+        cutting((40, 256, 3), Linear, (2, 1, 1, 2)).counted(4),
+        cutting((40, 2304, 3), Linear, (1, 1, 1, 1)).counted(4),
+        cutting((128, 256, 3), Tiled128x4, (2, 1, 4, 2)).counted(7),
+        // More groups than producers; one CTA that takes all; fewer counted units than takers, and none.
+        cutting((256, 256, 1), Linear, (7, 1, 1, 1)).counted(4),
+        cutting((60, 256, 1), Linear, (1, 2, 1, 1)).counted(6),
+        cutting((72, 256, 1), Linear, (1, 1, 1, 5)).counted(1),
+        cutting((15, 256, 1), Linear, (1, 1, 1, 1)).counted(1),
+        cutting((24, 16384, 1), Linear, (1, 1, 1, 1)).counted(3),
+        // More rows than consumer threads: a CTA's own, and others.
+        cutting((161, 256, 1), Linear, (1, 1, 1, 1)).counted(4),
+        cutting((250, 256, 1), Tiled128x4, (1, 2, 1, 1)).counted(4),
+        cutting((200, 256, 1), Tiled128x4, (1, 1, 4, 1)).counted(1),
+    ]
+}
+
+/// Chunks, rows of a stage, whether L1 keeps block scales: kernels that count units.
+const COUNTING: [(u32, u32, bool); 4] = [(2, 2, true), (2, 1, false), (2, 1, true), (2, 2, false)];
+
 /// Chunks, rows of a stage, whether L1 keeps block scales.
 const KERNELS: [(u32, u32, bool); 10] = [
     (1, 4, true),
@@ -222,6 +267,13 @@ fn sweep(simulator: &Simulator) {
             check(simulator, &cutting.on(kernel), &mut turn);
         }
     }
+    for kernel in COUNTING {
+        for cutting in counted_cuttings() {
+            let cutting = cutting.on(kernel);
+            assert!(simulator.takes(&cutting.case(Data::Integers), cutting.config));
+            check(simulator, &cutting, &mut turn);
+        }
+    }
 }
 
 /// Every config on one kernel or another.
@@ -229,6 +281,10 @@ fn short_sweep(simulator: &Simulator, first: usize) {
     let mut turn = first;
     for (i, cutting) in cuttings().into_iter().enumerate() {
         let kernel = KERNELS[(3 * i + first) % KERNELS.len()];
+        check(simulator, &cutting.on(kernel), &mut turn);
+    }
+    for (i, cutting) in counted_cuttings().into_iter().enumerate() {
+        let kernel = COUNTING[(i + first) % COUNTING.len()];
         check(simulator, &cutting.on(kernel), &mut turn);
     }
 }
@@ -249,27 +305,29 @@ fn every_config_on_every_kernel() {
 /// Waits for barriers give up now and then where the producer is slow, and are tried again: all of them,
 /// after so many tries.
 fn starve_producers(simulator: &Simulator, seeds: u64) {
-    let few_rows = cutting((24, 256, 1), ScaleLayout::Linear, (1, 1, 4, 1));
+    let few_rows = cutting((48, 256, 1), ScaleLayout::Linear, (1, 1, 4, 1));
     let operands = Arc::new(Operands::new(&few_rows.case(Data::Integers)));
-    for kernel in KERNELS {
+    let dealt = KERNELS.map(|kernel| few_rows.on(kernel));
+    let counted = COUNTING.map(|kernel| few_rows.on(kernel).counted(4));
+    for cutting in dealt.into_iter().chain(counted) {
         for seed in 0..seeds {
             let starved = Policy::Starve(8 * seed); // warp 0 of 8, the producer
             let options = options(starved, Timing::Random);
-            let config = few_rows.on(kernel).config;
-            simulator.run(&operands, config, false, &options);
+            simulator.run(&operands, cutting.config, false, &options);
         }
     }
 }
 
 /// Lines of what was not executed that no small launch can have otherwise, by their source:
 /// - The branch past a loop that always has work, which nvcc does not know: a stage has rows and bytes, a
-///   group stages.
+///   group stages and, where units are counted, units.
 /// - In the loop over rows that a CTA has more of than consumer threads: that a row lies before the CTA's first
 ///   one, which is among the first four; and sums of more warps a row than three, because that takes rows for
 ///   as many warps' threads. Configs of sixteen warps a row run nvcc's other copy of
 ///   that code, for the first rows.
 fn cannot_be(line: &str) -> bool {
-    const LOOPS: [&str; 3] = [
+    const LOOPS: [&str; 4] = [
+        "while (kCounted ? place != kNone : place < work.end)",
         "for (uint32_t r = s; r < s + kRows; ++r) bytes",
         "end = to + stage_bytes; to != end;",
         "i < p.depth * kStages<kRows>;",
@@ -279,7 +337,11 @@ fn cannot_be(line: &str) -> bool {
     let Some(at) = source_line(line, "gemv_ring.cuh", source) else {
         return false;
     };
-    let past = LOOPS.iter().any(|l| at.contains(l)) || at.contains("return place + r >= begin");
+    const BEFORE: [&str; 2] = [
+        "taken || (place + r >= begin",
+        "return mine && row(p, place, r)",
+    ];
+    let past = LOOPS.iter().chain(&BEFORE).any(|l| at.contains(l));
     at.contains(MORE_ROWS) || past && line.contains("never taken")
 }
 
@@ -301,8 +363,10 @@ fn random_configs() {
             let (groups, depth) = (rng.u32(1..=16), rng.u32(1..=4));
             let (granule, ctas) = ([1, 4][rng.usize(..2)], rng.u32(1..=20));
             let cutting = cutting((m, k, l), layout, (groups, depth, granule, ctas));
-            let kernel = KERNELS[rng.usize(..KERNELS.len())];
-            let cutting = cutting.on(kernel);
+            let cutting = match rng.bool() {
+                true => cutting.on(COUNTING[rng.usize(..4)]).counted(rng.u32(1..=7)),
+                false => cutting.on(KERNELS[rng.usize(..KERNELS.len())]),
+            };
             if !simulator.takes(&cutting.case(Data::Integers), cutting.config) {
                 continue;
             }
@@ -351,32 +415,81 @@ fn runs(chunks: u32, rows: u32) -> Vec<Run> {
         .collect()
 }
 
+/// Units that are counted, all the way: side by side, in several batches, in both layouts, with a last one that is cut, and
+/// for more groups than producers.
+fn counted_runs() -> Vec<Run> {
+    use ScaleLayout::{Linear, Tiled128x4};
+    let cases = [
+        cutting((96, 512, 1), Linear, (2, 1, 1, 2)).counted(4),
+        cutting((40, 256, 3), Linear, (2, 1, 1, 2)).counted(4),
+        cutting((250, 256, 1), Tiled128x4, (2, 2, 1, 4)).counted(4),
+        cutting((101, 2304, 1), Linear, (2, 2, 1, 2)).counted(1),
+        cutting((130, 256, 1), Linear, (5, 1, 1, 1)).counted(3),
+    ];
+    let cases = cases.into_iter().enumerate();
+    cases
+        .map(|(i, case)| case.faulty(i, (2, 2, true)))
+        .collect()
+}
+
 fn faults(chunks: u32, rows: u32) {
-    let runs = runs(chunks, rows);
-    let subject = subject(
-        "gemv_ring",
-        "90a",
-        runs,
-        mutate::schedules(3),
-        no_arithmetic,
-    );
+    faults_of("gemv_ring", runs(chunks, rows));
+}
+
+fn faults_counted() {
+    faults_of("gemv_ring_counted", counted_runs());
+}
+
+fn faults_of(name: &str, runs: Vec<Run>) {
+    let subject = subject(name, "90a", runs, mutate::schedules(3), no_arithmetic);
     demand(&subject, include_str!("equivalent_faults.txt"), 60);
 }
 
+const FEW: &str = "few numbers are divided: a larger factor gives the same quotients";
+const ROW_0: &str = "of the one vector, which is row 0";
+const ONE_GRID: &str = "a run has one grid";
+const ROOM: &str = "sums have room for a unit that no CTA has here";
+
 fn wrong_plans() {
-    const FEW: &str = "few numbers are divided: a larger factor gives the same quotients";
-    const ROW_0: &str = "of the one vector, which is row 0";
+    const NOT_COUNTED: &str = "units are not counted";
     let harmless = crate::words![Params:
-        places = "rows are counted out by `rows`",
+        places = NOT_COUNTED,
+        dealt = "granules end there too, and rows are counted out by `rows`",
+        bars_at + 4 = PADDING,
         row_warps_magic = FEW,
-        dependent = "a run has one grid",
+        dependent = ONE_GRID,
         m_magic = FEW,
-        sums_pitch = "sums have room for a unit that no CTA has here",
+        sums_pitch = ROOM,
+        vector_scale_layout = ROW_0,
+        vector_scale_layout + 4 = ROW_0,
+        vector_scale_layout.tiled = ROW_0,
+        epilogue.alpha + 4 = PADDING,
+        epilogue.output_type + 4 = PADDING,
+        counters = NOT_COUNTED,
+        counters + 4 = NOT_COUNTED,
+        turns = NOT_COUNTED,
+        announced_at = NOT_COUNTED,
+    ];
+    demand_right_plans("90a", &runs(1, 2), &harmless);
+}
+
+fn wrong_counted_plans() {
+    let harmless = crate::words![Params:
+        granules_left = "what CTAs have of their own ends with `dealt`, however it is divided",
+        aligned = "a unit in front of the CTA's first one has no rows",
+        sums_at = "behind sums lie words for a CTA's own units, which nobody reads",
+        announced_at = "in front lies the room of a unit that no CTA has",
+        counters = "what lies behind a counter is zeros, too",
+        bars_at + 4 = PADDING,
+        row_warps_magic = FEW,
+        dependent = ONE_GRID,
+        m_magic = FEW,
+        sums_pitch = ROOM,
         vector_scale_layout = ROW_0,
         vector_scale_layout + 4 = ROW_0,
         vector_scale_layout.tiled = ROW_0,
         epilogue.alpha + 4 = PADDING,
         epilogue.output_type + 4 = PADDING,
     ];
-    demand_right_plans("90a", &runs(1, 2), &harmless);
+    demand_right_plans("90a", &counted_runs(), &harmless);
 }

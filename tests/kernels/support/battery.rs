@@ -20,7 +20,7 @@ use nvfp4_gemv_cli::problem::{
 
 use super::device::Uploaded;
 use super::fields;
-use super::gpu::{Gpu, OnDevice, kernel_trial, options};
+use super::gpu::{Gpu, OnDevice, kernel_trial, options, unused_workspace};
 use super::operands::{Case, Data, Operands, numbers};
 
 /// M, N, K, L.
@@ -323,7 +323,7 @@ fn more_than_four_gigabytes(gpu: &Gpu, subject: &Subject) {
     let call = uploaded.call(gpu, &y);
     let asked = call.operands();
     let bytes = Kernel::most_workspace_bytes(&Job::new(call.shape(), &asked, &gpu.info));
-    let workspace = gpu.upload(&vec![0xff_u8; bytes as usize]);
+    let workspace = gpu.upload(&unused_workspace(bytes as usize));
     let address = gpu.address(&workspace);
     let call = call
         .with_workspace(RawWorkspace { address, bytes })

@@ -151,6 +151,14 @@ pub(crate) struct OnDevice<'a> {
     _memory: Vec<CudaSlice<u8>>,
 }
 
+/// A workspace before its first call: zeros in its counters, poison behind them.
+pub(crate) fn unused_workspace(bytes: usize) -> Vec<u8> {
+    let mut all = vec![0xff; bytes];
+    let counters = bytes.min(RawWorkspace::COUNTER_BYTES as usize);
+    all[..counters].fill(0);
+    all
+}
+
 impl<'a> OnDevice<'a> {
     pub(crate) fn new(gpu: &'a Gpu, operands: Arc<Operands>) -> Self {
         Self::with(gpu, operands, 0, |_| None)
@@ -183,7 +191,7 @@ impl<'a> OnDevice<'a> {
         // As much as any kernel asks for, and bytes behind it that must keep their poison, too.
         let asked = call.operands();
         let bytes = Kernel::most_workspace_bytes(&Job::new(call.shape(), &asked, &gpu.info));
-        let workspace = gpu.upload(&vec![0xff; bytes as usize + CANARY]);
+        let workspace = gpu.upload(&unused_workspace(bytes as usize + CANARY));
         let address = gpu.address(&workspace);
         let call = call.with_workspace(RawWorkspace { address, bytes });
         Self {
@@ -225,7 +233,9 @@ impl<'a> OnDevice<'a> {
             assert!(canary.iter().all(|&b| b == 0xff), "wrote past the end");
             all
         };
-        without_canary(&self.workspace, self.workspace.len() - CANARY);
+        let front = without_canary(&self.workspace, 0);
+        let counters = front.iter().take(RawWorkspace::COUNTER_BYTES as usize);
+        assert!(counters.copied().all(|b| b == 0), "a counter is not zero");
         without_canary(&self.output, 0)
     }
 
