@@ -6,7 +6,7 @@ use super::event::Event;
 use super::machine::{Machine, Trouble};
 use super::pending::Range;
 use super::pieces::{From, Piece};
-use crate::memory::{Actor, Fault, Space};
+use crate::memory::{Actor, Fault, Permuted, Space};
 use crate::models::hazard::{Op as TrackedOp, Stamp};
 use crate::models::swizzle::Swizzle;
 use crate::models::tma_bulk::{ReduceDst, reduce};
@@ -162,7 +162,7 @@ impl Copy {
         match &p.from {
             From::Data(d) => Some(d),
             From::Fetched(at) => self.fetched.get(*at..*at + p.to.size as usize),
-            From::Memory(_) | From::Tf32(_) | From::Nothing => None,
+            From::Memory(_) | From::Rows(_) | From::Tf32(_) | From::Nothing => None,
         }
     }
 
@@ -179,12 +179,20 @@ impl Copy {
             return false;
         }
         let global = &*m.global;
-        let sources = self.pieces.iter().map(|p| match p.from {
-            From::Memory(r) if r.space == Space::Global => {
-                let bytes = global.written(r.start, r.size as usize)?;
-                Some((p.to.start, p.swizzle, bytes))
-            }
-            _ => None,
+        let sources = self.pieces.iter().map(|p| {
+            let (first, pitch, count) = match p.from {
+                From::Memory(r) if r.space == Space::Global => (r, r.size, 1),
+                From::Rows(rows) => (rows.first, rows.pitch, rows.count),
+                _ => return None,
+            };
+            let (size, pitch) = (first.size as usize, pitch as usize);
+            Some(Permuted {
+                to: p.to.start,
+                size: p.to.size as usize,
+                swizzle: p.swizzle,
+                data: global.written_rows(first.start, (size, pitch), count as usize)?,
+                pitch,
+            })
         });
         let marks = self.to.iter().map(|r| (r.start, r.size));
         let shared = &mut m.ctas[owner].shared;

@@ -54,6 +54,36 @@ impl Range {
     }
 }
 
+/// Ranges of one size, which are further apart than that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Rows {
+    pub(crate) first: Range,
+    /// From start to start.
+    pub(crate) pitch: u64,
+    pub(crate) count: u64,
+}
+
+impl Rows {
+    pub(crate) fn row(&self, number: u64) -> Range {
+        Range {
+            start: self.first.start + number * self.pitch,
+            ..self.first
+        }
+    }
+
+    pub(crate) fn all(self) -> impl Iterator<Item = Range> {
+        (0..self.count).map(move |number| self.row(number))
+    }
+
+    /// The number of the first row that ends behind an address.
+    fn first_behind(&self, address: u64) -> u64 {
+        match address.checked_sub(self.first.start) {
+            Some(at) => at / self.pitch + u64::from(at % self.pitch >= self.first.size),
+            None => 0,
+        }
+    }
+}
+
 /// The same bytes in fewer ranges. The ranges must not overlap. Those that lie side by side one after the other
 /// are joined, and so are those that fill a line of 128 bytes in any order, as a swizzle leaves them.
 pub(crate) fn joined(ranges: impl Iterator<Item = Range>) -> Vec<Range> {
@@ -133,15 +163,54 @@ struct InFlight {
     owner: u32,
     how: Use,
     pc: usize,
+    reach: Reach,
+}
+
+/// Bytes of a memory.
+#[derive(Debug)]
+enum Reach {
     /// Sorted and disjoint; never empty.
-    parts: Arc<Parts>,
+    Parts(Arc<Parts>),
+    Rows(Rows),
+}
+
+impl Reach {
+    /// One of its parts, from start to end.
+    fn part(&self, number: usize) -> Option<(u64, u64)> {
+        match self {
+            Self::Parts(parts) => parts.get(number).copied(),
+            Self::Rows(rows) => (number < rows.count as usize).then(|| {
+                let row = rows.row(number as u64);
+                (row.start, row.start + row.size)
+            }),
+        }
+    }
+
+    fn parts(&self) -> impl Iterator<Item = (u64, u64)> {
+        (0..).map_while(|number| self.part(number))
+    }
+
+    /// The first part that ends behind an address.
+    fn first_behind(&self, address: u64) -> Option<(u64, u64)> {
+        self.part(match self {
+            Self::Parts(parts) => parts.partition_point(|p| p.1 <= address),
+            Self::Rows(rows) => rows.first_behind(address) as usize,
+        })
+    }
+
+    fn last(&self) -> Option<(u64, u64)> {
+        match self {
+            Self::Parts(parts) => parts.last().copied(),
+            Self::Rows(rows) => self.part(rows.count as usize - 1),
+        }
+    }
 }
 
 impl InFlight {
     /// From its first byte to its last.
     fn all(&self) -> Range {
-        let start = self.parts.first().map_or(0, |p| p.0);
-        let end = self.parts.last().map_or(0, |p| p.1);
+        let start = self.reach.part(0).map_or(0, |p| p.0);
+        let end = self.reach.last().map_or(0, |p| p.1);
         Range {
             space: self.space,
             owner: self.owner,
@@ -155,9 +224,7 @@ impl InFlight {
         if self.space != r.space || self.owner != r.owner || r.start >= end {
             return false;
         }
-        // The first part that ends behind the range's start.
-        let i = self.parts.partition_point(|p| p.1 <= r.start);
-        self.parts.get(i).is_some_and(|p| p.0 < end)
+        self.reach.first_behind(r.start).is_some_and(|p| p.0 < end)
     }
 }
 
@@ -191,7 +258,7 @@ fn join(op: u64, pc: usize, uses: &[(Range, Use)]) -> Vec<InFlight> {
             owner,
             how,
             pc,
-            parts: Arc::new(parts),
+            reach: Reach::Parts(Arc::new(parts)),
         }
     };
     list.into_iter().map(in_flight).collect()
@@ -338,13 +405,23 @@ impl Pending {
 }
 
 impl Machine<'_> {
-    /// Registers an operation and what it will read and write.
+    /// Registers an operation and what it will read and write, and rows that it will read.
     pub(crate) fn begin_operation(
         &mut self,
         pc: usize,
         uses: &[(Range, Use)],
+        rows: Option<Rows>,
     ) -> Result<u64, Fault> {
-        let mine = join(self.pending.next, pc, uses);
+        let op = self.pending.next;
+        let mut mine = join(op, pc, uses);
+        mine.extend(rows.map(|rows| InFlight {
+            op,
+            space: rows.first.space,
+            owner: rows.first.owner,
+            how: Use::Read,
+            pc,
+            reach: Reach::Rows(rows),
+        }));
         self.begin(mine)
     }
 
@@ -357,7 +434,7 @@ impl Machine<'_> {
             owner: r.owner,
             how: Use::Read,
             pc,
-            parts: r.parts.clone(),
+            reach: Reach::Parts(r.parts.clone()),
         });
         self.begin(mine.collect())
     }
@@ -368,11 +445,11 @@ impl Machine<'_> {
             if !self.pending.conflicts(&m.all(), m.how) {
                 continue;
             }
-            for (start, end) in m.parts.iter() {
+            for (start, end) in m.reach.parts() {
                 let range = Range {
                     space: m.space,
                     owner: m.owner,
-                    start: *start,
+                    start,
                     size: end - start,
                 };
                 self.refuse_conflict(&range, m.how)?;

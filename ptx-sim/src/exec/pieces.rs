@@ -1,6 +1,6 @@
 //! What an asynchronous copy moves.
 
-use super::pending::Range;
+use super::pending::{Range, Rows};
 use crate::models::swizzle::Swizzle;
 
 /// Where bytes come from.
@@ -8,6 +8,8 @@ use crate::models::swizzle::Swizzle;
 pub(super) enum From {
     /// Memory, read when the copy happens.
     Memory(Range),
+    /// The same of rows that fill a span of the swizzle each.
+    Rows(Rows),
     /// Memory that holds 32-bit floats, which are rounded to tf32 on the way.
     Tf32(Range),
     /// Known since it was issued.
@@ -18,12 +20,12 @@ pub(super) enum From {
     Nothing,
 }
 
-/// One run of bytes. They lie in order in what they come from.
+/// One run of bytes, or rows of them. They lie in order in what they come from.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Piece {
     pub(super) from: From,
     pub(super) to: Range,
-    /// How they lie in what they go to: a whole span of this pattern, or in order.
+    /// How they lie in what they go to: whole spans of this pattern, or in order.
     pub(super) swizzle: Swizzle,
 }
 
@@ -52,6 +54,11 @@ impl Piece {
             };
             let from = match &self.from {
                 From::Memory(r) => From::Memory(part(r)),
+                From::Rows(rows) => {
+                    let row = rows.row(at / rows.first.size);
+                    let start = row.start + at % row.size;
+                    From::Memory(Range { start, size, ..row })
+                }
                 From::Tf32(r) => From::Tf32(part(r)),
                 From::Data(d) => From::Data(d[at as usize..][..size as usize].to_vec()),
                 From::Fetched(first) => From::Fetched(first + at as usize),

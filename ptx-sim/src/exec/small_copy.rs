@@ -81,7 +81,7 @@ impl Machine<'_> {
         }
         let all: Vec<_> = by_lane.iter().flat_map(|(_, p)| uses(p, None)).collect();
         let op = self
-            .begin_operation(c.pc, &all)
+            .begin_operation(c.pc, &all, None)
             .map_err(|f| Trouble::Fault(f, Some(first)))?;
         let mut tracked = Vec::new();
         for (lane, pieces) in &by_lane {

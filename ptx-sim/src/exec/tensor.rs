@@ -3,6 +3,7 @@
 use super::Ctx;
 use super::copies::Finish;
 use super::machine::{Machine, Place, Trouble};
+use super::pending::Rows;
 use super::pieces::{From, Piece};
 
 use super::transfer::refuse;
@@ -10,7 +11,7 @@ use super::warp::Warp;
 use crate::memory::Space;
 use crate::models::hazard::Proxy;
 use crate::models::tensor_map::{DataType, TensorMap};
-use crate::models::tma::{Direction, GlobalSide, Plan, plan};
+use crate::models::tma::{Direction, GlobalSide, Move, Plan, plan};
 use crate::models::tma_bulk::{ReduceDst, ReduceOp, ReduceType, check_reduction};
 use crate::program::{Completion, Src, Transfer};
 
@@ -179,10 +180,15 @@ impl Machine<'_> {
         direction: Direction,
         tf32: bool,
     ) -> Vec<Piece> {
-        let piece = |m: &crate::models::tma::Move| {
+        let piece = |m: &Move| {
             let len = u64::from(m.len);
             let here = self.range(Space::Shared, owner, u64::from(m.shared), len);
             let from = match m.global {
+                GlobalSide::Bytes(a) if m.rows() > 1 => From::Rows(Rows {
+                    first: self.range(Space::Global, 0, a, len / m.rows()),
+                    pitch: m.pitch,
+                    count: m.rows(),
+                }),
                 GlobalSide::Bytes(a) => {
                     let there = self.range(Space::Global, 0, a, len);
                     if direction != Direction::Load {
@@ -218,6 +224,10 @@ impl Machine<'_> {
                 swizzle: m.swizzle,
             }
         };
+        if tf32 {
+            let granules = plan.moves.iter().flat_map(|m| m.granules());
+            return granules.map(|m| piece(&m)).collect();
+        }
         plan.moves.iter().map(piece).collect()
     }
 }

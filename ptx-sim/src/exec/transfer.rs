@@ -4,7 +4,7 @@ use super::copies::{Arrival, Copy, Finish};
 use super::machine::{Machine, Place, Trouble};
 use super::pieces::{From, Piece};
 
-use super::pending::{Range, Use, joined};
+use super::pending::{Range, Rows, Use, joined};
 use super::warp::{Part, State, Wait, Warp};
 use super::{Ctx, Flow, lanes};
 use crate::memory::layout::SHARED_RANK_SHIFT;
@@ -37,7 +37,15 @@ pub(crate) struct Stored {
     stamp: Option<Stamp>,
 }
 
-/// What a copy reads and writes.
+/// Rows that a copy reads.
+fn rows(pieces: &[Piece]) -> Option<Rows> {
+    pieces.iter().find_map(|p| match p.from {
+        From::Rows(rows) => Some(rows),
+        _ => None,
+    })
+}
+
+/// What a copy reads and writes, but for rows.
 pub(super) fn uses(pieces: &[Piece], reduce: Option<Reduction>) -> Vec<(Range, Use)> {
     let writes = if reduce.is_some() {
         Use::Reduce
@@ -247,15 +255,18 @@ impl Machine<'_> {
                 return Ok(());
             }
         }
-        let uses = uses(&pieces, reduce);
+        let (uses, rows) = (uses(&pieces, reduce), rows(&pieces));
         let barrier = match finish {
             Finish::Transaction { owner, at, .. } => Some((owner, at)),
             Finish::Group => None,
         };
         let actor = c.actor(self, w, lane);
         self.check_uses_of_grids_before(actor, c.cta, &uses)?;
+        for row in rows.into_iter().flat_map(Rows::all) {
+            self.check_grids_before(actor, c.cta, (row.start, row.size), Use::Read)?;
+        }
         let op = self
-            .begin_operation(c.pc, &uses)
+            .begin_operation(c.pc, &uses, rows)
             .map_err(|f| Trouble::Fault(f, Some(lane)))?;
         let tracked = self.track_transfer(actor, &uses, through, barrier, swizzle);
         self.check_hazards()

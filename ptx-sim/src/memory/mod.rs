@@ -5,6 +5,7 @@ pub mod layout;
 mod region;
 
 pub use allocation::Allocation;
+pub(crate) use region::Permuted;
 pub use region::Region;
 
 use crate::report::{Nearest, ViolationKind};

@@ -4,6 +4,19 @@ use super::{Allocation, Fault, Space};
 use crate::models::swizzle::Swizzle;
 use crate::report::{Nearest, ViolationKind};
 
+/// Bytes for a range of memory in which a swizzle permutes them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Permuted<'d> {
+    /// Address and size of the range.
+    pub(crate) to: u64,
+    pub(crate) size: usize,
+    pub(crate) swizzle: Swizzle,
+    /// A row for each span of the swizzle, or what fills the range without one, and what lies between rows.
+    pub(crate) data: &'d [u8],
+    /// What rows are apart, from start to start.
+    pub(crate) pitch: usize,
+}
+
 /// A memory of one space.
 #[derive(Debug, Clone)]
 pub struct Region {
@@ -264,25 +277,25 @@ impl Region {
 
     /// The same for bytes that a swizzle permutes in the range that they fill. `false` also where there is nothing to
     /// be had of some source, and then some of them may have been written.
-    pub fn write_permuted<'d>(
+    pub(crate) fn write_permuted<'d>(
         &mut self,
         span: (u64, u64),
-        sources: impl Iterator<Item = Option<(u64, Swizzle, &'d [u8])>>,
+        sources: impl Iterator<Item = Option<Permuted<'d>>>,
         marks: impl Iterator<Item = (u64, u64)>,
     ) -> bool {
         let Some(a) = self.writable(span) else {
             return false;
         };
         for source in sources {
-            let Some((start, swizzle, data)) = source else {
+            let Some(p) = source else {
                 return false;
             };
-            let at = (start - a.base) as usize;
-            let to = &mut a.bytes[at..at + data.len()];
-            if swizzle == Swizzle::None {
-                to.copy_from_slice(data);
+            let at = (p.to - a.base) as usize;
+            let to = &mut a.bytes[at..at + p.size];
+            if p.swizzle == Swizzle::None {
+                to.copy_from_slice(p.data);
             } else {
-                swizzle.permute(start as u32, data, to);
+                p.swizzle.permute(p.to as u32, (p.data, p.pitch), to);
             }
         }
         self.mark_all(span, marks);
@@ -343,14 +356,28 @@ impl Region {
 
     /// The bytes of a range, if all of them lie in one allocation and were written.
     pub fn written(&self, address: u64, n: usize) -> Option<&[u8]> {
+        self.written_rows(address, (n, 0), 1)
+    }
+
+    /// The bytes from the first of some rows to the last, if all of them lie in one allocation and those of the rows were
+    /// written. Rows have so many bytes, and are so much apart from start to start.
+    pub(crate) fn written_rows(
+        &self,
+        address: u64,
+        (size, pitch): (usize, usize),
+        count: usize,
+    ) -> Option<&[u8]> {
         let i = self
             .allocations
             .partition_point(|a| a.base <= address)
             .checked_sub(1)?;
         let a = &self.allocations[i];
         let at = (address - a.base) as usize;
-        let bytes = a.bytes.get(at..at.checked_add(n)?)?;
-        a.initialised(at, n).then_some(bytes)
+        let extent = pitch * count.saturating_sub(1) + size;
+        let bytes = a.bytes.get(at..at.checked_add(extent)?)?;
+        let written = a.initialised(at, extent)
+            || count > 1 && (0..count).all(|row| a.initialised(at + row * pitch, size));
+        written.then_some(bytes)
     }
 
     /// Reads bytes that must all have been written; `false` if they were not, or are nowhere.

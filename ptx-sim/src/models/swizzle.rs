@@ -63,8 +63,8 @@ impl Swizzle {
     }
 
     /// Writes bytes that begin at a linear address, where a span does, to where they really lie: they are a whole number
-    /// of spans, and `to` is what they fill.
-    pub fn permute(self, address: u32, from: &[u8], to: &mut [u8]) {
+    /// of spans, each so far behind the one before it, and `to` is what they fill.
+    pub fn permute(self, address: u32, from: (&[u8], usize), to: &mut [u8]) {
         match (self.span(), self.granule()) {
             (Some(32), _) => self.exchange::<16, 2>(address, from, to),
             (Some(64), _) => self.exchange::<16, 4>(address, from, to),
@@ -77,13 +77,16 @@ impl Swizzle {
     fn exchange<const BYTES: usize, const GRANULES: usize>(
         self,
         address: u32,
-        from: &[u8],
+        (from, pitch): (&[u8], usize),
         to: &mut [u8],
     ) {
-        let from = from.as_chunks::<BYTES>().0.as_chunks::<GRANULES>().0;
+        let spans = from.chunks(pitch).map(|from| from.as_chunks::<BYTES>().0);
         let to = to.as_chunks_mut::<BYTES>().0.as_chunks_mut::<GRANULES>().0;
         let starts = (address..).step_by(BYTES * GRANULES);
-        for (address, (from, to)) in starts.zip(from.iter().zip(to)) {
+        for (address, (from, to)) in starts.zip(spans.zip(to)) {
+            let Some(from) = from.first_chunk::<GRANULES>() else {
+                return;
+            };
             // The same for all of a span, and less than that.
             let flip = (self.apply(address) ^ address) as usize / BYTES;
             for (i, to) in to.iter_mut().enumerate() {
@@ -168,7 +171,7 @@ mod tests {
             for start in (0..2048).step_by(span as usize) {
                 let from = &from[..span as usize];
                 let mut to = vec![0; from.len()];
-                s.permute(start, from, &mut to);
+                s.permute(start, (from, from.len()), &mut to);
                 for (i, byte) in (0..).zip(from) {
                     assert_eq!(to[(s.apply(start + i) - start) as usize], *byte, "{s:?}");
                 }

@@ -38,7 +38,7 @@ pub enum GlobalSide {
     Uninitialised,
 }
 
-/// One run of bytes, contiguous in global memory.
+/// One run of bytes, contiguous in global memory, or rows of them that fill a span of the swizzle each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Move {
     /// Absolute shared address, swizzle applied.
@@ -47,25 +47,47 @@ pub struct Move {
     pub len: u32,
     /// Where the bytes come from or go to.
     pub global: GlobalSide,
-    /// How the bytes lie in their range of shared memory: a whole span of this pattern, or in order.
+    /// How the bytes lie in their range of shared memory: whole spans of this pattern, or in order.
     pub swizzle: Swizzle,
+    /// What rows are apart in global memory, from start to start, where there are several.
+    pub pitch: u64,
 }
 
 impl Move {
+    /// Bytes that are contiguous on both sides.
+    fn in_order(shared: u32, len: u32, global: GlobalSide) -> Self {
+        Self {
+            shared,
+            len,
+            global,
+            swizzle: Swizzle::None,
+            pitch: 0,
+        }
+    }
+
+    /// How many rows it has.
+    pub fn rows(&self) -> u64 {
+        match self.pitch {
+            0 => 1,
+            _ => u64::from(self.len / self.swizzle.span().unwrap_or(self.len).max(1)),
+        }
+    }
+
     /// The same bytes in moves that are contiguous on both sides.
     pub fn granules(self) -> impl Iterator<Item = Move> {
         let granule = match self.swizzle {
             Swizzle::None => self.len.max(1),
             swizzle => swizzle.granule(),
         };
-        (0..self.len).step_by(granule as usize).map(move |at| Move {
-            shared: self.swizzle.apply(self.shared + at),
-            len: granule.min(self.len - at),
-            global: match self.global {
-                GlobalSide::Bytes(a) => GlobalSide::Bytes(a.wrapping_add(u64::from(at))),
+        let row = self.swizzle.span().unwrap_or(self.len.max(1));
+        (0..self.len).step_by(granule as usize).map(move |at| {
+            let offset = u64::from(at / row) * self.pitch + u64::from(at % row);
+            let global = match self.global {
+                GlobalSide::Bytes(a) => GlobalSide::Bytes(a.wrapping_add(offset)),
                 fill => fill,
-            },
-            swizzle: Swizzle::None,
+            };
+            let shared = self.swizzle.apply(self.shared + at);
+            Move::in_order(shared, granule.min(self.len - at), global)
         })
     }
 }
@@ -132,6 +154,13 @@ pub fn plan(
         return Err(TmaError::SharedOverflow {
             address: shared,
             bytes,
+        });
+    }
+    if let Some(rows) = whole_rows(map, coords, shared, direction) {
+        return Ok(Plan {
+            moves: vec![rows],
+            shared_bytes: bytes as u32,
+            transaction_bytes: map.transaction_bytes() as u32,
         });
     }
     let pitch = map.row_pitch() as u32;
@@ -244,6 +273,38 @@ fn check(map: &TensorMap, coords: &[i32], shared: u32, dir: Direction) -> Result
     Ok(())
 }
 
+/// A load of a box of two dimensions that lies in the tensor, and whose rows fill a span of the swizzle each.
+fn whole_rows(map: &TensorMap, coords: &[i32], shared: u32, direction: Direction) -> Option<Move> {
+    let args = map.args();
+    let (&[x, y], &[width, height]) = (coords, &args.global_dim[..]) else {
+        return None;
+    };
+    let (x, y) = (u64::try_from(x).ok()?, u64::try_from(y).ok()?);
+    let bits = args.data_type.bits();
+    let (first, len) = (x * bits / 8, map.inner_global_bytes());
+    let step = u64::from(args.element_strides[1]);
+    let last = y + step * map.rows().checked_sub(1)?;
+    let inside = first + len <= width * bits / 8 && last < height;
+    let fills = args.swizzle.span().map(u64::from) == Some(len) && !args.data_type.is_padded();
+    if direction != Direction::Load || !inside || !fills {
+        return None;
+    }
+    let stride = args.global_strides[0];
+    let start = args.global_address.checked_add(first)?;
+    // No row begins before the one before it ends, and none behind the last address.
+    start
+        .checked_add(stride.checked_mul(last)?)?
+        .checked_add(len)?;
+    let pitch = stride.checked_mul(step).filter(|pitch| *pitch > len)?;
+    Some(Move {
+        shared,
+        len: (len * map.rows()) as u32,
+        global: GlobalSide::Bytes(start + stride * y),
+        swizzle: args.swizzle,
+        pitch,
+    })
+}
+
 /// The moves of one innermost row, cut at swizzle granules and at the tensor's edges.
 fn push_row(
     map: &TensorMap,
@@ -288,6 +349,7 @@ fn push_row(
             len: len as u32,
             global,
             swizzle: args.swizzle,
+            pitch: 0,
         };
         return push(moves, m);
     }
@@ -310,51 +372,22 @@ fn push_row(
         let (a, b) = if a < b { (a, b) } else { (end, end) };
         let shared_of = |o: i64| here + (o - at) as u32;
         if direction == Direction::Load && at < a {
-            push(
-                moves,
-                Move {
-                    shared: here,
-                    len: (a - at) as u32,
-                    global: fill,
-                    swizzle: Swizzle::None,
-                },
-            );
+            push(moves, Move::in_order(here, (a - at) as u32, fill));
         }
         if let (true, Some(base)) = (a < b, base) {
             let from = base.wrapping_add_signed(first + a);
             let bytes = GlobalSide::Bytes(from);
-            push(
-                moves,
-                Move {
-                    shared: shared_of(a),
-                    len: (b - a) as u32,
-                    global: bytes,
-                    swizzle: Swizzle::None,
-                },
-            );
+            push(moves, Move::in_order(shared_of(a), (b - a) as u32, bytes));
         }
         if direction == Direction::Load && b < end {
-            push(
-                moves,
-                Move {
-                    shared: shared_of(b),
-                    len: (end - b) as u32,
-                    global: fill,
-                    swizzle: Swizzle::None,
-                },
-            );
+            push(moves, Move::in_order(shared_of(b), (end - b) as u32, fill));
         }
         if args.data_type.is_padded() && direction == Direction::Load {
             let pad = (16 - data_of_slot) as u32;
             let shared = here + data_of_slot as u32;
             push(
                 moves,
-                Move {
-                    shared,
-                    len: pad,
-                    global: GlobalSide::Uninitialised,
-                    swizzle: Swizzle::None,
-                },
+                Move::in_order(shared, pad, GlobalSide::Uninitialised),
             );
         }
         at = end;
