@@ -181,41 +181,53 @@ pub fn schedules(seeds: u64) -> Vec<(Policy, Timing)> {
     out
 }
 
-/// The trials with budgets set, and the lines of the kernel that they execute.
-struct Baseline {
-    budgets: Vec<u64>,
+/// A trial that the sound kernel passes.
+pub(super) struct Passed<'t, 'a> {
+    trial: &'t Trial<'a>,
+    /// Instructions that the sound kernel needs.
+    pub(super) cost: u64,
+    /// The lines of the kernel that it executes.
     lines: BTreeSet<u32>,
 }
 
-fn baseline(kernel: &Kernel, trials: &[Trial<'_>]) -> Result<Baseline, TrialError> {
+impl Passed<'_, '_> {
+    /// Much more instructions than any schedule adds.
+    fn budget(&self) -> u64 {
+        self.cost.saturating_mul(3) + 100_000
+    }
+}
+
+/// Puts the sound kernel through trials.
+pub(super) fn pass<'t, 'a>(
+    kernel: &Kernel,
+    trials: &'t [Trial<'a>],
+) -> Result<Vec<Passed<'t, 'a>>, TrialError> {
     let fails = |t: &Trial<'_>, error| TrialError::Fails {
         trial: t.to_string(),
         error,
     };
-    let mut b = Baseline {
-        budgets: Vec::new(),
-        lines: BTreeSet::new(),
-    };
-    for t in trials {
-        let planted = kernel.sound().map_err(|e| fails(t, e))?;
-        let ran = (t.check)(&planted, &t.options).map_err(|e| fails(t, e))?;
+    let mut all = Vec::new();
+    for trial in trials {
+        let planted = kernel.sound().map_err(|e| fails(trial, e))?;
+        let ran = (trial.check)(&planted, &trial.options).map_err(|e| fails(trial, e))?;
         if let Some(what) = ran.wrong {
             return Err(TrialError::Wrong {
-                trial: t.to_string(),
+                trial: trial.to_string(),
                 what,
             });
         }
-        // Much more than any schedule adds.
-        b.budgets
-            .push(ran.report.thread_instructions.saturating_mul(3) + 100_000);
         let executed = &ran.report.coverage.counters.executed;
-        for (ins, n) in planted.program().code.iter().zip(executed) {
-            if *n > 0 {
-                b.lines.insert(ins.line);
-            }
-        }
+        let lines = planted.program().code.iter().zip(executed);
+        all.push(Passed {
+            trial,
+            cost: ran.report.thread_instructions,
+            lines: lines
+                .filter(|(_, n)| **n > 0)
+                .map(|(i, _)| i.line)
+                .collect(),
+        });
     }
-    Ok(b)
+    Ok(all)
 }
 
 /// Puts every mutant through the trials, in their order, up to the one that notices it.
@@ -226,7 +238,18 @@ pub fn campaign(
     threads: usize,
     progress: &(dyn Fn(usize, &Finding) + Sync),
 ) -> Result<Vec<Finding>, TrialError> {
-    let b = baseline(kernel, trials)?;
+    let trials = pass(kernel, trials)?;
+    Ok(fates(kernel, mutants, &trials, threads, progress))
+}
+
+/// The same with trials that the sound kernel passes.
+pub(super) fn fates(
+    kernel: &Kernel,
+    mutants: Vec<Mutant>,
+    trials: &[Passed<'_, '_>],
+    threads: usize,
+    progress: &(dyn Fn(usize, &Finding) + Sync),
+) -> Vec<Finding> {
     let next = AtomicUsize::new(0);
     let done = Mutex::new(Vec::with_capacity(mutants.len()));
     std::thread::scope(|s| {
@@ -238,7 +261,7 @@ pub fn campaign(
                     let Some(mutant) = mutants.get(n) else { break };
                     let finding = Finding {
                         mutant: mutant.clone(),
-                        outcome: fate(kernel, mutant, trials, &b),
+                        outcome: fate(kernel, mutant, trials),
                     };
                     progress(n, &finding);
                     if let Ok(mut d) = done.lock() {
@@ -250,11 +273,11 @@ pub fn campaign(
     });
     let mut all = done.into_inner().unwrap_or_else(|e| e.into_inner());
     all.sort_by_key(|(n, _)| *n);
-    Ok(all.into_iter().map(|(_, f)| f).collect())
+    all.into_iter().map(|(_, f)| f).collect()
 }
 
-fn fate(kernel: &Kernel, m: &Mutant, trials: &[Trial<'_>], b: &Baseline) -> Outcome {
-    if m.line > 0 && !b.lines.contains(&m.line) {
+fn fate(kernel: &Kernel, m: &Mutant, trials: &[Passed<'_, '_>]) -> Outcome {
+    if m.line > 0 && !trials.iter().any(|t| t.lines.contains(&m.line)) {
         return Outcome::Unreached;
     }
     let caught = |trial, e: &SimError| Outcome::Caught {
@@ -268,10 +291,10 @@ fn fate(kernel: &Kernel, m: &Mutant, trials: &[Trial<'_>], b: &Baseline) -> Outc
     };
     for (n, t) in trials.iter().enumerate() {
         let options = Options {
-            budget: b.budgets.get(n).copied().unwrap_or(t.options.budget),
-            ..t.options.clone()
+            budget: t.budget(),
+            ..t.trial.options.clone()
         };
-        match catch_unwind(AssertUnwindSafe(|| (t.check)(&planted, &options))) {
+        match catch_unwind(AssertUnwindSafe(|| (t.trial.check)(&planted, &options))) {
             Ok(Ok(Ran { wrong: None, .. })) => {}
             Ok(Ok(Ran {
                 wrong: Some(message),
