@@ -25,6 +25,8 @@ type Flat<'a> = Vec<(&'a Instr, usize, Option<Loc>)>;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Sym {
+    /// A register that no instruction has named yet.
+    Declared(Ty),
     Reg {
         slot: u32,
         ty: Ty,
@@ -52,6 +54,8 @@ pub(crate) struct Builder {
     constants: HashMap<u64, u32>,
     /// The register of each special register in use.
     specials: HashMap<Special, u32>,
+    /// Registers of the kernel that are declared, predicates apart.
+    declared: usize,
     /// Labels that `brx.idx` instructions have named so far.
     targets: usize,
     next: HashMap<DeclSpace, u64>,
@@ -69,6 +73,11 @@ fn fail<T>(line: u32, text: &str, message: impl Into<String>) -> Result<T, SimEr
         message: message.into(),
     }
     .into())
+}
+
+/// Registers of 64 bits that a value of a type takes.
+fn registers(ty: Ty) -> usize {
+    if ty == Ty::B128 { 2 } else { 1 }
 }
 
 pub(super) fn build(module: &Module, kernel: &str) -> Result<Program, SimError> {
@@ -182,7 +191,7 @@ impl Builder {
         self.constants.clear();
         self.specials.clear();
         self.initialisers.clear();
-        self.targets = 0;
+        (self.declared, self.targets) = (0, 0);
         self.next.clone_from(&mark.next);
         self.dynamic = mark.dynamic;
     }
@@ -411,29 +420,13 @@ impl Builder {
             }
             Sym::Pred(self.program.preds as u32 - 1)
         } else {
-            Sym::Reg {
-                slot: self.new_reg(ty, line, name)?,
-                ty,
+            self.declared += registers(ty);
+            if self.declared > MAX_REGISTERS {
+                return fail(line, name, "too many registers");
             }
+            Sym::Declared(ty)
         };
         self.define(scope, name, sym, line)
-    }
-
-    fn new_reg(&mut self, ty: Ty, line: u32, name: &str) -> Result<u32, SimError> {
-        let slot = self.program.reg_masks.len() as u32;
-        let mask = if ty.bits() >= 64 {
-            u64::MAX
-        } else {
-            (1 << ty.bits()) - 1
-        };
-        self.program.reg_masks.push(mask);
-        if ty == Ty::B128 {
-            self.program.reg_masks.push(mask);
-        }
-        if self.program.reg_masks.len() > MAX_REGISTERS {
-            return fail(line, name, "too many registers");
-        }
-        Ok(slot)
     }
 
     fn decode(&mut self, ins: &Instr, scope: usize, loc: Option<Loc>) -> Result<Ins, SimError> {
@@ -454,15 +447,21 @@ impl Builder {
         }
     }
 
-    pub(crate) fn lookup(&self, scope: usize, name: &str) -> Option<Sym> {
-        let mut at = Some(scope);
-        while let Some(i) = at {
-            if let Some(s) = self.scopes[i].syms.get(name) {
-                return Some(*s);
-            }
-            at = self.scopes[i].parent;
+    /// What a name means. A register gets its slot here: compilers declare twice as many as they use.
+    pub(crate) fn lookup(&mut self, scope: usize, name: &str) -> Option<Sym> {
+        let mut at = scope;
+        while !self.scopes[at].syms.contains_key(name) {
+            at = self.scopes[at].parent?;
         }
-        None
+        let sym = self.scopes[at].syms.get_mut(name)?;
+        if let Sym::Declared(ty) = *sym {
+            let masks = &mut self.program.reg_masks;
+            let slot = masks.len() as u32;
+            let mask = u64::MAX >> (64 - ty.bits().min(64));
+            masks.extend(std::iter::repeat_n(mask, registers(ty)));
+            *sym = Sym::Reg { slot, ty };
+        }
+        Some(*sym)
     }
 
     pub(crate) fn label(&self, scope: usize, name: &str) -> Option<u32> {

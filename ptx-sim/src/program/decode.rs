@@ -192,7 +192,7 @@ impl<'a> Cx<'a> {
     }
 
     /// Declared type of a register operand.
-    pub(crate) fn reg_ty(&self, o: &Operand) -> Option<Ty> {
+    pub(crate) fn reg_ty(&mut self, o: &Operand) -> Option<Ty> {
         let Operand::Name(n) = o else { return None };
         match self.b.lookup(self.scope, n)? {
             Sym::Reg { ty, .. } => Some(ty),
