@@ -6,6 +6,7 @@ use nvfp4_gemv::Gpu;
 use nvfp4_gemv::RawWorkspace;
 use nvfp4_gemv::kernel::params::{NVFP4_SWIZZLE_128, nvfp4_tensor_map};
 use nvfp4_gemv::kernel::{Call, plan};
+use ptx_sim::memory::Observer;
 use ptx_sim::models::swizzle::Swizzle;
 use ptx_sim::models::tensor_map::{
     DataType, Interleave, L2Promotion, OobFill, TensorMap, TensorMapArgs,
@@ -92,6 +93,21 @@ impl Loaded {
         options: &Options,
     ) -> Result<Report, SimError> {
         self.sim.run_program(program, launch, options, None)
+    }
+
+    /// Runs one launch, and shows all its accesses and synchronisation to somebody.
+    ///
+    /// # Errors
+    /// As for [`launch`](Self::launch), and what the observer refuses.
+    pub fn observed(
+        &mut self,
+        program: &Program,
+        launch: &Launch,
+        options: &Options,
+        observer: &mut dyn Observer,
+    ) -> Result<Report, SimError> {
+        self.sim
+            .run_program(program, launch, options, Some(observer))
     }
 
     /// Runs launches at the same time, as far as they are dependent ones.

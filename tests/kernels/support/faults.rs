@@ -6,8 +6,10 @@ use std::sync::Arc;
 
 use nvfp4_gemv::kernel::Config;
 use nvfp4_gemv::kernel::plan;
+use ptx_sim::memory::layout::SMALL_START;
+use ptx_sim::memory::{Access, Fault, Observer, Space, SyncEvent};
 use ptx_sim::mutate::{Check, Known, Mutant, Planted, Ran, Score, Subject};
-use ptx_sim::{Options, Policy, SimError, Timing, Uninitialised};
+use ptx_sim::{Options, Policy, Program, SimError, Timing, Uninitialised};
 
 use super::operands::{Case, Operands};
 use super::ptx;
@@ -112,13 +114,19 @@ impl Run {
         program: &ptx_sim::Program,
         launch: &ptx_sim::Launch,
         options: &Options,
+        observer: Option<&mut dyn Observer>,
     ) -> Result<Ran, SimError> {
         let mut loaded = self.loaded.clone();
         let options = Options {
             uninitialised: self.uninitialised,
             ..options.clone()
         };
-        let report = loaded.memory.launch(program, launch, &options)?;
+        let report = match observer {
+            Some(observer) => loaded
+                .memory
+                .observed(program, launch, &options, observer)?,
+            None => loaded.memory.launch(program, launch, &options)?,
+        };
         let options = Options {
             uninitialised: self.uninitialised,
             ..Options::default()
@@ -177,7 +185,7 @@ pub(crate) fn subject(
         let name = run.loaded.operands.case.shape.to_string();
         let check = move |planted: &Planted, options: &Options| {
             let launch = planted.launch(run.launch())?;
-            run.run(planted.program(), &launch, options)
+            run.run(planted.program(), &launch, options, None)
         };
         (name, Box::new(check) as Box<Check<'static>>)
     });
@@ -307,6 +315,52 @@ impl Wrong {
     }
 }
 
+/// The bytes of the parameters that a run has read, by their addresses.
+struct ParametersRead(Vec<bool>);
+
+impl ParametersRead {
+    fn none() -> Self {
+        Self(Vec::new())
+    }
+
+    /// Whether a launch gives a kernel what another one gave it, as far as that has read it. Then it does the same.
+    fn alike(&self, program: &Program, one: &ptx_sim::Launch, other: &ptx_sim::Launch) -> bool {
+        let without_parameters = |launch: &ptx_sim::Launch| ptx_sim::Launch {
+            params: Vec::new(),
+            ..launch.clone()
+        };
+        let parameters = program
+            .params
+            .iter()
+            .zip(one.params.iter().zip(&other.params));
+        let mut alike = parameters.map(|(parameter, (one, other))| {
+            let start = (SMALL_START + parameter.offset) as usize;
+            let read = |at: usize| self.0.get(start + at).copied().unwrap_or(false);
+            let mut bytes = one.iter().zip(other).enumerate();
+            one.len() == other.len() && bytes.all(|(at, (one, other))| one == other || !read(at))
+        });
+        without_parameters(one) == without_parameters(other)
+            && one.params.len() == other.params.len()
+            && alike.all(|alike| alike)
+    }
+}
+
+impl Observer for ParametersRead {
+    fn access(&mut self, access: &Access) -> Result<(), Fault> {
+        if access.space == Space::Param {
+            let start = access.address as usize;
+            let end = start + access.size as usize;
+            self.0.resize(self.0.len().max(end), false);
+            self.0[start..end].fill(true);
+        }
+        Ok(())
+    }
+
+    fn sync(&mut self, _: &SyncEvent) -> Result<(), Fault> {
+        Ok(())
+    }
+}
+
 /// A wrong plan is noticed in one of the runs at least: by a wrong result, or by the simulator. `harmless` says where
 /// some are not, and why.
 pub(crate) fn demand_right_plans(arch: &'static str, runs: &[Run], harmless: &[(At, &str)]) {
@@ -316,16 +370,17 @@ pub(crate) fn demand_right_plans(arch: &'static str, runs: &[Run], harmless: &[(
     let mut trials = Vec::new();
     for run in runs {
         let entry = ptx::entry(run.planned.entry, arch);
-        let ran = run.run(&entry.program, &run.launch(), &options);
+        let mut read = ParametersRead::none();
+        let ran = run.run(&entry.program, &run.launch(), &options, Some(&mut read));
         let ran = ran.expect("a right plan runs");
         assert_eq!(ran.wrong, None);
-        trials.push((ran.report.thread_instructions, entry, run));
+        trials.push((ran.report.thread_instructions, entry, run, read));
         faults.extend(Wrong::all(&run.planned));
     }
     trials.sort_by_key(|(cost, ..)| *cost);
     let notices = |fault: Wrong| {
         let mut planted = false;
-        let mut notices = trials.iter().filter_map(|(cost, entry, run)| {
+        let mut notices = trials.iter().filter_map(|(cost, entry, run, read)| {
             let wrong = fault.planted(&run.planned)?;
             planted = true;
             let options = Options {
@@ -333,7 +388,10 @@ pub(crate) fn demand_right_plans(arch: &'static str, runs: &[Run], harmless: &[(
                 ..options.clone()
             };
             let launches = launches(&wrong).ok()?;
-            let ran = run.run(&entry.program, &launches[0], &options);
+            if read.alike(&entry.program, &run.launch(), &launches[0]) {
+                return Some(false);
+            }
+            let ran = run.run(&entry.program, &launches[0], &options, None);
             Some(!ran.is_ok_and(|ran| ran.wrong.is_none()))
         });
         notices.any(|noticed| noticed) || !planted
