@@ -10,7 +10,7 @@
 //! `griddepcontrol.launch_dependents` or has ended.
 
 use super::machine::{Machine, Trouble};
-use super::pending::{Range, Use};
+use super::pending::{Range, Rows, Use};
 use super::warp::{Part, State, Wait};
 use super::{Ctx, Flow};
 use crate::memory::{Actor, Fault, Space};
@@ -189,18 +189,24 @@ impl Machine<'_> {
         Err(Trouble::Fault(fault, Some(actor.lane)))
     }
 
-    /// The same for what an asynchronous operation of a CTA will read and write: it may do so at once.
+    /// The same for what an asynchronous operation of a CTA will read and write, and rows that it will read: it may do so
+    /// at once.
     pub(super) fn check_uses_of_grids_before(
         &mut self,
         actor: Actor,
         cta: usize,
         uses: &[(Range, Use)],
+        rows: Option<Rows>,
     ) -> Result<(), Trouble> {
-        let global = uses
-            .iter()
-            .filter(|(range, _)| range.space == Space::Global);
-        for (range, how) in global {
-            self.check_grids_before(actor, cta, (range.start, range.size), *how)?;
+        if self.options.hazards == HazardChecks::Off {
+            return Ok(());
+        }
+        let rows = rows.into_iter().flat_map(Rows::all);
+        let reads = rows.map(|row| (row, Use::Read));
+        for (range, how) in uses.iter().copied().chain(reads) {
+            if range.space == Space::Global {
+                self.check_grids_before(actor, cta, (range.start, range.size), how)?;
+            }
         }
         Ok(())
     }

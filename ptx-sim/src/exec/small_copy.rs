@@ -77,7 +77,7 @@ impl Machine<'_> {
         let first = c.active.trailing_zeros().min(31);
         for (lane, pieces) in &by_lane {
             let actor = c.actor(self, w, *lane);
-            self.check_uses_of_grids_before(actor, c.cta, &uses(pieces, None))?;
+            self.check_uses_of_grids_before(actor, c.cta, &uses(pieces, None), None)?;
         }
         let all: Vec<_> = by_lane.iter().flat_map(|(_, p)| uses(p, None)).collect();
         let op = self

@@ -261,10 +261,7 @@ impl Machine<'_> {
             Finish::Group => None,
         };
         let actor = c.actor(self, w, lane);
-        self.check_uses_of_grids_before(actor, c.cta, &uses)?;
-        for row in rows.into_iter().flat_map(Rows::all) {
-            self.check_grids_before(actor, c.cta, (row.start, row.size), Use::Read)?;
-        }
+        self.check_uses_of_grids_before(actor, c.cta, &uses, rows)?;
         let op = self
             .begin_operation(c.pc, &uses, rows)
             .map_err(|f| Trouble::Fault(f, Some(lane)))?;
