@@ -20,7 +20,7 @@ const TILE_GOAL: f64 = 1.0;
 /// Thread-instructions a second of the matrix multiplication: with hazards, and without.
 const MATMUL_GOALS: [(bool, f64); 2] = [(true, 20e6), (false, 100e6)];
 /// The best of so many runs counts.
-const RUNS: u32 = 3;
+const RUNS: u32 = 10;
 
 struct Random(u64);
 
