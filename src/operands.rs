@@ -15,8 +15,8 @@ pub struct Operands {
     pub vector_layout: ScaleLayout,
     /// How addresses and strides are aligned.
     pub alignment: Alignment,
-    /// Bytes of the workspace that the call is given, or 0: some kernels need one, and are not chosen without it. See
-    /// [`RawWorkspace`].
+    /// Bytes of the workspace that the call is given, or 0. Some kernels need one, and are not chosen without it; others
+    /// divide their work otherwise then. See [`RawWorkspace`].
     pub workspace: u64,
 }
 

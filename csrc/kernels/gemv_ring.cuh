@@ -8,8 +8,9 @@
 // at the end, in the order of the warps: every order is fixed by the configuration.
 //
 // Where units are counted, CTAs have fewer rows of their own, and take the units behind those from a counter in the
-// workspace, so that all of them end at about the same time. A producer takes a unit for a group two turns before it
-// copies it, and announces its place in shared memory. Which CTA has a row changes nothing about its sum.
+// workspace, so that all of them end at about the same time. In a turn each group has one unit. A producer takes a unit for
+// a group two turns before it copies it, and announces its place in shared memory. Which CTA has a row changes nothing
+// about its sum.
 
 #include "../shared.h"
 
@@ -23,7 +24,7 @@ enum {
     NVFP4_RING_MAX_PRODUCERS = 4,  /* warps that copy */
     NVFP4_RING_AHEAD = NVFP4_RING_SCALE_SLOTS - 1, /* turns from where a counted unit is taken to where it is copied */
     NVFP4_RING_PLACE_BYTES = 4,    /* of an announced place */
-    NVFP4_RING_COUNTER_BYTES = 128, /* from one counter to the other */
+    NVFP4_RING_COUNTER_STRIDE = 128, /* bytes from one counter to the other */
 };
 
 /* Rows of all batches are counted on, in the order in which their scales lie: a row's place. In the 128x4
@@ -66,7 +67,7 @@ typedef struct nvfp4_ring_params {
 
     /* Where units are counted: */
     NVFP4_POINTER(uint32_t) counters; /* units that were taken; warps that take no more. Zeros before and after */
-    uint32_t turns;                   /* the most that a group has: enough for all units, whoever takes them */
+    uint32_t turns; /* the most that a group has, one unit in each. All groups have room for all counted units twice */
     uint32_t announced_at;            /* places of a CTA's units in shared memory, turn by turn */
 } nvfp4_ring_params;
 
@@ -165,7 +166,7 @@ template <uint32_t kRows, bool kCounted>
 struct Producer {
     uint32_t turn = 0, depth = 0, phase = 1;
     uint32_t first, group, place;
-    uint32_t left; // groups that have more to come from the counter
+    uint32_t left; // groups that have not ended
     bool more = kCounted; // the counter has, as far as is known
 
     __device__ __forceinline__ Producer(const Params &p, const Work<kCounted> &work, uint32_t producer)
@@ -195,7 +196,7 @@ struct Producer {
     // Nothing more is taken. Of all producers the last one leaves zeros.
     __device__ __forceinline__ void end(const Params &p) const {
         const uint32_t all = gridDim.x * p.producers;
-        uint32_t *const ended = p.counters + NVFP4_RING_COUNTER_BYTES / sizeof(uint32_t);
+        uint32_t *const ended = p.counters + NVFP4_RING_COUNTER_STRIDE / sizeof(uint32_t);
         if (arch::arrive_global(ended) == all - 1) *p.counters = *ended = 0;
     }
 
@@ -206,6 +207,7 @@ struct Producer {
     __device__ __forceinline__ void announce(const Params &p, const Work<kCounted> &work, uint32_t base) {
         const Announced announced(p, base);
         const uint32_t unit = (turn + NVFP4_RING_AHEAD) * p.groups + group;
+        // Without room for it none is taken, and none is lost: other groups have room.
         if (work.origin + unit * kUnitRows < work.end || unit >= announced.units) return;
         uint32_t place = kNone;
         if (more) {

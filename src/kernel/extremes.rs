@@ -27,7 +27,7 @@ fn configs([a, b, c, d, e, f]: [u32; 6], flag: bool) -> Vec<Config> {
             granule: e,
             cached: flag,
             ctas: f,
-            counted: if flag { c } else { 0 },
+            counted: if flag { e } else { 0 },
         }
         .into(),
         StreamConfig {

@@ -289,7 +289,7 @@ trait KernelConfig: Copy + PartialEq + Sized {
     /// The launches, for a call whose job and config were checked.
     fn plan(&self, call: &Call, job: &Job<'_>) -> Plan;
 
-    /// Bytes that the plan of a legal config needs of the workspace.
+    /// Bytes that the plan of a legal config uses of the workspace.
     fn workspace_bytes(&self, _: &Job<'_>) -> u64 {
         0
     }
@@ -409,12 +409,17 @@ macro_rules! kernels {
                 match self { $(Self::$kernel => <$config as KernelConfig>::MOST_VECTORS),* }
             }
 
-            /// Bytes of workspace with which each kernel can have its best default for a job.
+            /// Bytes of workspace with which each kernel can have its best default for a job, and count rows.
             pub fn most_workspace_bytes(job: &Job<'_>) -> u64 {
                 let operands = job.operands.with_workspace(u64::MAX);
                 let job = &Job { operands: &operands, ..*job };
                 let defaults = Self::ALL.iter().filter_map(|kernel| kernel.default_config(job).ok());
-                defaults.map(|config| config.workspace_bytes(job)).max().unwrap_or(0)
+                let most = defaults.map(|config| config.workspace_bytes(job)).max().unwrap_or(0);
+                // Other configs of `ring` than its default may count rows there.
+                match Self::Ring.available(job) {
+                    Ok(()) => most.max(crate::RawWorkspace::COUNTER_BYTES),
+                    Err(_) => most,
+                }
             }
 
             /// Its configs worth measuring for a job, the default first; none where it cannot compute it.
@@ -471,7 +476,7 @@ macro_rules! kernels {
                 }
             }
 
-            /// Bytes of a [workspace](crate::RawWorkspace) that it needs for a job that it can compute.
+            /// Bytes of a [workspace](crate::RawWorkspace) that it uses for a job that it can compute.
             pub fn workspace_bytes(&self, job: &Job<'_>) -> u64 {
                 if job.shape.is_empty() {
                     return 0;

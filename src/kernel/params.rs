@@ -317,7 +317,7 @@ pub const NVFP4_RING_MAX_WARPS: u32 = 16;
 pub const NVFP4_RING_MAX_PRODUCERS: u32 = 4;
 pub const NVFP4_RING_AHEAD: u32 = 2;
 pub const NVFP4_RING_PLACE_BYTES: u32 = 4;
-pub const NVFP4_RING_COUNTER_BYTES: u32 = 128;
+pub const NVFP4_RING_COUNTER_STRIDE: u32 = 128;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct nvfp4_ring_params {

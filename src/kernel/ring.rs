@@ -3,7 +3,7 @@
 use super::call::Pass;
 use super::params::{
     NVFP4_ATOM_ROWS, NVFP4_RING_AHEAD, NVFP4_RING_BAR_BYTES, NVFP4_RING_CHUNK_BYTES,
-    NVFP4_RING_COUNTER_BYTES, NVFP4_RING_MAX_PRODUCERS, NVFP4_RING_MAX_WARPS,
+    NVFP4_RING_COUNTER_STRIDE, NVFP4_RING_MAX_PRODUCERS, NVFP4_RING_MAX_WARPS,
     NVFP4_RING_PLACE_BYTES, NVFP4_RING_SCALE_BYTES, NVFP4_RING_SCALE_SLOTS, NVFP4_RING_UNIT_ROWS,
     NVFP4_WARP, nvfp4_ring_params,
 };
@@ -42,9 +42,10 @@ pub struct RingConfig {
     pub cached: bool,
     /// CTAs that share the rows of all batches: no more than there are granules.
     pub ctas: u32,
-    /// Eighths of all units, 0 to 7, that no CTA has of its own: each takes one whenever it has room, so that all end at
-    /// about the same time. What is taken is counted in the workspace. In a call without one CTAs have all units of
-    /// their own, as with 0.
+    /// Eighths of all units, 0 to 7, that are nobody's at first. A CTA takes the next of them when one of its groups has
+    /// room, so that all CTAs end at about the same time. What is taken is counted in the workspace; in a call without one
+    /// all units are dealt, as with 0. Not 0 only with `chunks` 2 and `rows` 1 or 2 (others are not compiled), and where
+    /// each group of each CTA keeps `depth` + 2 units of its own.
     #[cfg_attr(feature = "tune", serde(default))]
     pub counted: u32,
 }
@@ -76,7 +77,7 @@ const MANY_BYTES: u64 = 100_000_000;
 const EIGHTHS: u32 = 8;
 /// Two counters at the front of the workspace.
 const COUNTERS: u64 = 2;
-const _: () = assert!(COUNTERS * NVFP4_RING_COUNTER_BYTES as u64 <= RawWorkspace::COUNTER_BYTES);
+const _: () = assert!(COUNTERS * NVFP4_RING_COUNTER_STRIDE as u64 <= RawWorkspace::COUNTER_BYTES);
 /// K of a short row, at most.
 const SHORT: usize = 7167;
 
@@ -142,6 +143,10 @@ impl KernelConfig for RingConfig {
         };
         let (shape, tiled) = (job.shape, job.operands.tiled());
         let mut configs = vec![default];
+        let dealt = Self {
+            counted: 0,
+            ..default
+        };
         for chunks in [2, 1] {
             let most = MAX_WARPS / row_warps(shape, chunks).clamp(1, MAX_WARPS);
             for groups in [most, most.div_ceil(2), most.div_ceil(4)] {
@@ -159,7 +164,7 @@ impl KernelConfig for RingConfig {
                                 depth,
                                 granule,
                                 ctas: ctas(job, granule, 1),
-                                ..default
+                                ..dealt
                             });
                         }
                     }
@@ -238,7 +243,8 @@ impl KernelConfig for RingConfig {
                     && rows <= 2
                     && self.keeps_enough(shape, tiled)),
         )?;
-        shared_memory(self.layout(job).bytes, job.gpu)
+        // What counted units take, also where a call without a workspace deals them: a workspace refuses no config.
+        shared_memory(self.layout(shape, tiled, counted > 0).bytes, job.gpu)
     }
 
     fn workspace_bytes(&self, job: &Job<'_>) -> u64 {
@@ -259,7 +265,8 @@ impl KernelConfig for RingConfig {
     fn plan(&self, call: &Call, job: &Job<'_>) -> Plan {
         let shape = &call.shape;
         let tiled = job.operands.tiled();
-        let (layout, counts) = (self.layout(job), self.counts(job));
+        let counts = self.counts(job);
+        let layout = self.layout(shape, tiled, counts);
         let (m, several) = (shape.m() as u32, shape.l() > 1);
         let row_warps = row_warps(shape, self.chunks);
         let producers = self.groups.min(NVFP4_RING_MAX_PRODUCERS);
@@ -450,40 +457,35 @@ impl RingConfig {
         self.counted > 0 && counters(job)
     }
 
-    /// Places of whole units that are counted, at the end of all places.
-    fn counted_places(&self, shape: &Shape, tiled: bool) -> u64 {
+    /// How many units are counted: the last ones of all.
+    fn counted_units(&self, shape: &Shape, tiled: bool) -> u64 {
         let units = places(shape, tiled).div_ceil(UNIT_ROWS);
-        let counted = units * u64::from(self.counted.min(EIGHTHS)) / u64::from(EIGHTHS);
-        (counted * UNIT_ROWS).min(places(shape, tiled))
+        units * u64::from(self.counted.min(EIGHTHS)) / u64::from(EIGHTHS)
     }
 
-    /// A producer announces units that are counted so many turns ahead, and not while it makes barriers, in the first
-    /// turns.
+    /// Whether the first `depth` + NVFP4_RING_AHEAD units of every group are its CTA's own, where the others are counted. In
+    /// its turn t a producer announces the unit of turn t + NVFP4_RING_AHEAD. In its first `depth` turns it must not: the
+    /// warps of the CTA have not met yet, and the launch before may still use the counters.
     fn keeps_enough(&self, shape: &Shape, tiled: bool) -> bool {
-        let places = places(shape, tiled);
-        let dealt = (places - self.counted_places(shape, tiled)).next_multiple_of(UNIT_ROWS);
-        let granules = dealt.min(places) / u64::from(self.granule) / u64::from(self.ctas);
-        let units = granules * u64::from(self.granule) / UNIT_ROWS;
+        let layout = self.layout(shape, tiled, true);
+        let units = layout.granules_per_cta * u64::from(self.granule) / UNIT_ROWS;
         units / u64::from(self.groups) >= u64::from(self.depth + NVFP4_RING_AHEAD)
     }
 
-    fn layout(&self, job: &Job<'_>) -> Layout {
-        let (shape, tiled) = (job.shape, job.operands.tiled());
+    fn layout(&self, shape: &Shape, tiled: bool, counts: bool) -> Layout {
         let row_warps = u64::from(row_warps(shape, self.chunks));
         let (groups, ctas) = (u64::from(self.groups), u64::from(self.ctas));
-        let (counts, all) = (self.counts(job), places(shape, tiled));
-        let counted = if counts {
-            self.counted_places(shape, tiled)
-        } else {
-            0
+        let all = places(shape, tiled);
+        let counted = match counts {
+            true => self.counted_units(shape, tiled),
+            false => 0,
         };
-        // Counted units begin at whole ones.
-        let dealt = (all.next_multiple_of(UNIT_ROWS) - counted).min(all);
+        let dealt = ((all.div_ceil(UNIT_ROWS) - counted) * UNIT_ROWS).min(all);
         let granules = dealt.div_ceil(self.granule.into());
         // Of the CTA that has most: a unit more where its first one is cut by the alignment.
         let own = (granules.div_ceil(ctas) * u64::from(self.granule)).div_ceil(UNIT_ROWS) + 1;
         // Room for twice as many counted units as there are: groups that have no room left leave enough to others.
-        let turns = own.div_ceil(groups) + (2 * counted / UNIT_ROWS).div_ceil(groups * ctas) + 1;
+        let turns = own.div_ceil(groups) + (2 * counted).div_ceil(groups * ctas) + 1;
         let units = if counts { turns * groups } else { own };
         let sums_pitch = units * UNIT_ROWS;
         let ring_units = groups * u64::from(self.depth);
@@ -493,10 +495,9 @@ impl RingConfig {
         let stages = ring_units * (UNIT_ROWS / u64::from(self.rows));
         let sums_at = bars_at + stages * u64::from(NVFP4_RING_BAR_BYTES);
         let announced_at = sums_at + row_warps * sums_pitch * 4;
-        let announced = if counts {
-            units * u64::from(NVFP4_RING_PLACE_BYTES)
-        } else {
-            0
+        let announced = match counts {
+            true => units * u64::from(NVFP4_RING_PLACE_BYTES),
+            false => 0,
         };
         Layout {
             dealt,

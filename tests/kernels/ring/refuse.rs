@@ -1,7 +1,7 @@
 //! What the ring kernel refuses.
 
-use nvfp4_gemv::kernel::RingConfig;
-use nvfp4_gemv::{Activation, Operands, Refusal, ScaleLayout};
+use nvfp4_gemv::kernel::{Call, Config, RingConfig};
+use nvfp4_gemv::{Activation, Operands, RawWorkspace, Refusal, ScaleLayout, Shape};
 
 use crate::support::fields;
 use crate::support::refuse::{Asked, UNALIGNED, activation, gpu, images, problem, shape};
@@ -76,8 +76,42 @@ fn configs() {
     valid().refuses_field("groups", 5, |a| a.shape(132, 1, 4096, 2));
 }
 
+/// Without room for the counters the same launches as where nothing is counted.
+fn without_a_workspace_all_is_dealt() {
+    let shape = Shape::matrix(512, 512).expect("a shape");
+    let call = Call::nowhere(&shape, Activation::Nvfp4, ScaleLayout::Linear, 32);
+    let gpu = valid().gpu;
+    let of = |counted, bytes| {
+        let workspace = RawWorkspace {
+            address: 1 << 50,
+            bytes,
+        };
+        let call = call.with_workspace(workspace).expect("a workspace");
+        let config = RingConfig {
+            chunks: 2,
+            groups: 2,
+            rows: 2,
+            depth: 1,
+            granule: 1,
+            cached: true,
+            ctas: 4,
+            counted,
+        };
+        let plan = Config::from(config)
+            .plan(&call, &gpu, false)
+            .expect("a plan");
+        format!("{:?}", plan.launches())
+    };
+    let enough = RawWorkspace::COUNTER_BYTES;
+    for bytes in [0, 4096, enough - 1] {
+        assert_eq!(of(4, bytes), of(0, bytes));
+    }
+    assert!(of(4, enough).contains("gemv_ring_c2_r2_l1_counted"));
+    assert!(!of(0, enough).contains("counted"));
+}
+
 crate::trials! {
     host:
-        problems_that_it_does_not_take, configs,
+        problems_that_it_does_not_take, configs, without_a_workspace_all_is_dealt,
         shared_memory = || valid().needs_its_shared_memory();
 }
