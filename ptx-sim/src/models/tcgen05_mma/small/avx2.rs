@@ -1,7 +1,7 @@
 //! Chains of products on processors that add two products of bytes in 16 bits.
 
 use super::super::inner::{ROWS, bits_of};
-use super::{COLUMNS, Link, Tiles, run};
+use super::{COLUMNS, Link, Tiles, runs};
 use std::arch::x86_64::{
     __m256, __m256i, _mm256_add_epi16, _mm256_add_ps, _mm256_cvtepi32_ps, _mm256_madd_epi16,
     _mm256_maddubs_epi16, _mm256_mul_ps, _mm256_set1_epi8, _mm256_set1_epi16, _mm256_set1_epi32,
@@ -52,14 +52,7 @@ pub(super) fn offsets(b: &Tiles<COLUMNS>, more: u8) -> Vec<[u32; COLUMNS]> {
 
 #[target_feature(enable = "avx2")]
 pub(super) fn chain(links: &[Link<'_>], n: usize, cells: &mut [u32], pitch: usize) {
-    let mut runs = Vec::new();
-    let (mut rest, mut known) = (links, None);
-    while !rest.is_empty() {
-        let count;
-        (count, known) = run(rest, known);
-        runs.push(&rest[..count]);
-        rest = &rest[count..];
-    }
+    let runs = runs(links);
     for (tile, column) in (0..n).step_by(COLUMNS).enumerate() {
         let width = COLUMNS.min(n - column);
         for half in 0..ROWS / HALF {

@@ -186,6 +186,20 @@ pub(super) fn chain(links: &[Link<'_>], n: usize, cells: &mut [u32], pitch: usiz
     let _ = (links, n, cells, pitch);
 }
 
+/// The runs of a chain.
+#[cfg(target_arch = "x86_64")]
+fn runs<'l, 'a>(links: &'l [Link<'a>]) -> Vec<&'l [Link<'a>]> {
+    let mut runs = Vec::new();
+    let (mut rest, mut known) = (links, None);
+    while !rest.is_empty() {
+        let count;
+        (count, known) = run(rest, known);
+        runs.push(&rest[..count]);
+        rest = &rest[count..];
+    }
+    runs
+}
+
 /// The first links of a chain that can be added up as integers before anything is rounded: how many, and what is known
 /// behind them of the cells, namely that they are so many units at most. `known` is that of the cells before.
 #[cfg(target_arch = "x86_64")]
