@@ -305,19 +305,56 @@ fn decode_f16<T: Number, const R: usize, const FUSED: bool>(bytes: &[u8], out: &
     }
 }
 
-/// Integers of less than eight bits, times a power of two before, as bytes of their lowest eight bits, each with a number
-/// added.
+/// Integers of less than eight bits, times a power of two before, as bytes of their lowest eight bits.
 #[inline(always)]
 fn to_bytes<T: Number, const R: usize, const FUSED: bool>(
     values: &[f32],
-    (times, more): (f32, u8),
+    times: f32,
     out: &mut [u8],
 ) {
     // Added to this, integers are the lowest bits of an f32.
     const INTEGERS: f32 = 1.5 * (1u32 << 23) as f32;
     for (byte, v) in out.iter_mut().zip(values) {
-        *byte = ((v * times + INTEGERS).to_bits() as u8).wrapping_add(more);
+        *byte = (v * times + INTEGERS).to_bits() as u8;
     }
+}
+
+/// What is known of values of f16.
+#[derive(Debug, Default)]
+pub(super) struct Whole {
+    /// They are integers below 2048.
+    pub(super) all: bool,
+    /// The largest magnitude, if they are.
+    pub(super) most: u16,
+}
+
+/// Integers from little-endian f16, as bytes of their lowest eight bits.
+#[inline(always)]
+fn f16_to_bytes<T: Number, const R: usize, const FUSED: bool>(
+    values: &[u8],
+    out: &mut [u8],
+    found: &mut Whole,
+) {
+    let (mut lost, mut most) = (0, 0);
+    for (byte, value) in out.iter_mut().zip(values.as_chunks::<2>().0) {
+        let bits = u16::from_le_bytes(*value);
+        let (magnitude, exponent) = (bits & 0x7fff, bits >> 10 & 0x1f);
+        let significand = bits & 0x3ff | 0x400;
+        // Bits behind the point. All of the significand where the value is below one, too large, or not finite.
+        let behind = 25u16.wrapping_sub(exponent).min(15);
+        let integer = significand >> behind;
+        lost |= match magnitude {
+            0 => 0,
+            _ => integer << behind ^ significand,
+        };
+        most = most.max(integer);
+        let sign = 0u16.wrapping_sub(bits >> 15);
+        *byte = (integer ^ sign).wrapping_sub(sign) as u8;
+    }
+    *found = Whole {
+        all: lost == 0,
+        most,
+    };
 }
 
 versions!(products_f64[f64](a: &[f64], k: usize, b: &Transposed<f64>, out: &mut [f64]) = products);
@@ -334,7 +371,8 @@ versions!(store_f64[f64](cells: &mut [u32], sums: &[f64]) = store);
 versions!(store_f32[f32](cells: &mut [u32], sums: &[f32]) = store);
 versions!(chain_f32[f32](links: &[Link<'_>], n: usize, cells: &mut [u32], pitch: usize) = chain);
 versions!(extent_of[f32](values: &[f32], out: &mut (u32, u32)) = extent);
-versions!(bytes_of[f32](values: &[f32], how: (f32, u8), out: &mut [u8]) = to_bytes);
+versions!(bytes_of[f32](values: &[f32], times: f32, out: &mut [u8]) = to_bytes);
+versions!(f16_integers[f32](values: &[u8], out: &mut [u8], found: &mut Whole) = f16_to_bytes);
 versions!(
     /// Values of f16 from little-endian pairs of bytes.
     f16_values[f32](bytes: &[u8], out: &mut [f32]) = decode_f16
@@ -421,6 +459,22 @@ mod tests {
             let want = half::f16::from_bits(bits as u16).to_f32();
             let same = v.to_bits() == want.to_bits() || v.is_nan() && want.is_nan();
             assert!(same, "{bits:#x}: {v}, not {want}");
+        }
+    }
+
+    #[test]
+    fn integers_of_f16() {
+        for bits in 0..=u16::MAX {
+            let value = half::f16::from_bits(bits).to_f32();
+            let mut byte = [0];
+            let mut found = Whole::default();
+            f16_integers(&bits.to_le_bytes(), &mut byte, &mut found);
+            let whole = value.fract() == 0.0 && value.abs() < 2048.0;
+            assert_eq!(found.all, whole, "{bits:#x}: {value}");
+            if whole {
+                assert_eq!(f32::from(found.most), value.abs());
+                assert_eq!(byte[0], value as i32 as u8);
+            }
         }
     }
 

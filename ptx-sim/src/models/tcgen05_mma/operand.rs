@@ -6,6 +6,7 @@ use super::super::memory::SharedRead;
 use super::super::smem_desc::{Layout, Major, SmemDesc};
 use super::super::tmem::TmemAddr;
 use super::inner;
+use super::small::Integers;
 use super::{AOperand, CtaGroup, CtaMemory, Footprint, Mma, MmaError, TmemBlock};
 use std::sync::LazyLock;
 
@@ -247,6 +248,14 @@ pub(super) fn decode_a(mma: &Mma, rows: &[Row]) -> Values {
 pub(super) fn decode_b(mma: &Mma, rows: &[Row]) -> Values {
     let i = &mma.idesc;
     decode(i.kind, i.b, i.negate_b, rows)
+}
+
+/// A and B as integers, where they are f16 that hold small ones.
+pub(super) fn integers(mma: &Mma, a: &[Row], b: &[Row]) -> Option<(Integers, Integers)> {
+    let i = &mma.idesc;
+    let plain = (i.a, i.b) == (Element::F16, Element::F16) && !i.negate_a && !i.negate_b;
+    let of = |rows: &[Row]| Integers::of_f16(rows.as_flattened());
+    plain.then(|| Some((of(a)?, of(b)?)))?
 }
 
 /// B, all N rows (its columns) in order: with a CTA pair each CTA holds half of them.

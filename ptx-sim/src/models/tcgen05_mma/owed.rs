@@ -52,10 +52,17 @@ impl Taken {
 
     /// `small`: of integers, if they are small.
     fn product(&self, small: bool) -> Option<Computed> {
+        let k = self.mma.idesc.kind.k() as usize;
+        if small
+            && let Some((a, b)) = operand::integers(&self.mma, &self.a, &self.b)
+            && let Some(product) = Small::of_integers(&a, &b, k)
+        {
+            return Some(Computed::Small(product));
+        }
         let a = operand::decode_a(&self.mma, &self.a);
         let b = operand::decode_b(&self.mma, &self.b);
         if let (true, Values::Real(a), Values::Real(b)) = (small, &a, &b)
-            && let Some(product) = Small::of(a, b, self.mma.idesc.kind.k() as usize)
+            && let Some(product) = Small::of(a, b, k)
         {
             return Some(Computed::Small(product));
         }

@@ -16,7 +16,7 @@ mod vnni;
 
 use super::super::idesc::Accumulator;
 use super::Mma;
-use super::inner::{self, ROWS};
+use super::inner::{self, ROWS, Units, Whole};
 use tiles::Tiles;
 
 /// Values of a group: bytes that lie in a word of 32 bits.
@@ -24,6 +24,9 @@ const GROUP: usize = 4;
 
 /// Columns of a tile.
 const COLUMNS: usize = 16;
+
+/// The largest magnitude of a byte's value.
+const MOST: f32 = 127.0;
 
 /// Integers up to this are exact in f32.
 const EXACT: u32 = 1 << 24;
@@ -104,11 +107,44 @@ pub(super) fn takes(mma: &Mma) -> bool {
     plain && mma.disable_lanes == [0; 8] && Level::best().is_some()
 }
 
-/// Values in units of a power of two, each with a number added, as bytes.
-fn bytes(values: &[f32], unit: f32, more: u8) -> Vec<u8> {
-    let mut bytes = vec![0; values.len()];
-    inner::bytes_of(values, (1.0 / unit, more), &mut bytes);
-    bytes
+/// An operand whose values are small multiples of a power of two, row by row.
+#[derive(Debug)]
+pub(super) struct Integers {
+    /// Its values in units of that power, as bytes with a sign.
+    bytes: Vec<u8>,
+    /// The power of two.
+    unit: f32,
+    /// The largest magnitude, in units.
+    most: f32,
+}
+
+impl Integers {
+    fn of(values: &[f32]) -> Option<Self> {
+        let Units { unit, most } = inner::units(values)?;
+        (most <= MOST).then(|| {
+            let mut bytes = vec![0; values.len()];
+            inner::bytes_of(values, 1.0 / unit, &mut bytes);
+            Self { bytes, unit, most }
+        })
+    }
+
+    /// Of little-endian f16 whose values are integers already.
+    pub(super) fn of_f16(values: &[u8]) -> Option<Self> {
+        let mut bytes = vec![0; values.len() / 2];
+        let mut found = Whole::default();
+        inner::f16_integers(values, &mut bytes, &mut found);
+        let most = f32::from(found.most);
+        (found.all && most <= MOST).then_some(Self {
+            bytes,
+            unit: 1.0,
+            most,
+        })
+    }
+
+    /// Its bytes with a number added to each.
+    fn more(&self, more: u8) -> Vec<u8> {
+        self.bytes.iter().map(|b| b.wrapping_add(more)).collect()
+    }
 }
 
 impl Small {
@@ -117,24 +153,30 @@ impl Small {
         Self::at(Level::best()?, a, b, k)
     }
 
+    /// The same of such operands, if the sums are exact.
+    pub(super) fn of_integers(a: &Integers, b: &Integers, k: usize) -> Option<Self> {
+        Self::new(Level::best()?, a, b, k)
+    }
+
     fn at(level: Level, a: &[f32], b: &[f32], k: usize) -> Option<Self> {
-        let of_a = inner::units(a)?;
-        let of_b = inner::units(b)?;
-        let fit = of_a.most <= 127.0 && of_b.most <= 127.0 && k.is_multiple_of(GROUP);
+        Self::new(level, &Integers::of(a)?, &Integers::of(b)?, k)
+    }
+
+    fn new(level: Level, a: &Integers, b: &Integers, k: usize) -> Option<Self> {
         // Sums are so many units at most, which f32 holds.
-        let most = of_a.most * of_b.most * k as f32;
-        let unit = of_a.unit * of_b.unit;
+        let most = a.most * b.most * k as f32;
+        let unit = a.unit * b.unit;
         let exact = most <= level.most() as f32 && unit.is_normal() && (most * unit).is_finite();
         // A's bytes have no sign.
         let more = match level {
             Level::Four => 128,
-            Level::Two => of_a.most as u8,
+            Level::Two => a.most as u8,
         };
-        (fit && exact).then(|| {
-            let b = Tiles::of(&bytes(b, of_b.unit, 0), k / GROUP);
+        (exact && k.is_multiple_of(GROUP)).then(|| {
+            let b = Tiles::of(&b.bytes, k / GROUP);
             Self {
                 level,
-                a: Tiles::of(&bytes(a, of_a.unit, more), k / GROUP),
+                a: Tiles::of(&a.more(more), k / GROUP),
                 offsets: offsets(level, &b, more),
                 b,
                 unit,
