@@ -231,10 +231,9 @@ impl Machine<'_> {
         let c = &self.ctas[cta];
         let cluster = self.cluster_dims;
         let (block, grid) = (self.launch.block, self.launch.grid);
-        let t = self.thread(cta, warp, lane).thread;
         let u = u64::from;
         match s {
-            Special::Tid(a) => u(t[a]),
+            Special::Tid(a) => u(self.thread(cta, warp, lane).thread[a]),
             Special::Ntid(a) => u(block[a]),
             Special::Ctaid(a) => u(c.id[a]),
             Special::Nctaid(a) => u(grid[a]),
