@@ -87,6 +87,7 @@ impl Swizzle {
             let Some(from) = from.first_chunk::<GRANULES>() else {
                 return;
             };
+            prefetch_behind(from.as_flattened());
             // The same for all of a span, and less than that.
             let flip = (self.apply(address) ^ address) as usize / BYTES;
             for (i, to) in to.iter_mut().enumerate() {
@@ -122,6 +123,23 @@ impl Swizzle {
             _ => 16,
         }
     }
+}
+
+/// Has the cache fetch as many bytes as these from behind them. Tiles are copied one after another along their rows, and
+/// rows lie too far apart for the processor to guess what the next one needs.
+fn prefetch_behind(bytes: &[u8]) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        const LINE: usize = 64;
+        for at in (0..bytes.len()).step_by(LINE) {
+            let behind = bytes.as_ptr().wrapping_add(bytes.len() + at);
+            // SAFETY: a prefetch accesses nothing as far as the program can tell, and faults at no address.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(behind.cast()) };
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = bytes;
 }
 
 #[cfg(test)]
