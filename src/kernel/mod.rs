@@ -255,6 +255,9 @@ trait KernelConfig: Copy + PartialEq + Sized {
     /// The most vectors that any config takes in a pass over the weights.
     const MOST_VECTORS: u32;
 
+    /// Bytes of workspace that some config uses, though the default may use less.
+    const OPTIONAL_WORKSPACE: u64 = 0;
+
     /// Whether the kernel can compute the job at all, with some config.
     fn available(job: &Job<'_>) -> Result<(), Refusal>;
 
@@ -413,13 +416,16 @@ macro_rules! kernels {
             pub fn most_workspace_bytes(job: &Job<'_>) -> u64 {
                 let operands = job.operands.with_workspace(u64::MAX);
                 let job = &Job { operands: &operands, ..*job };
-                let defaults = Self::ALL.iter().filter_map(|kernel| kernel.default_config(job).ok());
-                let most = defaults.map(|config| config.workspace_bytes(job)).max().unwrap_or(0);
-                // Other configs of `ring` than its default may count rows there.
-                match Self::Ring.available(job) {
-                    Ok(()) => most.max(crate::RawWorkspace::COUNTER_BYTES),
-                    Err(_) => most,
-                }
+                let of = |kernel: &Self| {
+                    let default = kernel.default_config(job).ok()?.workspace_bytes(job);
+                    Some(default.max(kernel.optional_workspace()))
+                };
+                Self::ALL.iter().filter_map(of).max().unwrap_or(0)
+            }
+
+            /// Bytes of workspace that some config uses, though the default may use less.
+            const fn optional_workspace(self) -> u64 {
+                match self { $(Self::$kernel => <$config as KernelConfig>::OPTIONAL_WORKSPACE),* }
             }
 
             /// Its configs worth measuring for a job, the default first; none where it cannot compute it.

@@ -83,6 +83,7 @@ const SHORT: usize = 7167;
 
 impl KernelConfig for RingConfig {
     const MOST_VECTORS: u32 = PASS as u32;
+    const OPTIONAL_WORKSPACE: u64 = RawWorkspace::COUNTER_BYTES;
 
     fn available(job: &Job<'_>) -> Result<(), Refusal> {
         job.needs((9, 0), "9.0 or newer")?;

@@ -7,6 +7,7 @@ use nvfp4_gemv::{Activation, Dims, ScaleLayout, Shape};
 use ptx_sim::report::ViolationKind;
 use ptx_sim::{Launch, SimError};
 
+use crate::ring::refuse::COUNTING;
 use crate::support::chained::{Chained, Ready, WAIT, late_kernel};
 use crate::support::operands::{Case, Data};
 use crate::support::ptx;
@@ -120,14 +121,8 @@ AGAIN:
 fn counters_of_the_call_before() {
     let simulator = Simulator::with_multiprocessors("90a", 4);
     let config = RingConfig {
-        chunks: 2,
-        groups: 2,
-        rows: 2,
-        depth: 1,
-        granule: 1,
-        cached: true,
         ctas: 2,
-        counted: 4,
+        ..COUNTING
     };
     let shape = Shape::matrix(96, 512).expect("a shape");
     let case = Case::new(shape, Data::Integers, ScaleLayout::Linear, 3);

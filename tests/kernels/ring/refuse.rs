@@ -1,10 +1,22 @@
 //! What the ring kernel refuses.
 
-use nvfp4_gemv::kernel::{Call, Config, RingConfig};
+use nvfp4_gemv::kernel::{Call, Config, Kernel, RingConfig};
 use nvfp4_gemv::{Activation, Operands, RawWorkspace, Refusal, ScaleLayout, Shape};
 
 use crate::support::fields;
 use crate::support::refuse::{Asked, UNALIGNED, activation, gpu, images, problem, shape};
+
+/// One that counts half of the units.
+pub(crate) const COUNTING: RingConfig = RingConfig {
+    chunks: 2,
+    groups: 2,
+    rows: 2,
+    depth: 1,
+    granule: 1,
+    cached: true,
+    ctas: 4,
+    counted: 4,
+};
 
 /// Two batches of 132 rows.
 fn valid() -> Asked {
@@ -52,13 +64,7 @@ fn configs() {
         ("ctas", &[0, 265]), // of 264 rows
     ]);
     // Each group keeps depth + 2 units of its own. Of 66 units 33 are not counted: eight for each of four CTAs.
-    let counted = |a: &mut Asked| {
-        for (name, value) in [("chunks", 2), ("rows", 2), ("ctas", 4), ("groups", 2)] {
-            fields::set(&mut a.config, name, value);
-        }
-        fields::set(&mut a.config, "depth", 1);
-        fields::set(&mut a.config, "counted", 4);
-    };
+    let counted = |a: &mut Asked| a.config = COUNTING.into();
     let mut asked = valid();
     counted(&mut asked);
     assert_eq!(asked.check(), Ok(()));
@@ -88,14 +94,8 @@ fn without_a_workspace_all_is_dealt() {
         };
         let call = call.with_workspace(workspace).expect("a workspace");
         let config = RingConfig {
-            chunks: 2,
-            groups: 2,
-            rows: 2,
-            depth: 1,
-            granule: 1,
-            cached: true,
-            ctas: 4,
             counted,
+            ..COUNTING
         };
         let plan = Config::from(config)
             .plan(&call, &gpu, false)
@@ -110,8 +110,20 @@ fn without_a_workspace_all_is_dealt() {
     assert!(!of(0, enough).contains("counted"));
 }
 
+/// Where counting may gain, candidates deal and count, and others than those that can count are among them.
+fn candidates_deal_and_count() {
+    let mut asked = valid();
+    asked.shape(28672, 1, 8192, 1);
+    let candidates = asked.job(|job| Kernel::Ring.candidates(job));
+    let with = |name, value| candidates.iter().any(|c| fields::get(c, name) == value);
+    for counted in [0, 4, 6] {
+        assert!(with("counted", counted), "{counted} eighths");
+    }
+    assert!(with("chunks", 1) && with("rows", 4));
+}
+
 crate::trials! {
     host:
-        problems_that_it_does_not_take, configs, without_a_workspace_all_is_dealt,
+        problems_that_it_does_not_take, configs, without_a_workspace_all_is_dealt, candidates_deal_and_count,
         shared_memory = || valid().needs_its_shared_memory();
 }
