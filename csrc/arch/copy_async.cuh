@@ -48,6 +48,13 @@ __device__ __forceinline__ void copy_async_4(uint32_t to, const void *from, bool
     copy_async_4_some(to, from, copy ? 4 : 0);
 }
 
+// The same, of which L2 fetches 128 bytes at once: where later copies take the others.
+__device__ __forceinline__ void copy_async_4_of_128(uint32_t to, const void *from, bool copy) {
+    asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], 4, %2;" ::"r"(to),
+                 "l"(__cvta_generic_to_global(from)), "r"(copy ? 4 : 0)
+                 : "memory");
+}
+
 // Ends a group of this thread's copies, which may be empty.
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 

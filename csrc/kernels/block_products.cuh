@@ -44,18 +44,20 @@ class BlockProducts {
     };
     static constexpr bool kStoresScales = Dot::kHasScales; // beside the vectors
 
-    // `batch` counts from the CTA's first.
+    // `batch` counts from the CTA's first; from `step` of a row on, each 1 << apart_log2 behind the one before.
     __device__ __forceinline__ BlockProducts(const Params &p, uint32_t base, uint32_t lane, uint32_t batch,
-                                             uint32_t step)
+                                             uint32_t step, uint32_t apart_log2)
         : dot(arch::load_shared_128(base + p.zero_at)), lane(lane) {
         const uint32_t g = lane / 4, t = lane % 4, blocks = p.steps * kStepBlocks;
         // Of B: this lane's vector, or zeros.
         reads_x = g / 2 == t && (kParts > 1 || g % 2 == 0);
-        x_step = arch::kept(reads_x ? kStepBlocks * Dot::kBlockBytes : 0);
+        x_step = reads_x ? kStepBlocks * Dot::kBlockBytes : 0;
         x = base + step * x_step +
             (reads_x ? p.x_at + (batch * kParts + g % 2) * Vectors::column_bytes(p) + 2 * t * Dot::kBlockBytes
                      : p.zero_at);
         x_scale = base + p.x_scale_at + (batch * blocks + 2 * t) * kXScaleBytes + step * kXScaleStep;
+        x_step = arch::kept(x_step << apart_log2);
+        x_scale_step = kXScaleStep << apart_log2;
     }
 
     // This lane's blocks, 2t, 2t + 1, 2t + 8 and 2t + 9 of a step, of rows g and g + 8: codes of two blocks
@@ -88,7 +90,7 @@ class BlockProducts {
             }
         }
         x += x_step;
-        x_scale += kXScaleStep;
+        x_scale += x_scale_step;
     }
 
     // The warp's sums, [kTileRows][kParts].
@@ -104,7 +106,7 @@ class BlockProducts {
     __device__ __forceinline__ void begin(const Params &p) {
 #pragma unroll
         for (int i = 0; i < kSums; ++i) sum[i] = 0.0f;
-        x -= p.steps * x_step;
+        x -= p.group_steps * x_step;
         x_scale -= p.steps * kXScaleStep;
     }
 
@@ -125,6 +127,7 @@ class BlockProducts {
     uint32_t lane;
     bool reads_x;
     uint32_t x_step;
+    uint32_t x_scale_step;
     uint32_t x, x_scale; // shared addresses, of this lane's next blocks
     float sum[kSums] = {};
 };

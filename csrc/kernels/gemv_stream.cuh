@@ -4,8 +4,9 @@
 // (ragged_steps.cuh).
 //
 // A CTA takes a contiguous range of rows in tiles of 16, and each of its warps as many steps of them as
-// the others, one after the other in memory: a step is 256 elements of K of a tile's 16 rows. A warp copies
-// the codes that it will multiply, stages ahead, into a queue in shared memory that no other one touches:
+// the others: a step is 256 elements of K of a tile's 16 rows. Steps of a warp lie one after the other in memory; or
+// those of a group of warps do, which take them in turn, so that more bytes of a row are asked for at once. A warp
+// copies the codes that it will multiply, stages ahead, into a queue in shared memory that no other one touches:
 // warps wait for memory only, not for each other. The vectors wait in shared memory, in the form in which
 // they are multiplied. Sums of a warp's part of a tile go to shared memory, and are added in the order of
 // warps at the end: every order is fixed by the configuration.
@@ -53,7 +54,7 @@ constexpr uint32_t max_warps(int vectors) {
     return vectors <= NVFP4_FEW_VECTORS ? NVFP4_STREAM_MAX_WARPS : NVFP4_STREAM_MAX_WARPS_OF_MANY;
 }
 
-// Which warps computed a tile.
+// Which groups of warps computed a tile.
 struct Parts {
     uint16_t first, last;
 };
@@ -154,28 +155,46 @@ struct Staging {
     }
 };
 
-// A warp's steps, from memory into its queue, stages ahead of what is multiplied.
+// A warp of a group, and the steps that the group takes of a row.
+struct Group {
+    uint32_t number, member; // the warp is its group's `member`
+    uint32_t beside_log2;    // 0 where it is the only one
+
+    __device__ __forceinline__ Group(const Params &p, uint32_t warp)
+        : beside_log2(Steps::kWhole ? p.beside_log2 : 0) {
+        number = warp >> beside_log2;
+        member = warp - (number << beside_log2);
+    }
+    __device__ __forceinline__ uint32_t warps() const { return 1u << beside_log2; }
+    // The warp's step of a row when its group is at step `step` of those that it counts.
+    __device__ __forceinline__ uint32_t of_row(uint32_t step) const { return (step << beside_log2) + member; }
+    // Where sums of the group's part of a tile are. Parts of a tile follow each other: both grow along the steps.
+    __device__ __forceinline__ uint32_t part(uint32_t tile) const { return ((number + tile) << beside_log2) + member; }
+};
+
+// A warp's steps, from memory into its queue, stages ahead of what is multiplied. Steps are its group's.
 struct Loads {
     uint32_t left, tile, step; // steps to load behind the current tile; the next tile, and where it begins
-    int32_t here;              // steps to load of the current tile, below 0
+    int32_t here;              // from the end of the current tile back to the next step to load, in steps of its rows
     Steps::Sources from;       // of the current tile
 
     // The next tile.
-    __device__ __forceinline__ void enter(const Params &p, const Work &work, uint32_t lane) {
-        const uint32_t steps = min(left, p.steps - step);
-        from.enter(p, LaneRows(p, work, tile, lane), lane, step + steps);
-        here = -int32_t(steps);
+    __device__ __forceinline__ void enter(const Params &p, const Work &work, const Group &group, uint32_t lane) {
+        const uint32_t steps = min(left, p.group_steps - step);
+        from.enter(p, LaneRows(p, work, tile, lane), lane, group.of_row(step + steps));
+        here = -int32_t(steps << group.beside_log2);
         left -= steps;
         step = 0;
         ++tile;
     }
 
     // To the shared address `to`, of this lane's pieces.
-    __device__ __forceinline__ void next(const Params &p, const Work &work, uint32_t lane, uint32_t to) {
-        if (here == 0 && left != 0) enter(p, work, lane);
+    __device__ __forceinline__ void next(const Params &p, const Work &work, const Group &group, uint32_t lane,
+                                         uint32_t to) {
+        if (here == 0 && left != 0) enter(p, work, group, lane);
         if (here != 0) {
             from.copy(p, here, to, lane);
-            ++here;
+            here += group.warps();
         }
         arch::commit_copies(); // an empty group too: groups are counted
     }
@@ -210,11 +229,13 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     const uint32_t base = arch::shared_address(shared);
     const uint32_t queue = base + warp * p.stages * kStageBytes + lane * 16;
 
-    // As many steps for each warp, and one more for the first ones.
-    const uint32_t total = work.tiles * p.steps, each = divide(total, p.warps_magic), more = total - each * p.warps;
-    const uint32_t first = warp * each + min(warp, more);
-    uint32_t left = each + (warp < more);
-    uint32_t tile = divide(first, p.steps_magic), step = first - tile * p.steps;
+    // As many steps for each group, and one more for the first ones.
+    const Group group(p, warp);
+    const uint32_t total = work.tiles * p.group_steps, each = divide(total, p.groups_magic);
+    const uint32_t more = total - each * (p.warps >> group.beside_log2);
+    const uint32_t first = group.number * each + min(group.number, more);
+    uint32_t left = each + (group.number < more);
+    uint32_t tile = divide(first, p.group_steps_magic), step = first - tile * p.group_steps;
 
     Loads loads;
     loads.left = left;
@@ -225,7 +246,7 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     uint32_t to = queue;
 #pragma unroll 1
     do {
-        loads.next(p, work, lane, to);
+        loads.next(p, work, group, lane, to);
         to += kStageBytes;
         if (to == ahead) vectors();
     } while (to != last);
@@ -234,14 +255,15 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     __syncthreads();
 
     Tile at(p, work, tile);
-    Products products(p, base, lane, at.batch, step);
+    Products products(p, base, lane, at.batch, group.of_row(step), group.beside_log2);
     Steps::Reader reader;
     reader.enter(p, work.batch + at.batch, at.place, lane);
     auto *const sums = reinterpret_cast<float *>(shared + p.sums_at);
     auto *const parts = reinterpret_cast<Parts *>(shared + p.parts_at);
-    if (left != 0 && step == 0 && lane == 0) parts[tile].first = warp;
+    const bool notes = lane == 0 && group.member == 0; // for the group
+    if (left != 0 && step == 0 && notes) parts[tile].first = group.number;
 
-    uint32_t here = min(left, p.steps - step), end = step + here; // steps of this tile, and where they end
+    uint32_t here = min(left, p.group_steps - step), end = step + here; // steps of this tile, and where they end
     left -= here;
     uint32_t from = queue;
 #pragma unroll 1
@@ -251,20 +273,20 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
         uint4 codes[2][2];
         uint32_t scale_codes[2][2];
         reader.read(p, end - here, from, lane, codes, scale_codes);
-        loads.next(p, work, lane, to); // into the stage before this one: all lanes have read it
+        loads.next(p, work, group, lane, to); // into the stage before this one: all lanes have read it
         to = from;
         from = from == last ? queue : from + kStageBytes;
 
         products.step(codes, scale_codes);
         if (--here != 0) continue;
 
-        // This warp's part of the tile. Parts of the same tile follow each other: see finish.
-        products.store(sums + (warp + tile) * kValues);
-        if (end != p.steps) break;
-        if (lane == 0) parts[tile].last = warp;
+        // This warp's part of the tile.
+        products.store(sums + group.part(tile) * kValues);
+        if (end != p.group_steps) break;
+        if (notes) parts[tile].last = group.number;
         ++tile;
-        if (left != 0 && lane == 0) parts[tile].first = warp;
-        here = end = min(left, p.steps);
+        if (left != 0 && notes) parts[tile].first = group.number;
+        here = end = min(left, p.group_steps);
         left -= here;
         products.begin(p);
         at.place += kTileRows;
@@ -277,7 +299,6 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     }
     __syncthreads();
 
-    // Part w of tile t is number w + t: both grow along the steps.
     for (uint32_t i = threadIdx.x; i < work.tiles * kTileRows * kVectors; i += p.warps * kWarp) {
         const uint32_t of = i / (kTileRows * kVectors), value = i % (kTileRows * kVectors);
         const uint32_t within = value / kVectors;
@@ -288,10 +309,11 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
         if (counted < work.begin || counted >= work.end || row >= uint32_t(p.m) || n >= p.n) continue;
         const Parts part = parts[of];
         float y[kParts] = {};
+        const uint32_t behind = (part.last + of + 1) << group.beside_log2;
 #pragma unroll 4
-        for (uint32_t w = part.first; w <= part.last; ++w) {
+        for (uint32_t i = (part.first + of) << group.beside_log2; i < behind; ++i) {
 #pragma unroll
-            for (int j = 0; j < kParts; ++j) y[j] += sums[(w + of) * kValues + value * kParts + j];
+            for (int j = 0; j < kParts; ++j) y[j] += sums[i * kValues + value * kParts + j];
         }
         store(p.epilogue, p.m, work.batch + in.batch, row, n, Products::total(y));
     }

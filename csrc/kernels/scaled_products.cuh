@@ -125,9 +125,10 @@ class ScaledProducts {
     };
     static constexpr bool kStoresScales = false;
 
+    // `batch` counts from the CTA's first; from `step` of a row on, each 1 << apart_log2 behind the one before.
     __device__ __forceinline__ ScaledProducts(const Params &p, uint32_t base, uint32_t lane, uint32_t batch,
-                                              uint32_t step)
-        : lane(lane) {
+                                              uint32_t step, uint32_t apart_log2)
+        : lane(lane), apart(kStepBytes << apart_log2) {
         const uint32_t g = lane / 4, t = lane % 4;
 #pragma unroll
         for (uint32_t tile = 0; tile < kTiles; ++tile) {
@@ -164,7 +165,7 @@ class ScaledProducts {
 #pragma unroll
             for (uint32_t i = 0; i < 4 * kTiles; ++i) sum[i] += d[i / 4][i % 4];
         }
-        advance(kStepBytes);
+        advance(apart);
     }
 
     // The warp's sums, [kTileRows][kColumns]. This lane's are of rows g and g + 8, columns 2t and 2t + 1 of each eight.
@@ -206,7 +207,7 @@ class ScaledProducts {
         for (uint32_t tile = 0; tile < kTiles; ++tile) x[tile] += bytes;
     }
 
-    uint32_t lane;
+    uint32_t lane, apart;
     uint32_t x[kTiles]; // shared addresses, of this lane's next blocks
     float sum[4 * kTiles] = {};
 };

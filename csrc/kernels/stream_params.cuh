@@ -45,7 +45,10 @@ typedef struct nvfp4_stream_params {
     int32_t m, n, l;
     uint32_t steps;     /* of a row, the last of which may have fewer blocks than others */
     uint32_t warps, stages;
-    uint32_t steps_magic, warps_magic; /* see divide */
+    /* Warps that take steps of a row side by side are a group: 1 << beside_log2 of them. A group has group_steps of a
+     * row, of which each of its warps takes one step. */
+    uint32_t beside_log2, group_steps;
+    uint32_t group_steps_magic, groups_magic; /* of the groups of a CTA: see divide */
     uint32_t places;    /* of a batch */
     uint32_t unit_log2; /* places that stay together: a row, or four */
     uint32_t units_per_cta, units_left; /* each CTA takes so many units; the first units_left one more */

@@ -48,8 +48,8 @@ struct WholeSteps {
                     arch::copy_async_16<128>(to + 2 * i * kPieceBytes, from, has[i]);
                 }
                 arch::copy_async_16<128>(to + (2 * i + 1) * kPieceBytes, from + kRowCodes / 2, has[i]);
-                arch::copy_async_4(scales_to + i * 8 * kStepBlocks, scales[i] + int64_t(here) * scale_step,
-                                   has[i]);
+                arch::copy_async_4_of_128(scales_to + i * 8 * kStepBlocks, scales[i] + int64_t(here) * scale_step,
+                                          has[i]);
             }
         }
     };

@@ -37,6 +37,7 @@ fn configs([a, b, c, d, e, f]: [u32; 6], flag: bool) -> Vec<Config> {
             fetch: if flag { 128 } else { d },
             behind: f,
             spread: flag,
+            beside: c,
             ctas: e,
         }
         .into(),

@@ -47,9 +47,20 @@ pub struct StreamConfig {
     /// before CTAs of the launch before have ended. Without effect on launches that are not chained.
     #[cfg_attr(feature = "tune", serde(default))]
     pub spread: bool,
+    /// Warps that take steps of a row side by side: 1, 2, 4 or 8. With more than one, a CTA asks for longer pieces of fewer
+    /// rows at once, and stores sums more often. `warps` is a multiple of it, and so is the number of a row's steps; 1 of
+    /// ragged rows.
+    #[cfg_attr(feature = "tune", serde(default = "alone"))]
+    pub beside: u32,
     /// CTAs that share the rows of all batches: no more than there are rows, or fours of rows where the
     /// weights' scales are in the 128x4 layout.
     pub ctas: u32,
+}
+
+/// What `beside` is where a file does not say: it was not a field yet.
+#[cfg(feature = "tune")]
+fn alone() -> u32 {
+    1
 }
 
 /// Of problems that are not [ragged](is_ragged), and of those that are.
@@ -71,6 +82,9 @@ const WARPS: [u32; 9] = [12, 8, 7, 6, 5, 4, 3, 2, 1];
 const SHORT_ROWS: usize = 5120;
 /// Numbers of stages that the kernel knows how to wait for.
 const STAGES: [u32; 3] = [3, 4, 6];
+/// Numbers of warps that may take steps side by side. Several were faster with few vectors and linear scales only, on an
+/// H100 (docs/notes/stream.md, "Warps side by side").
+const BESIDE: [u32; 4] = [1, 2, 4, 8];
 /// Numbers of vectors that it is compiled for, the most first.
 const VECTORS: [u32; 5] = [16, 8, 4, 2, 1];
 /// The most of ragged rows, and of f32.
@@ -100,6 +114,7 @@ impl KernelConfig for StreamConfig {
                 fetch: 128,
                 behind: 0,
                 spread: false,
+                beside: 1,
                 ctas: units(job) as u32,
             };
             smallest.check(job).is_ok()
@@ -142,6 +157,7 @@ impl KernelConfig for StreamConfig {
                             fetch,
                             behind: 0,
                             spread: false,
+                            beside: 1,
                             ctas: ctas.clamp(1, units.max(1)) as u32,
                         };
                         config.check(job).is_ok().then_some(config)
@@ -169,15 +185,20 @@ impl KernelConfig for StreamConfig {
             return Vec::new();
         };
         let mut configs = vec![default];
+        let beside = match few(job.shape.n()) && !job.operands.tiled() {
+            true => &BESIDE[..],
+            false => &BESIDE[..1],
+        };
         for (warps, per_sm) in [(6, 2), (8, 1), (8, 2), (10, 1), (12, 1), (14, 1), (16, 1)] {
             for stages in STAGES {
                 let ctas = (u64::from(job.gpu.multiprocessors) * per_sm).clamp(1, units(job));
-                configs.push(Self {
+                configs.extend(beside.iter().map(|&beside| Self {
                     warps,
                     stages,
+                    beside,
                     ctas: ctas as u32,
                     ..default
-                });
+                }));
             }
         }
         if is_whole(job) {
@@ -223,6 +244,7 @@ impl KernelConfig for StreamConfig {
             fetch,
             behind,
             spread: _,
+            beside,
             ctas,
         } = *self;
         field(
@@ -257,6 +279,24 @@ impl KernelConfig for StreamConfig {
         field("stages", stages, "3, 4 or 6", STAGES.contains(&stages))?;
         field("fetch", fetch, "128 or 256", [128, 256].contains(&fetch))?;
         field("behind", behind, "0 to the stages but one", behind < stages)?;
+        field(
+            "beside",
+            beside,
+            "1, 2, 4 or 8",
+            BESIDE.contains(&beside),
+        )?;
+        field(
+            "beside",
+            beside,
+            "1 where rows are ragged: K is no multiple of 256, or operands are not aligned to 16 bytes",
+            beside == 1 || is_whole(job),
+        )?;
+        field(
+            "beside",
+            beside,
+            "a divisor of warps and of a row's steps, which have 256 elements of K",
+            warps.is_multiple_of(beside) && steps(job.shape).is_multiple_of(beside.into()),
+        )?;
         field(
             "ctas",
             ctas,
@@ -321,6 +361,7 @@ impl KernelConfig for StreamConfig {
         let shape = &call.shape;
         let (units, ctas) = (units(job), u64::from(self.ctas));
         let steps = steps(shape) as u32;
+        let group_steps = steps / self.beside;
         let scale_layout = call.weight_scale_steps();
         let mut plan = Plan::new();
         for pass in call.passes(self.vectors as usize) {
@@ -333,8 +374,10 @@ impl KernelConfig for StreamConfig {
                 steps,
                 warps: self.warps,
                 stages: self.stages,
-                steps_magic: magic(steps),
-                warps_magic: magic(self.warps),
+                beside_log2: self.beside.ilog2(),
+                group_steps,
+                group_steps_magic: magic(group_steps),
+                groups_magic: magic(self.warps / self.beside),
                 places: places(job) as u32,
                 unit_log2: unit(job).ilog2(),
                 units_per_cta: (units / ctas) as u32,
@@ -576,7 +619,8 @@ impl StreamConfig {
         let zero_at = x_at + x_batches * kept.columns * column_bytes;
         let x_scale_at = zero_at + kept.zero_blocks * kept.block_bytes;
         let sums_at = x_scale_at + x_batches * blocks * kept.scale_bytes;
-        let parts_at = sums_at + (warps + tiles) * TILE_ROWS * kept.columns * 4;
+        let parts = warps + tiles * u64::from(self.beside);
+        let parts_at = sums_at + parts * TILE_ROWS * kept.columns * 4;
         Layout {
             x_batches,
             x_at,

@@ -83,6 +83,7 @@ impl Drawn {
                     fetch: 128,
                     behind: 0,
                     spread: false,
+                    beside: 1,
                     ctas: 1,
                 }),
                 m: 48,

@@ -18,6 +18,7 @@ const USUAL: StreamConfig = StreamConfig {
     fetch: 128,
     behind: 0,
     spread: false,
+    beside: 1,
     ctas: 132,
 };
 

@@ -33,20 +33,25 @@ fn configs(job: &Job<'_>, ctas: &[u32]) -> Vec<Config> {
     let mut configs = Vec::new();
     for warps in 1..=16 {
         for stages in [3, 4, 6] {
-            configs.push((warps, stages, 8, 128, ctas(warps + stages)));
+            configs.push((warps, stages, 8, 128, 1, ctas(warps + stages)));
         }
+    }
+    // Warps side by side, in one group and in several.
+    for (warps, beside) in [(2, 2), (8, 8), (12, 4), (12, 2), (16, 8)] {
+        configs.push((warps, 3, 8, 128, beside, ctas(warps)));
     }
     // In passes of fewer vectors and of more, and with the other prefetch.
     for (warps, vectors) in [(16, 1), (13, 2), (5, 4), (9, 16)] {
-        configs.push((warps, 3, vectors, 256, ctas(3)));
+        configs.push((warps, 3, vectors, 256, 1, ctas(3)));
     }
-    let config = |(warps, stages, vectors, fetch, ctas)| StreamConfig {
+    let config = |(warps, stages, vectors, fetch, beside, ctas)| StreamConfig {
         warps,
         stages,
         vectors,
         fetch,
         behind: warps % stages,
         spread: warps.is_multiple_of(3),
+        beside,
         ctas,
     };
     configs.into_iter().map(|c| config(c).into()).collect()
@@ -73,18 +78,20 @@ const SUBJECT: Subject = Subject {
         (5003, 1, 1040, 3),
     ],
     configs,
-    kind: &["warps", "stages", "vectors"],
+    kind: &["warps", "stages", "vectors", "beside"],
     kinds: &[
-        &[1, 3, 8],
-        &[7, 4, 8],
-        &[12, 3, 8],
-        &[12, 6, 8],
-        &[16, 3, 8],
-        &[16, 4, 8],
-        &[16, 3, 1],
-        &[13, 3, 2],
-        &[5, 3, 4],
-        &[9, 3, 16],
+        &[1, 3, 8, 1],
+        &[7, 4, 8, 1],
+        &[12, 3, 8, 1],
+        &[12, 6, 8, 1],
+        &[16, 3, 8, 1],
+        &[16, 4, 8, 1],
+        &[16, 3, 1, 1],
+        &[13, 3, 2, 1],
+        &[5, 3, 4, 1],
+        &[9, 3, 16, 1],
+        &[12, 3, 8, 2],
+        &[16, 3, 8, 8],
     ],
 };
 

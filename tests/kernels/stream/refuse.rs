@@ -14,6 +14,7 @@ fn valid() -> Asked {
         fetch: 128,
         behind: 0,
         spread: false,
+        beside: 1,
         ctas: 128,
     };
     Asked::new((130, 3, 512, 2), ScaleLayout::Linear, (9, 0), config)
@@ -98,10 +99,15 @@ fn configs() {
         ("vectors", &[0, 3, 32]),
         ("fetch", &[64, 512]),
         ("behind", &[4, u32::MAX]), // of four stages
+        ("beside", &[0, 3, 4, 16]), // of two steps a row
         ("ctas", &[0, 289]),        // of 288 rows in tiles of 16
     ]);
-    // Of ragged rows eight at most.
+    // Of ragged rows eight at most, and none side by side.
     valid.refuses_field("vectors", 16, |a| a.shape(130, 3, 528, 2));
+    valid.refuses_field("beside", 2, |a| a.shape(130, 3, 1040, 2));
+    // Groups of as many warps; of two steps of a row.
+    valid.refuses_field("beside", 2, |a| fields::set(&mut a.config, "warps", 11));
+    valid.refuses_field("beside", 2, |a| a.shape(130, 3, 768, 2));
     valid.refuses_field("warps", 17, |a| a.shape(130, 1, 512, 2));
     // Of 128 fours of rows, the last ones of each batch empty.
     let tiled = Operands::new(Activation::Nvfp4, ScaleLayout::Tiled128x4);

@@ -95,6 +95,7 @@ fn cutting(
             fetch: if warps.is_multiple_of(2) { 256 } else { 128 },
             behind: (warps * ctas - 1) % stages,
             spread: warps.is_multiple_of(2),
+            beside: 1,
             ctas,
         },
         chained: stages > 3,
@@ -103,6 +104,12 @@ fn cutting(
 }
 
 impl Cutting {
+    /// With so many warps side by side.
+    fn beside(mut self, warps: u32) -> Self {
+        self.config.beside = warps;
+        self
+    }
+
     fn case(&self, n: usize, activation: Activation, data: Data) -> Case {
         let (m, k, l) = self.shape;
         let shape = Shape::new(Dims { m, n, k, l }).expect("a shape");
@@ -145,6 +152,15 @@ fn cuttings() -> Vec<Cutting> {
         cutting((5, 256, 1), Tiled128x4, (2, 3, 8)),
         // CTAs with one or two rows.
         cutting((5, 512, 1), Linear, (3, 3, 3)),
+        // Warps side by side: one group with all of them, groups that begin and end within tiles, groups with nothing to
+        // do, one step a row; over batches, and in both layouts.
+        Cutting {
+            every_schedule: true,
+            ..cutting((70, 1024, 1), Linear, (4, 3, 2)).beside(2)
+        },
+        cutting((21, 512, 3), Linear, (4, 4, 5)).beside(2),
+        cutting((5, 1024, 1), Linear, (8, 6, 1)).beside(4),
+        cutting((33, 2048, 1), Tiled128x4, (8, 3, 5)).beside(8),
     ]
 }
 
@@ -270,7 +286,7 @@ fn short_sweep(simulator: &Simulator, unit: &Unit) {
 /// Lines of what was not executed that no launch can have otherwise: the branch past a loop that always has work, a
 /// CTA has batches, a tile parts, which nvcc does not know; and factors of vectors that are not NVFP4, which have none.
 fn cannot_be(line: &str) -> bool {
-    const LOOPS: [&str; 2] = ["batch < batches;", "w <= part.last;"];
+    const LOOPS: [&str; 2] = ["batch < batches;", "i < behind; ++i)"];
     let source = include_str!("../../../csrc/kernels/gemv_stream.cuh");
     let epilogue = include_str!("../../../csrc/kernels/epilogue.cuh");
     let at = source_line(line, "gemv_stream.cuh", source);
@@ -354,6 +370,7 @@ fn many_vectors() {
                 fetch: 128,
                 behind: i as u32 / 3 % 3,
                 spread: false,
+                beside: 1,
                 ctas: 1 + i as u32 % 3,
             };
             check_passes(&simulator, &case, config, i % 3 == 0, &few(i as u64)[i % 3]);
@@ -378,6 +395,13 @@ fn random_configs() {
                 _ => 16 * rng.usize(1..=112),
             };
             let cutting = cutting((m, k, l), layout, (warps, stages, ctas));
+            let fits = |beside: &u32| {
+                unit.name == WHOLE.name
+                    && warps.is_multiple_of(*beside)
+                    && (k / 256).is_multiple_of(*beside as usize)
+            };
+            let beside = [1, 2, 4][rng.usize(..3)];
+            let cutting = cutting.beside(if fits(&beside) { beside } else { 1 });
             let kernel = (unit.kernels[rng.usize(..unit.kernels.len())].0, n);
             check_existing(&simulator, unit, &cutting, kernel, &mut rng.usize(..99));
         }
@@ -393,6 +417,7 @@ fn cases() -> Vec<Cutting> {
         cutting((21, 256, 3), Linear, (3, 4, 2)),
         cutting((9, 1024, 2), Tiled128x4, (1, 6, 5)),
         cutting((5, 2560, 1), Linear, (12, 3, 1)),
+        cutting((37, 1536, 2), Linear, (4, 3, 1)).beside(2),
     ]
 }
 
@@ -450,7 +475,7 @@ fn faults_of_sixteen_vectors() {
 /// What no launch notices.
 fn harmless() -> Vec<(At, &'static str)> {
     crate::words![Params:
-        warps_magic = "few numbers are divided",
+        groups_magic = "few numbers are divided",
         ahead = "a run has one grid",
         far_ahead = "a hint",
         x_at = "a column of the vectors has room for one block more",
@@ -469,5 +494,9 @@ fn wrong_plans(unit: &Unit) {
     let some = cutting((20, k, 6), ScaleLayout::Linear, (1, 3, 6));
     let some = cases_on(1, [some].into_iter());
     let runs = [runs(unit, 1), runs(unit, 3), some].concat();
-    demand_right_plans("90a", &runs, &harmless());
+    let mut harmless = harmless();
+    if unit.name == RAGGED.name {
+        harmless.extend(crate::words![Params: beside_log2 = "of ragged rows a group is a warp"]);
+    }
+    demand_right_plans("90a", &runs, &harmless);
 }
