@@ -33,7 +33,7 @@ pub(crate) fn launch_json(launch: &Launch) -> Value {
     })
 }
 
-/// A launch in a line: `gemv_ring_c2_r1_l1, 132 CTAs of 512 threads, 70144 bytes of shared memory`.
+/// A launch in a line: `gemv_ring_nvfp4_c2_r1_l1, 132 CTAs of 512 threads, 70144 bytes of shared memory`.
 pub(crate) fn launch_line(launch: &Launch) -> String {
     let grid = launch.grid.iter().rev().skip_while(|&&ctas| ctas == 1);
     let mut grid: Vec<_> = grid.map(ToString::to_string).collect();

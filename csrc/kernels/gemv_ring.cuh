@@ -73,6 +73,8 @@ typedef struct nvfp4_ring_params {
 
 #ifdef __CUDACC__
 
+#include <type_traits>
+
 #include "../arch/bulk_copy.cuh"
 #include "../arch/convert.cuh"
 #include "../arch/copy_async.cuh"
@@ -85,6 +87,7 @@ typedef struct nvfp4_ring_params {
 #include "../format/scale_steps.cuh"
 #include "epilogue.cuh"
 #include "integer_dot.cuh"
+#include "scaled_weights.cuh"
 #include "warp_sums.cuh"
 
 namespace nvfp4::ring {
@@ -267,13 +270,21 @@ struct Producer {
     }
 };
 
-// A thread's elements of the vector.
+// How a thread multiplies its elements of rows with those of the vector, which stay in registers: NVFP4 vectors as
+// integers.
 template <int kChunks>
-struct Vector {
+struct IntegerProducts {
+    static constexpr float kFactor = 1.0f; // of a sum
+    // Constants that stay in registers: arch/registers.cuh.
+    int8::Lookup lookup;
+    int32_t bias;
+
     uint2 raw[kChunks][2];
     uint8_t raw_scale[kChunks][2];
     uint4 x[kChunks][2];
     __half2 scale[kChunks];
+
+    __device__ __forceinline__ explicit IntegerProducts(uint32_t) {}
 
     // `chunk`: of the first one; from one to the next, `stride`.
     __device__ __forceinline__ void load(const Params &p, uint32_t batch, uint32_t chunk, uint32_t stride) {
@@ -294,7 +305,12 @@ struct Vector {
         }
     }
 
-    __device__ __forceinline__ void decode(const int8::Lookup &lookup) {
+    __device__ __forceinline__ void constants(const Params &p) {
+        lookup = int8::Lookup(arch::computed(int8::kLookupLow, p.zero), arch::computed(int8::kLookupHigh, p.zero));
+        bias = arch::computed(int8::kFloatBias, p.zero);
+    }
+
+    __device__ __forceinline__ void decode() {
 #pragma unroll
         for (int j = 0; j < kChunks; ++j) {
 #pragma unroll
@@ -304,6 +320,100 @@ struct Vector {
             // Both operands are times two.
             scale[j] = __hmul2(arch::cvt_e4m3x2(uint16_t(raw_scale[j][1] << 8 | raw_scale[j][0])),
                                __float2half2_rn(0.25f));
+        }
+    }
+
+    // Rows of a stage, with the scales of two blocks in each chunk.
+    template <int kRows>
+    __device__ __forceinline__ void multiply(const uint4 (&codes)[kRows][kChunks],
+                                             const uint32_t (&scale_codes)[kRows][kChunks], float *sum) const {
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+            for (int j = 0; j < kChunks; ++j) {
+                // Exact: multiples of 2^-20 up to 50176, of eight significant bits.
+                const __half2 both = __hmul2(arch::cvt_e4m3x2(uint16_t(scale_codes[r][j])), scale[j]);
+                const uint4 c = codes[r][j];
+                const float d0 = int8::Magnitudes(lookup, make_uint2(c.x, c.y)).dot(x[j][0], bias);
+                const float d1 = int8::Magnitudes(lookup, make_uint2(c.z, c.w)).dot(x[j][1], bias);
+                sum[r] = fmaf(d0, __low2float(both), sum[r]);
+                sum[r] = fmaf(d1, __high2float(both), sum[r]);
+            }
+        }
+    }
+};
+
+// 16-bit vectors, on mma.sync. Of its operands a lane (g, t) has elements of row g of A, and of column g of B: the same
+// part of K. So each lane multiplies what it has with its own elements of the vector, and the sums over the four lanes of
+// row g stand in column g of D. A's rows g + 8 are the same lanes' elements of another row of the weights. Matrix
+// instructions sum over blocks: weights are multiplied by their scales before (scaled_weights.cuh).
+template <int kActivation, int kChunks, int kChains>
+struct MatrixProducts {
+    using Weights = std::conditional_t<kActivation == NVFP4_ACTIVATION_F16, ScaledF16, ScaledBf16>;
+    static constexpr float kFactor = 1.0f / Weights::kFactor;
+    static constexpr uint32_t kVectorBytes = 4 * kChunkBytes; // of a chunk
+
+    bool has_sums, odd; // the lane has D[g][g] and D[g + 8][g]; g is odd
+    uint4 raw[kChunks][4];
+    uint32_t x[kChunks][4][4]; // pairs of eight elements, in the order in which weights are decoded
+
+    __device__ __forceinline__ explicit MatrixProducts(uint32_t lane)
+        : has_sums(lane % 4 == lane / 8), odd(lane / 4 % 2) {}
+
+    __device__ __forceinline__ void load(const Params &p, uint32_t batch, uint32_t chunk, uint32_t stride) {
+        const uint8_t *vector = p.vectors + batch * p.vector_batch_bytes;
+#pragma unroll
+        for (int j = 0; j < kChunks; ++j, chunk += stride) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                raw[j][i] = make_uint4(0, 0, 0, 0); // past the end
+                if (chunk < p.chunks) raw[j][i] = arch::load_fresh_128(vector + chunk * kVectorBytes + 16 * i);
+            }
+        }
+    }
+
+    __device__ __forceinline__ void constants(const Params &) {}
+
+    __device__ __forceinline__ void decode() {
+#pragma unroll
+        for (int j = 0; j < kChunks; ++j) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) ordered_pairs<typename Weights::Order>(raw[j][i], x[j][i]);
+        }
+    }
+
+    template <int kRows>
+    __device__ __forceinline__ void multiply(const uint4 (&codes)[kRows][kChunks],
+                                             const uint32_t (&scale_codes)[kRows][kChunks], float *sum) const {
+        static_assert(kRows % 2 == 0, "a matrix instruction has two rows of each lane");
+#pragma unroll
+        for (int r = 0; r < kRows; r += 2) {
+            float d[kChains][4] = {};
+#pragma unroll
+            for (int j = 0; j < kChunks; ++j) {
+                uint32_t scale[2][2];
+#pragma unroll
+                for (int i = 0; i < 2; ++i) Weights::scales(scale_codes[r + i][j], scale[i]);
+                const uint4 &u = codes[r][j], &l = codes[r + 1][j];
+                const uint32_t upper[4] = {u.x, u.y, u.z, u.w}, lower[4] = {l.x, l.y, l.z, l.w};
+#pragma unroll
+                for (int word = 0; word < 4; ++word) {
+                    uint32_t a[2][4];
+                    Weights::decode(upper[word], scale[0][word / 2], a[0]);
+                    Weights::decode(lower[word], scale[1][word / 2], a[1]);
+                    const uint32_t(&b)[4] = x[j][word];
+                    float(&to)[4] = d[word % kChains];
+                    Weights::mma(to, a[0][0], a[1][0], a[0][1], a[1][1], b[0], b[1]);
+                    Weights::mma(to, a[0][2], a[1][2], a[0][3], a[1][3], b[2], b[3]);
+                }
+            }
+            // Of rows g and g + 8.
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                float y = odd ? d[0][2 * i + 1] : d[0][2 * i];
+                if constexpr (kChains == 2) y += odd ? d[1][2 * i + 1] : d[1][2 * i];
+                sum[r + i] = has_sums ? y : 0.0f;
+            }
         }
     }
 };
@@ -370,7 +480,7 @@ struct ScaleCopies {
     }
 };
 
-template <int kChunks, uint32_t kRows, bool kCached, bool kCounted>
+template <class Products, int kChunks, uint32_t kRows, bool kCached, bool kCounted>
 __device__ __forceinline__ void consume(const Params &p, const Work<kCounted> &work, uint8_t *shared, uint32_t base,
                                         uint32_t warp, uint32_t lane) {
     const uint32_t group = warp * p.row_warps_magic >> 16, part = warp - group * p.row_warps;
@@ -378,7 +488,7 @@ __device__ __forceinline__ void consume(const Params &p, const Work<kCounted> &w
     const uint32_t consumers = p.groups * p.row_warps * kWarp, thread = warp * kWarp + lane;
     uint32_t place = work.origin + group * kUnitRows;
     uint32_t batch = batch_of(p, min(place, work.end - 1)); // a group without units loads a vector too
-    Vector<kChunks> vector;
+    Products vector(lane);
     if (!p.dependent) vector.load(p, batch, chunk, chunk_stride);
 
     constexpr uint32_t kSlot = kChunks * kScaleBytes;
@@ -404,10 +514,8 @@ __device__ __forceinline__ void consume(const Params &p, const Work<kCounted> &w
         arch::grid_dependency_wait(); // the previous grid may write the vector and read the output
         vector.load(p, batch, chunk, chunk_stride);
     }
-    // Constants that stay in registers: arch/registers.cuh.
-    const int8::Lookup lookup(arch::computed(int8::kLookupLow, p.zero), arch::computed(int8::kLookupHigh, p.zero));
-    const int32_t bias = arch::computed(int8::kFloatBias, p.zero);
-    vector.decode(lookup);
+    vector.constants(p);
+    vector.decode();
     // This thread's output, while there is time.
     const auto output_at = [&](uint32_t row, bool exists) {
         const uint32_t of = batch_of(p, row);
@@ -446,7 +554,7 @@ __device__ __forceinline__ void consume(const Params &p, const Work<kCounted> &w
         if (p.m_magic != 0 && batch_of(p, place) != batch) {
             batch = batch_of(p, place);
             vector.load(p, batch, chunk, chunk_stride);
-            vector.decode(lookup);
+            vector.decode();
         }
         arch::wait_copies<kScaleSlots - 2>();
         __syncwarp();
@@ -485,21 +593,7 @@ __device__ __forceinline__ void consume(const Params &p, const Work<kCounted> &w
             }
             arch::mbarrier_arrive_warp(bar + 8, lane);
             bar += kBarBytes;
-#pragma unroll
-            for (uint32_t r = 0; r < kRows; ++r) {
-#pragma unroll
-                for (int j = 0; j < kChunks; ++j) {
-                    // Exact: multiples of 2^-20 up to 50176, of eight significant bits.
-                    const __half2 scale =
-                        __hmul2(arch::cvt_e4m3x2(uint16_t(scale_codes[r][j])), vector.scale[j]);
-                    const uint4 c = codes[r][j];
-                    const float d0 = int8::Magnitudes(lookup, make_uint2(c.x, c.y)).dot(vector.x[j][0], bias);
-                    const float d1 = int8::Magnitudes(lookup, make_uint2(c.z, c.w)).dot(vector.x[j][1], bias);
-                    float &to = sum[s * kRows + r];
-                    to = fmaf(d0, __low2float(scale), to);
-                    to = fmaf(d1, __high2float(scale), to);
-                }
-            }
+            vector.multiply<kRows>(codes, scale_codes, sum + s * kRows);
         }
         scales += kSlot;
         if (scales == scales_end) scales -= kScaleSlots * kSlot;
@@ -530,7 +624,7 @@ __device__ __forceinline__ void consume(const Params &p, const Work<kCounted> &w
         for (uint32_t w = 0; w < kMaxWarps; ++w) part[w] = w < p.row_warps ? all[w * p.sums_pitch + i] : 0.0f;
 #pragma unroll
         for (uint32_t w = 0; w < kMaxWarps; ++w) y += part[w];
-        return y;
+        return y * Products::kFactor;
     };
     if (has_output) store(p.epilogue, output, total(thread));
 #pragma unroll 1
@@ -552,7 +646,7 @@ __device__ __forceinline__ void consume(const Params &p, const Work<kCounted> &w
     }
 }
 
-template <int kChunks, uint32_t kRows, bool kCached, bool kCounted>
+template <int kActivation, int kChunks, uint32_t kRows, bool kCached, bool kCounted>
 __device__ __forceinline__ void gemv(const Params &p) {
     extern __shared__ __align__(128) uint8_t dynamic[];
     const uint32_t base = arch::shared_address(dynamic);
@@ -570,34 +664,41 @@ __device__ __forceinline__ void gemv(const Params &p) {
         if (kCounted && lane == 0) producer.end(p);
     } else {
         arch::grid_dependency_launch();
-        consume<kChunks, kRows, kCached, kCounted>(p, work, dynamic, base, warp - p.producers, lane);
+        using Products = std::conditional_t<kActivation == NVFP4_ACTIVATION_NVFP4, IntegerProducts<kChunks>,
+                                            MatrixProducts<kActivation, kChunks, kCounted ? 1 : 2>>;
+        consume<Products, kChunks, kRows, kCached, kCounted>(p, work, dynamic, base, warp - p.producers, lane);
     }
 }
 
 }  // namespace nvfp4::ring
 
 // Chunks of a thread, rows of a stage, whether L1 keeps block scales or L2 alone, whether units are counted.
-#define GEMV_RING(X)                                   \
-    X(gemv_ring_c1_r2_l2, 1, 2, false, false)         \
-    X(gemv_ring_c1_r2_l1, 1, 2, true, false)          \
-    X(gemv_ring_c1_r4_l2, 1, 4, false, false)         \
-    X(gemv_ring_c1_r4_l1, 1, 4, true, false)          \
-    X(gemv_ring_c2_r1_l2, 2, 1, false, false)         \
-    X(gemv_ring_c2_r1_l1, 2, 1, true, false)          \
-    X(gemv_ring_c2_r2_l2, 2, 2, false, false)         \
-    X(gemv_ring_c2_r2_l1, 2, 2, true, false)          \
-    X(gemv_ring_c2_r4_l2, 2, 4, false, false)         \
-    X(gemv_ring_c2_r4_l1, 2, 4, true, false)          \
-    X(gemv_ring_c2_r1_l2_counted, 2, 1, false, true)  \
-    X(gemv_ring_c2_r1_l1_counted, 2, 1, true, true)   \
-    X(gemv_ring_c2_r2_l2_counted, 2, 2, false, true)  \
-    X(gemv_ring_c2_r2_l1_counted, 2, 2, true, true)
+#define GEMV_RING_OF(X, name, activation)                   \
+    X(name##_c1_r2_l2, activation, 1, 2, false, false)      \
+    X(name##_c1_r2_l1, activation, 1, 2, true, false)       \
+    X(name##_c1_r4_l2, activation, 1, 4, false, false)      \
+    X(name##_c1_r4_l1, activation, 1, 4, true, false)       \
+    X(name##_c2_r2_l2, activation, 2, 2, false, false)      \
+    X(name##_c2_r2_l1, activation, 2, 2, true, false)       \
+    X(name##_c2_r2_l2_counted, activation, 2, 2, false, true) \
+    X(name##_c2_r2_l1_counted, activation, 2, 2, true, true)
+// Two chunks of other numbers of rows than two: integers only.
+#define GEMV_RING(X)                                                           \
+    GEMV_RING_OF(X, gemv_ring_nvfp4, NVFP4_ACTIVATION_NVFP4)                   \
+    X(gemv_ring_nvfp4_c2_r1_l2, NVFP4_ACTIVATION_NVFP4, 2, 1, false, false)    \
+    X(gemv_ring_nvfp4_c2_r1_l1, NVFP4_ACTIVATION_NVFP4, 2, 1, true, false)     \
+    X(gemv_ring_nvfp4_c2_r4_l2, NVFP4_ACTIVATION_NVFP4, 2, 4, false, false)    \
+    X(gemv_ring_nvfp4_c2_r4_l1, NVFP4_ACTIVATION_NVFP4, 2, 4, true, false)     \
+    X(gemv_ring_nvfp4_c2_r1_l2_counted, NVFP4_ACTIVATION_NVFP4, 2, 1, false, true) \
+    X(gemv_ring_nvfp4_c2_r1_l1_counted, NVFP4_ACTIVATION_NVFP4, 2, 1, true, true)  \
+    GEMV_RING_OF(X, gemv_ring_f16, NVFP4_ACTIVATION_F16)                       \
+    GEMV_RING_OF(X, gemv_ring_bf16, NVFP4_ACTIVATION_BF16)
 
-#define ENTRY(name, chunks, rows, cached, counted)                                                          \
+#define ENTRY(name, activation, chunks, rows, cached, counted)                                              \
     NVFP4_KERNEL(name)(                                                                                     \
     extern "C" __global__ void __launch_bounds__((NVFP4_RING_MAX_WARPS + NVFP4_RING_MAX_PRODUCERS) * 32, 1) \
         name(const __grid_constant__ nvfp4_ring_params p) {                                                 \
-        nvfp4::ring::gemv<chunks, rows, cached, counted>(p);                                                \
+        nvfp4::ring::gemv<activation, chunks, rows, cached, counted>(p);                                    \
     })
 GEMV_RING(ENTRY)
 NVFP4_TABLE(gemv_ring, GEMV_RING)

@@ -190,6 +190,16 @@ pub(super) fn share(way: &Way, shape: &Shape, operands: &Operands) -> f64 {
     one / (whole_passes + way.cost.pass(n % pass))
 }
 
+/// What the ring kernel reaches of the stream kernel's share with one 16-bit vector where it is behind: on an H100 0.94 to 0.98
+/// (docs/notes/ring.md, "16-bit vectors").
+const RING_16_BIT: f64 = 0.97;
+
+/// Whether the ring kernel is ahead of the stream kernel with one 16-bit vector, on an H100: where rows are short, and
+/// where there are many weights.
+fn is_for_ring(shape: &Shape) -> bool {
+    shape.k() < 4096 || shape.weight_bytes() >= 100_000_000
+}
+
 /// The share with one vector on CUDA cores, of a kernel that loses no time on its products.
 pub(super) fn of_one(kernel: Kernel, shape: &Shape, operands: &Operands) -> f64 {
     let one = match operands.activation {
@@ -200,6 +210,9 @@ pub(super) fn of_one(kernel: Kernel, shape: &Shape, operands: &Operands) -> f64 
     };
     match kernel {
         Kernel::Stream | Kernel::Dot if is_ragged(shape, operands) => RAGGED * one,
+        Kernel::Ring if operands.activation != Activation::Nvfp4 && !is_for_ring(shape) => {
+            RING_16_BIT * one
+        }
         _ => one,
     }
 }

@@ -9,7 +9,7 @@ use super::params::{
 use super::plan::{KernelParameters, Launch, Parameters, Plan};
 use super::stream::scaled_matrix_roundings;
 use super::{ALPHAS, Call, Job, MainLoop, Products, distinct, field, shared_memory};
-use crate::refusal::Refusal;
+use crate::refusal::{NVFP4_AND_16_BIT, Refusal};
 use crate::shape::Shape;
 use crate::types::Activation;
 
@@ -199,7 +199,7 @@ pub(super) fn takes_operands(job: &Job<'_>) -> Result<(), Refusal> {
     if job.operands.activation == Activation::F32 {
         return Err(Refusal::Activation {
             found: Activation::F32,
-            takes: "NVFP4, f16 and bf16",
+            takes: NVFP4_AND_16_BIT,
         });
     }
     job.row_length(64, "a multiple of 64")?;

@@ -8,12 +8,13 @@ use super::params::{
     NVFP4_WARP, nvfp4_ring_params,
 };
 use super::plan::{KernelParameters, Launch, Parameters, Plan};
+use super::stream::scaled_matrix_roundings;
 use super::{
     ALPHAS, Call, Job, KernelConfig, MainLoop, Products, distinct, field, magic, shared_memory,
 };
 use crate::gpu::Gpu;
 use crate::operands::RawWorkspace;
-use crate::refusal::Refusal;
+use crate::refusal::{NVFP4_AND_16_BIT, Refusal};
 use crate::shape::Shape;
 use crate::types::Activation;
 
@@ -31,7 +32,7 @@ pub struct RingConfig {
     /// Groups of a CTA: together they have 16 warps at most.
     pub groups: u32,
     /// Rows of a stage, for which a group waits at once: 1, 2 or 4. With one chunk 2 or 4: a stage of one row of one
-    /// chunk was the fastest nowhere.
+    /// chunk was the fastest nowhere. With two chunks of a 16-bit vector 2.
     pub rows: u32,
     /// Units in the ring for each group: 1 to 8.
     pub depth: u32,
@@ -88,7 +89,12 @@ impl KernelConfig for RingConfig {
     fn available(job: &Job<'_>) -> Result<(), Refusal> {
         job.needs((9, 0), "9.0 or newer")?;
         job.image(UNIT)?;
-        job.nvfp4()?;
+        if job.operands.activation == Activation::F32 {
+            return Err(Refusal::Activation {
+                found: Activation::F32,
+                takes: NVFP4_AND_16_BIT,
+            });
+        }
         job.row_length(STEP, "a multiple of 256")?;
         job.aligned_16()?;
         let (shape, tiled) = (job.shape, job.operands.tiled());
@@ -224,6 +230,12 @@ impl KernelConfig for RingConfig {
             "1, 2 or 4, and 2 or 4 with one chunk",
             ROWS.contains(&rows) && chunks * rows > 1,
         )?;
+        field(
+            "rows",
+            rows,
+            "2 with two chunks of a 16-bit vector",
+            chunks == 1 || rows == 2 || integers(job),
+        )?;
         field("depth", depth, "1 to 8", DEPTHS.contains(&depth))?;
         field("granule", granule, "1 or 4", [1, 4].contains(&granule))?;
         let granules = places(shape, tiled).div_ceil(granule.into());
@@ -257,10 +269,17 @@ impl KernelConfig for RingConfig {
 
     /// A thread adds two blocks of each chunk, each by one fused operation, then come five additions over the
     /// lanes, and one for each warp that shares the row. Blocks and the product of two block scales are exact.
-    fn roundings(&self, shape: &Shape, _: Activation) -> u32 {
+    ///
+    /// With a 16-bit vector a chunk is eight matrix instructions in a chain ([`scaled_matrix_roundings`]), of a thread and
+    /// three others. The factor that ends a sum is a power of two, and exact.
+    fn roundings(&self, shape: &Shape, activation: Activation) -> u32 {
         // Chunks that no kernel has count as the most that one has.
         let chunks = self.chunks.clamp(1, 2);
-        2 * chunks + 5 + row_warps(shape, chunks) + ALPHAS
+        let of_chunk = match activation {
+            Activation::Nvfp4 => 2,
+            _ => 8 * scaled_matrix_roundings(activation),
+        };
+        of_chunk * chunks + 5 + row_warps(shape, chunks) + ALPHAS
     }
 
     fn plan(&self, call: &Call, job: &Job<'_>) -> Plan {
@@ -318,7 +337,7 @@ impl KernelConfig for RingConfig {
         let mut plan = Plan::new();
         for pass in call.passes(PASS) {
             plan.push(Launch {
-                entry: entry(self.chunks, self.rows, self.cached, counts),
+                entry: self.entry(job.operands.activation, counts),
                 unit: UNIT,
                 grid: [self.ctas, 1, 1],
                 threads: (self.groups * row_warps + producers) * NVFP4_WARP,
@@ -337,11 +356,14 @@ impl KernelConfig for RingConfig {
         units.saturating_mul(unit_bytes(job.shape) / 8 * 9)
     }
 
-    fn main_loop(&self, _: &Job<'_>) -> MainLoop {
+    fn main_loop(&self, job: &Job<'_>) -> MainLoop {
         MainLoop {
             lane_weights: NVFP4_RING_UNIT_ROWS * 2 * NVFP4_RING_CHUNK_BYTES * self.chunks,
             vectors: 1,
-            products: Products::Integer,
+            products: match integers(job) {
+                true => Products::Integer,
+                false => Products::WarpMatrix { vectors: 1 },
+            },
             tensor_columns: 0,
         }
     }
@@ -350,25 +372,25 @@ impl KernelConfig for RingConfig {
 // SAFETY: bindgen makes padding fields of this structure's padding.
 unsafe impl KernelParameters for nvfp4_ring_params {}
 
-/// The entry point for so many chunks of a thread and rows of a stage, where L1 keeps block scales or does not, and units
-/// are counted or not.
-fn entry(chunks: u32, rows: u32, cached: bool, counts: bool) -> &'static str {
-    match (chunks, rows, cached, counts) {
-        (1, 2, false, _) => "gemv_ring_c1_r2_l2",
-        (1, 2, true, _) => "gemv_ring_c1_r2_l1",
-        (1, _, false, _) => "gemv_ring_c1_r4_l2",
-        (1, _, true, _) => "gemv_ring_c1_r4_l1",
-        (_, 1, false, false) => "gemv_ring_c2_r1_l2",
-        (_, 1, true, false) => "gemv_ring_c2_r1_l1",
-        (_, 2, false, false) => "gemv_ring_c2_r2_l2",
-        (_, 2, true, false) => "gemv_ring_c2_r2_l1",
-        (_, 1, false, true) => "gemv_ring_c2_r1_l2_counted",
-        (_, 1, true, true) => "gemv_ring_c2_r1_l1_counted",
-        (_, 2, false, true) => "gemv_ring_c2_r2_l2_counted",
-        (_, 2, true, true) => "gemv_ring_c2_r2_l1_counted",
-        (_, _, false, _) => "gemv_ring_c2_r4_l2",
-        (_, _, true, _) => "gemv_ring_c2_r4_l1",
-    }
+/// The entry points of a name: where L2 alone keeps block scales, and where L1 does.
+macro_rules! both {
+    ($name:expr $(, $counted:literal)?) => {
+        [
+            concat!("gemv_ring_", $name, "_l2" $(, $counted)?),
+            concat!("gemv_ring_", $name, "_l1" $(, $counted)?),
+        ]
+    };
+}
+/// Those that every type of vectors has, in the order of [`RingConfig::entry`].
+macro_rules! entries {
+    ($type:literal) => {
+        [
+            both!(concat!($type, "_c1_r2")),
+            both!(concat!($type, "_c1_r4")),
+            both!(concat!($type, "_c2_r2")),
+            both!(concat!($type, "_c2_r2"), "_counted"),
+        ]
+    };
 }
 
 /// What a CTA has: granules of its own, and dynamic shared memory, in bytes from its start. The ring stands first.
@@ -395,6 +417,7 @@ impl RingConfig {
         let (shape, tiled) = (job.shape, job.operands.tiled());
         let granule = if tiled { 4 } else { 1 };
         let rows = match shape.k() {
+            _ if !integers(job) => 2,
             ..4096 => 4,
             4096..8192 => 2,
             _ => 1,
@@ -451,6 +474,25 @@ impl RingConfig {
         });
         let mut fitting = deeper.filter(|config| config.check(job).is_ok());
         Ok(fitting.next().unwrap_or(alone))
+    }
+
+    /// The entry point for vectors of a type, where units are counted or not.
+    fn entry(&self, activation: Activation, counts: bool) -> &'static str {
+        let of_all = match (self.chunks, self.rows, counts) {
+            (1, 2, _) => 0,
+            (1, _, _) => 1,
+            (_, _, false) => 2,
+            (_, _, true) => 3,
+        };
+        let [in_l2, in_l1] = match (activation, self.chunks, self.rows, counts) {
+            (Activation::Nvfp4, 2, 1, false) => both!("nvfp4_c2_r1"),
+            (Activation::Nvfp4, 2, 1, true) => both!("nvfp4_c2_r1", "_counted"),
+            (Activation::Nvfp4, 2, 4, _) => both!("nvfp4_c2_r4"),
+            (Activation::Nvfp4, ..) => entries!("nvfp4")[of_all],
+            (Activation::F16, ..) => entries!("f16")[of_all],
+            _ => entries!("bf16")[of_all],
+        };
+        if self.cached { in_l1 } else { in_l2 }
     }
 
     /// Whether units of a call are counted.
@@ -513,6 +555,11 @@ impl RingConfig {
             bytes: announced_at + announced,
         }
     }
+}
+
+/// Whether vectors are multiplied as integers.
+fn integers(job: &Job<'_>) -> bool {
+    job.operands.activation == Activation::Nvfp4
 }
 
 /// Whether the call has a workspace to count in.

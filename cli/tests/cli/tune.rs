@@ -110,7 +110,7 @@ fn kernels_lists_entry_points() {
     let entries = |arch: usize| listed["archs"][arch]["entries"].as_array().unwrap();
     let has = |arch, name| entries(arch).iter().any(|entry| entry["entry"] == name);
     assert!(has(0, "gemv_dot_n1_b2") && has(1, "gemv_dot_n1_b2"));
-    assert!(!has(0, "gemv_ring_c2_r1_l1") && has(1, "gemv_ring_c2_r1_l1"));
+    assert!(!has(0, "gemv_ring_nvfp4_c2_r1_l1") && has(1, "gemv_ring_nvfp4_c2_r1_l1"));
     for entry in entries(1) {
         let name = entry["entry"].as_str().unwrap();
         let of_gemv = name.starts_with("gemv_");
@@ -120,7 +120,7 @@ fn kernels_lists_entry_points() {
         assert_eq!(entry["main_loop"].is_object(), multiplies, "{entry}");
     }
     let text = prints(&["kernels", "--arch", "90a"]);
-    contains(&text, &["gemv_ring_c2_r1_l1", "132 SMs"]);
+    contains(&text, &["gemv_ring_nvfp4_c2_r1_l1", "132 SMs"]);
     let error = fails(&["kernels", "--arch", "abacus"]);
     assert!(error.contains("90a"), "{error}");
 }

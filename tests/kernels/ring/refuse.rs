@@ -40,7 +40,7 @@ fn problems_that_it_does_not_take() {
     valid().refuses_problems(&[
         gpu((8, 9), "9.0 or newer"),
         images((9, 0), "80"),
-        activation(Activation::F16, "NVFP4"),
+        activation(Activation::F32, "NVFP4, f16 and bf16"),
         row_length(384, "a multiple of 256"),
         row_length(33_024, "32768 at most"),
         problem(|a| a.operands.alignment.codes = 8, UNALIGNED),
@@ -76,6 +76,15 @@ fn configs() {
             fields::set(&mut a.config, name, value);
         });
     }
+    // Of 16-bit vectors a matrix instruction has two rows, and registers have room for two of two chunks.
+    for activation in [Activation::F16, Activation::Bf16] {
+        for rows in [1, 4] {
+            valid().refuses_field("rows", rows, |a| {
+                a.operands = Operands::new(activation, ScaleLayout::Linear);
+                fields::set(&mut a.config, "chunks", 2);
+            });
+        }
+    }
     // Of 66 granules.
     valid().refuses_field("ctas", 67, |a| fields::set(&mut a.config, "granule", 4));
     // Groups of four warps each.
@@ -106,7 +115,7 @@ fn without_a_workspace_all_is_dealt() {
     for bytes in [0, 4096, enough - 1] {
         assert_eq!(of(4, bytes), of(0, bytes));
     }
-    assert!(of(4, enough).contains("gemv_ring_c2_r2_l1_counted"));
+    assert!(of(4, enough).contains("gemv_ring_nvfp4_c2_r2_l1_counted"));
     assert!(!of(0, enough).contains("counted"));
 }
 

@@ -24,8 +24,8 @@ crate::trials! {
         slow_producer = || starve_producers(&Simulator::new("90a"), 3),
         faults_two_stages_a_unit = || faults(1, 2),
         faults_one_stage_a_unit = || faults(2, 4),
-        faults_counted, wrong_plans, wrong_counted_plans;
-    long: every_config_on_every_kernel, random_configs;
+        faults_counted, wrong_plans, wrong_counted_plans, vectors_of_every_magnitude;
+    long: every_config_on_every_kernel, random_configs, faults_of_16_bit_vectors, faults_of_16_bit_vectors_counted;
 }
 
 /// A pass for each vector. Rows of several batches are whole units, or whole atoms.
@@ -68,6 +68,7 @@ struct Cutting {
     shape: Shape,
     layout: ScaleLayout,
     config: RingConfig,
+    activation: Activation,
     chained: bool,
     every_schedule: bool,
 }
@@ -90,6 +91,7 @@ fn cutting(
             ctas,
             counted: 0,
         },
+        activation: Activation::Nvfp4,
         chained: depth == 2,
         every_schedule: false,
     }
@@ -97,7 +99,8 @@ fn cutting(
 
 impl Cutting {
     /// For another kernel.
-    fn on(mut self, (chunks, rows, cached): (u32, u32, bool)) -> Self {
+    fn on(mut self, (activation, chunks, rows, cached): Entry) -> Self {
+        self.activation = activation;
         self.config.chunks = chunks;
         self.config.rows = rows;
         self.config.cached = cached;
@@ -111,7 +114,10 @@ impl Cutting {
     }
 
     fn case(&self, data: Data) -> Case {
-        Case::new(self.shape, data, self.layout, 7)
+        Case {
+            activation: self.activation,
+            ..Case::new(self.shape, data, self.layout, 7)
+        }
     }
 
     /// Units with rows of another CTA, or past M, leave gaps in the ring, which are read and multiplied.
@@ -219,22 +225,28 @@ fn counted_cuttings() -> Vec<Cutting> {
     ]
 }
 
-/// Chunks, rows of a stage, whether L1 keeps block scales: kernels that count units.
-const COUNTING: [(u32, u32, bool); 4] = [(2, 2, true), (2, 1, false), (2, 1, true), (2, 2, false)];
+/// What there is a kernel for: a type of vectors, chunks, rows of a stage, whether L1 keeps block scales.
+type Entry = (Activation, u32, u32, bool);
 
-/// Chunks, rows of a stage, whether L1 keeps block scales.
-const KERNELS: [(u32, u32, bool); 10] = [
-    (1, 4, true),
-    (1, 2, true),
-    (2, 4, true),
-    (2, 2, true),
-    (2, 1, true),
-    (1, 4, false),
-    (1, 2, false),
-    (2, 4, false),
-    (2, 2, false),
-    (2, 1, false),
-];
+/// All kernels; and those that count units.
+fn entries() -> [Vec<Entry>; 2] {
+    let (mut dealing, mut counting) = (Vec::new(), Vec::new());
+    for activation in [Activation::Nvfp4, Activation::F16, Activation::Bf16] {
+        for cached in [true, false] {
+            for (chunks, rows) in [(1, 4), (1, 2), (2, 4), (2, 2), (2, 1)] {
+                // 16-bit vectors leave registers for two rows of two chunks, and a matrix instruction has two.
+                if activation != Activation::Nvfp4 && chunks == 2 && rows != 2 {
+                    continue;
+                }
+                dealing.push((activation, chunks, rows, cached));
+                if chunks == 2 && rows <= 2 {
+                    counting.push((activation, chunks, rows, cached));
+                }
+            }
+        }
+    }
+    [dealing, counting]
+}
 
 /// Exact and full-range data; the attributes that make no kernel are dealt out in turn. Nothing where too many
 /// warps share a row.
@@ -264,12 +276,13 @@ fn check(simulator: &Simulator, cutting: &Cutting, turn: &mut usize) {
 /// Every config on every kernel.
 fn sweep(simulator: &Simulator) {
     let mut turn = 0;
-    for kernel in KERNELS {
+    let [dealing, counting] = entries();
+    for kernel in dealing {
         for cutting in cuttings() {
             check(simulator, &cutting.on(kernel), &mut turn);
         }
     }
-    for kernel in COUNTING {
+    for kernel in counting {
         for cutting in counted_cuttings() {
             let cutting = cutting.on(kernel);
             assert!(simulator.takes(&cutting.case(Data::Integers), cutting.config));
@@ -281,12 +294,13 @@ fn sweep(simulator: &Simulator) {
 /// Every config on one kernel or another.
 fn short_sweep(simulator: &Simulator, first: usize) {
     let mut turn = first;
+    let [dealing, counting] = entries();
     for (i, cutting) in cuttings().into_iter().enumerate() {
-        let kernel = KERNELS[(3 * i + first) % KERNELS.len()];
+        let kernel = dealing[(5 * i + first) % dealing.len()];
         check(simulator, &cutting.on(kernel), &mut turn);
     }
     for (i, cutting) in counted_cuttings().into_iter().enumerate() {
-        let kernel = COUNTING[(i + first) % COUNTING.len()];
+        let kernel = counting[(i + first) % counting.len()];
         check(simulator, &cutting.on(kernel), &mut turn);
     }
 }
@@ -308,10 +322,12 @@ fn every_config_on_every_kernel() {
 /// after so many tries.
 fn starve_producers(simulator: &Simulator, seeds: u64) {
     let few_rows = cutting((48, 256, 1), ScaleLayout::Linear, (1, 1, 4, 1));
-    let operands = Arc::new(Operands::new(&few_rows.case(Data::Integers)));
-    let dealt = KERNELS.map(|kernel| few_rows.on(kernel));
-    let counted = COUNTING.map(|kernel| few_rows.on(kernel).counted(4));
-    for cutting in dealt.into_iter().chain(counted) {
+    let [dealing, counting] = entries();
+    let dealt = dealing.into_iter().map(|kernel| few_rows.on(kernel));
+    let counted = counting.into_iter();
+    let counted = counted.map(|kernel| few_rows.on(kernel).counted(4));
+    for cutting in dealt.chain(counted) {
+        let operands = Arc::new(Operands::new(&cutting.case(Data::Integers)));
         for seed in 0..seeds {
             let starved = Policy::Starve(8 * seed); // warp 0 of 8, the producer
             let options = options(starved, Timing::Random);
@@ -321,6 +337,7 @@ fn starve_producers(simulator: &Simulator, seeds: u64) {
 }
 
 /// Lines of what was not executed that no small launch can have otherwise, by their source:
+/// - Factors of vectors that are not NVFP4, which have none.
 /// - The branch past a loop that always has work, which nvcc does not know: a stage has rows and bytes, a
 ///   group stages and, where units are counted, units.
 /// - In the loop over rows that a CTA has more of than consumer threads: that a row lies before the CTA's first
@@ -335,6 +352,12 @@ fn cannot_be(line: &str) -> bool {
         "i < p.depth * kStages<kRows>;",
     ];
     const MORE_ROWS: &str = "part[w] = w < p.row_warps ? all[w * p.sums_pitch + i]";
+    // Only NVFP4 vectors have factors of their own.
+    let epilogue = include_str!("../../../csrc/kernels/epilogue.cuh");
+    let factor = source_line(line, "epilogue.cuh", epilogue);
+    if !line.contains("_nvfp4_") && factor.is_some_and(|at| at.contains("vector_alpha")) {
+        return true;
+    }
     let source = include_str!("../../../csrc/kernels/gemv_ring.cuh");
     let Some(at) = source_line(line, "gemv_ring.cuh", source) else {
         return false;
@@ -347,8 +370,31 @@ fn cannot_be(line: &str) -> bool {
     at.contains(MORE_ROWS) || past && line.contains("never taken")
 }
 
+/// f16 and bf16 over their whole ranges: small elements by themselves, and where no large one hides what becomes of them.
+fn vectors_of_every_magnitude() {
+    let simulator = Simulator::new("90a");
+    let ranges = [
+        (Activation::F16, [(0, 31, 40), (0, 3, 1), (12, 18, 1)]),
+        (Activation::Bf16, [(0, 230, 200), (0, 24, 1), (0, 24, 200)]),
+    ];
+    for (activation, ranges) in ranges {
+        for (chunks, rows) in [(1, 4), (2, 2)] {
+            let problem = cutting((36, 1024, 1), ScaleLayout::Linear, (2, 1, 4, 2));
+            let cutting = problem.on((activation, chunks, rows, true));
+            for (seed, (least, end, one_of)) in (0..).zip(ranges) {
+                let case = Case {
+                    seed,
+                    ..cutting.case(Data::Exponents(least, end, one_of))
+                };
+                simulator.check(&case, cutting.config, false, &few(seed)[0]);
+            }
+        }
+    }
+}
+
 /// Configs that nobody thought of: for changes of the kernel.
 fn random_configs() {
+    let [dealing, counting] = entries();
     for simulator in ["90a", "100a"].map(Simulator::new) {
         let mut left = 200;
         for seed in 0.. {
@@ -366,8 +412,8 @@ fn random_configs() {
             let (granule, ctas) = ([1, 4][rng.usize(..2)], rng.u32(1..=20));
             let cutting = cutting((m, k, l), layout, (groups, depth, granule, ctas));
             let cutting = match rng.bool() {
-                true => cutting.on(COUNTING[rng.usize(..4)]).counted(rng.u32(1..=7)),
-                false => cutting.on(KERNELS[rng.usize(..KERNELS.len())]),
+                true => cutting.on(counting[rng.usize(..counting.len())]).counted(rng.u32(1..=7)),
+                false => cutting.on(dealing[rng.usize(..dealing.len())]),
             };
             if !simulator.takes(&cutting.case(Data::Integers), cutting.config) {
                 continue;
@@ -397,29 +443,30 @@ fn cases(chunks: u32) -> [Cutting; 5] {
 
 impl Cutting {
     /// The cases for faults.
-    fn faulty(self, i: usize, kernel: (u32, u32, bool)) -> Run {
+    fn faulty(self, i: usize, kernel: Entry) -> Run {
+        let cutting = self.on(kernel);
         let case = Case {
             vector_layout: ScaleLayout::ALL[i % 2],
             output: FloatType::ALL[i % 3],
             row_alpha: true,
-            vector_alpha: i == 1,
-            ..self.case(Data::Integers)
+            vector_alpha: i == 1 && cutting.activation == Activation::Nvfp4,
+            ..cutting.case(Data::Integers)
         };
-        let config = self.on(kernel).config;
-        Run::new("90a", &case, config, self.chained, self.uninitialised(7))
+        let (config, chained) = (cutting.config, cutting.chained);
+        Run::new("90a", &case, config, chained, self.uninitialised(7))
     }
 }
 
-fn runs(chunks: u32, rows: u32) -> Vec<Run> {
+fn runs(activation: Activation, chunks: u32, rows: u32) -> Vec<Run> {
     let cases = cases(chunks).into_iter().enumerate();
     cases
-        .map(|(i, case)| case.faulty(i, (chunks, rows, true)))
+        .map(|(i, case)| case.faulty(i, (activation, chunks, rows, true)))
         .collect()
 }
 
 /// Units that are counted, all the way: side by side, in several batches, in both layouts, with a last one that is cut, and
 /// for more groups than producers.
-fn counted_runs() -> Vec<Run> {
+fn counted_runs(activation: Activation) -> Vec<Run> {
     use ScaleLayout::{Linear, Tiled128x4};
     let cases = [
         cutting((96, 512, 1), Linear, (2, 1, 1, 2)).counted(4),
@@ -430,16 +477,24 @@ fn counted_runs() -> Vec<Run> {
     ];
     let cases = cases.into_iter().enumerate();
     cases
-        .map(|(i, case)| case.faulty(i, (2, 2, true)))
+        .map(|(i, case)| case.faulty(i, (activation, 2, 2, true)))
         .collect()
 }
 
 fn faults(chunks: u32, rows: u32) {
-    faults_of("gemv_ring", runs(chunks, rows));
+    faults_of("gemv_ring", runs(Activation::Nvfp4, chunks, rows));
 }
 
 fn faults_counted() {
-    faults_of("gemv_ring_counted", counted_runs());
+    faults_of("gemv_ring_counted", counted_runs(Activation::Nvfp4));
+}
+
+fn faults_of_16_bit_vectors() {
+    faults_of("gemv_ring", runs(Activation::F16, 1, 4));
+}
+
+fn faults_of_16_bit_vectors_counted() {
+    faults_of("gemv_ring_counted", counted_runs(Activation::Bf16));
 }
 
 fn faults_of(name: &str, runs: Vec<Run>) {
@@ -457,7 +512,7 @@ fn wrong_plans() {
         turns = NOT_COUNTED,
         announced_at = NOT_COUNTED,
     ];
-    wrong_plans_of(&runs(1, 2), &harmless);
+    wrong_plans_of(&runs(Activation::Nvfp4, 1, 2), &harmless);
 }
 
 fn wrong_counted_plans() {
@@ -468,7 +523,7 @@ fn wrong_counted_plans() {
         announced_at = "in front lies the room of a unit that no CTA has",
         counters = "what lies behind a counter is zeros, too",
     ];
-    wrong_plans_of(&counted_runs(), &harmless);
+    wrong_plans_of(&counted_runs(Activation::Nvfp4), &harmless);
 }
 
 /// Wrong words that are noticed, but for these and those that no run of the kernel notices.

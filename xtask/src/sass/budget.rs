@@ -366,7 +366,7 @@ kernels = [{ match = "relayout", max_registers = 32 }]
 
     #[test]
     fn symbol_patterns() {
-        let symbol = "gemv_ring_c2_r1_l1";
+        let symbol = "gemv_ring_nvfp4_c2_r1_l1";
         for pattern in ["gemv", "gemv*r1", "gemv*ring*c2*_r1"] {
             assert!(has_parts(symbol, pattern), "{pattern}");
         }

@@ -105,9 +105,9 @@ mod tests {
             })
         };
         let kernels = [
-            kernel("100f", "gemv_ring_c2_r1_l1"),
-            kernel("90a", "gemv_ring_c2_r2_l1"),
-            kernel("90a", "gemv_ring_c2_r1_l1"),
+            kernel("100f", "gemv_ring_nvfp4_c2_r1_l1"),
+            kernel("90a", "gemv_ring_nvfp4_c2_r2_l1"),
+            kernel("90a", "gemv_ring_nvfp4_c2_r1_l1"),
         ];
         let found = measured.kernels[0].find(&kernels).unwrap();
         assert!(std::ptr::eq(found, &kernels[2]));
