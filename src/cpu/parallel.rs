@@ -409,9 +409,11 @@ pub(super) unsafe fn run<T: Element>(
         let (block, first) = (block * ROW_BLOCK, job % parts * groups);
         // SAFETY: the caller's promise.
         unsafe { call.job(batch, block, first, groups, scratch) };
-        for (index, &JobRow { row, .. }) in scratch.rows.iter().enumerate() {
-            for (v, &sum) in scratch.sums[index * n..][..n].iter().enumerate() {
-                let vector = batch * n + v;
+        // Vector by vector: the results of one row lie M apart, for many M all in one set of the first-level cache.
+        for v in 0..n {
+            let vector = batch * n + v;
+            let sums = scratch.sums.iter().skip(v).step_by(n);
+            for (&JobRow { row, .. }, &sum) in scratch.rows.iter().zip(sums) {
                 let y = T::round(scaling.apply(sum, batch, row, vector));
                 // SAFETY: this batch's row belongs to this job alone.
                 unsafe { out.set(vector * m + row, y) };
