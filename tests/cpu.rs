@@ -525,9 +525,12 @@ fn values_that_bf16_instructions_flush_do_not_vanish() {
     // bf16 products take subnormal numbers as zero. f16 has subnormal numbers too, which are not
     // subnormal in bf16.
     let codes = vec![0x72; 4 * 128];
-    let scales = vec![0x7e; 4 * 16];
     let (linear, one) = (ScaleLayout::Linear, GlobalScale::ONE);
-    for n in [1, 2, 4, 9] {
+    for (n, scale) in [1, 2, 4, 9]
+        .into_iter()
+        .flat_map(|n| [(n, 0x7e), (n, 0x01)])
+    {
+        let scales = vec![scale; 4 * 16];
         let dims = Dims {
             m: 4,
             n,
@@ -536,7 +539,9 @@ fn values_that_bf16_instructions_flush_do_not_vanish() {
         };
         let shape = Shape::new(dims).unwrap();
         let w = Weights::new(&shape, &codes, &scales, linear, one).unwrap();
-        for bits in [0x0001, 0x007f, 0x0080, 0x8001, 0x0d80, 0x0d7f, 0x7b00] {
+        for bits in [
+            0x0001, 0x007f, 0x0080, 0x8001, 0x0d80, 0x0d7f, 0x767f, 0x7680, 0x7b00,
+        ] {
             // Among ordinary values, and alone.
             for others in [bf16::ONE, bf16::ZERO] {
                 let mut x = vec![others; n * 256];

@@ -80,7 +80,7 @@ const DENSE: Family = Family {
     decoding: Some(Decoding {
         decode: dense_decode,
         multiply: dense_multiply,
-        bytes: BLOCK * 4,
+        bytes: F32::WORDS * 4,
         tile: 48,
         rows: 8,
     }),
@@ -491,7 +491,7 @@ pub(super) unsafe fn pairs_of_scales(scales: __m512, half: usize) -> __m512 {
 
 /// Code `p` of each dword as f32.
 #[inline(always)]
-unsafe fn dense_weights(codes: __m512i, p: usize) -> __m512 {
+pub(super) unsafe fn dense_weights(codes: __m512i, p: usize) -> __m512 {
     // SAFETY: the caller's CPU has the features.
     unsafe {
         let table = _mm512_setr_ps(
@@ -658,52 +658,78 @@ unsafe fn dense_decode_step<const TAIL: bool>(row: &Row<'_>, s: usize, left: usi
     }
 }
 
-/// Rows that [`dense_rows`] multiplies at once.
-const DENSE_ROWS: usize = 4;
+/// Products of decoded weights and vectors, both in lines of 16 words.
+pub(super) trait Products {
+    /// Words of a block.
+    const WORDS: usize;
 
+    /// Adds the products of two lines to the lanes of `acc`.
+    ///
+    /// # Safety
+    /// The CPU has the features of the implementation.
+    unsafe fn add(acc: __m512, w: __m512, x: __m512) -> __m512;
+}
+
+/// A word is an f32 value.
+enum F32 {}
+impl Products for F32 {
+    const WORDS: usize = BLOCK;
+
+    #[inline(always)]
+    unsafe fn add(acc: __m512, w: __m512, x: __m512) -> __m512 {
+        // SAFETY: the caller's promise.
+        unsafe { _mm512_fmadd_ps(w, x, acc) }
+    }
+}
+
+/// Rows that [`decoded_rows`] multiplies at once.
+const ROWS_AT_ONCE: usize = 4;
+
+/// Adds the sums of decoded rows, whose weights have been multiplied by their scales.
 #[inline(always)]
-unsafe fn dense_rows<const N: usize>(
+pub(super) unsafe fn decoded_rows<P: Products, const N: usize>(
     decoded: &Decoded<'_>,
     x: &Tile<'_>,
     mut sums_of_rows: SumsOfRows<'_>,
 ) {
-    let used = x.blocks().next_multiple_of(STEP) * BLOCK;
+    let used = x.blocks().next_multiple_of(STEP) * P::WORDS;
     let x: [&[u32]; N] = x.vectors(used);
     decoded.assert_row_bytes(used * 4);
-    let all = words(decoded.lines).as_ptr().cast::<f32>();
-    let together = decoded.rows / DENSE_ROWS * DENSE_ROWS;
+    let all = words(decoded.lines).as_ptr();
+    let together = decoded.rows / ROWS_AT_ONCE * ROWS_AT_ONCE;
     // SAFETY: the lengths were asserted; the caller's CPU has the features.
     unsafe {
-        for r in (0..together).step_by(DENSE_ROWS) {
-            let sums = dense_products::<DENSE_ROWS, N>(all.add(r * used), &x, used);
+        for r in (0..together).step_by(ROWS_AT_ONCE) {
+            let sums = products::<P, ROWS_AT_ONCE, N>(all.add(r * used), &x, used);
             sums_of_rows.add(r, 0, sums);
         }
         for r in together..decoded.rows {
-            let sums = dense_products::<1, N>(all.add(r * used), &x, used);
+            let sums = products::<P, 1, N>(all.add(r * used), &x, used);
             sums_of_rows.add(r, 0, sums);
         }
     }
 }
 
-/// The sums of `R` decoded rows of `used` elements, which lie one after the other.
+/// The sums of `R` decoded rows of `used` words, which lie one after the other.
 #[inline(always)]
-unsafe fn dense_products<const R: usize, const N: usize>(
-    rows: *const f32,
+unsafe fn products<P: Products, const R: usize, const N: usize>(
+    rows: *const u32,
     x: &[&[u32]; N],
     used: usize,
 ) -> [[f32; N]; R] {
-    // SAFETY: the caller asserted the lengths and has the features.
+    // SAFETY: the caller asserted the lengths and has the features. Decoded rows and tiles of vectors are whole cache lines,
+    // of which each load takes one: the address is a multiple of 64.
     unsafe {
         let mut acc = [[_mm512_setzero_ps(); N]; R];
         for at in (0..used).step_by(16) {
             let mut w = [_mm512_setzero_ps(); R];
             for r in 0..R {
-                w[r] = _mm512_load_ps(rows.add(r * used + at));
+                w[r] = _mm512_load_ps(rows.add(r * used + at).cast());
             }
             for v in 0..N {
-                let x = _mm512_load_ps(x[v].as_ptr().cast::<f32>().add(at));
+                let x = _mm512_load_ps(x[v].as_ptr().add(at).cast());
                 for r in 0..R {
-                    acc[r][v] = _mm512_fmadd_ps(w[r], x, acc[r][v]);
+                    acc[r][v] = P::add(acc[r][v], w[r], x);
                 }
             }
         }
@@ -785,5 +811,5 @@ fn dense_decode(row: &Row<'_>, out: &mut [Line]) {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
 fn dense_multiply(decoded: &Decoded<'_>, x: &Tile<'_>, sums: SumsOfRows<'_>) {
     // SAFETY: this function's features are all that is used.
-    unsafe { by_vectors!(decoded, x, sums, dense_rows,) }
+    unsafe { by_vectors!(decoded, x, sums, decoded_rows, F32,) }
 }

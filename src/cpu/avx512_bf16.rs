@@ -12,8 +12,11 @@
 
 use std::arch::x86_64::*;
 
-use crate::cpu::avx512::{STEP, codes, decode_scales, fetch, pairs_of_scales, scale_bytes, sums};
-use crate::cpu::prepare::{DENSE_STEP, Line, Tile, part_words, words, words_mut};
+use crate::cpu::avx512::{
+    Products, STEP, codes, decode_scales, decoded_rows, dense_weights, fetch, pairs_of_scales,
+    scale_bytes, sums,
+};
+use crate::cpu::prepare::{DENSE_STEP, Line, Tile, part_words, words_mut};
 use crate::cpu::rows::{
     Decoded, Decoding, Family, GROUP_ROWS, MAX_VECTORS, Row, Rows, Sums, SumsOfRows,
     WHOLE_ROWS_UP_TO, by_size, by_vectors,
@@ -27,9 +30,10 @@ pub(super) const ONE: Family = Family {
     decoding: Some(Decoding {
         decode,
         multiply: multiply_part,
-        bytes: DECODED * 4,
+        bytes: Pairs::WORDS * 4,
+        // A lane sums as many products: what `prepare` takes for granted of huge values.
         tile: 64,
-        rows: 4,
+        rows: 8,
     }),
 };
 
@@ -40,12 +44,6 @@ pub(super) const TWO: Family = Family {
     direct_up_to: MAX_VECTORS,
     decoding: None,
 };
-
-/// Words of a decoded block: 16 weights in bf16, its scale twice.
-const DECODED: usize = 10;
-
-/// Words of decoded weights and scales of half a step.
-const DECODED_HALF: usize = STEP / 2 * DECODED;
 
 /// The weights of 64 bytes of codes: vector `p` holds code `p` of each 16 bits.
 #[inline(always)]
@@ -194,14 +192,15 @@ unsafe fn step<const P: usize, const R: usize, const N: usize, const TAIL: bool>
     }
 }
 
-/// Writes the weights of each half of a step, then its scales.
+/// Writes the weights of each step times their scales in the order of the vectors: pairs of bf16 values. A weight has two
+/// significant bits and a scale four, so their product is a bf16 value.
 #[inline(always)]
 unsafe fn decode_row(row: &Row<'_>, out: &mut [Line]) {
     let blocks = row.scales.len();
     row.assert_blocks(blocks);
     let steps = blocks / STEP;
     let out = words_mut(out);
-    assert!(out.len() >= blocks.div_ceil(STEP) * STEP * DECODED);
+    assert!(out.len() >= blocks.div_ceil(STEP) * STEP * Pairs::WORDS);
     // SAFETY: the lengths were asserted; the caller's CPU has the features.
     unsafe {
         for s in 0..steps {
@@ -221,72 +220,32 @@ unsafe fn decode_step<const TAIL: bool>(row: &Row<'_>, s: usize, left: usize, ou
         fetch::<false>(row, s);
         let scales = decode_scales(scale_bytes::<TAIL>(row, s, left));
         for half in 0..2 {
-            let to = out.add((s * 2 + half) * DECODED_HALF).cast::<__m512i>();
-            for (p, w) in weights(codes::<TAIL>(row, s, half, left))
-                .into_iter()
-                .enumerate()
-            {
-                _mm512_store_si512(to.add(p), w);
+            let codes = codes::<TAIL>(row, s, half, left);
+            let scale = pairs_of_scales(scales, half);
+            for p in 0..4 {
+                // The lower and the upper half of each dword have codes p of their own. The lower bits of both are 0.
+                let low = _mm512_mul_ps(dense_weights(codes, p), scale);
+                let high = _mm512_mul_ps(dense_weights(codes, p + 4), scale);
+                let low = _mm512_srli_epi32::<16>(_mm512_castps_si512(low));
+                let pairs = _mm512_or_si512(_mm512_castps_si512(high), low);
+                _mm512_store_si512(out.add(((s * 2 + half) * 4 + p) * 16).cast(), pairs);
             }
-            _mm512_store_ps(to.add(4).cast(), pairs_of_scales(scales, half));
         }
     }
 }
 
-#[inline(always)]
-unsafe fn multiply<const P: usize, const N: usize>(
-    decoded: &Decoded<'_>,
-    x: &Tile<'_>,
-    mut sums_of_rows: SumsOfRows<'_>,
-) {
-    let halves = x.blocks().div_ceil(STEP) * 2;
-    let x: [&[u32]; N] = x.vectors(halves * (STEP / 2) * part_words(P));
-    let row_words = halves * DECODED_HALF;
-    decoded.assert_row_bytes(row_words * 4);
-    let all = words(decoded.lines).as_ptr();
-    let together = decoded.rows / 2 * 2;
-    // SAFETY: the lengths were asserted; the caller's CPU has the features.
-    unsafe {
-        for r in (0..together).step_by(2) {
-            let sums = products::<P, 2, N>(all.add(r * row_words), &x, halves);
-            sums_of_rows.add(r, 0, sums);
-        }
-        for r in together..decoded.rows {
-            let sums = products::<P, 1, N>(all.add(r * row_words), &x, halves);
-            sums_of_rows.add(r, 0, sums);
-        }
-    }
-}
+/// A word is two bf16 values.
+enum Pairs {}
+impl Products for Pairs {
+    const WORDS: usize = part_words(1);
 
-/// The sums of `R` decoded rows, which lie one after the other.
-#[inline(always)]
-unsafe fn products<const P: usize, const R: usize, const N: usize>(
-    rows: *const u32,
-    x: &[&[u32]; N],
-    halves: usize,
-) -> [[f32; N]; R] {
-    // SAFETY: the caller asserted the lengths and has the features. Loads are aligned as in `decode_step`.
-    unsafe {
-        let mut acc = [[_mm512_setzero_ps(); N]; R];
-        for half in 0..halves {
-            let mut w = [[_mm512_setzero_si512(); 4]; R];
-            let mut scales = [_mm512_setzero_ps(); R];
-            for r in 0..R {
-                let at = rows
-                    .add((r * halves + half) * DECODED_HALF)
-                    .cast::<__m512i>();
-                for p in 0..4 {
-                    w[r][p] = _mm512_load_si512(at.add(p));
-                }
-                scales[r] = _mm512_load_ps(at.add(4).cast());
-            }
-            add_half::<P, R, N>(w, scales, x, half, &mut acc);
+    #[inline(always)]
+    unsafe fn add(acc: __m512, w: __m512, x: __m512) -> __m512 {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (w, x) = (_mm512_castps_si512(w), _mm512_castps_si512(x));
+            _mm512_dpbf16_ps(acc, bf16s(w), bf16s(x))
         }
-        let mut result = [[0.0; N]; R];
-        for r in 0..R {
-            result[r] = sums(acc[r]);
-        }
-        result
     }
 }
 
@@ -311,5 +270,5 @@ fn decode(row: &Row<'_>, out: &mut [Line]) {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
 fn multiply_part(decoded: &Decoded<'_>, x: &Tile<'_>, sums: SumsOfRows<'_>) {
     // SAFETY: this function's features are all that is used.
-    unsafe { by_vectors!(decoded, x, sums, multiply, 1,) }
+    unsafe { by_vectors!(decoded, x, sums, decoded_rows, Pairs,) }
 }

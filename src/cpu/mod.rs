@@ -21,8 +21,8 @@
 //! With NVFP4 vectors the 16 products of a block are summed as integers and multiplied by the
 //! product of two scales without rounding; only the f32 sum over blocks rounds. Wider vectors become
 //! f32 values or, for the kernels that use BF16 instructions, bf16 parts whose sum is the value. The
-//! products of a block are summed in f32, then multiplied by the block's scale; where f32 weights
-//! are decoded once for all vectors, they are multiplied by their scales then, which is exact.
+//! products of a block are summed in f32, then multiplied by the block's scale; where weights
+//! are decoded once for all such vectors, they are multiplied by their scales then, which is exact.
 //! The sums of K tiles are added in their order. So the order of a sum depends on K, N and the
 //! implementation, and for f16 and bf16 vectors on whether all values of all vectors of the call suit
 //! BF16 instructions: not on the threads, not on M or L, and not on the layout of the scales.
@@ -160,10 +160,15 @@ impl Implementation {
             Form::Nvfp4 => self.nvfp4_roundings(tile),
             Form::F32 => self.dense_roundings(tile, family.decoding(n).is_none()),
             Form::Parts(parts) => {
-                // A lane sums 8 products of each part, with up to one rounding each, then adds the
-                // sum times its scale.
-                let sums = 8 * parts - 1 + tile.div_ceil(8);
-                sums + pairs_of_lanes(tile)
+                // A lane sums 8 products of each part, with up to one rounding each, ...
+                let (products, sums) = (8 * parts, tile.div_ceil(8));
+                let in_lane = match family.decoding(n) {
+                    // ... then adds the sum times its scale.
+                    None => products - 1 + sums,
+                    // ... and goes on: weights are multiplied by their scales beforehand.
+                    Some(_) => products * sums - 1,
+                };
+                in_lane + pairs_of_lanes(tile)
             }
         };
         // The first tile is added to 0.
