@@ -11,8 +11,8 @@ use std::arch::x86_64::*;
 
 use crate::cpu::prepare::{DENSE_STEP, Line, NVFP4_WORDS, Tile, words, words_mut};
 use crate::cpu::rows::{
-    AHEAD, Decoded, Decoding, Family, GROUP_ROWS, Kernels, MAX_VECTORS, Row, Rows, Sums,
-    SumsOfRows, WHOLE_ROWS_UP_TO, by_size, by_vectors,
+    Decoded, Decoding, Family, GROUP_ROWS, Kernels, MAX_VECTORS, Row, Rows, Sums, SumsOfRows,
+    WHOLE_ROWS_UP_TO, by_size, by_vectors,
 };
 use crate::shape::BLOCK;
 
@@ -71,18 +71,13 @@ const ORDER: [u8; 128] = {
 
 /// 64 bytes of codes and their 8 scales of a row, where `s` is a whole step. The scales in order.
 #[inline(always)]
-unsafe fn step<const STREAM: bool>(row: &Row<'_>, s: usize) -> ([__m256i; 2], __m128i) {
+unsafe fn step<const N: usize>(row: &Row<'_>, s: usize) -> ([__m256i; 2], __m128i) {
     // SAFETY: the lengths were asserted and hold step `s`.
     unsafe {
-        let at = row.codes.as_ptr().wrapping_add(s * 64);
-        if STREAM {
-            // Into the second-level cache: so much of four rows would push vectors out of the first.
-            _mm_prefetch::<_MM_HINT_T1>(at.wrapping_offset(AHEAD).cast());
-        } else {
-            _mm_prefetch::<_MM_HINT_T0>(at.wrapping_offset(row.next).cast());
-        }
+        let codes = row.codes.as_ptr().wrapping_add(s * 64);
         let scales = row.scales.as_ptr().wrapping_add(s * 8);
-        (load_pair(at), _mm_loadl_epi64(scales.cast()))
+        row.ahead.fetch::<N, 1>(codes, scales);
+        (load_pair(codes), _mm_loadl_epi64(scales.cast()))
     }
 }
 
@@ -229,11 +224,7 @@ unsafe fn nvfp4_some<const R: usize, const N: usize>(
         for s in 0..steps {
             for r in 0..R {
                 let row = &rows.rows[first + r];
-                let (codes, scales) = if N <= WHOLE_ROWS_UP_TO {
-                    step::<true>(row, s)
-                } else {
-                    step::<false>(row, s)
-                };
+                let (codes, scales) = step::<N>(row, s);
                 let (w, scales) = nvfp4_weights(codes, scales);
                 for v in 0..N {
                     let x = x[v].as_ptr().add(s * STEP * NVFP4_WORDS);
@@ -269,7 +260,7 @@ unsafe fn nvfp4_decode_row(row: &Row<'_>, out: &mut [Line]) {
     unsafe {
         for s in 0..blocks.div_ceil(STEP) {
             let (codes, scales) = if s < steps {
-                step::<false>(row, s)
+                step::<MAX_VECTORS>(row, s)
             } else {
                 tail(row, s, left)
             };
@@ -411,11 +402,7 @@ unsafe fn dense_some<const R: usize, const N: usize>(
         for s in 0..steps {
             for r in 0..R {
                 let row = &rows.rows[first + r];
-                let (codes, scales) = if N <= WHOLE_ROWS_UP_TO {
-                    step::<true>(row, s)
-                } else {
-                    step::<false>(row, s)
-                };
+                let (codes, scales) = step::<N>(row, s);
                 dense_step(codes, decode_scales(scales), x, s, &mut acc[r]);
             }
         }
@@ -474,7 +461,7 @@ unsafe fn dense_decode_row(row: &Row<'_>, out: &mut [Line]) {
     unsafe {
         for s in 0..blocks.div_ceil(STEP) {
             let (codes, scales) = if s < steps {
-                step::<false>(row, s)
+                step::<MAX_VECTORS>(row, s)
             } else {
                 tail(row, s, left)
             };

@@ -12,8 +12,8 @@ use std::arch::x86_64::*;
 use crate::cpu::avx512_bf16;
 use crate::cpu::prepare::{DENSE_STEP, Line, NVFP4_WORDS, Tile, words, words_mut};
 use crate::cpu::rows::{
-    AHEAD, Decoded, Decoding, Family, GROUP_ROWS, Kernels, MAX_VECTORS, Row, Rows, Sums,
-    SumsOfRows, WHOLE_ROWS_UP_TO, by_size, by_vectors,
+    Decoded, Decoding, Family, GROUP_ROWS, Kernels, MAX_VECTORS, Row, Rows, Sums, SumsOfRows,
+    WHOLE_ROWS_UP_TO, by_size, by_vectors,
 };
 use crate::shape::BLOCK;
 
@@ -196,27 +196,12 @@ pub(super) unsafe fn scale_bytes<const TAIL: bool>(
     }
 }
 
-/// Fetches what will be read after step `s` into the caches. Where whole rows are read, into the
-/// second-level cache: so much of four rows would push vectors out of the first.
+/// Fetches what is ahead of step `s` into the caches, for a kernel of `N` vectors.
 #[inline(always)]
-pub(super) unsafe fn fetch<const STREAM: bool>(row: &Row<'_>, s: usize) {
-    // SAFETY: a prefetch of any address is allowed; the caller's CPU has the features.
-    unsafe {
-        let codes = row.codes.as_ptr().wrapping_add(s * 128);
-        let ahead = if STREAM { AHEAD } else { row.next };
-        let codes = codes.wrapping_offset(ahead);
-        let scales = row.scales.as_ptr().wrapping_add(s * STEP);
-        let scales = scales.wrapping_offset(ahead / 8);
-        if STREAM {
-            _mm_prefetch::<_MM_HINT_T1>(codes.cast());
-            _mm_prefetch::<_MM_HINT_T1>(codes.wrapping_add(64).cast());
-            _mm_prefetch::<_MM_HINT_T1>(scales.cast());
-        } else {
-            _mm_prefetch::<_MM_HINT_T0>(codes.cast());
-            _mm_prefetch::<_MM_HINT_T0>(codes.wrapping_add(64).cast());
-            _mm_prefetch::<_MM_HINT_T0>(scales.cast());
-        }
-    }
+pub(super) fn fetch<const N: usize>(row: &Row<'_>, s: usize) {
+    let codes = row.codes.as_ptr().wrapping_add(s * 128);
+    let scales = row.scales.as_ptr().wrapping_add(s * STEP);
+    row.ahead.fetch::<N, 2>(codes, scales);
 }
 
 /// Sixteen E4M3 scales, times 2^-8: E4M3 is f16 with a shorter exponent and mantissa, its bias 8
@@ -371,11 +356,7 @@ unsafe fn nvfp4_step<D: Dot, const R: usize, const N: usize, const TAIL: bool>(
             let mut scales = [_mm512_setzero_ps(); 2];
             for r in 0..together {
                 let row = &rows.rows[first + two + r];
-                if N <= WHOLE_ROWS_UP_TO {
-                    fetch::<true>(row, s);
-                } else {
-                    fetch::<false>(row, s);
-                }
+                fetch::<N>(row, s);
                 (w[r], scales[r]) = nvfp4_weights::<TAIL>(row, s, left);
             }
             for v in 0..N {
@@ -400,7 +381,7 @@ unsafe fn nvfp4_decode_row(row: &Row<'_>, out: &mut [Line]) {
     // SAFETY: the lengths were asserted; the caller's CPU has the features.
     unsafe {
         for s in 0..blocks.div_ceil(STEP) {
-            fetch::<false>(row, s);
+            fetch::<MAX_VECTORS>(row, s);
             let (w, scales) = if s < steps {
                 nvfp4_weights::<false>(row, s, STEP)
             } else {
@@ -561,11 +542,7 @@ unsafe fn dense_step<const R: usize, const N: usize, const TAIL: bool>(
         let mut scales = [_mm512_setzero_ps(); R];
         for r in 0..R {
             let row = &rows.rows[first + r];
-            if N <= WHOLE_ROWS_UP_TO {
-                fetch::<true>(row, s);
-            } else {
-                fetch::<false>(row, s);
-            }
+            fetch::<N>(row, s);
             scales[r] = decode_scales(scale_bytes::<TAIL>(row, s, left));
         }
         for half in 0..2 {
@@ -644,7 +621,7 @@ unsafe fn dense_decode_row(row: &Row<'_>, out: &mut [Line]) {
 unsafe fn dense_decode_step<const TAIL: bool>(row: &Row<'_>, s: usize, left: usize, out: *mut u32) {
     // SAFETY: the caller asserted the lengths and has the features.
     unsafe {
-        fetch::<false>(row, s);
+        fetch::<MAX_VECTORS>(row, s);
         let scales = decode_scales(scale_bytes::<TAIL>(row, s, left));
         for half in 0..2 {
             let codes = codes::<TAIL>(row, s, half, left);

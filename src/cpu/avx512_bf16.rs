@@ -164,11 +164,7 @@ unsafe fn step<const P: usize, const R: usize, const N: usize, const TAIL: bool>
         let mut scales = [_mm512_setzero_ps(); R];
         for r in 0..R {
             let row = &rows.rows[first + r];
-            if N <= WHOLE_ROWS_UP_TO {
-                fetch::<true>(row, s);
-            } else {
-                fetch::<false>(row, s);
-            }
+            fetch::<N>(row, s);
             scales[r] = decode_scales(scale_bytes::<TAIL>(row, s, left));
         }
         for half in 0..2 {
@@ -217,7 +213,7 @@ unsafe fn decode_step<const TAIL: bool>(row: &Row<'_>, s: usize, left: usize, ou
     // SAFETY: the caller asserted the lengths and has the features. Decoded tiles are whole cache lines, of which each store
     // takes one: the address is a multiple of 64.
     unsafe {
-        fetch::<false>(row, s);
+        fetch::<MAX_VECTORS>(row, s);
         let scales = decode_scales(scale_bytes::<TAIL>(row, s, left));
         for half in 0..2 {
             let codes = codes::<TAIL>(row, s, half, left);

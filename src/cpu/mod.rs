@@ -27,6 +27,7 @@
 //! implementation, and for f16 and bf16 vectors on whether all values of all vectors of the call suit
 //! BF16 instructions: not on the threads, not on M or L, and not on the layout of the scales.
 
+mod ahead;
 mod bandwidth;
 mod parallel;
 mod portable;

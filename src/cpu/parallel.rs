@@ -10,6 +10,7 @@
 use half::{bf16, f16};
 use rayon::prelude::*;
 
+use crate::cpu::ahead::Ahead;
 use crate::cpu::prepare::{Line, Prepared};
 use crate::cpu::rows::{
     Decoded, Decoding, Family, GROUP_ROWS, MAX_VECTORS, ROW_BLOCK, ROW_STEP, Row, Rows,
@@ -125,9 +126,9 @@ struct Strip<'a> {
     /// The tile's first block, and how many it has.
     first: usize,
     blocks: usize,
-    /// From these rows' codes in this tile to those that will be read after them, in bytes.
-    next: isize,
-    /// The same for scales in the 128x4 layout.
+    /// What is fetched while these rows are read.
+    ahead: Ahead,
+    /// From these rows' scales in this tile to those that will be read after them, in bytes, in the 128x4 layout.
     next_scales: isize,
 }
 
@@ -189,7 +190,17 @@ impl Call<'_, '_> {
                 tile,
                 first,
                 blocks,
-                next: strips_on * rows_bytes + blocks_on * 8,
+                ahead: match self.family.reads_whole_rows(n) {
+                    true => Ahead::whole_rows(),
+                    false => {
+                        let codes = strips_on * rows_bytes + blocks_on * 8;
+                        Ahead {
+                            codes,
+                            scales: codes / 8,
+                            near: true,
+                        }
+                    }
+                },
                 next_scales: strips_on * scales::atom_bytes(slots) as isize
                     + blocks_on / 4 * scales::ATOM as isize,
             };
@@ -269,14 +280,19 @@ impl Call<'_, '_> {
     fn row<'a>(&'a self, strip: &Strip<'_>, row: JobRow, scales: &'a [u8]) -> Row<'a> {
         let (m, blocks) = (self.shape.m(), self.shape.blocks());
         let start = (strip.batch * m + row.row) * blocks + strip.first;
+        let mut ahead = strip.ahead;
         let scales = match self.weights.layout {
             ScaleLayout::Linear => &self.weights.scales[start..],
-            ScaleLayout::Tiled128x4 => &scales[row.slot * scales::pitch(strip.blocks)..],
+            ScaleLayout::Tiled128x4 => {
+                // They are in the caches.
+                ahead.scales = 0;
+                &scales[row.slot * scales::pitch(strip.blocks)..]
+            }
         };
         Row {
             codes: &self.weights.codes[start * 8..][..strip.blocks * 8],
             scales: &scales[..strip.blocks],
-            next: strip.next,
+            ahead,
         }
     }
 

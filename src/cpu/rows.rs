@@ -1,5 +1,6 @@
 //! What kernels are given of the weights and of the vectors, and what they give back.
 
+use crate::cpu::ahead::Ahead;
 use crate::cpu::prepare::{Form, Line, Tile};
 
 /// Rows of a group: what a direct kernel takes at once.
@@ -21,11 +22,6 @@ pub(super) const STRIP_GROUPS: usize = 4;
 /// The most vectors for which a direct kernel reads whole rows. From more on, the vectors would
 /// not stay in the first-level cache, so K is cut into tiles.
 pub(super) const WHOLE_ROWS_UP_TO: usize = 2;
-
-/// How far ahead of their use codes are fetched where whole rows are read, in bytes. Past the end
-/// of a row lies the next row that the same stream will read.
-#[cfg(target_arch = "x86_64")]
-pub(super) const AHEAD: isize = 4096;
 
 /// What every implementation consists of.
 ///
@@ -118,10 +114,9 @@ pub(super) struct Row<'a> {
     pub(super) codes: &'a [u8],
     /// 1 byte a block.
     pub(super) scales: &'a [u8],
-    /// From the codes to those that will be read after the tile, in bytes; scales an eighth as far.
-    /// Kernels fetch them into the caches, unless they read whole rows.
+    /// What kernels fetch while they read it.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
-    pub(super) next: isize,
+    pub(super) ahead: Ahead,
 }
 
 impl Row<'_> {
