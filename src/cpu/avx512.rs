@@ -50,26 +50,26 @@ pub(super) const BW: Kernels = Kernels {
 const NVFP4_VNNI: Family = Family {
     direct: nvfp4_vnni,
     direct_tile: 256,
-    direct_up_to: 8,
+    direct_up_to: MAX_VECTORS,
     decoding: Some(Decoding {
         decode: nvfp4_decode,
         multiply: nvfp4_multiply_vnni,
         bytes: DECODED_NVFP4 * 4,
-        tile: 128,
-        rows: 8,
+        tile: 64,
+        rows: 16,
     }),
 };
 
 const NVFP4_BW: Family = Family {
     direct: nvfp4_bw,
     direct_tile: 256,
-    direct_up_to: 8,
+    direct_up_to: MAX_VECTORS,
     decoding: Some(Decoding {
         decode: nvfp4_decode,
         multiply: nvfp4_multiply_bw,
         bytes: DECODED_NVFP4 * 4,
-        tile: 128,
-        rows: 8,
+        tile: 64,
+        rows: 16,
     }),
 };
 
@@ -332,8 +332,8 @@ unsafe fn nvfp4_some<D: Dot, const R: usize, const N: usize>(
         if left > 0 {
             nvfp4_step::<D, R, N, true>(rows, first, x, steps, left, &mut acc);
         }
-        for r in 0..R {
-            result[first + r][..N].copy_from_slice(&sums(acc[r]));
+        for (result, sums) in result[first..].iter_mut().zip(sums(acc)) {
+            result[..N].copy_from_slice(&sums);
         }
     }
 }
@@ -448,11 +448,7 @@ unsafe fn nvfp4_products<D: Dot, const R: usize, const N: usize>(
                 }
             }
         }
-        let mut result = [[0.0; N]; R];
-        for r in 0..R {
-            result[r] = sums(acc[r]);
-        }
-        result
+        sums(acc)
     }
 }
 
@@ -522,8 +518,8 @@ unsafe fn dense_some<const R: usize, const N: usize>(
         if left > 0 {
             dense_step::<R, N, true>(rows, first, x, steps, left, &mut acc);
         }
-        for r in 0..R {
-            result[first + r][..N].copy_from_slice(&sums(acc[r]));
+        for (result, sums) in result[first..].iter_mut().zip(sums(acc)) {
+            result[..N].copy_from_slice(&sums);
         }
     }
 }
@@ -710,36 +706,50 @@ unsafe fn products<P: Products, const R: usize, const N: usize>(
                 }
             }
         }
-        let mut result = [[0.0; N]; R];
-        for r in 0..R {
-            result[r] = sums(acc[r]);
-        }
-        result
+        sums(acc)
     }
 }
 
 /// The sum of the lanes of each accumulator: halves, neighbours, neighbours of those, halves.
 #[inline(always)]
-pub(super) unsafe fn sums<const N: usize>(acc: [__m512; N]) -> [f32; N] {
-    // SAFETY: the caller's CPU has the features; 4 floats are stored.
+pub(super) unsafe fn sums<const R: usize, const N: usize>(acc: [[__m512; N]; R]) -> [[f32; N]; R] {
+    let mut sums = [[0.0; N]; R];
+    // SAFETY: the caller's CPU has the features; 8 floats are stored.
     unsafe {
-        let mut four = [_mm256_setzero_ps(); 4];
-        for v in 0..N {
-            let low = _mm512_castps512_ps256(acc[v]);
-            four[v] = _mm256_add_ps(low, _mm512_extractf32x8_ps::<1>(acc[v]));
+        for first in (0..R).step_by(2) {
+            // Two rows and four vectors at once: `pairs[v]` has a half sum of each row.
+            let mut pairs = [_mm512_setzero_ps(); 4];
+            for v in 0..N {
+                let one = acc[first][v];
+                let other = acc[(first + 1).min(R - 1)][v];
+                let low = _mm512_shuffle_f32x4::<0b01_00_01_00>(one, other);
+                let high = _mm512_shuffle_f32x4::<0b11_10_11_10>(one, other);
+                pairs[v] = _mm512_add_ps(low, high);
+            }
+            let [a, b, c, d] = pairs;
+            let quarters = add_neighbours(add_neighbours(a, b), add_neighbours(c, d));
+            let low = _mm512_shuffle_f32x4::<0b10_00_10_00>(quarters, quarters);
+            let high = _mm512_shuffle_f32x4::<0b11_01_11_01>(quarters, quarters);
+            let mut all = [[0.0; 4]; 2];
+            let sum = _mm512_castps512_ps256(_mm512_add_ps(low, high));
+            _mm256_storeu_ps(all.as_mut_ptr().cast(), sum);
+            for r in first..R.min(first + 2) {
+                sums[r].copy_from_slice(&all[r - first][..N]);
+            }
         }
-        let pairs = [
-            _mm256_hadd_ps(four[0], four[1]),
-            _mm256_hadd_ps(four[2], four[3]),
-        ];
-        let halves = _mm256_hadd_ps(pairs[0], pairs[1]);
-        let low = _mm256_castps256_ps128(halves);
-        let high = _mm256_extractf128_ps::<1>(halves);
-        let mut all = [0.0; 4];
-        _mm_storeu_ps(all.as_mut_ptr(), _mm_add_ps(low, high));
-        let mut sums = [0.0; N];
-        sums.copy_from_slice(&all[..N]);
-        sums
+    }
+    sums
+}
+
+/// The sums of neighbouring lanes of each 128 bits: two of `a`, two of `b`.
+#[inline(always)]
+unsafe fn add_neighbours(a: __m512, b: __m512) -> __m512 {
+    // SAFETY: the caller's CPU has the features.
+    unsafe {
+        _mm512_add_ps(
+            _mm512_shuffle_ps::<0b10_00_10_00>(a, b),
+            _mm512_shuffle_ps::<0b11_01_11_01>(a, b),
+        )
     }
 }
 

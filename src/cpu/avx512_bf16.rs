@@ -144,8 +144,8 @@ unsafe fn some_rows<const P: usize, const R: usize, const N: usize>(
         if left > 0 {
             step::<P, R, N, true>(rows, first, x, steps, left, &mut acc);
         }
-        for r in 0..R {
-            result[first + r][..N].copy_from_slice(&sums(acc[r]));
+        for (result, sums) in result[first..].iter_mut().zip(sums(acc)) {
+            result[..N].copy_from_slice(&sums);
         }
     }
 }
