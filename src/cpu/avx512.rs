@@ -75,7 +75,7 @@ const NVFP4_BW: Family = Family {
 
 const DENSE: Family = Family {
     direct: dense,
-    direct_tile: 64,
+    direct_tile: 128,
     direct_up_to: MAX_VECTORS,
     decoding: Some(Decoding {
         decode: dense_decode,

@@ -25,7 +25,7 @@ use crate::cpu::rows::{
 /// For vectors of one part.
 pub(super) const ONE: Family = Family {
     direct: direct_one,
-    direct_tile: 128,
+    direct_tile: 256,
     direct_up_to: 8,
     decoding: Some(Decoding {
         decode,

@@ -59,7 +59,8 @@ pub(super) struct Family {
     ///
     /// One row or a group of rows times up to [`MAX_VECTORS`] vectors of a tile.
     pub(super) direct: unsafe fn(&Rows<'_>, &Tile<'_>) -> Sums,
-    /// Blocks of a K tile for `direct`, where it does not read whole rows.
+    /// Blocks of a K tile for `direct` and up to [`MAX_VECTORS`], where it does not read whole rows; for more, tiles are
+    /// half as long.
     pub(super) direct_tile: usize,
     /// The most vectors for which `direct` is faster than `decoding`.
     pub(super) direct_up_to: usize,
@@ -101,6 +102,7 @@ impl Family {
         let tile = match self.decoding(n) {
             Some(decoding) => decoding.tile,
             None if self.reads_whole_rows(n) => blocks,
+            None if n > MAX_VECTORS => self.direct_tile / 2,
             None => self.direct_tile,
         };
         if tile < blocks { tile } else { blocks }
