@@ -32,20 +32,20 @@ pub(super) const KERNELS: Kernels = Kernels {
             decode: nvfp4_decode,
             multiply: nvfp4_multiply,
             bytes: DECODED_NVFP4 * 4,
-            tile: 128,
-            rows: 8,
+            tile: 64,
+            rows: 16,
         }),
     },
     dense: Family {
         direct: dense,
         direct_tile: 128,
-        direct_up_to: MAX_VECTORS,
+        direct_up_to: 7,
         decoding: Some(Decoding {
             decode: dense_decode,
             multiply: dense_multiply,
             bytes: BLOCK * 4,
             tile: 32,
-            rows: 8,
+            rows: 9,
         }),
     },
     parts: None,
@@ -483,7 +483,7 @@ unsafe fn dense_decode_row(row: &Row<'_>, out: &mut [Line]) {
 }
 
 /// Rows that [`dense_rows`] multiplies at once.
-const DENSE_ROWS: usize = 2;
+const DENSE_ROWS: usize = 3;
 
 #[inline(always)]
 unsafe fn dense_rows<const N: usize>(

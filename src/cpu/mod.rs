@@ -15,7 +15,7 @@
 //! | N | K | weights |
 //! |---|---|---|
 //! | 1, 2 | whole rows | decoded into registers, four rows at once; each row is one long stream for the memory |
-//! | 3 to `direct_up_to`, 4 or 8 | in tiles whose vectors stay in the first-level cache | the same, one or two rows and four vectors at once, so that sums fit the registers |
+//! | 3 to `direct_up_to`, 4 to 8 | in tiles whose vectors stay in the first-level cache | the same, one or two rows and four vectors at once, so that sums fit the registers |
 //! | more | in shorter tiles | decoded once for all vectors, some rows at a time, into a buffer that stays in the first-level cache; then multiplied with four vectors at a time |
 //!
 //! With NVFP4 vectors the 16 products of a block are summed as integers and multiplied by the
