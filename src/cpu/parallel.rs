@@ -126,9 +126,9 @@ struct Strip<'a> {
     /// The tile's first block, and how many it has.
     first: usize,
     blocks: usize,
-    /// What is fetched while these rows are read.
-    ahead: Ahead,
-    /// From these rows' scales in this tile to those that will be read after them, in bytes, in the 128x4 layout.
+    /// From these rows' codes in this tile to those that will be read after them, in bytes.
+    next: isize,
+    /// The same for scales in the 128x4 layout.
     next_scales: isize,
 }
 
@@ -190,17 +190,7 @@ impl Call<'_, '_> {
                 tile,
                 first,
                 blocks,
-                ahead: match self.family.reads_whole_rows(n) {
-                    true => Ahead::whole_rows(),
-                    false => {
-                        let codes = strips_on * rows_bytes + blocks_on * 8;
-                        Ahead {
-                            codes,
-                            scales: codes / 8,
-                            near: true,
-                        }
-                    }
-                },
+                next: strips_on * rows_bytes + blocks_on * 8,
                 next_scales: strips_on * scales::atom_bytes(slots) as isize
                     + blocks_on / 4 * scales::ATOM as isize,
             };
@@ -276,18 +266,36 @@ impl Call<'_, '_> {
         );
     }
 
+    /// What is fetched while rows are read, `next` bytes after whose codes lie those that will be read then.
+    fn ahead(&self, next: isize) -> Ahead {
+        let mut ahead = match self.family.reads_whole_rows(self.shape.n()) {
+            true => Ahead::whole_rows(),
+            false => Ahead {
+                codes: next,
+                scales: next / 8,
+                near: true,
+            },
+        };
+        if self.weights.layout == ScaleLayout::Tiled128x4 {
+            // They have been brought into rows, so they are in the caches.
+            ahead.scales = 0;
+        }
+        ahead
+    }
+
     /// A row of a strip. `scales` are the strip's, brought into rows, unless they lie so anyway.
-    fn row<'a>(&'a self, strip: &Strip<'_>, row: JobRow, scales: &'a [u8]) -> Row<'a> {
+    fn row<'a>(
+        &'a self,
+        strip: &Strip<'_>,
+        row: JobRow,
+        scales: &'a [u8],
+        ahead: Ahead,
+    ) -> Row<'a> {
         let (m, blocks) = (self.shape.m(), self.shape.blocks());
         let start = (strip.batch * m + row.row) * blocks + strip.first;
-        let mut ahead = strip.ahead;
         let scales = match self.weights.layout {
             ScaleLayout::Linear => &self.weights.scales[start..],
-            ScaleLayout::Tiled128x4 => {
-                // They are in the caches.
-                ahead.scales = 0;
-                &scales[row.slot * scales::pitch(strip.blocks)..]
-            }
+            ScaleLayout::Tiled128x4 => &scales[row.slot * scales::pitch(strip.blocks)..],
         };
         Row {
             codes: &self.weights.codes[start * 8..][..strip.blocks * 8],
@@ -301,7 +309,7 @@ impl Call<'_, '_> {
     /// # Safety
     /// As [`job`](Self::job).
     unsafe fn direct(&self, strip: &Strip<'_>, scales: &[u8], sums: &mut [f32]) {
-        let n = self.shape.n();
+        let (n, row_bytes) = (self.shape.n(), self.shape.row_code_bytes() as isize);
         let groups = strip
             .rows
             .chunk_by(|a, b| a.slot / GROUP_ROWS == b.slot / GROUP_ROWS);
@@ -311,11 +319,21 @@ impl Call<'_, '_> {
             _ => group.chunks(1),
         });
         let mut sums = sums.chunks_exact_mut(n);
+        let group_of = |row: &JobRow| row.slot / GROUP_ROWS;
+        let last_group = strip.rows.last().map_or(0, group_of);
         for group in groups {
             let count = group.len();
+            // The next group's rows follow these, and the last group's are followed by the next strip's first.
+            let this_group = group_of(&group[0]);
+            let next = match this_group == last_group {
+                true => strip.next - this_group as isize * row_bytes,
+                false => row_bytes,
+            };
+            let ahead = self.ahead(next);
+            let row = |r: usize| self.row(strip, group[r.min(count - 1)], scales, ahead);
             let rows = Rows {
                 count,
-                rows: std::array::from_fn(|r| self.row(strip, group[r.min(count - 1)], scales)),
+                rows: std::array::from_fn(row),
             };
             let mut sums: [&mut [f32]; GROUP_ROWS] = std::array::from_fn(|r| match r < count {
                 true => sums.next().unwrap_or_default(),
@@ -351,12 +369,13 @@ impl Call<'_, '_> {
         let padded = self.prepared.padded(strip.blocks);
         let row_lines = (padded * decoding.bytes).div_ceil(size_of::<Line>());
         decoded.resize(decoding.rows * row_lines, Line([0; 16]));
+        let ahead = self.ahead(strip.next);
         let rows_at_once = strip.rows.chunks(decoding.rows);
         for (rows, sums) in rows_at_once.zip(sums.chunks_mut(decoding.rows * n)) {
             let lines = &mut decoded[..rows.len() * row_lines];
             for (&row, lines) in rows.iter().zip(lines.chunks_exact_mut(row_lines)) {
                 // SAFETY: the caller's promise.
-                unsafe { (decoding.decode)(&self.row(strip, row, scales), lines) };
+                unsafe { (decoding.decode)(&self.row(strip, row, scales, ahead), lines) };
             }
             for first in (0..n).step_by(MAX_VECTORS) {
                 let count = MAX_VECTORS.min(n - first);

@@ -1,7 +1,7 @@
 //! What kernels are given of the weights and of the vectors, and what they give back.
 
 use crate::cpu::ahead::Ahead;
-use crate::cpu::prepare::{Form, Line, Tile};
+use crate::cpu::prepare::{DENSE_STEP, Form, Line, Tile};
 
 /// Rows of a group: what a direct kernel takes at once.
 pub(super) const GROUP_ROWS: usize = 4;
@@ -105,7 +105,13 @@ impl Family {
             None if n > MAX_VECTORS => self.direct_tile / 2,
             None => self.direct_tile,
         };
-        if tile < blocks { tile } else { blocks }
+        if blocks <= tile {
+            return blocks;
+        }
+        // Equal ones, in whole steps of any kernel.
+        blocks
+            .div_ceil(blocks.div_ceil(tile))
+            .next_multiple_of(DENSE_STEP)
     }
 }
 
