@@ -154,9 +154,10 @@ impl Call<'_, '_> {
         scratch: &mut Scratch,
     ) {
         let (m, n, row_bytes) = (self.shape.m(), self.shape.n(), self.shape.row_code_bytes());
-        let strip_groups = match self.family.reads_whole_rows(n) {
-            true => scales::groups_at_once(groups, self.shape.blocks()),
-            false => STRIP_GROUPS,
+        let strip_groups = match (self.weights.layout, self.family.decoding(n)) {
+            // As few as are decoded at once: their scales stay in the first-level cache.
+            (ScaleLayout::Tiled128x4, Some(_)) => STRIP_GROUPS,
+            _ => scales::groups_at_once(groups, self.prepared.tile_blocks(0).1),
         };
         scratch.rows.clear();
         for group in 0..groups {
@@ -266,15 +267,24 @@ impl Call<'_, '_> {
         );
     }
 
-    /// What is fetched while rows are read, `next` bytes after whose codes lie those that will be read then.
-    fn ahead(&self, next: isize) -> Ahead {
+    /// What is fetched while a row of a strip, or those near it, are read: the rows so many groups on.
+    fn ahead(&self, strip: &Strip<'_>, row: JobRow, groups_on: usize) -> Ahead {
         let mut ahead = match self.family.reads_whole_rows(self.shape.n()) {
             true => Ahead::whole_rows(),
-            false => Ahead {
-                codes: next,
-                scales: next / 8,
-                near: true,
-            },
+            false => {
+                let (group, groups) = (row.slot / GROUP_ROWS, strip.slots / GROUP_ROWS);
+                let row_bytes = self.shape.row_code_bytes() as isize;
+                let codes = match group + groups_on < groups {
+                    true => groups_on as isize * row_bytes,
+                    // As far into the next strip as it lies behind this one.
+                    false => strip.next - (groups - groups_on) as isize * row_bytes,
+                };
+                Ahead {
+                    codes,
+                    scales: codes / 8,
+                    near: true,
+                }
+            }
         };
         if self.weights.layout == ScaleLayout::Tiled128x4 {
             // They have been brought into rows, so they are in the caches.
@@ -309,7 +319,7 @@ impl Call<'_, '_> {
     /// # Safety
     /// As [`job`](Self::job).
     unsafe fn direct(&self, strip: &Strip<'_>, scales: &[u8], sums: &mut [f32]) {
-        let (n, row_bytes) = (self.shape.n(), self.shape.row_code_bytes() as isize);
+        let n = self.shape.n();
         let groups = strip
             .rows
             .chunk_by(|a, b| a.slot / GROUP_ROWS == b.slot / GROUP_ROWS);
@@ -319,17 +329,9 @@ impl Call<'_, '_> {
             _ => group.chunks(1),
         });
         let mut sums = sums.chunks_exact_mut(n);
-        let group_of = |row: &JobRow| row.slot / GROUP_ROWS;
-        let last_group = strip.rows.last().map_or(0, group_of);
         for group in groups {
             let count = group.len();
-            // The next group's rows follow these, and the last group's are followed by the next strip's first.
-            let this_group = group_of(&group[0]);
-            let next = match this_group == last_group {
-                true => strip.next - this_group as isize * row_bytes,
-                false => row_bytes,
-            };
-            let ahead = self.ahead(next);
+            let ahead = self.ahead(strip, group[0], 1);
             let row = |r: usize| self.row(strip, group[r.min(count - 1)], scales, ahead);
             let rows = Rows {
                 count,
@@ -369,9 +371,10 @@ impl Call<'_, '_> {
         let padded = self.prepared.padded(strip.blocks);
         let row_lines = (padded * decoding.bytes).div_ceil(size_of::<Line>());
         decoded.resize(decoding.rows * row_lines, Line([0; 16]));
-        let ahead = self.ahead(strip.next);
+        let groups_on = decoding.rows.div_ceil(GROUP_ROWS);
         let rows_at_once = strip.rows.chunks(decoding.rows);
         for (rows, sums) in rows_at_once.zip(sums.chunks_mut(decoding.rows * n)) {
+            let ahead = self.ahead(strip, rows[0], groups_on);
             let lines = &mut decoded[..rows.len() * row_lines];
             for (&row, lines) in rows.iter().zip(lines.chunks_exact_mut(row_lines)) {
                 // SAFETY: the caller's promise.
