@@ -23,9 +23,9 @@ pub(super) struct Ahead {
 impl Ahead {
     /// Where whole rows are read. Past the end of a row lies the next row that the same stream will read.
     ///
-    /// What is on its way for four rows is a fifth of a first-level cache of 48 KiB. One of 32 KiB is left to the vectors:
-    /// then the second level has to wait for the memory, and what is on its way may be more (docs/notes/cpu.md, "Prefetch by
-    /// the size of the cache").
+    /// 2 KiB of four rows and their scales are a fifth of a first-level cache of 48 KiB. Where it is smaller, the vectors need
+    /// it, and the second level, which is slower to read but larger, is given more (docs/notes/cpu.md, "Prefetch by the size of
+    /// the cache").
     #[cfg(target_arch = "x86_64")]
     pub(super) fn whole_rows() -> Self {
         static AHEAD: OnceLock<Ahead> = OnceLock::new();
@@ -81,19 +81,26 @@ impl Ahead {
 
 /// Bytes of a core's first-level data cache, where the CPU says so.
 #[cfg(target_arch = "x86_64")]
-#[allow(unused_unsafe)] // `cpuid` is safe to call from Rust 1.94 on
-fn first_level_bytes() -> Option<u32> {
-    // Intel's leaf and AMD's, which say the same. Subleaf 0 is the first-level data cache.
+#[allow(unused_unsafe)] // newer Rust has made `cpuid` safe to call
+fn first_level_bytes() -> Option<u64> {
+    // Miri has no `cpuid`.
+    if cfg!(miri) {
+        return None;
+    }
+    // Intel's leaf and AMD's, which are laid out alike. Subleaf 0 is the first-level data cache.
     [4, 0x8000_001d].into_iter().find_map(|leaf| {
-        // SAFETY: every x86-64 CPU has the instruction, and says which leaves it has.
-        let (last, cache) = unsafe {
-            let last = __get_cpuid_max(leaf & 0x8000_0000).0;
-            (last, __cpuid_count(leaf, 0))
-        };
+        // SAFETY: every x86-64 CPU has the instruction.
+        let (last, _) = unsafe { __get_cpuid_max(leaf & 0x8000_0000) };
+        if leaf > last {
+            return None;
+        }
+        // SAFETY: as above.
+        let cache = unsafe { __cpuid_count(leaf, 0) };
         let (kind, level) = (cache.eax & 0x1f, cache.eax >> 5 & 7);
-        let field = |shift: u32, bits: u32| (cache.ebx >> shift & ((1 << bits) - 1)) + 1;
-        let bytes = field(0, 12) * field(12, 10) * field(22, 10) * (cache.ecx + 1);
-        (leaf <= last && kind == 1 && level == 1).then_some(bytes)
+        // Bytes of a line, partitions, ways; below, sets. Each is less one there.
+        let field = |shift: u32, bits: u32| u64::from(cache.ebx >> shift & ((1 << bits) - 1)) + 1;
+        let set = field(0, 12) * field(12, 10) * field(22, 10);
+        (kind == 1 && level == 1).then(|| set.saturating_mul(u64::from(cache.ecx) + 1))
     })
 }
 
