@@ -7,7 +7,6 @@ fn json(config: &Config) -> Value {
     serde_json::to_value(config).expect("JSON")
 }
 
-#[cfg(feature = "device")]
 pub(crate) fn get(config: &Config, name: &str) -> u32 {
     let value = &json(config)[config.kernel().name()][name];
     serde_json::from_value(value.clone()).expect("a field that is a number")
