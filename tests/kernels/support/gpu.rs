@@ -191,7 +191,8 @@ impl<'a> OnDevice<'a> {
         // As much as any kernel asks for, and bytes behind it that must keep their poison, too.
         let asked = call.operands();
         let bytes = Kernel::most_workspace_bytes(&Job::new(call.shape(), &asked, &gpu.info));
-        let workspace = gpu.upload(&unused_workspace(bytes as usize + CANARY));
+        let workspace = [unused_workspace(bytes as usize), vec![0xff; CANARY]].concat();
+        let workspace = gpu.upload(&workspace);
         let address = gpu.address(&workspace);
         let call = call.with_workspace(RawWorkspace { address, bytes });
         Self {
