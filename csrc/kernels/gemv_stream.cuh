@@ -156,12 +156,12 @@ struct Staging {
 };
 
 // A warp of a group, and the steps that the group takes of a row.
+template <bool kBeside>
 struct Group {
     uint32_t number, member; // the warp is its group's `member`
     uint32_t beside_log2;    // 0 where it is the only one
 
-    __device__ __forceinline__ Group(const Params &p, uint32_t warp)
-        : beside_log2(Steps::kWhole ? p.beside_log2 : 0) {
+    __device__ __forceinline__ Group(const Params &p, uint32_t warp) : beside_log2(kBeside ? p.beside_log2 : 0) {
         number = warp >> beside_log2;
         member = warp - (number << beside_log2);
     }
@@ -173,7 +173,9 @@ struct Group {
 };
 
 // A warp's steps, from memory into its queue, stages ahead of what is multiplied. Steps are its group's.
+template <bool kBeside>
 struct Loads {
+    using Group = stream::Group<kBeside>;
     uint32_t left, tile, step; // steps to load behind the current tile; the next tile, and where it begins
     int32_t here;              // from the end of the current tile back to the next step to load, in steps of its rows
     Steps::Sources from;       // of the current tile
@@ -193,7 +195,7 @@ struct Loads {
                                          uint32_t to) {
         if (here == 0 && left != 0) enter(p, work, group, lane);
         if (here != 0) {
-            from.copy(p, here, to, lane);
+            from.template copy<kBeside>(p, here, to, lane);
             here += group.warps();
         }
         arch::commit_copies(); // an empty group too: groups are counted
@@ -211,7 +213,7 @@ __device__ __forceinline__ void wait_for_stage(uint32_t stages) {
     }
 }
 
-template <class Products, int kVectors>
+template <class Products, int kVectors, bool kBeside>
 __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     constexpr int kParts = Products::Vectors::kParts;
     constexpr uint32_t kValues = kTileRows * kVectors * kParts;
@@ -230,14 +232,14 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     const uint32_t queue = base + warp * p.stages * kStageBytes + lane * 16;
 
     // As many steps for each group, and one more for the first ones.
-    const Group group(p, warp);
+    const Group<kBeside> group(p, warp);
     const uint32_t total = work.tiles * p.group_steps, each = divide(total, p.groups_magic);
     const uint32_t more = total - each * (p.warps >> group.beside_log2);
     const uint32_t first = group.number * each + min(group.number, more);
     uint32_t left = each + (group.number < more);
     uint32_t tile = divide(first, p.group_steps_magic), step = first - tile * p.group_steps;
 
-    Loads loads;
+    Loads<kBeside> loads;
     loads.left = left;
     loads.tile = tile;
     loads.step = step;
@@ -321,38 +323,40 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
 
 }  // namespace nvfp4::stream
 
-// Vectors of a pass, by their type.
+// Vectors of a pass, by their type, and whether warps take steps side by side.
 #define GEMV_STREAM_OF(X, name, activation) \
-    X(name##_n1, activation, 1)             \
-    X(name##_n2, activation, 2)             \
-    X(name##_n4, activation, 4)             \
-    X(name##_n8, activation, 8)
+    X(name##_n1, activation, 1, false)      \
+    X(name##_n2, activation, 2, false)      \
+    X(name##_n4, activation, 4, false)      \
+    X(name##_n8, activation, 8, false)
 #ifdef NVFP4_UNIT_RAGGED
 #define UNIT gemv_stream_ragged
 #define GEMV_STREAM(X)                                             \
     GEMV_STREAM_OF(X, gemv_stream_ragged_nvfp4, NVFP4_ACTIVATION_NVFP4) \
     GEMV_STREAM_OF(X, gemv_stream_ragged_f16, NVFP4_ACTIVATION_F16)     \
     GEMV_STREAM_OF(X, gemv_stream_ragged_bf16, NVFP4_ACTIVATION_BF16)   \
-    X(gemv_stream_ragged_f32_n1, NVFP4_ACTIVATION_F32, 1)          \
-    X(gemv_stream_ragged_f32_n2, NVFP4_ACTIVATION_F32, 2)          \
-    X(gemv_stream_ragged_f32_n4, NVFP4_ACTIVATION_F32, 4)
+    X(gemv_stream_ragged_f32_n1, NVFP4_ACTIVATION_F32, 1, false)   \
+    X(gemv_stream_ragged_f32_n2, NVFP4_ACTIVATION_F32, 2, false)   \
+    X(gemv_stream_ragged_f32_n4, NVFP4_ACTIVATION_F32, 4, false)
 #else
 #define UNIT gemv_stream
-#define GEMV_STREAM(X)                                           \
-    GEMV_STREAM_OF(X, gemv_stream_nvfp4, NVFP4_ACTIVATION_NVFP4) \
-    GEMV_STREAM_OF(X, gemv_stream_f16, NVFP4_ACTIVATION_F16)     \
-    GEMV_STREAM_OF(X, gemv_stream_bf16, NVFP4_ACTIVATION_BF16)   \
-    X(gemv_stream_nvfp4_n16, NVFP4_ACTIVATION_NVFP4, 16)         \
-    X(gemv_stream_f16_n16, NVFP4_ACTIVATION_F16, 16)             \
-    X(gemv_stream_bf16_n16, NVFP4_ACTIVATION_BF16, 16)
+#define GEMV_STREAM_MORE(X, name, activation)     \
+    GEMV_STREAM_OF(X, name, activation)           \
+    X(name##_n16, activation, 16, false)          \
+    X(name##_n1_beside, activation, 1, true)      \
+    X(name##_n2_beside, activation, 2, true)
+#define GEMV_STREAM(X)                                             \
+    GEMV_STREAM_MORE(X, gemv_stream_nvfp4, NVFP4_ACTIVATION_NVFP4) \
+    GEMV_STREAM_MORE(X, gemv_stream_f16, NVFP4_ACTIVATION_F16)     \
+    GEMV_STREAM_MORE(X, gemv_stream_bf16, NVFP4_ACTIVATION_BF16)
 #endif
 
-#define ENTRY(name, activation, vectors)                                                            \
+#define ENTRY(name, activation, vectors, beside)                                                    \
     NVFP4_KERNEL(name)(                                                                             \
     extern "C" __global__ void __launch_bounds__(nvfp4::stream::max_warps(vectors) * NVFP4_WARP, 1) \
         name(const __grid_constant__ nvfp4_stream_params p) {                                       \
         extern __shared__ __align__(128) uint8_t dynamic[];                                         \
-        nvfp4::stream::run<nvfp4::stream::Products<activation, vectors>, vectors>(p, dynamic);      \
+        nvfp4::stream::run<nvfp4::stream::Products<activation, vectors>, vectors, beside>(p, dynamic); \
     })
 GEMV_STREAM(ENTRY)
 NVFP4_TABLE(UNIT, GEMV_STREAM)

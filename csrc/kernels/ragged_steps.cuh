@@ -69,6 +69,7 @@ struct RaggedSteps {
         }
 
         // A step, -1 for the last one, -2 for the one before. `to` is where this lane's codes would go in WholeSteps.
+        template <bool kBeside>
         __device__ __forceinline__ void copy(const Params &p, int32_t here, uint32_t to, uint32_t lane) const {
             const uint32_t g = lane / 4, t = lane % 4;
             // Of row g the codes of half a step are 64 bytes in a piece: those that lane (g, t) copies of block t.

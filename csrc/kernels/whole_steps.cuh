@@ -35,7 +35,9 @@ struct WholeSteps {
             }
         }
 
+        // Where warps take steps side by side, L2 fetches 128 bytes of block scales at once: others need them soon.
         // A step, -1 for the last one, -2 for the one before, to the stage at shared address `to`, of this lane's pieces.
+        template <bool kBeside>
         __device__ __forceinline__ void copy(const Params &p, int32_t here, uint32_t to, uint32_t lane) const {
             const uint32_t scales_to = to + kStageCodes - lane * 16 + lane * 4;
             const int32_t scale_step = kStepBlocks / 4 * p.scale_layout.group_stride;
@@ -48,8 +50,13 @@ struct WholeSteps {
                     arch::copy_async_16<128>(to + 2 * i * kPieceBytes, from, has[i]);
                 }
                 arch::copy_async_16<128>(to + (2 * i + 1) * kPieceBytes, from + kRowCodes / 2, has[i]);
-                arch::copy_async_4_of_128(scales_to + i * 8 * kStepBlocks, scales[i] + int64_t(here) * scale_step,
-                                          has[i]);
+                const uint32_t row_to = scales_to + i * 8 * kStepBlocks;
+                const uint8_t *const row = scales[i] + int64_t(here) * scale_step;
+                if constexpr (kBeside) {
+                    arch::copy_async_4_of_128(row_to, row, has[i]);
+                } else {
+                    arch::copy_async_4(row_to, row, has[i]);
+                }
             }
         }
     };

@@ -49,7 +49,7 @@ pub struct StreamConfig {
     pub spread: bool,
     /// Warps that take steps of a row side by side: 1, 2, 4 or 8. With more than one, a CTA asks for longer pieces of fewer
     /// rows at once, and stores sums more often. `warps` is a multiple of it, and so is the number of a row's steps; 1 of
-    /// ragged rows.
+    /// ragged rows, and with more than two vectors in a pass.
     #[cfg_attr(feature = "tune", serde(default = "alone"))]
     pub beside: u32,
     /// CTAs that share the rows of all batches: no more than there are rows, or fours of rows where the
@@ -279,17 +279,18 @@ impl KernelConfig for StreamConfig {
         field("stages", stages, "3, 4 or 6", STAGES.contains(&stages))?;
         field("fetch", fetch, "128 or 256", [128, 256].contains(&fetch))?;
         field("behind", behind, "0 to the stages but one", behind < stages)?;
-        field(
-            "beside",
-            beside,
-            "1, 2, 4 or 8",
-            BESIDE.contains(&beside),
-        )?;
+        field("beside", beside, "1, 2, 4 or 8", BESIDE.contains(&beside))?;
         field(
             "beside",
             beside,
             "1 where rows are ragged: K is no multiple of 256, or operands are not aligned to 16 bytes",
             beside == 1 || is_whole(job),
+        )?;
+        field(
+            "beside",
+            beside,
+            "1 with more than two vectors in a pass",
+            beside == 1 || few(self.passes(job.shape)[0] as usize),
         )?;
         field(
             "beside",
@@ -407,7 +408,7 @@ impl KernelConfig for StreamConfig {
                 epilogue: pass.epilogue,
             };
             plan.push(Launch {
-                entry: entry(job, vectors),
+                entry: entry(job, vectors, self.beside > 1),
                 unit: compiled_in(job),
                 grid: [self.ctas, 1, 1],
                 threads: self.warps * NVFP4_WARP,
@@ -490,8 +491,16 @@ fn stage_bytes(job: &Job<'_>) -> u32 {
     }
 }
 
-/// The entry point for a pass of as many vectors: 1, 2, 4, 8 or 16.
-fn entry(job: &Job<'_>, vectors: u32) -> &'static str {
+/// The entry point for a pass of as many vectors: 1, 2, 4, 8 or 16; with warps side by side 1 or 2, of whole steps.
+fn entry(job: &Job<'_>, vectors: u32, beside: bool) -> &'static str {
+    if beside {
+        let [one, two] = match job.operands.activation {
+            Activation::Nvfp4 => ["gemv_stream_nvfp4_n1_beside", "gemv_stream_nvfp4_n2_beside"],
+            Activation::F16 => ["gemv_stream_f16_n1_beside", "gemv_stream_f16_n2_beside"],
+            _ => ["gemv_stream_bf16_n1_beside", "gemv_stream_bf16_n2_beside"],
+        };
+        return if vectors == 1 { one } else { two };
+    }
     let [one, two, four, eight, sixteen] = match (job.operands.activation, is_whole(job)) {
         (Activation::Nvfp4, true) => [
             "gemv_stream_nvfp4_n1",

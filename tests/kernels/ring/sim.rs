@@ -412,7 +412,9 @@ fn random_configs() {
             let (granule, ctas) = ([1, 4][rng.usize(..2)], rng.u32(1..=20));
             let cutting = cutting((m, k, l), layout, (groups, depth, granule, ctas));
             let cutting = match rng.bool() {
-                true => cutting.on(counting[rng.usize(..counting.len())]).counted(rng.u32(1..=7)),
+                true => cutting
+                    .on(counting[rng.usize(..counting.len())])
+                    .counted(rng.u32(1..=7)),
                 false => cutting.on(dealing[rng.usize(..dealing.len())]),
             };
             if !simulator.takes(&cutting.case(Data::Integers), cutting.config) {

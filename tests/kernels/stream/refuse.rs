@@ -99,15 +99,10 @@ fn configs() {
         ("vectors", &[0, 3, 32]),
         ("fetch", &[64, 512]),
         ("behind", &[4, u32::MAX]), // of four stages
-        ("beside", &[0, 3, 4, 16]), // of two steps a row
         ("ctas", &[0, 289]),        // of 288 rows in tiles of 16
     ]);
-    // Of ragged rows eight at most, and none side by side.
+    // Of ragged rows eight at most.
     valid.refuses_field("vectors", 16, |a| a.shape(130, 3, 528, 2));
-    valid.refuses_field("beside", 2, |a| a.shape(130, 3, 1040, 2));
-    // Groups of as many warps; of two steps of a row.
-    valid.refuses_field("beside", 2, |a| fields::set(&mut a.config, "warps", 11));
-    valid.refuses_field("beside", 2, |a| a.shape(130, 3, 768, 2));
     valid.refuses_field("warps", 17, |a| a.shape(130, 1, 512, 2));
     // Of 128 fours of rows, the last ones of each batch empty.
     let tiled = Operands::new(Activation::Nvfp4, ScaleLayout::Tiled128x4);
@@ -124,8 +119,22 @@ fn configs() {
     assert_eq!(one.check(), Ok(()));
 }
 
+/// Up to two vectors, whole steps, and as many of both as make groups: two steps of a row, and twelve warps.
+fn warps_side_by_side() {
+    let mut valid = valid();
+    valid.shape(130, 2, 512, 2);
+    let mut pairs = valid.clone();
+    fields::set(&mut pairs.config, "beside", 2);
+    assert_eq!(pairs.check(), Ok(()));
+    valid.refuses_fields(&[("beside", &[0, 3, 4, 16])]);
+    valid.refuses_field("beside", 2, |a| fields::set(&mut a.config, "warps", 11));
+    for (n, k) in [(3, 512), (2, 768), (2, 528), (2, 1040)] {
+        valid.refuses_field("beside", 2, |a| a.shape(130, n, k, 2));
+    }
+}
+
 crate::trials! {
     host:
-        problems_that_it_does_not_take, what_the_ragged_unit_takes, configs,
+        problems_that_it_does_not_take, what_the_ragged_unit_takes, configs, warps_side_by_side,
         shared_memory = || valid().needs_its_shared_memory();
 }

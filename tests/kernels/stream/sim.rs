@@ -30,6 +30,7 @@ crate::trials! {
         every_config = || every_config(&WHOLE),
         every_ragged_config = || every_config(&RAGGED),
         random_configs,
+        faults_of_warps_side_by_side,
         faults_of_weights_that_carry_their_scales = || faults(&WHOLE, 3),
         faults_of_sixteen_vectors,
         faults_of_ragged_steps = || faults(&RAGGED, 1);
@@ -107,7 +108,16 @@ impl Cutting {
     /// With so many warps side by side.
     fn beside(mut self, warps: u32) -> Self {
         self.config.beside = warps;
+        // Passes have two vectors at most.
+        self.config.vectors = 2;
         self
+    }
+
+    /// The same steps for groups of two warps as each warp has here.
+    fn in_pairs(mut self) -> Self {
+        self.shape.1 *= 2;
+        self.config.warps *= 2;
+        self.beside(2)
     }
 
     fn case(&self, n: usize, activation: Activation, data: Data) -> Case {
@@ -246,7 +256,9 @@ fn check_existing(
         // The other unit has them.
         _ if whole != (unit.name == WHOLE.name) => return,
         // In one pass, where sixteen fit shared memory.
-        _ if whole && kernel.1 > 8 && cutting.shape.1 <= 2816 => cutting.config.vectors = 16,
+        _ if whole && kernel.1 > 8 && cutting.shape.1 <= 2816 && cutting.config.beside == 1 => {
+            cutting.config.vectors = 16;
+        }
         _ => (),
     }
     if exists(&cutting, kernel.1) {
@@ -263,12 +275,15 @@ impl Unit {
     }
 }
 
-/// Every config, number of vectors and activation.
+/// Every config, number of vectors and activation; and of few vectors every config in pairs, too.
 fn sweep(simulator: &Simulator, unit: &Unit) {
     let mut turn = 0;
     for kernel in unit.kernels() {
-        for cutting in &(unit.cuttings)() {
-            check_existing(simulator, unit, cutting, kernel, &mut turn);
+        for cutting in (unit.cuttings)() {
+            check_existing(simulator, unit, &cutting, kernel, &mut turn);
+            if kernel.1 <= 2 && unit.name == WHOLE.name && cutting.config.beside == 1 {
+                check_existing(simulator, unit, &cutting.in_pairs(), kernel, &mut turn);
+            }
         }
     }
 }
@@ -292,6 +307,11 @@ fn cannot_be(line: &str) -> bool {
     let at = source_line(line, "gemv_stream.cuh", source);
     let factor = source_line(line, "epilogue.cuh", epilogue);
     let past = at.is_some_and(|at| LOOPS.iter().any(|l| at.contains(l)));
+    // Warps side by side have parts of a tile together: the last ones of four are two or none.
+    let of_pairs = at.is_some_and(|at| at.contains("y[j] += sums[") || at.contains(LOOPS[1]));
+    if of_pairs && line.contains("_beside") {
+        return true;
+    }
     let dense = !line.contains("_nvfp4_");
     past && line.contains("never taken")
         || dense && factor.is_some_and(|at| at.contains("vector_alpha"))
@@ -401,7 +421,10 @@ fn random_configs() {
                     && (k / 256).is_multiple_of(*beside as usize)
             };
             let beside = [1, 2, 4][rng.usize(..3)];
-            let cutting = cutting.beside(if fits(&beside) { beside } else { 1 });
+            let cutting = match fits(&beside) {
+                true => cutting.beside(beside),
+                false => cutting,
+            };
             let kernel = (unit.kernels[rng.usize(..unit.kernels.len())].0, n);
             check_existing(&simulator, unit, &cutting, kernel, &mut rng.usize(..99));
         }
@@ -417,7 +440,16 @@ fn cases() -> Vec<Cutting> {
         cutting((21, 256, 3), Linear, (3, 4, 2)),
         cutting((9, 1024, 2), Tiled128x4, (1, 6, 5)),
         cutting((5, 2560, 1), Linear, (12, 3, 1)),
+    ]
+}
+
+/// The same of groups, which share tiles and have several, in one and in two.
+fn beside_cases() -> Vec<Cutting> {
+    use ScaleLayout::{Linear, Tiled128x4};
+    vec![
         cutting((37, 1536, 2), Linear, (4, 3, 1)).beside(2),
+        cutting((21, 512, 3), Linear, (6, 4, 2)).beside(2),
+        cutting((9, 2048, 2), Tiled128x4, (4, 6, 5)).beside(4),
     ]
 }
 
@@ -472,6 +504,13 @@ fn faults_of_sixteen_vectors() {
     demand(&subject, include_str!("equivalent_faults.txt"), 60);
 }
 
+fn faults_of_warps_side_by_side() {
+    let runs = cases_on(1, beside_cases().into_iter());
+    let schedules = mutate::schedules(3);
+    let subject = subject(WHOLE.name, "90a", runs, schedules, no_arithmetic);
+    demand(&subject, include_str!("equivalent_faults.txt"), 60);
+}
+
 /// What no launch notices.
 fn harmless() -> Vec<(At, &'static str)> {
     crate::words![Params:
@@ -493,9 +532,11 @@ fn wrong_plans(unit: &Unit) {
     let (_, k, _) = (unit.cases)()[1].shape;
     let some = cutting((20, k, 6), ScaleLayout::Linear, (1, 3, 6));
     let some = cases_on(1, [some].into_iter());
-    let runs = [runs(unit, 1), runs(unit, 3), some].concat();
+    let mut runs = [runs(unit, 1), runs(unit, 3), some].concat();
     let mut harmless = harmless();
-    if unit.name == RAGGED.name {
+    if unit.name == WHOLE.name {
+        runs.extend(cases_on(1, beside_cases().into_iter()));
+    } else {
         harmless.extend(crate::words![Params: beside_log2 = "of ragged rows a group is a warp"]);
     }
     demand_right_plans("90a", &runs, &harmless);
