@@ -1,4 +1,4 @@
-// GEMV of NVFP4 vectors on CUDA cores, fed by bulk copies. sm_90 and newer; K a multiple of 256; one vector a launch.
+// GEMV of one NVFP4, f16 or bf16 vector on CUDA cores, fed by bulk copies. sm_90 and newer; K a multiple of 256.
 //
 // A CTA takes a contiguous range of rows, four at a time: a unit. Producer warps copy whole rows into a ring
 // of units in shared memory; mbarriers count what has landed and what has been read. The other warps form
