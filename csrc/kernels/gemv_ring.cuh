@@ -344,8 +344,8 @@ struct IntegerProducts {
 };
 
 // 16-bit vectors, on mma.sync. Of its operands a lane (g, t) has elements of row g of A, and of column g of B: the same
-// part of K. So each lane multiplies what it has with its own elements of the vector, and the sums over the four lanes of
-// row g stand in column g of D. A's rows g + 8 are the same lanes' elements of another row of the weights. Matrix
+// part of K. So each lane multiplies what it has with its own elements of the vector, and D[g][g] is the sum over the four
+// lanes of row g. A's rows g + 8 are the same lanes' elements of another row of the weights. Matrix
 // instructions sum over blocks: weights are multiplied by their scales before (scaled_weights.cuh).
 template <int kActivation, int kChunks, int kChains>
 struct MatrixProducts {

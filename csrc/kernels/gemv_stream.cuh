@@ -168,7 +168,7 @@ struct Group {
     __device__ __forceinline__ uint32_t warps() const { return 1u << beside_log2; }
     // The warp's step of a row when its group is at step `step` of those that it counts.
     __device__ __forceinline__ uint32_t of_row(uint32_t step) const { return (step << beside_log2) + member; }
-    // Where sums of the group's part of a tile are. Parts of a tile follow each other: both grow along the steps.
+    // The number of this warp's sums of a tile. Those of a tile follow each other: `number` and `tile` grow along the steps.
     __device__ __forceinline__ uint32_t part(uint32_t tile) const { return ((number + tile) << beside_log2) + member; }
 };
 
@@ -177,7 +177,7 @@ template <bool kBeside>
 struct Loads {
     using Group = stream::Group<kBeside>;
     uint32_t left, tile, step; // steps to load behind the current tile; the next tile, and where it begins
-    int32_t here;              // from the end of the current tile back to the next step to load, in steps of its rows
+    int32_t here;              // from the end of the current tile back to the next step to load, in steps of its rows: below 0, 0 at the end
     Steps::Sources from;       // of the current tile
 
     // The next tile.

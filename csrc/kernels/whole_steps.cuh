@@ -35,8 +35,9 @@ struct WholeSteps {
             }
         }
 
-        // Where warps take steps side by side, L2 fetches 128 bytes of block scales at once: others need them soon.
-        // A step, -1 for the last one, -2 for the one before, to the stage at shared address `to`, of this lane's pieces.
+        // A step, counted back from the end in steps of the row, of which a warp of a group takes every so many: -1 is the
+        // row's last one. With kBeside L2 fetches 128 bytes of block scales at once, which the group's other warps need soon. To
+        // the stage at shared address `to`, of this lane's pieces.
         template <bool kBeside>
         __device__ __forceinline__ void copy(const Params &p, int32_t here, uint32_t to, uint32_t lane) const {
             const uint32_t scales_to = to + kStageCodes - lane * 16 + lane * 4;

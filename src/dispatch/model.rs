@@ -190,7 +190,7 @@ pub(super) fn share(way: &Way, shape: &Shape, operands: &Operands) -> f64 {
     one / (whole_passes + way.cost.pass(n % pass))
 }
 
-/// What the ring kernel reaches of the stream kernel's share with one 16-bit vector where it is behind: on an H100 0.94 to 0.98
+/// What the ring kernel reaches of the stream kernel's share with one 16-bit vector where it is behind: on an H100 0.95 to 0.99
 /// (docs/notes/ring.md, "16-bit vectors").
 const RING_16_BIT: f64 = 0.97;
 

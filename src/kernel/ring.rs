@@ -68,8 +68,9 @@ const RING_BYTES: u64 = 64 << 10;
 /// the vector is awaited. Two CTAs with short rows still fit an SM, one of each launch.
 const CHAINED_RING_BYTES: u64 = 128 << 10;
 const CHAINED_SHORT_RING_BYTES: u64 = 96 << 10;
-/// Bytes of codes in rings of which a multiprocessor has room for two at most. In chains of large matrices with a 16-bit vector
-/// smaller ones were the fastest of single layers, and slow between others (docs/notes/ring.md, "16-bit vectors").
+/// Bytes of codes of the smallest ring, with one CTA a multiprocessor, that is worth measuring in chains of large matrices with
+/// a 16-bit vector: smaller ones were the fastest of single layers, and slow between others (docs/notes/ring.md, "16-bit
+/// vectors").
 const APART_BYTES: u64 = 80 << 10;
 /// Shares of counted units that are worth measuring, the best one first, and bytes of codes from which on they are:
 /// docs/notes/ring.md.
@@ -149,7 +150,7 @@ impl KernelConfig for RingConfig {
         // What is in flight hides the latency of memory; more does nothing.
         let (deepest, rings) = match job.chained {
             false => (4, RING_BYTES * 3 / 5..=RING_BYTES * 5 / 2),
-            // CTAs of a chained launch come to wherever there is room: no more than two to a multiprocessor.
+            // CTAs of a chained launch come to wherever there is room: a multiprocessor has none for three of these.
             true if !integers(job) && code_bytes(job.shape) >= COUNTED_BYTES => {
                 (6, APART_BYTES..=RING_BYTES * 13 / 4)
             }
