@@ -187,8 +187,6 @@ fn without_kernels(cuda: bool, jit: bool) -> &'static str {
 
 /// What a kernel says that it takes, where those are NVFP4 vectors only.
 pub(crate) const NVFP4: &str = "NVFP4";
-/// The same of kernels that take all types but f32.
-pub(crate) const NVFP4_AND_16_BIT: &str = "NVFP4, f16 and bf16";
 
 #[cfg(test)]
 mod tests {

@@ -9,7 +9,7 @@ use super::params::{
 use super::plan::{KernelParameters, Launch, Parameters, Plan};
 use super::stream::scaled_matrix_roundings;
 use super::{ALPHAS, Call, Job, MainLoop, Products, distinct, field, shared_memory};
-use crate::refusal::{NVFP4_AND_16_BIT, Refusal};
+use crate::refusal::Refusal;
 use crate::shape::Shape;
 use crate::types::Activation;
 
@@ -196,12 +196,7 @@ pub(super) fn at_activation(activation: Activation) -> usize {
 
 /// Whether the operands are what steps can be copied of.
 pub(super) fn takes_operands(job: &Job<'_>) -> Result<(), Refusal> {
-    if job.operands.activation == Activation::F32 {
-        return Err(Refusal::Activation {
-            found: Activation::F32,
-            takes: NVFP4_AND_16_BIT,
-        });
-    }
+    job.not_f32()?;
     job.row_length(64, "a multiple of 64")?;
     // Copies of 16 bytes of codes and 4 of scales; vectors have the alignment that they need.
     let alignment = &job.operands.alignment;

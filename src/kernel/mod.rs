@@ -144,6 +144,17 @@ impl<'a> Job<'a> {
             }),
         }
     }
+
+    /// The vectors are anything but f32.
+    fn not_f32(&self) -> Result<(), Refusal> {
+        match self.operands.activation {
+            found @ Activation::F32 => Err(Refusal::Activation {
+                found,
+                takes: "NVFP4, f16 and bf16",
+            }),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl Gpu {

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::gpu::Gpu;
 use crate::operands::RawWorkspace;
-use crate::refusal::{NVFP4_AND_16_BIT, Refusal};
+use crate::refusal::Refusal;
 use crate::shape::Shape;
 use crate::types::Activation;
 
@@ -93,12 +93,7 @@ impl KernelConfig for RingConfig {
     fn available(job: &Job<'_>) -> Result<(), Refusal> {
         job.needs((9, 0), "9.0 or newer")?;
         job.image(UNIT)?;
-        if job.operands.activation == Activation::F32 {
-            return Err(Refusal::Activation {
-                found: Activation::F32,
-                takes: NVFP4_AND_16_BIT,
-            });
-        }
+        job.not_f32()?;
         job.row_length(STEP, "a multiple of 256")?;
         job.aligned_16()?;
         let (shape, tiled) = (job.shape, job.operands.tiled());
