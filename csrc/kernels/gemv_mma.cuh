@@ -1,4 +1,4 @@
-// GEMV for many vectors on mma.sync: each weight is decoded once, and multiplied with up to 64 vectors. sm_80 and
+// GEMV for many vectors on mma.sync: each weight is decoded once, and multiplied with up to 128 vectors. sm_80 and
 // newer; K a multiple of 64. many_vectors.cuh has how work is divided, and everything but the multiplication.
 //
 // A tile has 16 rows, and a warp. Operands B come from shared memory by ldmatrix.
@@ -9,7 +9,9 @@ enum {
     /* Warps of a CTA, at most: a thread's sums of more vectors take more registers. */
     NVFP4_MMA_MAX_WARPS = 16,
     NVFP4_MMA_MAX_WARPS_OF_32 = 12,
-    NVFP4_MMA_MAX_WARPS_OF_64 = 8,
+    NVFP4_MMA_MAX_WARPS_OF_64 = 8, /* and of 128 */
+    /* Pieces of a chunk of 128 vectors that a warp holds: then seven warps have room in 99 KB of shared memory. */
+    NVFP4_MMA_HELD_OF_128 = 3,
     NVFP4_MMA_BUFFERS = 2, /* of vectors in shared memory */
 };
 
@@ -52,7 +54,8 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     arch::grid_dependency_launch();
     arch::grid_dependency_wait(); // the previous grid may write vectors and read the output
     const uint32_t chunk_steps = Work::chunk_steps(p), buffer_bytes = chunk_steps * 2 * kRows;
-    using Chunks = many::Chunks<kActivation, kVectors>;
+    constexpr int kHeld = kVectors == 128 ? NVFP4_MMA_HELD_OF_128 : many::kHeldOf<kVectors>;
+    using Chunks = many::Chunks<kActivation, kVectors, kHeld>;
     Chunks chunks = Chunks::of(p, work, lane);
     uint32_t chunk_step = work.chunk * chunk_steps; // of the chunk that is multiplied
     uint32_t buffer = p.x_at;                       // where it lies
@@ -82,6 +85,8 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
 
 #pragma unroll
             for (uint32_t some = 0; some < kColumnTiles; some += kAtOnce) {
+                // Saves what is not there. And loads do not move across a branch: there are no registers for all B.
+                if (kColumnTiles > 8 && some != 0 && some * kColumns >= uint32_t(p.n)) break;
                 // Added at once, and not in the matrix instructions: those cut what they add to.
                 float d[kAtOnce][4] = {};
 #pragma unroll
@@ -115,7 +120,8 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     X(gemv_mma_##name##_n8, activation, 8) \
     X(gemv_mma_##name##_n16, activation, 16) \
     X(gemv_mma_##name##_n32, activation, 32) \
-    X(gemv_mma_##name##_n64, activation, 64)
+    X(gemv_mma_##name##_n64, activation, 64) \
+    X(gemv_mma_##name##_n128, activation, 128)
 #define GEMV_MMA(X)                               \
     GEMV_MMA_OF(X, nvfp4, NVFP4_ACTIVATION_NVFP4) \
     GEMV_MMA_OF(X, f16, NVFP4_ACTIVATION_F16)     \

@@ -57,7 +57,7 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     arch::grid_dependency_launch();
     arch::grid_dependency_wait(); // the previous grid may write vectors and read the output
     const uint32_t chunk_steps = Work::chunk_steps(p), buffer_bytes = chunk_steps * 2 * kRows;
-    using Chunks = many::Chunks<kActivation, kVectors>;
+    using Chunks = many::Chunks<kActivation, kVectors, many::kHeldOf<kVectors>>;
     Chunks chunks = Chunks::of(p, work, lane);
     uint32_t chunk_step = work.chunk * chunk_steps; // of the chunk that is multiplied
     uint32_t buffer = 0, filled = 0;                // of that chunk, and the one that was filled last

@@ -23,7 +23,7 @@ enum {
     NVFP4_MANY_STAGES = 4,
     NVFP4_MANY_STAGE_BYTES = 2 * 512 + NVFP4_MANY_WARP_ROWS * NVFP4_MANY_STEP_BLOCKS,
     /* A warp holds a piece of a chunk of vectors in registers, a step of as many as share a pattern in shared memory;
-     * with more vectors in all it holds two. */
+     * with more vectors in all it holds two (mma: three of 128). */
     NVFP4_MANY_COLUMNS = 8,
     NVFP4_MANY_HOLD_ONE = 32,
     /* Bytes of a step of a vector in shared memory: 16-bit floats. */
@@ -355,19 +355,24 @@ struct Piece {
     }
 };
 
+template <int kVectors>
+constexpr int kHeldOf = kVectors > NVFP4_MANY_HOLD_ONE ? 2 : 1;
+
 // A warp's pieces: it loads those of the next chunk before it multiplies, and stores them after.
-template <int kActivation, int kVectors>
+template <int kActivation, int kVectors, int kHeld>
 struct Chunks {
-    static constexpr int kHeld = kVectors > NVFP4_MANY_HOLD_ONE ? 2 : 1;
     using Held = Piece<kActivation, kVectors>;
     Held held[kHeld];
 
     template <class Work>
     __device__ __forceinline__ static Chunks of(const Params &p, const Work &work, uint32_t lane) {
+        const auto piece = [&](uint32_t i) { return Held(p, work, lane, work.warp + i * work.warps); };
         if constexpr (kHeld == 1) {
-            return {{Held(p, work, lane, work.warp)}};
+            return {{piece(0)}};
+        } else if constexpr (kHeld == 2) {
+            return {{piece(0), piece(1)}};
         } else {
-            return {{Held(p, work, lane, work.warp), Held(p, work, lane, work.warp + work.warps)}};
+            return {{piece(0), piece(1), piece(2)}};
         }
     }
 

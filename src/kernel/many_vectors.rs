@@ -35,6 +35,10 @@ pub(super) struct Kind {
     pub(super) takes_vectors: &'static str,
     /// Warps of a CTA, at most, for each.
     pub(super) most_warps: &'static [u32],
+    /// Pieces of vectors that a warp holds in registers, a step of eight vectors each, in a pass of so many vectors.
+    pub(super) held: fn(u32) -> u32,
+    /// What `chunk` may be where that is too few, as text.
+    pub(super) takes_chunk: &'static str,
     /// Buffers of vectors in shared memory.
     pub(super) buffers: u32,
     /// Bytes of mbarriers in shared memory.
@@ -211,8 +215,8 @@ pub(super) fn takes_operands(job: &Job<'_>) -> Result<(), Refusal> {
     }
 }
 
-/// Pieces of vectors that a warp holds in registers, a step of eight vectors each.
-fn held(vectors: u32) -> u32 {
+/// What [`Kind::held`] is where a kernel has nothing else.
+pub(super) fn held(vectors: u32) -> u32 {
     match vectors {
         ..=NVFP4_MANY_HOLD_ONE => 1,
         _ => 2,
@@ -307,9 +311,9 @@ impl Division {
         field(
             "chunk",
             chunk,
-            "less: warps hold a chunk's vectors in registers, a step of eight of them each, or two with more than 32",
+            kind.takes_chunk,
             u64::from(chunk) * u64::from(columns)
-                <= u64::from(self.warps(kind)) * u64::from(held(kind.vectors[compiled])),
+                <= u64::from(self.warps(kind)) * u64::from((kind.held)(kind.vectors[compiled])),
         )?;
         shared_memory(self.layout(kind, compiled).bytes, job.gpu)
     }
@@ -516,7 +520,7 @@ impl Division {
 
     /// The largest chunk of which warps hold their shares in registers, or `parts`.
     fn chunk(kind: &Kind, vectors: u32, tiles: u32, parts: u32) -> u32 {
-        let pieces = held(vectors) * kind.tile_warps * tiles * parts;
+        let pieces = (kind.held)(vectors) * kind.tile_warps * tiles * parts;
         let columns = vectors / NVFP4_MANY_COLUMNS;
         let chunk = (pieces / columns).min(8) / parts * parts;
         chunk.max(parts)

@@ -1,9 +1,10 @@
-//! The kernel that decodes each weight once for up to 64 vectors, and multiplies on `mma.sync`:
+//! The kernel that decodes each weight once for up to 128 vectors, and multiplies on `mma.sync`:
 //! `csrc/kernels/gemv_mma.cuh`.
 
-use super::many_vectors::{Division, Kind, divided};
+use super::many_vectors::{self, Division, Kind, divided};
 use super::params::{
-    NVFP4_MMA_BUFFERS, NVFP4_MMA_MAX_WARPS, NVFP4_MMA_MAX_WARPS_OF_32, NVFP4_MMA_MAX_WARPS_OF_64,
+    NVFP4_MMA_BUFFERS, NVFP4_MMA_HELD_OF_128, NVFP4_MMA_MAX_WARPS, NVFP4_MMA_MAX_WARPS_OF_32,
+    NVFP4_MMA_MAX_WARPS_OF_64,
 };
 use super::plan::Plan;
 use super::{Call, Job, KernelConfig, MainLoop, Products};
@@ -28,7 +29,7 @@ pub struct MmaConfig {
     pub chunk: u32,
     /// CTAs of a cluster, which share the K of their rows: 1, 2, 4 or 8; 1 before compute capability 9.0.
     pub cluster: u32,
-    /// Vectors of a pass over the weights, at most: 8, 16, 32 or 64.
+    /// Vectors of a pass over the weights, at most: 8, 16, 32, 64 or 128.
     pub vectors: u32,
 }
 
@@ -39,14 +40,20 @@ const KIND: &Kind = &Kind {
     summed_steps: |_| 1,
     tile_warps: 1,
     products: Products::WarpMatrix { vectors: 8 },
-    vectors: &[8, 16, 32, 64],
-    takes_vectors: "8, 16, 32 or 64",
+    vectors: &[8, 16, 32, 64, 128],
+    takes_vectors: "8, 16, 32, 64 or 128",
     most_warps: &[
         NVFP4_MMA_MAX_WARPS,
         NVFP4_MMA_MAX_WARPS,
         NVFP4_MMA_MAX_WARPS_OF_32,
         NVFP4_MMA_MAX_WARPS_OF_64,
+        NVFP4_MMA_MAX_WARPS_OF_64,
     ],
+    held: |vectors| match vectors {
+        128 => NVFP4_MMA_HELD_OF_128,
+        _ => many_vectors::held(vectors),
+    },
+    takes_chunk: "less: warps hold a chunk's vectors in registers, a step of eight of them each, or two with more than 32, three with more than 64",
     buffers: NVFP4_MMA_BUFFERS,
     barriers: 0,
     takes_tiles: "1 or more: tiles * parts is up to 16, or to 12 with more than 16 vectors in a pass, or to 8 with more than 32",
@@ -56,18 +63,21 @@ const KIND: &Kind = &Kind {
             "gemv_mma_nvfp4_n16",
             "gemv_mma_nvfp4_n32",
             "gemv_mma_nvfp4_n64",
+            "gemv_mma_nvfp4_n128",
         ],
         &[
             "gemv_mma_f16_n8",
             "gemv_mma_f16_n16",
             "gemv_mma_f16_n32",
             "gemv_mma_f16_n64",
+            "gemv_mma_f16_n128",
         ],
         &[
             "gemv_mma_bf16_n8",
             "gemv_mma_bf16_n16",
             "gemv_mma_bf16_n32",
             "gemv_mma_bf16_n64",
+            "gemv_mma_bf16_n128",
         ],
     ],
 };

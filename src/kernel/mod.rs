@@ -535,14 +535,15 @@ macro_rules! kernels {
 }
 
 kernels! {
-    /// Rows in bulk copies, into a ring in shared memory; integer products. NVFP4 vectors, one a pass; sm_90 and up.
+    /// Rows in bulk copies, into a ring in shared memory; integer products with an NVFP4 vector, `mma.sync` with an f16 or bf16
+    /// one. One vector a pass; sm_90 and up.
     Ring(RingConfig) = "ring" on CudaCore;
     /// Rows through a queue of each warp in shared memory, multiplied on `mma.sync`. Any vectors, any K.
     Stream(StreamConfig) = "stream" on CudaCore;
     /// Tiles of 64 rows for up to 128 vectors, each weight decoded once and multiplied on Hopper's `wgmma`. Any vectors
     /// but f32, K a multiple of 64, sm_90a.
     Wgmma(WgmmaConfig) = "wgmma" on CudaCore;
-    /// Tiles of 16 rows for up to 64 vectors, each weight decoded once and multiplied on `mma.sync`. Any vectors but f32, K
+    /// Tiles of 16 rows for up to 128 vectors, each weight decoded once and multiplied on `mma.sync`. Any vectors but f32, K
     /// a multiple of 64.
     Mma(MmaConfig) = "mma" on CudaCore;
     /// As wgmma, with vectors that a launch before packs into a workspace, and work dealt evenly to CTAs; a launch behind adds

@@ -1,7 +1,7 @@
 //! The kernel that decodes each weight once for up to 128 vectors, and multiplies on Hopper's `wgmma`:
 //! `csrc/kernels/gemv_wgmma.cuh`.
 
-use super::many_vectors::{Division, Kind, divided, has_wgmma};
+use super::many_vectors::{self, Division, Kind, divided, has_wgmma};
 use super::params::{
     NVFP4_WGMMA_BARRIER_BYTES, NVFP4_WGMMA_BUFFERS, NVFP4_WGMMA_MAX_GROUPS,
     NVFP4_WGMMA_MAX_GROUPS_OF_64, NVFP4_WGMMA_MAX_GROUPS_OF_128, NVFP4_WGMMA_TILE_WARPS,
@@ -49,6 +49,8 @@ const KIND: &Kind = &Kind {
         NVFP4_WGMMA_TILE_WARPS * NVFP4_WGMMA_MAX_GROUPS_OF_64,
         NVFP4_WGMMA_TILE_WARPS * NVFP4_WGMMA_MAX_GROUPS_OF_128,
     ],
+    held: many_vectors::held,
+    takes_chunk: "less: warps hold a chunk's vectors in registers, a step of eight of them each, or two with more than 32",
     buffers: NVFP4_WGMMA_BUFFERS,
     barriers: NVFP4_WGMMA_BARRIER_BYTES,
     takes_tiles: "1 or more: tiles * parts is up to 4, or to 3 with more than 32 vectors in a pass, or to 2 with more than 64",

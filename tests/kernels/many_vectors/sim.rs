@@ -222,10 +222,10 @@ impl Kernel {
             let simulator = Simulator::new(arch);
             for seed in 0..100 {
                 let rng = &mut fastrand::Rng::with_seed(seed);
-                let n = rng.usize(1..=70);
-                let (m, l) = (rng.usize(1..90), rng.usize(1..=3));
+                let n = rng.usize(1..=128);
+                let (m, l) = (rng.usize(1..150), rng.usize(1..=3));
                 let layout = ScaleLayout::ALL[rng.usize(..2)];
-                let (tiles, parts) = (rng.u32(1..=3), [1, 2, 4][rng.usize(..3)]);
+                let (tiles, parts) = ([1, 2, 3, 7, 8][rng.usize(..5)], [1, 2, 4][rng.usize(..3)]);
                 let chunk = parts * rng.u32(1..=2);
                 let cluster = [1, 2, 4][rng.usize(..3)];
                 let k = 64 * rng.usize(1..=20);

@@ -19,12 +19,19 @@ fn configs() {
     refuses_fields(&valid);
     // More of the vectors than eight warps hold.
     valid.refuses_field("chunk", 6, |_| ());
-    valid.refuses_fields(&[("tiles", &[0, 17, u32::MAX]), ("vectors", &[0, 4, 12, 128])]);
+    valid.refuses_fields(&[("tiles", &[0, 17, u32::MAX]), ("vectors", &[0, 4, 12, 256])]);
     // 18 warps; and 10 with many vectors.
     valid.refuses_field("tiles", 9, |_| ());
     valid.refuses_field("tiles", 5, |a| {
         a.shape(130, 100, 576, 2);
         fields::set(&mut a.config, "vectors", 64);
+    });
+    // Five warps do not hold a step of 128 vectors.
+    valid.refuses_field("chunk", 1, |a| {
+        a.shape(130, 100, 576, 2);
+        for (name, value) in [("vectors", 128), ("tiles", 5), ("parts", 1)] {
+            fields::set(&mut a.config, name, value);
+        }
     });
     // No clusters before Hopper.
     valid.refuses_field("cluster", 2, |a| a.gpu.compute_capability = (8, 9));

@@ -10,7 +10,7 @@ use crate::support::faults::PADDING;
 crate::trials! {
     simulator:
         hopper = || KERNEL.short_sweep("90a", &[3, 8, 9, 16, 30, 61]),
-        ampere = || KERNEL.short_sweep("80", &[12, 40]),
+        ampere = || KERNEL.short_sweep("80", &[12, 40, 100]),
         blackwell = || KERNEL.short_sweep("100a", &[16, 20]),
         many_vectors = || KERNEL.many_vectors(),
         vectors_of_every_magnitude = || KERNEL.vectors_of_every_magnitude(),
@@ -32,9 +32,9 @@ pub(crate) const KERNEL: Kernel = Kernel {
             vectors,
         })
     },
-    most_vectors: 64,
+    most_vectors: 128,
     cuttings: CUTTINGS,
-    vectors: &[3, 8, 9, 16, 30, 33, 61, 64],
+    vectors: &[3, 8, 9, 16, 30, 33, 61, 64, 65, 128],
     few_warps: &[
         ([1, 1, 1, 1], 8),
         ([2, 1, 1, 1], 16),
@@ -43,10 +43,14 @@ pub(crate) const KERNEL: Kernel = Kernel {
         ([4, 1, 1, 1], 45),
         ([4, 1, 1, 1], 54),
         ([4, 1, 1, 1], 64),
+        ([8, 1, 1, 1], 70),
+        ([7, 1, 1, 1], 90),
+        ([8, 1, 1, 1], 118),
+        ([6, 1, 1, 1], 128),
     ],
     full: [
-        (cutting((40, 320, 1), Linear, [8, 1, 1, 1]), 60),
-        (cutting((20, 256, 1), Tiled128x4, [8, 1, 1, 2]), 64),
+        (cutting((40, 320, 1), Linear, [8, 1, 1, 1]), 100),
+        (cutting((20, 256, 1), Tiled128x4, [8, 1, 1, 2]), 128),
     ],
     magnitudes: cutting((33, 512, 1), Linear, [3, 2, 2, 1]),
     archs: &["90a", "100a"],
@@ -60,6 +64,14 @@ pub(crate) const KERNEL: Kernel = Kernel {
     never_taken: &[
         // Eight warps at most have the first pieces of a chunk, which are of its first step.
         ("exists(p, work, first)", "_n64"),
+        // There are more than 64 vectors.
+        ("some * kColumns >= uint32_t(p.n)", "_n128"),
+        // Eight warps at most hold a chunk of more: it has one step, and a tile one part.
+        ("exists(p, work, first)", "_n128"),
+        ("for (uint32_t step = first; step < end;", "_n128"),
+        ("for (uint32_t part = 0; part < parts; ++part)", "_n128"),
+        // A cluster has 64 warps at most: each has a vector to store.
+        ("place < rows && first < uint32_t(p.n);", "_n128"),
     ],
     harmless: &crate::words![Params:
         l = "one batch, or several",
@@ -100,4 +112,8 @@ const CUTTINGS: &[Cutting] = &[
     cutting((5, 192, 1), Linear, [4, 2, 2, 1]).from(17),
     cutting((5, 448, 1), Linear, [4, 2, 2, 1]).from(17),
     cutting((9, 256, 1), Linear, [8, 1, 1, 8]).from(17),
+    // With more than 64: the fewest warps, the half step first, last and alone, and clusters.
+    cutting((100, 576, 1), Linear, [6, 1, 1, 1]).from(65),
+    cutting((5, 64, 1), Linear, [7, 1, 1, 1]).from(65),
+    cutting((130, 448, 2), Tiled128x4, [7, 1, 1, 2]).from(65),
 ];
