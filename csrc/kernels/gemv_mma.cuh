@@ -1,5 +1,8 @@
 // GEMV for many vectors on mma.sync: each weight is decoded once, and multiplied with up to 128 vectors. sm_80 and
-// newer; K a multiple of 64. many_vectors.cuh has how work is divided, and everything but the multiplication.
+// newer. many_vectors.cuh has how work is divided, and everything but the multiplication.
+//
+// There are two units of this source: gemv_mma for K a multiple of 64 and codes aligned to 16 bytes, and gemv_mma_ragged
+// (NVFP4_UNIT_RAGGED) for K any multiple of 16 and codes aligned to 8 (ragged_parts.cuh).
 //
 // A tile has 16 rows, and a warp. Operands B come from shared memory by ldmatrix.
 
@@ -21,12 +24,23 @@ enum {
 #include "../arch/matrix_loads.cuh"
 #include "../arch/registers.cuh"
 #include "../entries.cuh"
+#ifdef NVFP4_UNIT_RAGGED
+#include "ragged_parts.cuh"
+#endif
 
 namespace nvfp4::mma {
 
 using many::kColumns;
 using many::kVectorRow;
 using many::Params;
+
+#ifdef NVFP4_UNIT_RAGGED
+using Loads = many::RaggedLoads;
+constexpr bool kRagged = true;
+#else
+using Loads = many::Loads;
+constexpr bool kRagged = false;
+#endif
 
 constexpr uint32_t max_warps(int vectors) {
     return vectors < 32    ? NVFP4_MMA_MAX_WARPS
@@ -41,12 +55,15 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     constexpr uint32_t kColumnTiles = kVectors / kColumns;
     // For which a thread has registers at once.
     constexpr uint32_t kAtOnce = kColumnTiles < 8 ? kColumnTiles : 4;
-    constexpr uint32_t kRows = many::Piece<kActivation, kVectors>::kRows;
+    constexpr int kHeld = kVectors == 128 ? NVFP4_MMA_HELD_OF_128 : many::kHeldOf<kVectors>;
+    using Chunks = many::Chunks<kActivation, kVectors, kHeld, kRagged>;
+    constexpr uint32_t kRows = Chunks::Held::kRows;
 
     const uint32_t lane = arch::kept(threadIdx.x % many::kWarp);
     const Work work(p, threadIdx.x / many::kWarp);
     const uint32_t base = arch::shared_address(shared);
-    many::PartLoads loads(p, work, lane, base);
+    many::PartLoads<Loads> loads(p, work, lane, base);
+    const Loads::Reader reader(p, work.batch, work.place + work.row, lane);
     uint32_t from = loads.to;
 #pragma unroll 1
     for (int i = 0; i < NVFP4_MANY_STAGES - 1; ++i) loads.next(p, lane);
@@ -54,8 +71,6 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     arch::grid_dependency_launch();
     arch::grid_dependency_wait(); // the previous grid may write vectors and read the output
     const uint32_t chunk_steps = Work::chunk_steps(p), buffer_bytes = chunk_steps * 2 * kRows;
-    constexpr int kHeld = kVectors == 128 ? NVFP4_MMA_HELD_OF_128 : many::kHeldOf<kVectors>;
-    using Chunks = many::Chunks<kActivation, kVectors, kHeld>;
     Chunks chunks = Chunks::of(p, work, lane);
     uint32_t chunk_step = work.chunk * chunk_steps; // of the chunk that is multiplied
     uint32_t buffer = p.x_at;                       // where it lies
@@ -79,7 +94,7 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
         for (uint32_t step = first; step < end; ++step, x += 2 * kRows) {
             arch::wait_copies<NVFP4_MANY_STAGES - 2>();
             __syncwarp();
-            const many::Codes<Weights> codes(from, lane);
+            const many::Codes<Weights> codes(reader, from, lane);
             from = loads.behind(from);
             loads.next(p, lane); // into the stage before this one: all lanes have read it
 
@@ -116,12 +131,20 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
 }  // namespace nvfp4::mma
 
 // Vectors of a pass, by their type.
+#ifdef NVFP4_UNIT_RAGGED
+#define UNIT gemv_mma_ragged
+#define GEMV_MMA_OF(X, name, activation) \
+    X(gemv_mma_ragged_##name##_n32, activation, 32) \
+    X(gemv_mma_ragged_##name##_n128, activation, 128)
+#else
+#define UNIT gemv_mma
 #define GEMV_MMA_OF(X, name, activation) \
     X(gemv_mma_##name##_n8, activation, 8) \
     X(gemv_mma_##name##_n16, activation, 16) \
     X(gemv_mma_##name##_n32, activation, 32) \
     X(gemv_mma_##name##_n64, activation, 64) \
     X(gemv_mma_##name##_n128, activation, 128)
+#endif
 #define GEMV_MMA(X)                               \
     GEMV_MMA_OF(X, nvfp4, NVFP4_ACTIVATION_NVFP4) \
     GEMV_MMA_OF(X, f16, NVFP4_ACTIVATION_F16)     \
@@ -135,6 +158,6 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
         nvfp4::mma::run<activation, vectors>(p, dynamic);                                        \
     })
 GEMV_MMA(ENTRY)
-NVFP4_TABLE(gemv_mma, GEMV_MMA)
+NVFP4_TABLE(UNIT, GEMV_MMA)
 
 #endif

@@ -43,13 +43,14 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     using Weights = typename many::Eight<kActivation>::Weights;
     using Work = many::Work<NVFP4_WGMMA_TILE_WARPS>;
     using Element = std::conditional_t<kActivation == NVFP4_ACTIVATION_BF16, arch::WgmmaBf16, arch::WgmmaF16>;
-    constexpr uint32_t kRows = many::Piece<kActivation, kVectors>::kRows;
+    using Chunks = many::Chunks<kActivation, kVectors, many::kHeldOf<kVectors>>;
+    constexpr uint32_t kRows = Chunks::Held::kRows;
 
     const uint32_t lane = arch::kept(threadIdx.x % many::kWarp);
     // The same in all lanes, which the compiler learns so: descriptors are uniform.
     const Work work(p, __shfl_sync(~0u, threadIdx.x / many::kWarp, 0));
     const uint32_t base = arch::shared_address(shared);
-    many::PartLoads loads(p, work, lane, base);
+    many::PartLoads<many::Loads> loads(p, work, lane, base);
     uint32_t from = loads.to;
 #pragma unroll 1
     for (int i = 0; i < NVFP4_MANY_STAGES - 1; ++i) loads.next(p, lane);
@@ -57,7 +58,6 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     arch::grid_dependency_launch();
     arch::grid_dependency_wait(); // the previous grid may write vectors and read the output
     const uint32_t chunk_steps = Work::chunk_steps(p), buffer_bytes = chunk_steps * 2 * kRows;
-    using Chunks = many::Chunks<kActivation, kVectors, many::kHeldOf<kVectors>>;
     Chunks chunks = Chunks::of(p, work, lane);
     uint32_t chunk_step = work.chunk * chunk_steps; // of the chunk that is multiplied
     uint32_t buffer = 0, filled = 0;                // of that chunk, and the one that was filled last
@@ -94,7 +94,7 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
         for (uint32_t step = first; step < end; ++step, x += 2 * kRows) {
             arch::wait_copies<NVFP4_MANY_STAGES - 2>();
             __syncwarp();
-            const many::Codes<Weights> codes(from, lane);
+            const many::Codes<Weights> codes(many::Loads::Reader(), from, lane);
             from = loads.behind(from);
             loads.next(p, lane); // into the stage before this one: all lanes have read it
 

@@ -22,6 +22,9 @@ enum {
     /* Steps of a warp's queue: 16 bytes of codes a lane in each half of the warp's rows, and its scales. */
     NVFP4_MANY_STAGES = 4,
     NVFP4_MANY_STAGE_BYTES = 2 * 512 + NVFP4_MANY_WARP_ROWS * NVFP4_MANY_STEP_BLOCKS,
+    /* The same of ragged rows (ragged_parts.cuh), and what a row's scales take of it. */
+    NVFP4_MANY_RAGGED_ROW_SCALES = NVFP4_MANY_STEP_BLOCKS + 4,
+    NVFP4_MANY_RAGGED_STAGE_BYTES = 2 * 512 + NVFP4_MANY_WARP_ROWS * NVFP4_MANY_RAGGED_ROW_SCALES,
     /* A warp holds a piece of a chunk of vectors in registers, a step of as many as share a pattern in shared memory;
      * with more vectors in all it holds two (mma: three of 128). */
     NVFP4_MANY_COLUMNS = 8,
@@ -84,7 +87,6 @@ constexpr uint32_t kStepBlocks = NVFP4_MANY_STEP_BLOCKS;
 constexpr uint32_t kStep = kStepBlocks * NVFP4_BLOCK; // elements
 constexpr uint32_t kRowCodes = kStep / 2;             // bytes of a row's step
 constexpr uint32_t kPieceBytes = 512;                 // 16 bytes a lane: a step of eight rows
-constexpr uint32_t kStageBytes = NVFP4_MANY_STAGE_BYTES;
 constexpr uint32_t kVectorRow = 128; // bytes: half a step of a vector
 constexpr int kColumns = NVFP4_MANY_COLUMNS; // of B
 constexpr int kSlices = kStep / 16;  // matrix instructions of a step
@@ -120,17 +122,35 @@ struct Work {
     __device__ static __forceinline__ uint32_t chunk_steps(const Params &p) { return p.each << p.parts_log2; }
 };
 
-// A warp's steps, from memory into its queue, stages ahead of what is multiplied.
-struct Loads {
-    const uint8_t *codes[2], *scales; // of the next step: this lane's, in rows g and g + 8, and of row lane / 2
-    uint32_t codes_end, scales_end;   // the steps from which on this lane has none
-    uint32_t step, end;               // the next step, and the one behind the last
-    uint32_t last, to;                // shared addresses of the queue's last stage and of the next one
+// A warp's queue of stages in shared memory.
+template <uint32_t kStageBytes>
+struct Queue {
+    uint32_t last, to; // shared addresses of the last stage and of the next one
 
-    __device__ __forceinline__ Loads(uint32_t warp, uint32_t base)
+    __device__ __forceinline__ Queue(uint32_t warp, uint32_t base)
         : to(base + warp * NVFP4_MANY_STAGES * kStageBytes) {
         last = to + (NVFP4_MANY_STAGES - 1) * kStageBytes;
     }
+
+    __device__ __forceinline__ uint32_t behind(uint32_t stage) const {
+        return stage == last ? last - (NVFP4_MANY_STAGES - 1) * kStageBytes : stage + kStageBytes;
+    }
+
+    // The copies since the last call are a stage: an empty one too, since stages are counted.
+    __device__ __forceinline__ void commit() {
+        arch::commit_copies();
+        to = behind(to);
+    }
+};
+
+// A warp's steps, from memory into its queue, stages ahead of what is multiplied. K is a multiple of 64, and codes are
+// aligned to 16 bytes: ragged_parts.cuh has others.
+struct Loads : Queue<NVFP4_MANY_STAGE_BYTES> {
+    const uint8_t *codes[2], *scales; // of the next step: this lane's, in rows g and g + 8, and of row lane / 2
+    uint32_t codes_end, scales_end;   // the steps from which on this lane has none
+    uint32_t step, end;               // the next step, and the one behind the last
+
+    using Queue::Queue;
 
     // From now on of the warp whose first row has the place `first`, steps from `step` on and before `end`.
     template <class P>
@@ -154,10 +174,6 @@ struct Loads {
         scales_end = (p.k + kStep - 1 - group * 64) / kStep;
     }
 
-    __device__ __forceinline__ uint32_t behind(uint32_t stage) const {
-        return stage == last ? last - (NVFP4_MANY_STAGES - 1) * kStageBytes : stage + kStageBytes;
-    }
-
     // The next step, into the next stage.
     __device__ __forceinline__ void copy(uint32_t lane) const {
 #pragma unroll
@@ -175,35 +191,43 @@ struct Loads {
         scales += int64_t(steps) * (kStepBlocks / 4 * p.scale_layout.group_stride);
     }
 
-    // The copies since the last call are a stage: an empty one too, since stages are counted.
-    __device__ __forceinline__ void commit() {
-        arch::commit_copies();
-        to = behind(to);
-    }
+    // Where a lane finds the scales that it multiplies by.
+    struct Reader {
+        Reader() = default;
+        __device__ __forceinline__ Reader(const Params &, uint32_t, uint32_t, uint32_t) {}
+
+        // Of this lane's two blocks of row g + 8 * i, in the stage at shared address `from`.
+        __device__ __forceinline__ uint32_t scales(uint32_t from, int i, uint32_t lane) const {
+            return arch::load_shared_16(from + 2 * kPieceBytes + (lane / 4 + 8 * i) * kStepBlocks + 2 * (lane % 4));
+        }
+    };
 };
 
 // The steps of a warp whose set takes some of each chunk.
+template <class Loads>
 struct PartLoads : Loads {
+    using Loads::end;
+    using Loads::step;
     uint32_t left; // of the chunk
 
     template <class Work>
     __device__ __forceinline__ PartLoads(const Params &p, const Work &work, uint32_t lane, uint32_t base)
         : Loads(work.warp, base), left(p.each) {
-        start(p, work.batch, work.place + work.row, work.chunk * Work::chunk_steps(p) + work.part * p.each, work.end,
-              lane);
+        this->start(p, work.batch, work.place + work.row, work.chunk * Work::chunk_steps(p) + work.part * p.each,
+                    work.end, lane);
     }
 
     __device__ __forceinline__ void next(const Params &p, uint32_t lane) {
         if (step < end) {
-            copy(lane);
+            this->copy(lane);
             uint32_t steps = 1;
             if (--left == 0) {
                 left = p.each;
                 steps = (p.each << p.parts_log2) - p.each + 1;
             }
-            advance(p, steps);
+            this->advance(p, steps);
         }
-        commit();
+        this->commit();
     }
 };
 
@@ -215,12 +239,12 @@ struct Codes {
 
     Codes() = default;
     // Of the stage at shared address `from`.
-    __device__ __forceinline__ Codes(uint32_t from, uint32_t lane) {
-        const uint32_t g = lane / 4, t = lane % 4;
+    template <class Reader>
+    __device__ __forceinline__ Codes(const Reader &reader, uint32_t from, uint32_t lane) {
         uint32_t scale_codes[2];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            scale_codes[i] = arch::load_shared_16(from + 2 * kPieceBytes + (g + 8 * i) * kStepBlocks + 2 * t);
+            scale_codes[i] = reader.scales(from, i, lane);
             codes[i] = arch::load_shared_128(from + i * kPieceBytes + lane * 16);
         }
 #pragma unroll
@@ -278,7 +302,7 @@ struct Eight<NVFP4_ACTIVATION_NVFP4> {
 // XOR the vector's, modulo 8: the 128-byte swizzle of wgmma. Matrix instruction i of a step's eight multiplies what
 // lanes t decode of word i / 2 of their codes, first pairs 2 * (i % 2), then the ones behind them: unit 2 * (i % 4) of
 // half i / 4 has the former of all t, the next unit the latter.
-template <int kActivation, int kVectors>
+template <int kActivation, int kVectors, bool kRagged>
 struct Piece {
     using Elements = Eight<kActivation>;
     static constexpr uint32_t kOfStep = kVectors / kColumns;
@@ -318,6 +342,10 @@ struct Piece {
     // Of the next chunk, whose first step is `first`, and which has such a piece.
     template <class P>
     __device__ __forceinline__ void load(const P &p, uint32_t first) {
+        if constexpr (kRagged) {
+            load_ragged(p, first);
+            return;
+        }
         const int64_t group_stride = p.vector_scale_layout.group_stride;
         // Of half a step the first half again, which is not kept.
         const bool whole = is_whole(p, first);
@@ -343,7 +371,7 @@ struct Piece {
         uint32_t pair[4][4];
 #pragma unroll
         for (int t = 0; t < 4; ++t) eight[t].pairs(pair[t]);
-        if (!is_whole(p, first)) {
+        if (!kRagged && !is_whole(p, first)) {
 #pragma unroll
             for (int i = 0; i < 4; ++i) pair[2][i] = pair[3][i] = 0;
         }
@@ -353,15 +381,37 @@ struct Piece {
                 make_uint4(pair[0][i], pair[1][i], pair[2][i], pair[3][i]);
         }
     }
+
+  private:
+    // The last step of a row may have any number of blocks: what is behind them is zeros from here on.
+    template <class P>
+    __device__ __forceinline__ void load_ragged(const P &p, uint32_t first) {
+        const int64_t group_stride = p.vector_scale_layout.group_stride;
+        const auto of = [&](int t) {
+            eight[t].load(elements + t * (Elements::kStepBytes / 4), scales + t / 2 * group_stride + t % 2 * 2);
+        };
+        if (is_whole(p, first)) {
+#pragma unroll
+            for (int t = 0; t < 4; ++t) of(t);
+        } else {
+            const uint32_t half = threadIdx.x % kWarp / 16; // of a block of t's: see the constructor's words
+            const int32_t left = p.k / NVFP4_BLOCK - (first + step) * kStepBlocks - half;
+#pragma unroll
+            for (int t = 0; t < 4; ++t) {
+                eight[t] = {};
+                if (left > 2 * t) of(t);
+            }
+        }
+    }
 };
 
 template <int kVectors>
 constexpr int kHeldOf = kVectors > NVFP4_MANY_HOLD_ONE ? 2 : 1;
 
 // A warp's pieces: it loads those of the next chunk before it multiplies, and stores them after.
-template <int kActivation, int kVectors, int kHeld>
+template <int kActivation, int kVectors, int kHeld, bool kRagged = false>
 struct Chunks {
-    using Held = Piece<kActivation, kVectors>;
+    using Held = Piece<kActivation, kVectors, kRagged>;
     Held held[kHeld];
 
     template <class Work>

@@ -2,8 +2,9 @@
 //! (`csrc/kernels/many_vectors.cuh`).
 
 use super::params::{
-    NVFP4_ATOM_ROWS, NVFP4_BLOCK, NVFP4_MANY_COLUMNS, NVFP4_MANY_HOLD_ONE, NVFP4_MANY_STAGE_BYTES,
-    NVFP4_MANY_STAGES, NVFP4_MANY_STEP_BLOCKS, NVFP4_MANY_SUMS_PAD, NVFP4_MANY_VECTOR_STEP_BYTES,
+    NVFP4_ATOM_ROWS, NVFP4_BLOCK, NVFP4_MANY_COLUMNS, NVFP4_MANY_HOLD_ONE,
+    NVFP4_MANY_RAGGED_STAGE_BYTES, NVFP4_MANY_STAGE_BYTES, NVFP4_MANY_STAGES,
+    NVFP4_MANY_STEP_BLOCKS, NVFP4_MANY_SUMS_PAD, NVFP4_MANY_VECTOR_STEP_BYTES,
     NVFP4_MANY_VECTORS_ALIGN, NVFP4_MANY_WARP_ROWS, NVFP4_WARP, nvfp4_many_params,
 };
 use super::plan::{KernelParameters, Launch, Parameters, Plan};
@@ -17,6 +18,8 @@ use crate::types::Activation;
 pub(super) const STEP: usize = (NVFP4_MANY_STEP_BLOCKS * NVFP4_BLOCK) as usize;
 /// Sets of warps that may share a tile, and CTAs of a cluster.
 const POWERS: [u32; 4] = [1, 2, 4, 8];
+/// What K is a multiple of where rows are not ragged.
+const WHOLE: usize = 64;
 
 /// One of the kernels.
 pub(super) struct Kind {
@@ -45,6 +48,18 @@ pub(super) struct Kind {
     pub(super) barriers: u32,
     /// What `tiles` may be beside `parts`, as text.
     pub(super) takes_tiles: &'static str,
+    /// Entry points: NVFP4, f16 and bf16 vectors.
+    pub(super) entries: [&'static [&'static str]; 3],
+    /// The unit of rows that this one does not take, if there is one.
+    pub(super) ragged: Option<Ragged>,
+}
+
+/// A unit of a kernel for ragged rows: K is any multiple of 16, and codes are aligned to 8 bytes
+/// (`csrc/kernels/ragged_parts.cuh`).
+pub(super) struct Ragged {
+    pub(super) unit: &'static str,
+    /// Numbers of vectors that it is compiled for: some of the kind's, its most among them.
+    pub(super) vectors: &'static [u32],
     /// Entry points: NVFP4, f16 and bf16 vectors.
     pub(super) entries: [&'static [&'static str]; 3],
 }
@@ -122,8 +137,8 @@ macro_rules! divided {
                 Division::from(*self).plan(KIND, call, job)
             }
 
-            fn bytes_in_flight(&self, _: &Job<'_>) -> u64 {
-                Division::from(*self).bytes_in_flight(KIND)
+            fn bytes_in_flight(&self, job: &Job<'_>) -> u64 {
+                Division::from(*self).bytes_in_flight(KIND, job)
             }
 
             fn main_loop(&self, job: &Job<'_>) -> MainLoop {
@@ -171,21 +186,61 @@ impl Kind {
 
     /// At which of the numbers of vectors the first pass is, where passes are as few as can be.
     fn most_at_once(&self, job: &Job<'_>) -> usize {
-        self.at(job.shape.n().min(self.most_vectors() as usize) as u32)
+        self.at(job, job.shape.n().min(self.most_vectors() as usize) as u32)
     }
 
     /// Whether there is a config for the job.
     pub(super) fn available(&self, job: &Job<'_>) -> Result<(), Refusal> {
         (self.runs_on)(job)?;
-        job.image(self.unit)?;
-        takes_operands(job)
+        match self.ragged(job) {
+            Some(ragged) => {
+                job.image(ragged.unit)?;
+                takes_rows(job, 8)
+            }
+            None => {
+                job.image(self.unit)?;
+                takes_operands(job)
+            }
+        }
+    }
+
+    /// The unit of ragged rows, where the job is for it.
+    fn ragged(&self, job: &Job<'_>) -> Option<&Ragged> {
+        let whole = job.shape.k().is_multiple_of(WHOLE) && job.operands.alignment.codes >= 16;
+        self.ragged.as_ref().filter(|_| !whole)
     }
 
     /// At which of the numbers of vectors a pass of `n` is.
-    fn at(&self, n: u32) -> usize {
-        let last = self.vectors.len() - 1;
-        let at = self.vectors.iter().position(|&most| n <= most);
-        at.unwrap_or(last)
+    fn at(&self, job: &Job<'_>, n: u32) -> usize {
+        let ragged = self.ragged(job);
+        let exists = |vectors| ragged.is_none_or(|ragged| ragged.vectors.contains(vectors));
+        let at = self
+            .vectors
+            .iter()
+            .position(|vectors| n <= *vectors && exists(vectors));
+        at.unwrap_or(self.vectors.len() - 1)
+    }
+
+    /// The unit and the entry point of one of the numbers of vectors.
+    fn entry(&self, job: &Job<'_>, compiled: usize) -> (&'static str, &'static str) {
+        let activation = at_activation(job.operands.activation);
+        match self.ragged(job) {
+            None => (self.unit, self.entries[activation][compiled]),
+            Some(ragged) => {
+                let vectors = self.vectors[compiled];
+                let at = ragged.vectors.iter().position(|&of| of == vectors);
+                let at = at.expect("one that it is compiled for");
+                (ragged.unit, ragged.entries[activation][at])
+            }
+        }
+    }
+
+    /// Of a stage of a warp's queue.
+    fn stage_bytes(&self, job: &Job<'_>) -> u32 {
+        match self.ragged(job) {
+            None => NVFP4_MANY_STAGE_BYTES,
+            Some(_) => NVFP4_MANY_RAGGED_STAGE_BYTES,
+        }
     }
 }
 
@@ -201,11 +256,19 @@ pub(super) fn at_activation(activation: Activation) -> usize {
 /// Whether the operands are what steps can be copied of.
 pub(super) fn takes_operands(job: &Job<'_>) -> Result<(), Refusal> {
     job.not_f32()?;
-    job.row_length(64, "a multiple of 64")?;
-    // Copies of 16 bytes of codes and 4 of scales; vectors have the alignment that they need.
+    job.row_length(WHOLE, "a multiple of 64")?;
+    takes_rows(job, 16)
+}
+
+/// The same of ragged rows, whose codes are copied in fewer bytes at once.
+fn takes_rows(job: &Job<'_>, codes: u32) -> Result<(), Refusal> {
+    job.not_f32()?;
+    // Copies of so many bytes of codes and 4 of scales; vectors have the alignment that they need.
     let alignment = &job.operands.alignment;
-    if alignment.codes < 16 || alignment.scales < 4 {
-        return Err(Refusal::Alignment { needed: 16 });
+    for (has, needed) in [(alignment.codes, codes), (alignment.scales, 4)] {
+        if has < needed {
+            return Err(Refusal::Alignment { needed });
+        }
     }
     // Places are counted in 32 bits, and the CTAs of a grid in 31, eight for each 16 rows at most.
     let tiles = places(job).div_ceil(NVFP4_MANY_WARP_ROWS.into());
@@ -260,8 +323,8 @@ impl Division {
     }
 
     /// At which of the kernel's numbers of vectors the first pass is, which has most.
-    fn compiled(&self, kind: &Kind, shape: &Shape) -> usize {
-        kind.at((shape.n() as u64).min(self.vectors.into()) as u32)
+    fn compiled(&self, kind: &Kind, job: &Job<'_>) -> usize {
+        kind.at(job, (job.shape.n() as u64).min(self.vectors.into()) as u32)
     }
 
     /// Groups of rows of a batch.
@@ -286,7 +349,7 @@ impl Division {
             kind.vectors.contains(&vectors),
         )?;
         field("parts", parts, "1, 2, 4 or 8", POWERS.contains(&parts))?;
-        let compiled = self.compiled(kind, job.shape);
+        let compiled = self.compiled(kind, job);
         let most = kind.most_warps[compiled];
         field(
             "tiles",
@@ -315,11 +378,11 @@ impl Division {
             u64::from(chunk) * u64::from(columns)
                 <= u64::from(self.warps(kind)) * u64::from((kind.held)(kind.vectors[compiled])),
         )?;
-        shared_memory(self.layout(kind, compiled).bytes, job.gpu)
+        shared_memory(self.layout(kind, job, compiled).bytes, job.gpu)
     }
 
     /// For a kernel that is compiled for one of the numbers of vectors.
-    fn layout(&self, kind: &Kind, compiled: usize) -> Layout {
+    fn layout(&self, kind: &Kind, job: &Job<'_>, compiled: usize) -> Layout {
         let [warps, parts, chunk, vectors] = [
             self.warps(kind),
             self.parts,
@@ -327,7 +390,7 @@ impl Division {
             kind.vectors[compiled],
         ]
         .map(u64::from);
-        let queues = warps * u64::from(NVFP4_MANY_STAGES * NVFP4_MANY_STAGE_BYTES);
+        let queues = warps * u64::from(NVFP4_MANY_STAGES * kind.stage_bytes(job));
         let x_at = queues.next_multiple_of(NVFP4_MANY_VECTORS_ALIGN.into());
         let buffers =
             u64::from(kind.buffers) * chunk * vectors * u64::from(NVFP4_MANY_VECTOR_STEP_BYTES);
@@ -347,11 +410,11 @@ impl Division {
         let steps = steps(shape) as u32;
         let chunks = steps.div_ceil(self.chunk);
         let groups = self.groups(kind, job) as u32;
-        let activation = at_activation(job.operands.activation);
         let mut plan = Plan::new();
         for pass in call.passes(self.vectors as usize) {
-            let compiled = kind.at(pass.n as u32);
-            let layout = self.layout(kind, compiled);
+            let compiled = kind.at(job, pass.n as u32);
+            let (unit, entry) = kind.entry(job, compiled);
+            let layout = self.layout(kind, job, compiled);
             let parameters = nvfp4_many_params {
                 m: shape.m() as i32,
                 n: pass.n,
@@ -381,8 +444,8 @@ impl Division {
                 epilogue: pass.epilogue,
             };
             plan.push(Launch {
-                entry: kind.entries[activation][compiled],
-                unit: kind.unit,
+                entry,
+                unit,
                 grid: [groups * shape.l() as u32 * self.cluster, 1, 1],
                 threads: self.warps(kind) * NVFP4_WARP,
                 cluster: if self.cluster == 1 { 0 } else { self.cluster },
@@ -395,27 +458,27 @@ impl Division {
         plan
     }
 
-    pub(super) fn bytes_in_flight(&self, kind: &Kind) -> u64 {
+    pub(super) fn bytes_in_flight(&self, kind: &Kind, job: &Job<'_>) -> u64 {
         // A stage is computed while the others fill.
         [kind.tile_warps, self.tiles, self.parts]
             .into_iter()
             .fold(1, |warps: u64, by| warps.saturating_mul(by.into()))
-            .saturating_mul(u64::from((NVFP4_MANY_STAGES - 1) * NVFP4_MANY_STAGE_BYTES))
+            .saturating_mul(u64::from((NVFP4_MANY_STAGES - 1) * kind.stage_bytes(job)))
     }
 
     pub(super) fn main_loop(&self, kind: &Kind, job: &Job<'_>) -> MainLoop {
         MainLoop {
             // Four lanes share a row of a step, and a lane has two rows.
             lane_weights: 2 * STEP as u32 / 4,
-            vectors: self.compiled_vectors(kind, job.shape),
+            vectors: self.compiled_vectors(kind, job),
             products: kind.products,
             tensor_columns: 0,
         }
     }
 
     /// For how many vectors the kernel of the first pass is compiled, which has most.
-    pub(super) fn compiled_vectors(&self, kind: &Kind, shape: &Shape) -> u32 {
-        kind.vectors[self.compiled(kind, shape)]
+    pub(super) fn compiled_vectors(&self, kind: &Kind, job: &Job<'_>) -> u32 {
+        kind.vectors[self.compiled(kind, job)]
     }
 
     /// Steps of a set in a chunk.
@@ -495,7 +558,7 @@ impl Division {
         let Ok(default) = Self::default_for(kind, job) else {
             return Vec::new();
         };
-        let compiled = default.compiled(kind, job.shape);
+        let compiled = default.compiled(kind, job);
         let sms = u64::from(job.gpu.multiprocessors);
         // No config with few warps, or on few SMs, was fast.
         let busy = |config: &Self| {

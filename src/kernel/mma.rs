@@ -1,7 +1,7 @@
 //! The kernel that decodes each weight once for up to 128 vectors, and multiplies on `mma.sync`:
 //! `csrc/kernels/gemv_mma.cuh`.
 
-use super::many_vectors::{self, Division, Kind, divided};
+use super::many_vectors::{self, Division, Kind, Ragged, divided};
 use super::params::{
     NVFP4_MMA_BUFFERS, NVFP4_MMA_HELD_OF_128, NVFP4_MMA_MAX_WARPS, NVFP4_MMA_MAX_WARPS_OF_32,
     NVFP4_MMA_MAX_WARPS_OF_64,
@@ -80,6 +80,15 @@ const KIND: &Kind = &Kind {
             "gemv_mma_bf16_n128",
         ],
     ],
+    ragged: Some(Ragged {
+        unit: "gemv_mma_ragged",
+        vectors: &[32, 128],
+        entries: [
+            &["gemv_mma_ragged_nvfp4_n32", "gemv_mma_ragged_nvfp4_n128"],
+            &["gemv_mma_ragged_f16_n32", "gemv_mma_ragged_f16_n128"],
+            &["gemv_mma_ragged_bf16_n32", "gemv_mma_ragged_bf16_n128"],
+        ],
+    }),
 };
 
 divided!(MmaConfig);

@@ -543,8 +543,8 @@ kernels! {
     /// Tiles of 64 rows for up to 128 vectors, each weight decoded once and multiplied on Hopper's `wgmma`. Any vectors
     /// but f32, K a multiple of 64, sm_90a.
     Wgmma(WgmmaConfig) = "wgmma" on CudaCore;
-    /// Tiles of 16 rows for up to 128 vectors, each weight decoded once and multiplied on `mma.sync`. Any vectors but f32, K
-    /// a multiple of 64.
+    /// Tiles of 16 rows for up to 128 vectors, each weight decoded once and multiplied on `mma.sync`. Any vectors but f32,
+    /// any K.
     Mma(MmaConfig) = "mma" on CudaCore;
     /// As wgmma, with vectors that a launch before packs into a workspace, and work dealt evenly to CTAs; a launch behind adds
     /// the sums that they share there. Any vectors but f32, K a multiple of 64, sm_90a.

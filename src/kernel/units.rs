@@ -55,6 +55,12 @@ pub(crate) const UNITS: &[Unit] = &[
     // The block-scaled matrix instruction of a warp, of compute capability 12.x.
     whole("gemv_mma_fp4", Needs::MajorSpecific(12)),
     whole("gemv_mma", Needs::Nothing),
+    part(
+        "gemv_mma_ragged",
+        "gemv_mma",
+        "NVFP4_UNIT_RAGGED",
+        Needs::Nothing,
+    ),
     // Warpgroup matrix instructions are Hopper's alone.
     whole("gemv_wgmma", Needs::MajorSpecific(9)),
     whole("gemv_packed", Needs::MajorSpecific(9)),
@@ -147,6 +153,7 @@ mod tests {
             "gemv_stream",
             "gemv_stream_ragged",
             "gemv_mma",
+            "gemv_mma_ragged",
             "helpers",
         ];
         assert_eq!(units("80"), everywhere);

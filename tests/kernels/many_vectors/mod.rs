@@ -29,6 +29,9 @@ pub(crate) struct Kernel {
     pub(crate) few_warps: &'static [([u32; 4], usize)],
     /// For entry points of most vectors, and how many.
     pub(crate) full: [(Cutting, usize); 2],
+    /// K of a problem that is not cut, and what K is a multiple of in problems at random.
+    pub(crate) short_k: usize,
+    pub(crate) granule: usize,
     /// For vectors over the whole range of their type.
     pub(crate) magnitudes: Cutting,
     /// Architectures for configs at random.
@@ -36,8 +39,8 @@ pub(crate) struct Kernel {
     /// Queues and buffers that are used several times, warps that share tiles, rows past M, both layouts, a cluster;
     /// loops that go round more than once.
     pub(crate) faulty: [Cutting; 4],
-    /// The source of its unit.
-    pub(crate) source: &'static str,
+    /// The file of its source, and what is in it.
+    pub(crate) source: (&'static str, &'static str),
     /// Branches that no launch takes, which nvcc does not know: text of their line in the source, and how names of the
     /// entry points end.
     pub(crate) never_taken: &'static [(&'static str, &'static str)],

@@ -54,9 +54,9 @@ impl Kernel {
     fn cannot_be(&self, line: &str) -> bool {
         let (entry, _) = line.split_once(':').expect("an entry point's name");
         let shared = include_str!("../../../csrc/kernels/many_vectors.cuh");
-        let own = format!("{}.cuh", self.unit);
+        let (own, source) = self.source;
         let branch = source_line(line, "many_vectors.cuh", shared)
-            .or_else(|| source_line(line, &own, self.source));
+            .or_else(|| source_line(line, own, source));
         if let Some(at) = branch {
             return line.contains("never taken") && self.is_never_taken(entry, at);
         }
@@ -176,7 +176,7 @@ impl Kernel {
     /// Vectors that a warp stores one after the other: as every type of output, with and without factors of vectors.
     fn stores(&self, simulator: &Simulator) {
         for &(sizes, n) in self.few_warps {
-            let cutting = cutting((20, 192, 1), ScaleLayout::Linear, sizes);
+            let cutting = cutting((20, self.short_k, 1), ScaleLayout::Linear, sizes);
             for (i, activation) in ACTIVATIONS.into_iter().enumerate() {
                 for (j, output) in FloatType::ALL.into_iter().enumerate() {
                     for vector_alpha in [false, true] {
@@ -228,7 +228,7 @@ impl Kernel {
                 let (tiles, parts) = ([1, 2, 3, 7, 8][rng.usize(..5)], [1, 2, 4][rng.usize(..3)]);
                 let chunk = parts * rng.u32(1..=2);
                 let cluster = [1, 2, 4][rng.usize(..3)];
-                let k = 64 * rng.usize(1..=20);
+                let k = self.granule * rng.usize(1..=1280 / self.granule);
                 let cutting = cutting((m, k, l), layout, [tiles, parts, chunk, cluster]);
                 let kernel = (ACTIVATIONS[rng.usize(..3)], n);
                 if self.takes(&simulator, &cutting, kernel) {
@@ -263,6 +263,28 @@ impl Kernel {
             schedules,
             no_arithmetic,
         );
+        demand(&subject, include_str!("equivalent_faults.txt"), 60);
+    }
+
+    /// Of the entry points of most vectors.
+    pub(crate) fn faults_of_many_vectors(&self) {
+        let run = |(i, (cutting, n)): (usize, &(Cutting, usize))| {
+            let case = Case {
+                output: FloatType::ALL[i % 3],
+                row_alpha: true,
+                ..cutting.case(*n, Activation::F16, Data::Integers)
+            };
+            Run::new(
+                "90a",
+                &case,
+                self.config(cutting),
+                cutting.chained,
+                Uninitialised::Error,
+            )
+        };
+        let runs = self.full.iter().enumerate().map(run).collect();
+        let name = format!("{}_many", self.unit);
+        let subject = subject(&name, "90a", runs, mutate::schedules(2), no_arithmetic);
         demand(&subject, include_str!("equivalent_faults.txt"), 60);
     }
 

@@ -4,8 +4,8 @@ use libtest_mimic::Trial;
 use nvfp4_gemv::kernel::{Config, Job, Kernel};
 
 use super::sim::KERNEL;
-use crate::many_vectors::gpu::{self, EVERY, KIND, TALL, odd};
-use crate::support::battery::Subject;
+use crate::many_vectors::gpu::{self, EVERY, KIND, TALL, odd_and_ragged};
+use crate::support::battery::{Sizes, Subject};
 
 fn configs(_: &Job<'_>, _: &[u32]) -> Vec<Config> {
     KERNEL.configs(&[
@@ -20,10 +20,24 @@ fn configs(_: &Job<'_>, _: &[u32]) -> Vec<Config> {
     ])
 }
 
+/// Ragged rows behind the others.
+const EVERY_AND_RAGGED: [Sizes; EVERY.len() + 4] = {
+    let mut all = [(130, 12, 3600, 5); EVERY.len() + 4];
+    let mut i = 0;
+    while i < EVERY.len() {
+        all[i] = EVERY[i];
+        i += 1;
+    }
+    all[i] = (300, 24, 14352, 1);
+    all[i + 1] = (170, 128, 1808, 4);
+    all[i + 2] = (1000, 64, 2032, 2);
+    all
+};
+
 const SUBJECT: Subject = Subject {
     kernel: Kernel::Mma,
-    odd,
-    every: EVERY,
+    odd: odd_and_ragged,
+    every: &EVERY_AND_RAGGED,
     tall: TALL,
     configs,
     kind: KIND,

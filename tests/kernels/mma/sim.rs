@@ -15,10 +15,20 @@ crate::trials! {
         many_vectors = || KERNEL.many_vectors(),
         vectors_of_every_magnitude = || KERNEL.vectors_of_every_magnitude(),
         faults_of_few_vectors = || KERNEL.faults(16),
-        wrong_plans = || KERNEL.wrong_plans();
+        wrong_plans = || KERNEL.wrong_plans(),
+        ragged_hopper = || RAGGED.short_sweep("90a", &[9, 30, 33, 61, 100]),
+        ragged_ampere = || RAGGED.short_sweep("80", &[12, 70]),
+        ragged_blackwell = || RAGGED.short_sweep("100a", &[16, 40]),
+        ragged_vectors_of_every_magnitude = || RAGGED.vectors_of_every_magnitude(),
+        ragged_faults = || RAGGED.faults(20),
+        ragged_wrong_plans = || RAGGED.wrong_plans();
     long:
         every_config = || KERNEL.every_config(),
-        random_configs = || KERNEL.random_configs();
+        random_configs = || KERNEL.random_configs(),
+        faults_of_many_vectors = || KERNEL.faults_of_many_vectors(),
+        ragged_every_config = || RAGGED.every_config(),
+        ragged_random_configs = || RAGGED.random_configs(),
+        ragged_faults_of_many_vectors = || RAGGED.faults_of_many_vectors();
 }
 
 pub(crate) const KERNEL: Kernel = Kernel {
@@ -52,6 +62,8 @@ pub(crate) const KERNEL: Kernel = Kernel {
         (cutting((40, 320, 1), Linear, [8, 1, 1, 1]), 100),
         (cutting((20, 256, 1), Tiled128x4, [8, 1, 1, 2]), 128),
     ],
+    short_k: 192,
+    granule: 64,
     magnitudes: cutting((33, 512, 1), Linear, [3, 2, 2, 1]),
     archs: &["90a", "100a"],
     faulty: [
@@ -60,7 +72,10 @@ pub(crate) const KERNEL: Kernel = Kernel {
         cutting((9, 640, 3), Linear, [4, 2, 4, 1]),
         cutting((21, 256, 1), Linear, [2, 2, 2, 1]),
     ],
-    source: include_str!("../../../csrc/kernels/gemv_mma.cuh"),
+    source: (
+        "gemv_mma.cuh",
+        include_str!("../../../csrc/kernels/gemv_mma.cuh"),
+    ),
     never_taken: &[
         // Eight warps at most have the first pieces of a chunk, which are of its first step.
         ("exists(p, work, first)", "_n64"),
@@ -82,6 +97,100 @@ pub(crate) const KERNEL: Kernel = Kernel {
         chunks_left = "the same",
     ],
 };
+
+/// Rows that start anywhere.
+const RAGGED: Kernel = Kernel {
+    unit: "gemv_mma_ragged",
+    cuttings: RAGGED_CUTTINGS,
+    vectors: &[3, 16, 27, 32, 33, 65, 100, 128],
+    few_warps: &[
+        ([4, 1, 1, 1], 22),
+        ([4, 1, 1, 1], 32),
+        ([8, 1, 1, 1], 33),
+        ([8, 1, 1, 1], 70),
+        ([7, 1, 1, 1], 90),
+        ([8, 1, 1, 1], 118),
+        ([6, 1, 1, 1], 128),
+    ],
+    full: [
+        (cutting((40, 336, 1), Linear, [8, 1, 1, 1]), 100),
+        (cutting((20, 272, 2), Tiled128x4, [8, 1, 1, 2]), 128),
+    ],
+    short_k: 176,
+    granule: 16,
+    magnitudes: cutting((33, 528, 1), Linear, [4, 2, 2, 1]),
+    faulty: [
+        cutting((37, 1104, 1), Linear, [4, 1, 1, 1]),
+        cutting((21, 816, 2), Tiled128x4, [4, 2, 2, 2]),
+        cutting((9, 656, 3), Linear, [4, 2, 2, 1]),
+        cutting((21, 272, 1), Linear, [4, 2, 2, 1]),
+    ],
+    never_taken: &[
+        // There are more than 32 vectors.
+        ("some * kColumns >= uint32_t(p.n)", "_n128"),
+        // Eight warps at most hold a chunk of more than 64, and of fewer in this unit: it has one step, and a tile one part.
+        ("exists(p, work, first)", "_n128"),
+        ("for (uint32_t step = first; step < end;", "_n128"),
+        ("for (uint32_t part = 0; part < parts; ++part)", "_n128"),
+        // A cluster has 64 warps at most: each has a vector to store.
+        ("place < rows && first < uint32_t(p.n);", "_n128"),
+    ],
+    harmless: &crate::words![Params:
+        l = "one batch, or several",
+        epilogue.alpha + 4 = PADDING,
+        epilogue.output_type + 4 = PADDING,
+        stored_at = "this kernel has no mbarrier",
+        chunks_each = "a row ends the steps, too",
+        chunks_left = "the same",
+        k = "what is not a block's is not counted",
+        steps = "behind a row's end there are zeros",
+    ],
+    ..KERNEL
+};
+
+/// Few rows of so many blocks.
+const fn ending(blocks: usize) -> Cutting {
+    cutting((5, 16 * blocks, 1), Linear, [6, 1, 1, 1])
+}
+
+/// The scales of a linear row start at each of four places of a word; the last step has one to eight blocks.
+const RAGGED_CUTTINGS: &[Cutting] = &[
+    // Several groups, the last one with fewer rows than a tile; queues and buffers used several times.
+    cutting((70, 1168, 1), Linear, [4, 1, 1, 1]).under_every_schedule(),
+    // Warps that share tiles, and chunks that end within a warp's steps.
+    cutting((33, 784, 1), Linear, [3, 2, 2, 1]),
+    cutting((21, 848, 3), Linear, [2, 2, 2, 1]),
+    cutting((40, 304, 1), Linear, [4, 2, 2, 1]),
+    cutting((20, 656, 2), Linear, [8, 1, 2, 1]),
+    // One step, for warps of which some have none.
+    cutting((5, 48, 1), Tiled128x4, [4, 2, 2, 1]),
+    // Every number of blocks of a first step, and of a later one, that leave K no multiple of 64.
+    ending(1),
+    ending(2),
+    ending(3),
+    ending(5),
+    ending(6),
+    ending(7),
+    ending(9),
+    ending(10),
+    ending(11),
+    ending(13),
+    ending(14),
+    ending(15),
+    // Atoms of 128 rows, most of which are past M; K a multiple of 32.
+    cutting((130, 272, 1), Tiled128x4, [3, 2, 2, 1]),
+    cutting((140, 352, 2), Tiled128x4, [8, 1, 1, 1]),
+    // Clusters, of which some CTAs have more chunks than others, or none.
+    cutting((40, 912, 1), Linear, [4, 1, 1, 2]).under_every_schedule(),
+    cutting((17, 688, 2), Linear, [4, 2, 2, 4]),
+    cutting((9, 272, 1), Tiled128x4, [8, 1, 1, 8]),
+    // With more than 32 vectors.
+    cutting((100, 592, 1), Linear, [6, 1, 1, 1]).from(33),
+    cutting((5, 16, 1), Linear, [7, 1, 1, 1]).from(33),
+    cutting((21, 80, 1), Linear, [8, 1, 1, 1]).from(33),
+    cutting((130, 496, 2), Tiled128x4, [7, 1, 1, 2]).from(33),
+    cutting((40, 1136, 1), Linear, [8, 1, 1, 1]).from(33),
+];
 
 const CUTTINGS: &[Cutting] = &[
     // Several groups, the last one with fewer rows than a tile; queues and buffers used several times.

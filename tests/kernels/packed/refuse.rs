@@ -23,13 +23,15 @@ fn problems_that_it_does_not_take() {
             };
             problem(move |asked| asked.operands.workspace = given, why)
         };
-        vec![
+        let mut own = refuse::ragged();
+        own.extend([
             gpu((8, 9), "9.0"),
             gpu((10, 0), "9.0"),
             workspace(0),
             workspace(least - 1),
             shape((16, 1, 1 << 15, 1 << 20), Refusal::Vectors),
-        ]
+        ]);
+        own
     });
 }
 

@@ -68,6 +68,8 @@ pub(crate) const KERNEL: Kernel = Kernel {
         (cutting((140, 320, 1), Linear, [8, 1, 1, 5]), 100),
         (cutting((20, 256, 1), Tiled128x4, [8, 1, 1, 2]), 128),
     ],
+    short_k: 192,
+    granule: 64,
     magnitudes: cutting((33, 512, 1), Linear, [4, 1, 2, 2]),
     archs: &["90a"],
     faulty: [
@@ -78,7 +80,10 @@ pub(crate) const KERNEL: Kernel = Kernel {
         cutting((9, 2112, 3), Linear, [4, 1, 1, 2]),
         cutting((21, 512, 3), Linear, [4, 1, 1, 4]),
     ],
-    source: include_str!("../../../csrc/kernels/gemv_packed.cuh"),
+    source: (
+        "gemv_packed.cuh",
+        include_str!("../../../csrc/kernels/gemv_packed.cuh"),
+    ),
     never_taken: &[
         // A span has as many pieces as a CTA packs, or a multiple of them.
         ("if (batch >= p.l) return;", "_n32"),

@@ -11,7 +11,11 @@ fn valid() -> Asked {
 }
 
 fn problems_that_it_does_not_take() {
-    refuses_problems(&valid(), || vec![gpu((8, 9), "9.0"), gpu((10, 0), "9.0")]);
+    refuses_problems(&valid(), || {
+        let mut own = refuse::ragged();
+        own.extend([gpu((8, 9), "9.0"), gpu((10, 0), "9.0")]);
+        own
+    });
 }
 
 fn configs() {

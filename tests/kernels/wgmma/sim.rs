@@ -17,7 +17,8 @@ crate::trials! {
         wrong_plans = || KERNEL.wrong_plans();
     long:
         every_config = || KERNEL.every_config(),
-        random_configs = || KERNEL.random_configs();
+        random_configs = || KERNEL.random_configs(),
+        faults_of_many_vectors = || KERNEL.faults_of_many_vectors();
 }
 
 pub(crate) const KERNEL: Kernel = Kernel {
@@ -51,6 +52,8 @@ pub(crate) const KERNEL: Kernel = Kernel {
         (cutting((140, 320, 1), Linear, [2, 1, 1, 1]), 100),
         (cutting((20, 256, 1), Tiled128x4, [2, 1, 1, 2]), 128),
     ],
+    short_k: 192,
+    granule: 64,
     magnitudes: cutting((33, 512, 1), Linear, [1, 2, 2, 1]),
     archs: &["90a"],
     faulty: [
@@ -59,7 +62,10 @@ pub(crate) const KERNEL: Kernel = Kernel {
         cutting((9, 640, 3), Linear, [1, 1, 1, 1]),
         cutting((21, 256, 1), Linear, [1, 2, 2, 1]),
     ],
-    source: include_str!("../../../csrc/kernels/gemv_wgmma.cuh"),
+    source: (
+        "gemv_wgmma.cuh",
+        include_str!("../../../csrc/kernels/gemv_wgmma.cuh"),
+    ),
     never_taken: &[
         // The four warps of a tile store two vectors each at once, and there are eight.
         (VECTORS_OF_A_WARP, "_n8"),
