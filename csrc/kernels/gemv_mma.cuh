@@ -11,8 +11,8 @@
 enum {
     /* Warps of a CTA, at most: a thread's sums of more vectors take more registers. */
     NVFP4_MMA_MAX_WARPS = 16,
-    NVFP4_MMA_MAX_WARPS_OF_32 = 12,
-    NVFP4_MMA_MAX_WARPS_OF_64 = 8, /* and of 128 */
+    NVFP4_MMA_MAX_WARPS_OF_64 = 12,
+    NVFP4_MMA_MAX_WARPS_OF_128 = 8,
     /* Pieces of a chunk of 128 vectors that a warp holds: then seven warps have room in 99 KB of shared memory. */
     NVFP4_MMA_HELD_OF_128 = 3,
     NVFP4_MMA_BUFFERS = 2, /* of vectors in shared memory */
@@ -43,9 +43,9 @@ constexpr bool kRagged = false;
 #endif
 
 constexpr uint32_t max_warps(int vectors) {
-    return vectors < 32    ? NVFP4_MMA_MAX_WARPS
-           : vectors == 32 ? NVFP4_MMA_MAX_WARPS_OF_32
-                           : NVFP4_MMA_MAX_WARPS_OF_64;
+    return vectors < 64    ? NVFP4_MMA_MAX_WARPS
+           : vectors == 64 ? NVFP4_MMA_MAX_WARPS_OF_64
+                           : NVFP4_MMA_MAX_WARPS_OF_128;
 }
 
 template <int kActivation, int kVectors>
@@ -54,13 +54,14 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     using Work = many::Work<1>;
     constexpr uint32_t kColumnTiles = kVectors / kColumns;
     // For which a thread has registers at once.
-    constexpr uint32_t kAtOnce = kColumnTiles < 8 ? kColumnTiles : 4;
+    constexpr uint32_t kAtOnce = kColumnTiles < 8 ? kColumnTiles : kRagged && kColumnTiles == 8 ? 2 : 4;
     constexpr int kHeld = kVectors == 128 ? NVFP4_MMA_HELD_OF_128 : many::kHeldOf<kVectors>;
     using Chunks = many::Chunks<kActivation, kVectors, kHeld, kRagged>;
     constexpr uint32_t kRows = Chunks::Held::kRows;
 
     const uint32_t lane = arch::kept(threadIdx.x % many::kWarp);
-    const Work work(p, threadIdx.x / many::kWarp);
+    // The same in all lanes, which the compiler learns so: for what follows from it there are uniform registers.
+    const Work work(p, __shfl_sync(~0u, threadIdx.x / many::kWarp, 0));
     const uint32_t base = arch::shared_address(shared);
     many::PartLoads<Loads> loads(p, work, lane, base);
     const Loads::Reader reader(p, work.batch, work.place + work.row, lane);
@@ -101,7 +102,7 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
 #pragma unroll
             for (uint32_t some = 0; some < kColumnTiles; some += kAtOnce) {
                 // Saves what is not there. And loads do not move across a branch: there are no registers for all B.
-                if (kColumnTiles > 8 && some != 0 && some * kColumns >= uint32_t(p.n)) break;
+                if (kColumnTiles >= 8 && some != 0 && some * kColumns >= uint32_t(p.n)) break;
                 // Added at once, and not in the matrix instructions: those cut what they add to.
                 float d[kAtOnce][4] = {};
 #pragma unroll
@@ -134,7 +135,9 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
 #ifdef NVFP4_UNIT_RAGGED
 #define UNIT gemv_mma_ragged
 #define GEMV_MMA_OF(X, name, activation) \
+    X(gemv_mma_ragged_##name##_n16, activation, 16) \
     X(gemv_mma_ragged_##name##_n32, activation, 32) \
+    X(gemv_mma_ragged_##name##_n64, activation, 64) \
     X(gemv_mma_ragged_##name##_n128, activation, 128)
 #else
 #define UNIT gemv_mma

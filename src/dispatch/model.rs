@@ -2,7 +2,7 @@
 //! how times on an H200 grow with the vectors.
 
 use crate::kernel::params::NVFP4_MANY_COLUMNS;
-use crate::kernel::{Config, Job, Kernel, is_ragged};
+use crate::kernel::{Config, Job, Kernel, has_ragged_rows, is_ragged};
 use crate::operands::Operands;
 use crate::shape::Shape;
 use crate::types::{Activation, GemvPath};
@@ -82,7 +82,7 @@ fn of_warps(warps: u32) -> f64 {
 }
 
 /// What is left of the share where rows start anywhere, or vectors are f32: on an H200 0.69 to 0.86, and 0.86 to 0.94
-/// with f32 vectors (docs/notes/tuning.md).
+/// with f32 vectors (docs/notes/tuning.md); of mma with 16 to 128 vectors 0.87 to 0.95 (docs/notes/many-vectors.md).
 const RAGGED: f64 = 0.8;
 
 impl Cost {
@@ -210,6 +210,7 @@ pub(super) fn of_one(kernel: Kernel, shape: &Shape, operands: &Operands) -> f64 
     };
     match kernel {
         Kernel::Stream | Kernel::Dot if is_ragged(shape, operands) => RAGGED * one,
+        Kernel::Mma if has_ragged_rows(shape, operands) => RAGGED * one,
         Kernel::Ring if operands.activation != Activation::Nvfp4 && !is_for_ring(shape) => {
             RING_16_BIT * one
         }

@@ -10,6 +10,7 @@ use super::params::{
 use super::plan::{KernelParameters, Launch, Parameters, Plan};
 use super::stream::scaled_matrix_roundings;
 use super::{ALPHAS, Call, Job, MainLoop, Products, distinct, field, shared_memory};
+use crate::operands::Operands;
 use crate::refusal::Refusal;
 use crate::shape::Shape;
 use crate::types::Activation;
@@ -50,6 +51,8 @@ pub(super) struct Kind {
     pub(super) takes_tiles: &'static str,
     /// Entry points: NVFP4, f16 and bf16 vectors.
     pub(super) entries: [&'static [&'static str]; 3],
+    /// The config where nothing was measured.
+    pub(super) default: fn(&Kind, &Job<'_>) -> Option<Division>,
     /// The unit of rows that this one does not take, if there is one.
     pub(super) ragged: Option<Ragged>,
 }
@@ -206,8 +209,8 @@ impl Kind {
 
     /// The unit of ragged rows, where the job is for it.
     fn ragged(&self, job: &Job<'_>) -> Option<&Ragged> {
-        let whole = job.shape.k().is_multiple_of(WHOLE) && job.operands.alignment.codes >= 16;
-        self.ragged.as_ref().filter(|_| !whole)
+        let ragged = has_ragged_rows(job.shape, job.operands);
+        self.ragged.as_ref().filter(|_| ragged)
     }
 
     /// At which of the numbers of vectors a pass of `n` is.
@@ -242,6 +245,11 @@ impl Kind {
             Some(_) => NVFP4_MANY_RAGGED_STAGE_BYTES,
         }
     }
+}
+
+/// Whether rows are ragged for the kernels for many vectors.
+pub(crate) fn has_ragged_rows(shape: &Shape, operands: &Operands) -> bool {
+    !shape.k().is_multiple_of(WHOLE) || operands.alignment.codes < 16
 }
 
 /// Where the entry points for vectors of a type are among those of NVFP4, f16 and bf16.
@@ -502,10 +510,47 @@ impl Division {
         steps(shape) as u32 + self.parts.min(8) * self.cluster.min(8)
     }
 
+    pub(super) fn default_for(kind: &Kind, job: &Job<'_>) -> Result<Self, Refusal> {
+        (kind.default)(kind, job).ok_or(Refusal::VectorMemory)
+    }
+
+    /// The config of least time, as counted here. A wave is as many CTAs as there are SMs. It takes time by the steps of a
+    /// CTA's warps, fewer than eight warps as much as eight, and as much as 30 steps to begin and to end. Of those that take
+    /// the same, the one that divides K least has the fewest sums to add. docs/notes/many-vectors.md, "mma: which config",
+    /// has measurements.
+    pub(super) fn least_time(kind: &Kind, job: &Job<'_>) -> Option<Self> {
+        let compiled = kind.most_at_once(job);
+        let vectors = kind.vectors[compiled];
+        let sms = u64::from(job.gpu.multiprocessors);
+        let steps = steps(job.shape);
+        // A cluster adds the sums of all its CTAs, which many vectors make long.
+        let clusters = match vectors {
+            ..128 => &POWERS[..],
+            _ => &POWERS[..2],
+        };
+        let all = (1..=kind.most_warps[compiled] / kind.tile_warps).flat_map(|tiles| {
+            let parts = POWERS.into_iter();
+            parts.flat_map(move |parts| {
+                let clusters = clusters.iter();
+                clusters.filter_map(move |&cluster| {
+                    Self::with_chunk(kind, job, vectors, [tiles, parts, cluster])
+                })
+            })
+        });
+        all.min_by_key(|config| {
+            let warps = config.warps(kind);
+            let divided = u64::from(config.parts * config.cluster);
+            let waves = config.ctas(kind, job).div_ceil(sms.max(1));
+            let one = u64::from(warps.max(8)) * steps.div_ceil(divided) + 30;
+            let time = waves.saturating_mul(one);
+            (time, divided, config.cluster, std::cmp::Reverse(warps))
+        })
+    }
+
     /// The config that was fastest or nearly so for problems measured on an H200 (docs/notes/many-vectors.md). A CTA has
     /// as many sets of warps as fit. Each set has a tile of its own, if enough SMs then have a CTA. If not, sets share
     /// tiles, and last CTAs do.
-    pub(super) fn default_for(kind: &Kind, job: &Job<'_>) -> Result<Self, Refusal> {
+    pub(super) fn most_warps(kind: &Kind, job: &Job<'_>) -> Option<Self> {
         let compiled = kind.most_at_once(job);
         let vectors = kind.vectors[compiled];
         let sets = 1_u32 << (kind.most_warps[compiled] / kind.tile_warps).ilog2();
@@ -525,7 +570,7 @@ impl Division {
         let steps = steps(job.shape);
         let fits = |config: &Self| {
             // Two sets that share a tile of a cluster were better than four.
-            let few = config.cluster == 1 || kind.tile_warps == 1 || config.parts <= 2;
+            let few = config.cluster == 1 || config.parts <= 2;
             few && u64::from(config.parts * config.cluster) <= steps
                 && config.ctas(kind, job) >= enough
                 && config.check(kind, job).is_ok()
@@ -539,7 +584,7 @@ impl Division {
                     for parts in halves(sets / tiles).filter(|parts| POWERS.contains(parts)) {
                         let config = with(tiles, parts, cluster);
                         if fits(&config) {
-                            return Ok(config);
+                            return Some(config);
                         }
                     }
                 }
@@ -547,11 +592,10 @@ impl Division {
         }
         // There is too little work for that many CTAs.
         let all = Self::all(kind, job);
-        let most = all.into_iter().max_by_key(|config| {
+        all.into_iter().max_by_key(|config| {
             let ctas = config.ctas(kind, job).min(enough);
             (ctas, config.warps(kind), config.parts)
-        });
-        most.ok_or(Refusal::VectorMemory)
+        })
     }
 
     pub(super) fn candidates(kind: &Kind, job: &Job<'_>) -> Vec<Self> {
@@ -589,26 +633,38 @@ impl Division {
         chunk.max(parts)
     }
 
+    /// The legal config with the largest chunk.
+    fn with_chunk(
+        kind: &Kind,
+        job: &Job<'_>,
+        vectors: u32,
+        [tiles, parts, cluster]: [u32; 3],
+    ) -> Option<Self> {
+        let most = Self::chunk(kind, vectors, tiles, parts);
+        let chunks = (1..=most / parts).rev().map(|each| Self {
+            tiles,
+            parts,
+            chunk: each * parts,
+            cluster,
+            vectors,
+        });
+        let mut legal = chunks.filter(|config| config.check(kind, job).is_ok());
+        legal.next()
+    }
+
     /// Legal configs for as few passes as can be, each with its largest chunk.
     fn all(kind: &Kind, job: &Job<'_>) -> Vec<Self> {
         let compiled = kind.most_at_once(job);
         let vectors = kind.vectors[compiled];
         let sets = kind.most_warps[compiled] / kind.tile_warps;
         let mut all = Vec::new();
-        for tiles in [1, 2, 3, 4, 7, 8, 14, 16] {
+        for tiles in [1, 2, 3, 4, 6, 7, 8, 12, 14, 16] {
             for parts in POWERS.into_iter().filter(|parts| tiles * parts <= sets) {
-                for cluster in POWERS {
-                    all.push(Self {
-                        tiles,
-                        parts,
-                        chunk: Self::chunk(kind, vectors, tiles, parts),
-                        cluster,
-                        vectors,
-                    });
-                }
+                let configs = POWERS
+                    .map(|cluster| Self::with_chunk(kind, job, vectors, [tiles, parts, cluster]));
+                all.extend(configs.into_iter().flatten());
             }
         }
-        all.retain(|config| config.check(kind, job).is_ok());
         all
     }
 }

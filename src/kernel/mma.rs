@@ -3,8 +3,8 @@
 
 use super::many_vectors::{self, Division, Kind, Ragged, divided};
 use super::params::{
-    NVFP4_MMA_BUFFERS, NVFP4_MMA_HELD_OF_128, NVFP4_MMA_MAX_WARPS, NVFP4_MMA_MAX_WARPS_OF_32,
-    NVFP4_MMA_MAX_WARPS_OF_64,
+    NVFP4_MMA_BUFFERS, NVFP4_MMA_HELD_OF_128, NVFP4_MMA_MAX_WARPS, NVFP4_MMA_MAX_WARPS_OF_64,
+    NVFP4_MMA_MAX_WARPS_OF_128,
 };
 use super::plan::Plan;
 use super::{Call, Job, KernelConfig, MainLoop, Products};
@@ -22,8 +22,8 @@ use crate::types::Activation;
 pub struct MmaConfig {
     /// Tiles of a CTA.
     pub tiles: u32,
-    /// Warps that share a tile's K: 1, 2, 4 or 8. A CTA has `tiles * parts` warps: up to 16, or to 12 with more than 16
-    /// vectors in a pass, or to 8 with more than 32.
+    /// Warps that share a tile's K: 1, 2, 4 or 8. A CTA has `tiles * parts` warps: up to 16, or to 12 with more than 32
+    /// vectors in a pass, or to 8 with more than 64.
     pub parts: u32,
     /// Steps whose vectors a buffer in shared memory holds: a multiple of `parts`.
     pub chunk: u32,
@@ -45,9 +45,9 @@ const KIND: &Kind = &Kind {
     most_warps: &[
         NVFP4_MMA_MAX_WARPS,
         NVFP4_MMA_MAX_WARPS,
-        NVFP4_MMA_MAX_WARPS_OF_32,
+        NVFP4_MMA_MAX_WARPS,
         NVFP4_MMA_MAX_WARPS_OF_64,
-        NVFP4_MMA_MAX_WARPS_OF_64,
+        NVFP4_MMA_MAX_WARPS_OF_128,
     ],
     held: |vectors| match vectors {
         128 => NVFP4_MMA_HELD_OF_128,
@@ -56,7 +56,7 @@ const KIND: &Kind = &Kind {
     takes_chunk: "less: warps hold a chunk's vectors in registers, a step of eight of them each, or two with more than 32, three with more than 64",
     buffers: NVFP4_MMA_BUFFERS,
     barriers: 0,
-    takes_tiles: "1 or more: tiles * parts is up to 16, or to 12 with more than 16 vectors in a pass, or to 8 with more than 32",
+    takes_tiles: "1 or more: tiles * parts is up to 16, or to 12 with more than 32 vectors in a pass, or to 8 with more than 64",
     entries: [
         &[
             "gemv_mma_nvfp4_n8",
@@ -80,13 +80,29 @@ const KIND: &Kind = &Kind {
             "gemv_mma_bf16_n128",
         ],
     ],
+    default: Division::least_time,
     ragged: Some(Ragged {
         unit: "gemv_mma_ragged",
-        vectors: &[32, 128],
+        vectors: &[16, 32, 64, 128],
         entries: [
-            &["gemv_mma_ragged_nvfp4_n32", "gemv_mma_ragged_nvfp4_n128"],
-            &["gemv_mma_ragged_f16_n32", "gemv_mma_ragged_f16_n128"],
-            &["gemv_mma_ragged_bf16_n32", "gemv_mma_ragged_bf16_n128"],
+            &[
+                "gemv_mma_ragged_nvfp4_n16",
+                "gemv_mma_ragged_nvfp4_n32",
+                "gemv_mma_ragged_nvfp4_n64",
+                "gemv_mma_ragged_nvfp4_n128",
+            ],
+            &[
+                "gemv_mma_ragged_f16_n16",
+                "gemv_mma_ragged_f16_n32",
+                "gemv_mma_ragged_f16_n64",
+                "gemv_mma_ragged_f16_n128",
+            ],
+            &[
+                "gemv_mma_ragged_bf16_n16",
+                "gemv_mma_ragged_bf16_n32",
+                "gemv_mma_ragged_bf16_n64",
+                "gemv_mma_ragged_bf16_n128",
+            ],
         ],
     }),
 };

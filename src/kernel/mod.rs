@@ -45,6 +45,7 @@ pub use call::Call;
 use call::magic;
 pub use direct::DirectConfig;
 pub use dot::DotConfig;
+pub(crate) use many_vectors::has_ragged_rows;
 pub use mma::MmaConfig;
 pub use mma_fp4::MmaFp4Config;
 pub use packed::PackedConfig;

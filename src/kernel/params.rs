@@ -227,8 +227,8 @@ pub struct nvfp4_many_params {
     pub epilogue: nvfp4_epilogue,
 }
 pub const NVFP4_MMA_MAX_WARPS: u32 = 16;
-pub const NVFP4_MMA_MAX_WARPS_OF_32: u32 = 12;
-pub const NVFP4_MMA_MAX_WARPS_OF_64: u32 = 8;
+pub const NVFP4_MMA_MAX_WARPS_OF_64: u32 = 12;
+pub const NVFP4_MMA_MAX_WARPS_OF_128: u32 = 8;
 pub const NVFP4_MMA_HELD_OF_128: u32 = 3;
 pub const NVFP4_MMA_BUFFERS: u32 = 2;
 pub const NVFP4_WGMMA_TILE_WARPS: u32 = 4;

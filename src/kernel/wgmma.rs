@@ -77,6 +77,7 @@ const KIND: &Kind = &Kind {
             "gemv_wgmma_bf16_n128",
         ],
     ],
+    default: Division::most_warps,
     ragged: None,
 };
 

@@ -14,20 +14,20 @@ use crate::support::operands::{Case, Data, Operands};
 /// Numbers of vectors at the edges of what the kernels are compiled for, rows that end inside a tile, and the last step
 /// of a row half as long.
 pub(crate) fn odd() -> Vec<Sizes> {
-    of_lengths([64, 1024, 3648, 4352])
+    of_rows(&[1, 17, 130, 1000], [64, 1024, 3648, 4352])
 }
 
 /// The same, and ragged rows.
 pub(crate) fn odd_and_ragged() -> Vec<Sizes> {
-    [odd(), of_lengths([16, 1040, 3632, 4368])].concat()
+    [odd(), of_rows(&[17, 300], [16, 1040, 1776, 2144])].concat()
 }
 
-fn of_lengths(lengths: [usize; 4]) -> Vec<Sizes> {
+fn of_rows(rows: &[usize], lengths: [usize; 4]) -> Vec<Sizes> {
     let vectors = [
         1, 2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 127, 128,
     ];
-    let rows = [1, 17, 130, 1000].into_iter().enumerate();
-    rows.flat_map(|(i, m)| {
+    let rows = rows.iter().enumerate();
+    rows.flat_map(|(i, &m)| {
         let sizes = vectors.into_iter().enumerate();
         sizes.map(move |(j, n)| (m, n, lengths[(i + j) % 4], 1 + j % 3))
     })

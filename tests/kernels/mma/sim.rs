@@ -77,9 +77,8 @@ pub(crate) const KERNEL: Kernel = Kernel {
         include_str!("../../../csrc/kernels/gemv_mma.cuh"),
     ),
     never_taken: &[
-        // Eight warps at most have the first pieces of a chunk, which are of its first step.
-        ("exists(p, work, first)", "_n64"),
-        // There are more than 64 vectors.
+        // There are more than 32, and more than 64 vectors.
+        ("some * kColumns >= uint32_t(p.n)", "_n64"),
         ("some * kColumns >= uint32_t(p.n)", "_n128"),
         // Eight warps at most hold a chunk of more: it has one step, and a tile one part.
         ("exists(p, work, first)", "_n128"),
@@ -102,11 +101,15 @@ pub(crate) const KERNEL: Kernel = Kernel {
 const RAGGED: Kernel = Kernel {
     unit: "gemv_mma_ragged",
     cuttings: RAGGED_CUTTINGS,
-    vectors: &[3, 16, 27, 32, 33, 65, 100, 128],
+    vectors: &[3, 9, 16, 27, 32, 33, 45, 64, 65, 100, 128],
     few_warps: &[
+        ([2, 1, 1, 1], 8),
+        ([2, 1, 1, 1], 16),
         ([4, 1, 1, 1], 22),
         ([4, 1, 1, 1], 32),
-        ([8, 1, 1, 1], 33),
+        ([4, 1, 1, 1], 45),
+        ([4, 1, 1, 1], 54),
+        ([4, 1, 1, 1], 64),
         ([8, 1, 1, 1], 70),
         ([7, 1, 1, 1], 90),
         ([8, 1, 1, 1], 118),
@@ -126,9 +129,10 @@ const RAGGED: Kernel = Kernel {
         cutting((21, 272, 1), Linear, [4, 2, 2, 1]),
     ],
     never_taken: &[
-        // There are more than 32 vectors.
+        // There are more than 32, and more than 64 vectors.
+        ("some * kColumns >= uint32_t(p.n)", "_n64"),
         ("some * kColumns >= uint32_t(p.n)", "_n128"),
-        // Eight warps at most hold a chunk of more than 64, and of fewer in this unit: it has one step, and a tile one part.
+        // Eight warps at most hold a chunk of more: it has one step, and a tile one part.
         ("exists(p, work, first)", "_n128"),
         ("for (uint32_t step = first; step < end;", "_n128"),
         ("for (uint32_t part = 0; part < parts; ++part)", "_n128"),
@@ -162,6 +166,8 @@ const RAGGED_CUTTINGS: &[Cutting] = &[
     cutting((21, 848, 3), Linear, [2, 2, 2, 1]),
     cutting((40, 304, 1), Linear, [4, 2, 2, 1]),
     cutting((20, 656, 2), Linear, [8, 1, 2, 1]),
+    cutting((20, 848, 1), Linear, [12, 1, 2, 1]),
+    cutting((20, 336, 1), Linear, [12, 1, 1, 1]),
     // One step, for warps of which some have none.
     cutting((5, 48, 1), Tiled128x4, [4, 2, 2, 1]),
     // Every number of blocks of a first step, and of a later one, that leave K no multiple of 64.
@@ -217,6 +223,8 @@ const CUTTINGS: &[Cutting] = &[
     cutting((40, 1152, 1), Linear, [4, 2, 2, 1]).from(17),
     cutting((40, 1152, 1), Tiled128x4, [4, 2, 2, 2]).from(17),
     cutting((20, 640, 2), Linear, [8, 1, 2, 1]).from(17),
+    cutting((20, 832, 1), Linear, [12, 1, 2, 1]).from(33),
+    cutting((20, 320, 1), Linear, [12, 1, 1, 1]).from(33),
     cutting((5, 64, 1), Linear, [4, 2, 2, 1]).from(17),
     cutting((5, 192, 1), Linear, [4, 2, 2, 1]).from(17),
     cutting((5, 448, 1), Linear, [4, 2, 2, 1]).from(17),
