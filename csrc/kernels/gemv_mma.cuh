@@ -54,7 +54,12 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     using Work = many::Work<1>;
     constexpr uint32_t kColumnTiles = kVectors / kColumns;
     // For which a thread has registers at once.
-    constexpr uint32_t kAtOnce = kColumnTiles < 8 ? kColumnTiles : kRagged && kColumnTiles == 8 ? 2 : 4;
+#if __CUDA_ARCH__ >= 1000
+    constexpr bool kFew = true; // or ptxas spills some
+#else
+    constexpr bool kFew = kRagged;
+#endif
+    constexpr uint32_t kAtOnce = kColumnTiles < 4 ? kColumnTiles : kFew && kColumnTiles < 16 ? 2 : 4;
     constexpr int kHeld = kVectors == 128 ? NVFP4_MMA_HELD_OF_128 : many::kHeldOf<kVectors>;
     using Chunks = many::Chunks<kActivation, kVectors, kHeld, kRagged>;
     constexpr uint32_t kRows = Chunks::Held::kRows;
@@ -102,7 +107,7 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
 #pragma unroll
             for (uint32_t some = 0; some < kColumnTiles; some += kAtOnce) {
                 // Saves what is not there. And loads do not move across a branch: there are no registers for all B.
-                if (kColumnTiles >= 8 && some != 0 && some * kColumns >= uint32_t(p.n)) break;
+                if (kColumnTiles >= 4 && some != 0 && some * kColumns >= uint32_t(p.n)) break;
                 // Added at once, and not in the matrix instructions: those cut what they add to.
                 float d[kAtOnce][4] = {};
 #pragma unroll

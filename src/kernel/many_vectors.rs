@@ -1,6 +1,8 @@
 //! What the kernels for many vectors share: how a problem is divided, and the plan of their launches
 //! (`csrc/kernels/many_vectors.cuh`).
 
+use std::cmp::Reverse;
+
 use super::params::{
     NVFP4_ATOM_ROWS, NVFP4_BLOCK, NVFP4_MANY_COLUMNS, NVFP4_MANY_HOLD_ONE,
     NVFP4_MANY_RAGGED_STAGE_BYTES, NVFP4_MANY_STAGE_BYTES, NVFP4_MANY_STAGES,
@@ -543,7 +545,9 @@ impl Division {
             let waves = config.ctas(kind, job).div_ceil(sms.max(1));
             let one = u64::from(warps.max(8)) * steps.div_ceil(divided) + 30;
             let time = waves.saturating_mul(one);
-            (time, divided, config.cluster, std::cmp::Reverse(warps))
+            // Tiles without rows are no use.
+            let tiles = config.groups(kind, job) * u64::from(config.tiles);
+            (time, divided, config.cluster, tiles, Reverse(warps))
         })
     }
 
