@@ -82,8 +82,10 @@ fn of_warps(warps: u32) -> f64 {
 }
 
 /// What is left of the share where rows start anywhere, or vectors are f32: on an H200 0.69 to 0.86, and 0.86 to 0.94
-/// with f32 vectors (docs/notes/tuning.md); of mma with 16 to 128 vectors 0.87 to 0.95 (docs/notes/many-vectors.md).
+/// with f32 vectors (docs/notes/tuning.md).
 const RAGGED: f64 = 0.8;
+/// The same of mma with 16 to 128 vectors: 0.87 to 0.95 (docs/notes/many-vectors.md).
+const RAGGED_MMA: f64 = 0.92;
 
 impl Cost {
     /// Four vectors cost 30% more than one, and eight 70%: of f32 vectors in the stream kernel, of the dot kernel with four
@@ -114,8 +116,9 @@ impl Cost {
             // columns, whether there are vectors for all or not.
             Kernel::Packed => (1.58, 0.0114, NVFP4_MANY_COLUMNS),
             Kernel::Wgmma => (1.4, 0.03, NVFP4_MANY_COLUMNS),
-            // With 16 f16 vectors 1.8 and 1.9 times what `stream` takes with one (docs/notes/stream.md, "Sixteen vectors a pass").
-            Kernel::Mma => (1.4, 0.044, NVFP4_MANY_COLUMNS),
+            // 1.7 to 1.9 times what `stream` takes with one f16 vector for 16 of them, 2.5 to 2.8 for 32, 4.5 to 5.3 for 64 and
+            // 7.9 to 9.3 for 128 (docs/notes/many-vectors.md, "mma: 128 vectors").
+            Kernel::Mma => (1.32, 0.056, NVFP4_MANY_COLUMNS),
             Kernel::Stream => return Self::of_stream(job),
             Kernel::Ring | Kernel::Tcgen05 | Kernel::MmaFp4 => return Self::FAST,
         };
@@ -210,7 +213,7 @@ pub(super) fn of_one(kernel: Kernel, shape: &Shape, operands: &Operands) -> f64 
     };
     match kernel {
         Kernel::Stream | Kernel::Dot if is_ragged(shape, operands) => RAGGED * one,
-        Kernel::Mma if has_ragged_rows(shape, operands) => RAGGED * one,
+        Kernel::Mma if has_ragged_rows(shape, operands) => RAGGED_MMA * one,
         Kernel::Ring if operands.activation != Activation::Nvfp4 && !is_for_ring(shape) => {
             RING_16_BIT * one
         }

@@ -322,8 +322,8 @@ impl<'t> Tables<'t> {
 /// from is only what it did not exceed there.
 const CLEARLY: f64 = 1.1;
 
-/// What an entry says of a kernel: its own time; or, where it has none but can compute the problem, the best time of
-/// its path's kernels, which it did not exceed. A time of a kernel that the model expects to be slower than this one
+/// What an entry says of a kernel: its own time; or, where it has none but can compute the job and the entry's problem,
+/// the best time of its path's kernels, which it did not exceed. A time of a kernel that the model expects to be slower than this one
 /// even with one vector says nothing of it.
 fn stand_in<'e>(entry: &'e Entry, of: &Known, job: &Job<'_>) -> Option<&'e Timed> {
     let kernel = of.kernel;
@@ -336,7 +336,12 @@ fn stand_in<'e>(entry: &'e Entry, of: &Known, job: &Job<'_>) -> Option<&'e Timed
         let of_path = of_path.filter(|timed| counts(timed, entry, job));
         of_path.min_by(|a, b| seconds(a, job).total_cmp(&seconds(b, job)))
     };
-    let can = of.available.is_ok();
+    // What could not run there was not slower there.
+    let can = || {
+        let operands = entry.operands.with_workspace(u64::MAX);
+        let then = Job::new(&entry.shape, &operands, job.gpu).chained(job.chained);
+        of.available.is_ok() && kernel.available(&then).is_ok()
+    };
     match entry.of(kernel) {
         Some(own) if counts(own, entry, job) => Some(own),
         // It was measured, and is known to be no better than the best that counts.
@@ -345,7 +350,7 @@ fn stand_in<'e>(entry: &'e Entry, of: &Known, job: &Job<'_>) -> Option<&'e Timed
             all.filter(|timed| counts(timed, entry, job))
                 .min_by(|a, b| seconds(a, job).total_cmp(&seconds(b, job)))
         }
-        None => can.then(fastest).flatten(),
+        None => can().then(fastest).flatten(),
     }
 }
 
