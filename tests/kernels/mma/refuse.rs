@@ -20,9 +20,9 @@ fn configs() {
     // More of the vectors than eight warps hold.
     valid.refuses_field("chunk", 6, |_| ());
     valid.refuses_fields(&[("tiles", &[0, 17, u32::MAX]), ("vectors", &[0, 4, 12, 256])]);
-    // 18 warps; and 10 with many vectors.
+    // 18 warps; and 14 with many vectors.
     valid.refuses_field("tiles", 9, |_| ());
-    valid.refuses_field("tiles", 5, |a| {
+    valid.refuses_field("tiles", 7, |a| {
         a.shape(130, 100, 576, 2);
         fields::set(&mut a.config, "vectors", 64);
     });
