@@ -4,7 +4,7 @@
 // There are two units of this source: gemv_mma for K a multiple of 64 and codes aligned to 16 bytes, and gemv_mma_ragged
 // (NVFP4_UNIT_RAGGED) for K any multiple of 16 and codes aligned to 8 (ragged_parts.cuh).
 //
-// A tile has 16 rows, and a warp. Operands B come from shared memory by ldmatrix.
+// A tile has 16 rows, which one warp multiplies, or several, each with a part of K. Operands B come from shared memory by ldmatrix.
 
 #include "many_vectors.cuh"
 
@@ -13,7 +13,8 @@ enum {
     NVFP4_MMA_MAX_WARPS = 16,
     NVFP4_MMA_MAX_WARPS_OF_64 = 12,
     NVFP4_MMA_MAX_WARPS_OF_128 = 8,
-    /* Pieces of a chunk of 128 vectors that a warp holds: then seven warps have room in 99 KB of shared memory. */
+    /* Pieces of a chunk of 128 vectors that a warp holds. One step of them is 16 pieces: with two a warp that takes eight warps,
+     * whose 100 KB are too much for the 99 KB that some GPUs have; with three, seven warps will do. */
     NVFP4_MMA_HELD_OF_128 = 3,
     NVFP4_MMA_BUFFERS = 2, /* of vectors in shared memory */
 };
@@ -53,9 +54,9 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     using Weights = typename many::Eight<kActivation>::Weights;
     using Work = many::Work<1>;
     constexpr uint32_t kColumnTiles = kVectors / kColumns;
-    // For which a thread has registers at once.
+    // For which a thread has registers at once: fewer in ragged rows and for compute capability 10.0 and newer, or ptxas spills.
 #if __CUDA_ARCH__ >= 1000
-    constexpr bool kFew = true; // or ptxas spills some
+    constexpr bool kFew = true;
 #else
     constexpr bool kFew = kRagged;
 #endif
@@ -113,7 +114,7 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
 #pragma unroll
                 for (int word = 0; word < 4; ++word) {
                     uint32_t a[2][4];
-                    codes.decode(word, a);
+                    codes.decode(word, a); // once for all groups: the compiler keeps it
 #pragma unroll
                     for (uint32_t tile = 0; tile < kAtOnce; ++tile) {
                         const uint32_t at = x + (word / 2 * kVectors + (some + tile) * kColumns) * kVectorRow;

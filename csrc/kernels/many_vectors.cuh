@@ -41,7 +41,7 @@ enum {
 /* Rows are counted in the order in which their scales lie: a row's place (row_at). */
 typedef struct nvfp4_many_params {
     int32_t m, n;
-    uint32_t k, steps;   /* of a row: elements, and steps, of which the last one may have 64 elements */
+    uint32_t k, steps;   /* of a row: elements, and steps, of which the last one may have fewer elements */
     uint32_t l, groups;  /* batches, and groups of rows of each */
     uint32_t tiles;      /* of a group */
     uint32_t parts_log2; /* sets of warps that share a tile */

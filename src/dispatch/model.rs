@@ -15,7 +15,7 @@ pub(super) struct Way {
     pass: u32,
     /// What the vectors of a pass cost.
     cost: Cost,
-    /// What is left of the share where a CTA has few warps.
+    /// What is left of the share where a multiprocessor has few warps.
     of_warps: f64,
 }
 
@@ -43,7 +43,10 @@ impl Way {
                 _ => Cost::of(config.kernel(), job),
             },
             of_warps: match config {
-                Config::Stream(config) => of_warps(config.warps),
+                Config::Stream(config) => {
+                    let ctas = config.ctas / job.gpu.multiprocessors.max(1);
+                    of_warps(config.warps.saturating_mul(ctas.max(1)))
+                }
                 _ => 1.0,
             },
         }

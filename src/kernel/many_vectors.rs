@@ -55,7 +55,7 @@ pub(super) struct Kind {
     pub(super) entries: [&'static [&'static str]; 3],
     /// The config where nothing was measured.
     pub(super) default: fn(&Kind, &Job<'_>) -> Option<Division>,
-    /// The unit of rows that this one does not take, if there is one.
+    /// The unit for ragged rows, if the kernel has one.
     pub(super) ragged: Option<Ragged>,
 }
 
@@ -189,7 +189,7 @@ impl Kind {
         self.vectors[self.vectors.len() - 1]
     }
 
-    /// At which of the numbers of vectors the first pass is, where passes are as few as can be.
+    /// The same for the first pass, where passes are as few as can be.
     fn most_at_once(&self, job: &Job<'_>) -> usize {
         self.at(job, job.shape.n().min(self.most_vectors() as usize) as u32)
     }
@@ -215,7 +215,8 @@ impl Kind {
         self.ragged.as_ref().filter(|_| ragged)
     }
 
-    /// At which of the numbers of vectors a pass of `n` is.
+    /// Where in `vectors` the smallest number stands that has room for `n`, of those that there are kernels for: for ragged
+    /// rows not all.
     fn at(&self, job: &Job<'_>, n: u32) -> usize {
         let ragged = self.ragged(job);
         let exists = |vectors| ragged.is_none_or(|ragged| ragged.vectors.contains(vectors));
@@ -270,7 +271,8 @@ pub(super) fn takes_operands(job: &Job<'_>) -> Result<(), Refusal> {
     takes_rows(job, 16)
 }
 
-/// The same of ragged rows, whose codes are copied in fewer bytes at once.
+/// What holds for ragged rows, too: the type of the vectors, codes aligned to so many bytes, scales to four, and a grid
+/// that can be counted.
 fn takes_rows(job: &Job<'_>, codes: u32) -> Result<(), Refusal> {
     job.not_f32()?;
     // Copies of so many bytes of codes and 4 of scales; vectors have the alignment that they need.
@@ -296,7 +298,7 @@ pub(super) fn held(vectors: u32) -> u32 {
     }
 }
 
-/// Steps of a row: the last one may have 64 elements.
+/// Steps of a row: the last one may have fewer elements, 64, or in ragged rows any multiple of 16.
 pub(super) fn steps(shape: &Shape) -> u64 {
     shape.k().div_ceil(STEP) as u64
 }
@@ -516,8 +518,8 @@ impl Division {
         (kind.default)(kind, job).ok_or(Refusal::VectorMemory)
     }
 
-    /// The config of least time, as counted here. A wave is as many CTAs as there are SMs. It takes time by the steps of a
-    /// CTA's warps, fewer than eight warps as much as eight, and as much as 30 steps to begin and to end. Of those that take
+    /// The config of least time, as counted here. A wave is as many CTAs as there are SMs. It takes time by the steps of all
+    /// warps of a CTA, fewer than eight warps as much as eight, and as much as 30 such steps to begin and to end. Of those that take
     /// the same, the one that divides K least has the fewest sums to add. docs/notes/many-vectors.md, "mma: which config",
     /// has measurements.
     pub(super) fn least_time(kind: &Kind, job: &Job<'_>) -> Option<Self> {
@@ -527,7 +529,7 @@ impl Division {
         let steps = steps(job.shape);
         // A cluster adds the sums of all its CTAs, which many vectors make long.
         let clusters = match vectors {
-            ..128 => &POWERS[..],
+            ..64 => &POWERS[..],
             _ => &POWERS[..2],
         };
         let all = (1..=kind.most_warps[compiled] / kind.tile_warps).flat_map(|tiles| {
@@ -637,7 +639,7 @@ impl Division {
         chunk.max(parts)
     }
 
-    /// The legal config with the largest chunk.
+    /// The legal config with the largest chunk, if there is one: `parts` may be none that the kernel takes.
     fn with_chunk(
         kind: &Kind,
         job: &Job<'_>,
