@@ -129,7 +129,8 @@ const RAGGED: Kernel = Kernel {
         cutting((21, 272, 1), Linear, [4, 2, 2, 1]),
     ],
     never_taken: &[
-        // There are more than 32, and more than 64 vectors.
+        // There are more than 16, more than 32, and more than 64 vectors.
+        ("some * kColumns >= uint32_t(p.n)", "_n32"),
         ("some * kColumns >= uint32_t(p.n)", "_n64"),
         ("some * kColumns >= uint32_t(p.n)", "_n128"),
         // Eight warps at most hold a chunk of more: it has one step, and a tile one part.
