@@ -189,7 +189,7 @@ impl Kind {
         self.vectors[self.vectors.len() - 1]
     }
 
-    /// The same for the first pass, where passes are as few as can be.
+    /// Where in `vectors` the number stands that the first pass is compiled for, where passes are as few as can be.
     fn most_at_once(&self, job: &Job<'_>) -> usize {
         self.at(job, job.shape.n().min(self.most_vectors() as usize) as u32)
     }
@@ -200,6 +200,7 @@ impl Kind {
         match self.ragged(job) {
             Some(ragged) => {
                 job.image(ragged.unit)?;
+                job.not_f32()?;
                 takes_rows(job, 8)
             }
             None => {
@@ -271,10 +272,8 @@ pub(super) fn takes_operands(job: &Job<'_>) -> Result<(), Refusal> {
     takes_rows(job, 16)
 }
 
-/// What holds for ragged rows, too: the type of the vectors, codes aligned to so many bytes, scales to four, and a grid
-/// that can be counted.
+/// What holds for ragged rows, too: codes aligned to so many bytes, scales to four, and a grid that can be counted.
 fn takes_rows(job: &Job<'_>, codes: u32) -> Result<(), Refusal> {
-    job.not_f32()?;
     // Copies of so many bytes of codes and 4 of scales; vectors have the alignment that they need.
     let alignment = &job.operands.alignment;
     for (has, needed) in [(alignment.codes, codes), (alignment.scales, 4)] {
