@@ -291,6 +291,21 @@ fn times_say_nothing_of_kernels_that_the_model_expects_to_be_faster() {
     }
 }
 
+/// The table of the H200 has the ragged 28672x8208 with as many vectors, where packed cannot run and mma was the fastest.
+#[test]
+fn what_could_not_run_at_the_nearest_problem_was_not_slower_there() {
+    let dims = Dims {
+        m: 28672,
+        n: 128,
+        k: 8192,
+        l: 1,
+    };
+    let shape = Shape::new(dims).unwrap();
+    let operands = Operands::new(Activation::Bf16, ScaleLayout::Linear).with_workspace(u64::MAX);
+    let ranked = rank(&shape, &operands, &h200(), None, false);
+    assert_eq!(ranked[0].kernel, Kernel::Packed);
+}
+
 #[test]
 fn a_measured_config_that_cannot_run_is_replaced_by_the_default() {
     let (shape, gpu) = (Shape::matrix(4096, 4096).unwrap(), h200());
