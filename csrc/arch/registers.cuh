@@ -23,6 +23,14 @@ __device__ __forceinline__ uint32_t kept(uint32_t value) {
     return value;
 }
 
+// addend + a * b, in one instruction. Written as such, because the compiler turns a product of two 32-bit numbers of which one
+// does not change in a loop into one of 64-bit numbers, which takes five.
+__device__ __forceinline__ const uint8_t *mad_wide_s32(int32_t a, int32_t b, const uint8_t *addend) {
+    const uint8_t *sum;
+    asm("mad.wide.s32 %0, %1, %2, %3;" : "=l"(sum) : "r"(a), "r"(b), "l"(addend));
+    return sum;
+}
+
 // By all warps of a warpgroup together: from now on each thread has kCount registers, a multiple of 8 from 24 to 256. Code
 // for one architecture alone (sm_90a and newer). More than before: waits until other warpgroups of the CTA have given up as
 // many.

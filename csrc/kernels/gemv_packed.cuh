@@ -192,7 +192,9 @@ __device__ __forceinline__ uint32_t first_chunk(const nvfp4_packed_deal &deal, u
 
 // This CTA's cluster, and which of its CTAs it is.
 __device__ __forceinline__ uint32_t cluster_of(const nvfp4_packed_deal &deal) { return blockIdx.x >> deal.cluster_log2; }
-__device__ __forceinline__ uint32_t rank_of(const nvfp4_packed_deal &deal) { return blockIdx.x & deal.cluster_log2; }
+__device__ __forceinline__ uint32_t rank_of(const nvfp4_packed_deal &deal) {
+    return blockIdx.x - (cluster_of(deal) << deal.cluster_log2);
+}
 
 template <class P>
 __device__ __forceinline__ uint32_t batch_of(const P &p, uint32_t group) {

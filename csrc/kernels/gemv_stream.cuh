@@ -81,24 +81,30 @@ struct Staging {
         const uint32_t blocks = Steps::blocks(p);
         const uint8_t *vectors = p.vectors + batch * p.vector_batch_bytes;
         const uint8_t *scales = p.vector_scales + batch * p.vector_scale_batch_bytes;
+        // A pass's vectors, of which there are few, are rows of the same 32 in the 128x4 layout.
+        static_assert(kVectors <= NVFP4_ATOM_LINES);
+        const int64_t next_scales =
+            p.vector_scale_layout.tiled ? NVFP4_ATOM_LINE_BYTES : p.vector_scale_layout.row_stride;
 #pragma unroll
-        for (int v = 0; v < kAtOnce; ++v) {
-            // Vectors past the end repeat the last one: computed, not stored.
-            const int n = kVectors == 1 ? 0 : min(vector + v, p.n - 1);
+        for (int j = 0; j < kEach; ++j) {
+            const uint32_t block = first + threadIdx.x + j * p.warps * kWarp;
+            if constexpr (!Steps::kWhole) {
+                // The last step's blocks behind the row's end are zeros.
 #pragma unroll
-            for (int j = 0; j < kEach; ++j) {
-                const uint32_t block = first + threadIdx.x + j * p.warps * kWarp;
-                if constexpr (!Steps::kWhole) {
-                    // The last step's blocks behind the row's end are zeros.
+                for (int v = 0; v < kAtOnce; ++v) {
                     raw[v][j] = {};
                     scale[v][j] = 0;
                 }
-                if (block >= blocks) continue;
-                raw[v][j].load(vectors + n * p.vector_row_bytes + block * kFrom);
-                if constexpr (Vectors::kHasScales) {
-                    scale[v][j] = arch::load_fresh_8(scales + row_offset(p.vector_scale_layout, n) +
-                                                      block_offset(p.vector_scale_layout, block));
-                }
+            }
+            if (block >= blocks) continue;
+            const uint8_t *const codes = vectors + block * kFrom;
+            const uint8_t *const scale_codes = scales + block_offset(p.vector_scale_layout, block);
+#pragma unroll
+            for (int v = 0; v < kAtOnce; ++v) {
+                // Vectors past the end repeat the last one: computed, not stored.
+                const int n = kVectors == 1 ? 0 : min(vector + v, p.n - 1);
+                raw[v][j].load(codes + n * p.vector_row_bytes);
+                if constexpr (Vectors::kHasScales) scale[v][j] = arch::load_fresh_8(scale_codes + n * next_scales);
             }
         }
     }
@@ -244,14 +250,19 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     loads.tile = tile;
     loads.step = step;
     loads.here = 0;
-    const uint32_t last = queue + (p.stages - 1) * kStageBytes, ahead = queue + p.ahead * kStageBytes;
     uint32_t to = queue;
+    const auto fill = [&](uint32_t until) {
 #pragma unroll 1
-    do {
-        loads.next(p, work, group, lane, to);
-        to += kStageBytes;
-        if (to == ahead) vectors();
-    } while (to != last);
+        for (; to != until; to += kStageBytes) loads.next(p, work, group, lane, to);
+    };
+    // In two loops with the vectors between them. In one loop, the compiler computes the addresses of all vectors before the
+    // first copy of weights, also where vectors come first: half a microsecond with eight of them (docs/notes/stream.md).
+    const uint32_t last = queue + (p.stages - 1) * kStageBytes;
+    if (p.ahead != 0) {
+        fill(queue + p.ahead * kStageBytes);
+        vectors();
+    }
+    fill(last);
     staging.store(p, shared, 0, 0, 0);
     staging.finish(p, shared, work.batch);
     __syncthreads();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../arch/copy_async.cuh"
+#include "../arch/registers.cuh"
 #include "../arch/shared.cuh"
 #include "stream_work.cuh"
 
@@ -52,7 +53,7 @@ struct WholeSteps {
                 }
                 arch::copy_async_16<128>(to + (2 * i + 1) * kPieceBytes, from + kRowCodes / 2, has[i]);
                 const uint32_t row_to = scales_to + i * 8 * kStepBlocks;
-                const uint8_t *const row = scales[i] + int64_t(here) * scale_step;
+                const uint8_t *const row = arch::mad_wide_s32(here, scale_step, scales[i]);
                 if constexpr (kBeside) {
                     arch::copy_async_4_of_128(row_to, row, has[i]);
                 } else {
