@@ -33,9 +33,9 @@ pub enum FileError {
         /// What it is.
         found: &'static str,
     },
-    /// The file has more bytes than such a file can have. Nothing of it was used.
+    /// The file has more bytes than are read of such a file. Nothing of it was used.
     #[error(
-        "{}: larger than {most} bytes, which no such file is",
+        "{}: larger than {most} bytes, the most that are read of such a file",
         printable::path(file)
     )]
     TooLarge {
@@ -55,6 +55,14 @@ pub enum FileError {
         file: PathBuf,
         /// What is wrong with it.
         reason: String,
+    },
+    /// The file is of another format, which its first bytes tell.
+    #[error("{}: not a safetensors file but {found}", printable::path(file))]
+    OtherFormat {
+        /// The file.
+        file: PathBuf,
+        /// What it is.
+        found: &'static str,
     },
     /// A tensor that must be there is not.
     #[error("{}: no tensor {tensor:?}; expected {expected}", printable::path(file))]
@@ -156,21 +164,51 @@ impl Bytes {
     }
 }
 
+/// What a file is that has another format's first bytes. Asked of what has failed to be read as safetensors.
+pub(crate) fn not_safetensors(bytes: &[u8]) -> Option<&'static str> {
+    const FORMATS: [(&[u8], &str); 7] = [
+        (b"GGUF", "a GGUF file, which is not read"),
+        (
+            b"version https://git-lfs",
+            "a git-lfs pointer: the file itself was not downloaded (`git lfs pull` does it)",
+        ),
+        (
+            b"PK\x03\x04",
+            "a ZIP archive, as PyTorch's files are, which is not read",
+        ),
+        (b"\x89HDF", "an HDF5 file, which is not read"),
+        (b"\x1f\x8b", "compressed by gzip"),
+        (b"<!", "a web page: the download has failed"),
+        (b"<html", "a web page: the download has failed"),
+    ];
+    let mut formats = FORMATS.iter();
+    let (begin, what) = formats.find(|(begin, _)| bytes.starts_with(begin))?;
+    // A damaged safetensors file whose header has a length of these bytes.
+    let is_header = bytes.get(size_of::<u64>()) == Some(&b'{') && begin.len() < size_of::<u64>();
+    (!is_header || *begin == b"GGUF").then_some(*what)
+}
+
 impl TensorFile {
     /// Opens a file and validates its header, which the format limits to 100 MB.
     ///
     /// # Errors
-    /// [`FileError::Read`], [`FileError::NotRegular`], [`FileError::Format`].
+    /// [`FileError::Read`], [`FileError::NotRegular`], [`FileError::Format`], [`FileError::OtherFormat`].
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, FileError> {
         let path = path.into();
         let bytes = Bytes::of(&path).map_err(|error| FileError::of_input(&path, error))?;
         let header = SafeTensors::read_metadata(&bytes);
-        let (header, metadata) = header.map_err(|e| FileError::Format {
-            reason: match bytes.len() {
-                0 => "the file is empty".into(),
-                bytes => format!("{e} ({bytes} bytes in all)"),
+        let (header, metadata) = header.map_err(|e| match not_safetensors(&bytes) {
+            Some(found) => FileError::OtherFormat {
+                file: path.clone(),
+                found,
             },
-            file: path.clone(),
+            None => FileError::Format {
+                reason: match bytes.len() {
+                    0 => "the file is empty".into(),
+                    bytes => format!("{e} ({bytes} bytes in all)"),
+                },
+                file: path.clone(),
+            },
         })?;
         let tensors = metadata.tensors().into_iter();
         Ok(Self {

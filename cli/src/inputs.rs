@@ -121,14 +121,14 @@ impl Source {
     ) -> Result<(Inputs, Option<&'static str>)> {
         let x = &self.values;
         Ok(match activation {
-            Activation::F16 => (
-                Inputs::F16(x.iter().map(|x| f16::from_f32(*x)).collect()),
-                None,
-            ),
-            Activation::Bf16 => (
-                Inputs::Bf16(x.iter().map(|x| bf16::from_f32(*x)).collect()),
-                None,
-            ),
+            Activation::F16 => {
+                let x = rounded(x, k, activation, f16::from_f32, f16::is_finite)?;
+                (Inputs::F16(x), None)
+            }
+            Activation::Bf16 => {
+                let x = rounded(x, k, activation, bf16::from_f32, bf16::is_finite)?;
+                (Inputs::Bf16(x), None)
+            }
             Activation::F32 => (Inputs::F32(x.clone()), None),
             Activation::Nvfp4 => match calibrated {
                 Some(global) => {
@@ -157,5 +157,51 @@ impl Source {
                 }
             },
         })
+    }
+}
+
+/// Vectors in a type that holds fewer numbers. One that is too large for it would become infinite.
+fn rounded<T: Copy>(
+    x: &[f32],
+    k: usize,
+    activation: Activation,
+    round: impl Fn(f32) -> T,
+    is_finite: impl Fn(T) -> bool,
+) -> Result<Vec<T>> {
+    let rounded: Vec<T> = x.iter().map(|x| round(*x)).collect();
+    if let Some(at) = rounded.iter().position(|x| !is_finite(*x)) {
+        let (row, column) = (at / k, at % k);
+        bail!(
+            "vector {row}, element {column} is {:e}, which is too large for {activation}",
+            x[at]
+        );
+    }
+    Ok(rounded)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_type_does_not_hold_is_named() {
+        let mut source = Source::random(1, 2, 16);
+        for (activation, fits, too_large) in [
+            (Activation::F16, 65519.0, 65520.0),
+            (Activation::F16, -65504.0, -1e5),
+            (Activation::Bf16, 3.39e38, 3.4e38),
+        ] {
+            source.values[21] = fits;
+            source.convert(activation, 16, None).unwrap();
+            source.values[21] = too_large;
+            let error = source
+                .convert(activation, 16, None)
+                .unwrap_err()
+                .to_string();
+            assert!(error.contains("vector 1, element 5 is "), "{error}");
+            assert!(error.contains(activation.name()), "{error}");
+            source.convert(Activation::F32, 16, None).unwrap();
+            source.convert(Activation::Nvfp4, 16, None).unwrap();
+        }
     }
 }

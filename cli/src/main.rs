@@ -16,6 +16,7 @@ mod inputs;
 mod jit;
 mod kernels;
 mod measure;
+mod notes;
 mod plan;
 mod quantize;
 mod report;

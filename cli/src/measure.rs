@@ -23,6 +23,8 @@ pub(crate) struct Check {
     pub(crate) bound: f64,
     /// Elements beyond their bounds.
     pub(crate) failures: usize,
+    /// The first element that is not finite where the truth is: the type of the result does not hold it.
+    pub(crate) overflow: Option<(usize, f64)>,
     pub(crate) passed: bool,
 }
 
@@ -35,6 +37,7 @@ impl Check {
             error: 0.0,
             bound: 0.0,
             failures: 0,
+            overflow: None,
             passed: y.len() == truth.len(),
         };
         let mut worst_share = -1.0;
@@ -42,9 +45,13 @@ impl Check {
             // Infinities of the same sign agree; their difference would be NaN.
             let error = if y == truth { 0.0 } else { (y - truth).abs() };
             let bound = bound(i);
-            let fails = error.is_nan() || error > bound;
+            let overflows = !y.is_finite() && truth.is_finite();
+            if overflows && check.overflow.is_none() {
+                check.overflow = Some((i, *y));
+            }
+            let fails = overflows || error.is_nan() || error > bound;
             let share = match (fails, bound > 0.0) {
-                (true, _) if error.is_nan() => f64::INFINITY,
+                (true, _) if overflows || error.is_nan() => f64::INFINITY,
                 (_, true) => error / bound,
                 (true, false) => f64::INFINITY,
                 (false, false) => 0.0,
@@ -66,7 +73,13 @@ impl Check {
     /// Against the bound that follows from the number of roundings.
     pub(crate) fn derived(y: &[f64], truth: &Reference, roundings: u32, output: FloatType) -> Self {
         Self::new(y, &truth.y, |i| {
-            error_bound(truth.y[i], truth.magnitude[i], roundings, output)
+            let of = |output| error_bound(truth.y[i], truth.magnitude[i], roundings, output);
+            let bound = of(output);
+            match bound.is_infinite() {
+                false => bound,
+                // The result may overflow, and fails if it does. If not, it is as near as others are.
+                true => of(FloatType::F32) + truth.y[i].abs() * half_unit(output),
+            }
         })
     }
 
@@ -80,10 +93,13 @@ impl Check {
 
     /// `ok` or what is wrong.
     pub(crate) fn verdict(&self) -> String {
-        if self.passed {
-            "ok".into()
-        } else {
-            format!("FAILED ({})", count(self.failures, "element"))
+        match self.overflow {
+            _ if self.passed => "ok".into(),
+            None => format!("FAILED ({})", count(self.failures, "element")),
+            Some((at, value)) => format!(
+                "FAILED ({}; element {at} is {value}, which the type of the result does not hold)",
+                count(self.failures, "element")
+            ),
         }
     }
 
@@ -108,7 +124,17 @@ impl Check {
             "worst_bound": number(self.bound),
             "share_of_bound": number(self.share()),
             "failures": self.failures,
+            "overflow_element": self.overflow.map(|(at, _)| at),
         })
+    }
+}
+
+/// How far a rounding to a type moves a number at most, as a share of it.
+fn half_unit(of: FloatType) -> f64 {
+    match of {
+        FloatType::F16 => 2f64.powi(-11),
+        FloatType::Bf16 => 2f64.powi(-8),
+        FloatType::F32 => 2f64.powi(-24),
     }
 }
 
@@ -129,7 +155,38 @@ mod tests {
             assert!(check.max_error.is_nan() || check.max_error > 1.0);
         }
         assert!(Check::new(&[f64::INFINITY], &[f64::INFINITY], bound).passed);
-        assert!(Check::new(&[f64::INFINITY], &[7e4], |_| f64::INFINITY).passed);
+    }
+
+    /// Of f16, and of f32, whose bound is infinite itself there.
+    #[test]
+    fn a_result_that_overflows_fails_and_one_near_the_end_does_not() {
+        for (output, truth, near) in [
+            (FloatType::F16, 65510.0, 65504.0),
+            (FloatType::Bf16, 3.3895e38, 3.3895e38),
+            (FloatType::F32, 3.4028e38, 3.4028e38),
+        ] {
+            let reference = Reference {
+                y: vec![truth],
+                magnitude: vec![truth],
+            };
+            let check = |y: f64| Check::derived(&[y], &reference, 8, output);
+            assert!(check(near).passed, "{output:?}");
+            for y in [f64::INFINITY, f64::NAN, f64::NEG_INFINITY] {
+                let check = check(y);
+                assert!(!check.passed, "{output:?}");
+                assert_eq!(check.failures, 1);
+                assert!(
+                    check.verdict().contains("element 0 is"),
+                    "{}",
+                    check.verdict()
+                );
+            }
+        }
+        let far = Reference {
+            y: vec![7e4],
+            magnitude: vec![7e4],
+        };
+        assert!(!Check::derived(&[5.0], &far, 8, FloatType::F16).passed);
     }
 
     #[test]

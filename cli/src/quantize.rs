@@ -1,7 +1,10 @@
 //! `quantize`: a checkpoint of f32, f16 or bf16 weights becomes one of NVFP4 weights.
 
+mod choice;
+mod label;
+
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::rc::Rc;
 
@@ -16,25 +19,14 @@ use safetensors::Dtype;
 use serde_json::json;
 
 use crate::destination::{files_of, output};
+use crate::notes;
 use crate::report::{Report, bytes, count, progress};
 use crate::shapes;
+use choice::{Copied, listed, why_copied};
 
 /// Quantises the 2-D weights of a safetensors checkpoint to NVFP4 and copies everything else
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
-Quantised are tensors named `*.weight` of type F32, F16 or BF16 and shape [M, K] with K a multiple \
-of 16, except embeddings and the output head (`--exclude` replaces that exception). The arithmetic \
-is the tool's whose dialect is written. The output appears under its name when it is complete; \
-whatever fails, no half-written file is left, except after SIGKILL, or where the input goes away while it \
-is read (SIGBUS), on file systems without unnamed temporary files. A pipe or a device such as /dev/null is written in place; \
-the input's own files are never replaced.
-
-Patterns are matched against the whole tensor name; `*` stands for any characters, `?` for one.
-
-Examples:
-  nvfp4-gemv quantize model.safetensors model-nvfp4.safetensors
-  nvfp4-gemv quantize model/ out.safetensors --dialect compressed-tensors
-  nvfp4-gemv quantize in.safetensors out.safetensors --include '*.mlp.*' --exclude '*.0.*'")]
+#[command(after_help = help())]
 pub(crate) struct Args {
     /// A .safetensors file, an index, or a directory; several files become one
     input: PathBuf,
@@ -46,18 +38,50 @@ pub(crate) struct Args {
     /// Quantise only tensors that match one of these
     #[arg(long, value_name = "PATTERN")]
     include: Vec<String>,
-    /// Do not quantise tensors that match one of these
-    #[arg(long, value_name = "PATTERN", default_values = ["*embed*", "*lm_head*"])]
+    /// Do not quantise tensors that match one of these, instead of those below
+    #[arg(long, value_name = "PATTERN")]
     exclude: Vec<String>,
     /// Replace the output file if it is there already
     #[arg(long)]
     force: bool,
 }
 
+fn help() -> String {
+    let by_default: String = choice::BY_DEFAULT
+        .iter()
+        .map(|(what, patterns)| format!("  {what}: {}\n", patterns.join(" ")))
+        .collect();
+    format!(
+        "\
+Quantised are tensors named `*.weight` of type F32, F16 or BF16 and shape [M, K] with K a multiple \
+of 16. Everything else is copied as it is, experts that are stacked in one tensor of three dimensions too, and the \
+report says what and why. Without --exclude these are copied:
+{by_default}
+The arithmetic is the tool's whose dialect is written. The output is labelled as weights only (W4A16_NVFP4, or no \
+`input_activations`), with the names of the layers that are not quantised. An input that has layers of another \
+dialect is refused. The output appears under its name when it is complete; \
+whatever fails, no half-written file is left, except after SIGKILL, or where the input goes away while it \
+is read (SIGBUS), on file systems without unnamed temporary files. A pipe or a device such as /dev/null is written in place; \
+the input's own files are never replaced.
+
+Patterns are matched against the whole tensor name; `*` stands for any characters, `?` for one, and `*.` at the \
+beginning also for nothing.
+
+Examples:
+  nvfp4-gemv quantize model.safetensors model-nvfp4.safetensors
+  nvfp4-gemv quantize model/ out.safetensors --dialect compressed-tensors
+  nvfp4-gemv quantize in.safetensors out.safetensors --include '*.mlp.*' --exclude '*.0.*'"
+    )
+}
+
 pub(crate) fn run(args: &Args) -> Result<Report> {
     let dialect = args.dialect;
     let checkpoint = Checkpoint::open(&args.input)?;
-    let output = output(&args.output, args.force, files_of(&checkpoint))?;
+    let notes = notes::show(checkpoint.notes().iter());
+    let inputs = files_of(&checkpoint).into_iter();
+    let inputs = inputs.chain(checkpoint.config_files().to_vec());
+    let output = output(&args.output, args.force, inputs)?;
+    label::refuse_another_dialect(&checkpoint, dialect)?;
     let tensors = || checkpoint.files().iter().flat_map(|file| file.tensors());
     let chosen = |tensor: &Tensor<'_>| why_copied(tensor, args).is_none();
     let chosen_tensors = tensors().filter(chosen).count();
@@ -82,15 +106,18 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     let mut out: Vec<(String, Piece<'_>)> = Vec::new();
     let (mut before, mut after) = (0, 0);
     let mut copied = Copied::default();
+    let (mut taken, mut left) = (Vec::new(), Vec::new());
     for tensor in tensors() {
         if let Some(why) = why_copied(&tensor, args) {
             copied.add(tensor.name(), why);
+            left.extend(label::module_left(&tensor));
             out.push((tensor.name().into(), Piece::Copy(tensor)));
             continue;
         }
         bar.set_message(printable::text(tensor.name()).to_string());
         let name = tensor.name();
         let layer = name.strip_suffix(".weight").unwrap_or(name);
+        taken.push(layer.to_owned());
         let quantized = quantise(&tensor, dialect, None)?;
         let (rows, blocks) = (quantized.rows, quantized.k / BLOCK);
         before += tensor.bytes().len();
@@ -126,16 +153,18 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         bar.inc(1);
     }
     refuse_collisions(&out)?;
-    let written = file::write_to(&output, out, Some(metadata(&checkpoint, dialect)))?;
+    let metadata = label::metadata(&checkpoint, dialect, &taken, left);
+    let written = file::write_to(&output, out, Some(metadata))?;
     bar.finish_and_clear();
 
     Ok(Report {
         text: format!(
-            "{} quantised ({} to {}), {} copied\n{}written {} ({}, {dialect})\n",
+            "{} quantised ({} to {}), {} copied\n  quantised: {}\n{}written {} ({}, {dialect})\n",
             count(chosen_tensors, "weight"),
             bytes(before),
             bytes(after),
             count(copied.count(), "tensor"),
+            listed(&taken),
             copied.text("copied"),
             printable::path(&args.output),
             bytes(written as usize),
@@ -145,114 +174,16 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
             "output": args.output.display().to_string(),
             "dialect": dialect.name(),
             "quantised": chosen_tensors,
+            "quantised_layers": taken,
             "copied": copied.count(),
             "copied_tensors": copied.json(),
             "bytes_before": before,
             "bytes_after": after,
             "file_bytes": written,
+            "notes": notes,
         }),
         passed: true,
     })
-}
-
-/// Why a tensor is copied and not quantised, or nothing where it is a layer's weight that NVFP4 can hold
-/// and that is wanted.
-fn why_copied(tensor: &Tensor<'_>, args: &Args) -> Option<String> {
-    let name = tensor.name();
-    let matching = |patterns: &[String]| patterns.iter().find(|p| matches(p, name)).cloned();
-    if !name.ends_with(".weight") {
-        return Some("not named `*.weight`".into());
-    }
-    if !matches!(tensor.dtype(), Dtype::F32 | Dtype::F16 | Dtype::BF16) {
-        return Some(format!("type {:?}, not F32, F16 or BF16", tensor.dtype()));
-    }
-    match *tensor.shape() {
-        [rows, k] if rows > 0 && k > 0 && k % BLOCK == 0 => {}
-        [rows, k] if rows > 0 && k > 0 => {
-            return Some(format!("K = {k}, not a multiple of {BLOCK}"));
-        }
-        [_, _] => return Some("empty".into()),
-        ref shape => return Some(format!("{}, not 2", count(shape.len(), "dimension"))),
-    }
-    if let Some(pattern) = matching(&args.exclude) {
-        return Some(format!("excluded by {pattern:?}"));
-    }
-    if !args.include.is_empty() && matching(&args.include).is_none() {
-        return Some("not included by --include".into());
-    }
-    None
-}
-
-/// What was copied, by reason, both in the order of the input.
-#[derive(Debug, Default)]
-struct Copied {
-    reasons: Vec<(String, Vec<String>)>,
-}
-
-impl Copied {
-    /// Names of a reason that the text lists; a model has hundreds. `--json` has all.
-    const NAMES: usize = 6;
-
-    fn add(&mut self, name: &str, why: String) {
-        match self.reasons.iter_mut().find(|(reason, _)| *reason == why) {
-            Some((_, names)) => names.push(name.into()),
-            None => self.reasons.push((why, vec![name.into()])),
-        }
-    }
-
-    fn count(&self) -> usize {
-        self.reasons.iter().map(|(_, names)| names.len()).sum()
-    }
-
-    /// A line for each reason; `what` became of the tensors.
-    fn text(&self, what: &str) -> String {
-        let line = |(why, names): &(String, Vec<String>)| {
-            let first = names.iter().take(Self::NAMES);
-            let mut listed: Vec<String> = first.map(|name| format!("{name:?}")).collect();
-            match names.len().saturating_sub(Self::NAMES) {
-                0 => {}
-                more => listed.push(format!("and {more} more (--json lists them)")),
-            }
-            format!("  {what}, {why}: {}\n", listed.join(", "))
-        };
-        self.reasons.iter().map(line).collect()
-    }
-
-    fn json(&self) -> Vec<serde_json::Value> {
-        let each = |(why, names): &(String, Vec<String>)| {
-            let one = |name: &String| json!({ "tensor": name, "why": why });
-            names.iter().map(one).collect::<Vec<_>>()
-        };
-        self.reasons.iter().flat_map(each).collect()
-    }
-}
-
-/// Whether `name` is what `pattern` describes: `*` any characters, `?` one.
-fn matches(pattern: &str, name: &str) -> bool {
-    let [pattern, name] = [pattern, name].map(|text| text.chars().collect::<Vec<char>>());
-    let (mut p, mut n) = (0, 0);
-    // Where to go on when a later part does not fit: the last star, one character further.
-    let mut retry = None;
-    while n < name.len() {
-        match pattern.get(p) {
-            Some('*') => {
-                retry = Some((p, n));
-                p += 1;
-            }
-            Some(&c) if c == '?' || c == name[n] => {
-                p += 1;
-                n += 1;
-            }
-            _ => {
-                let Some((star, from)) = retry else {
-                    return false;
-                };
-                retry = Some((star, from + 1));
-                (p, n) = (star + 1, from + 1);
-            }
-        }
-    }
-    pattern[p..].iter().all(|c| *c == '*')
 }
 
 /// A weight in NVFP4; errors name the file and the tensor.
@@ -362,26 +293,6 @@ fn refuse_collisions(out: &[(String, Piece<'_>)]) -> Result<()> {
     }
 }
 
-/// The input's own entries, and what readers of the dialect look for.
-fn metadata(checkpoint: &Checkpoint, dialect: Dialect) -> HashMap<String, String> {
-    let of_input = checkpoint.files().iter();
-    let mut metadata: HashMap<_, _> = of_input.flat_map(|file| file.metadata().clone()).collect();
-    let (key, value) = match dialect {
-        Dialect::ModelOpt => (
-            "hf_quant_config",
-            json!({ "quantization": { "quant_algo": "NVFP4", "group_size": BLOCK } }),
-        ),
-        Dialect::CompressedTensors => (
-            "quantization_config",
-            json!({
-                "format": "nvfp4-pack-quantized", "quant_method": "compressed-tensors",
-            }),
-        ),
-    };
-    metadata.insert(key.into(), value.to_string());
-    metadata
-}
-
 #[cfg(test)]
 mod tests {
     use nvfp4_gemv::file::TensorFile;
@@ -418,25 +329,6 @@ mod tests {
             let error = changed.bytes().unwrap_err();
             assert!(matches!(error, WriteError::Conversion { .. }), "{error}");
             assert!(error.to_string().contains(CHANGED), "{error}");
-        }
-    }
-
-    #[test]
-    fn patterns() {
-        for (pattern, name, yes) in [
-            ("*", "", true),
-            ("", "", true),
-            ("", "a", false),
-            ("a*c", "abbc", true),
-            ("a*c", "abcb", false),
-            ("*.mlp.*", "layers.0.mlp.up.weight", true),
-            ("*a*b", "aaab", true),
-            ("?b", "ab", true),
-            ("?b", "b", false),
-            ("**x", "x", true),
-            ("lm_head", "lm_head.weight", false),
-        ] {
-            assert_eq!(matches(pattern, name), yes, "{pattern} {name}");
         }
     }
 }

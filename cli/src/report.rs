@@ -102,6 +102,9 @@ fn hint(error: &anyhow::Error, takes_path: bool) -> Option<String> {
                 Some("`nvfp4-gemv quantize` makes an NVFP4 checkpoint of this one".into())
             }
             CheckpointError::File(e) => file_hint(e),
+            CheckpointError::StackedExperts { .. } => {
+                Some("a matrix for each expert is read, in tensors of its own".into())
+            }
             CheckpointError::Duplicate { .. } => {
                 Some("name one of the files, or the index, instead of the directory".into())
             }

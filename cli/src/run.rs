@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use nvfp4_gemv::checkpoint::{Checkpoint, Layer};
 use nvfp4_gemv::reference::Reference;
 use nvfp4_gemv::{Activation, FloatType, Kernel, ScaleLayout, Shape, printable};
@@ -15,6 +15,7 @@ use crate::destination::{files_of, output};
 use crate::engine::{self, AskArgs, Budget, Inputs, Operands};
 use crate::inputs::Source;
 use crate::measure::{Check, truth};
+use crate::notes;
 use crate::report::{Report, bytes, number, time};
 use crate::shapes::{self, parse_n};
 
@@ -25,7 +26,7 @@ use crate::shapes::{self, parse_n};
 The vectors are, in this order: --input, --random, the layer's own `test_input` tensor where the \
 checkpoint has one, random ones. With --activation nvfp4 they are quantised first, and the error \
 is measured against f64 of the quantised operands; what quantising itself changed is shown beside \
-it. Times are medians of single calls with everything in memory already; a small layer is then \
+it. A result that its type does not hold (more than 65504 in f16) fails. Notes on what the checkpoint says go to stderr. Times are medians of single calls with everything in memory already; a small layer is then \
 served by caches, and `nvfp4-gemv bench` is what measures memory.
 
 Examples:
@@ -73,6 +74,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     let ask = args.ask.ask()?;
     let checkpoint = Checkpoint::open(&args.checkpoint)?;
     let layer = checkpoint.layer(&args.layer)?;
+    let notes = notes::show(checkpoint.notes().iter().chain(layer.notes()));
     if let Some(n) = args.n {
         engine::check_memory_of(&layer.shape(n)?)?;
     }
@@ -80,6 +82,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     let source = Source::find(&checkpoint, &layer, input, args.random, args.n)?;
     let inputs = files_of(&checkpoint)
         .into_iter()
+        .chain(checkpoint.config_files().to_vec())
         .chain(source.files.clone());
     let output = args.output.as_ref();
     let output = output
@@ -87,7 +90,13 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         .transpose()?;
     let shape = layer.shape(source.n)?;
     let activation = args.activation;
-    let (x, scale_from) = source.convert(activation, layer.k(), layer.input_global())?;
+    let calibrated = match activation {
+        Activation::Nvfp4 => layer.input_global().context(
+            "the layer's input scale is not usable; vectors of --activation f32, f16 and bf16 do not need it",
+        )?,
+        _ => None,
+    };
+    let (x, scale_from) = source.convert(activation, layer.k(), calibrated)?;
     let operands = operands(&layer, shape, x, args)?;
 
     let (engine, _) = engine::open(ask.path())?;
@@ -103,7 +112,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         let check = Check::derived(&y, &against, outcome.roundings, operands.output);
         (name, check)
     });
-    let quantisation = quantisation(&operands, &source, &truth)?;
+    let conversion = conversion(&operands, &source, &truth)?;
     let timing = engine.time(&operands, ask, BUDGET)?;
     let gb_per_s = shape.weight_bytes() as f64 / timing.median / 1e9;
     if let Some(output) = &output {
@@ -150,10 +159,14 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
             printable::text(name)
         ));
     }
-    if let Some(relative) = quantisation {
+    if let Some(relative) = conversion {
         text.push_str(&format!(
-            "quantising  the vectors changed the result by {:.2}% (relative, root mean square)\n",
-            100.0 * relative
+            "{}  the vectors changed the result by {} (relative, root mean square)\n",
+            match activation {
+                Activation::Nvfp4 => "quantising",
+                _ => "rounding  ",
+            },
+            percent(relative)
         ));
     }
     if let Some(path) = &args.output {
@@ -183,8 +196,13 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
             "recorded": recorded.map_or(Value::Null, |(name, check)| {
                 json!({ "tensor": name, "error": check.json() })
             }),
-            "quantisation_rms": quantisation.map_or(Value::Null, number),
+            "conversion_rms": conversion.map_or(Value::Null, number),
+            "quantisation_rms": match activation {
+                Activation::Nvfp4 => conversion.map_or(Value::Null, number),
+                _ => Value::Null,
+            },
             "output": args.output.as_ref().map(|path| path.display().to_string()),
+            "notes": notes,
             "passed": passed,
         }),
         passed,
@@ -258,13 +276,19 @@ fn recorded(
 }
 
 /// How much the conversion of the vectors changed the true result: root of the mean square of the
-/// difference, over that of the result of the vectors as they were.
-fn quantisation(
+/// difference, over that of the result of the vectors as they were. Nothing where it changed nothing.
+fn conversion(
     operands: &Operands<'_>,
     source: &Source,
     converted: &Reference,
 ) -> nvfp4_gemv::Result<Option<f64>> {
-    if operands.x.activation() != Activation::Nvfp4 {
+    let is_exact = match &operands.x {
+        Inputs::Nvfp4 { .. } => false,
+        Inputs::F16(x) => x.iter().zip(&source.values).all(|(a, b)| a.to_f32() == *b),
+        Inputs::Bf16(x) => x.iter().zip(&source.values).all(|(a, b)| a.to_f32() == *b),
+        Inputs::F32(_) => true,
+    };
+    if is_exact {
         return Ok(None);
     }
     let original = truth(&Operands {
@@ -277,4 +301,12 @@ fn quantisation(
     let size = square(&mut original.y.iter().copied());
     let relative = (difference / size).sqrt();
     Ok(relative.is_finite().then_some(relative))
+}
+
+/// A share; the digits of small ones count.
+fn percent(share: f64) -> String {
+    match share {
+        s if s >= 1e-3 => format!("{:.2}%", 100.0 * s),
+        s => format!("{:.1e}%", 100.0 * s),
+    }
 }

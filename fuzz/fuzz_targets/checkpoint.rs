@@ -69,11 +69,13 @@ fuzz_target!(|data: &[u8]| {
             Ok(layer) => {
                 let weights = layer.weights().map(black_box);
                 weights.expect("the layer was checked when it was opened");
-                black_box((
-                    layer.dialect(),
-                    layer.input_global(),
-                    layer.shape(1).is_ok(),
-                ));
+                black_box((layer.dialect(), layer.shape(1).is_ok()));
+                if let Err(error) = layer.input_global() {
+                    black_box(error.to_string());
+                }
+                for note in layer.notes() {
+                    black_box(note.to_string());
+                }
                 assert_eq!(layer.codes().len(), layer.rows() * layer.k() / 2);
             }
             Err(error) => drop(black_box(error.to_string())),

@@ -74,11 +74,12 @@ impl Problem {
             None => (0..k).map(|i| (i as f32 * 0.7).sin()).collect(),
         };
         let n = (values.len() / k).min(MOST_VECTORS);
-        let dialect = match layer.input_global() {
+        let input_global = layer.input_global()?;
+        let dialect = match input_global {
             Some(GlobalScale::Divisor(_)) => Dialect::CompressedTensors,
             _ => Dialect::ModelOpt,
         };
-        let x = quantize(&values, n, k, dialect, layer.input_global())?;
+        let x = quantize(&values, n, k, dialect, input_global)?;
         let shape = Shape::new(Dims {
             m: layer.rows().min(ROWS),
             n,

@@ -148,7 +148,12 @@ fn draw(kernel: Drawn, out: &Path) -> Result<()> {
 fn run(args: &Args) -> Result<bool> {
     need_compiler()?;
     let checkpoint = Checkpoint::open(&args.checkpoint)?;
-    let problem = Problem::new(&checkpoint, &checkpoint.layer(&args.layer)?)?;
+    let layer = checkpoint.layer(&args.layer)?;
+    for note in checkpoint.notes().iter().chain(layer.notes()) {
+        // Nothing can be done where stderr is closed.
+        let _ = writeln!(io::stderr(), "note: {note}");
+    }
+    let problem = Problem::new(&checkpoint, &layer)?;
     let configs = problem.configs()?;
     let outcome = simulate(&problem, &configs)?;
     let picture = match &outcome.broken {

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::{Dialect, Note};
 use crate::file::FileError;
 use crate::printable;
 
@@ -13,7 +14,12 @@ pub enum CheckpointError {
     #[error(transparent)]
     File(#[from] FileError),
     /// No NVFP4 layer of that name.
-    #[error("{}: no NVFP4 layer {layer:?}{}", printable::path(checkpoint), describe(close, *total))]
+    #[error(
+        "{}: no NVFP4 layer {layer:?}{}{}",
+        printable::path(checkpoint),
+        describe(close, *total),
+        describe_unsupported(unsupported)
+    )]
     NoLayer {
         /// The checkpoint's file or directory.
         checkpoint: PathBuf,
@@ -23,6 +29,8 @@ pub enum CheckpointError {
         close: Vec<String>,
         /// How many NVFP4 layers there are.
         total: usize,
+        /// What there is of quantised layers that are not read.
+        unsupported: Vec<Note>,
     },
     /// The layer is there, and is not NVFP4.
     #[error(
@@ -38,6 +46,124 @@ pub enum CheckpointError {
         layer: String,
         /// Element type and shape of its weight.
         found: String,
+    },
+    /// Experts whose matrices are one tensor.
+    #[error(
+        "{}: {layer:?} are stacked experts, which are not read: tensor {tensor:?} is {found}",
+        printable::path(file)
+    )]
+    StackedExperts {
+        /// The file that holds the tensor.
+        file: PathBuf,
+        /// The name that was asked for.
+        layer: String,
+        /// The tensor of their codes.
+        tensor: String,
+        /// Its element type and shape.
+        found: String,
+    },
+    /// A layer in MXFP4, not NVFP4.
+    #[error(
+        "{}: layer {layer:?} is MXFP4, which is not read: tensor {tensor:?} is {found}, one scale for 32 elements",
+        printable::path(file)
+    )]
+    Mxfp4 {
+        /// The file that holds the scales.
+        file: PathBuf,
+        /// The layer.
+        layer: String,
+        /// The tensor of its scales.
+        tensor: String,
+        /// Its element type and shape.
+        found: String,
+    },
+    /// Tensors of both dialects below the name of one layer. Which are the layer's cannot be told.
+    #[error(
+        "{}: layer {layer:?} has tensors of two dialects: {:?} ({}) and {:?} ({})",
+        printable::path(file),
+        tensors[0], Dialect::ModelOpt, tensors[1], Dialect::CompressedTensors,
+    )]
+    BothDialects {
+        /// The file that holds the first.
+        file: PathBuf,
+        /// The layer.
+        layer: String,
+        /// One of ModelOpt's, and one of compressed-tensors'.
+        tensors: [String; 2],
+    },
+    /// Codes and block scales that lie in another way than the dialects' own.
+    #[error(
+        "{}: layer {layer:?}: {}, so that its block scales are in the 128x4 layout, and the high nibble of its \
+         codes may come first: neither is read",
+        printable::path(file),
+        printable::text(told_by)
+    )]
+    OtherLayout {
+        /// The file that says it.
+        file: PathBuf,
+        /// The layer.
+        layer: String,
+        /// What says it.
+        told_by: String,
+    },
+    /// A tensor that makes the layer's product another one.
+    #[error(
+        "{}: layer {layer:?} is not computed: tensor {tensor:?} {effect}, which this crate does not do",
+        printable::path(file)
+    )]
+    ChangesProduct {
+        /// The file that holds the tensor.
+        file: PathBuf,
+        /// The layer.
+        layer: String,
+        /// The tensor.
+        tensor: String,
+        /// What it does.
+        effect: &'static str,
+    },
+    /// Tensors below a layer's name that are not known. The product might depend on them.
+    #[error(
+        "{}: layer {layer:?} is not computed: its product might depend on what is not known here: {}",
+        printable::path(file),
+        quoted(tensors)
+    )]
+    UnknownTensors {
+        /// The file that holds the first of them.
+        file: PathBuf,
+        /// The layer.
+        layer: String,
+        /// The tensors.
+        tensors: Vec<String>,
+    },
+    /// A config or metadata say what would make the layer's product another one.
+    #[error(
+        "{}: layer {layer:?} is not computed: this file {}",
+        printable::path(file),
+        printable::text(says)
+    )]
+    Config {
+        /// The file that says it.
+        file: PathBuf,
+        /// The layer.
+        layer: String,
+        /// What it says.
+        says: String,
+    },
+    /// The index says that a tensor of the layer is in a file that was not opened, or has no such tensor.
+    #[error(
+        "{}: says that tensor {tensor:?} is in {file:?}, which {}",
+        printable::path(index),
+        if *opened { "has no such tensor" } else { "was not opened; open the index or its directory" }
+    )]
+    Elsewhere {
+        /// The index.
+        index: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// The file that the index names.
+        file: String,
+        /// Whether that file was opened.
+        opened: bool,
     },
     /// No tensor of that name.
     #[error(
@@ -64,6 +190,22 @@ pub enum CheckpointError {
         file: PathBuf,
         /// What is wrong with it.
         reason: String,
+    },
+    /// Files of a checkpoint of several are not there: the index or the other files' names tell.
+    #[error(
+        "{}: {} of this checkpoint's files missing: {}{}",
+        printable::path(directory),
+        if *total == 1 { "1 is".into() } else { format!("{total} are") },
+        quoted(files),
+        if files.len() < *total { ", and more" } else { "" }
+    )]
+    MissingFiles {
+        /// The directory.
+        directory: PathBuf,
+        /// The first of them.
+        files: Vec<String>,
+        /// How many there are.
+        total: usize,
     },
     /// A directory without safetensors files.
     #[error(
@@ -98,6 +240,22 @@ fn describe(close: &[String], total: usize) -> String {
         ([], _) => format!("; it has {total} others"),
         (close, _) if close.len() == total => format!("; it has {names}"),
         _ => format!("; did you mean {names}? ({total} layers in all)"),
+    }
+}
+
+fn describe_unsupported(unsupported: &[Note]) -> String {
+    let all = unsupported.iter().map(|note| format!("; {note}"));
+    all.collect()
+}
+
+/// Names of tensors or files, the first few of them.
+fn quoted(names: &[String]) -> String {
+    const MOST: usize = 6;
+    let first = names.iter().take(MOST).map(|name| format!("{name:?}"));
+    let first = first.collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(MOST) {
+        0 => first,
+        more => format!("{first} and {more} more"),
     }
 }
 

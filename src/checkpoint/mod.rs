@@ -9,6 +9,10 @@
 //!
 //! The dialect is found out layer by layer. Files are mapped, and weights borrow from the map.
 //!
+//! A layer is computed from these tensors alone. Where others below its name, a config beside the file or the file's
+//! metadata mean another product, the layer is an error that names them. Where labels and tensors differ and the product
+//! is the same, the tensors are believed, and [`Layer::notes`] says so.
+//!
 //! ```no_run
 //! use nvfp4_gemv::checkpoint::Checkpoint;
 //! let checkpoint = Checkpoint::open("model.safetensors")?;
@@ -19,20 +23,31 @@
 //! # Ok::<(), nvfp4_gemv::checkpoint::CheckpointError>(())
 //! ```
 
+mod config;
 mod error;
+mod files;
+mod known;
+mod note;
 mod open;
+mod other;
+mod pattern;
 
 use std::path::Path;
 
 use safetensors::Dtype;
 
+pub use config::{CONFIG_FILE, QUANT_CONFIG_FILE};
 pub use error::CheckpointError;
-pub use open::{Checkpoint, INDEX_FILE};
+pub use files::INDEX_FILE;
+pub use note::Note;
+pub use open::Checkpoint;
+pub use pattern::name_matches;
 
 pub use crate::dialect::Dialect;
 
 use crate::file::{FileError, Tensor};
 use crate::{Dims, GlobalScale, ScaleLayout, Shape, Weights};
+use known::Meaning;
 
 /// One NVFP4 layer. Its tensors' types and shapes, its block scales and its global scale have been
 /// checked.
@@ -44,7 +59,8 @@ pub struct Layer<'a> {
     scales: Tensor<'a>,
     shape: Shape,
     global: GlobalScale,
-    input_global: Option<GlobalScale>,
+    input_global: Option<Tensor<'a>>,
+    notes: Vec<Note>,
 }
 
 impl<'a> Layer<'a> {
@@ -102,9 +118,21 @@ impl<'a> Layer<'a> {
         self.global
     }
 
-    /// The global scale for activations that the calibration found, where the file has one.
-    pub fn input_global(&self) -> Option<GlobalScale> {
-        self.input_global
+    /// The global scale for activations that the calibration found, where the file has one. Only vectors that are to
+    /// be quantised with it need it: f16, bf16 and f32 vectors do not.
+    ///
+    /// # Errors
+    /// [`FileError`] for a tensor of another type or shape, or one that is [not usable](crate::Error::GlobalScale):
+    /// those of experts that no calibration reached are zero or infinite.
+    pub fn input_global(&self) -> Result<Option<GlobalScale>, FileError> {
+        let scale = |tensor| scalar(tensor, self.dialect);
+        self.input_global.as_ref().map(scale).transpose()
+    }
+
+    /// What is no error, and what a user of this layer should know: labels that its tensors contradict, a bias that
+    /// is not added, an input scale that is not usable.
+    pub fn notes(&self) -> &[Note] {
+        &self.notes
     }
 
     /// The weights, borrowed from the mapped file.
@@ -126,36 +154,188 @@ impl<'a> Layer<'a> {
         checkpoint: &'a Checkpoint,
         name: &'a str,
         dialect: Dialect,
-    ) -> Result<Self, FileError> {
+    ) -> Result<Self, CheckpointError> {
+        checkpoint.nothing_elsewhere(name)?;
+        let beside = Beside::of(checkpoint, name, dialect)?;
         let of = |suffix: &str, expected: &str| {
             checkpoint.require(&format!("{name}.{suffix}"), expected)
         };
         let codes = of(dialect.codes(), "U8 [N, K/2]")?;
         let &[rows, k_half] = codes.shape() else {
-            return Err(codes.wrong("U8 [N, K/2]"));
+            return Err(match codes.shape() {
+                [_, _, _] => other::stacked(name, &codes),
+                _ => codes.wrong("U8 [N, K/2]").into(),
+            });
         };
-        if codes.dtype() != Dtype::U8 {
-            return Err(codes.wrong("U8 [N, K/2]"));
-        }
         let shape = Shape::matrix(rows, k_half.saturating_mul(2)).map_err(|e| codes.refused(e))?;
         let dims = [rows, shape.blocks()];
         let scales = of(dialect.scales(), &format!("F8_E4M3 {dims:?}"))?;
+        if other::is_mxfp4(&codes, &scales) {
+            return Err(other::mxfp4(name, &scales));
+        }
+        refuse_other_layout(checkpoint, name, &shape, [&codes, &scales])?;
         let scales = scales.expect(Dtype::F8_E4M3, &dims)?;
+        if let Some(of_shape) = beside.weight_shape {
+            check_shape(&of_shape, &shape)?;
+        }
         let global = of(dialect.global(), "F32 [] or [1]")?;
-        let layer = Self {
+        let input_global = checkpoint.tensor(&format!("{name}.{}", dialect.input_global()));
+        let facts = config::Facts {
+            name,
+            dialect,
+            has_input_scale: input_global.is_some(),
+            files: [codes.file().path(), scales.file().path()],
+        };
+        let mut layer = Self {
             name,
             dialect,
             codes,
             scales,
             shape,
             global: scalar(&global, dialect)?,
-            input_global: checkpoint
-                .tensor(&format!("{name}.{}", dialect.input_global()))
-                .map(|t| scalar(&t, dialect))
-                .transpose()?,
+            input_global,
+            notes: checkpoint.configs().check(&facts)?,
         };
         layer.weights().map_err(|e| scales.refused(e))?;
+        layer.notes.extend(beside.notes);
+        if let Err(error) = layer.input_global() {
+            let reason = error.to_string();
+            layer.notes.push(Note::InputScale { reason });
+        }
         Ok(layer)
+    }
+}
+
+/// What there is below a layer's name beside its own tensors, all of which is known not to change its product.
+#[derive(Default)]
+struct Beside<'a> {
+    weight_shape: Option<Tensor<'a>>,
+    notes: Vec<Note>,
+}
+
+impl<'a> Beside<'a> {
+    fn of(
+        checkpoint: &'a Checkpoint,
+        layer: &str,
+        dialect: Dialect,
+    ) -> Result<Self, CheckpointError> {
+        let own = names(dialect);
+        let mut beside = Self::default();
+        let mut unknown: Vec<Tensor<'_>> = Vec::new();
+        for (rest, tensor) in checkpoint.below(layer) {
+            if own.contains(&rest) {
+                continue;
+            }
+            let foreign = |other: &&Dialect| **other != dialect && names(**other).contains(&rest);
+            if let Some(other) = Dialect::ALL.iter().find(foreign) {
+                let codes = format!("{layer}.{}", dialect.codes());
+                let codes = checkpoint.require(&codes, "U8 [N, K/2]")?;
+                let (modelopt, compressed) = match other {
+                    Dialect::ModelOpt => (tensor, codes),
+                    Dialect::CompressedTensors => (codes, tensor),
+                };
+                return Err(other::both_dialects(layer, &modelopt, &compressed));
+            }
+            match known::meaning(rest) {
+                Some(Meaning::Nothing) => {}
+                Some(Meaning::Added) => beside.notes.push(Note::NotAdded {
+                    tensor: tensor.name().into(),
+                }),
+                Some(Meaning::WeightShape) => beside.weight_shape = Some(tensor),
+                Some(Meaning::OtherLayout) => {
+                    let told_by = format!("there is a tensor {:?}", tensor.name());
+                    return Err(other_layout(tensor.file().path(), layer, told_by));
+                }
+                Some(Meaning::Changes(effect)) => {
+                    return Err(CheckpointError::ChangesProduct {
+                        file: tensor.file().path().into(),
+                        layer: layer.into(),
+                        tensor: tensor.name().into(),
+                        effect,
+                    });
+                }
+                None => unknown.push(tensor),
+            }
+        }
+        match unknown.first() {
+            None => Ok(beside),
+            Some(first) => Err(CheckpointError::UnknownTensors {
+                file: first.file().path().into(),
+                layer: layer.into(),
+                tensors: unknown.iter().map(|t| t.name().into()).collect(),
+            }),
+        }
+    }
+}
+
+/// What a dialect's own tensors of a layer are called.
+fn names(dialect: Dialect) -> [&'static str; 4] {
+    [
+        dialect.codes(),
+        dialect.scales(),
+        dialect.global(),
+        dialect.input_global(),
+    ]
+}
+
+fn other_layout(file: &Path, layer: &str, told_by: String) -> CheckpointError {
+    CheckpointError::OtherLayout {
+        file: file.into(),
+        layer: layer.into(),
+        told_by,
+    }
+}
+
+/// Refuses codes and scales that lie as ComfyUI's do, as metadata and padded shapes tell.
+fn refuse_other_layout(
+    checkpoint: &Checkpoint,
+    name: &str,
+    shape: &Shape,
+    [codes, scales]: [&Tensor<'_>; 2],
+) -> Result<(), CheckpointError> {
+    let facts = config::Facts {
+        name,
+        dialect: Dialect::ModelOpt,
+        has_input_scale: false,
+        files: [codes.file().path(), scales.file().path()],
+    };
+    if let Some(file) = checkpoint.configs().other_layout(&facts) {
+        let told_by = "the file's metadata has an entry \"_quantization_metadata\"";
+        return Err(other_layout(file, name, told_by.into()));
+    }
+    let padded = [
+        shape.m().next_multiple_of(128),
+        shape.blocks().next_multiple_of(4),
+    ];
+    if scales.shape() == padded && padded != [shape.m(), shape.blocks()] {
+        let told_by = format!(
+            "tensor {:?} is {scales}, padded for another layout",
+            scales.name()
+        );
+        return Err(other_layout(scales.file().path(), name, told_by));
+    }
+    Ok(())
+}
+
+/// Refuses a tensor that says another shape of the weight than its codes have.
+fn check_shape(says: &Tensor<'_>, shape: &Shape) -> Result<(), FileError> {
+    let expected = [shape.m(), shape.k()];
+    let bytes = says.bytes();
+    let said: Option<Vec<usize>> = match says.dtype() {
+        Dtype::I64 => {
+            let all = bytes.as_chunks().0.iter().copied().map(i64::from_le_bytes);
+            all.map(|value| value.try_into().ok()).collect()
+        }
+        Dtype::I32 => {
+            let all = bytes.as_chunks().0.iter().copied().map(i32::from_le_bytes);
+            all.map(|value| value.try_into().ok()).collect()
+        }
+        _ => None,
+    };
+    match said {
+        Some(said) if said == expected => Ok(()),
+        Some(said) => Err(says.wrong(format!("{expected:?} as the codes have, and says {said:?}"))),
+        None => Err(says.wrong("I64 or I32 [2]")),
     }
 }
 

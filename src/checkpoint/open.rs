@@ -1,17 +1,15 @@
-//! Finding the files of a checkpoint, and layers and tensors in them.
+//! A checkpoint: finding layers and tensors in its files.
 
-use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
+use std::collections::{BTreeMap, btree_map::Entry};
 use std::path::{Path, PathBuf};
 
 use safetensors::Dtype;
 
+use super::config::Configs;
 use super::error::closest;
-use super::{CheckpointError, Dialect, Layer};
+use super::files::{Elsewhere, Found};
+use super::{CheckpointError, Dialect, Layer, Note, other};
 use crate::file::{FileError, Tensor, TensorFile};
-use crate::input;
-
-/// The index in a directory of several files.
-pub const INDEX_FILE: &str = "model.safetensors.index.json";
 
 /// A checkpoint: one safetensors file, or several with or without an index.
 #[derive(Debug)]
@@ -21,17 +19,24 @@ pub struct Checkpoint {
     /// Which file holds a tensor.
     tensors: BTreeMap<String, usize>,
     layers: BTreeMap<String, Dialect>,
+    /// Tensors that the index has in other files than those above.
+    elsewhere: Elsewhere,
+    configs: Configs,
+    notes: Vec<Note>,
 }
 
 impl Checkpoint {
-    /// Opens a `.safetensors` file, a `model.safetensors.index.json`, or a directory with either.
+    /// Opens a `.safetensors` file, a `model.safetensors.index.json`, or a directory with either. Reads `config.json`
+    /// and `hf_quant_config.json` beside them, where they are there.
     ///
     /// # Errors
-    /// [`CheckpointError`]: files that cannot be read or are damaged, a nonsensical index, a
-    /// directory without safetensors files.
+    /// [`CheckpointError`]: files that cannot be read, are damaged or missing, a nonsensical index, a
+    /// directory without safetensors files. A config that cannot be read is a [note](Self::notes).
     pub fn open(path: impl AsRef<Path>) -> Result<Self, CheckpointError> {
         let path = path.as_ref();
-        let files = files_of(path)?
+        let found = Found::at(path)?;
+        let files = found
+            .files
             .into_iter()
             .map(TensorFile::open)
             .collect::<Result<Vec<_>, _>>()?;
@@ -52,13 +57,23 @@ impl Checkpoint {
                 }
             }
         }
+        let mut elsewhere = found.elsewhere;
+        elsewhere
+            .tensors
+            .retain(|name, _| !tensors.contains_key(name));
+        let configs = Configs::read(&found.directory, &files);
         let mut checkpoint = Self {
             path: path.into(),
             files,
             tensors,
             layers: BTreeMap::new(),
+            elsewhere,
+            configs,
+            notes: found.notes,
         };
         checkpoint.layers = checkpoint.find_layers();
+        checkpoint.notes.extend(checkpoint.configs.notes.clone());
+        checkpoint.notes.extend(other::unsupported(&checkpoint));
         Ok(checkpoint)
     }
 
@@ -72,7 +87,28 @@ impl Checkpoint {
         &self.files
     }
 
-    /// Names of the NVFP4 layers, in alphabetical order.
+    /// The config files beside them that were read.
+    pub fn config_files(&self) -> &[PathBuf] {
+        &self.configs.files
+    }
+
+    /// What is no error, and what a user should know: configs that are not read, stacked experts.
+    pub fn notes(&self) -> &[Note] {
+        &self.notes
+    }
+
+    /// The dialects that configs and files' metadata say the checkpoint has, each with the file that says so. Tensors
+    /// may have others.
+    pub fn declared_dialects(&self) -> impl Iterator<Item = (Dialect, &Path)> {
+        self.configs.dialects()
+    }
+
+    /// The files whose metadata say that ComfyUI quantised layers in them.
+    pub fn comfy_files(&self) -> impl Iterator<Item = &Path> {
+        self.configs.comfy_files()
+    }
+
+    /// Names of the NVFP4 layers, in alphabetical order. Not all of them can be computed: opening one says so.
     pub fn layers(&self) -> impl ExactSizeIterator<Item = &str> {
         self.layers.keys().map(String::as_str)
     }
@@ -94,6 +130,37 @@ impl Checkpoint {
         })
     }
 
+    pub(super) fn configs(&self) -> &Configs {
+        &self.configs
+    }
+
+    /// All tensors, in alphabetical order.
+    pub(super) fn tensors(&self) -> impl Iterator<Item = Tensor<'_>> {
+        self.tensors.keys().filter_map(|name| self.tensor(name))
+    }
+
+    /// The tensors below a layer's name, each with what follows the name and a dot.
+    pub(super) fn below<'a>(&'a self, layer: &str) -> impl Iterator<Item = (&'a str, Tensor<'a>)> {
+        let begin = format!("{layer}.");
+        self.tensors
+            .range(begin.clone()..)
+            .map_while(move |(name, _)| Some((name.strip_prefix(&begin)?, self.tensor(name)?)))
+    }
+
+    /// Refuses a layer of which a tensor is in another file than those that are open.
+    pub(super) fn nothing_elsewhere(&self, layer: &str) -> Result<(), CheckpointError> {
+        let begin = format!("{layer}.");
+        match self.elsewhere.tensors.range(begin.clone()..).next() {
+            Some((tensor, file)) if tensor.starts_with(&begin) => Err(CheckpointError::Elsewhere {
+                index: self.elsewhere.index.clone(),
+                tensor: tensor.clone(),
+                file: file.clone(),
+                opened: self.elsewhere.opened,
+            }),
+            _ => Ok(()),
+        }
+    }
+
     /// A tensor that must be there.
     pub(super) fn require(&self, name: &str, expected: &str) -> Result<Tensor<'_>, FileError> {
         self.tensor(name).ok_or_else(|| FileError::MissingTensor {
@@ -107,9 +174,13 @@ impl Checkpoint {
     ///
     /// # Errors
     /// [`CheckpointError::NoLayer`] with the names that come closest; [`CheckpointError::NotNvfp4`]
-    /// for a layer of another type; [`CheckpointError::File`] for a tensor that is missing or has
-    /// another type or shape, a block scale that is NaN or negative, a global scale that is
-    /// [not usable](crate::Error::GlobalScale).
+    /// for a layer of another type, [`CheckpointError::StackedExperts`] and [`CheckpointError::Mxfp4`] for what is
+    /// near; [`CheckpointError::File`] for a tensor that is missing or has another type or shape, a block scale that is
+    /// NaN or negative, a global scale that is [not usable](crate::Error::GlobalScale).
+    ///
+    /// For layers whose product is more than codes, block scales and global scale say:
+    /// [`CheckpointError::ChangesProduct`], [`CheckpointError::UnknownTensors`], [`CheckpointError::OtherLayout`],
+    /// [`CheckpointError::BothDialects`], [`CheckpointError::Config`], [`CheckpointError::Elsewhere`].
     pub fn layer(&self, name: &str) -> Result<Layer<'_>, CheckpointError> {
         let name = name.trim_end_matches('.');
         let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
@@ -117,14 +188,20 @@ impl Checkpoint {
         // Only a tensor's name is cut down to its layer's: "a.b" does not mean layer "a".
         let of_tensor = || known(stem).filter(|_| self.tensors.contains_key(name));
         if let Some((name, dialect)) = known(name).or_else(of_tensor) {
-            return Ok(Layer::open(self, name, *dialect)?);
+            return Layer::open(self, name, *dialect);
         }
+        self.nothing_elsewhere(name)?;
         for stem in [name, stem] {
+            // Only a tensor's name is cut down to its layer's here, too.
+            if stem != name && !self.tensors.contains_key(name) {
+                continue;
+            }
+            if let Some(why) = other::why_not(self, stem) {
+                return Err(why);
+            }
             let weight = self.tensor(&format!("{stem}.weight"));
             let weight = weight.or_else(|| self.tensor(&format!("{stem}.weight_packed")));
-            if let Some(weight) = weight
-                && (stem == name || self.tensors.contains_key(name))
-            {
+            if let Some(weight) = weight {
                 return Err(CheckpointError::NotNvfp4 {
                     file: weight.file().path().into(),
                     layer: stem.into(),
@@ -137,6 +214,7 @@ impl Checkpoint {
             layer: name.into(),
             close: closest(name, self.layers(), 5),
             total: self.layers.len(),
+            unsupported: other::unsupported(self),
         })
     }
 
@@ -163,75 +241,4 @@ impl Checkpoint {
         }
         layers
     }
-}
-
-/// The safetensors files that a path means.
-fn files_of(path: &Path) -> Result<Vec<PathBuf>, CheckpointError> {
-    if path.extension().is_some_and(|e| e == "json") {
-        return indexed_files(path);
-    }
-    if !path.is_dir() {
-        return Ok(vec![path.into()]);
-    }
-    let index = path.join(INDEX_FILE);
-    if index.exists() {
-        return indexed_files(&index);
-    }
-    let read = |source| FileError::Read {
-        file: path.into(),
-        source,
-    };
-    let mut files = Vec::new();
-    for entry in std::fs::read_dir(path).map_err(read)? {
-        let file = entry.map_err(read)?.path();
-        if file.extension().is_some_and(|e| e == "safetensors") {
-            files.push(file);
-        }
-    }
-    files.sort();
-    if files.is_empty() {
-        return Err(CheckpointError::Empty {
-            directory: path.into(),
-        });
-    }
-    Ok(files)
-}
-
-/// More than any index has: the largest known, of some 90,000 tensors, has 9 MB.
-const MOST_INDEX_BYTES: u64 = 64 << 20;
-
-/// The files that an index names, once each. They must lie beside it: an index is data from
-/// elsewhere, and must not make us open files anywhere else.
-fn indexed_files(index: &Path) -> Result<Vec<PathBuf>, CheckpointError> {
-    let wrong = |reason: String| CheckpointError::Index {
-        file: index.into(),
-        reason,
-    };
-    let text =
-        input::read(index, MOST_INDEX_BYTES).map_err(|error| FileError::of_input(index, error))?;
-    let json: serde_json::Value =
-        serde_json::from_slice(&text).map_err(|e| wrong(e.to_string()))?;
-    let map = json
-        .get("weight_map")
-        .and_then(|map| map.as_object())
-        .ok_or_else(|| wrong("no object \"weight_map\"".into()))?;
-    let mut names = BTreeSet::new();
-    for (tensor, file) in map {
-        match file.as_str() {
-            Some(name) if Path::new(name).file_name() == Some(name.as_ref()) => {
-                names.insert(name);
-            }
-            _ => {
-                return Err(wrong(format!(
-                    "tensor {tensor:?} is said to be in {file}, which is not the name of a file \
-                     beside the index"
-                )));
-            }
-        }
-    }
-    if names.is_empty() {
-        return Err(wrong("\"weight_map\" is empty".into()));
-    }
-    let directory = index.parent().unwrap_or(Path::new("."));
-    Ok(names.into_iter().map(|name| directory.join(name)).collect())
 }

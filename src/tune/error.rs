@@ -28,7 +28,7 @@ pub enum TuneError {
 
     /// The file has more bytes than any table of tuned configs. Nothing of it was used.
     #[error(
-        "{}: larger than {most} bytes, which no such file is",
+        "{}: larger than {most} bytes, the most that are read of such a file",
         printable::path(path)
     )]
     TooLarge {

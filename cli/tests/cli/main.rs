@@ -1,6 +1,7 @@
 //! The program, run as its users run it.
 
 mod bench;
+mod cases;
 #[cfg(unix)]
 mod files;
 mod hostile_files;

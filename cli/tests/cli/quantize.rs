@@ -7,6 +7,7 @@ use nvfp4_gemv::file::TensorFile;
 use nvfp4_gemv::{format::e2m1, reference};
 use nvfp4_gemv_cli::file::{self, NewTensor};
 use safetensors::Dtype;
+use serde_json::{Value, json};
 
 use crate::{Folder, MODELOPT, command, contains, fails, json, prints, run_layer, text};
 
@@ -92,7 +93,7 @@ fn quantize_says_what_it_left_as_it_was_and_why() {
     model(Path::new(&source), |_| {});
     let args = ["quantize", &source, &out, "--force"];
     let reasons = [
-        ("embed.weight", "excluded by \"*embed*\""),
+        ("embed.weight", "excluded by \"*embed*\" (embeddings)"),
         ("fc1.bias", "not named `*.weight`"),
         ("norm.weight", "1 dimension, not 2"),
         ("odd.weight", "K = 24, not a multiple of 16"),
@@ -117,6 +118,123 @@ fn quantize_says_what_it_left_as_it_was_and_why() {
     // Where nothing is left to quantise, the reasons are what helps.
     let none = fails(&[&args[..], &["--exclude", "*"]].concat());
     contains(&none, &["nothing to quantise", "K = 24"]);
+}
+
+/// A file's own label.
+fn label(path: &str, entry: &str) -> Value {
+    let file = TensorFile::open(path).unwrap();
+    serde_json::from_str(&file.metadata()[entry]).unwrap()
+}
+
+#[test]
+fn the_output_is_labelled_as_what_it_is() {
+    let dir = Folder::new();
+    let (source, out) = (dir.at("in.safetensors"), dir.at("out.safetensors"));
+    model(Path::new(&source), |_| {});
+    let report = json(&["quantize", &source, &out]);
+    assert_eq!(report["quantised_layers"], json!(["fc1", "fc2"]));
+    let said = &label(&out, "hf_quant_config")["quantization"];
+    assert_eq!(said["quant_algo"], "W4A16_NVFP4");
+    assert_eq!(said["group_size"], 16);
+    assert_eq!(said["exclude_modules"], json!(["embed", "odd"]));
+
+    let out = dir.at("ct.safetensors");
+    let compressed = ["--dialect", "compressed-tensors"];
+    json(&[&["quantize", &source, &out], &compressed[..]].concat());
+    let said = label(&out, "quantization_config");
+    let group = &said["config_groups"]["group_0"];
+    assert_eq!(said["ignore"], json!(["embed", "odd"]));
+    assert!(group["input_activations"].is_null());
+    assert_eq!(group["weights"]["group_size"], 16);
+
+    // Layers that were there before keep their input scales, and each is labelled as it is.
+    for (dialect, input_scale) in [
+        ("modelopt", "fc1.input_scale"),
+        ("compressed-tensors", "fc1.input_global_scale"),
+    ] {
+        let half = dir.at("half.safetensors");
+        let args = ["quantize", &source, &half, "--dialect", dialect, "--force"];
+        json(&[&args[..], &["--include", "fc1.*"]].concat());
+        let file = TensorFile::open(&half).unwrap();
+        let copy = |t: nvfp4_gemv::file::Tensor<'_>| {
+            let tensor = NewTensor {
+                dtype: t.dtype(),
+                shape: t.shape().to_vec(),
+                bytes: t.bytes().to_vec().into(),
+            };
+            (t.name().to_owned(), tensor)
+        };
+        let mut tensors: Vec<_> = file.tensors().map(copy).collect();
+        tensors.push((input_scale.into(), NewTensor::f32(&[1], &[0.5])));
+        let metadata = file.metadata().clone();
+        file::write(Path::new(&half), tensors, Some(metadata)).unwrap();
+        json(&["quantize", &half, &out, "--dialect", dialect, "--force"]);
+        let checkpoint = Checkpoint::open(&out).unwrap();
+        for layer in ["fc1", "fc2"] {
+            let layer = checkpoint.layer(layer).unwrap();
+            assert_eq!(layer.notes(), [], "{dialect}");
+            assert_eq!(
+                layer.input_global().unwrap().is_some(),
+                layer.name() == "fc1"
+            );
+        }
+        if dialect == "modelopt" {
+            let said = &label(&out, "hf_quant_config")["quantization"];
+            assert_eq!(said["quant_algo"], "MIXED_PRECISION");
+            let layers = &said["quantized_layers"];
+            assert_eq!(layers["fc1"]["quant_algo"], "NVFP4");
+            assert_eq!(layers["fc2"]["quant_algo"], "W4A16_NVFP4");
+        }
+    }
+}
+
+#[test]
+fn quantize_does_not_make_files_of_two_dialects() {
+    let dir = Folder::new();
+    let (source, out) = (dir.at("in.safetensors"), dir.at("out.safetensors"));
+    model(Path::new(&source), |_| {});
+    let [one, other] = Dialect::ALL.map(Dialect::name);
+    for (dialect, other) in [(one, other), (other, one)] {
+        let half = dir.at("half.safetensors");
+        let args = ["quantize", &source, &half, "--dialect", dialect, "--force"];
+        json(&[&args[..], &["--include", "fc1.*"]].concat());
+        let error = fails(&["quantize", &half, &out, "--dialect", other]);
+        contains(&error, &["\"fc1\"", dialect, other]);
+        assert!(!Path::new(&out).exists());
+    }
+    // Labels, where no tensor tells.
+    let beside = |name: &str, text: &str| std::fs::write(dir.at(name), text).unwrap();
+    for (name, text, dialect) in [
+        (
+            "config.json",
+            r#"{"quantization_config": {"quant_method": "compressed-tensors"}}"#,
+            "modelopt",
+        ),
+        (
+            "hf_quant_config.json",
+            r#"{"quantization": {"quant_algo": "FP8"}}"#,
+            "compressed-tensors",
+        ),
+    ] {
+        beside(name, text);
+        let error = fails(&["quantize", &source, &out, "--dialect", dialect]);
+        contains(&error, &[name, dialect]);
+        // A config is an input, and not replaced.
+        let over = dir.at(name);
+        let error = fails(&["quantize", &source, &over, "--force"]);
+        contains(&error, &[name]);
+        assert_eq!(std::fs::read_to_string(&over).unwrap(), text);
+        std::fs::remove_file(&over).unwrap();
+    }
+    let metadata = [("_quantization_metadata".to_owned(), "{}".to_owned())].into();
+    let tensor = NewTensor::f32(&[32, 32], &[1.0; 1024]);
+    file::write(
+        Path::new(&source),
+        [("fc.weight".to_owned(), tensor)],
+        Some(metadata),
+    )
+    .unwrap();
+    contains(&fails(&["quantize", &source, &out]), &["ComfyUI"]);
 }
 
 #[test]

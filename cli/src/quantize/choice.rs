@@ -1,0 +1,221 @@
+//! Which tensors are quantised, and why the others are copied.
+
+use nvfp4_gemv::BLOCK;
+use nvfp4_gemv::checkpoint::name_matches;
+use nvfp4_gemv::file::Tensor;
+use safetensors::Dtype;
+use serde_json::json;
+
+use super::Args;
+use crate::report::count;
+
+/// What is copied without `--exclude`, by what it is. Models are known to need these as they are, and the exporters
+/// leave them out too.
+pub(super) const BY_DEFAULT: [(&str, &[&str]); 5] = [
+    (
+        "embeddings",
+        &[
+            "*embed*",
+            "*.wte.weight",
+            "*.wpe.weight",
+            "*.emb.weight",
+            "*.shared.weight",
+            "*position_embeddings*",
+        ],
+    ),
+    (
+        "output heads",
+        &[
+            "*lm_head*",
+            "output.weight",
+            "*model.output.weight",
+            "*output_layer*",
+            "proj_out.weight",
+            "head.weight",
+            "*model.head.weight",
+            "score.weight",
+            "classifier.weight",
+        ],
+    ),
+    (
+        "routers",
+        &[
+            "*.gate.*",
+            "*router*",
+            "*.gating.*",
+            "*moe_gate*",
+            "*shared_expert_gate*",
+            "*shared_experts_gate*",
+        ],
+    ),
+    (
+        "positions of attention",
+        &[
+            "*relative_attention_bias*",
+            "*relative_position*",
+            "*rel_pos*",
+        ],
+    ),
+    ("adapters", &["*lora_*", "*.lora.*", "*adapter*"]),
+];
+
+/// Why a tensor is copied and not quantised, or nothing where it is a layer's weight that NVFP4 can hold
+/// and that is wanted.
+pub(super) fn why_copied(tensor: &Tensor<'_>, args: &Args) -> Option<String> {
+    let name = tensor.name();
+    let is_float = is_float(tensor);
+    if is_stacked(tensor) {
+        return Some("experts stacked in one tensor, which this command does not quantise".into());
+    }
+    if !name.ends_with(".weight") {
+        return Some("not named `*.weight`".into());
+    }
+    if !is_float {
+        return Some(format!("type {:?}, not F32, F16 or BF16", tensor.dtype()));
+    }
+    match *tensor.shape() {
+        [rows, k] if rows > 0 && k > 0 && k % BLOCK == 0 => {}
+        [rows, k] if rows > 0 && k > 0 => {
+            return Some(format!("K = {k}, not a multiple of {BLOCK}"));
+        }
+        [_, _] => return Some("empty".into()),
+        ref shape => return Some(format!("{}, not 2", count(shape.len(), "dimension"))),
+    }
+    if let Some(why) = excluded(name, &args.exclude) {
+        return Some(why);
+    }
+    let included = |pattern: &String| name_matches(pattern, name);
+    if !args.include.is_empty() && !args.include.iter().any(included) {
+        return Some("not included by --include".into());
+    }
+    None
+}
+
+pub(super) fn is_float(tensor: &Tensor<'_>) -> bool {
+    matches!(tensor.dtype(), Dtype::F32 | Dtype::F16 | Dtype::BF16)
+}
+
+/// Whether a tensor is the matrices of several experts.
+pub(super) fn is_stacked(tensor: &Tensor<'_>) -> bool {
+    is_float(tensor) && tensor.shape().len() == 3 && tensor.name().contains("expert")
+}
+
+/// The pattern that excludes a tensor: one of the command line's, or else one of those of each kind.
+fn excluded(name: &str, patterns: &[String]) -> Option<String> {
+    if !patterns.is_empty() {
+        let pattern = patterns
+            .iter()
+            .find(|pattern| name_matches(pattern, name))?;
+        return Some(format!("excluded by {pattern:?}"));
+    }
+    BY_DEFAULT.iter().find_map(|(what, patterns)| {
+        let pattern = patterns
+            .iter()
+            .find(|pattern| name_matches(pattern, name))?;
+        Some(format!("excluded by {pattern:?} ({what})"))
+    })
+}
+
+/// What was copied, by reason, both in the order of the input.
+#[derive(Debug, Default)]
+pub(super) struct Copied {
+    reasons: Vec<(String, Vec<String>)>,
+}
+
+/// Names that the text lists; a model has hundreds. `--json` has all.
+const NAMES: usize = 6;
+
+/// The first of these names.
+pub(super) fn listed(names: &[String]) -> String {
+    let first = names.iter().take(NAMES);
+    let mut listed: Vec<String> = first.map(|name| format!("{name:?}")).collect();
+    match names.len().saturating_sub(NAMES) {
+        0 => {}
+        more => listed.push(format!("and {more} more (--json lists them)")),
+    }
+    listed.join(", ")
+}
+
+impl Copied {
+    pub(super) fn add(&mut self, name: &str, why: String) {
+        match self.reasons.iter_mut().find(|(reason, _)| *reason == why) {
+            Some((_, names)) => names.push(name.into()),
+            None => self.reasons.push((why, vec![name.into()])),
+        }
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.reasons.iter().map(|(_, names)| names.len()).sum()
+    }
+
+    /// A line for each reason; `what` became of the tensors.
+    pub(super) fn text(&self, what: &str) -> String {
+        let line =
+            |(why, names): &(String, Vec<String>)| format!("  {what}, {why}: {}\n", listed(names));
+        self.reasons.iter().map(line).collect()
+    }
+
+    pub(super) fn json(&self) -> Vec<serde_json::Value> {
+        let each = |(why, names): &(String, Vec<String>)| {
+            let one = |name: &String| json!({ "tensor": name, "why": why });
+            names.iter().map(one).collect::<Vec<_>>()
+        };
+        self.reasons.iter().flat_map(each).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_models_need_as_it_is_is_known_by_its_name() {
+        for name in [
+            "model.embed_tokens.weight",
+            "transformer.wte.weight",
+            "wte.weight",
+            "wpe.weight",
+            "embeddings.word_embeddings.weight",
+            "tok_embeddings.weight",
+            "emb.weight",
+            "shared.weight",
+            "model.shared.weight",
+            "lm_head.weight",
+            "output.weight",
+            "language_model.output.weight",
+            "language_model.lm_head.weight",
+            "transformer.output_layer.weight",
+            "embed_out.weight",
+            "head.weight",
+            "score.weight",
+            "model.layers.0.mlp.gate.weight",
+            "model.layers.0.block_sparse_moe.gate.weight",
+            "model.layers.0.mlp.shared_expert_gate.weight",
+            "model.layers.0.mlp.router.weight",
+            "model.layers.0.feed_forward.router.weight",
+            "encoder.block.1.layer.1.mlp.router.classifier.weight",
+            "layers.0.ffn.gate.weight",
+            "model.layers.0.mlp.gate.wg.weight",
+            "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
+            "model.layers.0.self_attn.q_proj.lora_A.weight",
+            "model.layers.0.self_attn.q_proj.lora_B.default.weight",
+            "lora_unet_down_blocks_0.lora_down.weight",
+        ] {
+            assert!(excluded(name, &[]).is_some(), "{name}");
+        }
+        for name in [
+            "model.layers.0.self_attn.q_proj.weight",
+            "model.layers.0.mlp.gate_proj.weight",
+            "model.layers.0.mlp.experts.3.gate_proj.weight",
+            "model.layers.0.mlp.shared_expert.gate_proj.weight",
+            "model.layers.0.mlp.shared_experts.down_proj.weight",
+            "layers.0.ffn.experts.5.w1.weight",
+            "encoder.layer.0.attention.output.dense.weight",
+            "encoder.layer.0.output.dense.weight",
+            "transformer_blocks.0.attn.to_out.0.weight",
+            "transformer.h.0.mlp.c_fc.weight",
+        ] {
+            assert_eq!(excluded(name, &[]), None, "{name}");
+        }
+    }
+}

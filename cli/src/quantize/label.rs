@@ -1,0 +1,145 @@
+//! What the output is labelled as, and inputs that would make a file of two dialects.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use anyhow::{Result, bail};
+use nvfp4_gemv::checkpoint::{Checkpoint, Dialect};
+use nvfp4_gemv::file::Tensor;
+use nvfp4_gemv::{BLOCK, printable};
+use serde_json::{Value, json};
+
+use super::choice::{is_float, is_stacked};
+
+/// Refuses an input with layers, or labels, of another dialect than the one that is written: the output would have
+/// both, and readers believe one label.
+pub(super) fn refuse_another_dialect(checkpoint: &Checkpoint, dialect: Dialect) -> Result<()> {
+    let path = printable::path(checkpoint.path());
+    for name in checkpoint.layers() {
+        let Some(other) = Dialect::ALL.into_iter().find(|other| {
+            let global = format!("{name}.{}", other.global());
+            *other != dialect && checkpoint.tensor(&global).is_some()
+        }) else {
+            continue;
+        };
+        bail!(
+            "{path}: layer {name:?} is NVFP4 already, in the dialect {other}; with {dialect} the output would have \
+             two. --dialect {other} adds layers to it"
+        );
+    }
+    if let Some((other, file)) = checkpoint.declared_dialects().find(|(d, _)| *d != dialect) {
+        bail!(
+            "{}: says that the input is quantised in the dialect {other}; with {dialect} the output would have two. \
+             --dialect {other} adds layers to it",
+            printable::path(file)
+        );
+    }
+    let tensors = || checkpoint.files().iter().flat_map(|file| file.tensors());
+    let marked = tensors().find(|tensor| tensor.name().ends_with(".comfy_quant"));
+    let file = marked.map(|tensor| tensor.file().path());
+    if let Some(file) = file.or_else(|| checkpoint.comfy_files().next()) {
+        bail!(
+            "{}: has layers that ComfyUI has quantised, in another layout than {dialect} has; the output would have both",
+            printable::path(file)
+        );
+    }
+    Ok(())
+}
+
+/// The module that a tensor belongs to, where it could have been quantised: what a label lists as left out.
+pub(super) fn module_left(tensor: &Tensor<'_>) -> Option<String> {
+    let name = tensor.name();
+    let module = match name.strip_suffix(".weight") {
+        Some(module) => module,
+        None if is_stacked(tensor) => name.rsplit_once('.').map_or(name, |(module, _)| module),
+        None => return None,
+    };
+    let is_matrix = is_float(tensor) && tensor.shape().len() == 2;
+    (is_matrix || is_stacked(tensor)).then(|| module.to_owned())
+}
+
+/// The input's own entries, and what readers of the dialect look for. Layers that were NVFP4 before may have input
+/// scales; the new ones have none.
+pub(super) fn metadata(
+    checkpoint: &Checkpoint,
+    dialect: Dialect,
+    taken: &[String],
+    left: Vec<String>,
+) -> HashMap<String, String> {
+    let of_input = checkpoint.files().iter();
+    let mut metadata: HashMap<_, _> = of_input.flat_map(|file| file.metadata().clone()).collect();
+    let has_input_scale = |layer: &&str| {
+        let name = format!("{layer}.{}", dialect.input_global());
+        checkpoint.tensor(&name).is_some()
+    };
+    let (scaled, unscaled): (Vec<&str>, Vec<&str>) = checkpoint.layers().partition(has_input_scale);
+    let weights_only = taken.iter().map(String::as_str).chain(unscaled);
+    let left: BTreeSet<String> = left.into_iter().collect();
+    let (key, value) = match dialect {
+        Dialect::ModelOpt => ("hf_quant_config", modelopt(weights_only, &scaled, &left)),
+        Dialect::CompressedTensors => (
+            "quantization_config",
+            compressed_tensors(weights_only, &scaled, &left),
+        ),
+    };
+    metadata.insert(key.into(), value.to_string());
+    metadata
+}
+
+fn modelopt<'a>(
+    weights_only: impl Iterator<Item = &'a str>,
+    scaled: &[&'a str],
+    left: &BTreeSet<String>,
+) -> Value {
+    const WEIGHTS_ONLY: &str = "W4A16_NVFP4";
+    let quantization = match scaled {
+        [] => json!({
+            "quant_algo": WEIGHTS_ONLY, "group_size": BLOCK, "exclude_modules": left,
+        }),
+        scaled => {
+            let of = |name| json!({ "quant_algo": name, "group_size": BLOCK });
+            let both = weights_only.map(|layer| (layer, of(WEIGHTS_ONLY)));
+            let both = both.chain(scaled.iter().map(|layer| (*layer, of("NVFP4"))));
+            json!({
+                "quant_algo": "MIXED_PRECISION",
+                "quantized_layers": both.collect::<BTreeMap<_, _>>(),
+                "exclude_modules": left,
+            })
+        }
+    };
+    json!({ "producer": producer(), "quantization": quantization })
+}
+
+fn compressed_tensors<'a>(
+    weights_only: impl Iterator<Item = &'a str>,
+    scaled: &[&'a str],
+    left: &BTreeSet<String>,
+) -> Value {
+    const FORMAT: &str = "nvfp4-pack-quantized";
+    let tensors = |dynamic: Value| {
+        json!({
+            "num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": BLOCK, "symmetric": true,
+            "dynamic": dynamic,
+        })
+    };
+    let group = |targets: Value, vectors: Value| {
+        json!({
+            "format": FORMAT, "targets": targets, "weights": tensors(false.into()), "input_activations": vectors,
+            "output_activations": null,
+        })
+    };
+    let groups = match scaled {
+        [] => json!({ "group_0": group(json!(["Linear"]), Value::Null) }),
+        scaled => json!({
+            "group_0": group(json!(weights_only.collect::<Vec<_>>()), Value::Null),
+            "group_1": group(json!(scaled), tensors("local".into())),
+        }),
+    };
+    json!({
+        "quant_method": "compressed-tensors", "format": FORMAT, "quantization_status": "compressed",
+        "config_groups": groups, "ignore": left,
+    })
+}
+
+fn producer() -> Value {
+    json!({ "name": env!("CARGO_PKG_NAME"), "version": env!("CARGO_PKG_VERSION") })
+}

@@ -1,0 +1,610 @@
+//! What is said of layers beside their tensors: `config.json`, `hf_quant_config.json`, and files' own metadata.
+//!
+//! Tensors are what is computed. A config may say that they mean something else, which is an error, or be wrong
+//! about them, as published labels are, which is a [`Note`].
+
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::pattern::{name_matches, of_regex};
+use super::{CheckpointError, Dialect, Note};
+use crate::BLOCK;
+use crate::file::{TensorFile, not_safetensors};
+use crate::input::{self, InputError};
+
+/// The model's config, with an object `quantization_config`.
+pub const CONFIG_FILE: &str = "config.json";
+/// ModelOpt's, with an object `quantization`.
+pub const QUANT_CONFIG_FILE: &str = "hf_quant_config.json";
+/// The same as entries of a file's metadata.
+const QUANT_CONFIG_ENTRY: &str = "hf_quant_config";
+const CONFIG_ENTRY: &str = "quantization_config";
+/// ComfyUI's entry.
+const COMFY_ENTRY: &str = "_quantization_metadata";
+
+/// More than any config has: one that lists 370,000 modules by name has some 40 MB.
+const MOST_CONFIG_BYTES: u64 = 256 << 20;
+
+/// What of a layer's tensors a config can agree or disagree with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Facts<'a> {
+    pub(super) name: &'a str,
+    pub(super) dialect: Dialect,
+    pub(super) has_input_scale: bool,
+    /// The files that hold its codes and its block scales.
+    pub(super) files: [&'a Path; 2],
+}
+
+/// All that is said of a checkpoint's layers.
+#[derive(Debug, Default)]
+pub(super) struct Configs {
+    schemes: Vec<Scheme>,
+    comfy: Vec<Comfy>,
+    /// The config files that were read.
+    pub(super) files: Vec<PathBuf>,
+    /// What was not read.
+    pub(super) notes: Vec<Note>,
+}
+
+impl Configs {
+    /// Reads what lies in a checkpoint's directory and in its files' metadata.
+    pub(super) fn read(directory: &Path, files: &[TensorFile]) -> Self {
+        let mut all = Self::default();
+        for (name, key) in [
+            (CONFIG_FILE, CONFIG_ENTRY),
+            (QUANT_CONFIG_FILE, "quantization"),
+        ] {
+            let file = directory.join(name);
+            let read = match input::read(&file, MOST_CONFIG_BYTES) {
+                Err(InputError::Io(e)) if e.kind() == std::io::ErrorKind::NotFound => continue,
+                Err(error) => Err(reason(error)),
+                Ok(bytes) => parsed(&bytes),
+            };
+            match read {
+                Ok(value) => {
+                    all.files.push(file.clone());
+                    // A model of several parts has it in that of its text.
+                    let inside = value.get(key);
+                    let inside = inside.or_else(|| value.get("text_config")?.get(key));
+                    let own = value.get("quant_algo").map(|_| &value);
+                    if let Some(said) = inside.or(own) {
+                        all.schemes.push(Scheme::of(said, file, None));
+                    }
+                }
+                Err(reason) => all.notes.push(Note::Unread { file, reason }),
+            }
+        }
+        for file in files {
+            all.read_metadata(file);
+        }
+        all
+    }
+
+    fn read_metadata(&mut self, file: &TensorFile) {
+        for entry in [QUANT_CONFIG_ENTRY, CONFIG_ENTRY] {
+            let Some(text) = file.metadata().get(entry) else {
+                continue;
+            };
+            let path = file.path().to_owned();
+            match parsed(text.as_bytes()) {
+                Ok(value) => {
+                    let said = value.get("quantization").unwrap_or(&value);
+                    self.schemes.push(Scheme::of(said, path, Some(entry)));
+                }
+                Err(reason) => self.notes.push(Note::Unread {
+                    file: path,
+                    reason: format!("metadata entry {entry:?}: {reason}"),
+                }),
+            }
+        }
+        if let Some(text) = file.metadata().get(COMFY_ENTRY) {
+            self.comfy.push(Comfy::of(text, file.path()));
+        }
+    }
+
+    /// The dialects that the checkpoint is said to have, each with the file that says so.
+    pub(super) fn dialects(&self) -> impl Iterator<Item = (Dialect, &Path)> {
+        let schemes = self.schemes.iter();
+        schemes.filter_map(|scheme| Some((scheme.dialect?, &*scheme.file)))
+    }
+
+    /// The files whose metadata say that ComfyUI quantised layers in them.
+    pub(super) fn comfy_files(&self) -> impl Iterator<Item = &Path> {
+        self.comfy.iter().map(|comfy| &*comfy.file)
+    }
+
+    /// The file whose metadata say, or may mean, that a layer's codes and scales lie as ComfyUI's do.
+    pub(super) fn other_layout(&self, layer: &Facts<'_>) -> Option<&Path> {
+        let of_layer = |comfy: &&Comfy| comfy.is_about(layer);
+        self.comfy.iter().find(of_layer).map(|comfy| &*comfy.file)
+    }
+
+    /// Whether a layer is what is said of it.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Config`] for what would change its product.
+    pub(super) fn check(&self, layer: &Facts<'_>) -> Result<Vec<Note>, CheckpointError> {
+        let mut notes = Vec::new();
+        let schemes = self.schemes.iter();
+        for scheme in schemes.filter(|scheme| scheme.is_about(layer)) {
+            let says = |says: String| match scheme.entry {
+                Some(entry) => format!("metadata entry {entry:?} says {says}"),
+                None => format!("says {says}"),
+            };
+            let of_layer = scheme.check(layer).map_err(|reason| {
+                let says = says(reason);
+                CheckpointError::Config {
+                    file: scheme.file.clone(),
+                    layer: layer.name.into(),
+                    says,
+                }
+            })?;
+            notes.extend(of_layer.into_iter().map(|note| Note::Label {
+                file: scheme.file.clone(),
+                layer: layer.name.into(),
+                says: says(note),
+            }));
+        }
+        Ok(notes)
+    }
+}
+
+fn reason(error: InputError) -> String {
+    match error {
+        InputError::Io(error) => error.to_string(),
+        InputError::NotRegular(what) => format!("not a regular file but {what}"),
+        InputError::TooLarge { most } => {
+            format!("larger than {most} bytes, the most that are read")
+        }
+    }
+}
+
+fn parsed(bytes: &[u8]) -> Result<Value, String> {
+    serde_json::from_slice(bytes).map_err(|error| match not_safetensors(bytes) {
+        Some(what) => format!("it is {what}"),
+        None => error.to_string(),
+    })
+}
+
+/// Names of modules, some of them as patterns.
+#[derive(Debug, Default)]
+struct Names {
+    exact: HashSet<String>,
+    patterns: Vec<(String, String)>,
+}
+
+impl Names {
+    /// Of lists of strings; what is none is left out, and so is a regular expression that is no pattern.
+    fn of<'a>(lists: impl Iterator<Item = &'a Value>) -> Self {
+        let mut names = Self::default();
+        for name in lists.filter_map(Value::as_array).flatten() {
+            let Some(name) = name.as_str() else {
+                continue;
+            };
+            match name.strip_prefix("re:") {
+                Some(regex) => {
+                    let pattern = of_regex(regex).map(|pattern| (name.into(), pattern));
+                    names.patterns.extend(pattern);
+                }
+                None if name.contains(['*', '?']) => {
+                    names.patterns.push((name.into(), name.into()));
+                }
+                None => drop(names.exact.insert(name.into())),
+            }
+        }
+        names
+    }
+
+    /// What names a layer or a module that it is in.
+    fn naming(&self, layer: &str) -> Option<&str> {
+        let exact = modules(layer).find_map(|module| self.exact.get(module));
+        let fits = |(_, pattern): &&(String, String)| name_matches(pattern, layer);
+        let pattern = || self.patterns.iter().find(fits).map(|(name, _)| name);
+        exact.or_else(pattern).map(String::as_str)
+    }
+}
+
+/// A layer's name, and those of the modules that it is in, the innermost first.
+fn modules(layer: &str) -> impl Iterator<Item = &str> {
+    std::iter::successors(Some(layer), |name| Some(name.rsplit_once('.')?.0))
+}
+
+/// One config's words on quantisation.
+#[derive(Debug)]
+struct Scheme {
+    file: PathBuf,
+    /// The entry of the file's metadata, where it is no config file.
+    entry: Option<&'static str>,
+    method: Option<String>,
+    dialect: Option<Dialect>,
+    of_all: Algorithm,
+    /// Where there are several algorithms: by module.
+    of_layers: Option<HashMap<String, Algorithm>>,
+    of_patterns: Vec<(String, Algorithm)>,
+    excluded: Names,
+    format: Option<String>,
+    groups: Vec<Group>,
+    transforms: bool,
+}
+
+/// ModelOpt's name of what was done, and the elements of a block.
+#[derive(Clone, Debug, Default)]
+struct Algorithm {
+    name: Option<String>,
+    block: Option<Value>,
+    zero_point: bool,
+}
+
+/// The name that says that each layer has its own.
+const MIXED: &str = "MIXED_PRECISION";
+
+impl Algorithm {
+    fn of(value: &Value) -> Self {
+        Self {
+            name: text(value.get("quant_algo")),
+            block: number(value.get("group_size")),
+            zero_point: value.get("has_zero_point") == Some(&Value::Bool(true)),
+        }
+    }
+
+    /// Notes on a layer that it is said of, or why its product would be another one.
+    fn check(&self, layer: &Facts<'_>, notes: &mut Vec<String>) -> Result<(), String> {
+        let Some(name) = &self.name else {
+            return Ok(());
+        };
+        let algorithm = name.to_uppercase();
+        if algorithm.contains("SVDQUANT") {
+            return Err(format!(
+                "{name}: a low-rank product is added, whose tensors are not there"
+            ));
+        }
+        if !algorithm.contains("NVFP4") {
+            notes.push(format!("{name}, and its tensors are NVFP4"));
+            return Ok(());
+        }
+        if let Some(size) = wrong_block(self.block.as_ref()) {
+            return Err(size);
+        }
+        if self.zero_point {
+            return Err("`has_zero_point`, and there is no such tensor".into());
+        }
+        let weights_only = matches!(&*algorithm, "W4A16_NVFP4" | "NVFP4_W4A16" | "NVFP4A16");
+        match &*algorithm {
+            _ if weights_only && layer.has_input_scale => {
+                notes.push(format!("{name}, and it has an input scale"));
+            }
+            _ if weights_only => {}
+            "NVFP4" if layer.has_input_scale => {}
+            "NVFP4" => notes.push(format!("{name}, and it has no input scale")),
+            "NVFP4_AWQ" => notes.push(format!(
+                "{name}, and it has no `pre_quant_scale`: right if that was folded into the layer before"
+            )),
+            "W4A8_NVFP4_FP8" => {
+                notes.push(format!("{name}: its vectors are meant to be rounded to FP8"));
+            }
+            _ => notes.push(format!("{name}, which is not known, and its tensors are NVFP4")),
+        }
+        Ok(())
+    }
+}
+
+impl Scheme {
+    fn of(value: &Value, file: PathBuf, entry: Option<&'static str>) -> Self {
+        let method = text(value.get("quant_method"));
+        let dialect = match &method {
+            Some(method) if method.starts_with("modelopt") => Some(Dialect::ModelOpt),
+            Some(method) if method == "compressed-tensors" => Some(Dialect::CompressedTensors),
+            Some(_) => None,
+            None => value.get("quant_algo").map(|_| Dialect::ModelOpt),
+        };
+        let layers = value.get("quantized_layers").and_then(Value::as_object);
+        let (patterns, exact): (Vec<_>, Vec<_>) = layers
+            .into_iter()
+            .flatten()
+            .map(|(name, value)| (name.clone(), Algorithm::of(value)))
+            .partition(|(name, _)| name.contains(['*', '?']));
+        let groups = value.get("config_groups").and_then(Value::as_object);
+        let lists = ["exclude_modules", "ignore", "modules_to_not_convert"];
+        Self {
+            file,
+            entry,
+            method,
+            dialect,
+            of_all: Algorithm::of(value),
+            of_layers: layers.map(|_| exact.into_iter().collect()),
+            of_patterns: patterns,
+            excluded: Names::of(lists.iter().filter_map(|list| value.get(list))),
+            format: text(value.get("format")),
+            groups: groups
+                .into_iter()
+                .flat_map(|groups| groups.values())
+                .map(Group::of)
+                .collect(),
+            transforms: value.get("transform_config").is_some_and(transforms),
+        }
+    }
+
+    /// What a file's metadata say is said of its own layers.
+    fn is_about(&self, layer: &Facts<'_>) -> bool {
+        self.entry.is_none() || layer.files.contains(&&*self.file)
+    }
+
+    /// What it says of a layer that its tensors are not, or why its product would be another one.
+    fn check(&self, layer: &Facts<'_>) -> Result<Vec<String>, String> {
+        if self.transforms {
+            return Err(
+                "`transform_config`: vectors or results are transformed (rotated) on the way"
+                    .into(),
+            );
+        }
+        let mut notes = Vec::new();
+        match (&self.method, self.dialect) {
+            (_, Some(dialect)) if dialect != layer.dialect => notes.push(format!(
+                "{dialect}, and its tensors have the names of {}",
+                layer.dialect
+            )),
+            (Some(method), None) => notes.push(format!(
+                "`quant_method` {method:?}, and its tensors are NVFP4 of {}",
+                layer.dialect
+            )),
+            _ => {}
+        }
+        if let Some(by) = self.excluded.naming(layer.name) {
+            notes.push(format!(
+                "{by:?} is not quantised, and its tensors are NVFP4"
+            ));
+            return Ok(notes);
+        }
+        match (&self.of_layers, &self.of_all.name) {
+            (Some(of_layers), name) if name.as_deref().is_none_or(|name| name == MIXED) => {
+                let fits = |(name, _): &&(String, Algorithm)| name_matches(name, layer.name);
+                let pattern = || self.of_patterns.iter().find(fits).map(|(_, of)| of);
+                let exact = modules(layer.name).find_map(|module| of_layers.get(module));
+                match exact.or_else(pattern) {
+                    Some(algorithm) => algorithm.check(layer, &mut notes)?,
+                    None => {
+                        notes.push("nothing of it among `quantized_layers`, and it is NVFP4".into())
+                    }
+                }
+            }
+            (None, Some(name)) if name == MIXED => {}
+            _ => self.of_all.check(layer, &mut notes)?,
+        }
+        self.check_groups(layer, &mut notes)?;
+        Ok(notes)
+    }
+
+    fn check_groups(&self, layer: &Facts<'_>, notes: &mut Vec<String>) -> Result<(), String> {
+        let formats = self.groups.iter().filter_map(|group| group.format.as_ref());
+        let formats: Vec<&String> = self.format.iter().chain(formats).collect();
+        let is_nvfp4 = |format: &&String| *format == NVFP4_FORMAT;
+        if let [first, ..] = formats[..]
+            && !formats.iter().any(is_nvfp4)
+        {
+            notes.push(format!("format {first:?}, and its tensors are NVFP4"));
+        }
+        // A group that names the layer counts before those that are for a kind of layers.
+        let of = |reach: Reach| {
+            let groups = self.groups.iter();
+            groups.filter(move |group| group.reach(layer.name) == reach)
+        };
+        let mut candidates: Vec<&Group> = of(Reach::Names).collect();
+        if candidates.is_empty() {
+            candidates = of(Reach::Perhaps).collect();
+        }
+        if candidates.is_empty() {
+            if !self.groups.is_empty() {
+                notes.push("nothing of it in `config_groups`, and it is NVFP4".into());
+            }
+            return Ok(());
+        }
+        let verdicts: Vec<_> = candidates.iter().map(|group| group.verdict()).collect();
+        if verdicts.iter().any(|verdict| *verdict == Verdict::Nvfp4) {
+            let agree = candidates.iter().zip(&verdicts);
+            let agree = agree.filter(|(_, verdict)| **verdict == Verdict::Nvfp4);
+            let all = |vectors: GroupVectors| agree.clone().all(|(g, _)| g.vectors == vectors);
+            // Where an algorithm is named, it has said the same.
+            let (named, has) = (self.of_all.name.is_some(), layer.has_input_scale);
+            if !named && has && all(GroupVectors::AsTheyAre) {
+                notes.push("weights only, and it has an input scale".into());
+            } else if !named && !has && all(GroupVectors::Scaled) {
+                notes.push("its vectors are quantised, and it has no input scale".into());
+            }
+            return Ok(());
+        }
+        for verdict in verdicts {
+            match verdict {
+                Verdict::Changes(why) => return Err(why),
+                Verdict::Other(what) => {
+                    notes.push(format!("{what}, and its tensors are NVFP4"));
+                    return Ok(());
+                }
+                Verdict::Nvfp4 => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The name that compressed-tensors has for layers of this crate's kind.
+const NVFP4_FORMAT: &str = "nvfp4-pack-quantized";
+
+/// A group of `config_groups`.
+#[derive(Debug)]
+struct Group {
+    targets: Vec<String>,
+    format: Option<String>,
+    weights: Value,
+    vectors: GroupVectors,
+}
+
+/// What a group says of vectors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum GroupVectors {
+    AsTheyAre,
+    /// Quantised with a scale of the checkpoint's.
+    Scaled,
+    /// Quantised with scales that are found on the way.
+    Dynamic,
+}
+
+/// Whether a group is for a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reach {
+    Names,
+    Perhaps,
+    No,
+}
+
+/// What a group says of weights.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Verdict {
+    Nvfp4,
+    /// It says they are something else, as tensors show they are not.
+    Other(String),
+    /// It says what would change the product.
+    Changes(String),
+}
+
+impl Group {
+    fn of(value: &Value) -> Self {
+        let targets = value.get("targets").and_then(Value::as_array);
+        let inputs = value.get("input_activations").filter(|v| !v.is_null());
+        let vectors = match inputs.map(|inputs| inputs.get("dynamic")) {
+            None => GroupVectors::AsTheyAre,
+            Some(Some(Value::Bool(true))) => GroupVectors::Dynamic,
+            Some(_) => GroupVectors::Scaled,
+        };
+        Self {
+            targets: targets
+                .into_iter()
+                .flatten()
+                .filter_map(|target| target.as_str().map(str::to_owned))
+                .collect(),
+            format: text(value.get("format")),
+            weights: value.get("weights").cloned().unwrap_or_default(),
+            vectors,
+        }
+    }
+
+    fn reach(&self, layer: &str) -> Reach {
+        let of = |target: &String| match target.strip_prefix("re:") {
+            Some(regex) => match of_regex(regex) {
+                Some(pattern) if name_matches(&pattern, layer) => Reach::Names,
+                Some(_) => Reach::No,
+                None => Reach::Perhaps,
+            },
+            None if target == layer || name_matches(target, layer) => Reach::Names,
+            // The name of a class, such as Linear.
+            None if target.starts_with(char::is_uppercase) => Reach::Perhaps,
+            None => Reach::No,
+        };
+        let all: Vec<Reach> = self.targets.iter().map(of).collect();
+        let found = [Reach::Names, Reach::Perhaps];
+        let found = found.into_iter().find(|reach| all.contains(reach));
+        match self.targets.is_empty() {
+            true => Reach::Perhaps,
+            false => found.unwrap_or(Reach::No),
+        }
+    }
+
+    fn verdict(&self) -> Verdict {
+        let weights = &self.weights;
+        let of = |key: &str| weights.get(key).filter(|value| !value.is_null());
+        let (bits, kind) = (of("num_bits"), of("type"));
+        let is = |value: Option<&Value>, expected: Value| value.is_none_or(|v| *v == expected);
+        if !is(bits, 4.into()) || !is(kind, "float".into()) {
+            let show = |value: Option<&Value>| value.map_or("?".into(), |v| shown(v));
+            return Verdict::Other(format!("{} bits of type {}", show(bits), show(kind)));
+        }
+        if let Some(size) = wrong_block(of("group_size")) {
+            return Verdict::Changes(size);
+        }
+        if of("symmetric") == Some(&Value::Bool(false)) {
+            return Verdict::Changes("weights have zero points, whose tensor is not there".into());
+        }
+        match of("actorder").map(shown) {
+            Some(order) if order.eq_ignore_ascii_case("group") => Verdict::Changes(
+                "columns are in the order of activations, whose tensor is not there".into(),
+            ),
+            _ => Verdict::Nvfp4,
+        }
+    }
+}
+
+/// What is wrong with the elements of a block, where they are not NVFP4's.
+fn wrong_block(size: Option<&Value>) -> Option<String> {
+    let size = size?;
+    let is_block = size.as_u64() == Some(BLOCK as u64) || size.as_f64() == Some(BLOCK as f64);
+    (!is_block).then(|| format!("`group_size` {}; blocks of NVFP4 have {BLOCK}", shown(size)))
+}
+
+/// Whether a `transform_config` has any transforms.
+fn transforms(config: &Value) -> bool {
+    let is_empty = |value: &Value| match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Array(values) => values.is_empty(),
+        Value::Object(values) => values.is_empty(),
+        _ => false,
+    };
+    match config.get("config_groups") {
+        Some(groups) => !is_empty(groups),
+        None => !is_empty(config),
+    }
+}
+
+/// A value as text: strings without their quotes.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+fn text(value: Option<&Value>) -> Option<String> {
+    value.filter(|value| !value.is_null()).map(shown)
+}
+
+fn number(value: Option<&Value>) -> Option<Value> {
+    value.filter(|value| !value.is_null()).cloned()
+}
+
+/// ComfyUI's words on the layers of a file.
+#[derive(Debug)]
+struct Comfy {
+    file: PathBuf,
+    /// The layers that it names; `None` where it does not say which it means.
+    layers: Option<HashSet<String>>,
+}
+
+impl Comfy {
+    fn of(text: &str, file: &Path) -> Self {
+        let value: Value = serde_json::from_str(text).unwrap_or_default();
+        let layers = value.get("layers").and_then(Value::as_object);
+        let layers = layers.filter(|layers| !layers.is_empty());
+        Self {
+            file: file.into(),
+            layers: layers.map(|layers| layers.keys().cloned().collect()),
+        }
+    }
+
+    /// Whether it names a layer, with or without what its name begins with elsewhere; where it names none, whether
+    /// the layer is in its file.
+    fn is_about(&self, layer: &Facts<'_>) -> bool {
+        let Some(layers) = &self.layers else {
+            return layer.files.contains(&&*self.file);
+        };
+        let without = |name: &str| name.split_once('.').map(|(_, rest)| rest.to_owned());
+        let mut name = Some(layer.name.to_owned());
+        while let Some(this) = name {
+            if layers.contains(&this) {
+                return true;
+            }
+            name = without(&this);
+        }
+        let end = format!(".{}", layer.name);
+        layers.iter().any(|listed| listed.ends_with(&end))
+    }
+}

@@ -1,0 +1,130 @@
+//! What the tensors below a layer's name mean for its product: the only place that says so.
+//!
+//! A layer's own tensors are its dialect's ([`Dialect`](super::Dialect)). Everything else below its name, such as
+//! `layer.bias` or `layer.lora_a.weight`, is looked up here. What is not in the table is refused by name, since
+//! the product might depend on it.
+
+use super::pattern::name_matches;
+
+/// What a tensor below a layer's name does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Meaning {
+    /// Nothing: it is data beside the layer, or belongs to what comes after it.
+    Nothing,
+    /// It is added to the product, which the caller does.
+    Added,
+    /// It says the weight's shape.
+    WeightShape,
+    /// It says that codes and block scales lie in another way.
+    OtherLayout,
+    /// It changes the product: how.
+    Changes(&'static str),
+}
+
+use Meaning::{Added, Changes, Nothing, OtherLayout, WeightShape};
+
+const LOW_RANK: Meaning = Changes("is part of a low-rank product that is added to the layer's");
+const SMOOTHING: Meaning = Changes("scales each element of the vectors first");
+const ORDER: Meaning = Changes("changes the order of the columns");
+const ZERO_POINT: Meaning = Changes("is subtracted from the codes");
+const ROTATION: Meaning = Changes("rotates the vectors first");
+const NORM: Meaning = Changes("normalises the vectors first");
+const REPARAMETRISED: Meaning = Changes("makes the weight from other tensors");
+
+/// Patterns of what follows a layer's name and a dot, in lower case; the first that fits counts.
+const TABLE: &[(&str, Meaning)] = &[
+    // ComfyUI's mark.
+    ("comfy_quant", OtherLayout),
+    // AWQ, SmoothQuant and Nunchaku.
+    ("*pre_quant_scale", SMOOTHING),
+    ("*smooth_scale", SMOOTHING),
+    ("*smooth_factor*", SMOOTHING),
+    ("*smoothquant*", SMOOTHING),
+    // SVDQuant, adapters.
+    ("*lora*", LOW_RANK),
+    ("*dora_scale*", LOW_RANK),
+    ("proj_down*", LOW_RANK),
+    ("proj_up*", LOW_RANK),
+    // GPTQ's order of activations.
+    ("*g_idx", ORDER),
+    ("*perm", ORDER),
+    // Asymmetric quantisation.
+    ("zero_point", ZERO_POINT),
+    ("weight_zero*", ZERO_POINT),
+    ("qzeros", ZERO_POINT),
+    (
+        "input_zero_point",
+        Changes("is subtracted from the quantised vectors"),
+    ),
+    // QuaRot, SpinQuant, QuIP.
+    ("*hadamard*", ROTATION),
+    ("had_*", ROTATION),
+    ("*rotation*", ROTATION),
+    ("*transform*", ROTATION),
+    // Layers fused with their norm, as Transformer Engine has them.
+    ("layer_norm_*", NORM),
+    ("parametrizations.*", REPARAMETRISED),
+    // Weight normalisation.
+    ("weight_g", REPARAMETRISED),
+    ("weight_v", REPARAMETRISED),
+    // Sparse weights.
+    ("*bitmask", REPARAMETRISED),
+    ("bias", Added),
+    // Of a router: for what is chosen by the product.
+    ("e_score_correction_bias", Added),
+    ("weight_shape", WeightShape),
+    // Of the cache of keys and values, and of what takes the result.
+    ("q_scale", Nothing),
+    ("k_scale", Nothing),
+    ("v_scale", Nothing),
+    ("kv_scale", Nothing),
+    ("k_zero_point", Nothing),
+    ("v_zero_point", Nothing),
+    ("kv_cache_scaling_factor", Nothing),
+    ("output_scale", Nothing),
+    // What test files have beside a layer.
+    ("test_*", Nothing),
+    ("original_*", Nothing),
+];
+
+/// What a tensor does, by what follows the layer's name and a dot; `None` for what is not known.
+pub(super) fn meaning(rest: &str) -> Option<Meaning> {
+    let rest = rest.to_lowercase();
+    // A module of its own below the layer: only what changes the product is known of those.
+    let is_nested = rest.contains('.');
+    TABLE
+        .iter()
+        .filter(|(_, meaning)| !is_nested || matches!(meaning, Changes(_)))
+        .find(|(pattern, _)| name_matches(pattern, &rest))
+        .map(|(_, meaning)| *meaning)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_known_by_name() {
+        for (rest, expected) in [
+            ("bias", Some(Added)),
+            ("pre_quant_scale", Some(SMOOTHING)),
+            ("input_quantizer._pre_quant_scale", Some(SMOOTHING)),
+            ("svdquant_lora_a", Some(LOW_RANK)),
+            ("lora_A.default.weight", Some(LOW_RANK)),
+            ("weight_g_idx", Some(ORDER)),
+            ("weight_zero_point", Some(ZERO_POINT)),
+            ("comfy_quant", Some(OtherLayout)),
+            ("k_scale", Some(Nothing)),
+            ("test_output_w4a16_f64", Some(Nothing)),
+            ("parametrizations.weight.original0", Some(REPARAMETRISED)),
+            ("rotation.weight", Some(ROTATION)),
+            // Nothing is said of other modules' parts.
+            ("up.bias", None),
+            ("up.test_input", None),
+            ("weight_scale_inv", None),
+            ("", None),
+        ] {
+            assert_eq!(meaning(rest), expected, "{rest}");
+        }
+    }
+}

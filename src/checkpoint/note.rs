@@ -1,0 +1,99 @@
+//! What a checkpoint says that is no error, and that its user should know.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use crate::printable;
+
+/// Something about a checkpoint or a layer that changes no result of this crate, and may surprise. Shown, a note
+/// is one line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Note {
+    /// A config or a file's metadata says something else of a layer than its tensors, which are believed.
+    Label {
+        /// The file that says it.
+        file: PathBuf,
+        /// The layer.
+        layer: String,
+        /// What it says, and what the tensors are.
+        says: String,
+    },
+    /// A tensor that is added to a layer's product, which the caller has to do.
+    NotAdded {
+        /// The tensor.
+        tensor: String,
+    },
+    /// A layer's input scale is not usable. Vectors that are not quantised with it do not need it.
+    InputScale {
+        /// What is wrong with it, with the file and the tensor.
+        reason: String,
+    },
+    /// A config is there and was not read.
+    Unread {
+        /// The file.
+        file: PathBuf,
+        /// Why not.
+        reason: String,
+    },
+    /// Tensors of quantised layers that this crate does not read.
+    Unsupported {
+        /// What they are.
+        what: &'static str,
+        /// The first of them.
+        tensor: String,
+        /// How many there are.
+        total: usize,
+    },
+    /// One file of several was opened; tensors in others are not seen.
+    OneOfSeveral {
+        /// The file.
+        file: PathBuf,
+    },
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Label { file, layer, says } => write!(
+                f,
+                "{}: layer {layer:?}: {}; the tensors are believed",
+                printable::path(file),
+                printable::text(says)
+            ),
+            Self::NotAdded { tensor } => {
+                write!(
+                    f,
+                    "tensor {tensor:?} is not added: a result is the product alone"
+                )
+            }
+            Self::InputScale { reason } => write!(
+                f,
+                "{}; vectors cannot be quantised with this input scale",
+                printable::text(reason)
+            ),
+            Self::Unread { file, reason } => write!(
+                f,
+                "{}: not read: {}",
+                printable::path(file),
+                printable::text(reason)
+            ),
+            Self::Unsupported {
+                what,
+                tensor,
+                total,
+            } => {
+                write!(f, "{what} are not read: {tensor:?}")?;
+                match total {
+                    0 | 1 => Ok(()),
+                    total => write!(f, " and {} more", total - 1),
+                }
+            }
+            Self::OneOfSeveral { file } => write!(
+                f,
+                "{}: one file of several; tensors of its layers in the others are not seen",
+                printable::path(file)
+            ),
+        }
+    }
+}

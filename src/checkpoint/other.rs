@@ -1,0 +1,182 @@
+//! Quantised layers that are near to this crate's, and not read: what they are.
+
+use safetensors::Dtype;
+
+use super::{Checkpoint, CheckpointError, Dialect, Note};
+use crate::BLOCK;
+use crate::file::{FileError, Tensor};
+
+/// Elements that share a scale in MXFP4.
+const MX_BLOCK: usize = 32;
+
+/// Whether scales are those of MXFP4 for these codes: powers of two, half as many as NVFP4 has.
+pub(super) fn is_mxfp4(codes: &Tensor<'_>, scales: &Tensor<'_>) -> bool {
+    let (Some((k_half, rows)), Some((blocks, of_rows))) =
+        (codes.shape().split_last(), scales.shape().split_last())
+    else {
+        return false;
+    };
+    let halves = |per_block| *k_half == blocks.saturating_mul(per_block / 2);
+    let of_codes = codes.dtype() == Dtype::U8 && rows == of_rows;
+    let of_f4 = codes.dtype() == Dtype::F4 && rows == of_rows;
+    match scales.dtype() {
+        Dtype::F8_E8M0 => of_codes || of_f4,
+        Dtype::U8 => of_codes && halves(MX_BLOCK) && !halves(BLOCK),
+        _ => false,
+    }
+}
+
+/// gpt-oss has blocks in a dimension of their own: [.., K/32, 16], with scales [.., K/32].
+const MX_NAMES: [(&str, &str); 4] = [
+    ("_blocks", "_scales"),
+    (".blocks", ".scales"),
+    (".weight_blocks", ".weight_scales"),
+    (".weight.blocks", ".weight.scales"),
+];
+
+/// Names that block scales of stacked experts have, by what follows the name of the codes, which may have `_weight`
+/// or `.weight` itself.
+const STACKED_SCALES: [&str; 3] = ["_weight_scale", "_scale", ".weight_scale"];
+
+/// Whether a tensor is the codes of stacked experts: U8 of three dimensions with block scales of as many.
+fn is_stacked(checkpoint: &Checkpoint, codes: &Tensor<'_>) -> bool {
+    if codes.dtype() != Dtype::U8 || codes.shape().len() != 3 {
+        return false;
+    }
+    let name = codes.name();
+    let stems = [Some(name), name.strip_suffix("_packed")];
+    let scales = stems.into_iter().flatten().flat_map(|stem| {
+        STACKED_SCALES.map(|suffix| checkpoint.tensor(&format!("{stem}{suffix}")))
+    });
+    let mut scales = scales.flatten();
+    scales.any(|scales| {
+        scales.dtype() == Dtype::F8_E4M3 && scales.shape().len() == 3 && scales.name() != name
+    })
+}
+
+pub(super) fn stacked(layer: &str, codes: &Tensor<'_>) -> CheckpointError {
+    CheckpointError::StackedExperts {
+        file: codes.file().path().into(),
+        layer: layer.into(),
+        tensor: codes.name().into(),
+        found: codes.to_string(),
+    }
+}
+
+pub(super) fn mxfp4(layer: &str, scales: &Tensor<'_>) -> CheckpointError {
+    CheckpointError::Mxfp4 {
+        file: scales.file().path().into(),
+        layer: layer.into(),
+        tensor: scales.name().into(),
+        found: scales.to_string(),
+    }
+}
+
+pub(super) fn both_dialects(
+    layer: &str,
+    modelopt: &Tensor<'_>,
+    compressed: &Tensor<'_>,
+) -> CheckpointError {
+    CheckpointError::BothDialects {
+        file: modelopt.file().path().into(),
+        layer: layer.into(),
+        tensors: [modelopt.name().into(), compressed.name().into()],
+    }
+}
+
+/// Why a name that is no complete NVFP4 layer is none, where its tensors tell.
+pub(super) fn why_not(checkpoint: &Checkpoint, name: &str) -> Option<CheckpointError> {
+    let of = |suffix: &str| checkpoint.tensor(&format!("{name}{suffix}"));
+    for (blocks, scales) in MX_NAMES {
+        if let (Some(_), Some(scales)) = (of(blocks), of(scales)) {
+            return Some(mxfp4(name, &scales));
+        }
+    }
+    // Llama-4 names the codes without a suffix, others have `.weight`, `_weight` or `_packed`.
+    for suffix in [
+        "",
+        ".weight",
+        "_weight",
+        ".weight_packed",
+        "_weight_packed",
+        "_packed",
+    ] {
+        if let Some(codes) = of(suffix)
+            && is_stacked(checkpoint, &codes)
+        {
+            return Some(stacked(name, &codes));
+        }
+    }
+    let scales = of(&format!(".{}", Dialect::ModelOpt.scales()))?;
+    let has = |suffix: &str| of(&format!(".{suffix}"));
+    let codes_of = |dialect: Dialect| has(dialect.codes());
+    for codes in Dialect::ALL.iter().filter_map(|dialect| codes_of(*dialect)) {
+        if is_mxfp4(&codes, &scales) {
+            return Some(mxfp4(name, &scales));
+        }
+    }
+    if scales.dtype() != Dtype::F8_E4M3 {
+        return None;
+    }
+    let missing = |suffix: &str, expected: &str| {
+        let missing = FileError::MissingTensor {
+            file: scales.file().path().into(),
+            tensor: format!("{name}.{suffix}"),
+            expected: expected.into(),
+        };
+        Some(CheckpointError::File(missing))
+    };
+    let [own, other] = [Dialect::ModelOpt, Dialect::CompressedTensors];
+    for (dialect, other) in [(own, other), (other, own)] {
+        let codes = codes_of(dialect).filter(|codes| codes.dtype() == Dtype::U8);
+        match (codes, has(dialect.global()), has(other.global())) {
+            (Some(codes), None, Some(global)) => {
+                let (modelopt, compressed) = match dialect {
+                    Dialect::ModelOpt => (codes, global),
+                    Dialect::CompressedTensors => (global, codes),
+                };
+                return Some(both_dialects(name, &modelopt, &compressed));
+            }
+            (Some(_), None, None) => return missing(dialect.global(), "F32 [] or [1]"),
+            // Codes of the other dialect are told above or below.
+            (None, Some(_), _) if has(dialect.codes()).is_none() && codes_of(other).is_none() => {
+                return missing(dialect.codes(), "U8 [N, K/2]");
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+/// What there is of layers that are not read.
+pub(super) fn unsupported(checkpoint: &Checkpoint) -> Vec<Note> {
+    let of = |what: &'static str, is: &dyn Fn(&Tensor<'_>) -> bool| {
+        let mut found = checkpoint.tensors().filter(is);
+        let first = found.next()?;
+        Some(Note::Unsupported {
+            what,
+            tensor: first.name().into(),
+            total: 1 + found.count(),
+        })
+    };
+    let is_stacked = |tensor: &Tensor<'_>| is_stacked(checkpoint, tensor);
+    let is_mx = |scales: &Tensor<'_>| {
+        let name = scales.name();
+        let blocks = MX_NAMES.iter().any(|(blocks, suffix)| {
+            let stem = name.strip_suffix(suffix);
+            stem.is_some_and(|stem| checkpoint.tensor(&format!("{stem}{blocks}")).is_some())
+        });
+        let stem = name.strip_suffix(Dialect::ModelOpt.scales());
+        let codes = stem.into_iter().flat_map(|stem| {
+            Dialect::ALL
+                .iter()
+                .filter_map(move |dialect| checkpoint.tensor(&format!("{stem}{}", dialect.codes())))
+        });
+        blocks || { codes }.any(|codes| is_mxfp4(&codes, scales))
+    };
+    let all = [
+        of("stacked experts", &is_stacked),
+        of("MXFP4 layers", &is_mx),
+    ];
+    all.into_iter().flatten().collect()
+}

@@ -1,0 +1,722 @@
+//! Layers whose product is more than codes, block scales and global scale say, or seems to be: refused by name, or
+//! computed with a note.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use nvfp4_gemv::checkpoint::{Checkpoint, CheckpointError, Dialect, INDEX_FILE, Note};
+use nvfp4_gemv::file::FileError;
+use nvfp4_gemv_cli::file::{self, NewTensor};
+use safetensors::Dtype;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+fn tensor(dtype: Dtype, shape: &[usize], bytes: Vec<u8>) -> NewTensor<'static> {
+    NewTensor {
+        dtype,
+        shape: shape.to_vec(),
+        bytes: bytes.into(),
+    }
+}
+
+fn zeros(dtype: Dtype, shape: &[usize], bytes_each: usize) -> NewTensor<'static> {
+    tensor(
+        dtype,
+        shape,
+        vec![0; shape.iter().product::<usize>() * bytes_each],
+    )
+}
+
+/// A checkpoint that is changed before it is opened.
+struct Files {
+    directory: TempDir,
+    tensors: Vec<(String, NewTensor<'static>)>,
+    metadata: HashMap<String, String>,
+}
+
+impl Files {
+    /// With a layer `a.l` [128, 128] of a dialect, all its tensors and no label.
+    fn new(dialect: Dialect) -> Self {
+        let mut files = Self {
+            directory: tempfile::tempdir().unwrap(),
+            tensors: Vec::new(),
+            metadata: HashMap::new(),
+        };
+        files.layer("a.l", dialect);
+        files
+    }
+
+    fn layer(&mut self, name: &str, dialect: Dialect) {
+        let mut add =
+            |suffix: &str, tensor| self.tensors.push((format!("{name}.{suffix}"), tensor));
+        add(
+            dialect.codes(),
+            tensor(Dtype::U8, &[128, 64], vec![0x12; 128 * 64]),
+        );
+        add(
+            dialect.scales(),
+            tensor(Dtype::F8_E4M3, &[128, 8], vec![0x38; 128 * 8]),
+        );
+        add(dialect.global(), NewTensor::f32(&[1], &[0.5]));
+        add(dialect.input_global(), NewTensor::f32(&[1], &[0.25]));
+    }
+
+    fn with(mut self, name: &str, tensor: NewTensor<'static>) -> Self {
+        self.tensors.retain(|(other, _)| other != name);
+        self.tensors.push((name.into(), tensor));
+        self
+    }
+
+    fn without(mut self, name: &str) -> Self {
+        self.tensors.retain(|(other, _)| other != name);
+        self
+    }
+
+    fn metadata(mut self, entry: &str, text: impl ToString) -> Self {
+        self.metadata.insert(entry.into(), text.to_string());
+        self
+    }
+
+    /// A file beside the tensors.
+    fn beside(self, name: &str, text: impl ToString) -> Self {
+        std::fs::write(self.directory.path().join(name), text.to_string()).unwrap();
+        self
+    }
+
+    fn write(&self) -> PathBuf {
+        let path = self.directory.path().join("model.safetensors");
+        let tensors = self.tensors.clone();
+        file::write(&path, tensors, Some(self.metadata.clone())).unwrap();
+        path
+    }
+
+    /// The notes of the layer that is computed.
+    #[track_caller]
+    fn notes(&self) -> Vec<String> {
+        let checkpoint = Checkpoint::open(self.write()).unwrap();
+        let layer = checkpoint.layer("a.l").unwrap();
+        assert_eq!(layer.codes(), [0x12; 128 * 64]);
+        let notes = checkpoint.notes().iter().chain(layer.notes());
+        notes.map(Note::to_string).collect()
+    }
+
+    /// That the layer is computed, with one note that says all this.
+    #[track_caller]
+    fn notes_that(&self, parts: &[&str]) {
+        let notes = self.notes();
+        assert_eq!(notes.len(), 1, "{notes:?}");
+        for part in parts {
+            assert!(notes[0].contains(part), "{part:?} is not in {notes:?}");
+        }
+    }
+
+    #[track_caller]
+    fn error_of(&self, layer: &str) -> CheckpointError {
+        let checkpoint = Checkpoint::open(self.write()).unwrap();
+        checkpoint.layer(layer).unwrap_err()
+    }
+
+    /// That the layer is refused with words that say all this, the file and the layer.
+    #[track_caller]
+    fn refused(&self, parts: &[&str]) -> CheckpointError {
+        let error = self.error_of("a.l");
+        let message = error.to_string();
+        for part in [&["a.l"], parts].concat() {
+            assert!(message.contains(part), "{part:?} is not in {message}");
+        }
+        error
+    }
+}
+
+#[test]
+fn tensors_that_change_the_product_are_refused_by_name() {
+    for dialect in Dialect::ALL {
+        for rest in [
+            "pre_quant_scale",
+            "input_quantizer._pre_quant_scale",
+            "smooth_factor",
+            "svdquant_lora_a",
+            "svdquant_lora_b",
+            "lora_A.weight",
+            "lora_B.default.weight",
+            "lora_magnitude_vector.default.weight",
+            "weight_g_idx",
+            "g_idx",
+            "weight_zero_point",
+            "input_zero_point",
+            "hadamard_matrix",
+            "rotation.weight",
+            "layer_norm_weight",
+            "parametrizations.weight.original0",
+        ] {
+            let name = format!("a.l.{rest}");
+            let files = Files::new(dialect).with(&name, zeros(Dtype::BF16, &[128], 2));
+            let error = files.refused(&[&format!("{name:?}"), "model.safetensors"]);
+            let is = matches!(error, CheckpointError::ChangesProduct { .. });
+            assert!(is, "{error}");
+        }
+    }
+}
+
+#[test]
+fn unknown_tensors_are_refused_by_name_and_harmless_ones_are_not() {
+    for dialect in Dialect::ALL {
+        let mut files = Files::new(dialect);
+        for rest in ["weight_scale_3", "_extra_state", "some.module.weight"] {
+            files = files.with(&format!("a.l.{rest}"), NewTensor::f32(&[1], &[1.0]));
+        }
+        // Of other layers, whatever their names begin with.
+        files = files.with("a.l2.pre_quant_scale", NewTensor::f32(&[1], &[1.0]));
+        files = files.with("a.pre_quant_scale", NewTensor::f32(&[1], &[1.0]));
+        let named = [
+            "\"a.l._extra_state\"",
+            "\"a.l.some.module.weight\"",
+            "\"a.l.weight_scale_3\"",
+        ];
+        let error = files.refused(&named);
+        let CheckpointError::UnknownTensors { tensors, .. } = error else {
+            panic!("{error}");
+        };
+        assert_eq!(tensors.len(), 3);
+
+        let mut files = Files::new(dialect);
+        for rest in [
+            "k_scale",
+            "v_scale",
+            "test_input",
+            "test_output_f64",
+            "original_rows",
+        ] {
+            files = files.with(&format!("a.l.{rest}"), NewTensor::f32(&[1], &[1.0]));
+        }
+        assert_eq!(files.notes(), [""; 0]);
+        let files = files.with("a.l.bias", NewTensor::f32(&[128], &[0.0; 128]));
+        files.notes_that(&["\"a.l.bias\"", "not added"]);
+    }
+}
+
+#[test]
+fn a_tensor_of_the_weights_shape_has_to_say_the_shape() {
+    let shape = |rows: i64, k: i64| {
+        let bytes = [rows, k].iter().flat_map(|v| v.to_le_bytes()).collect();
+        tensor(Dtype::I64, &[2], bytes)
+    };
+    let with = |tensor| Files::new(Dialect::CompressedTensors).with("a.l.weight_shape", tensor);
+    assert_eq!(with(shape(128, 128)).notes(), [""; 0]);
+    for wrong in [
+        shape(120, 128),
+        shape(128, -128),
+        zeros(Dtype::F32, &[2], 4),
+    ] {
+        with(wrong).refused(&["\"a.l.weight_shape\""]);
+    }
+}
+
+#[test]
+fn layers_with_tensors_of_both_dialects_are_refused() {
+    for (dialect, other) in [
+        (Dialect::ModelOpt, Dialect::CompressedTensors),
+        (Dialect::CompressedTensors, Dialect::ModelOpt),
+    ] {
+        for suffix in [other.codes(), other.global(), other.input_global()] {
+            let name = format!("a.l.{suffix}");
+            let files = Files::new(dialect).with(&name, NewTensor::f32(&[1], &[0.5]));
+            let error = files.refused(&[&format!("{name:?}"), "modelopt", "compressed-tensors"]);
+            assert!(
+                matches!(error, CheckpointError::BothDialects { .. }),
+                "{error}"
+            );
+        }
+        // The codes of one with the global scale of the other.
+        let files = Files::new(dialect).without(&format!("a.l.{}", dialect.global()));
+        let files = files.with(
+            &format!("a.l.{}", other.global()),
+            NewTensor::f32(&[1], &[0.5]),
+        );
+        let error = files.refused(&[other.global()]);
+        assert!(
+            matches!(error, CheckpointError::BothDialects { .. }),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn layers_in_comfy_uis_layout_are_refused() {
+    let says = ["128x4", "high nibble"];
+    let marked = Files::new(Dialect::ModelOpt).with("a.l.comfy_quant", zeros(Dtype::U8, &[19], 1));
+    marked.refused(&[&says[..], &["\"a.l.comfy_quant\""]].concat());
+    let entry = "_quantization_metadata";
+    let with = |text: &str| Files::new(Dialect::ModelOpt).metadata(entry, text);
+    let layers = |name: &str, format: &str| {
+        json!({ "format_version": "1.0", "layers": { name: { "format": format } } }).to_string()
+    };
+    // It names the layer, or what the layer's name ends with, or cannot be understood.
+    for text in [
+        &layers("a.l", "nvfp4")[..],
+        &layers("model.diffusion_model.a.l", "nvfp4"),
+        &layers("l", "nvfp4"),
+        &layers("a.l", "float8_e4m3fn"),
+        r#"{"layers": {}}"#,
+        r#"{"layers": ["a.l"]}"#,
+        "{}",
+        "rubbish",
+        "",
+    ] {
+        let error = with(text).refused(&[&says[..], &[entry]].concat());
+        assert!(
+            matches!(error, CheckpointError::OtherLayout { .. }),
+            "{text}: {error}"
+        );
+    }
+    // It is about other layers only.
+    for other in ["b.l", "a.l2", "a.l.proj", "al"] {
+        assert_eq!(with(&layers(other, "nvfp4")).notes(), [""; 0], "{other}");
+    }
+    // Rows that are padded to 128, as that layout has them.
+    let padded = Files::new(Dialect::ModelOpt)
+        .with("a.l.weight", zeros(Dtype::U8, &[100, 64], 1))
+        .with("a.l.weight_scale", zeros(Dtype::F8_E4M3, &[128, 8], 1));
+    padded.refused(&[&says[..], &["F8_E4M3 [128, 8]"]].concat());
+}
+
+#[test]
+fn an_input_scale_is_looked_at_when_it_is_asked_for() {
+    for dialect in Dialect::ALL {
+        let name = format!("a.l.{}", dialect.input_global());
+        let bad = [0.0, -1.0, f32::NAN, f32::INFINITY, f32::NEG_INFINITY];
+        let bad = bad.map(|value| NewTensor::f32(&[1], &[value]));
+        let others = [
+            NewTensor::f32(&[2], &[1.0, 1.0]),
+            NewTensor::f32(&[0], &[]),
+            zeros(Dtype::I32, &[1], 4),
+        ];
+        for tensor in bad.into_iter().chain(others) {
+            let files = Files::new(dialect).with(&name, tensor);
+            files.notes_that(&[&format!("{name:?}"), "cannot be quantised"]);
+            let checkpoint = Checkpoint::open(files.write()).unwrap();
+            let layer = checkpoint.layer("a.l").unwrap();
+            assert!(layer.weights().is_ok());
+            let error = layer.input_global().unwrap_err().to_string();
+            assert!(error.contains(&format!("{name:?}")), "{error}");
+        }
+    }
+}
+
+#[test]
+fn stacked_experts_are_named() {
+    for (codes, scales, asked) in [
+        (
+            "experts.gate_up_proj",
+            "experts.gate_up_proj_weight_scale",
+            "experts.gate_up_proj",
+        ),
+        ("experts.w2_weight", "experts.w2_weight_scale", "experts.w2"),
+        (
+            "experts.w2_weight",
+            "experts.w2_weight_scale",
+            "experts.w2_weight",
+        ),
+        ("experts.up.weight", "experts.up.weight_scale", "experts.up"),
+        (
+            "experts.up.weight_packed",
+            "experts.up.weight_scale",
+            "experts.up",
+        ),
+    ] {
+        let mut files = Files::new(Dialect::ModelOpt);
+        files.tensors.clear();
+        let files = files
+            .with(codes, zeros(Dtype::U8, &[4, 32, 64], 1))
+            .with(scales, zeros(Dtype::F8_E4M3, &[4, 32, 8], 1));
+        let error = files.error_of(asked);
+        assert!(
+            matches!(error, CheckpointError::StackedExperts { .. }),
+            "{asked}: {error}"
+        );
+        let message = error.to_string();
+        let says = [
+            &format!("{codes:?}")[..],
+            "stacked experts",
+            "U8 [4, 32, 64]",
+        ];
+        assert!(says.iter().all(|part| message.contains(part)), "{message}");
+        // Whoever asks for another layer is told what there is.
+        let message = files.error_of("something.else").to_string();
+        assert!(
+            message.contains(&format!("stacked experts are not read: {codes:?}")),
+            "{message}"
+        );
+        let checkpoint = Checkpoint::open(files.write()).unwrap();
+        assert!(matches!(
+            checkpoint.notes(),
+            [Note::Unsupported { total: 1, .. }]
+        ));
+    }
+    // With global scales for all of them it looks like a layer.
+    let files = Files::new(Dialect::ModelOpt)
+        .with("a.l.weight", zeros(Dtype::U8, &[4, 32, 64], 1))
+        .with("a.l.weight_scale", zeros(Dtype::F8_E4M3, &[4, 32, 8], 1))
+        .with("a.l.weight_scale_2", NewTensor::f32(&[4], &[1.0; 4]));
+    let error = files.refused(&["stacked experts", "U8 [4, 32, 64]"]);
+    assert!(
+        matches!(error, CheckpointError::StackedExperts { .. }),
+        "{error}"
+    );
+}
+
+#[test]
+fn mxfp4_is_named() {
+    let scales = |dtype| zeros(dtype, &[128, 4], 1);
+    for dialect in Dialect::ALL {
+        for dtype in [Dtype::U8, Dtype::F8_E8M0] {
+            let files = Files::new(dialect).with("a.l.weight_scale", scales(dtype));
+            let without = Files::new(dialect)
+                .with("a.l.weight_scale", scales(dtype))
+                .without(&format!("a.l.{}", dialect.global()));
+            for files in [files, without] {
+                let error = files.refused(&["MXFP4", "\"a.l.weight_scale\""]);
+                assert!(matches!(error, CheckpointError::Mxfp4 { .. }), "{error}");
+            }
+        }
+    }
+    let mut gpt_oss = Files::new(Dialect::ModelOpt);
+    gpt_oss.tensors.clear();
+    let gpt_oss = gpt_oss
+        .with("a.l_blocks", zeros(Dtype::U8, &[2, 32, 4, 16], 1))
+        .with("a.l_scales", zeros(Dtype::U8, &[2, 32, 4], 1));
+    gpt_oss.refused(&["MXFP4", "\"a.l_scales\""]);
+    let other = gpt_oss.error_of("b").to_string();
+    assert!(
+        other.contains("MXFP4 layers are not read: \"a.l_scales\""),
+        "{other}"
+    );
+}
+
+#[test]
+fn files_of_other_formats_are_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("model.safetensors");
+    let lfs = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n";
+    for (bytes, says) in [
+        (&b"GGUF\x03\0\0\0\x7b\0\0\0\0\0\0\0"[..], "a GGUF file"),
+        (lfs, "a git-lfs pointer"),
+        (b"PK\x03\x04\x14\0\0\0\0\0\0\0", "a ZIP archive"),
+        (b"<!DOCTYPE html><html>", "a web page"),
+    ] {
+        std::fs::write(&path, bytes).unwrap();
+        let error = Checkpoint::open(&path).unwrap_err();
+        let is = matches!(error, CheckpointError::File(FileError::OtherFormat { .. }));
+        assert!(is && error.to_string().contains(says), "{error}");
+    }
+    // Damaged safetensors files are still that, whatever the length of their header.
+    for bytes in [&b"PK\x03\x04\0\0\0\0{\"a\""[..], b"<!\0\0\0\0\0\0{\"a\""] {
+        std::fs::write(&path, bytes).unwrap();
+        let error = Checkpoint::open(&path).unwrap_err().to_string();
+        assert!(error.contains("not a valid safetensors file"), "{error}");
+    }
+    let index = directory.path().join(INDEX_FILE);
+    std::fs::write(&index, lfs).unwrap();
+    let error = Checkpoint::open(&index).unwrap_err().to_string();
+    assert!(error.contains("git-lfs pointer"), "{error}");
+}
+
+#[test]
+fn missing_files_of_several_are_named() {
+    let files = Files::new(Dialect::ModelOpt);
+    let at = |name: &str| files.directory.path().join(name);
+    let shard = |number: usize| format!("model-{number:05}-of-00003.safetensors");
+    std::fs::copy(files.write(), at(&shard(2))).unwrap();
+    std::fs::remove_file(at("model.safetensors")).unwrap();
+    let missing = |path: &std::path::Path| match Checkpoint::open(path).unwrap_err() {
+        CheckpointError::MissingFiles { files, total, .. } => (files, total),
+        other => panic!("{other}"),
+    };
+    let directory = files.directory.path();
+    assert_eq!(missing(directory), (vec![shard(1), shard(3)], 2));
+    // One of them by name is opened, with a note.
+    let one = Checkpoint::open(at(&shard(2))).unwrap();
+    assert!(matches!(one.notes(), [Note::OneOfSeveral { .. }]));
+    one.layer("a.l").unwrap();
+
+    // With an index it is known what is where.
+    let index =
+        |map: Value| std::fs::write(at(INDEX_FILE), json!({ "weight_map": map }).to_string());
+    index(json!({ "a.l.weight": shard(2), "a.l.pre_quant_scale": shard(3) })).unwrap();
+    assert_eq!(missing(directory), (vec![shard(3)], 1));
+    let elsewhere = |path: &std::path::Path, layer: &str| {
+        let error = Checkpoint::open(path).unwrap().layer(layer).unwrap_err();
+        let CheckpointError::Elsewhere { tensor, .. } = &error else {
+            panic!("{error}");
+        };
+        assert!(error.to_string().contains(&shard(3)), "{error}");
+        tensor.clone()
+    };
+    assert_eq!(elsewhere(&at(&shard(2)), "a.l"), "a.l.pre_quant_scale");
+    // A file that is there and does not have what the index says.
+    file::write(
+        &at(&shard(3)),
+        [("x".to_owned(), NewTensor::f32(&[1], &[1.0]))],
+        None,
+    )
+    .unwrap();
+    assert_eq!(elsewhere(directory, "a.l"), "a.l.pre_quant_scale");
+    index(json!({ "a.l.weight": shard(2), "b.weight": shard(3) })).unwrap();
+    assert_eq!(elsewhere(&at(&shard(2)), "b"), "b.weight");
+    Checkpoint::open(directory).unwrap().layer("a.l").unwrap();
+    // An index of another checkpoint says nothing.
+    index(json!({ "a.l.pre_quant_scale": "other.safetensors" })).unwrap();
+    Checkpoint::open(at(&shard(2)))
+        .unwrap()
+        .layer("a.l")
+        .unwrap();
+}
+
+/// As large as that of a published model with 370,000 tensors.
+#[test]
+fn an_index_of_a_large_model_is_read() {
+    let files = Files::new(Dialect::ModelOpt);
+    files.write();
+    let mut text = String::from("{\"weight_map\": {");
+    for i in 0..370_000 {
+        let long = "model.layers.60.mlp.experts.255.down_proj.with_a_long_name_for_its_scale_of_the_input_so_that_it_is_large";
+        text.push_str(&format!(
+            "\"{long}.{i}.weight_scale\": \"model.safetensors\","
+        ));
+    }
+    text.push_str("\"a.l.weight\": \"model.safetensors\"}}");
+    assert!(text.len() > 50_000_000);
+    let files = files.beside(INDEX_FILE, &text);
+    let checkpoint = Checkpoint::open(files.directory.path()).unwrap();
+    checkpoint.layer("a.l").unwrap();
+}
+
+/// What is said of a layer in each place where it can be.
+fn in_each_place(dialect: Dialect, quantization: &Value) -> [Files; 4] {
+    let new = || Files::new(dialect);
+    let inside = json!({ "quantization": quantization });
+    [
+        new().beside("hf_quant_config.json", &inside),
+        new().beside(
+            "config.json",
+            json!({ "quantization_config": quantization }),
+        ),
+        new().metadata("hf_quant_config", &inside),
+        new().metadata("quantization_config", quantization),
+    ]
+}
+
+#[test]
+fn labels_that_change_the_product_are_errors() {
+    let group = |weights: Value| json!({ "config_groups": { "group_0": { "targets": ["Linear"], "weights": weights } } });
+    let transform = json!({ "u": { "type": "hadamard", "apply": [{ "location": "input" }] } });
+    for (says, why) in [
+        (json!({ "quant_algo": "NVFP4_SVDQUANT" }), "low-rank"),
+        (
+            json!({ "quant_algo": "NVFP4_SVDQuant", "group_size": 16 }),
+            "low-rank",
+        ),
+        (
+            json!({ "quant_algo": "NVFP4", "group_size": 32 }),
+            "`group_size` 32",
+        ),
+        (
+            json!({ "quant_algo": "NVFP4", "has_zero_point": true }),
+            "has_zero_point",
+        ),
+        (
+            json!({ "quant_algo": "MIXED_PRECISION", "quantized_layers": { "a": { "quant_algo": "NVFP4_SVDQUANT" } } }),
+            "low-rank",
+        ),
+        (
+            json!({ "transform_config": { "config_groups": &transform } }),
+            "transform_config",
+        ),
+        (
+            json!({ "transform_config": &transform }),
+            "transform_config",
+        ),
+        (
+            group(json!({ "num_bits": 4, "type": "float", "group_size": 32 })),
+            "`group_size` 32",
+        ),
+        (
+            group(json!({ "num_bits": 4, "type": "float", "symmetric": false })),
+            "zero points",
+        ),
+        (
+            group(json!({ "num_bits": 4, "type": "float", "actorder": "group" })),
+            "order",
+        ),
+    ] {
+        for files in in_each_place(Dialect::ModelOpt, &says) {
+            let error = files.refused(&[why]);
+            assert!(matches!(error, CheckpointError::Config { .. }), "{error}");
+        }
+    }
+    // In the config of a model of several parts.
+    let inside =
+        json!({ "text_config": { "quantization_config": { "quant_algo": "NVFP4_SVDQUANT" } } });
+    Files::new(Dialect::ModelOpt)
+        .beside("config.json", inside)
+        .refused(&["config.json", "SVDQUANT"]);
+}
+
+#[test]
+fn labels_that_do_not_are_notes() {
+    let mixed =
+        |layers: Value| json!({ "quant_algo": "MIXED_PRECISION", "quantized_layers": layers });
+    let linear = |weights: Value, inputs: Value| {
+        json!({ "quant_method": "modelopt", "config_groups": {
+            "group_0": { "targets": ["Linear"], "weights": weights, "input_activations": inputs }
+        } })
+    };
+    let nvfp4 = || json!({ "num_bits": 4, "type": "float", "group_size": 16 });
+    for (says, note) in [
+        (
+            json!({ "quant_algo": "W4A16_NVFP4" }),
+            "W4A16_NVFP4, and it has an input scale",
+        ),
+        (
+            json!({ "quant_algo": "NVFP4_AWQ", "group_size": 16 }),
+            "no `pre_quant_scale`",
+        ),
+        (json!({ "quant_algo": "W4A8_NVFP4_FP8" }), "FP8"),
+        (
+            json!({ "quant_algo": "FP8", "group_size": 128 }),
+            "FP8, and its tensors are NVFP4",
+        ),
+        (
+            json!({ "quant_algo": "W4A16_AWQ", "group_size": 128 }),
+            "W4A16_AWQ",
+        ),
+        (json!({ "quant_algo": "NVFP4_OTHER" }), "not known"),
+        (
+            json!({ "quant_algo": "NVFP4", "exclude_modules": ["a*"] }),
+            "\"a*\" is not quantised",
+        ),
+        (
+            json!({ "quant_algo": "NVFP4", "exclude_modules": ["a"] }),
+            "\"a\" is not quantised",
+        ),
+        (
+            json!({ "quant_algo": "NVFP4", "ignore": ["re:.*l$"] }),
+            "\"re:.*l$\" is not quantised",
+        ),
+        (mixed(json!({ "a.l": { "quant_algo": "FP8" } })), "FP8"),
+        (
+            mixed(json!({ "b.l": { "quant_algo": "NVFP4" } })),
+            "quantized_layers",
+        ),
+        (
+            json!({ "quant_method": "compressed-tensors" }),
+            "compressed-tensors",
+        ),
+        (json!({ "quant_method": "fp8" }), "\"fp8\""),
+        (
+            linear(nvfp4(), Value::Null),
+            "weights only, and it has an input scale",
+        ),
+        (
+            linear(json!({ "num_bits": 8, "type": "float" }), Value::Null),
+            "8 bits",
+        ),
+        (
+            json!({ "quant_method": "modelopt", "config_groups": { "group_0": { "targets": ["re:b.*"] } } }),
+            "nothing of it in `config_groups`",
+        ),
+        (
+            json!({ "quant_method": "modelopt", "format": "mxfp4-pack-quantized" }),
+            "mxfp4-pack-quantized",
+        ),
+    ] {
+        for files in in_each_place(Dialect::ModelOpt, &says) {
+            files.notes_that(&["\"a.l\"", note, "the tensors are believed"]);
+        }
+    }
+    for files in in_each_place(Dialect::ModelOpt, &json!({ "quant_algo": "NVFP4" })) {
+        files
+            .without("a.l.input_scale")
+            .notes_that(&["NVFP4, and it has no input scale"]);
+    }
+}
+
+#[test]
+fn labels_that_agree_say_nothing() {
+    let group = |targets: Value, bits: u32, inputs: Value| {
+        let weights =
+            json!({ "num_bits": bits, "type": "float", "group_size": 16, "symmetric": true });
+        json!({ "targets": targets, "weights": weights, "input_activations": inputs })
+    };
+    let local = || json!({ "num_bits": 4, "dynamic": "local" });
+    for says in [
+        json!({}),
+        json!({ "quant_algo": null }),
+        json!({ "quant_algo": "NVFP4", "group_size": 16, "exclude_modules": ["lm_head", "b*"] }),
+        json!({ "quant_algo": "NVFP4", "group_size": null, "kv_cache_quant_algo": "FP8" }),
+        json!({ "quant_algo": "MIXED_PRECISION", "quantized_layers": {
+            "a": { "quant_algo": "NVFP4", "group_size": 16 }, "b": { "quant_algo": "FP8" }
+        } }),
+        json!({ "quant_method": "modelopt", "quant_algo": "NVFP4", "transform_config": null,
+            "config_groups": { "group_0": group(json!(["Linear"]), 4, local()) } }),
+        json!({ "transform_config": { "config_groups": {} } }),
+        // The group that names the layer counts.
+        json!({ "config_groups": {
+            "group_0": group(json!(["Linear"]), 8, Value::Null), "group_1": group(json!(["re:a[.]l"]), 4, local()),
+            "group_2": group(json!(["re:^a\\.l"]), 4, local()), "group_3": group(json!(["b"]), 8, Value::Null)
+        } }),
+    ] {
+        for files in in_each_place(Dialect::ModelOpt, &says) {
+            assert_eq!(files.notes(), [""; 0], "{says}");
+        }
+    }
+    // What is said in one file of layers in another is not.
+    let files = Files::new(Dialect::ModelOpt);
+    let path = files.write();
+    let other = path.with_file_name("other.safetensors");
+    let metadata = json!({ "quantization": { "quant_algo": "NVFP4_SVDQUANT" } }).to_string();
+    let metadata = [("hf_quant_config".to_owned(), metadata)].into();
+    file::write(
+        &other,
+        [("x".to_owned(), NewTensor::f32(&[1], &[1.0]))],
+        Some(metadata),
+    )
+    .unwrap();
+    let checkpoint = Checkpoint::open(files.directory.path()).unwrap();
+    assert_eq!(checkpoint.layer("a.l").unwrap().notes(), []);
+}
+
+#[test]
+fn configs_that_cannot_be_read_are_notes() {
+    for name in ["config.json", "hf_quant_config.json"] {
+        for text in [
+            "{",
+            "",
+            "version https://git-lfs.github.com/spec/v1\n",
+            &"[".repeat(100_000),
+        ] {
+            let files = Files::new(Dialect::ModelOpt).beside(name, text);
+            files.notes_that(&[name, "not read"]);
+        }
+        let files = Files::new(Dialect::ModelOpt);
+        std::fs::create_dir(files.directory.path().join(name)).unwrap();
+        files.notes_that(&[name, "a directory"]);
+        // What is JSON of other shapes says nothing.
+        for text in [
+            "[]",
+            "null",
+            "1",
+            r#"{"quantization_config": [1], "quantization": "x"}"#,
+        ] {
+            let files = Files::new(Dialect::ModelOpt).beside(name, text);
+            assert_eq!(files.notes(), [""; 0], "{text}");
+        }
+    }
+    let files = Files::new(Dialect::ModelOpt).metadata("hf_quant_config", "{");
+    files.notes_that(&["hf_quant_config", "not read"]);
+    let wrong = json!({ "quant_algo": 5, "exclude_modules": 5, "quantized_layers": [], "config_groups": [1],
+        "format": {}, "group_size": {} });
+    for files in in_each_place(Dialect::ModelOpt, &wrong) {
+        assert!(!files.notes().is_empty());
+    }
+}
