@@ -353,6 +353,11 @@ fn stacked_experts_are_named() {
             [Note::Unsupported { total: 1, .. }]
         ));
     }
+    // Experts that are not quantised.
+    let files =
+        Files::new(Dialect::ModelOpt).with("a.experts", zeros(Dtype::BF16, &[2, 16, 16], 2));
+    let error = files.error_of("a.experts");
+    assert!(matches!(error, CheckpointError::NotNvfp4 { .. }), "{error}");
     // With global scales for all of them it looks like a layer.
     let files = Files::new(Dialect::ModelOpt)
         .with("a.l.weight", zeros(Dtype::U8, &[4, 32, 64], 1))
@@ -438,6 +443,8 @@ fn missing_files_of_several_are_named() {
     let one = Checkpoint::open(at(&shard(2))).unwrap();
     assert!(matches!(one.notes(), [Note::OneOfSeveral { .. }]));
     one.layer("a.l").unwrap();
+    let error = one.layer("b").unwrap_err().to_string();
+    assert!(error.contains("one file of several"), "{error}");
 
     // With an index it is known what is where.
     let index =

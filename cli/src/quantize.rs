@@ -77,7 +77,6 @@ Examples:
 pub(crate) fn run(args: &Args) -> Result<Report> {
     let dialect = args.dialect;
     let checkpoint = Checkpoint::open(&args.input)?;
-    let notes = notes::show(checkpoint.notes().iter());
     let inputs = files_of(&checkpoint).into_iter();
     let inputs = inputs.chain(checkpoint.config_files().to_vec());
     let output = output(&args.output, args.force, inputs)?;
@@ -156,6 +155,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     let metadata = label::metadata(&checkpoint, dialect, &taken, left);
     let written = file::write_to(&output, out, Some(metadata))?;
     bar.finish_and_clear();
+    let notes = notes::show(checkpoint.notes().iter());
 
     Ok(Report {
         text: format!(

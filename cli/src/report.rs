@@ -98,7 +98,11 @@ fn with_causes(error: &anyhow::Error) -> String {
 fn hint(error: &anyhow::Error, takes_path: bool) -> Option<String> {
     if let Some(error) = error.downcast_ref::<CheckpointError>() {
         return match error {
-            CheckpointError::NotNvfp4 { .. } => {
+            CheckpointError::NotNvfp4 { found, .. }
+                if ["F32 [", "F16 [", "BF16 ["]
+                    .iter()
+                    .any(|t| found.starts_with(t)) =>
+            {
                 Some("`nvfp4-gemv quantize` makes an NVFP4 checkpoint of this one".into())
             }
             CheckpointError::File(e) => file_hint(e),

@@ -74,7 +74,6 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     let ask = args.ask.ask()?;
     let checkpoint = Checkpoint::open(&args.checkpoint)?;
     let layer = checkpoint.layer(&args.layer)?;
-    let notes = notes::show(checkpoint.notes().iter().chain(layer.notes()));
     if let Some(n) = args.n {
         engine::check_memory_of(&layer.shape(n)?)?;
     }
@@ -172,6 +171,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     if let Some(path) = &args.output {
         text.push_str(&format!("written     {}:y\n", printable::path(path)));
     }
+    let notes = notes::show(checkpoint.notes().iter().chain(layer.notes()));
     let passed = check.passed && recorded.as_ref().is_none_or(|(_, check)| check.passed);
     Ok(Report {
         text,

@@ -1,5 +1,5 @@
-//! A checkpoint: an index beside two sound shards where the input begins with `{`, otherwise one file. It
-//! is opened, and every layer is.
+//! A checkpoint: where the input begins with `{`, an index beside two sound shards, or, without a `weight_map`, the
+//! config of one of them; otherwise one file. It is opened, and every layer is.
 #![no_main]
 
 use std::hint::black_box;
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
-use nvfp4_gemv::checkpoint::Checkpoint;
+use nvfp4_gemv::checkpoint::{CONFIG_FILE, Checkpoint, QUANT_CONFIG_FILE};
 use nvfp4_gemv_fuzz::scratch::Scratch;
 use nvfp4_gemv_fuzz::{json, mutate, tensors};
 
@@ -32,11 +32,17 @@ static SCRATCH: LazyLock<Scratch> = LazyLock::new(|| {
 });
 
 fn place(data: &[u8]) -> PathBuf {
-    let name = match data.first() {
-        Some(b'{') => "model.safetensors.index.json",
-        _ => "one.safetensors",
-    };
-    SCRATCH.file(name, data)
+    let is_index = data.windows(10).any(|part| part == b"weight_map");
+    let is_config = data.first() == Some(&b'{') && !is_index;
+    // Both kinds, or none: "[]" says nothing of layers.
+    for name in [CONFIG_FILE, QUANT_CONFIG_FILE] {
+        SCRATCH.file(name, if is_config { data } else { b"[]" });
+    }
+    match data.first() {
+        _ if is_config => SCRATCH.path().join(SHARDS[0].0),
+        Some(b'{') => SCRATCH.file("model.safetensors.index.json", data),
+        _ => SCRATCH.file("one.safetensors", data),
+    }
 }
 
 fuzz_target!(|data: &[u8]| {
@@ -47,6 +53,9 @@ fuzz_target!(|data: &[u8]| {
             return;
         }
     };
+    for note in checkpoint.notes() {
+        black_box(note.to_string());
+    }
     let names: Vec<String> = checkpoint
         .files()
         .iter()

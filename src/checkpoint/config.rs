@@ -401,7 +401,7 @@ impl Scheme {
             return Ok(());
         }
         let verdicts: Vec<_> = candidates.iter().map(|group| group.verdict()).collect();
-        if verdicts.iter().any(|verdict| *verdict == Verdict::Nvfp4) {
+        if verdicts.contains(&Verdict::Nvfp4) {
             let agree = candidates.iter().zip(&verdicts);
             let agree = agree.filter(|(_, verdict)| **verdict == Verdict::Nvfp4);
             let all = |vectors: GroupVectors| agree.clone().all(|(g, _)| g.vectors == vectors);
@@ -516,7 +516,7 @@ impl Group {
         let (bits, kind) = (of("num_bits"), of("type"));
         let is = |value: Option<&Value>, expected: Value| value.is_none_or(|v| *v == expected);
         if !is(bits, 4.into()) || !is(kind, "float".into()) {
-            let show = |value: Option<&Value>| value.map_or("?".into(), |v| shown(v));
+            let show = |value: Option<&Value>| value.map_or("?".into(), shown);
             return Verdict::Other(format!("{} bits of type {}", show(bits), show(kind)));
         }
         if let Some(size) = wrong_block(of("group_size")) {

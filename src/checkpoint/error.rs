@@ -18,7 +18,7 @@ pub enum CheckpointError {
         "{}: no NVFP4 layer {layer:?}{}{}",
         printable::path(checkpoint),
         describe(close, *total),
-        describe_unsupported(unsupported)
+        describe_notes(notes)
     )]
     NoLayer {
         /// The checkpoint's file or directory.
@@ -29,8 +29,8 @@ pub enum CheckpointError {
         close: Vec<String>,
         /// How many NVFP4 layers there are.
         total: usize,
-        /// What there is of quantised layers that are not read.
-        unsupported: Vec<Note>,
+        /// What may be why: files that were not opened, quantised layers that are not read.
+        notes: Vec<Note>,
     },
     /// The layer is there, and is not NVFP4.
     #[error(
@@ -243,8 +243,8 @@ fn describe(close: &[String], total: usize) -> String {
     }
 }
 
-fn describe_unsupported(unsupported: &[Note]) -> String {
-    let all = unsupported.iter().map(|note| format!("; {note}"));
+fn describe_notes(notes: &[Note]) -> String {
+    let all = notes.iter().map(|note| format!("; {note}"));
     all.collect()
 }
 

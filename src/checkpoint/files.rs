@@ -168,7 +168,10 @@ fn nothing_missing(directory: &Path, missing: &[String]) -> Result<(), Checkpoin
     match missing {
         [] => Ok(()),
         missing => Err(CheckpointError::MissingFiles {
-            directory: directory.into(),
+            directory: match directory.as_os_str().is_empty() {
+                true => ".".into(),
+                false => directory.into(),
+            },
             files: missing.iter().take(3).cloned().collect(),
             total: missing.len(),
         }),

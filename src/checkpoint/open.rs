@@ -209,12 +209,22 @@ impl Checkpoint {
                 });
             }
         }
+        // Several matrices in one tensor, as unquantised experts are.
+        let is_float = |t: &Tensor<'_>| matches!(t.dtype(), Dtype::F32 | Dtype::F16 | Dtype::BF16);
+        let stacked = |t: &Tensor<'_>| t.shape().len() > 2 && is_float(t);
+        if let Some(tensor) = self.tensor(name).filter(stacked) {
+            return Err(CheckpointError::NotNvfp4 {
+                file: tensor.file().path().into(),
+                layer: name.into(),
+                found: tensor.to_string(),
+            });
+        }
         Err(CheckpointError::NoLayer {
             checkpoint: self.path.clone(),
             layer: name.into(),
             close: closest(name, self.layers(), 5),
             total: self.layers.len(),
-            unsupported: other::unsupported(self),
+            notes: self.notes.clone(),
         })
     }
 

@@ -71,8 +71,9 @@ pub(super) fn metadata(
         let name = format!("{layer}.{}", dialect.input_global());
         checkpoint.tensor(&name).is_some()
     };
-    let (scaled, unscaled): (Vec<&str>, Vec<&str>) = checkpoint.layers().partition(has_input_scale);
-    let weights_only = taken.iter().map(String::as_str).chain(unscaled);
+    let layers = taken.iter().map(String::as_str).chain(checkpoint.layers());
+    let (scaled, weights_only): (Vec<&str>, Vec<&str>) = layers.partition(has_input_scale);
+    let weights_only = weights_only.into_iter();
     let left: BTreeSet<String> = left.into_iter().collect();
     let (key, value) = match dialect {
         Dialect::ModelOpt => ("hf_quant_config", modelopt(weights_only, &scaled, &left)),

@@ -75,3 +75,23 @@ fn verify_dumps_and_replays() {
     }
     assert!(fails(&["verify", "--problem", MODELOPT]).contains("no tensor \"a\""));
 }
+
+/// A result of f16 that overflows is no right one, whatever bound there is.
+#[test]
+fn a_result_that_overflows_fails() {
+    let dir = Folder::new();
+    let case = dir.at("case.safetensors");
+    let shape = nvfp4_gemv::Shape::matrix(8, 64).unwrap();
+    let mut problem = Problem::integers(shape, 1);
+    problem.alpha = Some(vec![1e6]);
+    problem.write(&case).unwrap();
+    for (output, code) in [("f32", 0), ("bf16", 0), ("f16", 1)] {
+        let out = program(&on_cpu("--output-type", &[output, "--problem", &case]));
+        let printed = String::from_utf8(out.stdout).unwrap();
+        assert_eq!(out.status.code(), Some(code), "{output}: {printed}");
+        assert_eq!(
+            printed.contains("which the type of the result does not hold"),
+            code == 1
+        );
+    }
+}
