@@ -486,13 +486,14 @@ fn an_index_of_a_large_model_is_read() {
     files.write();
     let mut text = String::from("{\"weight_map\": {");
     for i in 0..370_000 {
-        let long = "model.layers.60.mlp.experts.255.down_proj.with_a_long_name_for_its_scale_of_the_input_so_that_it_is_large";
+        let long =
+            "model.layers.60.mlp.experts.255.down_proj.with_a_long_name_for_the_scale_of_its_input";
         text.push_str(&format!(
             "\"{long}.{i}.weight_scale\": \"model.safetensors\","
         ));
     }
     text.push_str("\"a.l.weight\": \"model.safetensors\"}}");
-    assert!(text.len() > 50_000_000);
+    assert!(text.len() > 48_000_000);
     let files = files.beside(INDEX_FILE, &text);
     let checkpoint = Checkpoint::open(files.directory.path()).unwrap();
     checkpoint.layer("a.l").unwrap();

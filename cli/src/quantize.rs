@@ -61,7 +61,8 @@ The arithmetic is the tool's whose dialect is written. The output is labelled as
 `input_activations`), with the names of the layers that are not quantised. An input that has layers of another \
 dialect is refused. The output appears under its name when it is complete; \
 whatever fails, no half-written file is left, except after SIGKILL, or where the input goes away while it \
-is read (SIGBUS), on file systems without unnamed temporary files. A pipe or a device such as /dev/null is written in place; \
+is read (SIGBUS), on file systems without unnamed temporary files. A pipe or a device such as \
+/dev/null is written in place; \
 the input's own files are never replaced.
 
 Patterns are matched against the whole tensor name; `*` stands for any characters, `?` for one, and `*.` at the \

@@ -99,9 +99,11 @@ fn hint(error: &anyhow::Error, takes_path: bool) -> Option<String> {
     if let Some(error) = error.downcast_ref::<CheckpointError>() {
         return match error {
             CheckpointError::NotNvfp4 { found, .. }
+                // Of a matrix: stacked experts are copied.
                 if ["F32 [", "F16 [", "BF16 ["]
                     .iter()
-                    .any(|t| found.starts_with(t)) =>
+                    .any(|t| found.starts_with(t))
+                    && found.matches(',').count() == 1 =>
             {
                 Some("`nvfp4-gemv quantize` makes an NVFP4 checkpoint of this one".into())
             }

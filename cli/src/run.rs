@@ -26,7 +26,8 @@ use crate::shapes::{self, parse_n};
 The vectors are, in this order: --input, --random, the layer's own `test_input` tensor where the \
 checkpoint has one, random ones. With --activation nvfp4 they are quantised first, and the error \
 is measured against f64 of the quantised operands; what quantising itself changed is shown beside \
-it. A result that its type does not hold (more than 65504 in f16) fails. Notes on what the checkpoint says go to stderr. Times are medians of single calls with everything in memory already; a small layer is then \
+it. A result that its type does not hold (more than 65504 in f16) fails. Notes on what the \
+checkpoint says go to stderr. Times are medians of single calls with everything in memory already; a small layer is then \
 served by caches, and `nvfp4-gemv bench` is what measures memory.
 
 Examples:
