@@ -54,9 +54,14 @@ mod device {
 
     pub(crate) fn build() -> Result<(), String> {
         println!("cargo::rerun-if-changed=build");
-        println!("cargo::rerun-if-changed=csrc");
-        println!("cargo::rerun-if-changed=src/kernel/units.rs");
         let manifest = folder("CARGO_MANIFEST_DIR")?;
+        // For tests that run on a GPU: they say of which sources they are.
+        let mut tested = Vec::new();
+        for (folder, hash) in sources::on_a_gpu(&manifest)? {
+            println!("cargo::rerun-if-changed={folder}");
+            tested.push(format!("{folder}={hash}"));
+        }
+        println!("cargo::rustc-env=NVFP4_GEMV_TESTED={}", tested.join(" "));
         let csrc = manifest.join("csrc");
         #[cfg(feature = "regenerate-bindings")]
         bindings(&csrc)?;

@@ -1,13 +1,22 @@
-//! Which kernels these are: files of measured times name them.
+//! Which kernels these are: files of measured times name them, and so does the record of what ran on a GPU.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A hash of every file under `csrc`, names and contents: FNV-1a, 64 bits. It tells versions apart, and is
+/// The folders that decide what runs on a GPU: kernels, their launch plans, the choice, and who launches.
+const ON_A_GPU: [&str; 4] = ["csrc", "src/dispatch", "src/kernel", "src/raw"];
+
+/// These folders with a hash of each.
+pub(crate) fn on_a_gpu(root: &Path) -> Result<Vec<(&'static str, String)>, String> {
+    let hashed = |folder| Ok((folder, hash(&root.join(folder))?));
+    ON_A_GPU.into_iter().map(hashed).collect()
+}
+
+/// A hash of every file under a folder, names and contents: FNV-1a, 64 bits. It tells versions apart, and is
 /// no protection against anybody.
-pub(crate) fn hash(csrc: &Path) -> Result<String, String> {
+pub(crate) fn hash(folder: &Path) -> Result<String, String> {
     let mut files = Vec::new();
-    collect(csrc, &mut files)?;
+    collect(folder, &mut files)?;
     files.sort();
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
     let mut add = |bytes: &[u8]| {
@@ -16,7 +25,7 @@ pub(crate) fn hash(csrc: &Path) -> Result<String, String> {
         }
     };
     for file in &files {
-        let name = file.strip_prefix(csrc).unwrap_or(file).to_string_lossy();
+        let name = file.strip_prefix(folder).unwrap_or(file).to_string_lossy();
         add(name.as_bytes());
         add(&fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?);
     }

@@ -22,6 +22,7 @@ use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use nvfp4_gemv::nccl::{self, NcclError};
 use nvfp4_gemv::parallel::{LayersError, Placement};
 use nvfp4_gemv::raw;
+use nvfp4_gemv_cli::gpu_record::{Asked, Ran};
 
 use rank::{Number, Work, by_threads};
 
@@ -35,15 +36,33 @@ fn main() -> ExitCode {
     if let Some(ended) = processes::child() {
         return ended;
     }
+    let asked = match Asked::of(std::env::args()) {
+        Ok(asked) => asked,
+        Err(why) => {
+            eprintln!("error: {why}");
+            return ExitCode::FAILURE;
+        }
+    };
     let trials = on_a_cpu().into_iter().chain(on_one_gpu());
     let trials = trials.chain(on_several()).collect();
     // One after the other: all of them want the same GPUs.
     let arguments = Arguments {
         test_threads: Some(1),
-        ..Arguments::from_args()
+        ..Arguments::from_iter(asked.others())
     };
-    libtest_mimic::run(&arguments, trials).exit_code()
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    let gpus = (0..raw::device_count().unwrap_or(0)).map(|gpu| raw::gpu(gpu).map(|gpu| gpu.name));
+    let ran = Ran {
+        program: "several_gpus",
+        gpus: gpus.filter_map(Result::ok).collect(),
+        sources: option_env!("NVFP4_GEMV_TESTED").unwrap_or_default(),
+        passed: conclusion.num_passed,
+        failed: conclusion.num_failed,
+        ignored: conclusion.num_ignored,
+    };
+    asked.end(ran, conclusion.exit_code())
 }
+
 fn on_a_cpu() -> Vec<Trial> {
     let trial = |name, run: fn() -> Result<()>| Trial::test(name, move || run().map_err(failed));
     vec![

@@ -10,6 +10,10 @@ pub(crate) mod arch;
 #[path = "../../build/no_kernels.rs"]
 mod no_kernels;
 
+#[allow(dead_code)] // the build script uses all of it
+#[path = "../../build/sources.rs"]
+pub(crate) mod sources;
+
 // The name by which the build script's files know it.
 #[cfg(test)]
 use crate::toolchain::nvcc;

@@ -8,6 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Completion, Trial};
+use nvfp4_gemv_cli::gpu_record::{Asked, Ran};
 
 /// Makes a module's `trials()`: its functions by what they need, `host`, `simulator`, `long` (a simulation of
 /// minutes), `nvrtc`, `compilers` (NVRTC and nvcc) or `gpu`. Instead of a function of the trial's name there may be another, behind `=`.
@@ -97,13 +98,41 @@ fn trial(path: &str, missing: fn() -> Option<String>, run: fn()) -> Trial {
 /// What the trials took.
 static TIMES: Mutex<Vec<(Duration, String)>> = Mutex::new(Vec::new());
 
-/// Runs the trials that the command line asks for, and says which took longest.
+/// Runs the trials that the command line asks for, and says which took longest. With `--record FILE` the run is added to
+/// the record of what ran on a GPU.
 pub(crate) fn run(trials: Vec<Trial>) -> ExitCode {
-    let conclusion = libtest_mimic::run(&Arguments::from_args(), trials);
+    let asked = match Asked::of(std::env::args()) {
+        Ok(asked) => asked,
+        Err(why) => {
+            eprintln!("error: {why}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let conclusion = libtest_mimic::run(&Arguments::from_iter(asked.others()), trials);
     let mut times = TIMES.lock().unwrap_or_else(PoisonError::into_inner);
     times.sort_by(|a, b| b.cmp(a));
     for (time, name) in times.iter().take(12).filter(|(time, _)| time.as_secs() > 1) {
         println!("{:6.1} s  {name}", time.as_secs_f64());
     }
-    conclusion.exit_code()
+    let ran = Ran {
+        program: "kernels",
+        gpus: gpus(),
+        sources: option_env!("NVFP4_GEMV_TESTED").unwrap_or_default(),
+        passed: conclusion.num_passed,
+        failed: conclusion.num_failed,
+        ignored: conclusion.num_ignored,
+    };
+    asked.end(ran, conclusion.exit_code())
+}
+
+/// The names of this machine's GPUs.
+fn gpus() -> Vec<String> {
+    #[cfg(feature = "device")]
+    {
+        let count = nvfp4_gemv::raw::device_count().unwrap_or(0);
+        let names = (0..count).map(|gpu| nvfp4_gemv::raw::gpu(gpu).map(|gpu| gpu.name));
+        names.filter_map(Result::ok).collect()
+    }
+    #[cfg(not(feature = "device"))]
+    Vec::new()
 }

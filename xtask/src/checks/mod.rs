@@ -6,6 +6,7 @@ mod docs;
 mod examples;
 mod no_compiler;
 mod package;
+mod record;
 mod simulator;
 mod workflows;
 
@@ -51,6 +52,8 @@ enum Check {
     Workflows,
     /// src/ffi.rs and src/kernel/params.rs are what bindgen makes of csrc
     Bindings,
+    /// What tests/recorded/gpu.json says of tests on GPUs: that none failed, and which folders have changed since
+    Record,
     /// Long simulations, optimised: conformance kernels with 200 seeds, all configs of the crate's kernels, all planted
     /// faults
     Simulator,
@@ -117,6 +120,7 @@ impl Check {
             Self::Package => package::check(context.workspace),
             Self::Workflows => workflows::check(context.workspace),
             Self::Bindings => bindings::check(context.workspace),
+            Self::Record => record::check(context.workspace),
             Self::Simulator => simulator::check(context),
             Self::Compat => compat::check(context, false),
             Self::CompatCuda => compat::check(context, true),

@@ -145,16 +145,6 @@ impl Cuda {
     }
 }
 
-/// The NVIDIA driver's own version, where Linux's kernel module says it.
-fn driver_version() -> Option<String> {
-    let text = std::fs::read_to_string("/proc/driver/nvidia/version").ok()?;
-    let is_version = |word: &&str| {
-        let mut parts = word.split('.');
-        parts.clone().count() >= 2 && parts.all(|part| part.parse::<u32>().is_ok())
-    };
-    text.split_whitespace().find(is_version).map(str::to_owned)
-}
-
 /// Launches a graph holds, so that what starts it does not count.
 const LAUNCHES: usize = 40;
 
@@ -271,7 +261,7 @@ impl Engine for Cuda {
             threads: None,
             l2_bytes: Some(gpu.l2_bytes),
             memory_bytes: Some(gpu.memory_bytes),
-            driver: driver_version(),
+            driver: nvfp4_gemv_cli::gpu_record::driver_version(),
             driver_cuda: versions.and_then(|versions| versions.driver).map(version),
             runtime_cuda: versions.and_then(|versions| versions.runtime).map(version),
         }

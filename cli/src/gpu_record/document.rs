@@ -1,0 +1,88 @@
+//! The document `tests/recorded/gpu.json`: this file is part of the test programs, which write it, and of `xtask`, which
+//! compares it with the tree.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// Where it lies in the repository.
+#[allow(dead_code, reason = "test programs are told where")]
+pub(crate) const PATH: &str = "tests/recorded/gpu.json";
+
+/// Changes whenever a reader of older documents would misread newer ones.
+pub(crate) const SCHEMA: &str = "nvfp4-gemv/gpu-record/1";
+
+/// What ran where.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Record {
+    pub(crate) schema: String,
+    /// One for each suite and kind of GPU: the last one.
+    pub(crate) runs: Vec<Run>,
+}
+
+/// One run of a suite.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Run {
+    /// The test program, such as `kernels`.
+    pub(crate) program: String,
+    /// What it was asked for, such as `gpu`: its other arguments.
+    pub(crate) arguments: Vec<String>,
+    /// The devices that the program saw, by their names.
+    pub(crate) gpus: Vec<String>,
+    /// The driver's own version, where Linux's kernel module says it.
+    pub(crate) driver: Option<String>,
+    /// When the run ended, RFC 3339.
+    pub(crate) date_utc: String,
+    pub(crate) passed: u64,
+    pub(crate) failed: u64,
+    /// Tests that said why they cannot run there, and those that nobody asked for.
+    pub(crate) ignored: u64,
+    /// The sources that the program was compiled from: a hash of each folder that decides what runs on a GPU.
+    pub(crate) sources: BTreeMap<String, String>,
+}
+
+impl Run {
+    /// The suite's name: the program, and what it was asked for.
+    pub(crate) fn suite(&self) -> String {
+        let words = std::iter::once(&self.program).chain(&self.arguments);
+        words.map(String::as_str).collect::<Vec<_>>().join(" ")
+    }
+}
+
+impl Record {
+    pub(crate) fn new() -> Self {
+        Self {
+            schema: SCHEMA.into(),
+            runs: Vec::new(),
+        }
+    }
+
+    /// Reads what [`Record::to_json`] made.
+    ///
+    /// # Errors
+    /// Text that is no such document, in words.
+    pub(crate) fn from_json(text: &str) -> Result<Self, String> {
+        let record: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        match record.schema == SCHEMA {
+            true => Ok(record),
+            false => Err(format!("schema {:?}, not {SCHEMA:?}", record.schema)),
+        }
+    }
+
+    #[allow(dead_code, reason = "xtask writes none")]
+    pub(crate) fn to_json(&self) -> String {
+        // Strings and numbers only: nothing that JSON lacks.
+        serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
+    }
+
+    /// Takes a run, in place of an earlier one of the same suite on the same GPUs.
+    #[allow(dead_code, reason = "xtask adds none")]
+    pub(crate) fn add(&mut self, run: Run) {
+        let same = |other: &Run| other.suite() == run.suite() && other.gpus == run.gpus;
+        self.runs.retain(|other| !same(other));
+        self.runs.push(run);
+        self.runs.sort_by_key(|run| (run.suite(), run.gpus.clone()));
+    }
+}

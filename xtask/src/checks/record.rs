@@ -1,0 +1,148 @@
+//! What ran on which GPU, and whether the sources are still those that ran.
+
+#[path = "../../../cli/src/gpu_record/document.rs"]
+mod document;
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use anyhow::{Context as _, Result, bail};
+
+use self::document::{PATH, Record, Run};
+use crate::build_script::sources;
+use crate::workspace::Workspace;
+
+/// Suites that a record must have: those that every change of a kernel asks for.
+const SUITES: [&str; 2] = ["kernels calls", "kernels gpu"];
+
+/// Prints each run of the record, and what has changed since. A changed tree is no failure, since most machines have no GPU
+/// to run the suites again; a run with failed tests is one.
+pub(super) fn check(workspace: &Workspace) -> Result<()> {
+    let file = workspace.root().join(PATH);
+    let text = fs::read_to_string(&file).with_context(|| format!("reading {PATH}"))?;
+    let record = Record::from_json(&text)
+        .map_err(anyhow::Error::msg)
+        .context(PATH)?;
+    let here = sources::on_a_gpu(workspace.root()).map_err(anyhow::Error::msg)?;
+    for run in &record.runs {
+        eprintln!("{}", line(run, &here));
+    }
+    let problems = problems(&record);
+    if !problems.is_empty() {
+        bail!("{PATH}: {}", problems.join("; "));
+    }
+    Ok(())
+}
+
+/// A run in words, and how the tree differs from what it was of.
+fn line(run: &Run, here: &[(&str, String)]) -> String {
+    let driver = run.driver.as_deref().unwrap_or("unknown");
+    let gpus = gpus(&run.gpus);
+    let mut line = format!(
+        "{}: {} passed, {} failed, {} ignored on {gpus}, driver {driver}, {}: ",
+        run.suite(),
+        run.passed,
+        run.failed,
+        run.ignored,
+        run.date_utc
+    );
+    let changed = changed(&run.sources, here);
+    line += &match changed.is_empty() {
+        true => "of these sources".to_owned(),
+        false => format!("changed since: {}", changed.join(", ")),
+    };
+    line
+}
+
+/// `2 x NVIDIA H200`.
+fn gpus(names: &[String]) -> String {
+    let mut counts = BTreeMap::<&str, usize>::new();
+    for name in names {
+        *counts.entry(name).or_default() += 1;
+    }
+    let words = counts.into_iter().map(|(name, count)| match count {
+        1 => name.to_owned(),
+        _ => format!("{count} x {name}"),
+    });
+    words.collect::<Vec<_>>().join(", ")
+}
+
+/// Folders whose hash is another one than the run's.
+fn changed<'a>(of_run: &BTreeMap<String, String>, here: &[(&'a str, String)]) -> Vec<&'a str> {
+    let differs =
+        |(folder, hash): &(&'a str, String)| (of_run.get(*folder) != Some(hash)).then_some(*folder);
+    here.iter().filter_map(differs).collect()
+}
+
+/// What makes a record none to rely on.
+fn problems(record: &Record) -> Vec<String> {
+    let failed = record.runs.iter().filter(|run| run.failed > 0);
+    let failed = failed.map(|run| {
+        let gpus = gpus(&run.gpus);
+        format!("{} of {} failed on {gpus}", run.failed, run.suite())
+    });
+    let missing = SUITES
+        .into_iter()
+        .filter(|suite| !record.runs.iter().any(|run| run.suite() == *suite))
+        .map(|suite| format!("no run of {suite}"));
+    failed.chain(missing).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(argument: &str, failed: u64) -> Run {
+        Run {
+            program: "kernels".into(),
+            arguments: vec![argument.into()],
+            gpus: vec!["NVIDIA H200".into(); 2],
+            driver: Some("580.159.04".into()),
+            date_utc: "2026-11-26T15:00:00Z".into(),
+            passed: 119,
+            failed,
+            ignored: 31,
+            sources: [("csrc", "1"), ("src/raw", "2")]
+                .map(|(folder, hash)| (folder.to_owned(), hash.to_owned()))
+                .into(),
+        }
+    }
+
+    #[test]
+    fn a_changed_folder_is_named() {
+        let here = |csrc: &str, raw: &str| [("csrc", csrc.to_owned()), ("src/raw", raw.to_owned())];
+        assert_eq!(
+            line(&run("gpu", 0), &here("1", "2")),
+            "kernels gpu: 119 passed, 0 failed, 31 ignored on 2 x NVIDIA H200, driver 580.159.04, \
+             2026-11-26T15:00:00Z: of these sources"
+        );
+        let changed = line(&run("gpu", 0), &here("1", "3"));
+        assert!(changed.ends_with(": changed since: src/raw"), "{changed}");
+        // A folder that the run does not name was not there.
+        let more = [("csrc", "1".to_owned()), ("src/new", "4".to_owned())];
+        assert!(line(&run("gpu", 0), &more).ends_with(": changed since: src/new"));
+    }
+
+    #[test]
+    fn failed_tests_and_missing_suites_are_problems() {
+        let mut record = Record::new();
+        record.runs.push(run("gpu", 2));
+        assert_eq!(
+            problems(&record),
+            [
+                "2 of kernels gpu failed on 2 x NVIDIA H200",
+                "no run of kernels calls"
+            ]
+        );
+        record.runs = vec![run("gpu", 0), run("calls", 0)];
+        assert!(problems(&record).is_empty());
+    }
+
+    #[test]
+    fn the_tree_has_all_folders_that_are_hashed() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let here = sources::on_a_gpu(&root).unwrap();
+        assert!(here.iter().any(|(folder, _)| *folder == "csrc"));
+        assert!(here.iter().all(|(_, hash)| hash.len() == 16));
+    }
+}
