@@ -47,8 +47,12 @@ fn matmul(alpha: f64) -> Value {
 
 /// Runs it and compares; the output's values.
 fn run(spec: &Value) -> Result<Vec<f64>, SimError> {
+    run_below(Path::new("."), spec)
+}
+
+/// The same, with files below a folder.
+fn run_below(base: &Path, spec: &Value) -> Result<Vec<f64>, SimError> {
     let spec = LaunchSpec::parse(&spec.to_string())?;
-    let base = Path::new(".");
     let mut p = spec.prepare(Module::parse(PTX)?, "k", base)?;
     let expectations = spec.expectations(&p, base)?;
     p.sim.run(&p.launch, &Options::default())?;
@@ -264,10 +268,12 @@ fn other_elements_than_the_buffer_has() {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("launch_expect");
     std::fs::create_dir_all(&dir).unwrap();
     for size in [0, 159] {
-        let file = dir.join(size.to_string());
-        std::fs::write(&file, vec![0; size]).unwrap();
+        let file = size.to_string();
+        std::fs::write(dir.join(&file), vec![0; size]).unwrap();
         let text = format!("has {size} bytes, the buffer 160");
-        refused(json!({"type": "f32", "values": {"file": file}}), &text);
+        let expect = json!({"type": "f32", "values": {"file": file}});
+        let e = run_below(&dir, &spec(integers(), expect)).unwrap_err();
+        assert!(e.to_string().contains(&text), "{e}");
     }
     for name in ["absolute", "relative"] {
         let text = format!("{name} is -1: no tolerance");

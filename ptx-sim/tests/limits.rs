@@ -6,6 +6,7 @@ mod program;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use ptx_sim::files::Existing;
 use ptx_sim::inventory::inventory;
 use ptx_sim::launch::LaunchSpec;
 use ptx_sim::{Buffer, Launch, Module, Options, Sim, SimError};
@@ -336,6 +337,119 @@ fn nothing_is_written_outside() {
     assert_eq!(std::fs::read(dir.join("out/a/b/y")).unwrap(), [1; 4]);
 }
 
+/// Launch files of strangers: what they name is read below their folder, and nowhere else.
+#[test]
+fn nothing_is_read_outside() {
+    let outer = directory("read-outside");
+    let dir = outer.join("launch");
+    std::fs::create_dir_all(dir.join("a")).unwrap();
+    std::fs::copy(outer.join("k.ptx"), dir.join("k.ptx")).unwrap();
+    let tensor = [1, 2, 3, 4];
+    let view = safetensors::tensor::TensorView::new(safetensors::Dtype::U8, vec![4], &tensor);
+    let file = safetensors::serialize([("x", view.unwrap())], None).unwrap();
+    for (folder, name) in [(&outer, "secret"), (&dir, "x"), (&dir, "a/x")] {
+        std::fs::write(folder.join(name), &file).unwrap();
+    }
+    let size = file.len();
+    let absolute = outer.join("secret");
+    let plain = "is not a plain relative path";
+    let mut refused = vec![
+        ("../secret", plain),
+        ("a/../../secret", plain),
+        ("a/../x", plain),
+        (absolute.to_str().unwrap(), plain),
+        ("/dev/zero", plain),
+    ];
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::symlink;
+        symlink("../secret", dir.join("link")).unwrap();
+        symlink("x", dir.join("inside")).unwrap();
+        symlink("..", dir.join("folder")).unwrap();
+        symlink("none", dir.join("dangling")).unwrap();
+        for name in ["link", "inside", "folder/secret", "a/../link", "dangling"] {
+            let says = if name.contains("..") {
+                plain
+            } else {
+                "is a symbolic link"
+            };
+            refused.push((name, says));
+        }
+    }
+    let specs = |name: &str| {
+        [
+            json!({"y": {"contents": {"file": name}}}),
+            json!({"y": {"contents": {"safetensors": {"file": name, "tensor": "x"}}}}),
+            json!({"y": {
+                "contents": {"file": "x"}, "size": size,
+                "expect": {"type": "u8", "values": {"file": name}},
+            }}),
+        ]
+    };
+    for name in ["x", "./x", "a/x"] {
+        for spec in specs(name) {
+            let out = run_spec(&dir, &launch(spec.clone()), &[]);
+            let shown = String::from_utf8_lossy(&out.stderr);
+            assert!(out.status.success(), "{spec}: {shown}");
+        }
+    }
+    for (name, says) in refused {
+        for spec in specs(name) {
+            fails_with(&run_spec(&dir, &launch(spec), &[]), says);
+        }
+    }
+}
+
+/// Links in the folder of results, which may come with a launch file.
+#[cfg(unix)]
+#[test]
+fn nothing_is_written_through_links() {
+    use std::os::unix::fs::symlink;
+    let dir = directory("write-links");
+    let elsewhere = dir.join("elsewhere");
+    for folder in ["out", "elsewhere", "elsewhere/real"] {
+        std::fs::create_dir(dir.join(folder)).unwrap();
+    }
+    std::fs::write(elsewhere.join("y"), "mine").unwrap();
+    symlink("../elsewhere", dir.join("out/folder")).unwrap();
+    symlink("../elsewhere/y", dir.join("out/y")).unwrap();
+    symlink("../elsewhere/new", dir.join("out/dangling")).unwrap();
+    let spec =
+        |name: &str| launch(json!({"y": {"size": 4, "contents": {"fill": 1}, "dump": name}}));
+    for name in ["folder/y", "folder/new", "folder/real/new", "y", "dangling"] {
+        for force in [&[][..], &["--force"]] {
+            fails_with(&run_spec(&dir, &spec(name), force), "is a symbolic link");
+        }
+        // Also where nobody has looked before.
+        let spec = LaunchSpec::parse(&spec(name).to_string()).unwrap();
+        let prepared = spec.prepare(module("", "ret;"), "k", Path::new("."));
+        let prepared = prepared.unwrap();
+        for existing in [Existing::Refuse, Existing::Replace] {
+            spec.dump(&prepared, &dir.join("out"), existing)
+                .unwrap_err();
+        }
+    }
+    assert_eq!(std::fs::read(elsewhere.join("y")).unwrap(), b"mine");
+    assert_eq!(std::fs::read_dir(&elsewhere).unwrap().count(), 2);
+    assert_eq!(
+        std::fs::read_dir(elsewhere.join("real")).unwrap().count(),
+        0
+    );
+    // What the user names may be a link.
+    let linked = [
+        "run",
+        "--ptx",
+        "k.ptx",
+        "--launch",
+        "k.json",
+        "--out",
+        "out/folder/real",
+    ];
+    std::fs::write(dir.join("k.json"), spec("new").to_string()).unwrap();
+    assert!(ptx_sim(&dir, &linked).status.success());
+    assert_eq!(std::fs::read(elsewhere.join("real/new")).unwrap(), [1; 4]);
+}
+
 #[test]
 fn files_are_not_replaced_unasked() {
     let dir = directory("replaced");
@@ -407,15 +521,15 @@ fn pipes_and_devices_are_refused() {
             fails_with(&ptx_sim(&dir, &[&["run"][..], &both].concat()), says);
             fails_with(&ptx_sim(&dir, &[&["mutate"][..], &both].concat()), says);
         }
-        for contents in [
-            json!({"file": odd}),
-            json!({"safetensors": {"file": odd, "tensor": "x"}}),
-        ] {
-            let spec = launch(json!({"y": {"size": 4, "contents": contents}}));
-            fails_with(&run_spec(&dir, &spec, &[]), says);
-        }
         let spec = launch(json!({"y": {"size": 4}}));
         fails_with(&run_spec(&dir, &spec, &["--force", "--trace", odd]), says);
+    }
+    for contents in [
+        json!({"file": "pipe"}),
+        json!({"safetensors": {"file": "pipe", "tensor": "x"}}),
+    ] {
+        let spec = launch(json!({"y": {"size": 4, "contents": contents}}));
+        fails_with(&run_spec(&dir, &spec, &[]), "not a regular file");
     }
     let spec = launch(json!({"y": {"size": 4, "dump": "pipe"}}));
     fails_with(&run_spec(&dir, &spec, &["--force"]), "not a regular file");
@@ -447,4 +561,94 @@ fn names_do_not_act_on_a_terminal() {
     let out = ptx_sim(&dir, &["inventory", file.to_str().unwrap()]);
     let shown = String::from_utf8_lossy(&out.stderr);
     assert!(shown.contains(r"no\u{1b}[2Jfile.ptx"), "{shown:?}");
+}
+
+/// JSON says the same, and is JSON still.
+#[test]
+fn names_in_json_do_not_act_on_a_terminal() {
+    let dir = directory("json-names");
+    let name = "größe\u{1b}[31m\u{9b}\u{7f}\u{202e}\u{e0001}.ptx";
+    let out = ptx_sim(&dir, &["inventory", name, "--json"]);
+    assert!(!out.status.success());
+    let shown = String::from_utf8(out.stdout).unwrap();
+    let acts = ['\u{1b}', '\u{9b}', '\u{7f}', '\u{202e}', '\u{e0001}'];
+    assert!(!shown.contains(acts), "{shown:?}");
+    assert!(
+        shown.contains(r"größe\u001b[31m\u009b\u007f\u202e\udb40\udc01.ptx"),
+        "{shown}"
+    );
+    let parsed: Value = serde_json::from_str(&shown).unwrap();
+    assert!(parsed["error"].as_str().unwrap().contains(name), "{shown}");
+}
+
+/// A result that nobody has got is no success.
+#[cfg(target_os = "linux")]
+mod standard_output {
+    use std::fs::File;
+    use std::process::Stdio;
+
+    use super::*;
+
+    const COMMANDS: [&[&str]; 5] = [
+        &["run", "--ptx", "k.ptx", "--launch", "k.json"],
+        &["run", "--ptx", "k.ptx", "--launch", "k.json", "--json"],
+        &["inventory", "k.ptx"],
+        &["inventory", "k.ptx", "--json"],
+        &["mutate", "--ptx", "k.ptx", "--launch", "k.json", "--list"],
+    ];
+
+    fn folder(name: &str) -> PathBuf {
+        let dir = directory(name);
+        let spec = launch(json!({"y": {"size": 4}}));
+        std::fs::write(dir.join("k.json"), spec.to_string()).unwrap();
+        dir
+    }
+
+    fn ends(dir: &Path, args: &[&str], to: Stdio) -> (bool, String) {
+        let mut command = program::program();
+        let command = command.current_dir(dir).args(args).stdout(to);
+        let out = command.output().unwrap();
+        let said = String::from_utf8(out.stderr).unwrap();
+        (out.status.success(), said)
+    }
+
+    #[test]
+    fn that_is_full_is_an_error() {
+        let dir = folder("full");
+        for args in COMMANDS {
+            let full = File::options().write(true).open("/dev/full").unwrap();
+            let (success, said) = ends(&dir, args, full.into());
+            let expected = "error: standard output: No space left";
+            assert!(!success && said.contains(expected), "{args:?}: {said}");
+        }
+    }
+
+    #[test]
+    fn that_is_closed_is_an_error() {
+        let dir = folder("closed");
+        for args in COMMANDS {
+            let mut shell = Command::new("sh");
+            shell.args(["-c", "exec \"$@\" >&-", "sh"]);
+            shell.arg(env!("CARGO_BIN_EXE_ptx-sim")).args(args);
+            let out = shell.current_dir(&dir).output().unwrap();
+            let said = String::from_utf8_lossy(&out.stderr);
+            let expected = "error: standard output: it was closed";
+            assert!(
+                !out.status.success() && said.contains(expected),
+                "{args:?}: {said}"
+            );
+        }
+    }
+
+    /// As `| head` does.
+    #[test]
+    fn that_a_reader_has_left_is_none() {
+        let dir = folder("left");
+        for args in COMMANDS {
+            let (reader, writer) = std::io::pipe().unwrap();
+            drop(reader);
+            let (success, said) = ends(&dir, args, writer.into());
+            assert!(success && said.is_empty(), "{args:?}: {said}");
+        }
+    }
 }

@@ -1,11 +1,10 @@
 //! Commands of the program.
 
-/// Prints a line. A reader that has seen enough and closed the pipe is no reason to panic.
+/// Prints a line.
 macro_rules! outln {
-    ($($text:tt)*) => {{
-        use std::io::Write as _;
-        let _ = writeln!(std::io::stdout(), "{}", $crate::cli::printable(&format!($($text)*)));
-    }};
+    ($($text:tt)*) => {
+        $crate::cli::streams::line(&$crate::cli::printable(&format!($($text)*)))
+    };
 }
 
 mod bench;
@@ -17,6 +16,7 @@ mod progress;
 mod replay;
 mod run;
 mod schedules;
+mod streams;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -108,7 +108,17 @@ impl Failure {
 }
 
 pub(crate) fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let code = run(&Cli::parse());
+    match streams::finish() {
+        Ok(()) => code,
+        Err(why) => {
+            streams::say(&format!("error: standard output: {why}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: &Cli) -> ExitCode {
     let (json, result) = match &cli.command {
         Command::Run(r) => (r.json, run::command(r)),
         Command::Mutate(m) => match mutate::command(m) {
@@ -126,12 +136,13 @@ pub(crate) fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     };
     if json {
-        outln!("{}", failure.json());
+        streams::line(&printable_json(&failure.json().to_string()));
     } else {
         if let Some((policy, timing)) = failure.schedule {
-            eprintln!("with --policy {policy} --timing {timing}:");
+            streams::say(&format!("with --policy {policy} --timing {timing}:"));
         }
-        eprintln!("error: {}", printable(&failure.error.to_string()));
+        let why = printable(&failure.error.to_string());
+        streams::say(&format!("error: {why}"));
     }
     ExitCode::FAILURE
 }
@@ -144,6 +155,23 @@ pub(crate) fn printable(text: &str) -> String {
     for c in text.chars() {
         match acts(c) {
             true => shown.extend(c.escape_debug()),
+            false => shown.push(c),
+        }
+    }
+    shown
+}
+
+/// JSON that says the same, in which nothing acts on a terminal: such characters stand in its strings alone, where they
+/// may be escaped. JSON itself leaves only those below U+0020 to no choice.
+pub(crate) fn printable_json(json: &str) -> String {
+    let acts = |c: char| c > '~' && c.escape_debug().len() > 1;
+    let mut shown = String::with_capacity(json.len());
+    for c in json.chars() {
+        match acts(c) {
+            true => {
+                let units = c.encode_utf16(&mut [0; 2]).to_vec();
+                shown.extend(units.iter().map(|unit| format!("\\u{unit:04x}")));
+            }
             false => shown.push(c),
         }
     }
@@ -183,5 +211,6 @@ fn io_error(path: &Path) -> impl Fn(std::io::Error) -> SimError + '_ {
 }
 
 fn print_json(v: &impl serde::Serialize) {
-    outln!("{}", serde_json::to_string_pretty(v).unwrap_or_default());
+    let text = serde_json::to_string_pretty(v).unwrap_or_default();
+    streams::line(&printable_json(&text));
 }

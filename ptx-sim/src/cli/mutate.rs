@@ -1,7 +1,7 @@
 //! `ptx-sim mutate`: how well does a launch notice planted faults?
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -12,7 +12,7 @@ use ptx_sim::mutate::{
 };
 use ptx_sim::{Module, Options, Sim, SimError, files};
 
-use super::{entry, print_json};
+use super::{entry, print_json, streams};
 
 /// The long help: the text, then the kinds.
 pub(super) fn help() -> String {
@@ -160,16 +160,19 @@ fn run(
         }
         let survivors = left.load(Ordering::Relaxed);
         if live {
-            eprint!("\r{n} of {total} faults, {survivors} survivors");
+            let _ = write!(
+                std::io::stderr(),
+                "\r{n} of {total} faults, {survivors} survivors"
+            );
         } else if n % 500 == 0 {
-            eprintln!("{n} of {total} faults, {survivors} survivors");
+            streams::say(&format!("{n} of {total} faults, {survivors} survivors"));
         }
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = a.threads.unwrap_or(cores);
     let findings = campaign(kernel, mutants, &trials, threads, &progress);
     if live {
-        eprintln!();
+        streams::say("");
     }
     findings.map_err(|e| SimError::Launch(e.to_string()))
 }
@@ -180,7 +183,7 @@ fn expected(
     prepared: &Prepared,
     path: &Path,
 ) -> Result<BTreeMap<String, Vec<u8>>, SimError> {
-    let load = |path: PathBuf| files::read(&path, prepared.sim.memory_limit());
+    let limit = prepared.sim.memory_limit();
     let dumped: Vec<_> = spec
         .buffers
         .iter()
@@ -190,11 +193,14 @@ fn expected(
     if path.is_dir() {
         let all = dumped
             .into_iter()
-            .map(|(name, file)| Ok((name.clone(), load(path.join(file))?)));
+            .map(|(name, file)| Ok((name.clone(), files::read_below(path, file, limit)?)));
         return all.collect();
     }
     match dumped.as_slice() {
-        [(name, _)] => Ok(BTreeMap::from([((*name).clone(), load(path.into())?)])),
+        [(name, _)] => Ok(BTreeMap::from([(
+            (*name).clone(),
+            files::read(path, limit)?,
+        )])),
         _ => Err(SimError::Launch(format!(
             "{} buffers have a dump, so --expect must be a directory",
             dumped.len()

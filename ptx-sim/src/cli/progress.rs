@@ -33,8 +33,8 @@ impl Progress {
                     Ok(text) => line = text,
                     Err(RecvTimeoutError::Timeout) if started.elapsed() > QUIET => {
                         let seconds = started.elapsed().as_secs();
-                        eprint!("\r\x1b[K{line}, {seconds} s");
-                        let _ = std::io::stderr().flush();
+                        let mut stderr = std::io::stderr();
+                        let _ = write!(stderr, "\r\x1b[K{line}, {seconds} s");
                         shown = true;
                     }
                     Err(RecvTimeoutError::Timeout) => {}
@@ -42,7 +42,7 @@ impl Progress {
                 }
             }
             if shown {
-                eprint!("\r\x1b[K");
+                let _ = write!(std::io::stderr(), "\r\x1b[K");
             }
         });
         Self {

@@ -1,11 +1,18 @@
 //! `replay`: recordings of probes, run in the simulator.
 
+use std::io::Write;
 use std::path::PathBuf;
 
 use ptx_sim::SimError;
+use ptx_sim::files::{self, Existing};
 use ptx_sim::recording::sums::{Sums, Verdict};
 use ptx_sim::recording::{End, Ends, Recording, RecordingError, claims, outputs, replay};
 use serde_json::{Value, json};
+
+use super::{io_error, printable_json, streams};
+
+/// More than any recording has: the largest, of all that an H200 answers, has 4 MB.
+const MOST_BYTES: u64 = 1 << 30;
 
 #[derive(clap::Args)]
 pub(crate) struct Replay {
@@ -31,7 +38,7 @@ fn failure(what: impl ToString) -> SimError {
 pub(crate) fn command(args: &Replay) -> Result<(), SimError> {
     let file = args.file.display();
     let error = |why: &dyn std::fmt::Display| failure(format!("{file}: {why}"));
-    let bytes = std::fs::read(&args.file).map_err(|why| error(&why))?;
+    let bytes = files::read(&args.file, MOST_BYTES)?;
     let recording = Recording::read(&bytes).map_err(|why| error(&why))?;
     let modules = recording.modules(&args.ptx).map_err(|why| error(&why))?;
     if let Some(out) = &args.out {
@@ -48,8 +55,8 @@ pub(crate) fn command(args: &Replay) -> Result<(), SimError> {
         let bytes = recording
             .with_outputs(&ends, "ptx-sim")
             .map_err(|why| error(&why))?;
-        return std::fs::write(out, bytes)
-            .map_err(|why| failure(format!("{}: {why}", out.display())));
+        let mut file = files::create(out, Existing::Replace)?;
+        return file.write_all(&bytes).map_err(io_error(out));
     }
     let mut different = Vec::new();
     for case in &recording.cases {
@@ -67,13 +74,11 @@ pub(crate) fn command(args: &Replay) -> Result<(), SimError> {
             .iter()
             .map(|(case, status, why)| json!({"case": case, "status": status, "why": why}))
             .collect();
-        outln!(
-            "{}",
-            json!({
-                "topic": recording.said("topic"), "gpu": of_gpu, "cases": recording.cases.len(),
-                "different": different, "claims": claims, "sums": sums,
-            })
-        );
+        let report = json!({
+            "topic": recording.said("topic"), "gpu": of_gpu, "cases": recording.cases.len(),
+            "different": different, "claims": claims, "sums": sums,
+        });
+        streams::line(&printable_json(&report.to_string()));
         return Ok(());
     }
     let cases = recording.cases.len();

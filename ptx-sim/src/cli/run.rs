@@ -17,7 +17,7 @@ use serde_json::json;
 
 use super::progress::Progress;
 use super::schedules::{Policies, Schedules, Timings};
-use super::{Failure, coverage, entry, io_error, print_json};
+use super::{Failure, coverage, entry, io_error, print_json, printable, streams};
 
 pub(super) const HELP: &str = r#"Profiles:
   --profile strict holds a kernel to what the PTX ISA promises. --profile hardware allows everything that is
@@ -64,9 +64,9 @@ Example of a specification:
   before it has waited. They run one after another, so that a dependent launch is held to all that they write; with
   --overlap they run together, so that it is also held to what they read, and to what they hold of a multiprocessor's
   shared and tensor memory. Coverage and timeline are of the launch itself. A buffer's `address`
-  is where it lies, for memory that holds pointers. "variables" are contents of the module's variables, by name. Paths
-  are relative to the specification; a `dump` is a name inside of --out. Files that are there already are not replaced
-  without --force.
+  is where it lies, for memory that holds pointers. "variables" are contents of the module's variables, by name. Files
+  lie below the specification's folder, and a `dump` below --out: no name has `..` or leads through a symbolic link.
+  Files that are there already are not replaced without --force.
 
 Traces:
   --trace F writes a timeline of the run that failed, or else of the last one, in the Chrome trace
@@ -187,10 +187,11 @@ impl Run {
                 message: "both a dumped buffer and the timeline would be written to it".into(),
             });
         }
-        for path in dumps.iter().chain(&self.trace) {
-            files::check_output(path, self.existing(), &inputs)?;
+        spec.check_dumps_in(&self.out, self.existing(), &inputs)?;
+        match &self.trace {
+            Some(trace) => files::check_output(trace, self.existing(), &inputs),
+            None => Ok(()),
         }
-        Ok(())
     }
 }
 
@@ -283,7 +284,8 @@ fn write_trace(r: &Run, trace: Option<Trace>) -> Result<(), SimError> {
         .and_then(|()| std::io::Write::flush(&mut out))
         .map_err(io_error(path))?;
     if let Some(n) = trace.truncated {
-        eprintln!("{}: truncated after {n} events", path.display());
+        let path = printable(&path.display().to_string());
+        streams::say(&format!("{path}: truncated after {n} events"));
     }
     Ok(())
 }

@@ -18,9 +18,9 @@ pub(super) fn bytes(
     let refuse = |m: &str| SimError::Launch(format!("{what}: {m}"));
     Ok(match contents {
         Contents::Fill(v) => vec![*v; size.ok_or_else(|| refuse("a fill needs a size"))?],
-        Contents::File(f) => files::read(&base.join(f), sim.free_memory())?,
+        Contents::File(f) => files::read_below(base, f, sim.free_memory())?,
         Contents::Safetensors { file, tensor } => {
-            read_tensor(&base.join(file), tensor, sim.free_memory())?
+            read_tensor(base, file, tensor, sim.free_memory())?
         }
         Contents::Hex(s) => hex(s)?,
         Contents::F32(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
@@ -70,10 +70,10 @@ pub(super) fn allocate(
     Ok(b)
 }
 
-fn read_tensor(path: &Path, tensor: &str, limit: u64) -> Result<Vec<u8>, SimError> {
-    let data = files::read(path, limit)?;
+fn read_tensor(base: &Path, file: &Path, tensor: &str, limit: u64) -> Result<Vec<u8>, SimError> {
+    let data = files::read_below(base, file, limit)?;
     let fail = |message: String| SimError::Io {
-        path: path.display().to_string(),
+        path: base.join(file).display().to_string(),
         message,
     };
     let file = safetensors::SafeTensors::deserialize(&data).map_err(|e| fail(e.to_string()))?;

@@ -32,7 +32,7 @@ pub struct ExpectSpec {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Expected {
-    /// A raw file of elements of the same type.
+    /// A raw file of elements of the same type, below the specification's folder.
     File(PathBuf),
     /// These numbers.
     Numbers(Vec<f64>),
@@ -116,10 +116,11 @@ impl ExpectSpec {
         }
     }
 
-    fn read(&self, file: &Path, size: usize) -> Result<Vec<f64>, SimError> {
-        let bytes = files::read(file, size as u64)?;
+    fn read(&self, base: &Path, file: &Path, size: usize) -> Result<Vec<f64>, SimError> {
+        let bytes = files::read_below(base, file, size as u64)?;
         if bytes.len() != size {
-            let (file, have) = (file.display(), bytes.len());
+            let (file, have) = (base.join(file), bytes.len());
+            let file = file.display();
             let m = format!("{file} has {have} bytes, the buffer {size}");
             return Err(SimError::Launch(m));
         }
@@ -137,7 +138,7 @@ pub struct Expectation {
 }
 
 impl LaunchSpec {
-    /// What the buffers must hold after a run from this state. Paths are relative to `base`.
+    /// What the buffers must hold after a run from this state. Files lie below `base`.
     pub fn expectations(&self, p: &Prepared, base: &Path) -> Result<Vec<Expectation>, SimError> {
         let mut all = Vec::new();
         for (name, b) in &self.buffers {
@@ -148,7 +149,7 @@ impl LaunchSpec {
             spec.check(buffer.size).map_err(refuse)?;
             let values = match &spec.values {
                 Expected::Numbers(v) => v.clone(),
-                Expected::File(f) => spec.read(&base.join(f), buffer.size)?,
+                Expected::File(f) => spec.read(base, f, buffer.size)?,
                 Expected::Matmul(m) => m.values(&p.sim, &p.buffers).map_err(refuse)?,
             };
             spec.check_count(values.len(), buffer.size)

@@ -74,7 +74,8 @@ impl LaunchSpec {
         Ok(spec)
     }
 
-    /// Allocates and fills the buffers and lays the parameters out. Paths are relative to `base`.
+    /// Allocates and fills the buffers and lays the parameters out. Names of files are those of files below `base`: they
+    /// lead neither out of it nor through symbolic links.
     pub fn prepare(&self, module: Module, kernel: &str, base: &Path) -> Result<Prepared, SimError> {
         self.prepare_in(Sim::new(module), kernel, base)
     }
@@ -164,22 +165,32 @@ impl LaunchSpec {
         Ok(())
     }
 
+    /// Whether [`dump`](Self::dump) would refuse a name because of what is there now, or because it is one of the files
+    /// that are read. For before long work.
+    pub fn check_dumps_in(
+        &self,
+        dir: &Path,
+        existing: Existing,
+        inputs: &[&Path],
+    ) -> Result<(), SimError> {
+        let mut names = self.buffers.values().filter_map(|b| b.dump.as_ref());
+        names.try_for_each(|name| files::check_output_below(dir, name, existing, inputs))
+    }
+
     /// Writes the buffers that ask for it into `dir`, and makes the directories inside that their names
-    /// need.
+    /// need. No name leads through a symbolic link.
     pub fn dump(&self, p: &Prepared, dir: &Path, existing: Existing) -> Result<(), SimError> {
         self.check_dumps()?;
         for (name, spec) in &self.buffers {
             let (Some(file), Some(b)) = (&spec.dump, p.buffers.get(name)) else {
                 continue;
             };
-            let path = dir.join(file);
-            let io = |e: std::io::Error| SimError::Io {
-                path: path.display().to_string(),
+            let mut out = files::create_below(dir, file, existing)?;
+            let written = out.write_all(p.sim.download(*b));
+            written.map_err(|e| SimError::Io {
+                path: dir.join(file).display().to_string(),
                 message: e.to_string(),
-            };
-            std::fs::create_dir_all(path.parent().unwrap_or(dir)).map_err(io)?;
-            let mut out = files::create(&path, existing)?;
-            out.write_all(p.sim.download(*b)).map_err(io)?;
+            })?;
         }
         Ok(())
     }

@@ -136,11 +136,11 @@ pub struct BufferSpec {
 pub enum Contents {
     /// Every byte the same; needs a size.
     Fill(u8),
-    /// A raw file.
+    /// A raw file, below the specification's folder.
     File(PathBuf),
     /// A tensor's bytes.
     Safetensors {
-        /// The file.
+        /// The file, below the specification's folder.
         file: PathBuf,
         /// The tensor's name.
         tensor: String,

@@ -17,6 +17,7 @@ use thiserror::Error;
 
 pub use self::replay::{End, outputs, replay};
 use crate::Module;
+use crate::files;
 use crate::models::swizzle::Swizzle;
 use crate::models::tensor_map::{
     DataType, Interleave, L2Promotion, OobFill, TensorMap, TensorMapArgs,
@@ -213,8 +214,9 @@ impl<'a> Recording<'a> {
             if name.contains(['/', '\\']) || !name.ends_with(".ptx") {
                 return Err(error("not the name of a file of PTX".into()));
             }
-            let text =
-                std::fs::read_to_string(ptx.join(name)).map_err(|why| error(why.to_string()))?;
+            let bytes = files::read_below(ptx, Path::new(name), files::MAX_TEXT);
+            let bytes = bytes.map_err(|why| error(why.to_string()))?;
+            let text = String::from_utf8(bytes).map_err(|why| error(why.to_string()))?;
             let module = Module::parse(&text).map_err(|why| error(why.to_string()))?;
             Ok((name.to_owned(), module))
         };
