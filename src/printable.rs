@@ -26,6 +26,46 @@ pub fn path(path: &Path) -> impl fmt::Display {
     Escaped(path.to_string_lossy())
 }
 
+/// Text of JSON, as [`text()`] but in JSON's own escapes: `\u009b`. It means the same.
+///
+/// JSON leaves only characters below U+0020 to no choice; others that act on a terminal may stand in its strings as they
+/// are, and no writer escapes them.
+///
+/// ```
+/// use nvfp4_gemv::printable;
+/// assert_eq!(printable::json("\"a\u{202e}b\"").to_string(), r#""a\u202eb""#);
+/// ```
+pub fn json(json: &str) -> impl fmt::Display {
+    EscapedJson(json)
+}
+
+struct EscapedJson<'a>(&'a str);
+
+impl fmt::Display for EscapedJson<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Outside of strings there is nothing but ASCII, of which white space stays.
+        let acts = |c: char| c > '~' && c.escape_debug().len() > 1;
+        let mut rest = self.0;
+        while let Some(at) = rest.find(acts) {
+            let (plain, from) = rest.split_at(at);
+            f.write_str(plain)?;
+            let mut characters = from.chars();
+            for unit in characters.next().into_iter().flat_map(units) {
+                write!(f, "\\u{unit:04x}")?;
+            }
+            rest = characters.as_str();
+        }
+        f.write_str(rest)
+    }
+}
+
+/// A character in UTF-16, which JSON's escapes are.
+fn units(c: char) -> impl Iterator<Item = u16> {
+    let (mut units, length) = ([0; 2], c.len_utf16());
+    c.encode_utf16(&mut units);
+    units.into_iter().take(length)
+}
+
 struct Escaped<'a>(Cow<'a, str>);
 
 impl fmt::Display for Escaped<'_> {
@@ -56,6 +96,21 @@ mod tests {
         ] {
             assert_eq!(text(raw).to_string(), shown);
             assert_eq!(path(Path::new(raw)).to_string(), shown);
+        }
+    }
+
+    #[test]
+    fn json_is_escaped_as_json() {
+        for (raw, shown) in [
+            ("{\n  \"größe\": \"重み\"\n}", "{\n  \"größe\": \"重み\"\n}"),
+            ("\"\u{7f}\u{9b}1m\"", r#""\u007f\u009b1m""#),
+            (
+                "\"\u{202e}\u{2028}\u{e0001}\"",
+                r#""\u202e\u2028\udb40\udc01""#,
+            ),
+            (r#""\u001b\\""#, r#""\u001b\\""#),
+        ] {
+            assert_eq!(json(raw).to_string(), shown);
         }
     }
 

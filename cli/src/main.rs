@@ -116,6 +116,10 @@ fn main() -> ExitCode {
     let report = result.unwrap_or_else(|error| Report::error(&error, takes_path, cli.json));
     match report.print(cli.json) {
         Ok(()) if report.passed => ExitCode::SUCCESS,
-        _ => ExitCode::FAILURE,
+        Ok(()) => ExitCode::FAILURE,
+        Err(error) => {
+            Report::say_unprinted(&error);
+            ExitCode::FAILURE
+        }
     }
 }

@@ -11,6 +11,7 @@ use nvfp4_gemv::nccl::NcclError;
 use nvfp4_gemv::parallel::LayersError;
 use nvfp4_gemv::{Error, GemvPath, Refusal, printable};
 use nvfp4_gemv_cli::file::WriteError;
+use nvfp4_gemv_cli::output::{stdout_holds_result, stdout_was_closed};
 use serde_json::{Value, json};
 
 use crate::engine::NotEnoughMemory;
@@ -56,18 +57,34 @@ impl Report {
         }
     }
 
-    /// Prints to stdout. A reader that has gone away (`| head`) is no error.
+    /// Prints to stdout, or to stderr where a result went to stdout. A reader that has gone away (`| head`) is no error.
     pub(crate) fn print(&self, as_json: bool) -> io::Result<()> {
-        let mut out = io::stdout().lock();
-        let printed = if as_json && !self.json.is_null() {
-            writeln!(out, "{:#}", self.json)
+        let text = if as_json && !self.json.is_null() {
+            format!("{}\n", printable::json(&format!("{:#}", self.json)))
         } else {
-            write!(out, "{}", for_people(&self.text))
+            for_people(&self.text)
         };
-        match printed.and_then(|()| out.flush()) {
+        if text.is_empty() {
+            return Ok(());
+        }
+        if stdout_holds_result() {
+            // Nothing can be done where stderr is closed.
+            let _ = io::stderr().write_all(text.as_bytes());
+            return Ok(());
+        }
+        if stdout_was_closed() {
+            return Err(io::Error::other("it was closed when this program started"));
+        }
+        let mut out = io::stdout().lock();
+        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
             Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             other => other,
         }
+    }
+
+    /// Says what kept this from being printed.
+    pub(crate) fn say_unprinted(error: &io::Error) {
+        let _ = writeln!(io::stderr(), "error: standard output: {error}");
     }
 }
 

@@ -18,6 +18,9 @@
 //! - A link to an open file, such as `/dev/stdout` or `/proc/self/fd/3` where that is a regular file: it is
 //!   written in place as well, after what it holds. Such a link leads to the file that is open, and a new file
 //!   under its name would not be that one.
+//! - What standard output is, under whatever name: written to standard output, and [`stdout_holds_result`] then says
+//!   that a report must go elsewhere. What standard error is: refused, since messages would be among the content.
+//!   `/dev/null` may be all of them.
 //! - Anything else (directories, block devices, sockets): refused.
 //!
 //! # What is left after a failure
@@ -32,6 +35,7 @@
 
 #[cfg(unix)]
 mod signals;
+mod standard;
 mod temporary;
 #[cfg(all(test, unix))]
 mod tests;
@@ -42,6 +46,8 @@ use std::path::{Path, PathBuf};
 
 #[cfg(unix)]
 pub use signals::remove_temporaries_on_signals;
+use standard::Standard;
+pub use standard::{stdout_holds_result, stdout_was_closed};
 use temporary::{Temporary, folder_of};
 
 /// A path to write to, and what may be replaced there.
@@ -72,6 +78,8 @@ enum Stream {
     Device,
     /// A regular file that a link of the system's leads to, not a name.
     OpenFile(Option<FileId>),
+    /// This process's own standard output.
+    Standard,
 }
 
 /// Where the links at the end of a path lead.
@@ -132,6 +140,8 @@ impl Destination {
             Place::File { path, existing } => {
                 Temporary::new(folder_of(&path), existing.as_ref()).map(drop)
             }
+            // It is open already.
+            Place::Stream(Stream::Standard) => Ok(()),
             #[cfg(unix)]
             Place::Stream(_) => Ok(rustix::fs::access(
                 &self.path,
@@ -183,7 +193,22 @@ impl Destination {
         };
         if let Some(metadata) = &existing {
             let kind = metadata.file_type();
-            if let Some(stream) = stream(kind) {
+            let standard = standard::which(metadata);
+            match standard {
+                Some(Standard::Error) => {
+                    return Err(refused(
+                        "this is standard error, and messages would be among the content; name another file",
+                    ));
+                }
+                // A file that is replaced is this process's output no more, and so no place for a report either.
+                Some(Standard::Output) => standard::stdout_gets_result(),
+                None => {}
+            }
+            let stream = stream(kind);
+            if standard.is_some() && (stream.is_some() || matches!(end, End::Open)) {
+                return Ok(Place::Stream(Stream::Standard));
+            }
+            if let Some(stream) = stream {
                 return Ok(Place::Stream(stream));
             }
             if !kind.is_file() {
@@ -223,6 +248,11 @@ impl Destination {
         use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
         use rustix::io::Errno;
 
+        if *stream == Stream::Standard {
+            use std::os::fd::AsFd;
+            // Not by its name, which would have a place of its own in the file: whoever writes next writes behind this.
+            return Ok(io::stdout().as_fd().try_clone_to_owned()?.into());
+        }
         let open = |flags: OFlags| {
             // Without NOCTTY a terminal could become the one that controls this process.
             let mut flags = flags | OFlags::NOCTTY;
@@ -251,6 +281,7 @@ impl Destination {
         let opened = file.metadata()?;
         let as_before = match stream {
             Stream::OpenFile(id) => *id == FileId::of(&self.path, &opened),
+            Stream::Standard => true,
             Stream::Pipe | Stream::Device => self::stream(opened.file_type()).is_some(),
         };
         if as_before { Ok(file) } else { Err(changed()) }

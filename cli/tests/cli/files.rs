@@ -310,9 +310,14 @@ fn inputs_are_never_replaced() {
 
 /// Runs the program in a shell, after `first`.
 fn shell(first: &str, args: &[String]) -> std::process::Output {
+    script(&format!("{first}; exec \"$@\""), args)
+}
+
+/// Runs a script, in which `"$@"` is the program with its arguments.
+fn script(script: &str, args: &[String]) -> std::process::Output {
     let path = std::env::var_os("PATH").unwrap_or_default();
     Command::new("sh")
-        .args(["-c", &format!("{first}; exec \"$@\""), "sh"])
+        .args(["-c", script, "sh"])
         .arg(env!("CARGO_BIN_EXE_nvfp4-gemv"))
         .args(args)
         .env_clear()
@@ -408,4 +413,106 @@ fn an_input_that_changes_while_it_is_quantised_is_an_error() {
     said.read_to_string(&mut error).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(1), "{error}");
     contains(&error, &["fc1.weight", "NaN"]);
+}
+
+/// What goes to standard output is the result, and the report goes elsewhere.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_result_on_standard_output_is_nothing_but_the_result() {
+    let files = Files::new();
+    let (out, link) = (files.at("out"), files.at("link"));
+    symlink("/dev/stdout", &link).unwrap();
+    for (command, _) in COMMANDS {
+        let plain = files.at("plain");
+        prints(&strs(&files.writing(command, &plain, &["--force"])));
+        let expected = fs::read(&plain).unwrap();
+        for to in ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", &link] {
+            for json in [&[][..], &["--json"]] {
+                let args = files.writing(command, to, json);
+                // A pipe, a file from its beginning, and a file behind what it holds.
+                let piped = script("exec \"$@\"", &args);
+                assert!(piped.status.success(), "{args:?}: {}", text(&piped.stderr));
+                assert_eq!(piped.stdout, expected, "{args:?}");
+                let report = text(&piped.stderr);
+                let parsed = serde_json::from_str::<serde_json::Value>(&report);
+                assert_eq!(parsed.is_ok(), !json.is_empty(), "{report}");
+                assert!(!report.is_empty(), "{args:?}");
+                let redirected = format!("{{ \"$@\"; echo end; }} > {out}");
+                let said = script(&redirected, &args);
+                assert_eq!(text(&said.stderr).lines().count(), report.lines().count());
+                assert_eq!(fs::read(&out).unwrap(), [&expected[..], b"end\n"].concat());
+                fs::write(&out, "before\n").unwrap();
+                script(&format!("exec \"$@\" >> {out}"), &args);
+                assert_eq!(
+                    fs::read(&out).unwrap(),
+                    [b"before\n", &expected[..]].concat()
+                );
+            }
+        }
+        // By its own name: then it is replaced, and what was open has gone.
+        let args = files.writing(command, &out, &["--force"]);
+        let said = script(&format!("exec \"$@\" > {out}"), &args);
+        assert!(said.status.success() && !said.stderr.is_empty(), "{args:?}");
+        assert_eq!(fs::read(&out).unwrap(), expected);
+        fs::remove_file(&out).unwrap();
+    }
+}
+
+/// Messages may come at any time.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_result_is_not_mixed_with_messages() {
+    let files = Files::new();
+    let out = files.at("out");
+    for (command, _) in COMMANDS {
+        for (to, text_of) in &[
+            ("/dev/stderr", format!("exec \"$@\" 2> {out}")),
+            ("/dev/stdout", format!("exec \"$@\" > {out} 2>&1")),
+            ("/dev/stderr", format!("exec \"$@\" > {out} 2>&1")),
+            (&*out, format!("exec \"$@\" 2> {out}")),
+        ] {
+            let args = files.writing(command, to, &["--force"]);
+            let ended = script(text_of, &args);
+            assert_eq!(ended.status.code(), Some(1), "{text_of} {args:?}");
+            contains(
+                &fs::read_to_string(&out).unwrap(),
+                &["this is standard error"],
+            );
+        }
+        // Nothing is mixed where nothing is kept.
+        let args = files.writing(command, "/dev/null", &[]);
+        assert!(
+            script("exec \"$@\" > /dev/null 2>&1", &args)
+                .status
+                .success()
+        );
+        let said = script("exec \"$@\" > /dev/null", &args);
+        assert_eq!(text(&said.stderr), "");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_report_that_nobody_gets_is_an_error() {
+    let says = "error: standard output: ";
+    for command in [
+        "plan 4096 4096",
+        "plan 4096 4096 --json",
+        "info",
+        "info --json",
+    ] {
+        let args: Vec<String> = words(command).iter().map(ToString::to_string).collect();
+        for (to, why) in [("> /dev/full", "No space left"), (">&-", "it was closed")] {
+            let ended = script(&format!("exec \"$@\" {to}"), &args);
+            assert_eq!(ended.status.code(), Some(1), "{command} {to}");
+            contains(&text(&ended.stderr), &[says, why]);
+        }
+        // Who reads no more has what he wants.
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut left = crate::command();
+        let left = left.args(&args).stdout(writer).output().unwrap();
+        assert!(left.status.success(), "{command}");
+        assert_eq!(text(&left.stderr), "", "{command}");
+    }
 }

@@ -26,6 +26,12 @@ fn harmless(args: &[&str]) -> String {
     is_harmless(&out.stdout);
     is_harmless(&out.stderr);
     assert!(!text(&out.stderr).contains("panicked"));
+    // The same for scripts, which is JSON still.
+    let as_json = program(&[args, &["--json"]].concat());
+    is_harmless(&as_json.stdout);
+    if !as_json.stdout.is_empty() {
+        serde_json::from_slice::<serde_json::Value>(&as_json.stdout).unwrap();
+    }
     text(&out.stdout) + &text(&out.stderr)
 }
 
