@@ -180,11 +180,13 @@ pub mod file;
 pub mod format;
 mod gemv;
 mod gpu;
-#[cfg(any(feature = "checkpoint", feature = "tune"))]
+#[cfg(any(feature = "checkpoint", feature = "jit", feature = "tune"))]
 mod input;
 #[cfg(feature = "jit")]
 pub mod jit;
 pub mod kernel;
+#[cfg(any(feature = "jit", feature = "nccl"))]
+mod loader;
 #[cfg(feature = "device")]
 pub mod measure;
 mod memory;

@@ -33,9 +33,17 @@ pub(crate) fn describe() -> (String, Value) {
 fn describe_with(cache: &Cache) -> (String, Value) {
     // A path need not be text, and JSON has no other.
     let folder = cache.folder().map(|folder| folder.to_string_lossy());
-    let keeps = (folder.as_ref()).map_or("nowhere".into(), |folder| {
-        nvfp4_gemv::printable::text(folder).to_string()
-    });
+    let shown = folder.as_deref().map(nvfp4_gemv::printable::text);
+    let keeps = match (shown, cache.refused()) {
+        (None, _) => "nowhere".into(),
+        (Some(folder), None) => folder.to_string(),
+        (Some(folder), Some(why)) => {
+            let variable = jit::CACHE_VARIABLE;
+            format!(
+                "nowhere: {why}: {folder} ({variable} names another folder, or this one all the same)"
+            )
+        }
+    };
     let (text, version, place, why_none) = match jit::library() {
         Ok((version, place)) => (
             format!("NVRTC {version}, {place}"),
@@ -55,7 +63,7 @@ fn describe_with(cache: &Cache) -> (String, Value) {
     };
     (
         format!("  other kernels are compiled at run time, and kept in {keeps}\n  {text}\n"),
-        json!({ "nvrtc": version, "place": place, "why_none": why_none, "cache": folder }),
+        json!({ "nvrtc": version, "place": place, "why_none": why_none, "cache": folder, "cache_refused": cache.refused() }),
     )
 }
 

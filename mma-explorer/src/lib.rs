@@ -13,7 +13,13 @@ pub mod blackwell;
 pub mod cublaslt;
 pub mod data_sheet;
 pub mod device;
+// The library opens files and loads libraries by the same code as well.
 pub mod exact;
+#[path = "../../src/input.rs"]
+#[allow(dead_code, reason = "the library uses the rest of it")]
+mod input;
+#[path = "../../src/loader.rs"]
+mod loader;
 pub mod machine_code;
 pub mod matmul;
 pub mod measure;

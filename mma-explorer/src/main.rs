@@ -12,6 +12,7 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 use mma_explorer::cache::Cache;
 use mma_explorer::device::Device;
+use mma_explorer::printable;
 
 use cli::Report;
 
@@ -93,16 +94,19 @@ fn main() -> ExitCode {
         Command::Report(args) => cli::report::run(args),
     };
     let report = result.unwrap_or_else(|error| Report::error(&error, cli.common.json));
-    let mut out = io::stdout().lock();
-    // A reader that has gone away (`| head`) is no error.
-    let _ = match cli.common.json {
-        true => writeln!(out, "{:#}", report.json),
-        false => write!(out, "{}", report.text),
+    let shown = match cli.common.json {
+        true => format!("{}\n", printable::json(&format!("{:#}", report.json))),
+        false => report.text,
     };
-    if report.passed {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
+    let mut out = io::stdout().lock();
+    match out.write_all(shown.as_bytes()).and_then(|()| out.flush()) {
+        // A reader that has gone away (`| head`) is no error.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            let _ = writeln!(io::stderr(), "error: standard output: {error}");
+            ExitCode::FAILURE
+        }
+        _ if report.passed => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
     }
 }
 

@@ -19,7 +19,11 @@ pub mod warps;
 #[allow(dead_code)]
 mod nvcc;
 // How NVRTC's results are kept, nvcc's are kept, too.
+#[path = "../../src/input.rs"]
+#[allow(dead_code, reason = "the library uses the rest of it")]
+mod input;
 #[path = "../../src/nvrtc/store.rs"]
+#[allow(dead_code, reason = "the library uses the rest of it")]
 mod store;
 #[path = "../../src/kernel/units.rs"]
 #[allow(dead_code)]

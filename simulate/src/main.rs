@@ -120,7 +120,7 @@ fn main() -> ExitCode {
         Err(error) => {
             let message = format!("{error:#}");
             match json {
-                true => println!("{:#}", json!({ "error": message })),
+                true => drop(print(&as_json(&json!({ "error": message })))),
                 false => eprintln!("error: {}", printable::text(&message)),
             }
             ExitCode::FAILURE
@@ -161,15 +161,26 @@ fn run(args: &Args) -> Result<bool> {
         Some(_) => None,
     };
     let shown = match args.json {
-        true => format!(
-            "{:#}\n",
-            to_json(&problem, &configs, &outcome, picture.as_deref())
-        ),
+        true => as_json(&to_json(&problem, &configs, &outcome, picture.as_deref())),
         false => to_text(&problem, &configs, &outcome, picture.as_deref()),
     };
-    // A reader that has gone away is no error.
-    let _ = io::stdout().write_all(shown.as_bytes());
+    print(&shown)?;
     Ok(outcome.passed())
+}
+
+fn as_json(value: &Value) -> String {
+    format!("{}\n", printable::json(&format!("{value:#}")))
+}
+
+/// A reader that has gone away is no error.
+fn print(shown: &str) -> Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(shown.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(error).context("standard output")
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Runs every config under every schedule, up to the first that breaks a rule.

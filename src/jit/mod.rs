@@ -37,8 +37,12 @@
 //! What was compiled is kept in the folder that [`CACHE_VARIABLE`] names, or in `nvfp4-gemv` in `XDG_CACHE_HOME` or
 //! `~/.cache`; the value `off` keeps nothing. A file's name is a hash of source, headers, options, architecture and NVRTC's
 //! build: so NVRTC must be there even where all kernels are in the cache, and another NVRTC compiles anew. Files appear
-//! whole, so that several processes may write at once; one that is damaged is compiled again. A folder that cannot be
-//! written to is no error: then every process compiles.
+//! whole, so that several processes may write at once; one that is damaged, or is not a regular file, is compiled again. A
+//! folder that cannot be written to is no error: then every process compiles.
+//!
+//! Whoever can write to the folder can have this process run code of theirs on the GPU. So a folder that the variable does
+//! not name is used only where it is this user's (or root's), and neither its group nor others may write to it; it is made
+//! so. [`Cache::refused`] says why one is not. A folder that the variable names is used as it is: it may be shared.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -87,6 +91,12 @@ impl Cache {
     /// Its folder.
     pub fn folder(&self) -> Option<&Path> {
         self.0.folder()
+    }
+
+    /// Why nothing is read from its folder, or kept there: it is another user's, or others may write to it, and
+    /// [`CACHE_VARIABLE`] does not name it. `None` where it is used.
+    pub fn refused(&self) -> Option<&'static str> {
+        self.0.refused()
     }
 }
 

@@ -177,6 +177,8 @@ impl Api {
 
 #[cfg(test)]
 mod tests {
+    use std::mem::offset_of;
+
     use super::*;
 
     /// As nccl.h lays them out on 64-bit machines.
@@ -184,6 +186,21 @@ mod tests {
     fn structures_have_nccls_layout() {
         assert_eq!((size_of::<Id>(), align_of::<Id>()), (128, 1));
         assert_eq!(size_of::<Config>(), 24);
-        assert_eq!(std::mem::offset_of!(Config, blocking), 16);
+        let config = Config::NOT_BLOCKING;
+        let fields = [
+            (offset_of!(Config, size), config.size as i64),
+            (offset_of!(Config, magic), config.magic.into()),
+            (offset_of!(Config, version), config.version.into()),
+            (offset_of!(Config, blocking), config.blocking.into()),
+            (offset_of!(Config, next), config.next.into()),
+        ];
+        let of_nccl = [
+            (0, 24),
+            (8, 0xcafe_beef),
+            (12, 21400),
+            (16, 0),
+            (20, i64::from(i32::MIN)),
+        ];
+        assert_eq!(fields, of_nccl);
     }
 }

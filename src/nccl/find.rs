@@ -3,8 +3,7 @@
 //! By its name the system's loader looks for a library in LD_LIBRARY_PATH, as it was when the process started, and where the
 //! system keeps libraries. A CUDA installation has no NCCL, so there is no other place to look.
 
-use std::error::Error;
-use std::ffi::{OsStr, c_int};
+use std::ffi::c_int;
 use std::path::{Path, PathBuf};
 
 use libloading::Library;
@@ -12,7 +11,7 @@ use libloading::Library;
 use super::api::{Api, GET_VERSION, GetVersion, SUCCESS};
 use super::error::NcclError;
 use super::{LEAST, PLACE, Version};
-use crate::printable;
+use crate::{loader, printable};
 
 /// As it is named in every installation; without the number in those for developers.
 const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
@@ -45,7 +44,8 @@ fn from(folder: &Path) -> Result<Found, NcclError> {
     let file = NAMES.map(|name| folder.join(name));
     let file = file.iter().find(|file| file.exists());
     let file = file.ok_or_else(|| missing(format!("no {}", NAMES[0])))?;
-    let library = open(file.as_os_str());
+    // SAFETY: this is NCCL, by its file's name; loading runs its initialisers, which only set it up.
+    let library = unsafe { loader::at(file) };
     let library = library.map_err(|why| missing(format!("it cannot be loaded: {why}")))?;
     checked(library, place)
 }
@@ -54,26 +54,13 @@ fn by_name() -> Result<Found, NcclError> {
     let place = "found by the system's loader (LD_LIBRARY_PATH, system libraries)";
     let mut looked_at = Vec::new();
     for name in NAMES {
-        match open(name.as_ref()) {
+        // SAFETY: as in `from`.
+        match unsafe { loader::by_name(name) } {
             Ok(library) => return checked(library, place.into()),
-            // A library that is there may lack one that it needs, so what the loader says is kept.
-            Err(why) => looked_at.push(format!("the system's loader: {why}")),
+            Err(error) => looked_at.push(format!("the system's loader: {}", error.why())),
         }
     }
     Err(NcclError::Missing { looked_at })
-}
-
-/// A library, or why the loader has none.
-fn open(file: &OsStr) -> Result<Library, String> {
-    // SAFETY: this is NCCL, by its file's name; loading runs its initialisers, which only set it up.
-    let library = unsafe { Library::new(file) };
-    library.map_err(|error| {
-        // The error itself names the function that failed.
-        let why = error
-            .source()
-            .map_or_else(|| error.to_string(), <dyn Error>::to_string);
-        printable::text(&why).to_string()
-    })
 }
 
 /// One that is new enough. An old one lacks functions, so its version is asked for before they are.

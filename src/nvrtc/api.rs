@@ -71,8 +71,14 @@ api! {
 impl Api {
     /// What a result means, in NVRTC's words.
     pub(super) fn text(&self, status: Status) -> String {
-        // SAFETY: the function takes any number and returns static text.
-        let text = unsafe { CStr::from_ptr((self.error_string)(status)) };
-        text.to_string_lossy().into_owned()
+        // SAFETY: the function takes any number.
+        let text = unsafe { (self.error_string)(status) };
+        match text.is_null() {
+            true => format!("result {status}"),
+            // SAFETY: it returns static text.
+            false => unsafe { CStr::from_ptr(text) }
+                .to_string_lossy()
+                .into_owned(),
+        }
     }
 }

@@ -29,10 +29,11 @@ pub enum Origin {
 
 impl Cache {
     /// The user's: the folder that the environment's variable names, or one in `XDG_CACHE_HOME` or `~/.cache`. None where
-    /// the environment has neither, or the variable is `off`; nothing is kept then.
+    /// the environment has neither, or the variable is `off`; nothing is kept then. A folder that the variable does not name
+    /// is used only where it is this user's, and nobody else may write to it.
     pub fn of_user() -> Self {
         Self {
-            store: user_folder(|name| env::var_os(name).map(PathBuf::from)).map(Store::at),
+            store: user_store(|name| env::var_os(name).map(PathBuf::from)),
         }
     }
 
@@ -51,6 +52,11 @@ impl Cache {
     /// Its folder.
     pub fn folder(&self) -> Option<&Path> {
         self.store.as_ref().map(Store::folder)
+    }
+
+    /// Why its folder is not used, if it is not: it is another user's, or others may write to it, and nobody has named it.
+    pub fn refused(&self) -> Option<&'static str> {
+        self.store.as_ref()?.refused()
     }
 
     /// Takes what was compiled before, or compiles and keeps it. That it cannot be kept is no error.
@@ -88,6 +94,10 @@ impl Cache {
             (store, format!("{key}.kernel"))
         });
         let kept = place.as_ref().and_then(|(store, file)| store.read(file));
+        // There is no kernel without code.
+        let is_whole =
+            |ptx: &str, cubin: &[u8]| !ptx.is_empty() && cubin.is_empty() == (stage == Stage::Ptx);
+        let kept = kept.filter(|(ptx, cubin)| is_whole(ptx, cubin));
         if let Some((ptx, cubin)) = kept {
             let took = start.elapsed();
             return Ok((Compiled { ptx, cubin }, Origin::Cached(took)));
@@ -102,22 +112,23 @@ impl Cache {
     }
 }
 
-fn user_folder(variable: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
+fn user_store(variable: impl Fn(&str) -> Option<PathBuf>) -> Option<Store> {
     let value = |name: &str| variable(name).filter(|value| !value.as_os_str().is_empty());
     if variable(CACHE).is_some_and(|value| value.as_os_str() == OFF) {
         return None;
     }
-    value(CACHE).or_else(|| {
-        let caches = value("XDG_CACHE_HOME").filter(|folder| folder.is_absolute());
-        let caches = caches.or_else(|| Some(value("HOME")?.join(".cache")));
-        Some(caches?.join(CACHE_FOLDER))
-    })
+    if let Some(named) = value(CACHE) {
+        return Some(Store::at(named));
+    }
+    let caches = value("XDG_CACHE_HOME").filter(|folder| folder.is_absolute());
+    let caches = caches.or_else(|| Some(value("HOME")?.join(".cache")));
+    Some(Store::private(caches?.join(CACHE_FOLDER)))
 }
 
 /// Of everything that the result depends on.
 fn key(made_by: &str, source: &Source, arch: Arch, options: &[String], stage: Stage) -> String {
     let (arch, stage) = (arch.to_string(), format!("{stage:?}"));
-    let mut parts = vec!["1", made_by, &arch, &stage, &source.name, &source.text];
+    let mut parts = vec!["2", made_by, &arch, &stage, &source.name, &source.text];
     parts.extend(options.iter().map(String::as_str));
     parts.extend(
         source
@@ -171,10 +182,11 @@ mod tests {
     #[test]
     fn the_folder_is_the_users() {
         let with = |variables: &[(&str, &str)]| {
-            user_folder(|name| {
+            let store = user_store(|name| {
                 let found = variables.iter().find(|(known, _)| *known == name);
                 found.map(|(_, value)| PathBuf::from(value))
-            })
+            });
+            store.map(|store| store.folder().to_owned())
         };
         assert_eq!(with(&[]), None);
         assert_eq!(
@@ -190,5 +202,24 @@ mod tests {
         assert_eq!(named("/c"), Some("/c".into()));
         assert_eq!(named(""), Some(of_home));
         assert_eq!(named("off"), None);
+    }
+
+    /// Who names a folder may share it.
+    #[cfg(unix)]
+    #[test]
+    fn only_a_folder_that_nobody_named_must_be_the_users() {
+        use std::os::unix::fs::PermissionsExt;
+        let home = tempfile::tempdir().unwrap();
+        let folder = home.path().join(".cache").join(CACHE_FOLDER);
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o777)).unwrap();
+        let refused = |variable: &str, value: &Path| {
+            let store = user_store(|name| (name == variable).then(|| value.to_owned()));
+            Cache { store }.refused()
+        };
+        let why = Some("others may write to it");
+        assert_eq!(refused("HOME", home.path()), why);
+        assert_eq!(refused("XDG_CACHE_HOME", &home.path().join(".cache")), why);
+        assert_eq!(refused(CACHE, &folder), None);
     }
 }

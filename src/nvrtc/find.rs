@@ -9,12 +9,11 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use libloading::Library;
-
 use super::NvrtcError;
 use super::api::Api;
 use super::places::{HOME, NVRTC, TOOLCHAIN};
 use super::release::OLDEST;
+use crate::loader::{self, NotLoaded};
 use crate::nvrtc_names::{PLACE, TARGET};
 use crate::printable;
 
@@ -108,10 +107,17 @@ fn by_name() -> impl Iterator<Item = Candidate> {
         .map(|release| format!("libnvrtc.so.{release}"))
         .chain(["libnvrtc.so".to_string()]);
     names.filter_map(|name| {
-        // SAFETY: loading runs the library's initialisers, which do nothing but set NVRTC up.
-        let library = unsafe { Library::new(&name) }.ok()?;
-        let api = Api::of(library).map_err(|why| format!("the system's loader: {name}: {why}"));
-        Some(api.map(|api| (Place::Loader, api)))
+        let by_loader = |why: String| format!("the system's loader: {why}");
+        // SAFETY: this is NVRTC, by its name, whose initialisers do nothing but set it up.
+        match unsafe { loader::by_name(&name) } {
+            Ok(library) => Some(match Api::of(library) {
+                Ok(api) => Ok((Place::Loader, api)),
+                Err(why) => Err(by_loader(format!("{name}: {why}"))),
+            }),
+            // One that is there may lack a library that it needs.
+            Err(NotLoaded::Refused(why)) => Some(Err(by_loader(why))),
+            Err(NotLoaded::NotFound(_)) => None,
+        }
     })
 }
 
@@ -149,15 +155,12 @@ fn from(named_by: &str, folder: &Path) -> Candidate {
     let mut last = None;
     for name in names {
         // SAFETY: as for `by_name`; this is NVRTC or its builtins, by their names.
-        match unsafe { Library::new(folder.join(&name)) } {
+        match unsafe { loader::at(&folder.join(&name)) } {
             // The builtins stay for as long as the process lives, as NVRTC does.
             Ok(library) => std::mem::forget(last.replace(library)),
-            Err(error) => {
-                let (name, error) = (printable::text(&name), error.to_string());
-                return fail(format!(
-                    "{name} cannot be loaded: {}",
-                    printable::text(&error)
-                ));
+            Err(why) => {
+                let name = printable::text(&name);
+                return fail(format!("{name} cannot be loaded: {why}"));
             }
         }
     }
@@ -270,6 +273,21 @@ mod tests {
         );
         fs::write(directory.path().join("libnvrtc.so.13"), "not a library").unwrap();
         let why = says_here();
-        assert!(why.contains("cannot be loaded"), "{why}");
+        assert!(why.contains("libnvrtc.so.13 cannot be loaded: "), "{why}");
+        // What the system says, and not which of its functions did.
+        let (_, reason) = why.split_once("cannot be loaded: ").unwrap_or_default();
+        assert!(reason.contains("libnvrtc.so.13: "), "{why}");
+        #[cfg(unix)]
+        {
+            let made = std::process::Command::new("mkfifo")
+                .arg(directory.path().join("libnvrtc.so.14"))
+                .status();
+            assert!(made.unwrap().success());
+            let why = says_here();
+            assert!(
+                why.contains("libnvrtc.so.14 cannot be loaded: it is not a regular file"),
+                "{why}"
+            );
+        }
     }
 }

@@ -4,7 +4,8 @@
 //! This folder knows nothing of what is compiled. It is a module of two packages: of the library, where feature `jit`
 //! compiles kernels, and of `mma-explorer`, which names these files by their path. So neither package depends on the other,
 //! and there is no third one to publish. Each has a module `nvrtc_names` with what differs: the names of its environment
-//! variables and of its folder, where else the library is looked for, and what helps its users. Both have `printable`.
+//! variables and of its folder, where else the library is looked for, and what helps its users. Both have `printable`, `input`
+//! and `loader`.
 
 mod api;
 pub mod arch;
@@ -98,7 +99,11 @@ impl Nvrtc {
         api.check("nvrtcGetNumSupportedArchs", unsafe {
             (api.count_of_archs)(&mut count)
         })?;
-        let mut known = vec![0; usize::try_from(count).unwrap_or(0)];
+        let count = usize::try_from(count)
+            .ok()
+            .filter(|count| *count <= MOST_ARCHS);
+        let count = count.ok_or_else(|| absurd("nvrtcGetNumSupportedArchs", "numbers"))?;
+        let mut known = vec![0; count];
         // SAFETY: as many places as the library has just said that it fills.
         api.check("nvrtcGetSupportedArchs", unsafe {
             (api.archs)(known.as_mut_ptr())
@@ -252,6 +257,19 @@ impl Nvrtc {
     }
 }
 
+/// More than it compiles for, and more than is made of a kernel, its log included: a library that says more is broken.
+const MOST_ARCHS: usize = 4096;
+const MOST_BYTES: usize = 1 << 30;
+
+/// What is wrong with a library that says that there is more than there can be.
+fn absurd(call: &'static str, of: &str) -> NvrtcError {
+    NvrtcError::Call {
+        call,
+        result: format!("it says that there are more {of} than can be"),
+        log: String::new(),
+    }
+}
+
 /// The option that says what is compiled for.
 const ARCHITECTURE: &str = "--gpu-architecture";
 
@@ -320,7 +338,12 @@ impl<'a> Program<'a> {
         let mut length = 0;
         // SAFETY: the program is alive, and `length` a place for a number.
         (self.api).check(call, unsafe { size(self.handle, &mut length) })?;
-        let mut bytes = vec![0u8; length];
+        let mut bytes = Vec::new();
+        let has_room = length <= MOST_BYTES && bytes.try_reserve_exact(length).is_ok();
+        if !has_room {
+            return Err(absurd(call, "bytes"));
+        }
+        bytes.resize(length, 0u8);
         // SAFETY: the program is alive, and there is room for as many bytes as it has said.
         (self.api).check(call, unsafe { get(self.handle, bytes.as_mut_ptr().cast()) })?;
         Ok(bytes)

@@ -5,7 +5,11 @@ use std::ffi::{c_char, c_int};
 use std::path::PathBuf;
 
 use super::api::{Api, Handle, INVALID_OPTION, Status};
+#[cfg(unix)]
+use super::cache::{Cache, Origin};
 use super::find::{Place, first};
+#[cfg(unix)]
+use super::store::Store;
 use super::{Nvrtc, NvrtcError, Source, Stage};
 use crate::nvrtc_names;
 
@@ -14,6 +18,9 @@ thread_local! {
     /// What `nvrtcCompileProgram` returns where it is told an architecture, and where not; and the log, which ends with zero.
     static RESULT: Cell<[Status; 2]> = const { Cell::new([0; 2]) };
     static LOG: Cell<&'static str> = const { Cell::new("\0") };
+    /// How many architectures there are, and how many bytes of PTX, where that is not as it is.
+    static ARCHS: Cell<c_int> = const { Cell::new(1) };
+    static SIZE: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
 const PTX: &str = "// Compiler Build ID: CL-1\n// V13.0.88\n\0";
@@ -24,9 +31,9 @@ unsafe extern "C" fn version(major: *mut c_int, minor: *mut c_int) -> Status {
     0
 }
 
-unsafe extern "C" fn one(count: *mut c_int) -> Status {
+unsafe extern "C" fn count(count: *mut c_int) -> Status {
     // SAFETY: as above.
-    unsafe { *count = 1 };
+    unsafe { *count = ARCHS.get() };
     0
 }
 
@@ -75,7 +82,7 @@ unsafe extern "C" fn log(_: Handle, to: *mut c_char) -> Status {
 
 unsafe extern "C" fn ptx_size(_: Handle, size: *mut usize) -> Status {
     // SAFETY: as above.
-    unsafe { *size = PTX.len() };
+    unsafe { *size = SIZE.get().unwrap_or(PTX.len()) };
     0
 }
 
@@ -88,7 +95,7 @@ unsafe extern "C" fn ptx(_: Handle, to: *mut c_char) -> Status {
 fn api() -> Api {
     Api {
         version,
-        count_of_archs: one,
+        count_of_archs: count,
         archs,
         error_string,
         create,
@@ -153,6 +160,75 @@ fn a_library_that_is_too_old_is_passed_over() {
     assert_eq!(found, place("/new"));
     let error = first([missing()].into_iter()).unwrap_err();
     assert!(matches!(error, NvrtcError::Missing { .. }), "{error:?}");
+}
+
+/// It is broken, or not NVRTC: it is believed neither what it has nor how much that is.
+#[test]
+fn a_library_that_says_too_much_is_an_error() {
+    let fails = || {
+        let error = compiled().unwrap_err();
+        let NvrtcError::Call { call, result, .. } = error else {
+            panic!("{error:?}");
+        };
+        assert!(result.contains("more"), "{result}");
+        call
+    };
+    for size in [usize::MAX, isize::MAX as usize, 1 << 40] {
+        SIZE.set(Some(size));
+        assert_eq!(fails(), "nvrtcGetPTX");
+    }
+    SIZE.set(None);
+    for archs in [-1, c_int::MAX] {
+        ARCHS.set(archs);
+        assert_eq!(fails(), "nvrtcGetNumSupportedArchs");
+    }
+    ARCHS.set(1);
+    assert_eq!(compiled(), Ok(()));
+}
+
+/// Whatever has the name of what is kept: it is compiled again, and kept again.
+#[cfg(unix)]
+#[test]
+fn what_cannot_be_a_kernel_is_compiled_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = Cache::at(folder.path());
+    let nvrtc = Nvrtc::new(place("/n"), api()).unwrap();
+    let source = Source {
+        name: "a.cu".into(),
+        text: String::new(),
+        headers: [].into(),
+    };
+    let arch = "90a".parse().expect("an architecture");
+    let compile = |stage| {
+        let (compiled, origin) = cache.compile(&nvrtc, &source, arch, &[], stage).unwrap();
+        assert_eq!(compiled.ptx, PTX.trim_end_matches('\0'));
+        assert_eq!(compiled.cubin.is_empty(), stage == Stage::Ptx);
+        matches!(origin, Origin::Cached(_))
+    };
+    let name = |before: &[String]| {
+        let entries = std::fs::read_dir(folder.path()).unwrap();
+        let mut names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.find(|name| !before.contains(name)).unwrap()
+    };
+    assert!(!compile(Stage::Ptx) && compile(Stage::Ptx));
+    let ptx = name(&[]);
+    assert!(!compile(Stage::Cubin) && compile(Stage::Cubin));
+    let cubin = name(std::slice::from_ref(&ptx));
+    let store = Store::at(folder.path());
+    for (stage, name, kernel) in [
+        (Stage::Ptx, &ptx, ("", &b""[..])),
+        (Stage::Cubin, &cubin, ("", b"")),
+        (Stage::Cubin, &cubin, ("// ptx", b"")),
+    ] {
+        store.write(name, kernel.0, kernel.1).unwrap();
+        assert!(!compile(stage) && compile(stage));
+    }
+    std::fs::remove_file(folder.path().join(&ptx)).unwrap();
+    let made = std::process::Command::new("mkfifo")
+        .arg(folder.path().join(&ptx))
+        .status();
+    assert!(made.unwrap().success());
+    assert!(!compile(Stage::Ptx) && compile(Stage::Ptx));
 }
 
 #[test]

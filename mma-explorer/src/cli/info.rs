@@ -26,6 +26,10 @@ pub(crate) fn run(_: &Args, cache: &Cache) -> Result<Report> {
         Some(folder) => printable::text(folder).to_string(),
         None => "none".into(),
     };
+    let shown = match cache.refused() {
+        Some(why) => format!("none: {why}: {shown}"),
+        None => shown,
+    };
     let text = format!(
         "NVRTC         {} ({})\n              {}\narchitectures {}\ndisassembler  {tool}\ncache         {shown}\n",
         nvrtc.version(),
@@ -38,6 +42,7 @@ pub(crate) fn run(_: &Args, cache: &Cache) -> Result<Report> {
         "architectures": nvrtc.architectures(),
         "disassembler": disassembler.ok().map(|path| path.to_string_lossy().into_owned()),
         "cache": folder,
+        "cache_refused": cache.refused(),
     });
     Ok(Report {
         text,

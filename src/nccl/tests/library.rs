@@ -39,6 +39,20 @@ fn a_file_that_is_no_library_is_reported_as_the_loader_does() {
     assert!(text.contains("libnccl.so.2: "), "{text}");
 }
 
+/// The system's loader would wait until somebody writes to it.
+#[cfg(unix)]
+#[test]
+fn a_pipe_is_not_loaded() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("libnccl.so.2");
+    assert!(Command::new("mkfifo").arg(pipe).status().unwrap().success());
+    let text = refused(folder.path()).to_string();
+    assert!(
+        text.contains("cannot be loaded: it is not a regular file"),
+        "{text}"
+    );
+}
+
 /// None is called `libnccl.so.2` where tests run by themselves; and one that is found is not too old for them.
 #[cfg(target_os = "linux")]
 #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -19,24 +19,16 @@ pub(in crate::ranks) struct Host {
 }
 
 impl Host {
-    /// Listens at a port: for this machine alone where the host's name says so, else for all.
+    /// Listens at a port: for this machine alone where the host's name is one of its own addresses for itself, else for all.
     ///
     /// A rank of this machine that tries to reach the port before anybody listens may be given that very port for its own
     /// side (see `connect`), and has it for a moment. So a port that is in use is tried for a while.
     pub(in crate::ranks) fn open(host: &str, port: u16) -> Result<Self, RanksError> {
-        let addresses: &[SocketAddr] = match host.parse::<IpAddr>() {
-            // The one that is named: there are more than 127.0.0.1 and ::1.
-            Ok(address) if address.is_loopback() => &[(address, port).into()],
-            _ if host == "localhost" => &[(Ipv4Addr::LOCALHOST, port).into()],
-            // Where IPv6 is there, this takes connections of both.
-            _ => &[
-                (Ipv6Addr::UNSPECIFIED, port).into(),
-                (Ipv4Addr::UNSPECIFIED, port).into(),
-            ],
-        };
+        let addresses = places(host, resolved, own_name().as_deref());
+        let addresses: Vec<SocketAddr> = addresses.iter().map(|&at| (at, port).into()).collect();
         let begin = Instant::now();
         let listener = loop {
-            let listener = TcpListener::bind(addresses).and_then(|listener| {
+            let listener = TcpListener::bind(&*addresses).and_then(|listener| {
                 listener.set_nonblocking(true)?;
                 Ok(listener)
             });
@@ -86,6 +78,65 @@ impl Host {
         come.and(answered)?;
         Ok(bytes.to_vec())
     }
+}
+
+/// Where rank 0 listens, the first place that can be had: at loopback addresses where the host has no others, however it is
+/// spelt. A name that cannot be resolved here may be one that others can.
+fn places(
+    host: &str,
+    resolve: impl Fn(&str) -> Vec<IpAddr>,
+    own_name: Option<&str>,
+) -> Vec<IpAddr> {
+    // Where IPv6 is there, this takes connections of both.
+    let all = || vec![Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()];
+    // `::ffff:127.0.0.1` is 127.0.0.1.
+    let canonical = |address: IpAddr| address.to_canonical();
+    let plain = |name: &str| name.trim_end_matches('.').to_ascii_lowercase();
+    let name = plain(host);
+    let is_localhost = name == "localhost" || name.ends_with(".localhost");
+    let mut addresses: Vec<IpAddr> = match host.parse::<IpAddr>() {
+        Ok(address) => vec![canonical(address)],
+        // Some systems give a machine's own name a loopback address, where other machines know it by another one.
+        Err(_) if !is_localhost && own_name.is_some_and(|own| is_name_of(&name, &plain(own))) => {
+            return all();
+        }
+        Err(_) => resolve(host).into_iter().map(canonical).collect(),
+    };
+    if is_localhost {
+        // Whatever a resolver makes of it: RFC 6761.
+        addresses.retain(IpAddr::is_loopback);
+        if addresses.is_empty() {
+            addresses.push(Ipv4Addr::LOCALHOST.into());
+        }
+    }
+    if addresses.is_empty() || !addresses.iter().all(IpAddr::is_loopback) {
+        return all();
+    }
+    // Ranks try all addresses of the host; of these some know only that of IPv4.
+    addresses.sort_by_key(IpAddr::is_ipv6);
+    addresses
+}
+
+/// Whether a name is that of a machine: with or without its domain, as far as both have one.
+fn is_name_of(name: &str, machine: &str) -> bool {
+    let first = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
+    name == machine
+        || (first(name) == first(machine) && !(name.contains('.') && machine.contains('.')))
+}
+
+fn resolved(host: &str) -> Vec<IpAddr> {
+    let addresses = (host, 0).to_socket_addrs();
+    addresses
+        .into_iter()
+        .flatten()
+        .map(|address| address.ip())
+        .collect()
+}
+
+/// This machine's name, where the system says it in a file.
+fn own_name() -> Option<String> {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
+    Some(name.trim().to_owned()).filter(|name| !name.is_empty())
 }
 
 /// What rank 0 knows of the others.
@@ -339,6 +390,84 @@ fn answer(connection: &mut TcpStream, message: &[u8]) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The address decides, not the spelling.
+    #[test]
+    fn rank_0_listens_for_this_machine_alone_where_its_address_is_loopback() {
+        let known = |host: &str| -> Vec<IpAddr> {
+            let addresses: &[&str] = match host {
+                "127.1" | "LOCALHOST" => &["127.0.0.1"],
+                "ip6-localhost" => &["::1"],
+                "both" => &["::1", "127.0.0.1"],
+                "alias" | "node1" => &["127.0.1.1"],
+                "node1.cluster" => &["127.0.1.1", "10.0.0.1"],
+                "host2" | "b.localhost" => &["10.0.0.2"],
+                _ => &[],
+            };
+            addresses
+                .iter()
+                .map(|address| address.parse().unwrap())
+                .collect()
+        };
+        let at = |host: &str, own: Option<&str>| -> Vec<String> {
+            let places = places(host, known, own);
+            places.iter().map(IpAddr::to_string).collect()
+        };
+        for (host, local) in [
+            ("127.0.0.1", "127.0.0.1"),
+            ("127.0.3.1", "127.0.3.1"),
+            ("127.1", "127.0.0.1"),
+            ("::1", "::1"),
+            ("::ffff:127.0.0.1", "127.0.0.1"),
+            ("LOCALHOST", "127.0.0.1"),
+            // Where nothing resolves them, these are still what they are.
+            ("localhost", "127.0.0.1"),
+            ("localhost.", "127.0.0.1"),
+            ("a.localhost", "127.0.0.1"),
+            ("b.localhost", "127.0.0.1"),
+            ("ip6-localhost", "::1"),
+            ("alias", "127.0.1.1"),
+        ] {
+            for own in [None, Some("node1"), Some("localhost")] {
+                assert_eq!(at(host, own), [local], "{host}");
+            }
+        }
+        assert_eq!(at("both", None), ["127.0.0.1", "::1"]);
+        for host in [
+            "10.0.0.2",
+            "::ffff:10.0.0.2",
+            "host2",
+            "nobody-knows",
+            "node1.cluster",
+        ] {
+            assert_eq!(at(host, None), ["::", "0.0.0.0"], "{host}");
+        }
+        // Its own name is what others call it, by another address.
+        for (host, own) in [
+            ("node1", "node1"),
+            ("Node1.", "node1"),
+            ("node1", "node1.cluster"),
+        ] {
+            assert_eq!(at(host, Some(own)), ["::", "0.0.0.0"], "{host} {own}");
+        }
+        assert!(!is_name_of("node1.a", "node1.b") && !is_name_of("node1", "node10"));
+    }
+
+    /// As systems resolve names without asking anybody.
+    #[test]
+    fn no_spelling_of_this_machine_opens_a_port_to_others() {
+        for host in [
+            "127.0.0.1",
+            "127.1",
+            "localhost",
+            "LOCALHOST",
+            "::ffff:127.0.0.1",
+        ] {
+            let listener = Host::open(host, 0).unwrap().listener;
+            let address = listener.local_addr().unwrap().ip();
+            assert!(address.is_loopback(), "{host}: {address}");
+        }
+    }
 
     #[test]
     fn connections_that_cannot_be_taken_are_no_ranks_that_did_not_come() {

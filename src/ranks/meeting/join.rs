@@ -29,11 +29,9 @@ pub(in crate::ranks) fn join(
         rank: rank as u32,
         job: number_of_job(job),
     };
-    // Rank 0 may have come later than this one, and its timeout, at which it answers, begun later too.
-    let patience = timeout.saturating_mul(2).saturating_add(SILENCE);
     let tried = || -> Result<_, Failed> {
         let left = timeout.saturating_sub(begin.elapsed());
-        ask(connect(host, port, left)?, &hello, patience)
+        ask(connect(host, port, left)?, &hello, patience(timeout))
     };
     loop {
         match tried() {
@@ -47,6 +45,12 @@ pub(in crate::ranks) fn join(
             Err(Failed { why, .. }) => return Err(unreachable(why)),
         }
     }
+}
+
+/// How long rank 0's answer is waited for. Rank 0 may have come later than this one, by up to the timeout, and its own, at
+/// which it answers, begun later too; and then it still listens to who has not spoken.
+fn patience(timeout: Duration) -> Duration {
+    timeout.saturating_mul(2).saturating_add(SILENCE)
 }
 
 /// Why rank 0 has not answered.
@@ -166,4 +170,21 @@ fn read_all(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Else a rank would say that rank 0 does not answer, where rank 0 has still to say which ranks are missing.
+    #[test]
+    fn a_rank_waits_longer_than_rank_0_can_take() {
+        for seconds in [0, 1, 60, 3600] {
+            let timeout = Duration::from_secs(seconds);
+            let rank_0_comes_last = timeout;
+            let it_answers = rank_0_comes_last + timeout + SILENCE;
+            assert!(patience(timeout) >= it_answers, "{timeout:?}");
+        }
+        assert_eq!(patience(Duration::MAX), Duration::MAX);
+    }
 }
