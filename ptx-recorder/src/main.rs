@@ -1,5 +1,6 @@
 //! `ptx-record`: starts a CUDA program with the recorder in place of the CUDA runtime and driver.
 
+mod child;
 mod stub;
 
 use std::ffi::OsString;
@@ -99,6 +100,9 @@ impl Cli {
             fault: self.fault.clone(),
         };
         settings.options()?;
+        if settings.memory != Settings::default().memory {
+            ptx_sim::check_memory(settings.memory).map_err(|e| format!("--memory: {e}"))?;
+        }
         if let Some(device) = &self.device
             && !LIMITS
                 .iter()
@@ -151,9 +155,13 @@ fn contains(bytes: &[u8], text: &str) -> bool {
     bytes.windows(text.len()).any(|w| w == text.as_bytes())
 }
 
+/// Programs beyond this are started without advice.
+const MOST_PROGRAM_BYTES: u64 = 4 << 30;
+
 /// Says what keeps a program from being recorded, where its file shows it.
 fn advise(program: &Path) {
-    let Ok(bytes) = std::fs::read(program) else {
+    // What is no regular file may be waited for, and starts no program.
+    let Ok(bytes) = ptx_sim::files::read(program, MOST_PROGRAM_BYTES) else {
         return;
     };
     let asks = contains(&bytes, RUNTIME) || contains(&bytes, LIBRARY);
@@ -169,6 +177,8 @@ fn start(cli: &Cli) -> Result<ExitCode, String> {
     let settings = cli.settings()?;
     let library = cli.library()?;
     let io = |e: std::io::Error| e.to_string();
+    // From here on signals end the program, and its end lets the folder be removed.
+    let signals = child::Ending::new().map_err(|e| format!("signals: {e}"))?;
     let directory = tempfile::Builder::new().prefix("ptx-record-").tempdir();
     let directory = directory.map_err(io)?;
     let here = directory.path();
@@ -199,13 +209,14 @@ fn start(cli: &Cli) -> Result<ExitCode, String> {
         ));
     }
     let json = serde_json::to_string(&settings).map_err(|e| e.to_string())?;
-    let status = Command::new(program)
+    let mut command = Command::new(program);
+    command
         .args(arguments)
         .env("LD_PRELOAD", preload)
         .env("LD_LIBRARY_PATH", path)
-        .env(VARIABLE, json)
-        .status()
-        .map_err(|e| format!("{}: {e}", Path::new(program).display()))?;
+        .env(VARIABLE, json);
+    let status = signals.run(&mut command);
+    let status = status.map_err(|e| format!("{}: {e}", Path::new(program).display()))?;
     if let Some(signal) = status.signal() {
         say(&format!("the program ended with signal {signal}"));
         return Ok(ExitCode::from(128u8.wrapping_add(signal as u8)));

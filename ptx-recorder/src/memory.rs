@@ -293,6 +293,20 @@ mod tests {
         assert!(memory.place(a + 99, 1).is_ok());
     }
 
+    /// As a program does that asks how much there is.
+    #[test]
+    fn more_than_the_machine_has_ends_no_program() {
+        let mut memory = Memory::new(u64::MAX);
+        for kind in [Kind::Device, Kind::Managed, Kind::Host] {
+            let before = memory.sizes();
+            match memory.allocate(7 << 40, kind) {
+                Ok(address) => memory.free(address).unwrap(),
+                Err(fail) => assert_eq!(fail.code, Code::OUT_OF_MEMORY),
+            }
+            assert_eq!(memory.sizes(), before);
+        }
+    }
+
     #[test]
     fn what_another_thread_writes_meanwhile_stays() {
         let mut memory = Memory::new(1 << 20);

@@ -6,9 +6,11 @@
 mod nvcc;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Output};
+use std::process::{Command, ExitCode, Output, Stdio};
 use std::sync::OnceLock;
 
 use libtest_mimic::{Arguments, Completion, Trial};
@@ -363,6 +365,7 @@ fn options() {
         ("--device", "hopper", "none of sm_80, "),
         ("--device", "sm_99", "none of sm_80, "),
         ("--library", "/nowhere/lib.so", "/nowhere/lib.so"),
+        ("--memory", "18446744073709551615", "where this machine has"),
     ] {
         let (code, err) = run(&[option, value, "--", "sh", "-c", "echo started >&2"]);
         assert_eq!(code, Some(2), "{err}");
@@ -371,6 +374,12 @@ fn options() {
     assert_eq!(run(&["--", "sh", "-c", "exit 7"]).0, Some(7));
     let (code, err) = run(&["--", "/nowhere/program"]);
     assert!(code == Some(2) && err.contains("/nowhere/program"), "{err}");
+    // It waits for nobody: this is a pipe that nobody writes to.
+    let pipes = tempfile::tempdir().unwrap();
+    let pipe = pipes.path().join("program");
+    let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
+    let (code, err) = run(&["--", pipe.to_str().unwrap()]);
+    assert!(made.success() && code == Some(2), "{err}");
     // Without nvcc too: what the library and its stand-in for the runtime are called, the loader finds.
     let preload = "printenv LD_PRELOAD LD_LIBRARY_PATH >&2";
     let (code, err) = run(&["--quiet", "--", "sh", "-c", preload]);
@@ -423,6 +432,55 @@ fn planted() {
     );
 }
 
+/// What a signal leaves of the recorder: neither its folder nor the program.
+fn signals() {
+    let temporary = tempfile::tempdir().unwrap();
+    let start = |script: &str| {
+        let mut command = Command::new(recorder());
+        // Whoever runs the tests may ignore signals, as `nohup` does, and children inherit that.
+        let by_default = || {
+            for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM] {
+                // SAFETY: `signal` is safe to call for these signals between fork and exec.
+                unsafe { libc::signal(signal, libc::SIG_DFL) };
+            }
+            Ok(())
+        };
+        // SAFETY: the closure only makes the system call above.
+        unsafe { command.pre_exec(by_default) };
+        let mut child = command
+            .args(["--quiet", "--", "sh", "-c", script])
+            .env("TMPDIR", temporary.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        out.read_line(&mut line).unwrap();
+        (child, line.trim().to_owned())
+    };
+    let send = |pid: &str, signal: i32| {
+        let mut kill = Command::new("sh");
+        let kill = kill.args(["-c", &format!("kill -{signal} {pid}")]);
+        kill.stderr(Stdio::null()).status().unwrap().success()
+    };
+    let left = || std::fs::read_dir(temporary.path()).unwrap().count();
+    for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM] {
+        let (mut child, program) = start("ulimit -c 0; echo $$; exec sleep 600");
+        assert_eq!(left(), 1);
+        assert!(send(&child.id().to_string(), signal));
+        assert_eq!(child.wait().unwrap().code(), Some(128 + signal));
+        assert!(!send(&program, 0), "the program still runs");
+        assert_eq!(left(), 0, "signal {signal}");
+    }
+    // A program that goes on is killed when it is asked again.
+    let (mut child, program) = start("trap '' TERM INT; echo $$; exec sleep 600");
+    assert!(send(&child.id().to_string(), libc::SIGTERM));
+    assert!(send(&child.id().to_string(), libc::SIGINT));
+    assert_eq!(child.wait().unwrap().code(), Some(128 + libc::SIGKILL));
+    assert!(!send(&program, 0), "the program still runs");
+    assert_eq!(left(), 0);
+}
+
 fn main() -> ExitCode {
     let trials = vec![
         program("add", "an illegal memory access was encountered"),
@@ -441,6 +499,10 @@ fn main() -> ExitCode {
         trial("abis", abis),
         Trial::test("options", || {
             options();
+            Ok(())
+        }),
+        Trial::test("signals", || {
+            signals();
             Ok(())
         }),
         trial("compression", compression),

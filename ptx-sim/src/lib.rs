@@ -64,6 +64,6 @@ pub use report::{Note, Report};
 pub use sched::{Policy, Timing};
 pub use sim::{
     Buffer, Buffers, DEFAULT_MEMORY, HazardChecks, Launch, Multiprocessors, Options, Sim, Symbol,
-    Uninitialised,
+    Uninitialised, check_memory,
 };
 pub use trace::Trace;

@@ -32,6 +32,31 @@ const GUARD: u64 = 4096;
 /// Bytes that a launch may ask for where nothing else is said: [`Sim::with_memory`].
 pub const DEFAULT_MEMORY: u64 = 1 << 30;
 
+/// Refuses a limit for [`Sim::with_memory`] that is more than this machine's memory, where the system says how much that
+/// is. For options: what is beyond it could only fail later.
+///
+/// # Errors
+/// [`SimError::Launch`], with both.
+pub fn check_memory(limit: u64) -> Result<(), SimError> {
+    match memory_of_machine() {
+        Some(there) if limit > there => Err(SimError::Launch(format!(
+            "a limit of {} MiB of memory, where this machine has {}",
+            limit >> 20,
+            there >> 20
+        ))),
+        _ => Ok(()),
+    }
+}
+
+fn memory_of_machine() -> Option<u64> {
+    let known = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let total = known
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib: u64 = total.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1 << 10)
+}
+
 /// A buffer in global memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Buffer {
@@ -283,6 +308,18 @@ impl Sim {
         self.memory.would_use(|| what.to_string(), size).map(|_| ())
     }
 
+    /// Takes memory for a buffer, which the limit may allow and the system not have: asking for it in vain would end the
+    /// process.
+    fn take_for_buffer(&mut self, name: &str, size: usize) -> Result<(), SimError> {
+        let what = || format!("buffer {name}");
+        self.memory.would_use(what, size as u64)?;
+        if Vec::<u8>::new().try_reserve_exact(size).is_err() {
+            let why = format!("buffer {name}: the system has no {size} bytes of memory");
+            return Err(SimError::Launch(why));
+        }
+        self.memory.take(what, size as u64)
+    }
+
     /// Allocates a buffer whose bytes nothing has written.
     pub fn alloc(&mut self, name: &str, size: usize) -> Result<Buffer, SimError> {
         if size == 0 {
@@ -294,7 +331,7 @@ impl Sim {
             .and_then(|end| end.checked_next_multiple_of(BUFFER_ALIGN))
             .filter(|end| *end <= GLOBAL_VARS)
             .ok_or_else(|| SimError::Launch(format!("no addresses are left for buffer {name}")))?;
-        self.memory.take(|| format!("buffer {name}"), size as u64)?;
+        self.take_for_buffer(name, size)?;
         self.next = next;
         self.global.add(name, address, size);
         Ok(Buffer { address, size })

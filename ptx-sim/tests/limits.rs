@@ -502,6 +502,27 @@ fn the_limit_is_an_option() {
     assert!(run_spec(&dir, &spec, &["--memory", "4"]).status.success());
 }
 
+/// More than there is ends no process.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_limit_beyond_the_machines_memory() {
+    let dir = directory("too-much");
+    let all = u64::MAX.to_string();
+    let spec = launch(json!({"y": {"size": 1u64 << 43}}));
+    fails_with(
+        &run_spec(&dir, &spec, &["--memory", &all]),
+        "of memory, where this machine has",
+    );
+    // Who says so by a call is refused where the system has no such memory; it may have.
+    let mut sim = Sim::with_memory(module("", "ret;"), u64::MAX);
+    for (name, size) in [("x", 1usize << 43), ("y", 7 << 40)] {
+        if let Err(error) = sim.alloc(name, size) {
+            assert!(error.to_string().contains("the system has no"), "{error}");
+            assert!(sim.free_memory() > u64::MAX - (1 << 44));
+        }
+    }
+}
+
 /// Pipes that nobody writes to, and devices without an end, wherever a file is read.
 #[cfg(unix)]
 #[test]

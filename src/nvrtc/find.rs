@@ -58,6 +58,9 @@ impl fmt::Display for Place {
 /// The major releases that are asked for by name: up to one that is not there yet, from that of [`OLDEST`] on.
 const NEWEST_BY_NAME: u32 = 20;
 
+/// The name without a release, which installations for developers have.
+const NAME: &str = "libnvrtc.so";
+
 /// A library that was loaded; or what was looked at, and why it is none.
 pub(super) type Candidate = Result<(Place, Api), String>;
 
@@ -72,8 +75,7 @@ pub(super) fn load() -> Result<(Place, Api), NvrtcError> {
     let in_folders = folders
         .into_iter()
         .map(|(named_by, folder)| from(named_by, &folder));
-    let by_name = by_name().chain([Err("the system's loader finds none by its name".into())]);
-    first(by_name.chain(in_folders))
+    first(by_name().chain(in_folders))
 }
 
 /// The first one that is new enough. Later ones are not loaded.
@@ -105,7 +107,7 @@ fn by_name() -> impl Iterator<Item = Candidate> {
     let releases = (OLDEST.0..=NEWEST_BY_NAME).rev();
     let names = releases
         .map(|release| format!("libnvrtc.so.{release}"))
-        .chain(["libnvrtc.so".to_string()]);
+        .chain([NAME.to_string()]);
     names.filter_map(|name| {
         let by_loader = |why: String| format!("the system's loader: {why}");
         // SAFETY: this is NVRTC, by its name, whose initialisers do nothing but set it up.
@@ -114,9 +116,10 @@ fn by_name() -> impl Iterator<Item = Candidate> {
                 Ok(api) => Ok((Place::Loader, api)),
                 Err(why) => Err(by_loader(format!("{name}: {why}"))),
             }),
+            // Of those that nobody has, one name is enough.
+            Err(NotLoaded::NotFound(_)) if name != NAME => None,
             // One that is there may lack a library that it needs.
-            Err(NotLoaded::Refused(why)) => Some(Err(by_loader(why))),
-            Err(NotLoaded::NotFound(_)) => None,
+            Err(error) => Some(Err(by_loader(error.why()))),
         }
     })
 }

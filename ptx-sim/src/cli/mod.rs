@@ -70,8 +70,12 @@ struct Memory {
 }
 
 impl Memory {
-    fn bytes(&self) -> u64 {
-        self.mib.saturating_mul(1 << 20)
+    fn bytes(&self) -> Result<u64, SimError> {
+        let bytes = self.mib.saturating_mul(1 << 20);
+        if bytes != ptx_sim::DEFAULT_MEMORY {
+            ptx_sim::check_memory(bytes)?;
+        }
+        Ok(bytes)
     }
 }
 

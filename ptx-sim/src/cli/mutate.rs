@@ -96,7 +96,7 @@ pub(super) fn command(a: &Mutate) -> Result<bool, SimError> {
     let base = a.launch.parent().unwrap_or(Path::new("."));
     let has_others = !spec.before.is_empty();
     let of = if has_others { &module } else { kernel.module() };
-    let sim = Sim::with_memory(of.clone(), a.memory.bytes());
+    let sim = Sim::with_memory(of.clone(), a.memory.bytes()?);
     let mut prepared = spec.prepare_in(sim, &entry, base)?;
     // No fault is planted in these.
     prepared.run_before(&Options::default())?;

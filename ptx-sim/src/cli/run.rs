@@ -200,7 +200,7 @@ fn load(r: &Run) -> Result<Job, SimError> {
     let spec = LaunchSpec::parse(&files::read_text(&r.launch)?)?;
     let kernel = entry(&module, r.entry.as_deref().or(spec.kernel.as_deref()))?;
     let base = r.launch.parent().unwrap_or(Path::new("."));
-    let sim = Sim::with_memory(module, r.memory.bytes());
+    let sim = Sim::with_memory(module, r.memory.bytes()?);
     let prepared = spec.prepare_in(sim, &kernel, base)?;
     r.check_outputs(&spec, base)?;
     let program = prepared.sim.program(&kernel)?;

@@ -53,7 +53,7 @@ impl Sim {
         if self.global.allocations().iter().any(overlaps) {
             return refuse("its address is another's");
         }
-        self.memory.take(|| format!("buffer {name}"), size as u64)?;
+        self.take_for_buffer(name, size)?;
         // What `alloc` places later goes behind.
         let behind = end.saturating_add(GUARD).next_multiple_of(BUFFER_ALIGN);
         self.next = self.next.max(behind);
