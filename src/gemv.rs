@@ -13,9 +13,9 @@ use crate::types::Activation;
 ///
 /// The output has every element written or, on an error, none.
 ///
-/// Rows are spread over the threads of rayon's current pool. A child of `fork` has none of them: if its parent has computed
-/// before, a call in the child waits for ever. So fork first; or run another program; or let the child compute in a pool
-/// of its own, `rayon::ThreadPool::install`.
+/// Rows are spread over the threads of rayon's current pool. A child of `fork` has none of them: if its parent has
+/// computed before, a call in the child waits for ever. So fork first; or run another program; or let the child compute
+/// in a pool of its own, `rayon::ThreadPool::install`.
 ///
 /// # Errors
 /// Operands that contradict the shape; scales that are NaN or negative; options that contradict each other, or ask for

@@ -181,6 +181,10 @@ pub mod format;
 mod gemv;
 mod gpu;
 #[cfg(any(feature = "checkpoint", feature = "jit", feature = "tune"))]
+#[cfg_attr(
+    not(any(feature = "checkpoint", feature = "tune")),
+    allow(dead_code, reason = "what is wrong with a file is nothing to a cache")
+)]
 mod input;
 #[cfg(feature = "jit")]
 pub mod jit;

@@ -43,7 +43,8 @@ impl NotLoaded {
     }
 }
 
-/// Loads the library that the system's loader finds by a name: in LD_LIBRARY_PATH, and where the system keeps libraries.
+/// Loads the library that the system's loader finds by a name: in LD_LIBRARY_PATH, and where the system keeps
+/// libraries.
 ///
 /// # Safety
 /// As [`at`]'s.
@@ -75,7 +76,8 @@ unsafe fn load(file: &OsStr) -> Result<Library, String> {
     })
 }
 
-/// What a name would lead to in a list of folders, where the loader would open it and it is neither a file nor a folder.
+/// What a name would lead to in a list of folders, where the loader would open it and it is neither a file nor a
+/// folder.
 fn odd_in(folders: &OsStr, name: &str) -> Option<PathBuf> {
     let folders = folders.to_str()?.split([':', ';']).filter_map(|folder| {
         let file = Path::new(folder).join(name);
@@ -87,8 +89,8 @@ fn odd_in(folders: &OsStr, name: &str) -> Option<PathBuf> {
     (!there.is_file()).then_some(file)
 }
 
-/// Whether the loader says no more than that no file has this name. glibc begins with the file that it lacks; musl names
-/// it behind its own words, and then what needs it.
+/// Whether the loader says no more than that no file has this name. glibc begins with the file that it lacks; musl
+/// names it behind its own words, and then what needs it.
 fn is_not_found(why: &str, name: &str) -> bool {
     let is_about = why.starts_with(&format!("{name}: ")) || why.contains(&format!(" {name}: "));
     is_about && why.contains("No such file or directory") && !why.contains("needed by")

@@ -28,8 +28,8 @@ pub fn path(path: &Path) -> impl fmt::Display {
 
 /// Text of JSON, as [`text()`] but in JSON's own escapes: `\u009b`. It means the same.
 ///
-/// JSON leaves only characters below U+0020 to no choice; others that act on a terminal may stand in its strings as they
-/// are, and no writer escapes them.
+/// JSON leaves only characters below U+0020 to no choice; others that act on a terminal may stand in its strings as
+/// they are, and no writer escapes them.
 ///
 /// ```
 /// use nvfp4_gemv::printable;

@@ -57,7 +57,8 @@ impl Report {
         }
     }
 
-    /// Prints to stdout, or to stderr where a result went to stdout. A reader that has gone away (`| head`) is no error.
+    /// Prints to stdout, or to stderr where a result went to stdout. A reader that has gone away (`| head`) is no
+    /// error.
     pub(crate) fn print(&self, as_json: bool) -> io::Result<()> {
         let text = if as_json && !self.json.is_null() {
             format!("{}\n", printable::json(&format!("{:#}", self.json)))

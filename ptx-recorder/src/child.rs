@@ -1,5 +1,5 @@
-//! The program that is recorded, and signals that end this one: they end that one first, and then this process goes on to
-//! remove its folder.
+//! The program that is recorded, and signals that end this one: they end that one first, and then this process goes on
+//! to remove its folder.
 
 use std::io;
 use std::process::{Command, ExitStatus};

@@ -32,8 +32,8 @@ const GUARD: u64 = 4096;
 /// Bytes that a launch may ask for where nothing else is said: [`Sim::with_memory`].
 pub const DEFAULT_MEMORY: u64 = 1 << 30;
 
-/// Refuses a limit for [`Sim::with_memory`] that is more than this machine's memory, where the system says how much that
-/// is. For options: what is beyond it could only fail later.
+/// Refuses a limit for [`Sim::with_memory`] that is more than this machine's memory, where the system says how much
+/// that is. For options: what is beyond it could only fail later.
 ///
 /// # Errors
 /// [`SimError::Launch`], with both.
@@ -308,8 +308,8 @@ impl Sim {
         self.memory.would_use(|| what.to_string(), size).map(|_| ())
     }
 
-    /// Takes memory for a buffer, which the limit may allow and the system not have: asking for it in vain would end the
-    /// process.
+    /// Takes memory for a buffer, which the limit may allow and the system not have: asking for it in vain would end
+    /// the process.
     fn take_for_buffer(&mut self, name: &str, size: usize) -> Result<(), SimError> {
         let what = || format!("buffer {name}");
         self.memory.would_use(what, size as u64)?;

@@ -37,12 +37,13 @@
 //! What was compiled is kept in the folder that [`CACHE_VARIABLE`] names, or in `nvfp4-gemv` in `XDG_CACHE_HOME` or
 //! `~/.cache`; the value `off` keeps nothing. A file's name is a hash of source, headers, options, architecture and NVRTC's
 //! build: so NVRTC must be there even where all kernels are in the cache, and another NVRTC compiles anew. Files appear
-//! whole, so that several processes may write at once; one that is damaged, or is not a regular file, is compiled again. A
-//! folder that cannot be written to is no error: then every process compiles.
+//! whole, so that several processes may write at once; one that is damaged, or is not a regular file, is compiled
+//! again. A folder that cannot be written to is no error: then every process compiles.
 //!
-//! Whoever can write to the folder can have this process run code of theirs on the GPU. So a folder that the variable does
-//! not name is used only where it is this user's (or root's), and neither its group nor others may write to it; it is made
-//! so. [`Cache::refused`] says why one is not. A folder that the variable names is used as it is: it may be shared.
+//! Whoever can write to the folder can have this process run code of theirs on the GPU. So a folder that the variable
+//! does not name is made for its user alone. One that is there is used only where it is this user's, or root's, and
+//! neither its group nor others may write to it. [`Cache::refused`] says why one is not. A folder that the variable
+//! names is used as it is: it may be shared.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

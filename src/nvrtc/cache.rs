@@ -28,9 +28,9 @@ pub enum Origin {
 }
 
 impl Cache {
-    /// The user's: the folder that the environment's variable names, or one in `XDG_CACHE_HOME` or `~/.cache`. None where
-    /// the environment has neither, or the variable is `off`; nothing is kept then. A folder that the variable does not name
-    /// is used only where it is this user's, and nobody else may write to it.
+    /// The user's: the folder that the environment's variable names, or one in `XDG_CACHE_HOME` or `~/.cache`. None
+    /// where the environment has neither, or the variable is `off`; nothing is kept then. A folder that the variable
+    /// does not name is used only where it is this user's, and nobody else may write to it.
     pub fn of_user() -> Self {
         Self {
             store: user_store(|name| env::var_os(name).map(PathBuf::from)),
@@ -54,7 +54,8 @@ impl Cache {
         self.store.as_ref().map(Store::folder)
     }
 
-    /// Why its folder is not used, if it is not: it is another user's, or others may write to it, and nobody has named it.
+    /// Why its folder is not used, if it is not: it is another user's, or others may write to it, and nobody has named
+    /// it.
     pub fn refused(&self) -> Option<&'static str> {
         self.store.as_ref()?.refused()
     }

@@ -2,10 +2,10 @@
 //! it makes is [kept on disk](cache), by its build among others: so it is loaded for what is kept, too.
 //!
 //! This folder knows nothing of what is compiled. It is a module of two packages: of the library, where feature `jit`
-//! compiles kernels, and of `mma-explorer`, which names these files by their path. So neither package depends on the other,
-//! and there is no third one to publish. Each has a module `nvrtc_names` with what differs: the names of its environment
-//! variables and of its folder, where else the library is looked for, and what helps its users. Both have `printable`, `input`
-//! and `loader`.
+//! compiles kernels, and of `mma-explorer`, which names these files by their path. So neither package depends on the
+//! other, and there is no third one to publish. Each has a module `nvrtc_names` with what differs: the names of its
+//! environment variables and of its folder, where else the library is looked for, and what helps its users. Both have
+//! `printable`, `input` and `loader`.
 
 mod api;
 pub mod arch;

@@ -1,9 +1,9 @@
 //! A folder of files that were made of other things, each named by a hash of all that it was made of.
 //!
-//! A file is one line of JSON, which says how long its two parts are and what they hash to together with these lengths and
-//! the file's name, and the parts. It appears whole, by a rename. One that is damaged, or has another name than it was made
-//! for, counts as none and is replaced; so does what is not a regular file, which is not read. The hash is no proof against
-//! somebody who writes to the folder on purpose: [`Store::private`] uses none that others may write to.
+//! A file is one line of JSON, and two parts. The line says how long the parts are, and has a hash of them, of their
+//! lengths and of the file's name. A file appears whole, by a rename. One that is damaged, or has another name than it
+//! was made for, counts as none and is replaced. So does what is not a regular file, which is not read. The hash is no
+//! proof against somebody who writes to the folder on purpose: [`Store::private`] uses none that others may write to.
 //!
 //! The package of the simulations names this file by its path, and keeps nvcc's PTX in such a folder.
 

@@ -70,8 +70,8 @@ fn is_null(file: &Metadata) -> bool {
     file.file_type().is_char_device() && null.is_ok_and(|null| null == file.rdev())
 }
 
-/// Whether standard output was closed when the process started. Rust opens `/dev/null` in its place before `main`: so it
-/// is looked at before that.
+/// Whether standard output was closed when the process started. Rust opens `/dev/null` in its place before `main`: so
+/// it is looked at before that.
 pub fn stdout_was_closed() -> bool {
     #[cfg(target_os = "linux")]
     return start::CLOSED.load(Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! Standard output and standard error. A result that could not be printed is an error, which is told once, at the end; a
-//! reader that has seen enough and closed the pipe is none.
+//! Standard output and standard error. A result that could not be printed is an error, which is told once, at the end;
+//! a reader that has seen enough and closed the pipe is none.
 
 use std::io::{self, ErrorKind, Write};
 use std::sync::{Mutex, PoisonError};
@@ -36,7 +36,8 @@ fn note(printed: io::Result<()>) {
     }
 }
 
-/// Rust opens `/dev/null` in the place of a standard output that is closed, before `main`: so it is looked at before that.
+/// Rust opens `/dev/null` in the place of a standard output that is closed, before `main`: so it is looked at before
+/// that.
 #[cfg(target_os = "linux")]
 mod start {
     use std::sync::atomic::{AtomicBool, Ordering};

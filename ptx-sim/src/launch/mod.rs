@@ -74,8 +74,8 @@ impl LaunchSpec {
         Ok(spec)
     }
 
-    /// Allocates and fills the buffers and lays the parameters out. Names of files are those of files below `base`: they
-    /// lead neither out of it nor through symbolic links.
+    /// Allocates and fills the buffers and lays the parameters out. Names of files are those of files below `base`:
+    /// they lead neither out of it nor through symbolic links.
     pub fn prepare(&self, module: Module, kernel: &str, base: &Path) -> Result<Prepared, SimError> {
         self.prepare_in(Sim::new(module), kernel, base)
     }

@@ -19,7 +19,8 @@ pub(in crate::ranks) struct Host {
 }
 
 impl Host {
-    /// Listens at a port: for this machine alone where the host's name is one of its own addresses for itself, else for all.
+    /// Listens at a port: for this machine alone where the host's name is one of its own addresses for itself, else for
+    /// all.
     ///
     /// A rank of this machine that tries to reach the port before anybody listens may be given that very port for its own
     /// side (see `connect`), and has it for a moment. So a port that is in use is tried for a while.
@@ -80,8 +81,8 @@ impl Host {
     }
 }
 
-/// Where rank 0 listens, the first place that can be had: at loopback addresses where the host has no others, however it is
-/// spelt. A name that cannot be resolved here may be one that others can.
+/// Where rank 0 listens, the first place that can be had: at loopback addresses where the host has no others, however
+/// it is spelt. A name that cannot be resolved here may be one that others can.
 fn places(
     host: &str,
     resolve: impl Fn(&str) -> Vec<IpAddr>,

@@ -47,8 +47,8 @@ pub(in crate::ranks) fn join(
     }
 }
 
-/// How long rank 0's answer is waited for. Rank 0 may have come later than this one, by up to the timeout, and its own, at
-/// which it answers, begun later too; and then it still listens to who has not spoken.
+/// How long rank 0's answer is waited for. Rank 0 may have come later than this one, by up to the timeout. Then its own,
+/// at which it answers, has begun later too; and it still listens to who has not spoken.
 fn patience(timeout: Duration) -> Duration {
     timeout.saturating_mul(2).saturating_add(SILENCE)
 }
