@@ -142,6 +142,9 @@ pub fn decode_vectors(shape: &Shape, vectors: &Vectors<'_>) -> Result<Vec<f64>> 
 /// [`cpu::Implementation::roundings`](crate::cpu::Implementation::roundings); the table of both stands in
 /// `docs/architecture.md`, and every test that compares with the truth uses them.
 ///
+/// On a GPU it holds while a sum's products with alpha, then with the row's alpha, are 0 or normal f32 numbers: kernels
+/// multiply in this order, and what leaves the range on the way does not come back. The CPU has no such limit.
+///
 /// Infinite where the output type may overflow.
 pub fn error_bound(y: f64, magnitude: f64, roundings: u32, output: FloatType) -> f64 {
     let (precision, tiny, max) = limits(output);

@@ -521,6 +521,60 @@ fn tiny_and_huge_values_do_not_vanish_on_the_way() {
 }
 
 #[test]
+fn factors_that_leave_f32_on_the_way_come_back() {
+    // One row of ones. The product with the global scale is below f32's normal range, or above all of it.
+    let shape = Shape::matrix(1, 16).unwrap();
+    let (linear, two) = (ScaleLayout::Linear, |power: i32| 2f32.powi(power));
+    for (x, global, row, y) in [
+        (two(-10) * (1.0 + two(-20)), two(-126), two(120), two(-12)),
+        (two(100), two(100), two(-120), two(84)),
+    ] {
+        let y = y * if x < 1.0 { 1.0 + two(-20) } else { 1.0 };
+        let global = GlobalScale::Multiplier(global);
+        let weights = Weights::new(&shape, &[0x22; 8], &[0x38], linear, global).unwrap();
+        let row = [row];
+        let weights = weights.with_row_alpha(&row).unwrap();
+        let x = [x; 16];
+        for implementation in implementations() {
+            let mut out = [f32::NAN];
+            let (x, to) = (Vectors::f32(&x), Output::f32(&mut out));
+            gemv_with(implementation, &shape, &weights, &x, to).unwrap();
+            assert_eq!(out, [y], "{implementation:?}");
+        }
+    }
+}
+
+#[test]
+fn each_batch_has_its_own_row_alphas_where_there_are_as_many() {
+    // Two batches of two rows of ones: 16 times the alpha. Written down here, since the reference asks the same function
+    // where a batch's alphas are.
+    let dims = Dims {
+        m: 2,
+        n: 1,
+        k: 16,
+        l: 2,
+    };
+    let shape = Shape::new(dims).unwrap();
+    let (codes, scales, x) = ([0x22; 4 * 8], [0x38; 4], [1f32; 2 * 16]);
+    let (linear, one) = (ScaleLayout::Linear, GlobalScale::ONE);
+    for (alphas, want) in [
+        (&[1.0, 2.0, 3.0, 4.0][..], [16.0, 32.0, 48.0, 64.0]),
+        (&[1.0, 2.0], [16.0, 32.0, 16.0, 32.0]),
+    ] {
+        let weights = Weights::new(&shape, &codes, &scales, linear, one).unwrap();
+        let weights = weights.with_row_alpha(alphas).unwrap();
+        let exact = reference::gemv(&shape, &weights, &Vectors::f32(&x)).unwrap();
+        assert_eq!(exact.y, want.map(f64::from));
+        for implementation in implementations() {
+            let mut y = [f32::NAN; 4];
+            let to = Output::f32(&mut y);
+            gemv_with(implementation, &shape, &weights, &Vectors::f32(&x), to).unwrap();
+            assert_eq!(y, want, "{implementation:?}");
+        }
+    }
+}
+
+#[test]
 fn values_that_bf16_instructions_flush_do_not_vanish() {
     // bf16 products take subnormal numbers as zero. f16 has subnormal numbers too, which are not
     // subnormal in bf16.

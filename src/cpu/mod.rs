@@ -148,9 +148,9 @@ impl Implementation {
                 if as_f32 > in_parts { as_f32 } else { in_parts }
             }
         };
-        // alpha itself (rounded from f64, whose own roundings and the reference's are counted as
-        // another one), and the products with it, a row's alpha and a vector's scale.
-        sum as u32 + 5
+        // alpha itself, the result of the products with it, a row's alpha and a vector's scale, and, as a third, all
+        // roundings in f64: of these, of alpha, and the reference's.
+        sum as u32 + 3
     }
 
     /// Of the sum of a row, after the products.

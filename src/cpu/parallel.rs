@@ -54,7 +54,7 @@ impl Element for bf16 {
     }
 }
 
-/// Everything that multiplies a sum: `((sum · alpha) · row_alpha) · vector_global`.
+/// Everything that multiplies a sum: alpha, the row's alpha and the vector's global scale.
 struct Scaling<'a> {
     alpha: f32,
     /// And the elements from one batch to the next.
@@ -63,15 +63,17 @@ struct Scaling<'a> {
 }
 
 impl Scaling<'_> {
+    /// In f64, which holds every product of four f32 numbers in its normal range: nothing overflows or vanishes on the way
+    /// to a result that f32 has.
     fn apply(&self, sum: f32, batch: usize, row: usize, vector: usize) -> f32 {
-        let mut y = sum * self.alpha;
+        let mut y = f64::from(sum) * f64::from(self.alpha);
         if let Some((alpha, stride)) = self.row_alpha {
-            y *= alpha[batch * stride + row];
+            y *= f64::from(alpha[batch * stride + row]);
         }
         if let Some(globals) = self.vector_globals {
-            y *= globals[vector];
+            y *= f64::from(globals[vector]);
         }
-        y
+        y as f32
     }
 }
 

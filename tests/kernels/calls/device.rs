@@ -483,14 +483,19 @@ fn refusals() {
     };
     let wide = any.config(nvfp4_gemv::Config::from(wide));
     assert!(matches!(call(&wide, 8, 0, 16), Err(Error::Config { .. })));
-    if gpu.info.compute_capability >= (9, 0) {
-        assert!(matches!(
-            call(&any.kernel(Kernel::Ring), 0, 0, 16),
-            Err(Error::KernelUnavailable {
-                kernel: "ring",
-                reason: Refusal::Activation { .. }
-            })
-        ));
+    // A kernel that is asked for computes where it says that it can, and is refused with its own reason elsewhere.
+    let operands = Operands::new(Activation::F16, ScaleLayout::Linear);
+    let job = Job::new(&shape, &operands, &gpu.info);
+    for &kernel in Kernel::ALL {
+        match (kernel.available(&job), call(&any.kernel(kernel), 0, 0, 16)) {
+            (Ok(()), Ok(choice)) => {
+                assert_eq!(choice.config.map(|config| config.kernel()), Some(kernel));
+            }
+            (Err(says), Err(Error::KernelUnavailable { kernel: of, reason })) => {
+                assert_eq!((of, reason), (kernel.name(), says));
+            }
+            other => panic!("{kernel}: {other:?}"),
+        }
     }
     let [mut launched, mut refused] = [0, 0];
     for (options, codes_at) in [(&wide, 0), (&any, 8), (&any.kernel(Kernel::Dot), 0)] {
