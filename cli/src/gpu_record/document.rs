@@ -52,6 +52,7 @@ impl Run {
 }
 
 impl Record {
+    #[allow(dead_code, reason = "xtask starts none")]
     pub(crate) fn new() -> Self {
         Self {
             schema: SCHEMA.into(),
