@@ -1,41 +1,54 @@
 //! Checks of lengths, strides, addresses and overlap that every operand shares.
 
+use std::ops::RangeInclusive;
+
 use crate::error::{Error, Result};
 use crate::shape::{Shape, Strides};
 use crate::types::ScaleLayout;
 
-/// `got` elements are `needed` or more.
+/// `got` elements are as many as `needed`: what is more would be left out without a word.
 pub(crate) fn len(
     operand: &'static str,
     unit: &'static str,
     got: usize,
     needed: usize,
 ) -> Result<()> {
-    len_or(operand, unit, got, needed, String::new)
+    len_or(operand, unit, got, needed..=needed, String::new)
 }
 
-/// [`len`] with something to say to whoever has fewer.
+/// `got` elements lie within `needed`, with something to say to whoever has fewer. Where none are needed, one may be
+/// there: a device has no buffers of nothing.
 pub(crate) fn len_or(
     operand: &'static str,
     unit: &'static str,
     got: usize,
-    needed: usize,
+    needed: RangeInclusive<usize>,
     hint: impl FnOnce() -> String,
 ) -> Result<()> {
-    if got >= needed {
-        return Ok(());
+    let (least, most) = needed.into_inner();
+    if got < least {
+        return Err(Error::BufferTooShort {
+            operand,
+            unit,
+            needed: least,
+            got,
+            hint: hint(),
+        });
     }
-    Err(Error::BufferTooShort {
-        operand,
-        unit,
-        needed,
-        got,
-        hint: hint(),
-    })
+    if got > most.max(1) {
+        return Err(Error::BufferTooLong {
+            operand,
+            unit,
+            needed: most,
+            got,
+        });
+    }
+    Ok(())
 }
 
-/// `got` bytes hold the scales of `rows` rows a batch, as many batches as the shape has with `batch` bytes from one to
-/// the next, and are not exactly what densely packed scales of the other layout would take.
+/// `got` bytes are the scales of `rows` rows a batch, as many batches as the shape has with `batch` bytes from one to
+/// the next, and not what densely packed scales of the other layout would take. What `batch` pads may be there behind
+/// the last batch, or not.
 pub(crate) fn scales_len(
     operand: &'static str,
     got: usize,
@@ -46,7 +59,8 @@ pub(crate) fn scales_len(
 ) -> Result<()> {
     let (blocks, batches) = (shape.blocks(), shape.l());
     let one = |layout: ScaleLayout| layout.bytes(rows, blocks);
-    let needed = extent(batches, batch, 1, 0, one(layout)).unwrap_or(usize::MAX);
+    let needed = extent(batches, batch, rows.min(1), 0, one(layout)).unwrap_or(usize::MAX);
+    let most = needed.saturating_add(batch.saturating_sub(one(layout)));
     let other = layout.other();
     let is_packed = needed == one(layout) * batches;
     if got != needed && is_packed && got == one(other) * batches {
@@ -58,7 +72,7 @@ pub(crate) fn scales_len(
             fits: other,
         });
     }
-    len_or(operand, "bytes", got, needed, || match layout {
+    len_or(operand, "bytes", got, needed..=most, || match layout {
         ScaleLayout::Tiled128x4 => format!(
             " (128x4 scales are padded: {rows} rows to {}, {blocks} scales a row to {})",
             rows.next_multiple_of(128),
@@ -95,7 +109,7 @@ pub(crate) fn extent(
     row_stride: usize,
     row: usize,
 ) -> Option<usize> {
-    if l == 0 {
+    if l == 0 || n == 0 {
         return Some(0);
     }
     (l - 1)

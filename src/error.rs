@@ -25,10 +25,6 @@ pub enum Error {
         k: usize,
     },
 
-    /// N is 0.
-    #[error("N = 0 vectors: a call takes 1 or more")]
-    NZero,
-
     /// A size derived from the shape does not fit.
     #[error("the sizes of M = {m}, N = {n}, K = {k}, L = {l} overflow")]
     #[allow(missing_docs)]
@@ -61,6 +57,21 @@ pub enum Error {
         got: usize,
         /// What is probably wrong, or empty.
         hint: String,
+    },
+
+    /// A buffer goes on behind what the shape needs: what lies there would be left out, or keep its old content.
+    #[error(
+        "{operand}: {got} {unit} are too long, the shape needs {needed}: pass a slice of so many"
+    )]
+    BufferTooLong {
+        /// Which operand.
+        operand: &'static str,
+        /// What is counted: bytes or elements.
+        unit: &'static str,
+        /// How many the shape and layout need; with strides, the most that they span.
+        needed: usize,
+        /// How many there are.
+        got: usize,
     },
 
     /// Scales are tagged with one layout and have the length of the other.

@@ -293,7 +293,14 @@ impl<'a> ReadOnly<'a> {
     /// A range past the data; [`Error::Config`] for a config that the GPU cannot run; what CUDA reports.
     pub fn enqueue(&self, config: &ReadConfig, offset: usize, bytes: usize) -> Result<()> {
         let end = offset.saturating_add(bytes);
-        crate::check::len("data to read", "bytes", self.data.len(), end)?;
+        let needed = end..=usize::MAX;
+        crate::check::len_or(
+            "data to read",
+            "bytes",
+            self.data.len(),
+            needed,
+            String::new,
+        )?;
         let (address, _data) = self.data.device_ptr(&self.stream);
         let (sink, _sink) = self.sink.device_ptr(&self.stream);
         make_current(&self.stream)?;

@@ -79,8 +79,8 @@ impl QuantizedVectors {
     /// # Errors
     /// What CUDA reports of the allocations.
     pub fn new(stream: &Arc<CudaStream>, shape: &Shape, layout: ScaleLayout) -> Result<Self> {
-        // CUDA allocates no nothing, which L = 0 would ask for.
-        let vectors = (shape.l() * shape.n()).max(1);
+        let vectors = shape.l() * shape.n();
+        // CUDA allocates no nothing, which N = 0 and L = 0 would ask for.
         let cuda = |error| driver_error("allocating quantised vectors", error);
         let bytes = |count: usize| stream.alloc_zeros::<u8>(count.max(1)).map_err(cuda);
         Ok(Self {
@@ -88,7 +88,7 @@ impl QuantizedVectors {
             layout,
             codes: bytes(vectors * shape.row_code_bytes())?,
             scales: bytes(scale_bytes(shape, layout))?,
-            alpha: stream.alloc_zeros(vectors).map_err(cuda)?,
+            alpha: stream.alloc_zeros(vectors.max(1)).map_err(cuda)?,
         })
     }
 
@@ -112,7 +112,7 @@ impl QuantizedVectors {
     /// positive and finite makes its vector one whose products are NaN.
     ///
     /// # Errors
-    /// As [`quantize`](Self::quantize); too few global scales, a shared one that is not positive and
+    /// As [`quantize`](Self::quantize); too few or too many global scales, a shared one that is not positive and
     /// finite.
     pub fn quantize_with(
         &mut self,

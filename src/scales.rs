@@ -7,12 +7,13 @@ use crate::types::ScaleLayout;
 /// Copies scales from one layout into the other (or the same), batch by batch.
 /// The padding of a 128x4 result is zero.
 ///
-/// `k` is the operand's K, `source` holds `batches · from.bytes(rows, k/16)` bytes or more.
+/// `k` is the operand's K, `source` holds `batches · from.bytes(rows, k/16)` bytes.
 ///
 /// # Errors
 /// [`Error::KZero`](crate::Error::KZero) or
 /// [`Error::KNotMultipleOfBlock`](crate::Error::KNotMultipleOfBlock) for a bad K,
-/// [`Error::BufferTooShort`](crate::Error::BufferTooShort) for a short source,
+/// [`Error::BufferTooShort`](crate::Error::BufferTooShort) or [`Error::BufferTooLong`](crate::Error::BufferTooLong) for a
+/// source of another length,
 /// [`Error::SizeOverflow`](crate::Error::SizeOverflow) for sizes past the address range.
 ///
 /// ```

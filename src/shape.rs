@@ -26,7 +26,7 @@ pub struct Dims {
 /// | name | meaning | allowed |
 /// |---|---|---|
 /// | M | rows of the weights, elements of each output vector | 0 or more |
-/// | N | vectors of a batch | 1 or more |
+/// | N | vectors of a batch | 0 or more |
 /// | K | elements of each row and of each vector | a positive multiple of 16 |
 /// | L | batches, each with weights and vectors of its own | 0 or more |
 ///
@@ -54,7 +54,7 @@ impl Shape {
     /// Checks the dimensions.
     ///
     /// # Errors
-    /// K that is 0 or no multiple of 16, N that is 0, and sizes beyond the address range.
+    /// K that is 0 or no multiple of 16, and sizes beyond the address range.
     pub fn new(dims: Dims) -> Result<Self> {
         let Dims { m, n, k, l } = dims;
         if k == 0 {
@@ -62,9 +62,6 @@ impl Shape {
         }
         if !k.is_multiple_of(BLOCK) {
             return Err(Error::KNotMultipleOfBlock { k });
-        }
-        if n == 0 {
-            return Err(Error::NZero);
         }
         let shape = Self { m, n, k, l };
         let dims_fit = [m, n, k, l].into_iter().all(|dim| dim <= Self::MAX_DIM);
@@ -111,9 +108,9 @@ impl Shape {
         self.l
     }
 
-    /// Nothing to compute: M = 0 or L = 0.
+    /// Nothing to compute: M = 0, N = 0 or L = 0.
     pub const fn is_empty(&self) -> bool {
-        self.m == 0 || self.l == 0
+        self.m == 0 || self.n == 0 || self.l == 0
     }
 
     /// Blocks of 16 in a row: K / 16.
@@ -214,15 +211,6 @@ mod tests {
             Shape::matrix(1, 24),
             Err(Error::KNotMultipleOfBlock { k: 24 })
         );
-        assert_eq!(
-            Shape::new(Dims {
-                m: 1,
-                n: 0,
-                k: 16,
-                l: 1
-            }),
-            Err(Error::NZero)
-        );
         for (m, n, k, l) in [
             (usize::MAX, 1, 16, 1),
             (1, usize::MAX, 16, 1),
@@ -266,16 +254,9 @@ mod tests {
         assert_eq!(s.outputs(), 2 * 3 * 129);
         assert_eq!(s.to_string(), "129x80x2 n=3");
         assert_eq!(format!("{s:#}"), "M = 129, K = 80, L = 2, N = 3");
-        assert!(Shape::matrix(0, 16).unwrap().is_empty());
-        assert!(
-            Shape::new(Dims {
-                m: 1,
-                n: 1,
-                k: 16,
-                l: 0
-            })
-            .unwrap()
-            .is_empty()
-        );
+        for (m, n, l) in [(0, 1, 1), (1, 0, 1), (1, 1, 0), (0, 0, 0)] {
+            let shape = Shape::new(Dims { m, n, k: 16, l }).unwrap();
+            assert!(shape.is_empty(), "{shape:?}");
+        }
     }
 }

@@ -108,7 +108,8 @@ impl<'a, S: Memory> Weights<'a, S> {
     fn with_checked_row_alpha(mut self, alpha: S::Slice<'a, f32>) -> Result<Self> {
         let (m, l) = (self.shape.m(), self.shape.l());
         if alpha.count() != m {
-            check::len_or("row alpha", "elements", alpha.count(), m * l, || {
+            let all = m * l;
+            check::len_or("row alpha", "elements", alpha.count(), all..=all, || {
                 format!(" (or exactly {m}, which all batches share)")
             })?;
         }
@@ -119,7 +120,7 @@ impl<'a, S: Memory> Weights<'a, S> {
     /// Elements from one batch's row alphas to the next's: 0 where all batches share M of them.
     pub(crate) fn row_alpha_batch_stride(&self) -> usize {
         match &self.row_alpha {
-            Some(alpha) if alpha.count() >= self.shape.m() * self.shape.l() => self.shape.m(),
+            Some(alpha) if alpha.count() == self.shape.m() * self.shape.l() => self.shape.m(),
             _ => 0,
         }
     }
@@ -149,7 +150,7 @@ impl<'a> Weights<'a> {
     /// view once and keep it.
     ///
     /// # Errors
-    /// Short buffers, a layout that contradicts the length, a NaN or negative block scale, a
+    /// Buffers that are too short or too long, a layout that contradicts the length, a NaN or negative block scale, a
     /// global scale that is [not usable](Error::GlobalScale).
     ///
     /// ```
@@ -195,7 +196,7 @@ impl<'a> Weights<'a, crate::Device> {
     /// Weights in a device's memory. The content of the scales is not looked at.
     ///
     /// # Errors
-    /// Short buffers, a layout that contradicts the length, a global scale that is
+    /// Buffers that are too short or too long, a layout that contradicts the length, a global scale that is
     /// [not usable](Error::GlobalScale).
     pub fn on_device(
         shape: &Shape,
@@ -335,7 +336,7 @@ impl Nvfp4Vectors<'_> {
             layout.scales,
         )?;
         if let VectorScale::PerVector(globals) = self.global {
-            for &value in &globals[..shape.l() * shape.n()] {
+            for &value in globals {
                 positive("vector global scale", value)?;
             }
         }
@@ -398,6 +399,9 @@ impl<'a, T: std::fmt::Debug + 'static, S: Memory> DenseVectors<'a, T, S> {
 }
 
 /// The vectors to multiply with.
+///
+/// In host memory they are made by [`Vectors::f16`], [`Vectors::bf16`], [`Vectors::f32`] and [`Vectors::nvfp4`], which
+/// take slices, arrays or `Vec`s; with strides, and on a device, by the variants.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Vectors<'a, S: Memory = Host> {
@@ -456,6 +460,16 @@ impl<S: Memory> Vectors<'_, S> {
 }
 
 /// Where the result goes: `[L][N][M]`, densely packed, every element written.
+///
+/// In host memory it is made by [`Output::f16`], [`Output::bf16`] and [`Output::f32`], which take a slice, an array or a
+/// `Vec`. The variants take a device's views; `Output::F32(&mut y)` with a `Vec` is an error of types.
+///
+/// ```
+/// use nvfp4_gemv::Output;
+/// let mut y = vec![0.0f32; 512];
+/// let all = Output::f32(&mut y);
+/// let front = Output::f32(&mut y[..256]); // for a shape with 256 results: buffers are as long as the shape
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Output<'a, S: Memory = Host> {
@@ -531,14 +545,14 @@ pub(crate) fn alpha<S: Memory>(weights: GlobalScale, vectors: &Vectors<'_, S>) -
 fn resolve(
     operand: &'static str,
     unit: &'static str,
-    strides: Option<Strides>,
+    strides_given: Option<Strides>,
     shape: &Shape,
     row: usize,
     got: usize,
 ) -> Result<Strides> {
     let (n, l) = (shape.n(), shape.l());
     let packed = Strides::packed(n, row);
-    let given = strides.unwrap_or(packed);
+    let given = strides_given.unwrap_or(packed);
     let mut strides = packed;
     if n > 1 && l > 0 {
         check::stride(operand, unit, given.row, row)?;
@@ -550,7 +564,16 @@ fn resolve(
         strides.batch = given.batch;
     }
     let needed = check::extent(l, strides.batch, n, strides.row, row).unwrap_or(usize::MAX);
-    check::len(operand, unit, got, needed)?;
+    // Rows and batches are padded behind their elements: the last ones, too, or not.
+    let padded_row = if n == 0 { 0 } else { given.row.max(row) };
+    let padded_batch = given.batch.max(n.saturating_mul(padded_row));
+    let most = match l {
+        0 => strides_given.map_or(0, |_| padded_batch),
+        _ => (l - 1)
+            .saturating_mul(strides.batch)
+            .saturating_add(padded_batch),
+    };
+    check::len_or(operand, unit, got, needed..=most, String::new)?;
     Ok(strides)
 }
 
@@ -565,6 +588,9 @@ fn scan_scales(
 ) -> Result<()> {
     let blocks = shape.blocks();
     let bad = |code: u8| code >= 0x7f;
+    if rows == 0 {
+        return Ok(());
+    }
     for batch in 0..shape.l() {
         let scales = &scales[batch * strides.batch..];
         // Densely packed and without padding: one sweep finds out that all is well.

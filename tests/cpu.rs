@@ -390,7 +390,9 @@ fn neither_layout_nor_rows_change_a_bit() {
             case = case.with_weight_scales_in(ScaleLayout::Linear);
             // The first 40 rows alone, which are grouped otherwise.
             let few = Shape::new(dims(40)).unwrap();
-            let w = Weights::new(&few, &case.codes, &case.scales, case.layout, case.global);
+            let codes = &case.codes[..few.weight_code_bytes()];
+            let scales = &case.scales[..few.weight_scale_bytes(case.layout)];
+            let w = Weights::new(&few, codes, scales, case.layout, case.global);
             for implementation in implementations() {
                 let linear = case.run(implementation, FloatType::F32);
                 let mut y = vec![f32::NAN; few.outputs()];
@@ -648,8 +650,8 @@ fn what_is_not_finite_stays_so() {
 
 #[test]
 fn nothing_to_compute_succeeds() {
-    for (m, l) in [(0, 1), (1, 0), (0, 0)] {
-        let shape = Shape::new(Dims { m, n: 2, k: 48, l }).unwrap();
+    for (m, n, l) in [(0, 2, 1), (1, 0, 1), (1, 2, 0), (0, 0, 0)] {
+        let shape = Shape::new(Dims { m, n, k: 48, l }).unwrap();
         for activation in Activation::ALL {
             let case = Case::new(shape, activation, Data::Exact, 4);
             for implementation in implementations() {

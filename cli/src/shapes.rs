@@ -87,7 +87,16 @@ pub(crate) fn parse_shape(text: &str) -> Result<Shape, String> {
         *number = dimension(name, part)?;
     }
     let [m, k, l, n] = numbers;
+    some_vectors(n)?;
     Shape::new(Dims { m, n, k, l }).map_err(|e| e.to_string())
+}
+
+/// The library computes nothing of no vectors; who types so many has mistyped.
+fn some_vectors(n: usize) -> Result<(), String> {
+    match n {
+        0 => Err("N = 0: a call of no vectors computes nothing".into()),
+        _ => Ok(()),
+    }
 }
 
 /// One number of a shape.
@@ -112,6 +121,7 @@ pub(crate) fn parse_n(text: &str) -> Result<usize, String> {
         .trim()
         .parse()
         .map_err(|_| format!("N = {text:?} is not a whole number"))?;
+    some_vectors(n)?;
     // The shape owns the limits of N; the other dimensions do not matter here.
     Shape::new(Dims {
         m: 1,

@@ -92,8 +92,7 @@ impl<'a> Layer<'a> {
     /// The dimensions of a call with `n` vectors.
     ///
     /// # Errors
-    /// [`Error::NZero`](crate::Error::NZero), and [`Error::SizeOverflow`](crate::Error::SizeOverflow) for more vectors
-    /// than memory can have.
+    /// [`Error::SizeOverflow`](crate::Error::SizeOverflow) for more vectors than memory can have.
     pub fn shape(&self, n: usize) -> crate::Result<Shape> {
         Shape::new(Dims {
             m: self.rows(),

@@ -273,6 +273,9 @@ fn compute(
     let kernels = implementation.kernels();
     let alpha = tensor::alpha(weights.global, vectors)?;
     let prepared = Prepared::new(shape, vectors, kernels)?;
+    if shape.is_empty() {
+        return Ok(());
+    }
     let family = kernels.family(prepared.form());
     // SAFETY: every caller has seen that the CPU runs this implementation.
     unsafe {

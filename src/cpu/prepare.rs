@@ -288,6 +288,9 @@ impl Prepared {
         fill: impl Fn(usize, usize, usize, usize, &mut [u32]) + Sync,
     ) {
         let batch_words = self.batch_words();
+        if batch_words == 0 {
+            return; // no vector
+        }
         assert!(self.tiles() == 1 || self.tile.is_multiple_of(self.step));
         assert!(batch_words.is_multiple_of(16));
         self.lines = vec![Line([0; 16]); shape.l() * batch_words / 16];

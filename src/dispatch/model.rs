@@ -183,7 +183,8 @@ const MMA_FP4: f64 = 0.5;
 /// with memory and start sooner; from three on they run out of issue slots first. That it is three follows from these
 /// constants (0.85 / 1.2 < 0.76 < 0.85 / 1.1), not from a measurement: no tensor core has run this.
 pub(super) fn share(way: &Way, shape: &Shape, operands: &Operands) -> f64 {
-    let (n, pass) = (shape.n(), way.pass as usize);
+    // Of a call without vectors as of one.
+    let (n, pass) = (shape.n().max(1), way.pass as usize);
     if way.kernel.path() == GemvPath::TensorCore {
         let of_pass = match way.kernel {
             Kernel::MmaFp4 => MMA_FP4,

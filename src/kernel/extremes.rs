@@ -93,7 +93,7 @@ fn number() -> impl Strategy<Value = u32> {
     ]
 }
 
-/// M, K and L from one to the largest, as far as they are a shape together.
+/// M, N, K and L up to the largest, as far as they are a shape together.
 fn shape() -> impl Strategy<Value = Shape> {
     fn size() -> impl Strategy<Value = usize> {
         prop_oneof![
@@ -105,7 +105,7 @@ fn shape() -> impl Strategy<Value = Shape> {
     }
     let n = prop_oneof![
         Just(1),
-        1..=16_usize,
+        0..=16_usize,
         prop::sample::select(vec![17, 32, 33, 100, 128, 129, 1000]),
     ];
     let k = prop_oneof![

@@ -87,11 +87,11 @@ impl<'a> Job<'a> {
         Self { chained, ..self }
     }
 
-    /// Asks about the job or, where there is nothing to compute, about one row of it: kernels divide by M and L.
+    /// Asks about the job or, where there is nothing to compute, about one row of it: kernels divide by M, N and L.
     fn some<T>(&self, ask: impl FnOnce(&Job<'_>) -> T) -> T {
         match Shape::new(Dims {
             m: 1,
-            n: self.shape.n(),
+            n: self.shape.n().max(1),
             k: self.shape.k(),
             l: 1,
         }) {
@@ -489,6 +489,14 @@ macro_rules! kernels {
             /// The most successive f32 roundings that any term passes through:
             /// [`reference::error_bound`](crate::reference::error_bound) needs it.
             pub fn roundings(&self, shape: &Shape, activation: Activation) -> u32 {
+                // Of a call without vectors as of one: kernels ask which of their entries takes so many.
+                let one = Shape::new(Dims {
+                    m: shape.m(),
+                    n: shape.n().max(1),
+                    k: shape.k(),
+                    l: shape.l(),
+                });
+                let shape = one.as_ref().unwrap_or(shape);
                 match self {
                     $(Self::$kernel(config) => KernelConfig::roundings(config, shape, activation)),*
                 }
@@ -504,7 +512,7 @@ macro_rules! kernels {
 
             /// Bytes of weights that a CTA has asked for at once, for estimates.
             pub fn bytes_in_flight(&self, job: &Job<'_>) -> u64 {
-                match self { $(Self::$kernel(config) => config.bytes_in_flight(job)),* }
+                job.some(|job| match self { $(Self::$kernel(config) => config.bytes_in_flight(job)),* })
             }
 
             /// What the main loop of the first launch's kernel computes, for estimates.

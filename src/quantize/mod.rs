@@ -143,7 +143,7 @@ pub fn quantize<T: Element>(
     global: Option<GlobalScale>,
 ) -> Result<Quantized, QuantizeError> {
     let shape = Shape::matrix(rows, k)?;
-    let values = checked(values, rows, k)?;
+    check_len(values, rows, k)?;
     let amax = finite_amax(values, k)?;
     let global = match global {
         Some(global) => global.check("given global scale")?,
@@ -164,10 +164,9 @@ pub fn quantize<T: Element>(
     Ok(out)
 }
 
-/// The first `rows · k` values.
-fn checked<T>(values: &[T], rows: usize, k: usize) -> crate::Result<&[T]> {
-    check::len("values to quantise", "elements", values.len(), rows * k)?;
-    Ok(&values[..rows * k])
+/// There are `rows · k` values.
+fn check_len<T>(values: &[T], rows: usize, k: usize) -> crate::Result<()> {
+    check::len("values to quantise", "elements", values.len(), rows * k)
 }
 
 /// The largest magnitude, or the first element that is NaN or infinite.

@@ -1,6 +1,6 @@
 //! Vectors, each with a global scale of its own.
 
-use super::{Element, QuantizeError, amax, block_scale, checked, finite_amax, global_scale};
+use super::{Element, QuantizeError, amax, block_scale, check_len, finite_amax, global_scale};
 use crate::dialect::Dialect;
 use crate::{GlobalScale, Nvfp4Vectors, ScaleLayout, Shape, VectorScale, Vectors, check};
 
@@ -68,7 +68,7 @@ pub fn quantize_vectors<T: Element>(
     k: usize,
 ) -> Result<QuantizedRows, QuantizeError> {
     let shape = Shape::matrix(rows, k)?;
-    let values = checked(values, rows, k)?;
+    check_len(values, rows, k)?;
     finite_amax(values, k)?;
     let mut out = QuantizedRows::with_capacity(&shape);
     for row in values.chunks_exact(k) {
@@ -85,7 +85,7 @@ pub fn quantize_vectors<T: Element>(
 /// positive and finite makes its row such a NaN row. A divisor counts as its reciprocal in f32.
 ///
 /// # Errors
-/// K that is zero or no multiple of 16, too few `values` or global scales, a shared global scale
+/// K that is zero or no multiple of 16, too few or too many `values` or global scales, a shared global scale
 /// that is not positive and finite.
 pub fn quantize_vectors_or_nan<T: Element>(
     values: &[T],
@@ -94,7 +94,7 @@ pub fn quantize_vectors_or_nan<T: Element>(
     global: Option<VectorScale<'_>>,
 ) -> crate::Result<QuantizedRows> {
     let shape = Shape::matrix(rows, k)?;
-    let values = checked(values, rows, k)?;
+    check_len(values, rows, k)?;
     let shared = match &global {
         Some(VectorScale::Shared(global)) => Some(global.as_multiplier("given global scale")?),
         Some(VectorScale::PerVector(globals)) => {

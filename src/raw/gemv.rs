@@ -12,8 +12,8 @@ use crate::kernel::Call;
 use crate::kernel::params::nvfp4_tensor_map;
 use crate::kernel::plan::Plan;
 
-/// Enqueues one problem's kernels on `stream`, a `CUstream` or `cudaStream_t`, and says which. A problem with M = 0
-/// or L = 0 enqueues nothing. `gpu` is what [`gpu()`](super::gpu()) says of the stream's device. Can be [captured
+/// Enqueues one problem's kernels on `stream`, a `CUstream` or `cudaStream_t`, and says which. A problem with M = 0,
+/// N = 0 or L = 0 enqueues nothing. `gpu` is what [`gpu()`](super::gpu()) says of the stream's device. Can be [captured
 /// into a CUDA graph](crate#cuda-graphs). With feature `jit` it may [compile its kernels](super#kernels-that-are-compiled)
 /// first.
 ///

@@ -10,7 +10,7 @@ use crate::shape::Shape;
 use crate::types::ScaleLayout;
 
 /// Enqueues the quantisation of N vectors of each of L batches on `stream`, a `CUstream` or
-/// `cudaStream_t`, as one kernel. M of the shape means nothing. L = 0 enqueues nothing. Can be
+/// `cudaStream_t`, as one kernel. M of the shape means nothing. N = 0 or L = 0 enqueues nothing. Can be
 /// [captured into a CUDA graph](crate#cuda-graphs).
 ///
 /// Codes, scales and multipliers are those of [`crate::quantize::quantize_vectors_or_nan`], bit for
@@ -27,7 +27,7 @@ use crate::types::ScaleLayout;
 /// shape and strides reach, until the work that this call enqueues has run. Nothing else writes
 /// them, or reads what is written, meanwhile.
 pub unsafe fn quantize(shape: &Shape, quantize: &Quantize, stream: *mut c_void) -> Result<()> {
-    if shape.l() == 0 {
+    if shape.l() == 0 || shape.n() == 0 {
         return Ok(());
     }
     check(shape, quantize)?;

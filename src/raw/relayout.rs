@@ -28,7 +28,7 @@ pub unsafe fn relayout(
     destination: u64,
     stream: *mut c_void,
 ) -> Result<()> {
-    if shape.is_empty() {
+    if shape.m() == 0 || shape.l() == 0 {
         return Ok(());
     }
     let from = to.other();

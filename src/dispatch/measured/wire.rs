@@ -119,6 +119,9 @@ fn read_entry(wire: &WireEntry) -> Result<Entry, String> {
         l: wire.l,
     })
     .map_err(|error| error.to_string())?;
+    if shape.is_empty() {
+        return Err(format!("there is nothing to compute of {shape:#}"));
+    }
     let seconds = |what: &str, value: f64| match value.is_finite() && value > 0.0 {
         true => Ok(value),
         false => Err(format!("{what} of {value} seconds")),

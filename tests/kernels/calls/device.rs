@@ -302,18 +302,21 @@ fn prepared_by_several_threads() {
 fn nothing_to_compute_is_nothing_to_launch() {
     let gpu = Gpu::first();
     let stream = &gpu.stream;
-    let shape = Shape::matrix(0, 64).unwrap();
-    let (codes, scales) = (gpu.upload(&[0u8; 16]), gpu.upload(&[0x38u8; 16]));
+    let (codes, scales) = (gpu.upload(&[0u8; 64]), gpu.upload(&[0x38u8; 16]));
     let ones = gpu.upload(&[1.0f32; 64]);
     let mut y = gpu.upload(&[f32::NAN; 1]);
-    let w = linear_weights(&shape, &codes, 0, &scales, 0).unwrap();
-    let x = Vectors::F32(DenseVectors::new(ones.as_view()));
     let options = Options::new();
-    gemv_on_device(stream, &shape, &w, &x, into(&mut y), &options).unwrap();
-    let prepared =
-        PreparedGemvOnDevice::new(stream, &shape, &w, &x, into(&mut y), &options).unwrap();
-    prepared.launch(stream, &w, &x, into(&mut y)).unwrap();
-    assert!(numbers(&gpu, &y)[0].is_nan());
+    for (m, n, l) in [(0, 1, 1), (2, 0, 1), (2, 1, 0)] {
+        let shape = Shape::new(Dims { m, n, k: 64, l }).unwrap();
+        let w = linear_weights(&shape, &codes, 0, &scales, 0).unwrap();
+        let x = ones.slice(..shape.vector_elements());
+        let x = Vectors::F32(DenseVectors::new(x));
+        gemv_on_device(stream, &shape, &w, &x, into(&mut y), &options).unwrap();
+        let prepared =
+            PreparedGemvOnDevice::new(stream, &shape, &w, &x, into(&mut y), &options).unwrap();
+        prepared.launch(stream, &w, &x, into(&mut y)).unwrap();
+        assert!(numbers(&gpu, &y)[0].is_nan());
+    }
 }
 
 /// Weights so many bytes behind the buffers' begin.
@@ -324,7 +327,10 @@ fn linear_weights<'a>(
     scales: &'a CudaSlice<u8>,
     scales_at: usize,
 ) -> Result<Weights<'a, nvfp4_gemv::Device>> {
-    let (codes, scales) = (codes.slice(codes_at..), scales.slice(scales_at..));
+    let of = |from: usize, bytes: usize| from..from + bytes;
+    let codes = codes.slice(of(codes_at, shape.weight_code_bytes()));
+    let bytes = shape.weight_scale_bytes(ScaleLayout::Linear);
+    let scales = scales.slice(of(scales_at, bytes));
     Weights::on_device(shape, codes, scales, ScaleLayout::Linear, GlobalScale::ONE)
 }
 
@@ -447,7 +453,7 @@ fn refusals() {
     let mut y = gpu.upload(&[f32::NAN; 16]);
     let mut call = |options: &Options<'_>, codes_at, x_at: usize, outputs: usize| {
         let weights = linear_weights(&shape, &codes, codes_at, &scales, 0)?;
-        let vectors = Vectors::F16(DenseVectors::new(x.slice(x_at..)));
+        let vectors = Vectors::F16(DenseVectors::new(x.slice(x_at..x_at + 2 * 64)));
         let output = Output::F32(y.slice_mut(..outputs));
         gemv_on_device(stream, &shape, &weights, &vectors, output, options)
     };

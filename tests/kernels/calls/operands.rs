@@ -17,6 +17,9 @@ crate::trials! {
         global_scales,
         row_alphas,
         short_outputs_and_vectors,
+        buffers_that_go_on_behind_the_shape,
+        padding_behind_the_last_vector_may_be_there_or_not,
+        nothing_to_compute,
         nvfp4_vectors,
         small_strides_of_dense_vectors,
         weights_of_another_shape,
@@ -177,6 +180,8 @@ fn row_alphas() {
             "{error}"
         );
     }
+    let error = with(&vec![1.0; L * M + 1]).unwrap_err();
+    assert_eq!(too_long(&error), "row alpha");
     for count in [M, L * M] {
         with(&vec![-1.0; count]).unwrap();
     }
@@ -192,6 +197,14 @@ fn row_alphas() {
 fn too_short(error: &Error) -> &str {
     match error {
         Error::BufferTooShort { operand, .. } => operand,
+        other => panic!("{other}"),
+    }
+}
+
+/// The operand that the error says is too long.
+fn too_long(error: &Error) -> &str {
+    match error {
+        Error::BufferTooLong { operand, .. } => operand,
         other => panic!("{other}"),
     }
 }
@@ -213,6 +226,93 @@ fn short_outputs_and_vectors() {
     assert_eq!(too_short(&error), "output");
     let error = refusal(&Vectors::f32(&x[1..]), outputs);
     assert_eq!(too_short(&error), "vectors");
+}
+
+fn buffers_that_go_on_behind_the_shape() {
+    let more = |bytes: &[u8]| [bytes, &[0x38; 1]].concat();
+    for layout in ScaleLayout::ALL {
+        let error = weights_error(&more(&codes()), &scales(layout), layout, GlobalScale::ONE);
+        assert_eq!(
+            error.to_string(),
+            "weight codes: 10401 bytes are too long, the shape needs 10400: pass a slice of so many"
+        );
+        let error = weights_error(&codes(), &more(&scales(layout)), layout, GlobalScale::ONE);
+        assert_eq!(too_long(&error), "weight scales");
+    }
+
+    let (outputs, elements) = (shape().outputs(), shape().vector_elements());
+    let x = vec![1.0; elements + 3];
+    let error = refusal(&Vectors::f32(&x), outputs);
+    assert_eq!(too_long(&error), "vectors");
+    let error = refusal(&Vectors::f32(&x[..elements]), outputs + 8);
+    assert_eq!(too_long(&error), "output");
+
+    let rows = L * 2;
+    let (codes, linear) = (vec![0x22; rows * K / 2], vec![0x38; rows * BLOCKS]);
+    let tiled = vec![0x38; L * TILED.bytes(2, BLOCKS)];
+    let refused = |x: Nvfp4Vectors<'_>| refusal(&Vectors::Nvfp4(x), outputs);
+    let error = refused(nvfp4(&more(&codes), &linear, LINEAR));
+    assert_eq!(too_long(&error), "vector codes");
+    for (scales, layout) in [(linear.clone(), LINEAR), (tiled, TILED)] {
+        let error = refused(nvfp4(&codes, &more(&scales), layout));
+        assert_eq!(too_long(&error), "vector scales");
+    }
+    let five = VectorScale::PerVector(&[1.0; 5][..]);
+    let error = refused(Nvfp4Vectors::new(&codes[..], &linear[..], LINEAR, five));
+    assert_eq!(too_long(&error), "vector global scales");
+
+    let convert = nvfp4_gemv::convert_scales(&[0; 4], LINEAR, TILED, 3, 16, 1);
+    assert_eq!(too_long(&convert.unwrap_err()), "scales to convert");
+}
+
+fn padding_behind_the_last_vector_may_be_there_or_not() {
+    let (codes, scales) = (codes(), scales(LINEAR));
+    let weights = Weights::new(&shape(), &codes, &scales, LINEAR, GlobalScale::ONE).unwrap();
+    let (row, batch) = (K + 8, 2 * (K + 8) + 40);
+    let call = |len: usize| {
+        let x = vec![1.0; len];
+        let vectors = DenseVectors::new(&x[..]).with_strides(Strides { row, batch });
+        let mut y = vec![0.0; shape().outputs()];
+        let y = Output::f32(&mut y);
+        gemv(&shape(), &weights, &Vectors::F32(vectors), y).map(drop)
+    };
+    let needed = batch + row + K;
+    for len in [needed, batch + 2 * row, 2 * batch] {
+        call(len).unwrap();
+    }
+    assert_eq!(too_short(&call(needed - 1).unwrap_err()), "vectors");
+    let error = call(2 * batch + 1).unwrap_err();
+    assert!(
+        matches!(error, Error::BufferTooLong { needed, .. } if needed == 2 * batch),
+        "{error}"
+    );
+}
+
+fn nothing_to_compute() {
+    for (m, n, l) in [(0, 2, 1), (3, 0, 1), (3, 2, 0), (3, 0, 2)] {
+        let shape = Shape::new(Dims { m, n, k: K, l }).unwrap();
+        assert!(shape.is_empty());
+        for layout in ScaleLayout::ALL {
+            let codes = vec![0x22; shape.weight_code_bytes()];
+            let scales = vec![0x38; shape.weight_scale_bytes(layout)];
+            let w = Weights::new(&shape, &codes, &scales, layout, GlobalScale::ONE).unwrap();
+            let x = vec![1.0; shape.vector_elements()];
+            let (x_codes, blocks) = (vec![0x22; x.len() / 2], shape.blocks());
+            let x_scales = vec![0x38; l * layout.bytes(n, blocks)];
+            let packed = || nvfp4(&x_codes, &x_scales, layout);
+            let mut all = vec![Vectors::f32(&x), Vectors::Nvfp4(packed())];
+            if n == 0 {
+                // Between no vectors, strides mean nothing.
+                let (row, batch) = (48, 96);
+                let strided = packed().with_code_strides(Strides { row, batch });
+                let strided = strided.with_scale_strides(Strides { row, batch });
+                all.push(Vectors::Nvfp4(strided));
+            }
+            for x in all {
+                gemv(&shape, &w, &x, Output::f32(&mut [])).unwrap();
+            }
+        }
+    }
 }
 
 fn nvfp4<'a>(codes: &'a [u8], scales: &'a [u8], layout: ScaleLayout) -> Nvfp4Vectors<'a> {
@@ -323,22 +423,23 @@ fn weights_of_another_shape() {
 proptest! {
     /// Any lengths and strides: a result or an error.
     fn nothing_panics(
-        (m, n, blocks, l) in (0usize..9, 1usize..4, 1usize..6, 0usize..3),
-        lengths in prop::array::uniform5(0usize..600),
+        (m, n, blocks, l) in (0usize..9, 0usize..4, 1usize..6, 0usize..3),
+        more in prop::array::uniform5(prop_oneof![8 => Just(0), 1 => -1isize..=1, 1 => -300isize..300]),
         strides in prop::array::uniform4(prop_oneof![0usize..300, Just(usize::MAX), Just(usize::MAX / 2), Just(1 << 40)]),
         layout in prop::sample::select(&ScaleLayout::ALL[..]),
         dense: bool,
         with_strides: bool,
     ) {
         let shape = Shape::new(Dims { m, n, k: blocks * 16, l }).unwrap();
-        let codes = vec![0x2a; lengths[0]];
-        let scales = vec![0x38; lengths[1] * 3];
+        let about = |needed: usize, i: usize| needed.saturating_add_signed(more[i]);
+        let codes = vec![0x2a; about(shape.weight_code_bytes(), 0)];
+        let scales = vec![0x38; about(shape.weight_scale_bytes(layout), 1)];
         let Ok(weights) = Weights::new(&shape, &codes, &scales, layout, GlobalScale::ONE) else {
             return Ok(());
         };
-        let x_codes = vec![0x17; lengths[2]];
-        let x_scales = vec![0x30; lengths[3] * 3];
-        let x_dense = vec![f16::ONE; lengths[2]];
+        let x_codes = vec![0x17; about(shape.vector_elements() / 2, 2)];
+        let x_scales = vec![0x30; about(layout.bytes(n, blocks) * l, 3)];
+        let x_dense = vec![f16::ONE; about(shape.vector_elements(), 2)];
         let [row, batch, scale_row, scale_batch] = strides;
         let vectors = if dense {
             let mut x = DenseVectors::new(&x_dense[..]);
@@ -355,7 +456,7 @@ proptest! {
             }
             Vectors::Nvfp4(x)
         };
-        let mut y = vec![f32::NAN; lengths[4]];
+        let mut y = vec![f32::NAN; about(shape.outputs(), 4)];
         let result = gemv(&shape, &weights, &vectors, Output::f32(&mut y));
         let written = y.iter().filter(|y| !y.is_nan()).count();
         prop_assert_eq!(written, if result.is_ok() { shape.outputs() } else { 0 });

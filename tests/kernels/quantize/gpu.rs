@@ -401,7 +401,7 @@ fn refusals() {
         l: 1,
     })
     .unwrap();
-    let new = |shape| QuantizedVectors::new(stream, shape, ScaleLayout::Linear).unwrap();
+    let new = |shape: &Shape| QuantizedVectors::new(stream, shape, ScaleLayout::Linear).unwrap();
     let (mut quantized, other) = (new(&shape), new(&shape));
     let x = gpu.upload(&vec![f16::ONE; 2 * 64 + 8]);
     let globals = gpu.upload(&[1.0f32]);
@@ -416,7 +416,7 @@ fn refusals() {
             ..
         }
     ));
-    let misaligned = Vectors::F16(DenseVectors::new(x.slice(4..)));
+    let misaligned = Vectors::F16(DenseVectors::new(x.slice(4..132)));
     let error = quantized.quantize(stream, &misaligned).unwrap_err();
     assert!(matches!(
         error,
@@ -425,20 +425,19 @@ fn refusals() {
             ..
         }
     ));
-    let good = Vectors::F16(DenseVectors::new(x.as_view()));
+    let long = Vectors::F16(DenseVectors::new(x.as_view()));
+    let error = quantized.quantize(stream, &long).unwrap_err();
+    assert!(matches!(error, Error::BufferTooLong { got: 136, .. }));
+    let good = Vectors::F16(DenseVectors::new(x.slice(..128)));
     let few = VectorScale::PerVector(globals.as_view());
     let error = quantized.quantize_with(stream, &good, &few).unwrap_err();
     let operand = "given global scales";
     assert!(matches!(error, Error::BufferTooShort { operand: o, .. } if o == operand));
     quantized.quantize(stream, &good).unwrap();
     // Nothing to do is no error.
-    new(&Shape::new(Dims {
-        m: 0,
-        n: 2,
-        k: 64,
-        l: 0,
-    })
-    .unwrap())
-    .quantize(stream, &good)
-    .unwrap();
+    let none = Vectors::F16(DenseVectors::new(x.slice(..0)));
+    for (n, l) in [(2, 0), (0, 1)] {
+        let shape = Shape::new(Dims { m: 0, n, k: 64, l }).unwrap();
+        new(&shape).quantize(stream, &none).unwrap();
+    }
 }

@@ -158,13 +158,9 @@ fn overlaps() {
 fn nothing_to_do_is_no_error() {
     let mut call = valid();
     call.codes = 0;
-    let no_batches = Shape::new(Dims {
-        m: 1,
-        n: N,
-        k: K,
-        l: 0,
-    })
-    .unwrap();
-    // SAFETY: an empty shape touches no address.
-    unsafe { raw::quantize(&no_batches, &call, std::ptr::null_mut()) }.unwrap();
+    for (n, l) in [(N, 0), (0, 1)] {
+        let nothing = Shape::new(Dims { m: 1, n, k: K, l }).unwrap();
+        // SAFETY: an empty shape touches no address.
+        unsafe { raw::quantize(&nothing, &call, std::ptr::null_mut()) }.unwrap();
+    }
 }
