@@ -16,6 +16,7 @@ mod products;
 mod public;
 mod sass;
 mod tables;
+mod test;
 #[cfg(test)]
 mod testing;
 mod toolchain;
@@ -33,7 +34,6 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 use xtask_front::Kernels;
 
-use crate::cargo::Cargo;
 use crate::workspace::Workspace;
 
 /// Development tasks of nvfp4-gemv.
@@ -74,8 +74,10 @@ enum Task {
     Explore(PassedOn),
     /// Run every test of the workspace, documentation tests included
     ///
-    /// Then those of a library without machine code, whose kernels NVRTC compiles: ignored where there is none, as before
-    /// `cargo xtask toolchain --nvrtc`. What needs NCCL is ignored before `cargo xtask toolchain --nccl`. Arguments after `--` go to `cargo test --workspace`, which is all then.
+    /// Then those of a library without machine code, whose kernels NVRTC compiles. Tests load NVRTC and NCCL, which are
+    /// installed below `target/toolchain` where they are not (300 MB to download in all). Tests that cannot run, such as
+    /// those of a GPU where there is none, are ignored; the last lines say how many for which reason. Arguments after `--`
+    /// go to `cargo test --workspace`, which is all then.
     Test(PassedOn),
     /// Run the checks that CI runs beside the tests
     Check(checks::CheckArgs),
@@ -215,20 +217,6 @@ fn main() -> ExitCode {
     }
 }
 
-/// A build of the library that carries no machine code, and compiles kernels at run time.
-const JIT_FEATURES: [&str; 2] = ["--features", "jit,checkpoint,tune"];
-
-/// Runs the tests of what only such a build has. Those that compile are ignored where there is no NVRTC.
-fn test_jit(cargo: &Cargo) -> Result<()> {
-    let test = ["test", "--package", "nvfp4-gemv", "--no-default-features"];
-    let small = ["--lib", "--test", "no_nvrtc", "--test", "jit_on_a_gpu"];
-    cargo.run([&test[..], &JIT_FEATURES, &small].concat())?;
-    let kernels = ["--test", "kernels", "--", "jit::"];
-    cargo.run([&test[..], &JIT_FEATURES, &kernels].concat())?;
-    let of_program = ["--no-default-features", "--features", "jit", "--", "jit::"];
-    cargo.run([&["test"], &xtask_front::PROGRAM[..], &of_program].concat())
-}
-
 fn perform(task: Task) -> Result<()> {
     let workspace = Workspace::locate()?;
     match task {
@@ -237,23 +225,7 @@ fn perform(task: Task) -> Result<()> {
         Task::Toolchain(args) => toolchain::command(&workspace, args.json, args.shell),
         Task::Run(args) => run(&workspace, &args),
         Task::Explore(passed) => explore(&workspace, &passed.args),
-        Task::Test(passed) => {
-            let toolchain = toolchain::ensure(&workspace)?;
-            // These change what every call of the library does: documentation's examples are tests, too.
-            let cargo = Cargo::new(&workspace)
-                .with_toolchain(&toolchain)
-                .without_env("NVFP4_GEMV_PATH")
-                .without_env("NVFP4_GEMV_TUNED");
-            let cargo = toolchain::test_environment(&workspace)
-                .into_iter()
-                .fold(cargo, |cargo, (name, value)| cargo.env(name, value));
-            let mut command = cargo.command(["test", "--workspace"]);
-            process::run(command.args(&passed.args))?;
-            match passed.args.is_empty() {
-                true => test_jit(&cargo),
-                false => Ok(()), // these ask for some of the workspace's
-            }
-        }
+        Task::Test(passed) => test::command(&workspace, &passed.args),
         Task::Check(args) => checks::command(&workspace, &args),
         Task::Fuzz(args) => fuzz::command(&workspace, &args),
         Task::PublicKernels(args) => public::command(&workspace, &args),

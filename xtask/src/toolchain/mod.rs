@@ -149,13 +149,7 @@ pub(crate) fn nvrtc(workspace: &Workspace, json: bool, shell: bool) -> Result<()
 
 /// `cargo xtask toolchain --nccl`: installs NCCL, for programs that compute on several GPUs, and says how they find it.
 pub(crate) fn nccl(workspace: &Workspace, json: bool, shell: bool) -> Result<()> {
-    let root = workspace.toolchain_dir();
-    let bundle = pins::nccl(supported(&platform(), "NCCL is to be installed")?);
-    install::install(&root, &bundle, &LazyPip::new(&root))?;
-    let library = nccl_in(&root);
-    if !library.join("libnccl.so.2").is_file() {
-        bail!("the NCCL package has no {}", library.display());
-    }
+    let library = install_nccl(workspace)?;
     let export = format!("export {LIBRARY_NCCL}={}", quote(&library));
     if json {
         println!("{:#}", json!({ "nccl": library }));
@@ -178,12 +172,24 @@ pub(crate) fn install_nvrtc(workspace: &Workspace) -> Result<PathBuf> {
     Ok(library_in(&installed))
 }
 
+/// Installs NCCL unless it is there, and returns the library's directory.
+pub(crate) fn install_nccl(workspace: &Workspace) -> Result<PathBuf> {
+    let bundle = pins::nccl(supported(&platform(), "NCCL is to be installed")?);
+    let root = workspace.toolchain_dir();
+    install::install(&root, &bundle, &LazyPip::new(&root))?;
+    let library = nccl_in(&root);
+    if !library.join("libnccl.so.2").is_file() {
+        bail!("the NCCL package has no {}", library.display());
+    }
+    Ok(library)
+}
+
 /// The variables that name NVRTC's folder: the library's, which looks into no target directory, and the explorer's.
-const LIBRARY_NVRTC: &str = "NVFP4_GEMV_NVRTC";
+pub(crate) const LIBRARY_NVRTC: &str = "NVFP4_GEMV_NVRTC";
 pub(crate) const EXPLORER_NVRTC: &str = "MMA_EXPLORER_NVRTC";
 
 /// The variable that names NCCL's folder: the library's.
-const LIBRARY_NCCL: &str = "NVFP4_GEMV_NCCL";
+pub(crate) const LIBRARY_NCCL: &str = "NVFP4_GEMV_NCCL";
 
 /// What programs are told of NVRTC: where it is installed, unless they are told already.
 pub(crate) fn nvrtc_environment(workspace: &Workspace) -> Vec<(&'static str, OsString)> {
