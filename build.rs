@@ -195,13 +195,9 @@ mod cuda {
         let archs = env::var(arch::VARIABLE).unwrap_or(arch::DEFAULT.into());
         let archs = arch::parse(&archs, arch::gpus_here)?;
         let nvcc = nvcc::find().map_err(|missing| {
-            let reader = match manifest.join("xtask").is_dir() {
-                true => advice::Reader::Repository,
-                false => advice::Reader::Dependent,
-            };
-            let number = |part| env::var(format!("CARGO_PKG_VERSION_{part}")).unwrap_or_default();
-            let version = format!("{}.{}", number("MAJOR"), number("MINOR"));
-            advice::no_nvcc(&missing, reader, &version, no_kernels::VARIABLE)
+            let checkout = env::var_os(advice::CHECKOUT);
+            let reader = advice::Reader::of(manifest, checkout.as_ref().map(Path::new));
+            advice::no_nvcc(&missing, reader, no_kernels::VARIABLE)
         })?;
 
         let out = folder("OUT_DIR")?;
@@ -215,8 +211,7 @@ mod cuda {
 
         let archs = archs.join(";");
         println!("cargo::rustc-env=NVFP4_GEMV_COMPILED_ARCHS={archs}");
-        // For build scripts of dependents: DEP_NVFP4_GEMV_INCLUDE and DEP_NVFP4_GEMV_ARCHS.
-        println!("cargo::metadata=include={}", csrc.display());
+        // For build scripts of dependents: DEP_NVFP4_GEMV_ARCHS.
         println!("cargo::metadata=archs={archs}");
         Ok(true)
     }

@@ -11,7 +11,7 @@
 //!   takes [`Options`]: which path, [`Kernel`] or [`Config`], or none of these. Each returns a [`Choice`]: what
 //!   computed it, and why. [`dispatch`] is where that is decided, [`kernel`] is what there is to choose from.
 //! - [`PreparedGemv`], [`PreparedGemvOnDevice`] and [`raw::PreparedRawGemv`] are the same calls, checked and dispatched
-//!   once. [`mod@tune`] measures what a device does best with a problem, and keeps it in files; only calls that are
+//!   once. [`tune`][mod@tune] measures what a device does best with a problem, and keeps it in files; only calls that are
 //!   given it use it.
 //! - With feature `cuda` or `jit`, [`TiledWeights`] owns scales in the tensor cores' layout, and
 //!   [`QuantizedVectors`] owns vectors that are quantised on the device.
@@ -120,8 +120,8 @@
 //! - `device`: what these two share. Alone it computes nothing on a GPU.
 //! - `nccl`: several GPUs through NCCL: module [`nccl`], and layers of module [`mod@parallel`] on them. Needs nothing when
 //!   building, and libnccl at run time. Brings `device`.
-//! - `checkpoint` (default): modules [`checkpoint`] and [`mod@file`], which read NVFP4 layers of safetensors files.
-//! - `tune` (default): module [`mod@tune`], which keeps what was measured in files and, with `cuda`, measures. Configs
+//! - `checkpoint` (default): modules [`checkpoint`] and [`file`][mod@file], which read NVFP4 layers of safetensors files.
+//! - `tune` (default): module [`tune`][mod@tune], which keeps what was measured in files and, with `cuda`, measures. Configs
 //!   and measurements are JSON.
 //! - none: the CPU path, without nvcc or a C++ compiler.
 //!
@@ -147,12 +147,12 @@
     not(feature = "checkpoint"),
     doc = "
 [`checkpoint`]: #features
-[`mod@file`]: #features
+[mod@file]: #features
 "
 )]
 #![cfg_attr(not(feature = "jit"), doc = "\n[`jit`]: #features\n")]
 #![cfg_attr(not(feature = "nccl"), doc = "\n[`nccl`]: #features\n")]
-#![cfg_attr(not(feature = "tune"), doc = "\n[`mod@tune`]: #features\n")]
+#![cfg_attr(not(feature = "tune"), doc = "\n[mod@tune]: #features\n")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod check;
@@ -260,6 +260,12 @@ pub use tiled_weights::TiledWeights;
 pub use types::{Activation, FloatType, GemvPath, ScaleLayout};
 #[cfg(feature = "device")]
 pub use workspace::Workspace;
+
+/// What device calls take buffers and streams of, in the version that they take.
+#[cfg(feature = "device")]
+pub use cudarc;
+/// f16 and bf16, in the version that calls take.
+pub use half;
 
 /// The README's examples are tests; one is of a device.
 #[cfg(all(doctest, feature = "device", feature = "checkpoint"))]

@@ -21,6 +21,7 @@ use crate::toolchain::nvcc;
 #[cfg(test)]
 mod tests {
     use std::ffi::OsString;
+    use std::path::Path;
 
     use super::advice::{self, Reader, no_nvcc};
     use super::{arch, no_kernels};
@@ -100,14 +101,14 @@ mod tests {
     #[test]
     fn advice_names_what_its_reader_has() {
         let missing = nvcc::NotFound::default();
-        let to = |reader| no_nvcc(&missing, reader, "0.1", no_kernels::VARIABLE);
+        let to = |reader| no_nvcc(&missing, reader, no_kernels::VARIABLE);
         let dependent = to(Reader::Dependent);
         assert!(!dependent.contains("xtask") && !dependent.contains("--no-default-features"));
         let repository = to(Reader::Repository);
         for (advice, cpu, compiler) in [
             (
                 dependent,
-                "nvfp4-gemv = { version = \"0.1\", default-features = false,",
+                "default-features = false, features = [\"checkpoint\", \"tune\"]",
                 "pip install",
             ),
             (
@@ -122,10 +123,35 @@ mod tests {
             contains(lines[1], &[cpu]);
             assert!(lines[2].starts_with("  compiler: "), "{advice}");
             contains(lines[2], &[compiler]);
-            let rest = lines[3..].join("\n");
+            assert!(lines[3].contains("jit"), "{advice}");
+            let rest = lines[4..].join("\n");
             let parts = ["12.9 or newer", "CUDA_HOME", "NVFP4_GEMV_NO_KERNELS=1"];
             contains(&rest, &parts);
         }
+    }
+
+    /// A folder with everything in it that the repository has may be a dependent's path or git dependency.
+    #[test]
+    fn a_checkout_is_ones_own_where_cargo_was_started_in_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let [package, other] = ["nvfp4-gemv", "app"].map(|name| folder.path().join(name));
+        std::fs::create_dir_all(package.join("xtask")).unwrap();
+        std::fs::create_dir(&other).unwrap();
+        let of = |checkout: Option<&Path>| Reader::of(&package, checkout);
+        assert_eq!(of(Some(&package.join("."))), Reader::Repository);
+        assert_eq!(of(Some(&other)), Reader::Dependent);
+        assert_eq!(of(Some(&folder.path().join("gone"))), Reader::Dependent);
+        assert_eq!(of(None), Reader::Dependent);
+    }
+
+    /// Cargo tells the build script so by the repository's configuration.
+    #[test]
+    fn the_configuration_of_cargo_names_the_checkout() {
+        let config: toml::Table = include_str!("../../.cargo/config.toml").parse().unwrap();
+        let checkout = &config["env"][advice::CHECKOUT];
+        assert_eq!(checkout["value"].as_str(), Some("."));
+        assert_eq!(checkout["relative"].as_bool(), Some(true));
+        assert!(config["alias"].get("xtask").is_some());
     }
 
     /// What xtask installs is known to work; what the build script advises is the same.

@@ -78,6 +78,11 @@ impl Workspace {
         self.target.join("release")
     }
 
+    /// Where `cargo doc` puts its pages.
+    pub(crate) fn doc_dir(&self) -> PathBuf {
+        self.target.join("doc")
+    }
+
     /// What `cargo xtask public-kernels` compiles.
     pub(crate) fn public_dir(&self) -> PathBuf {
         self.target.join("public-kernels")

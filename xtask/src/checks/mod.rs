@@ -156,7 +156,7 @@ fn clippy(context: &Context<'_>) -> Result<()> {
     let jit = ["--features", "jit"];
     clippy(&[&["--all-targets"], &program[..], &jit].concat())?;
     let library = without("nvfp4-gemv");
-    clippy(&[&["--all-targets"], &library[..], &crate::JIT_FEATURES].concat())?;
+    clippy(&[&["--all-targets"], &library[..], &crate::test::JIT_FEATURES].concat())?;
     // Not the tests: those of the repository bring features that they need. `package` checks what is published.
     for features in ["", "device", "cuda", "jit", "nccl", "checkpoint", "tune"] {
         let only = ["--lib", "--features", features];

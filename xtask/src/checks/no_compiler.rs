@@ -75,20 +75,58 @@ pub(super) fn check(context: &Context<'_>) -> Result<()> {
     let jit = ["--package", "nvfp4-gemv", "--features", "jit"];
     let old = cargo.clone().env("CUDARC_CUDA_VERSION", "11040");
     old.run([&["build", "--no-default-features"], &jit[..]].concat())?;
-    advises(&cargo)
-}
-
-/// A build with CUDA fails, and says first what to do for the CPU alone, then what to do for a compiler.
-fn advises(cargo: &Cargo) -> Result<()> {
     if Path::new("/usr/local/cuda/bin/nvcc").exists() {
         eprintln!("note: /usr/local/cuda/bin/nvcc cannot be hidden; its absence is not tried here");
         return Ok(());
     }
     let cargo = ["DOCS_RS", "NVFP4_GEMV_NO_KERNELS"]
         .into_iter()
-        .fold(cargo.clone(), Cargo::without_env);
-    let mut command = cargo.command(["build", "--package", "nvfp4-gemv"]);
-    let output = process::output(&mut command)?;
+        .fold(cargo, Cargo::without_env);
+    advises(
+        &mut cargo.command(["build", "--package", "nvfp4-gemv"]),
+        [
+            "CPU only: cargo build --no-default-features",
+            "compiler: cargo xtask toolchain",
+        ],
+    )?;
+    let app = directory.path().join("app");
+    write_dependent(&app, context.workspace.root())?;
+    let cargo = cargo
+        .at(app.join("Cargo.toml"))
+        .without_env("NVFP4_GEMV_CHECKOUT");
+    advises(
+        cargo.command(["build", "--offline"]).current_dir(&app),
+        [
+            "CPU only: in every Cargo.toml that names nvfp4-gemv",
+            "compiler: python3 -m pip install",
+        ],
+    )
+}
+
+/// A program that names the library by its path, as the README tells.
+fn write_dependent(app: &Path, library: &Path) -> Result<()> {
+    let source = app.join("src");
+    fs::create_dir_all(&source).with_context(|| format!("cannot create {}", source.display()))?;
+    let manifest = format!(
+        "[package]\nname = \"app\"\nedition = \"2024\"\n\n[dependencies]\nnvfp4-gemv = {{ path = {:?} }}\n",
+        library.display().to_string()
+    );
+    let lock = library.join("Cargo.lock");
+    let lock = fs::read(&lock).with_context(|| format!("cannot read {}", lock.display()))?;
+    for (file, text) in [
+        (app.join("Cargo.toml"), manifest.as_bytes()),
+        // The versions that are here.
+        (app.join("Cargo.lock"), &lock),
+        (source.join("main.rs"), b"fn main() {}\n"),
+    ] {
+        fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    Ok(())
+}
+
+/// A build with CUDA fails, and says first what to do for the CPU alone, then what to do for a compiler.
+fn advises(command: &mut Command, expected: [&str; 2]) -> Result<()> {
+    let output = process::output(command)?;
     let said = String::from_utf8_lossy(&output.stderr);
     let advice: Vec<&str> = said
         .lines()
@@ -97,10 +135,6 @@ fn advises(cargo: &Cargo) -> Result<()> {
         .skip(1)
         .take(2)
         .collect();
-    let expected = [
-        "CPU only: cargo build --no-default-features",
-        "compiler: cargo xtask toolchain",
-    ];
     let advised = advice.len() == 2
         && advice
             .iter()
