@@ -46,7 +46,7 @@ use report::Report;
                   error, 2 wrong usage."
 )]
 struct Cli {
-    /// Print one JSON object instead of text
+    /// Print JSON instead of text: one object, or of `tune` one a line
     #[arg(long, global = true, display_order = 900)]
     json: bool,
 
@@ -76,7 +76,7 @@ fn wrong_usage(error: clap::Error) -> clap::Error {
 }
 
 impl Command {
-    fn run(self) -> Result<Report> {
+    fn run(self, json: bool) -> Result<Report> {
         match self {
             Self::Info(args) => info::run(&args),
             Self::Run(args) => run::run(&args),
@@ -84,7 +84,7 @@ impl Command {
             Self::Quantize(args) => quantize::run(&args),
             Self::Plan(args) => plan::run(&args),
             Self::Kernels(args) => kernels::run(&args),
-            Self::Tune(args) => tune::run(&args),
+            Self::Tune(args) => tune::run(&args, json),
             Self::Bench(args) => bench::run(&args),
             Self::Compare(args) => compare::run(&args),
         }
@@ -112,7 +112,7 @@ fn main() -> ExitCode {
     jit::show_progress();
     let cli = Cli::try_parse().unwrap_or_else(|error| wrong_usage(error).exit());
     let takes_path = cli.command.takes_path();
-    let result = handle_signals().and_then(|()| cli.command.run());
+    let result = handle_signals().and_then(|()| cli.command.run(cli.json));
     let report = result.unwrap_or_else(|error| Report::error(&error, takes_path, cli.json));
     match report.print(cli.json) {
         Ok(()) if report.passed => ExitCode::SUCCESS,

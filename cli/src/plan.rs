@@ -128,6 +128,8 @@ struct Where {
     /// What this build lacks for it, and what build the plan is for instead.
     other_build: Option<String>,
     product: Option<&'static Product>,
+    /// That no product of this compute capability is known, and what stands for it.
+    unknown: Option<String>,
 }
 
 /// This program compiles kernels at run time.
@@ -153,6 +155,7 @@ impl Where {
             no_gpu: None,
             other_build,
             product: None,
+            unknown: unknown(compute_capability),
         }
     }
 
@@ -178,6 +181,29 @@ impl Where {
             ..there
         }
     }
+}
+
+/// What there is to say where no product has a compute capability.
+fn unknown((major, minor): (i32, i32)) -> Option<String> {
+    let all = Product::ALL.iter();
+    let mut known: Vec<_> = all.map(|product| product.compute_capability).collect();
+    if known.contains(&(major, minor)) {
+        return None;
+    }
+    known.sort_unstable();
+    known.dedup();
+    let known: Vec<String> = known
+        .iter()
+        .map(|of| format!("{}.{}", of.0, of.1))
+        .collect();
+    let stands_for_it = Product::of_compute_capability((major, minor));
+    Some(format!(
+        "no GPU of compute capability {major}.{minor} is known, only of {}; planned with the {} SMs of {}, as if this \
+         version's kernels ran there",
+        known.join(", "),
+        stands_for_it.multiprocessors,
+        stands_for_it.full_name,
+    ))
 }
 
 /// The architectures to plan with for a GPU: this build's, where it has code for the GPU at all, else a
@@ -228,6 +254,7 @@ fn find_where(args: &Args, ask: engine::Ask) -> Result<Where> {
         no_gpu,
         other_build: None,
         product: None,
+        unknown: None,
     };
     match (file, no_gpu) {
         (Some(file), Some(_)) => {
@@ -266,6 +293,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         no_gpu,
         other_build,
         product,
+        unknown,
     } = find_where(args, ask)?;
     let mut options = ask.options();
     if let Some(tuned) = &tuned {
@@ -308,22 +336,19 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         _ => 0,
     };
     let chosen = choice.config.map(|config| {
-        let plan = match &gpu {
+        let (plan, first) = match &gpu {
             Some(gpu) => first_and_last(&config, &call, gpu, args.chained),
-            None => Vec::new(),
+            None => (Vec::new(), 0),
         };
-        let mut lines: Vec<String> = plan.iter().map(launch_line).collect();
-        lines.dedup();
-        let lines = lines.iter().map(|line| format!("  launch: {line}\n"));
-        let lines: String = lines.collect();
         format!(
-            "  config: {}\n{}{}{lines}",
+            "  config: {}\n{}{}{}",
             one_line(&config),
             passes_line(&config, &shape),
             match workspace {
                 0 => String::new(),
                 needed => format!("  workspace: {}\n", bytes(needed as usize)),
             },
+            launch_lines(&plan, first, passes(&config, &shape)),
         )
     });
     let of_product = product.map(|product| {
@@ -338,7 +363,8 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
             memory_bandwidth / 1_000_000_000
         )
     });
-    let note = other_build.as_ref().map(|note| format!("  note: {note}\n"));
+    let notes = [&unknown, &other_build].into_iter().flatten();
+    let notes: String = notes.map(|note| format!("  note: {note}\n")).collect();
     let kernel = choice.kernel();
     let text = format!(
         "{shape} with {activation} vectors, {layout} scales: {}{}\n  because: {reason}\n{}{}{}\n{}\n\
@@ -347,8 +373,11 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         kernel.map_or(String::new(), |kernel| format!(", kernel {kernel}")),
         chosen.unwrap_or_default(),
         of_product.unwrap_or_default(),
-        note.unwrap_or_default(),
-        table(&kernels, kernel),
+        notes,
+        match &gpu {
+            Some(_) => table(&kernels, kernel),
+            None => without_a_gpu(&kernels),
+        },
         bytes(shape.weight_bytes()),
         bytes(shape.weight_code_bytes()),
         bytes(shape.weight_bytes() - shape.weight_code_bytes()),
@@ -373,6 +402,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
             "workspace_bytes": workspace,
             "reason": reason,
             "other_build": other_build,
+            "unknown_gpu": unknown,
             "kernels": kernels.iter().map(Line::json).collect::<Vec<_>>(),
             "weight_bytes": shape.weight_bytes(),
         }),
@@ -399,27 +429,60 @@ fn passes_line(config: &Config, shape: &Shape) -> String {
     }
 }
 
-/// The launches of the first pass over the weights and of the last one: all others are as the first. That is the plan
-/// of a call with one pass of as many vectors as there can be, and the last one.
-fn first_and_last(config: &Config, call: &Call, gpu: &Gpu, chained: bool) -> Vec<Launch> {
+/// Launches, and of which passes they are where these are several: `plan` has `first` of the first one, and those of the
+/// last one.
+fn launch_lines(plan: &[Launch], first: usize, passes: usize) -> String {
+    let lines: Vec<String> = plan.iter().map(launch_line).collect();
+    let (first, last) = lines.split_at(first);
+    let named: Vec<(String, &[String])> = match passes {
+        0 | 1 => vec![("launch".into(), first)],
+        _ if first == last => vec![(format!("launch, {passes} times"), first)],
+        2 => vec![("first launch".into(), first), ("last launch".into(), last)],
+        _ => vec![
+            (format!("launch, {} times", passes - 1), first),
+            ("last launch".into(), last),
+        ],
+    };
+    let lines = named.iter().flat_map(|(name, of)| {
+        let lines = of.iter();
+        lines.map(move |line| format!("  {name}: {line}\n"))
+    });
+    lines.collect()
+}
+
+/// What stands in the place of the table where there is no GPU to plan for: all kernels lack the same.
+fn without_a_gpu(lines: &[Line]) -> String {
+    let why = lines.first().and_then(|line| line.config.as_ref().err());
+    let why = why.map_or("", String::as_str);
+    format!(
+        "no kernel of a GPU: {why}\nfor a GPU that is not in this machine: --gpu NAME, such as h200 or b200 (all names: \
+         nvfp4-gemv plan --help)\n"
+    )
+}
+
+/// The launches of the first pass over the weights and of the last one, and how many are the first's: all others are as
+/// the first. That is the plan of a call with one pass of as many vectors as there can be, and the last one.
+fn first_and_last(config: &Config, call: &Call, gpu: &Gpu, chained: bool) -> (Vec<Launch>, usize) {
     let (shape, operands) = (call.shape(), call.operands());
     let most = config.pass_vectors() as usize;
     let of_last = (shape.n() - 1) % most + 1;
-    let n = shape.n().min(most + of_last);
-    let fewer = Shape::new(Dims {
-        m: shape.m(),
-        n,
-        k: shape.k(),
-        l: shape.l(),
-    });
-    let fewer = fewer.expect("sizes are no larger");
-    let call = Call::nowhere(
-        &fewer,
-        operands.activation,
-        operands.weight_layout,
-        ALLOCATED,
-    );
-    launches(config, &call, gpu, chained)
+    let of = |n: usize| {
+        let fewer = Shape::new(Dims {
+            m: shape.m(),
+            n: shape.n().min(n),
+            k: shape.k(),
+            l: shape.l(),
+        });
+        let fewer = fewer.expect("sizes are no larger");
+        let call = Call::nowhere(
+            &fewer,
+            operands.activation,
+            operands.weight_layout,
+            ALLOCATED,
+        );
+        launches(config, &call, gpu, chained)
+    };
+    (of(most + of_last), of(most).len())
 }
 
 /// A kernel: the config that it would take and its launches, or why it cannot run here.
@@ -447,7 +510,7 @@ impl Line {
                 .ok()
                 .map(|config| passes(config, call.shape())),
             launches: match &ranked.config {
-                Ok(config) => first_and_last(config, call, gpu, chained),
+                Ok(config) => first_and_last(config, call, gpu, chained).0,
                 Err(_) => Vec::new(),
             },
             config: ranked.config.map_err(|why| why.to_string()),
@@ -493,6 +556,7 @@ impl Line {
             "evidence": estimate.map(|estimate| estimate.evidence.to_string()),
             "config": self.config.as_ref().ok(),
             "passes": self.passes,
+            "launches_of_passes": self.passes.map(|passes| [1, passes]),
             "launches": self.launches.iter().map(launch_json).collect::<Vec<_>>(),
         })
     }

@@ -165,10 +165,11 @@ impl clap::FromArgMatches for ShapeArgs {
         let raw = RawShapeArgs::from_arg_matches(matches)?;
         let text = raw.shape.unwrap_or_else(|| raw.numbers.join(" "));
         let wrong = |why| {
-            clap::Error::raw(
-                ErrorKind::ValueValidation,
-                format!("invalid shape {text:?}: {why}\n"),
-            )
+            let message = format!("invalid shape {text:?}: {why}\n");
+            // The usage of the one command that takes these: without a command, clap prints that of the program.
+            let usage = format!("nvfp4-gemv plan [OPTIONS] <{SYNTAX}>");
+            let mut command = clap::Command::new("nvfp4-gemv").override_usage(usage);
+            clap::Error::raw(ErrorKind::ValueValidation, message).format(&mut command)
         };
         parse_shape(&text).map(Self).map_err(wrong)
     }

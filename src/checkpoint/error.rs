@@ -271,20 +271,96 @@ fn names(close: &[String]) -> String {
     names.collect::<Vec<_>>().join(", ")
 }
 
-/// The names that come closest to `wanted`, best first: those that contain it, or that share the
-/// most of its dotted parts.
+/// The names that resemble `wanted`, best first: those that contain it, or differ from it, or end in what differs from
+/// it, by few characters. None where none does.
 pub(super) fn closest<'a>(
     wanted: &str,
     names: impl Iterator<Item = &'a str>,
     most: usize,
 ) -> Vec<String> {
-    let parts: Vec<&str> = wanted.split('.').filter(|p| !p.is_empty()).collect();
+    if wanted.is_empty() {
+        return Vec::new();
+    }
+    let typed: Vec<char> = wanted.chars().take(LONGEST).collect();
+    let few = (typed.len() / 4).clamp(1, 8);
+    let parts = wanted.split('.').count();
     let score = |name: &str| {
-        let shared = name.split('.').filter(|p| parts.contains(p)).count();
-        (!wanted.is_empty() && name.contains(wanted), shared)
+        if name.contains(wanted) {
+            return Some(0);
+        }
+        let mut dots = name.rmatch_indices('.');
+        let end = dots.nth(parts - 1).map_or("", |(dot, _)| &name[dot + 1..]);
+        let whole = differing(&typed, name, few);
+        [whole, differing(&typed, end, few)]
+            .into_iter()
+            .flatten()
+            .min()
     };
-    let mut names: Vec<&str> = names.collect();
+    let scored = names.filter_map(|name| Some((score(name)?, name)));
+    let mut scored: Vec<(usize, &str)> = scored.collect();
     // Stable: ties stay in alphabetical order.
-    names.sort_by_key(|name| std::cmp::Reverse(score(name)));
-    names.into_iter().take(most).map(str::to_owned).collect()
+    scored.sort_by_key(|(score, _)| *score);
+    let best = scored.into_iter().take(most);
+    best.map(|(_, name)| name.to_owned()).collect()
+}
+
+/// Layers that are suggested at most.
+pub(super) const CLOSE: usize = 5;
+
+/// Characters of a name that are compared.
+const LONGEST: usize = 256;
+
+/// How many characters are to be changed, added or taken away to come from one name to the other, if `few` or fewer.
+fn differing(typed: &[char], name: &str, few: usize) -> Option<usize> {
+    let name: Vec<char> = name.chars().take(LONGEST).collect();
+    if name.len().abs_diff(typed.len()) > few {
+        return None;
+    }
+    let mut row: Vec<usize> = (0..=name.len()).collect();
+    for (i, a) in typed.iter().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, b) in name.iter().enumerate() {
+            let changed = diagonal + usize::from(a != b);
+            diagonal = row[j + 1];
+            row[j + 1] = changed.min(diagonal + 1).min(row[j] + 1);
+        }
+        if row.iter().all(|&so_far| so_far > few) {
+            return None;
+        }
+    }
+    let all = row[name.len()];
+    (all <= few).then_some(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_suggested_resembles_what_was_typed() {
+        let names = [
+            "model.layers.0.mlp.down_proj",
+            "model.layers.0.mlp.gate_proj",
+            "model.layers.0.self_attn.q_proj",
+            "model.layers.1.mlp.down_proj",
+        ];
+        let closest = |wanted, most| closest(wanted, names.into_iter(), most);
+        // Misspelt, then those of the other layer.
+        assert_eq!(
+            closest("model.layers.0.mlp.dwon_proj", 2),
+            [names[0], names[3]]
+        );
+        assert_eq!(closest("model.layers.7.mlp.down_proj", 1), [names[0]]);
+        // Without its front, and misspelt as well.
+        assert_eq!(closest("0.mlp.down_proj", 5), [names[0], names[3]]);
+        assert_eq!(closest("self_attn.q_porj", 5), [names[2]]);
+        assert_eq!(closest("down_proj", 5), [names[0], names[3]]);
+        // Parts of it are everywhere, and nothing is like it.
+        for wanted in ["model.layers.0.block_sparse_moe.router", "lm_head", "", "."] {
+            let found = closest(wanted, 5);
+            let like = wanted == "." && found.len() == 4;
+            assert!(found.is_empty() || like, "{wanted}: {found:?}");
+        }
+    }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use safetensors::Dtype;
 
 use super::config::Configs;
-use super::error::closest;
+use super::error::{CLOSE, closest};
 use super::files::{Elsewhere, Found};
 use super::{CheckpointError, Dialect, Layer, Note, other};
 use crate::file::{FileError, Tensor, TensorFile};
@@ -222,7 +222,11 @@ impl Checkpoint {
         Err(CheckpointError::NoLayer {
             checkpoint: self.path.clone(),
             layer: name.into(),
-            close: closest(name, self.layers(), 5),
+            close: match self.layers.len() {
+                // Few enough to name them all.
+                ..=CLOSE => self.layers().map(str::to_owned).collect(),
+                _ => closest(name, self.layers(), CLOSE),
+            },
             total: self.layers.len(),
             notes: self.notes.clone(),
         })

@@ -77,6 +77,21 @@ pub struct Outcome {
     pub chained: Vec<(Config, Found)>,
     /// Candidates that did not run, and why.
     pub failed: Vec<(Config, Error)>,
+    /// What tuning took.
+    pub took: Took,
+}
+
+/// Where the time went that a problem was tuned for. Its [limits](Limits) are those of the search alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Took {
+    /// In all.
+    pub all: Duration,
+    /// Before the search: filling memory with operands, measuring the ceiling, and, with feature `jit`, compiling.
+    pub before: Duration,
+    /// The search; with chains, both.
+    pub search: Duration,
+    /// Of the search, the first round, which measures every candidate once and is always whole; with chains, both.
+    pub first_round: Duration,
 }
 
 impl Outcome {
@@ -248,6 +263,7 @@ impl Tuner {
         if shape.is_empty() {
             return Err(self.no_candidates(shape, operands));
         }
+        let begin = Instant::now();
         let buffers = Buffers::new(stream, shape, operands, &self.gpu)?;
         let calls: Vec<Call> = (0..buffers.offsets.len())
             .map(|i| buffers.call(stream, i))
@@ -276,7 +292,11 @@ impl Tuner {
                 ..at
             });
         };
-        let (ranking, mut failed) = self.rank(&alone, limits, |at| part(0.0, at))?;
+        let mut took = Took {
+            before: begin.elapsed(),
+            ..Took::default()
+        };
+        let (ranking, mut failed) = self.rank(&alone, limits, &mut took, |at| part(0.0, at))?;
         let mut chained = Vec::new();
         if chains && self.gpu.compute_capability >= (9, 0) {
             let mut race = race(true);
@@ -287,11 +307,12 @@ impl Tuner {
                     race.candidates.push(config);
                 }
             }
-            let (found, more) = self.rank(&race, limits, |at| part(1.0, at))?;
+            let (found, more) = self.rank(&race, limits, &mut took, |at| part(1.0, at))?;
             chained = found;
             failed.extend(more);
         }
         let (after, _) = self.ceiling(&buffers, shape, &fastest)?;
+        took.all = begin.elapsed();
         Ok(Outcome {
             entry: Entry {
                 shape: *shape,
@@ -302,6 +323,7 @@ impl Tuner {
             ranking,
             chained,
             failed,
+            took,
         })
     }
 
@@ -324,7 +346,8 @@ impl Tuner {
         &self,
         race: &Race<'_>,
         limits: &Limits,
-        progress: impl FnMut(Progress),
+        took: &mut Took,
+        mut progress: impl FnMut(Progress),
     ) -> std::result::Result<(Ranking, Vec<(Config, Error)>), TuneError> {
         let candidates = &race.candidates;
         let groups: Vec<usize> = candidates
@@ -333,6 +356,7 @@ impl Tuner {
             .collect();
         let mut failed: Vec<(usize, Error)> = Vec::new();
         let start = Instant::now();
+        let mut first_round = Duration::ZERO;
         let found = search(
             &groups,
             limits,
@@ -347,8 +371,15 @@ impl Tuner {
                     f64::INFINITY
                 }))
             },
-            progress,
+            |at| {
+                if at.round == 0 {
+                    first_round = start.elapsed();
+                }
+                progress(at);
+            },
         )?;
+        took.search += start.elapsed();
+        took.first_round += first_round;
         let ran = |found: &Found| failed.iter().all(|(one, _)| *one != found.candidate);
         let ranking: Ranking = found
             .into_iter()

@@ -53,7 +53,7 @@ use std::path::Path;
 #[cfg(feature = "device")]
 pub use chain::ChainOutcome;
 #[cfg(feature = "device")]
-pub use device::{Outcome, Repeat, Sustained, Tuner, machine};
+pub use device::{Outcome, Repeat, Sustained, Took, Tuner, machine};
 pub use error::TuneError;
 pub use search::{Found, Limits, Progress, search};
 

@@ -8,12 +8,13 @@ use nvfp4_gemv::{Activation, Operands, ScaleLayout, Shape};
 use serde_json::{Value, json};
 
 use super::Args;
-use super::measure::{STEPS, bar, describe, to_json, today};
+use super::measure::{Bar, STEPS, begin, describe, end, to_json, today};
+use super::parts::{Ended, Part, one_by_one};
 use super::store::Store;
 use crate::configs::one_line;
 use crate::report::{Report, Table, count, time};
 
-pub(super) fn run(args: &Args) -> Result<Report> {
+pub(super) fn run(args: &Args, as_json: bool) -> Result<Report> {
     let mut tuner = Tuner::new(0)?;
     let from = format!(
         "{}, `nvfp4-gemv tune --chain`, {} s a problem",
@@ -26,11 +27,10 @@ pub(super) fn run(args: &Args) -> Result<Report> {
         ..Limits::default()
     };
     let gpu = tuner.machine().gpu.clone();
-    let mut text = format!("{}, {} SMs\n", gpu.name, gpu.multiprocessors);
-    let (mut results, mut skipped) = (Vec::new(), Vec::new());
+    begin(&gpu, as_json)?;
     let chains = chains(args);
-    let bar = bar(chains.len());
-    for (i, &(activation, layout)) in chains.iter().enumerate() {
+    let bar = Bar::new(chains.len());
+    let tune = |i: usize, &(activation, layout): &(Activation, ScaleLayout)| {
         let title = format!(
             "a chain of {}, {activation} vectors, {layout} scales",
             count(args.shapes.len(), "layer")
@@ -38,17 +38,18 @@ pub(super) fn run(args: &Args) -> Result<Report> {
         let operands = Operands::new(activation, layout);
         let layers: Vec<(Shape, Operands)> =
             args.shapes.iter().map(|&shape| (shape, operands)).collect();
-        bar.set_message(title.clone());
+        bar.begin(i, title.clone());
         let found = tuner.tune_chain(&layers, &limits, |progress| {
-            bar.set_position(((i as f64 + progress.share) * STEPS) as u64);
+            bar.0
+                .set_position(((i as f64 + progress.share) * STEPS) as u64);
             let alive = count(progress.alive, "candidate");
-            bar.set_message(format!("{title}: {alive}, best {}", time(progress.best)));
+            bar.0
+                .set_message(format!("{title}: {alive}, best {}", time(progress.best)));
         });
         let found = match found {
             Ok(found) => found,
             Err(why @ TuneError::NoCandidates { .. }) => {
-                skipped.push(format!("{title}: {why}"));
-                continue;
+                return Ok(Ended::Skipped(format!("{title}: {why}")));
             }
             // What a call reported has hints of its own.
             Err(TuneError::Gemv(error)) => {
@@ -57,28 +58,18 @@ pub(super) fn run(args: &Args) -> Result<Report> {
             }
             Err(other) => return Err(other.into()),
         };
-        for outcome in &found.problems {
-            text.push_str(&describe(outcome));
-        }
+        let mut text: String = found.problems.iter().map(describe).collect();
         text.push_str(&format!("\n{title}\n{}", layers_of(&found)));
-        results.push(json_of(&found, activation, layout));
+        let json = json_of(&found, activation, layout);
         store.add(found.problems.into_iter().map(|outcome| outcome.entry))?;
-    }
-    bar.finish_and_clear();
-    for line in &skipped {
-        text.push_str(&format!("\nskipped: {line}\n"));
-    }
-    text.push_str(&store.line());
+        Ok(Ended::Tuned(Part { text, json }))
+    };
+    let skipped = one_by_one(&chains, tune, |part| bar.print(part, as_json))?;
+    bar.0.finish_and_clear();
+    end(&gpu, &skipped, &store, as_json)?;
     Ok(Report {
-        text,
-        json: json!({
-            "device": gpu.name,
-            "multiprocessors": gpu.multiprocessors,
-            "chains": results,
-            "skipped": skipped,
-            "stored_in": store.name(),
-        }),
-        passed: !results.is_empty(),
+        passed: skipped.len() < chains.len(),
+        ..Report::nothing()
     })
 }
 

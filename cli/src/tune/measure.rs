@@ -4,10 +4,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
+use nvfp4_gemv::dispatch::measured::GpuModel;
 use nvfp4_gemv::tune::{Found, Limits, Outcome, Progress, TuneError, Tuner};
 use nvfp4_gemv::{Config, Error, Operands, Shape};
 use serde_json::{Value, json};
 
+use super::parts::{Ended, Part, one_by_one};
 use super::store::Store;
 use super::{Args, Rank, chain, sustain};
 use crate::configs::one_line;
@@ -19,9 +21,9 @@ const ROWS: usize = 4;
 /// Steps of the bar for a problem.
 pub(super) const STEPS: f64 = 100.0;
 
-pub(super) fn run(args: &Args) -> Result<Report> {
+pub(super) fn run(args: &Args, as_json: bool) -> Result<Report> {
     if args.chain {
-        return chain::run(args);
+        return chain::run(args, as_json);
     }
     let problems = args.problems()?;
     let mut tuner = Tuner::new(0)?;
@@ -47,16 +49,14 @@ pub(super) fn run(args: &Args) -> Result<Report> {
         ..Limits::default()
     };
     let gpu = tuner.machine().gpu.clone();
-    let mut text = format!("{}, {} SMs\n", gpu.name, gpu.multiprocessors);
-    let mut results = Vec::new();
-    let mut skipped = Vec::new();
-    let bar = bar(problems.len());
-    for (i, (shape, operands)) in problems.iter().enumerate() {
+    begin(&gpu, as_json)?;
+    let bar = Bar::new(problems.len());
+    let tune = |i: usize, (shape, operands): &(Shape, Operands)| {
         let done = i as f64 * STEPS;
-        bar.set_message(title(shape, operands));
+        bar.begin(i, title(shape, operands));
         let show = |progress: Progress| {
-            bar.set_position((done + STEPS * progress.share) as u64);
-            bar.set_message(format!(
+            bar.0.set_position((done + STEPS * progress.share) as u64);
+            bar.0.set_message(format!(
                 "{}: {}, best {}",
                 title(shape, operands),
                 count(progress.alive, "candidate"),
@@ -67,56 +67,73 @@ pub(super) fn run(args: &Args) -> Result<Report> {
             false => tuner.tune(shape, operands, &limits, show),
             true => tuner.tune_with_chains(shape, operands, &limits, show),
         };
-        match outcome {
-            Ok(mut outcome) => {
-                text.push_str(&describe(&outcome));
-                let mut finals = None;
-                if args.rank != Rank::Time {
-                    let time = Duration::from_secs_f64(args.sustained);
-                    let show = |share| {
-                        let percent = 100.0 * share;
-                        let title = title(shape, operands);
-                        bar.set_message(format!("{title}: repeating the best, {percent:.0}%"));
-                    };
-                    let of = &mut outcome;
-                    let ranked = sustain::rank(&mut tuner, of, args.rank, time, &energy, show)?;
-                    text.push_str(&ranked.text());
-                    finals = Some(ranked);
-                }
-                if args.chained && outcome.chained.is_empty() {
-                    text.push_str(
-                        "  nothing chained: launches overlap from compute capability 9.0 on\n",
-                    );
-                }
-                let mut result = to_json(&outcome);
-                if let Some(finals) = finals {
-                    result["repeated"] = finals.json();
-                }
-                results.push(result);
-                store.add([outcome.entry])?;
+        let mut outcome = match outcome {
+            Ok(outcome) => outcome,
+            Err(why @ TuneError::NoCandidates { .. }) => {
+                return Ok(Ended::Skipped(why.to_string()));
             }
-            Err(why @ TuneError::NoCandidates { .. }) => skipped.push(why.to_string()),
             // What a call reported has hints of its own.
             Err(TuneError::Gemv(error)) => return Err(in_problem(error, shape, operands)),
             Err(other) => return Err(other.into()),
+        };
+        let mut text = describe(&outcome);
+        let mut finals = None;
+        if args.rank != Rank::Time {
+            let time = Duration::from_secs_f64(args.sustained);
+            let show = |share| {
+                let percent = 100.0 * share;
+                let title = title(shape, operands);
+                bar.0
+                    .set_message(format!("{title}: repeating the best, {percent:.0}%"));
+            };
+            let of = &mut outcome;
+            let ranked = sustain::rank(&mut tuner, of, args.rank, time, &energy, show)?;
+            text.push_str(&ranked.text());
+            finals = Some(ranked);
         }
+        if args.chained && outcome.chained.is_empty() {
+            text.push_str("  nothing chained: launches overlap from compute capability 9.0 on\n");
+        }
+        let mut json = to_json(&outcome);
+        if let Some(finals) = finals {
+            json["repeated"] = finals.json();
+        }
+        store.add([outcome.entry])?;
+        Ok(Ended::Tuned(Part { text, json }))
+    };
+    let skipped = one_by_one(&problems, tune, |part| bar.print(part, as_json))?;
+    bar.0.finish_and_clear();
+    end(&gpu, &skipped, &store, as_json)?;
+    Ok(Report {
+        passed: skipped.len() < problems.len(),
+        ..Report::nothing()
+    })
+}
+
+/// What stands before all problems. JSON has it at the end.
+pub(super) fn begin(gpu: &GpuModel, as_json: bool) -> Result<()> {
+    if as_json {
+        return Ok(());
     }
-    bar.finish_and_clear();
-    for line in &skipped {
+    let text = format!("{}, {} SMs\n", gpu.name, gpu.multiprocessors);
+    let json = Value::Null;
+    Part { text, json }.print(as_json)
+}
+
+/// What stands behind all problems.
+pub(super) fn end(gpu: &GpuModel, skipped: &[String], store: &Store, as_json: bool) -> Result<()> {
+    let mut text = String::new();
+    for line in skipped {
         text.push_str(&format!("\nskipped: {line}\n"));
     }
     text.push_str(&store.line());
-    Ok(Report {
-        text,
-        json: json!({
-            "device": gpu.name,
-            "multiprocessors": gpu.multiprocessors,
-            "results": results,
-            "skipped": skipped,
-            "stored_in": store.name(),
-        }),
-        passed: !results.is_empty(),
-    })
+    let json = json!({
+        "device": gpu.name,
+        "multiprocessors": gpu.multiprocessors,
+        "skipped": skipped,
+        "stored_in": store.name(),
+    });
+    Part { text, json }.print(as_json)
 }
 
 fn in_problem(error: Error, shape: &Shape, operands: &Operands) -> anyhow::Error {
@@ -157,10 +174,22 @@ pub(super) fn describe(outcome: &Outcome) -> String {
         count(outcome.ranking.len(), "candidate"),
         time(entry.ceiling_seconds),
     );
+    let [all, before, search, first_round] = seconds_of(outcome);
+    text.push_str(&format!(
+        "  took {all:.1} s: {before:.1} s for operands and the ceiling, then {search:.1} s of search, {first_round:.1} of \
+         which measured every candidate once\n"
+    ));
     for (config, why) in &outcome.failed {
         text.push_str(&format!("  did not run: {}: {why}\n", one_line(config)));
     }
     text
+}
+
+/// What a problem took: in all, before the search, the search, and its first round.
+fn seconds_of(outcome: &Outcome) -> [f64; 4] {
+    let took = &outcome.took;
+    let all = [took.all, took.before, took.search, took.first_round];
+    all.map(|time| time.as_secs_f64())
 }
 
 pub(super) fn to_json(outcome: &Outcome) -> Value {
@@ -184,6 +213,7 @@ pub(super) fn to_json(outcome: &Outcome) -> Value {
         .iter()
         .map(|(config, why)| json!({ "config": config, "why": why.to_string() }))
         .collect();
+    let [all, before, search, first_round] = seconds_of(outcome);
     json!({
         "m": shape.m(), "n": shape.n(), "k": shape.k(), "l": shape.l(),
         "activation": entry.operands.activation.name(),
@@ -192,14 +222,34 @@ pub(super) fn to_json(outcome: &Outcome) -> Value {
         "ranking": list(&outcome.ranking),
         "chained": list(&outcome.chained),
         "failed": failed,
+        "took": { "seconds": all, "before_search": before, "search": search, "first_round": first_round },
     })
 }
 
-pub(super) fn bar(problems: usize) -> ProgressBar {
-    let bar = ProgressBar::new((problems as f64 * STEPS) as u64).with_prefix("tuning");
-    match ProgressStyle::with_template("{prefix} [{bar:30}] {percent:>3}% {msg}") {
-        Ok(style) => bar.with_style(style),
-        Err(_) => bar,
+/// Progress on stderr: a bar on a terminal, and elsewhere a line as each problem begins.
+pub(super) struct Bar(pub(super) ProgressBar, usize);
+
+impl Bar {
+    pub(super) fn new(problems: usize) -> Self {
+        let bar = ProgressBar::new((problems as f64 * STEPS) as u64).with_prefix("tuning");
+        let bar = match ProgressStyle::with_template("{prefix} [{bar:30}] {percent:>3}% {msg}") {
+            Ok(style) => bar.with_style(style),
+            Err(_) => bar,
+        };
+        Self(bar, problems)
+    }
+
+    /// Problem `i` begins.
+    pub(super) fn begin(&self, i: usize, title: String) {
+        if self.0.is_hidden() {
+            eprintln!("tuning {} of {}: {title}", i + 1, self.1);
+        }
+        self.0.set_message(title);
+    }
+
+    /// Prints what was found above the bar.
+    pub(super) fn print(&self, part: Part, as_json: bool) -> Result<()> {
+        self.0.suspend(|| part.print(as_json))
     }
 }
 

@@ -4,6 +4,8 @@
 mod chain;
 #[cfg(feature = "device")]
 mod measure;
+#[cfg(any(feature = "device", test))]
+mod parts;
 #[cfg(feature = "device")]
 mod store;
 #[cfg(feature = "device")]
@@ -181,13 +183,14 @@ fn suite() -> Result<Vec<(Shape, Activation, ScaleLayout)>> {
     Ok(problems)
 }
 
+/// What is found is printed problem by problem, as JSON if that is asked for.
 #[cfg(feature = "device")]
-pub(crate) fn run(args: &Args) -> Result<Report> {
-    measure::run(args)
+pub(crate) fn run(args: &Args, json: bool) -> Result<Report> {
+    measure::run(args, json)
 }
 
 #[cfg(not(feature = "device"))]
-pub(crate) fn run(args: &Args) -> Result<Report> {
+pub(crate) fn run(args: &Args, _: bool) -> Result<Report> {
     args.problems()?;
     let _ = (args.out(), args.seconds, args.replace, args.chained);
     let _ = (args.rank, args.sustained, args.chain);

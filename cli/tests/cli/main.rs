@@ -398,6 +398,63 @@ fn a_plan_for_a_gpu_that_no_build_knows_is_shown_with_what_this_build_lacks() {
 }
 
 #[test]
+fn a_plan_without_a_gpu_says_once_what_is_missing_and_how_to_ask_for_one() {
+    if there_is_a_device() {
+        return;
+    }
+    let text = prints(&["plan", "4096,7168"]);
+    contains(&text, &["no kernel of a GPU: ", "--gpu NAME", "h200"]);
+    let (_, after) = text.split_once("because: ").unwrap();
+    let why = after.lines().next().unwrap();
+    assert!(text.lines().count() < 8 && !why.is_empty(), "{text}");
+    let kernels = json(&["plan", "4096,7168"])["kernels"].clone();
+    assert!(kernels.as_array().unwrap().len() > 5);
+}
+
+#[test]
+fn a_plan_for_a_gpu_that_nobody_knows_says_so() {
+    let plan = |of| json(&["plan", "4096,7168", "--compute-capability", of]);
+    let note = plan("13.0")["unknown_gpu"].as_str().unwrap().to_owned();
+    contains(
+        &note,
+        &["no GPU of compute capability 13.0 is known", "10.0"],
+    );
+    assert!(prints(&["plan", "4096,7168", "--compute-capability", "13.0"]).contains(&note));
+    assert!(plan("9.0")["unknown_gpu"].is_null());
+}
+
+#[test]
+fn a_plan_of_several_passes_says_which_launches_are_shown() {
+    if !compiled_for("90a") {
+        return;
+    }
+    let of = |n: &str, kernel: &str| {
+        let plan = words("plan 4096 7168 --compute-capability 9.0");
+        prints(&[&plan[..], &["--n", n, "--kernel", kernel]].concat())
+    };
+    // Equal passes, one that is smaller, and a single one.
+    contains(&of("16", "dot"), &["2 passes", "  launch, 2 times: "]);
+    contains(
+        &of("130", "dot"),
+        &["17 passes", "  launch, 16 times: ", "  last launch: "],
+    );
+    let two = of("12", "dot");
+    contains(&two, &["  first launch: ", "  last launch: "]);
+    let one = of("8", "dot");
+    assert!(
+        one.contains("  launch: ") && !one.contains("times"),
+        "{one}"
+    );
+}
+
+#[test]
+fn a_wrong_shape_is_followed_by_the_usage_of_its_command() {
+    let error = refuses(&["plan", "4096,7169"]);
+    contains(&error, &["K = 7169", "Usage: nvfp4-gemv plan"]);
+    assert!(!error.contains("<COMMAND>"), "{error}");
+}
+
+#[test]
 fn hints_name_options_that_the_command_has() {
     let forced = |path| {
         let mut plan = command();
