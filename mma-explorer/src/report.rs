@@ -240,9 +240,17 @@ pub fn html(results: &Results) -> String {
         page,
         "<h2>By variant</h2>\n<p>Bars: the matrix product, of the largest size; <span style=\"color:var(--s0)\">wgmma</span> \
          and <span style=\"color:var(--s1)\">mma.sync</span>. Lines across: peak (solid), data sheet (dashed), cuBLASLt \
-         (coloured). T/s.</p>\n{}",
-        plot::bars("operations a second by variant", &by_variant(results), TERA)
+         (coloured). T/s, with an axis for each type of operands.</p>\n",
     );
+    for (kind, bars) in by_variant(results) {
+        let label = format!("operations a second by variant: {kind}");
+        let _ = write!(
+            page,
+            "<h3>{}</h3>\n{}",
+            escape(&kind),
+            plot::bars(&label, &bars, TERA)
+        );
+    }
     let of_sizes = by_size(results);
     if !of_sizes.is_empty() {
         let _ = write!(
@@ -275,7 +283,37 @@ pub fn html(results: &Results) -> String {
     page + "</table></div>\n</html>\n"
 }
 
-fn by_variant(results: &Results) -> Vec<Bar> {
+/// Types of operands that belong on one axis: their instructions have about the same rate. Those of one bit would flatten all
+/// others.
+fn kind(measured: &Measured) -> String {
+    const KINDS: [(&str, &[&str]); 5] = [
+        ("FP8", &["e4m3", "e5m2"]),
+        (
+            "FP6, FP4, and these with FP8",
+            &["e4m3", "e5m2", "e3m2", "e2m3", "e2m1"],
+        ),
+        ("8-bit integers", &["s8", "u8"]),
+        ("4-bit integers", &["s4", "u4"]),
+        ("single bits", &["b1"]),
+    ];
+    let (a, b) = (measured.a.as_str(), measured.b.as_str());
+    let mut kinds = KINDS.iter();
+    match kinds.find(|(_, of)| of.contains(&a) && of.contains(&b)) {
+        Some((kind, _)) => (*kind).into(),
+        None if a == b => a.into(),
+        None => format!("{a} with {b}"),
+    }
+}
+
+/// The bars of each kind of operands, the fastest first; kinds as the document has them.
+fn by_variant(results: &Results) -> Vec<(String, Vec<Bar>)> {
+    let mut kinds: Vec<(String, Vec<Bar>)> = Vec::new();
+    for measured in &results.variants {
+        let kind = kind(measured);
+        if kinds.iter().all(|(known, _)| *known != kind) {
+            kinds.push((kind, Vec::new()));
+        }
+    }
     let bar = |measured: &Measured| {
         let product = measured.largest()?;
         let mark = |value: Option<f64>, class, name: &str| {
@@ -294,7 +332,15 @@ fn by_variant(results: &Results) -> Vec<Bar> {
             marks: marks.into_iter().flatten().collect(),
         })
     };
-    by_rate(results).into_iter().filter_map(bar).collect()
+    for measured in by_rate(results) {
+        let kind = kind(measured);
+        let of_kind = kinds.iter_mut().find(|(known, _)| *known == kind);
+        if let Some((_, bars)) = of_kind {
+            bars.extend(bar(measured));
+        }
+    }
+    kinds.retain(|(_, bars)| !bars.is_empty());
+    kinds
 }
 
 fn by_size(results: &Results) -> Vec<Line> {
@@ -371,9 +417,45 @@ mod tests {
         let page = html(&results);
         assert!(!page.contains("<script>") && page.contains("&lt;script&gt;"));
         assert!(!page.contains("src=") && !page.contains("href=") && !page.contains("http"));
-        assert_eq!(page.matches("<svg").count(), 3);
-        assert_eq!(page.matches("</svg>").count(), 3);
+        // f16 and FP8 have a plot of variants each.
+        assert_eq!(page.matches("<svg").count(), 4);
+        assert_eq!(page.matches("</svg>").count(), 4);
         assert!(!markdown(&results).contains("<script>"));
+    }
+
+    /// What people look for is not flattened by what is ten times as fast.
+    #[test]
+    fn each_type_of_operands_has_an_axis_of_its_own() {
+        let mut results = with_a_pair();
+        let mut bits = results.variants[0].clone();
+        (bits.a, bits.b) = ("b1".into(), "b1".into());
+        bits.name = "wgmma.m64n256k256.s32.b1.b1.and".into();
+        for product in &mut bits.products {
+            product.operations *= 12.0;
+        }
+        results.variants.push(bits);
+        let kinds = by_variant(&results);
+        let names: Vec<&str> = kinds.iter().map(|(kind, _)| kind.as_str()).collect();
+        assert_eq!(names, ["f16", "FP8", "single bits"]);
+        let of_f16 = &kinds[0].1;
+        assert_eq!(of_f16.len(), 2);
+        assert!(of_f16.iter().all(|bar| bar.value < 1e15), "{of_f16:?}");
+        let page = html(&results);
+        let (_, f16) = page.split_once("<h3>f16</h3>").unwrap();
+        let (f16, _) = f16.split_once("</svg>").unwrap();
+        assert!(f16.contains(">2000<") && !f16.contains(">8000<"), "{f16}");
+    }
+
+    /// The page in docs is what this draws of the measurement beside it.
+    #[test]
+    fn the_committed_page_shows_the_committed_measurement() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/mma-explorer");
+        let read = |name| std::fs::read_to_string(folder.join(name)).unwrap();
+        let results = Results::parse(&read("h200.json")).unwrap();
+        assert!(
+            html(&results) == read("h200.html"),
+            "mma-explorer report docs/mma-explorer/h200.json, then copy report.html there"
+        );
     }
 
     #[test]

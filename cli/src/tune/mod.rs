@@ -25,11 +25,16 @@ use crate::shapes::{self, SYNTAX, parse_shape};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 All candidates of a problem take turns, each with weights that no cache holds, and the slow ones are \
-dropped early: a problem takes a few seconds. The file belongs to this GPU, its driver and this version; \
+dropped early: a problem takes a few seconds. --seconds is about the search alone, and the search measures every candidate \
+once, however long that takes. Before it, memory is filled with operands and the ceiling is measured; the report says what \
+each part took. The file belongs to this GPU, its driver and this version; \
 with others it is refused. A program loads it with nvfp4_gemv::tune::Tuned::load, and nothing uses it \
 unasked; `nvfp4-gemv plan --tuned FILE` shows what it says. Problems are added to a file that exists, and \
 it is saved after each, so that an interrupted run loses one problem at most; several runs may add to one \
 file at the same time.
+
+What is found of a problem is printed when it ends. With --json that is a line, an object for each problem, and a last line \
+with the device, what was skipped, and the file. Progress goes to stderr.
 
 --rank says what is best. `time` is the time of cold launches in short bursts. `sustained` and `energy` are of launches \
 that are repeated for seconds without rest, as a decoder does: there a GPU may reach its power limit and lower its \
@@ -81,7 +86,8 @@ pub(crate) struct Args {
     /// How long --rank sustained and energy repeat each config; the last half counts
     #[arg(long, value_name = "SECONDS", default_value_t = 4.0, value_parser = sustained)]
     sustained: f64,
-    /// Seconds that the search of a problem may take; the first round is always whole
+    /// Seconds after which the search of a problem begins no further round. Its first round, which measures each candidate
+    /// once, is always whole, and what comes before the search is not counted
     #[arg(long, default_value_t = 3.0, value_parser = seconds)]
     seconds: f64,
     /// The file to store in [default: NVFP4_GEMV_TUNED, or none]

@@ -75,6 +75,8 @@ fn tune_and_its_files() {
             "NVML",
             "--chain",
             "bench --suite decode",
+            "With --json that is a line",
+            "what comes before the search is not counted",
         ],
     );
     refuses(&["tune", "--shape", "16,16", "--rank", "beauty"]);

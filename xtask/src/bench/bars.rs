@@ -6,7 +6,7 @@
 use super::document::{Case, Measured};
 use super::statistics::quantile;
 use super::svg::{Anchor, PHONE, Svg, grid, path_class};
-use super::view::{label, percent, problem, shape, shares, time};
+use super::view::{computed_by, label, percent, problem, shape, shares, time};
 
 const WIDTH: f64 = PHONE;
 /// Room for half of the first and the last number of the axis.
@@ -15,6 +15,8 @@ const RIGHT: f64 = 22.0;
 /// The shape, then the numbers of the axis.
 const TOP: f64 = 44.0;
 const TEXT: f64 = 17.0;
+/// The line of the kernel and of what the board said, where a document has it.
+const SMALL: f64 = 15.0;
 const BAR: f64 = 11.0;
 const GAP: f64 = 7.0;
 
@@ -34,7 +36,7 @@ pub(super) fn draw(cases: &[&Case]) -> Vec<String> {
 }
 
 fn one(case: &Case, (end, step): (f64, f64)) -> String {
-    let height = TOP + case.paths.len() as f64 * (TEXT + BAR + GAP) + GAP;
+    let height = TOP + case.paths.iter().map(room).sum::<f64>() + GAP;
     let mut svg = Svg::new(WIDTH, height);
     let x = |share: f64| LEFT + (WIDTH - LEFT - RIGHT) * share / end;
     svg.text((LEFT, 15.0), Anchor::Start, "label", &shape(case));
@@ -48,7 +50,7 @@ fn one(case: &Case, (end, step): (f64, f64)) -> String {
     let mut y = TOP;
     for path in &case.paths {
         bar(&mut svg, case, path, y, (end, &x));
-        y += TEXT + BAR + GAP;
+        y += room(path);
     }
     svg.finish(&format!(
         "Share of the memory ceiling for {}, by path",
@@ -56,7 +58,13 @@ fn one(case: &Case, (end, step): (f64, f64)) -> String {
     ))
 }
 
-/// A path's name and numbers, and below them its bar; `end` is the last share that `x` has room for.
+/// What a path takes of the height.
+fn room(path: &Measured) -> f64 {
+    let small = computed_by(path).map_or(0.0, |_| SMALL);
+    TEXT + small + BAR + GAP
+}
+
+/// A path's name and numbers, its kernel with clock and power, and below them its bar; `end` is the last share that `x` has room for.
 fn bar(svg: &mut Svg, case: &Case, path: &Measured, y: f64, (end, x): (f64, &impl Fn(f64) -> f64)) {
     let shares = shares(case, path);
     let [low, middle, high] = [0.05, 0.5, 0.95].map(|q| quantile(&shares, q));
@@ -71,18 +79,24 @@ fn bar(svg: &mut Svg, case: &Case, path: &Measured, y: f64, (end, x): (f64, &imp
         time(path.median_us)
     );
     svg.text((LEFT, y + TEXT - 4.0), Anchor::Start, "", &text);
+    let mut top = y + TEXT;
+    let kernel = computed_by(path);
+    if let Some(text) = &kernel {
+        svg.text((LEFT, top + SMALL - 5.0), Anchor::Start, "small", text);
+        top += SMALL;
+    }
 
     let title = format!(
-        "{name}: {} ({} to {}) of the ceiling, {}, {:.0} GB/s, {}",
+        "{name}: {} ({} to {}) of the ceiling, {}, {:.0} GB/s, {}; {}",
         percent(middle),
         percent(low),
         percent(high),
         time(path.median_us),
         path.gb_per_s,
         problem(case),
+        path.config,
     );
     let class = format!("fill {} {}", path_class(&path.path), path.mode);
-    let top = y + TEXT;
     svg.rect((LEFT, top), (x(middle) - LEFT, BAR), &class, &title);
 
     // The whisker: what is beyond the axis is cut off, and its end said in numbers.
@@ -135,6 +149,25 @@ mod tests {
         );
         assert!(!quiet[0].contains(">to "), "{quiet:?}");
         assert_eq!(noisy[0].matches(">to 320%<").count(), 1, "{noisy:?}");
+    }
+
+    #[test]
+    fn a_bar_names_its_kernel_with_clock_and_power() {
+        let mut document = testing::document();
+        let path = &mut document.cases[0].paths[0];
+        path.kernel = Some("ring".into());
+        path.board.sm_mhz = Some(1980.0);
+        path.board.watts = Some(313.667);
+        let draw =
+            |document: &super::super::document::Document| draw(&[&document.cases[0]]).remove(0);
+        let drawing = draw(&document);
+        assert!(
+            drawing.contains(">kernel ring, 1980 MHz, 314 W<"),
+            "{drawing}"
+        );
+        assert!(drawing.contains("Config { warps: 8 }"), "{drawing}");
+        // Older documents do not say, nor does a CPU.
+        assert!(!draw(&testing::document()).contains(">kernel "));
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub(super) fn render(document: &Document) -> String {
     }
     for kind in kinds(document) {
         text.push_str(&format!(
-            "## {}\n\nTime and share of the ceiling; * is what the library picks.{}\n\n{}\n",
+            "## {}\n\nTime, share of the ceiling, kernel; * is what the library picks.{}\n\n{}\n",
             kind.title(),
             match cases(document, &kind)
                 .iter()

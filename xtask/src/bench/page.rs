@@ -188,6 +188,9 @@ mod tests {
         // The longest names, and numbers of every length.
         let longest = |path: &mut Measured| {
             path.path = "tensor-core".into();
+            path.kernel = Some("mma-fp4".into());
+            path.board.sm_mhz = Some(1980.0);
+            path.board.watts = Some(1200.0);
             path.median_us *= 1e4;
             path.samples_us.iter_mut().for_each(|us| *us = 10.0 / 3.2);
         };

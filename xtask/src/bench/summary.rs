@@ -77,11 +77,13 @@ pub(super) fn times(document: &Document, kind: &Kind) -> Table {
                 } else {
                     ""
                 };
+                let kernel = path.kernel.as_ref();
                 format!(
-                    "{}, {}{}{mark}",
+                    "{}, {}{}{}{mark}",
                     time(path.median_us),
                     percent(path.share_of_ceiling),
                     faster(path),
+                    kernel.map_or(String::new(), |kernel| format!(", {kernel}")),
                 )
             })
         }));
@@ -248,7 +250,7 @@ mod tests {
         let table = times(&document, kind).markdown();
         assert!(table.contains("| cuda-core | cuBLAS f16 |"), "{table}");
         assert!(
-            table.contains("| 14.0 us, 57%, 2.21x * | 31.0 us |"),
+            table.contains("| 14.0 us, 57%, 2.21x, stream * | 31.0 us |"),
             "{table}"
         );
         let table = crossing_table(&document).markdown();

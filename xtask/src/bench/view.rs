@@ -72,6 +72,18 @@ pub(crate) fn label(path: &Measured) -> String {
     }
 }
 
+/// The kernel that computed it, and the clock and power of the board right after a turn, as far as they are known.
+pub(crate) fn computed_by(path: &Measured) -> Option<String> {
+    let kernel = path
+        .kernel
+        .as_ref()
+        .map(|kernel| format!("kernel {kernel}"));
+    let clock = path.board.sm_mhz.map(|mhz| format!("{mhz:.0} MHz"));
+    let power = path.board.watts.map(|watts| format!("{watts:.0} W"));
+    let known: Vec<String> = [kernel, clock, power].into_iter().flatten().collect();
+    (!known.is_empty()).then(|| known.join(", "))
+}
+
 /// A result's name: a path on a problem.
 pub(crate) fn key(case: &Case, path: &Measured) -> String {
     format!("{} {}", problem(case), label(path))

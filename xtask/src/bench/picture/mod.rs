@@ -19,6 +19,8 @@ use crate::workspace::Workspace;
 
 /// Where committed measurements lie.
 const BENCH: &str = "benches/results/nvidia-h200.json";
+/// The same of up to 128 vectors, with cuBLAS in the same rounds.
+const VECTORS: &str = "benches/results/nvidia-h200-vectors.json";
 /// What other libraries take, beside [`BENCH`].
 const OTHERS: &str = "benches/results/nvidia-h200-others.json";
 
@@ -29,7 +31,8 @@ const MARGIN: f64 = 12.0;
 
 #[derive(Debug, Args)]
 pub(crate) struct PictureArgs {
-    /// What `nvfp4-gemv bench --json` measured [default: benches/results/nvidia-h200.json]
+    /// What `nvfp4-gemv bench --json` measured [default: benches/results/nvidia-h200.json, and with --over-n
+    /// nvidia-h200-vectors.json]
     #[arg(long, value_name = "FILE")]
     bench: Option<PathBuf>,
     /// What benches/others.py measured on the same model of GPU [default: none with --bench; else
@@ -60,7 +63,8 @@ pub(crate) fn command(workspace: &Workspace, args: &PictureArgs) -> Result<()> {
 }
 
 fn draw(root: &Path, args: &PictureArgs) -> Result<String> {
-    let bench = args.bench.clone().unwrap_or_else(|| root.join(BENCH));
+    let committed = if args.over_n { VECTORS } else { BENCH };
+    let bench = args.bench.clone().unwrap_or_else(|| root.join(committed));
     let document = super::read(&bench)?;
     let picture = if args.over_n {
         over_n::draw(&document)
