@@ -98,7 +98,9 @@ fn exports() -> BTreeMap<String, String> {
     let mut exports = BTreeMap::new();
     for statement in lib.split("pub use ").skip(1) {
         let statement = statement.split(';').next().unwrap();
-        let (module, names) = statement.split_once("::").expect("`pub use module::name`");
+        let Some((module, names)) = statement.split_once("::") else {
+            continue; // a crate of somebody else's
+        };
         let names = names.trim_matches(['{', '}', '\n', ' ']);
         for name in names
             .split(',')

@@ -76,7 +76,7 @@ fn tune_and_its_files() {
             "--chain",
             "bench --suite decode",
             "With --json that is a line",
-            "what comes before the search is not counted",
+            "--seconds is about the search",
         ],
     );
     refuses(&["tune", "--shape", "16,16", "--rank", "beauty"]);
