@@ -50,6 +50,10 @@ fn what_is_found_is_used_and_right() {
         let chained = best.chained.unwrap().config;
         assert!(outcome.chained.iter().any(|(one, _)| *one == chained));
         assert_eq!(chained.kernel(), best.kernel());
+        // In chains another kernel may be the fastest.
+        let in_chains = outcome.entry.kernels.iter().filter_map(|of| of.chained);
+        let fastest = in_chains.min_by(|a, b| a.seconds.total_cmp(&b.seconds));
+        let chained = fastest.unwrap().config;
         let found = outcome.entry.share(&best);
         assert!(found > 0.0 && found.is_finite(), "{shape}: {found}");
         tuned.insert(outcome.entry);

@@ -162,8 +162,15 @@ fn measure(
     for slow_down in &args.slow_down {
         slowed.extend(["--slow-down".into(), slow_down.into()]);
     }
-    let mut tonight = Server::start(program, &slowed)?;
-    let mut earlier = start_earlier()?;
+    let start_tonight = || Server::start(program, &slowed);
+    // Who starts first gets another part of the memory, for its code as well.
+    let (mut tonight, mut earlier) = if plan.earlier_first {
+        let earlier = start_earlier()?;
+        (start_tonight()?, earlier)
+    } else {
+        let tonight = start_tonight()?;
+        (tonight, start_earlier()?)
+    };
     let origin = earlier.as_ref().map(|(_, origin)| origin.clone());
     let night = paired::measure(
         &mut tonight,

@@ -23,8 +23,8 @@ pub(super) struct Plan<'a> {
     pub(super) sustain_seconds: f64,
     /// Only these results, by [`key`]; or all.
     pub(super) only: Option<&'a BTreeSet<String>>,
-    /// Whether the last good program opens and sustains before tonight's does. Who is first gets another part of
-    /// the memory.
+    /// Whether the last good program starts, opens and sustains before tonight's does. Who is first gets another part
+    /// of the memory.
     pub(super) earlier_first: bool,
 }
 
