@@ -6,7 +6,7 @@
 //! - the median of the rounds' ratios exceeds 1 by more than the threshold, the least effect that matters;
 //! - the 99% bootstrap interval of that median lies above 1;
 //! - two more measurements say the same, each with both programs started anew (`confirmed_by`): where in memory
-//!   a process's buffers lie changes some results by percents, and that is drawn again by every start.
+//!   a process lies changes some results by percents, and in one of the two the other program starts first.
 //!
 //! A sustained result is one ratio of means over seconds. It got slower where that ratio exceeds 1 by more than
 //! its own threshold, in all three measurements.
