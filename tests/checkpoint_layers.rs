@@ -728,3 +728,16 @@ fn configs_that_cannot_be_read_are_notes() {
         assert!(!files.notes().is_empty());
     }
 }
+
+/// Only the map of an index is kept, and the rest only skipped, however deep it is.
+#[test]
+fn what_else_an_index_has_is_skipped() {
+    let files = Files::new(Dialect::ModelOpt);
+    files.write();
+    let deep = format!("{}{}", "[".repeat(1000), "]".repeat(1000));
+    let index =
+        format!(r#"{{"metadata": {deep}, "weight_map": {{"a.l.weight": "model.safetensors"}}}}"#);
+    let files = files.beside(INDEX_FILE, index);
+    let checkpoint = Checkpoint::open(files.directory.path()).unwrap();
+    checkpoint.layer("a.l").unwrap();
+}

@@ -1,7 +1,10 @@
 //! Finding the files of a checkpoint.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::path::{Path, PathBuf};
+
+use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 
 use super::{CheckpointError, Note};
 use crate::file::{FileError, not_safetensors};
@@ -48,7 +51,7 @@ impl Found {
         }
         let files = all_in(path)?;
         let names = files.iter().filter_map(|file| file.file_name()?.to_str());
-        nothing_missing(path, &missing_of(names))?;
+        nothing_missing(path, missing_of(names))?;
         Ok(Self {
             directory: path.into(),
             files,
@@ -61,12 +64,15 @@ impl Found {
         let tensors = read_index(index)?;
         let names: BTreeSet<&String> = tensors.values().collect();
         let is_missing = |name: &&&String| !directory.join(name).exists();
-        let missing: Vec<String> = names
-            .iter()
-            .filter(is_missing)
-            .map(|n| (*n).clone())
-            .collect();
-        nothing_missing(&directory, &missing)?;
+        let missing: Vec<&&String> = names.iter().filter(is_missing).collect();
+        let first = missing.iter().take(NAMED).map(|name| name.to_string());
+        nothing_missing(
+            &directory,
+            Missing {
+                first: first.collect(),
+                total: missing.len(),
+            },
+        )?;
         Ok(Self {
             files: names.iter().map(|name| directory.join(name)).collect(),
             elsewhere: Elsewhere {
@@ -145,35 +151,53 @@ fn numbered(name: &str) -> Option<(&str, u32, u32)> {
     Some((stem, number.parse().ok()?, total.parse().ok()?))
 }
 
-/// The names that are missing beside these, as far as numbered names tell.
-fn missing_of<'a>(names: impl Iterator<Item = &'a str>) -> Vec<String> {
-    let mut series: BTreeMap<(&str, u32), BTreeSet<u32>> = BTreeMap::new();
+/// As many missing files are named.
+const NAMED: usize = 3;
+
+/// Files that are missing.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Missing {
+    /// The first [`NAMED`] of them.
+    first: Vec<String>,
+    total: usize,
+}
+
+/// What is missing beside these, as far as numbered names tell.
+fn missing_of<'a>(names: impl Iterator<Item = &'a str>) -> Missing {
+    let mut series: BTreeMap<(&str, u32), BTreeSet<u64>> = BTreeMap::new();
     for (stem, number, total) in names.filter_map(numbered) {
-        series.entry((stem, total)).or_default().insert(number);
+        let numbers = series.entry((stem, total)).or_default();
+        numbers.insert(number.into());
     }
-    let mut missing = Vec::new();
+    let mut missing = Missing::default();
     for ((stem, total), numbers) in series {
         // Some count from 0.
-        let first = u32::from(!numbers.contains(&0));
-        let all = first..total.saturating_add(first);
-        let absent = all.filter(|number| !numbers.contains(number));
+        let first = u64::from(!numbers.contains(&0));
+        let all = first..first + u64::from(total);
+        // A name may claim any total: what is absent is counted without going through it.
+        let absent = u64::from(total) - numbers.range(all.clone()).count() as u64;
+        let absent = usize::try_from(absent).unwrap_or(usize::MAX);
+        missing.total = missing.total.saturating_add(absent);
+        let unnamed = NAMED - missing.first.len();
+        let absent = all
+            .filter(|number| !numbers.contains(number))
+            .take(unnamed.min(absent));
         let name = |number| format!("{stem}-{number:05}-of-{total:05}.safetensors");
-        // No checkpoint has more files.
-        missing.extend(absent.take(100_000).map(name));
+        missing.first.extend(absent.map(name));
     }
     missing
 }
 
-fn nothing_missing(directory: &Path, missing: &[String]) -> Result<(), CheckpointError> {
-    match missing {
-        [] => Ok(()),
-        missing => Err(CheckpointError::MissingFiles {
+fn nothing_missing(directory: &Path, missing: Missing) -> Result<(), CheckpointError> {
+    match missing.total {
+        0 => Ok(()),
+        total => Err(CheckpointError::MissingFiles {
             directory: match directory.as_os_str().is_empty() {
                 true => ".".into(),
                 false => directory.into(),
             },
-            files: missing.iter().take(3).cloned().collect(),
-            total: missing.len(),
+            files: missing.first,
+            total,
         }),
     }
 }
@@ -187,37 +211,79 @@ fn read_index(index: &Path) -> Result<BTreeMap<String, String>, CheckpointError>
     };
     let text =
         input::read(index, MOST_INDEX_BYTES).map_err(|error| FileError::of_input(index, error))?;
-    let json: serde_json::Value =
-        serde_json::from_slice(&text).map_err(|error| match not_safetensors(&text) {
-            Some(found) => wrong(format!("it is {found}")),
-            None => wrong(error.to_string()),
-        })?;
-    let map = match json {
-        serde_json::Value::Object(mut json) => json.remove("weight_map"),
-        _ => None,
-    };
-    let Some(serde_json::Value::Object(map)) = map else {
-        return Err(wrong("no object \"weight_map\"".into()));
-    };
-    let mut tensors = BTreeMap::new();
-    for (tensor, file) in map {
-        match file {
-            serde_json::Value::String(name)
-                if Path::new(&name).file_name() == Some(name.as_ref()) =>
-            {
-                tensors.insert(tensor, name);
-            }
-            file => {
-                return Err(wrong(format!(
-                    "tensor {tensor:?} is said to be in {file}, which is not the name of a file \
-                     beside the index"
-                )));
-            }
-        }
-    }
+    let read = serde_json::from_slice(&text);
+    let Index { tensors } = read.map_err(|error| match not_safetensors(&text) {
+        Some(found) => wrong(format!("it is {found}")),
+        None => wrong(error.to_string()),
+    })?;
     match tensors.is_empty() {
         false => Ok(tensors),
         true => Err(wrong("\"weight_map\" is empty".into())),
+    }
+}
+
+/// What is read of an index; the rest of it is not kept.
+struct Index {
+    tensors: BTreeMap<String, String>,
+}
+
+impl<'de> Deserialize<'de> for Index {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Whole;
+        impl<'de> Visitor<'de> for Whole {
+            type Value = Index;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object with an object \"weight_map\"")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<Index, A::Error> {
+                let mut tensors = None;
+                while let Some(key) = from.next_key::<String>()? {
+                    match &*key {
+                        "weight_map" => tensors = Some(from.next_value::<WeightMap>()?.0),
+                        _ => drop(from.next_value::<IgnoredAny>()?),
+                    }
+                }
+                let tensors =
+                    tensors.ok_or_else(|| A::Error::custom("no object \"weight_map\""))?;
+                Ok(Index { tensors })
+            }
+        }
+        from.deserialize_map(Whole)
+    }
+}
+
+struct WeightMap(BTreeMap<String, String>);
+
+impl<'de> Deserialize<'de> for WeightMap {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Files;
+        impl<'de> Visitor<'de> for Files {
+            type Value = WeightMap;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object \"weight_map\"")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<WeightMap, A::Error> {
+                let mut tensors = BTreeMap::new();
+                while let Some(tensor) = from.next_key::<String>()? {
+                    let file: String = from.next_value().map_err(|error| {
+                        A::Error::custom(format_args!("the file of tensor {tensor:?}: {error}"))
+                    })?;
+                    if Path::new(&file).file_name() != Some(file.as_ref()) {
+                        return Err(A::Error::custom(format_args!(
+                            "tensor {tensor:?} is said to be in {file:?}, which is not the name of a file beside \
+                             the index"
+                        )));
+                    }
+                    tensors.insert(tensor, file);
+                }
+                Ok(WeightMap(tensors))
+            }
+        }
+        from.deserialize_map(Files)
     }
 }
 
@@ -254,9 +320,26 @@ mod tests {
                 ],
             ),
         ] {
-            assert_eq!(missing_of(names.iter().copied()), missing, "{names:?}");
+            let found = missing_of(names.iter().copied());
+            assert_eq!(found.first, missing, "{names:?}");
+            assert_eq!(found.total, missing.len(), "{names:?}");
         }
-        let huge = missing_of(["m-1-of-4294967295.safetensors"].into_iter());
-        assert_eq!(huge.len(), 100_000);
+    }
+
+    /// Each would be a second's work, and gigabytes, if what is missing were listed.
+    #[test]
+    fn totals_of_hostile_names_are_only_counted() {
+        const TOTAL: usize = u32::MAX as usize;
+        let names: Vec<String> = (0..2000)
+            .map(|i| format!("m{i:04}-1-of-{TOTAL}.safetensors"))
+            .chain(["z-7-of-0.safetensors".into(), "z-9-of-3.safetensors".into()])
+            .collect();
+        let missing = missing_of(names.iter().map(String::as_str));
+        assert_eq!(missing.total, 2000 * (TOTAL - 1) + 3);
+        let first = [2, 3, 4].map(|n| format!("m0000-{n:05}-of-{TOTAL}.safetensors"));
+        assert_eq!(missing.first, first);
+        // Those that count from 0, to the last number that there is.
+        let all = [0, 1, TOTAL - 1, TOTAL].map(|n| format!("m-{n}-of-{TOTAL}.safetensors"));
+        assert_eq!(missing_of(all.iter().map(String::as_str)).total, TOTAL - 3);
     }
 }
