@@ -179,30 +179,44 @@ impl Names {
     /// Of lists of strings; what is none is left out, and so is a regular expression that is no pattern.
     fn of<'a>(lists: impl Iterator<Item = &'a Value>) -> Self {
         let mut names = Self::default();
-        for name in lists.filter_map(Value::as_array).flatten() {
-            let Some(name) = name.as_str() else {
-                continue;
-            };
-            match name.strip_prefix("re:") {
-                Some(regex) => {
-                    let pattern = of_regex(regex).map(|pattern| (name.into(), pattern));
-                    names.patterns.extend(pattern);
-                }
-                None if name.contains(['*', '?']) => {
-                    names.patterns.push((name.into(), name.into()));
-                }
-                None => drop(names.exact.insert(name.into())),
-            }
+        let all = lists.filter_map(Value::as_array).flatten();
+        for name in all.filter_map(Value::as_str) {
+            names.add(name);
         }
         names
+    }
+
+    /// Whether the name is understood.
+    fn add(&mut self, name: &str) -> bool {
+        let pattern = match name.strip_prefix("re:") {
+            Some(regex) => of_regex(regex),
+            None if name.contains(['*', '?']) => Some(name.into()),
+            None => {
+                self.exact.insert(name.into());
+                return true;
+            }
+        };
+        let is_pattern = pattern.is_some();
+        let pattern = pattern.map(|pattern| (name.into(), pattern));
+        self.patterns.extend(pattern);
+        is_pattern
     }
 
     /// What names a layer or a module that it is in.
     fn naming(&self, layer: &str) -> Option<&str> {
         let exact = modules(layer).find_map(|module| self.exact.get(module));
+        let exact = exact.map(String::as_str);
+        exact.or_else(|| self.pattern_of(layer))
+    }
+
+    /// Whether they name the layer itself.
+    fn has(&self, layer: &str) -> bool {
+        self.exact.contains(layer) || self.pattern_of(layer).is_some()
+    }
+
+    fn pattern_of(&self, layer: &str) -> Option<&str> {
         let fits = |(_, pattern): &&(String, String)| name_matches(pattern, layer);
-        let pattern = || self.patterns.iter().find(fits).map(|(name, _)| name);
-        exact.or_else(pattern).map(String::as_str)
+        self.patterns.iter().find(fits).map(|(name, _)| &**name)
     }
 }
 
@@ -224,7 +238,8 @@ struct Scheme {
     of_layers: Option<HashMap<String, Algorithm>>,
     of_patterns: Vec<(String, Algorithm)>,
     excluded: Names,
-    format: Option<String>,
+    /// The first format that is named, where none is NVFP4's.
+    other_format: Option<String>,
     groups: Vec<Group>,
     transforms: bool,
 }
@@ -306,6 +321,9 @@ impl Scheme {
             .map(|(name, value)| (name.clone(), Algorithm::of(value)))
             .partition(|(name, _)| name.contains(['*', '?']));
         let groups = value.get("config_groups").and_then(Value::as_object);
+        let groups = || groups.into_iter().flat_map(|groups| groups.values());
+        let formats = std::iter::once(value).chain(groups());
+        let formats = formats.filter_map(|value| text(value.get("format")));
         let lists = ["exclude_modules", "ignore", "modules_to_not_convert"];
         Self {
             file,
@@ -316,12 +334,11 @@ impl Scheme {
             of_layers: layers.map(|_| exact.into_iter().collect()),
             of_patterns: patterns,
             excluded: Names::of(lists.iter().filter_map(|list| value.get(list))),
-            format: text(value.get("format")),
-            groups: groups
-                .into_iter()
-                .flat_map(|groups| groups.values())
-                .map(Group::of)
-                .collect(),
+            other_format: match formats.clone().any(|format| format == NVFP4_FORMAT) {
+                true => None,
+                false => formats.clone().next(),
+            },
+            groups: groups().map(Group::of).collect(),
             transforms: value.get("transform_config").is_some_and(transforms),
         }
     }
@@ -377,22 +394,15 @@ impl Scheme {
     }
 
     fn check_groups(&self, layer: &Facts<'_>, notes: &mut Vec<String>) -> Result<(), String> {
-        let formats = self.groups.iter().filter_map(|group| group.format.as_ref());
-        let formats: Vec<&String> = self.format.iter().chain(formats).collect();
-        let is_nvfp4 = |format: &&String| *format == NVFP4_FORMAT;
-        if let [first, ..] = formats[..]
-            && !formats.iter().any(is_nvfp4)
-        {
-            notes.push(format!("format {first:?}, and its tensors are NVFP4"));
+        if let Some(format) = &self.other_format {
+            notes.push(format!("format {format:?}, and its tensors are NVFP4"));
         }
         // A group that names the layer counts before those that are for a kind of layers.
-        let of = |reach: Reach| {
-            let groups = self.groups.iter();
-            groups.filter(move |group| group.reach(layer.name) == reach)
-        };
-        let mut candidates: Vec<&Group> = of(Reach::Names).collect();
+        let groups = || self.groups.iter();
+        let names = |group: &&Group| group.targets.has(layer.name);
+        let mut candidates: Vec<&Group> = groups().filter(names).collect();
         if candidates.is_empty() {
-            candidates = of(Reach::Perhaps).collect();
+            candidates = groups().filter(|group| group.perhaps).collect();
         }
         if candidates.is_empty() {
             if !self.groups.is_empty() {
@@ -400,11 +410,10 @@ impl Scheme {
             }
             return Ok(());
         }
-        let verdicts: Vec<_> = candidates.iter().map(|group| group.verdict()).collect();
-        if verdicts.contains(&Verdict::Nvfp4) {
-            let agree = candidates.iter().zip(&verdicts);
-            let agree = agree.filter(|(_, verdict)| **verdict == Verdict::Nvfp4);
-            let all = |vectors: GroupVectors| agree.clone().all(|(g, _)| g.vectors == vectors);
+        let is_nvfp4 = |group: &&&Group| group.verdict == Verdict::Nvfp4;
+        let agree = candidates.iter().filter(is_nvfp4);
+        if agree.clone().next().is_some() {
+            let all = |vectors: GroupVectors| agree.clone().all(|group| group.vectors == vectors);
             // Where an algorithm is named, it has said the same.
             let (named, has) = (self.of_all.name.is_some(), layer.has_input_scale);
             if !named && has && all(GroupVectors::AsTheyAre) {
@@ -414,9 +423,9 @@ impl Scheme {
             }
             return Ok(());
         }
-        for verdict in verdicts {
-            match verdict {
-                Verdict::Changes(why) => return Err(why),
+        for group in candidates {
+            match &group.verdict {
+                Verdict::Changes(why) => return Err(why.clone()),
                 Verdict::Other(what) => {
                     notes.push(format!("{what}, and its tensors are NVFP4"));
                     return Ok(());
@@ -434,9 +443,10 @@ const NVFP4_FORMAT: &str = "nvfp4-pack-quantized";
 /// A group of `config_groups`.
 #[derive(Debug)]
 struct Group {
-    targets: Vec<String>,
-    format: Option<String>,
-    weights: Value,
+    targets: Names,
+    /// Whether it may be for any layer: for a class, such as Linear, or for what is no pattern.
+    perhaps: bool,
+    verdict: Verdict,
     vectors: GroupVectors,
 }
 
@@ -448,14 +458,6 @@ enum GroupVectors {
     Scaled,
     /// Quantised with scales that are found on the way.
     Dynamic,
-}
-
-/// Whether a group is for a layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reach {
-    Names,
-    Perhaps,
-    No,
 }
 
 /// What a group says of weights.
@@ -470,7 +472,14 @@ enum Verdict {
 
 impl Group {
     fn of(value: &Value) -> Self {
-        let targets = value.get("targets").and_then(Value::as_array);
+        let listed = value.get("targets").and_then(Value::as_array);
+        let listed = listed.into_iter().flatten().filter_map(Value::as_str);
+        let mut targets = Names::default();
+        let mut perhaps = listed.clone().next().is_none();
+        for target in listed {
+            let is_understood = targets.add(target);
+            perhaps |= !is_understood || target.starts_with(char::is_uppercase);
+        }
         let inputs = value.get("input_activations").filter(|v| !v.is_null());
         let vectors = match inputs.map(|inputs| inputs.get("dynamic")) {
             None => GroupVectors::AsTheyAre,
@@ -478,58 +487,34 @@ impl Group {
             Some(_) => GroupVectors::Scaled,
         };
         Self {
-            targets: targets
-                .into_iter()
-                .flatten()
-                .filter_map(|target| target.as_str().map(str::to_owned))
-                .collect(),
-            format: text(value.get("format")),
-            weights: value.get("weights").cloned().unwrap_or_default(),
+            targets,
+            perhaps,
+            verdict: Verdict::of(value.get("weights").unwrap_or(&Value::Null)),
             vectors,
         }
     }
+}
 
-    fn reach(&self, layer: &str) -> Reach {
-        let of = |target: &String| match target.strip_prefix("re:") {
-            Some(regex) => match of_regex(regex) {
-                Some(pattern) if name_matches(&pattern, layer) => Reach::Names,
-                Some(_) => Reach::No,
-                None => Reach::Perhaps,
-            },
-            None if target == layer || name_matches(target, layer) => Reach::Names,
-            // The name of a class, such as Linear.
-            None if target.starts_with(char::is_uppercase) => Reach::Perhaps,
-            None => Reach::No,
-        };
-        let all: Vec<Reach> = self.targets.iter().map(of).collect();
-        let found = [Reach::Names, Reach::Perhaps];
-        let found = found.into_iter().find(|reach| all.contains(reach));
-        match self.targets.is_empty() {
-            true => Reach::Perhaps,
-            false => found.unwrap_or(Reach::No),
-        }
-    }
-
-    fn verdict(&self) -> Verdict {
-        let weights = &self.weights;
+impl Verdict {
+    fn of(weights: &Value) -> Self {
         let of = |key: &str| weights.get(key).filter(|value| !value.is_null());
         let (bits, kind) = (of("num_bits"), of("type"));
         let is = |value: Option<&Value>, expected: Value| value.is_none_or(|v| *v == expected);
         if !is(bits, 4.into()) || !is(kind, "float".into()) {
             let show = |value: Option<&Value>| value.map_or("?".into(), shown);
-            return Verdict::Other(format!("{} bits of type {}", show(bits), show(kind)));
+            return Self::Other(format!("{} bits of type {}", show(bits), show(kind)));
         }
         if let Some(size) = wrong_block(of("group_size")) {
-            return Verdict::Changes(size);
+            return Self::Changes(size);
         }
         if of("symmetric") == Some(&Value::Bool(false)) {
-            return Verdict::Changes("weights have zero points, whose tensor is not there".into());
+            return Self::Changes("weights have zero points, whose tensor is not there".into());
         }
         match of("actorder").map(shown) {
-            Some(order) if order.eq_ignore_ascii_case("group") => Verdict::Changes(
+            Some(order) if order.eq_ignore_ascii_case("group") => Self::Changes(
                 "columns are in the order of activations, whose tensor is not there".into(),
             ),
-            _ => Verdict::Nvfp4,
+            _ => Self::Nvfp4,
         }
     }
 }
@@ -606,5 +591,59 @@ impl Comfy {
         }
         let end = format!(".{}", layer.name);
         layers.iter().any(|listed| listed.ends_with(&end))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn group_of(targets: &[&str]) -> Group {
+        Group::of(&json!({ "targets": targets }))
+    }
+
+    #[test]
+    fn groups_are_for_layers_classes_and_what_is_not_understood() {
+        for (targets, names, perhaps) in [
+            (&["a.l"][..], true, false),
+            // A module that the layer is in is not it.
+            (&["a"], false, false),
+            (&["re:^a\\.l$"], true, false),
+            (&["a.*", "Linear"], true, true),
+            (&["re:b.*"], false, false),
+            (&["b", "Linear"], false, true),
+            (&["re:(a|b)"], false, true),
+            (&[], false, true),
+        ] {
+            let group = group_of(targets);
+            assert_eq!(group.targets.has("a.l"), names, "{targets:?}");
+            assert_eq!(group.perhaps, perhaps, "{targets:?}");
+        }
+    }
+
+    /// A model of experts names each of its layers. Walking all names for each layer would take minutes.
+    #[test]
+    fn a_layer_is_found_among_many_targets_without_walking_them() {
+        let name = |i: usize| format!("model.layers.{}.mlp.experts.{i}.down_proj", i % 60);
+        let targets: Vec<String> = (0..50_000).map(name).collect();
+        let weights = json!({ "num_bits": 4, "type": "float", "group_size": 16 });
+        let value =
+            json!({ "config_groups": { "group_0": { "targets": targets, "weights": weights } } });
+        let scheme = Scheme::of(&value, PathBuf::new(), None);
+        let start = Instant::now();
+        for name in &targets {
+            let layer = Facts {
+                name,
+                dialect: Dialect::CompressedTensors,
+                has_input_scale: false,
+                files: [Path::new(""); 2],
+            };
+            assert_eq!(scheme.check(&layer), Ok(Vec::new()));
+            assert!(start.elapsed() < Duration::from_secs(20));
+        }
     }
 }
