@@ -729,6 +729,55 @@ fn configs_that_cannot_be_read_are_notes() {
     }
 }
 
+/// Python writes numbers that JSON does not have, as configs of hybrid models do.
+#[test]
+fn configs_with_pythons_numbers_are_read() {
+    for limit in ["Infinity", "-Infinity", "NaN"] {
+        let text = |config: &str| {
+            format!(r#"{{"time_step_limit": [0.0, {limit}], "x": "{limit}", {config}}}"#)
+        };
+        let rotated = text(r#""quantization_config": {"transform_config": {"u": {}}}"#);
+        for name in ["config.json", "hf_quant_config.json"] {
+            let files = Files::new(Dialect::ModelOpt).beside(name, &rotated);
+            files.refused(&[name, "transform_config"]);
+        }
+        let files = Files::new(Dialect::ModelOpt).metadata("hf_quant_config", &rotated);
+        files.refused(&["hf_quant_config", "transform_config"]);
+        let files = Files::new(Dialect::ModelOpt).beside("config.json", text(r#""a": 1"#));
+        assert_eq!(files.notes(), [""; 0], "{limit}");
+    }
+}
+
+#[test]
+fn configs_larger_than_any_are_notes_that_name_the_limit() {
+    let zeros = |length: usize| format!("{{\"a\":[0{}]}}", ",0".repeat(length));
+    for (text, limit) in [
+        (zeros(5_000_000), "4194304 values"),
+        (zeros(17_000_000), "33554432 bytes"),
+    ] {
+        for files in [
+            Files::new(Dialect::ModelOpt).beside("config.json", &text),
+            Files::new(Dialect::ModelOpt).metadata("quantization_config", &text),
+        ] {
+            files.notes_that(&["not read", limit]);
+        }
+        // ComfyUI's entry says that layers lie otherwise, whatever else.
+        let files = Files::new(Dialect::ModelOpt).metadata("_quantization_metadata", &text);
+        files.refused(&["_quantization_metadata"]);
+    }
+    // One that names each module of a large model.
+    let modules: serde_json::Map<String, Value> = (0..70_000)
+        .map(|i| format!("model.layers.60.mlp.experts.{i}.down_proj"))
+        .chain(["a.l".into()])
+        .map(|name| (name, json!({ "quant_algo": "NVFP4", "group_size": 16 })))
+        .collect();
+    let config =
+        json!({ "quantization": { "quant_algo": "MIXED_PRECISION", "quantized_layers": modules } });
+    let config = serde_json::to_string_pretty(&config).unwrap();
+    let files = Files::new(Dialect::ModelOpt).beside("hf_quant_config.json", &config);
+    assert_eq!(files.notes(), [""; 0]);
+}
+
 /// Only the map of an index is kept, and the rest only skipped, however deep it is.
 #[test]
 fn what_else_an_index_has_is_skipped() {

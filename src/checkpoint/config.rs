@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use super::json;
 use super::pattern::{name_matches, of_regex};
 use super::{CheckpointError, Dialect, Note};
 use crate::BLOCK;
-use crate::file::{TensorFile, not_safetensors};
+use crate::file::TensorFile;
 use crate::input::{self, InputError};
 
 /// The model's config, with an object `quantization_config`.
@@ -24,8 +25,8 @@ const CONFIG_ENTRY: &str = "quantization_config";
 /// ComfyUI's entry.
 const COMFY_ENTRY: &str = "_quantization_metadata";
 
-/// More than any config has: one that lists 370,000 modules by name has some 40 MB.
-const MOST_CONFIG_BYTES: u64 = 256 << 20;
+/// More than any config has: most have less than 1 MB, one that lists 70,000 modules by name 8 to 16.
+const MOST_CONFIG_BYTES: u64 = 32 << 20;
 
 /// What of a layer's tensors a config can agree or disagree with.
 #[derive(Clone, Copy, Debug)]
@@ -60,7 +61,7 @@ impl Configs {
             let read = match input::read(&file, MOST_CONFIG_BYTES) {
                 Err(InputError::Io(e)) if e.kind() == std::io::ErrorKind::NotFound => continue,
                 Err(error) => Err(reason(error)),
-                Ok(bytes) => parsed(&bytes),
+                Ok(bytes) => json::parsed(&bytes),
             };
             match read {
                 Ok(value) => {
@@ -88,7 +89,7 @@ impl Configs {
                 continue;
             };
             let path = file.path().to_owned();
-            match parsed(text.as_bytes()) {
+            match entry_value(text) {
                 Ok(value) => {
                     let said = value.get("quantization").unwrap_or(&value);
                     self.schemes.push(Scheme::of(said, path, Some(entry)));
@@ -161,11 +162,14 @@ fn reason(error: InputError) -> String {
     }
 }
 
-fn parsed(bytes: &[u8]) -> Result<Value, String> {
-    serde_json::from_slice(bytes).map_err(|error| match not_safetensors(bytes) {
-        Some(what) => format!("it is {what}"),
-        None => error.to_string(),
-    })
+/// The value of a metadata entry.
+fn entry_value(text: &str) -> Result<Value, String> {
+    match text.len() as u64 {
+        ..=MOST_CONFIG_BYTES => json::parsed(text.as_bytes()),
+        _ => Err(reason(InputError::TooLarge {
+            most: MOST_CONFIG_BYTES,
+        })),
+    }
 }
 
 /// Names of modules, some of them as patterns.
@@ -566,7 +570,7 @@ struct Comfy {
 
 impl Comfy {
     fn of(text: &str, file: &Path) -> Self {
-        let value: Value = serde_json::from_str(text).unwrap_or_default();
+        let value = entry_value(text).unwrap_or_default();
         let layers = value.get("layers").and_then(Value::as_object);
         let layers = layers.filter(|layers| !layers.is_empty());
         Self {

@@ -26,6 +26,7 @@
 mod config;
 mod error;
 mod files;
+mod json;
 mod known;
 mod note;
 mod open;
