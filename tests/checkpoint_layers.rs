@@ -729,6 +729,43 @@ fn configs_that_cannot_be_read_are_notes() {
     }
 }
 
+/// A model of several parts has it in one of them, or in several, or beside them, too.
+#[test]
+fn what_changes_the_product_is_found_wherever_a_config_has_it() {
+    let rotated =
+        || json!({ "transform_config": { "config_groups": { "u": { "type": "hadamard" } } } });
+    let plain = || json!({ "quant_method": "modelopt", "quant_algo": "NVFP4" });
+    for config in [
+        json!({ "llm_config": { "quantization_config": rotated() } }),
+        json!({ "thinker_config": { "text_config": { "quantization_config": rotated() } } }),
+        json!({ "quantization_config": plain(), "text_config": { "quantization_config": rotated() } }),
+        json!({ "quantization_config": rotated(), "text_config": { "quantization_config": plain() } }),
+        json!({ "quantization_config": plain(), "quantization": rotated() }),
+        json!({ "quant_algo": "NVFP4", "quantization": rotated() }),
+        json!({ "compression_config": rotated() }),
+        json!({ "compression_config": { "quantization_config": rotated() } }),
+        json!({ "parts": [plain(), { "language_config": { "quantization": rotated() } }] }),
+    ] {
+        for name in ["config.json", "hf_quant_config.json"] {
+            let files = Files::new(Dialect::ModelOpt).beside(name, &config);
+            files.refused(&[name, "transform_config"]);
+        }
+        for entry in ["hf_quant_config", "quantization_config"] {
+            let files = Files::new(Dialect::ModelOpt).metadata(entry, &config);
+            files.refused(&[entry, "transform_config"]);
+        }
+    }
+    // What is said twice in a file is one note.
+    let label = || json!({ "quant_method": "fp8" });
+    let twice = json!({ "quantization_config": label(), "text_config": { "quantization_config": label() } });
+    let files = Files::new(Dialect::ModelOpt).beside("config.json", twice);
+    files.notes_that(&["\"fp8\""]);
+    // More of them than a file can have.
+    let many = vec![json!({ "quantization_config": {} }); 1025];
+    let files = Files::new(Dialect::ModelOpt).beside("config.json", json!(many));
+    files.notes_that(&["config.json", "more than 1024"]);
+}
+
 /// Python writes numbers that JSON does not have, as configs of hybrid models do.
 #[test]
 fn configs_with_pythons_numbers_are_read() {

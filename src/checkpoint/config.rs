@@ -15,7 +15,7 @@ use crate::BLOCK;
 use crate::file::TensorFile;
 use crate::input::{self, InputError};
 
-/// The model's config, with an object `quantization_config`.
+/// The model's config, with objects `quantization_config`.
 pub const CONFIG_FILE: &str = "config.json";
 /// ModelOpt's, with an object `quantization`.
 pub const QUANT_CONFIG_FILE: &str = "hf_quant_config.json";
@@ -25,8 +25,15 @@ const CONFIG_ENTRY: &str = "quantization_config";
 /// ComfyUI's entry.
 const COMFY_ENTRY: &str = "_quantization_metadata";
 
+/// The keys of what is said of quantisation, wherever they are: a model of several parts has them in its parts'
+/// configs, and those in their own.
+const SCHEME_KEYS: [&str; 3] = [CONFIG_ENTRY, "quantization", "compression_config"];
+
 /// More than any config has: most have less than 1 MB, one that lists 70,000 modules by name 8 to 16.
 const MOST_CONFIG_BYTES: u64 = 32 << 20;
+
+/// More than any file has of [`SCHEME_KEYS`].
+const MOST_SCHEMES: usize = 1024;
 
 /// What of a layer's tensors a config can agree or disagree with.
 #[derive(Clone, Copy, Debug)]
@@ -53,10 +60,7 @@ impl Configs {
     /// Reads what lies in a checkpoint's directory and in its files' metadata.
     pub(super) fn read(directory: &Path, files: &[TensorFile]) -> Self {
         let mut all = Self::default();
-        for (name, key) in [
-            (CONFIG_FILE, CONFIG_ENTRY),
-            (QUANT_CONFIG_FILE, "quantization"),
-        ] {
+        for name in [CONFIG_FILE, QUANT_CONFIG_FILE] {
             let file = directory.join(name);
             let read = match input::read(&file, MOST_CONFIG_BYTES) {
                 Err(InputError::Io(e)) if e.kind() == std::io::ErrorKind::NotFound => continue,
@@ -66,13 +70,8 @@ impl Configs {
             match read {
                 Ok(value) => {
                     all.files.push(file.clone());
-                    // A model of several parts has it in that of its text.
-                    let inside = value.get(key);
-                    let inside = inside.or_else(|| value.get("text_config")?.get(key));
                     let own = value.get("quant_algo").map(|_| &value);
-                    if let Some(said) = inside.or(own) {
-                        all.schemes.push(Scheme::of(said, file, None));
-                    }
+                    all.add(own.into_iter().chain(schemes(&value)).collect(), file, None);
                 }
                 Err(reason) => all.notes.push(Note::Unread { file, reason }),
             }
@@ -83,6 +82,18 @@ impl Configs {
         all
     }
 
+    fn add(&mut self, found: Vec<&Value>, file: PathBuf, entry: Option<&'static str>) {
+        if found.len() > MOST_SCHEMES {
+            self.notes.push(Note::Unread {
+                file: file.clone(),
+                reason: format!("more than {MOST_SCHEMES} configs of quantisation in it"),
+            });
+        }
+        let scheme = |said: &Value| Scheme::of(said, file.clone(), entry);
+        let found = found.into_iter().take(MOST_SCHEMES);
+        self.schemes.extend(found.map(scheme));
+    }
+
     fn read_metadata(&mut self, file: &TensorFile) {
         for entry in [QUANT_CONFIG_ENTRY, CONFIG_ENTRY] {
             let Some(text) = file.metadata().get(entry) else {
@@ -91,8 +102,11 @@ impl Configs {
             let path = file.path().to_owned();
             match entry_value(text) {
                 Ok(value) => {
-                    let said = value.get("quantization").unwrap_or(&value);
-                    self.schemes.push(Scheme::of(said, path, Some(entry)));
+                    let mut found = schemes(&value);
+                    if found.is_empty() || value.get("quant_algo").is_some() {
+                        found.insert(0, &value);
+                    }
+                    self.add(found, path, Some(entry));
                 }
                 Err(reason) => self.notes.push(Note::Unread {
                     file: path,
@@ -142,11 +156,17 @@ impl Configs {
                     says,
                 }
             })?;
-            notes.extend(of_layer.into_iter().map(|note| Note::Label {
-                file: scheme.file.clone(),
-                layer: layer.name.into(),
-                says: says(note),
-            }));
+            for note in of_layer {
+                let note = Note::Label {
+                    file: scheme.file.clone(),
+                    layer: layer.name.into(),
+                    says: says(note),
+                };
+                // A file that says it in several places.
+                if !notes.contains(&note) {
+                    notes.push(note);
+                }
+            }
         }
         Ok(notes)
     }
@@ -170,6 +190,27 @@ fn entry_value(text: &str) -> Result<Value, String> {
             most: MOST_CONFIG_BYTES,
         })),
     }
+}
+
+/// All objects under [`SCHEME_KEYS`], at any depth that is [parsed](json::parsed).
+fn schemes(value: &Value) -> Vec<&Value> {
+    fn collect<'a>(value: &'a Value, found: &mut Vec<&'a Value>) {
+        match value {
+            Value::Array(values) => values.iter().for_each(|value| collect(value, found)),
+            Value::Object(values) => {
+                for (key, value) in values {
+                    if value.is_object() && SCHEME_KEYS.contains(&&**key) {
+                        found.push(value);
+                    }
+                    collect(value, found);
+                }
+            }
+            _ => {}
+        }
+    }
+    let mut found = Vec::new();
+    collect(value, &mut found);
+    found
 }
 
 /// Names of modules, some of them as patterns.
