@@ -231,7 +231,7 @@ mod below {
     pub(super) fn is_there(folder: &Path, name: &Path) -> Result<bool, SimError> {
         let path = folder.join(name);
         let parts = parts(&path, name)?;
-        if !folder.exists() {
+        if !or_here(folder).exists() {
             return Ok(false);
         }
         // The last folder, as far as there is one.
@@ -260,11 +260,7 @@ mod below {
         parts: &[&Path],
         make: bool,
     ) -> Result<OwnedFd, SimError> {
-        let folder = match folder.as_os_str().is_empty() {
-            true => Path::new("."),
-            false => folder,
-        };
-        let at = openat(CWD, folder, FOLDER, Mode::empty());
+        let at = openat(CWD, or_here(folder), FOLDER, Mode::empty());
         let mut at = at.map_err(|why| error(folder, why.to_string()))?;
         for part in &parts[..parts.len() - 1] {
             if make {
@@ -279,6 +275,14 @@ mod below {
             };
         }
         Ok(at)
+    }
+
+    /// Names are joined to an empty path as to that of the current folder, but an empty path leads nowhere.
+    fn or_here(folder: &Path) -> &Path {
+        match folder.as_os_str().is_empty() {
+            true => Path::new("."),
+            false => folder,
+        }
     }
 
     /// Systems have several errors for a link that is not followed.
@@ -372,5 +376,22 @@ mod tests {
         assert_eq!(std::fs::read(&file).unwrap(), b"2");
         assert!(create(&dir, Existing::Replace).is_err());
         std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn an_empty_folder_is_the_current_one() {
+        // Where tests are run: the package's folder.
+        let name = Path::new("Cargo.toml");
+        let refused = |folder: &str, existing| {
+            let checked = check_output_below(Path::new(folder), name, existing, &[name]);
+            checked.unwrap_err().to_string()
+        };
+        for folder in ["", "."] {
+            let e = refused(folder, Existing::Replace);
+            assert!(e.contains("this file is read"), "{e}");
+            let e = refused(folder, Existing::Refuse);
+            assert!(e.contains(EXISTS), "{e}");
+        }
+        read_below(Path::new(""), name, MAX_TEXT).unwrap();
     }
 }
