@@ -79,14 +79,28 @@ unsafe fn load(file: &OsStr) -> Result<Library, String> {
 /// What a name would lead to in a list of folders, where the loader would open it and it is neither a file nor a
 /// folder.
 fn odd_in(folders: &OsStr, name: &str) -> Option<PathBuf> {
-    let folders = folders.to_str()?.split([':', ';']).filter_map(|folder| {
-        let file = Path::new(folder).join(name);
+    let folders = folders_of(folders).filter_map(|folder| {
+        let file = folder.join(name);
         Some((fs::metadata(&file).ok()?, file))
     });
     // The loader passes folders over, and takes the first file.
     let mut named = folders.filter(|(there, _)| !there.is_dir());
     let (there, file) = named.next()?;
     (!there.is_file()).then_some(file)
+}
+
+/// The folders of a list: bytes, which need not be text.
+#[cfg(unix)]
+fn folders_of(list: &OsStr) -> impl Iterator<Item = &Path> {
+    use std::os::unix::ffi::OsStrExt;
+    let folders = list.as_bytes().split(|byte| b":;".contains(byte));
+    folders.map(|folder| Path::new(OsStr::from_bytes(folder)))
+}
+
+/// Other systems' loaders know no such list.
+#[cfg(not(unix))]
+fn folders_of(_: &OsStr) -> impl Iterator<Item = &Path> {
+    std::iter::empty()
 }
 
 /// Whether the loader says no more than that no file has this name. glibc begins with the file that it lacks; musl
@@ -153,7 +167,9 @@ mod tests {
                 .iter()
                 .map(|name| at(name).to_str().unwrap().to_owned())
                 .collect();
-            odd_in(folders.join(":").as_ref(), "libx.so")
+            // Not every name in it is text.
+            let bytes = [b"/none\xff:", folders.join(":").as_bytes()].concat();
+            odd_in(std::os::unix::ffi::OsStrExt::from_bytes(&*bytes), "libx.so")
         };
         assert_eq!(list(&["none", "folders", "pipes", "files"]), Some(pipe));
         assert_eq!(list(&["files", "pipes"]), None);
