@@ -259,6 +259,50 @@ mod tests {
         assert_eq!(folders(Some("target")), without, "of wherever one stands");
     }
 
+    /// What the process says in which the test below looks.
+    #[cfg(target_os = "linux")]
+    #[test]
+    #[ignore = "it is the process that another test starts"]
+    fn looks_by_name() {
+        by_name()
+            .filter_map(Result::err)
+            .for_each(|why| println!("{why}"));
+    }
+
+    /// Whether or not there is another one that will do.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn what_is_wrong_with_a_library_of_the_name_is_said() {
+        use std::process::Command;
+        let directory = tempfile::tempdir().unwrap();
+        let library = directory.path().join("libnvrtc.so.13");
+        let says = |expected: &str| {
+            // The loader reads its variable when a process starts.
+            let looks = concat!(module_path!(), "::looks_by_name");
+            let (_, looks) = looks.split_once("::").unwrap();
+            let looked = Command::new(env::current_exe().unwrap())
+                .args(["--exact", looks, "--ignored", "--nocapture"])
+                .env("LD_LIBRARY_PATH", directory.path())
+                .output()
+                .unwrap();
+            let said = String::from_utf8_lossy(&looked.stdout);
+            assert!(looked.status.success(), "{said}");
+            let expected = format!("the system's loader: {expected}");
+            assert!(said.contains(&expected), "{expected}: {said}");
+        };
+        // The system's own words: too short, or no ELF file.
+        fs::write(&library, "not a library").unwrap();
+        says(&format!("{}: ", library.display()));
+        // It would be waited for.
+        fs::remove_file(&library).unwrap();
+        let made = Command::new("mkfifo").arg(&library).status().unwrap();
+        assert!(made.success());
+        says(&format!(
+            "LD_LIBRARY_PATH: {} is not a regular file",
+            library.display()
+        ));
+    }
+
     #[test]
     fn a_folder_without_it_is_reported() {
         let directory = tempfile::tempdir().unwrap();
