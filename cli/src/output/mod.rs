@@ -11,7 +11,7 @@
 //! - A regular file: it is replaced in one step if [`Destination::replace`] allows it, and refused otherwise. The new
 //!   one gets its mode, and its owner and group as far as the system allows that. Access control lists and
 //!   extended attributes are not copied; other hard links keep the old content.
-//! - A file that [`Destination::never_over`] names, under whatever name: refused, always.
+//! - A file that [`Destination::never_over`] names, under whatever name, as standard output too: refused, always.
 //! - A symbolic link: what it leads to is written, the link stays. If it leads to nothing, the file is made there.
 //! - A pipe or a character device such as `/dev/null`: written in place. Opening a named pipe waits until
 //!   somebody reads it ([`Destination::on_wait`]). What was written before a failure has been written.
@@ -204,6 +204,13 @@ impl Destination {
                 Some(Standard::Output) => standard::stdout_gets_result(),
                 None => {}
             }
+            // Also where an open file leads to it: what is appended to an input destroys it as well.
+            if kind.is_file()
+                && let Some(input) = self.input_at(metadata)
+            {
+                let input = nvfp4_gemv::printable::path(input);
+                return Err(refused(format!("this is the file that is read as {input}")));
+            }
             let stream = stream(kind);
             if standard.is_some() && (stream.is_some() || matches!(end, End::Open)) {
                 return Ok(Place::Stream(Stream::Standard));
@@ -216,10 +223,6 @@ impl Destination {
                     true => "this is a directory; name the file to write",
                     false => "this is not a regular file",
                 }));
-            }
-            if let Some(input) = self.input_at(metadata) {
-                let input = nvfp4_gemv::printable::path(input);
-                return Err(refused(format!("this is the file that is read as {input}")));
             }
         }
         match (end, existing) {

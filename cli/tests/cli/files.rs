@@ -458,6 +458,31 @@ fn a_result_on_standard_output_is_nothing_but_the_result() {
     }
 }
 
+/// Behind what it holds, and over it.
+#[cfg(target_os = "linux")]
+#[test]
+fn an_input_that_is_standard_output_stays() {
+    let files = Files::new();
+    for (command, input) in COMMANDS {
+        let input = files.at(input);
+        let before = fs::read(&input).unwrap();
+        for redirected in [">>", "1<>"] {
+            for to in ["/dev/stdout", "/proc/self/fd/1", &*input] {
+                for option in ["--force", "--json"] {
+                    let args = files.writing(command, to, &[option]);
+                    let ended = script(&format!("exec \"$@\" {redirected} {input}"), &args);
+                    assert!(fs::read(&input).unwrap() == before, "{redirected} {args:?}");
+                    assert_eq!(ended.status.code(), Some(1), "{redirected} {args:?}");
+                    contains(
+                        &text(&ended.stderr),
+                        &["cannot be written", "this is the file that is read as"],
+                    );
+                }
+            }
+        }
+    }
+}
+
 /// Messages may come at any time.
 #[cfg(target_os = "linux")]
 #[test]
