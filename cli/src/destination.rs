@@ -1,5 +1,6 @@
 //! Where a command writes to: what may be replaced there, and what never.
 
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use nvfp4_gemv::checkpoint::{Checkpoint, INDEX_FILE};
@@ -13,7 +14,8 @@ pub(crate) fn output(
     inputs: impl IntoIterator<Item = PathBuf>,
 ) -> Result<Destination, WriteError> {
     let all = Destination::new(path).replace(force).on_wait(|path| {
-        eprintln!(
+        let _ = writeln!(
+            io::stderr(),
             "waiting until somebody reads the pipe {}",
             nvfp4_gemv::printable::path(path)
         );

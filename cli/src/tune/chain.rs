@@ -1,5 +1,6 @@
 //! `tune --chain`: layers that follow each other, tuned where they do.
 
+use std::io::{self, Write};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -53,7 +54,7 @@ pub(super) fn run(args: &Args, as_json: bool) -> Result<Report> {
             }
             // What a call reported has hints of its own.
             Err(TuneError::Gemv(error)) => {
-                eprintln!("while tuning {title}:");
+                let _ = writeln!(io::stderr(), "while tuning {title}:");
                 return Err(error.into());
             }
             Err(other) => return Err(other.into()),

@@ -1,5 +1,6 @@
 //! The measuring part of `tune`, on a device.
 
+use std::io::{self, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, bail};
@@ -137,7 +138,7 @@ pub(super) fn end(gpu: &GpuModel, skipped: &[String], store: &Store, as_json: bo
 }
 
 fn in_problem(error: Error, shape: &Shape, operands: &Operands) -> anyhow::Error {
-    eprintln!("while tuning {}:", title(shape, operands));
+    let _ = writeln!(io::stderr(), "while tuning {}:", title(shape, operands));
     error.into()
 }
 
@@ -242,7 +243,8 @@ impl Bar {
     /// Problem `i` begins.
     pub(super) fn begin(&self, i: usize, title: String) {
         if self.0.is_hidden() {
-            eprintln!("tuning {} of {}: {title}", i + 1, self.1);
+            // Nobody need see it: what is measured must not be lost for it.
+            let _ = writeln!(io::stderr(), "tuning {} of {}: {title}", i + 1, self.1);
         }
         self.0.set_message(title);
     }
