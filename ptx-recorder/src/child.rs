@@ -1,15 +1,25 @@
 //! The program that is recorded, and signals that end this one: they end that one first, and then this process goes on
 //! to remove its folder.
+//!
+//! Both are in one process group, and signals to the group reach the program without this process. Of those that it
+//! gets again from here, two are not harmless: what a terminal sends at Ctrl-C, which programs count, and one that is
+//! taken for a second request. So neither is sent on.
 
 use std::io;
 use std::process::{Command, ExitStatus};
+use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM};
-use signal_hook::iterator::Signals;
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::raw::WithRawSiginfo;
+
+/// A signal that comes so long after the first asks again. Before that it may be the same request, to this process and
+/// to its group (`timeout`).
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// Signals that end a process, kept from ending this one.
 pub(crate) struct Ending {
-    signals: Signals,
+    signals: SignalsInfo<WithRawSiginfo>,
 }
 
 impl Ending {
@@ -18,25 +28,29 @@ impl Ending {
         let mut kept = vec![SIGHUP, SIGINT, SIGQUIT, SIGTERM];
         kept.retain(|signal| !is_ignored(*signal));
         kept.push(SIGCHLD);
-        let signals = Signals::new(kept)?;
+        let signals = SignalsInfo::new(kept)?;
         Ok(Self { signals })
     }
 
-    /// Runs a program to its end. A signal is sent on to it; one that comes when it is still there kills it.
+    /// Runs a program to its end. Signals are sent on to it; one that comes [`AGAIN`] when it is still there kills it.
     pub(crate) fn run(mut self, command: &mut Command) -> io::Result<ExitStatus> {
         let mut child = command.spawn()?;
-        let mut was_told = false;
+        let mut told = None;
         // Only this thread waits for the program: until it has, nobody else gets its number.
         loop {
             if let Some(status) = child.try_wait()? {
                 return Ok(status);
             }
-            for signal in self.signals.wait() {
-                if signal == SIGCHLD {
+            let pending = self.signals.wait();
+            let now = Instant::now();
+            for info in pending {
+                if info.si_signo == SIGCHLD || is_of_terminal(&info) {
                     continue;
                 }
-                let sent = if was_told { SIGKILL } else { signal };
-                was_told = true;
+                let sent = match now.saturating_duration_since(*told.get_or_insert(now)) < AGAIN {
+                    true => info.si_signo,
+                    false => SIGKILL,
+                };
                 if child.try_wait()?.is_none() {
                     // SAFETY: the call takes two numbers, of which the first is a child's that was not waited for.
                     unsafe { libc::kill(child.id() as libc::pid_t, sent) };
@@ -44,6 +58,11 @@ impl Ending {
             }
         }
     }
+}
+
+/// Whether the kernel sent it, for a key that was pressed: then the program has got it as well.
+fn is_of_terminal(info: &libc::siginfo_t) -> bool {
+    info.si_code == libc::SI_KERNEL && [SIGINT, SIGQUIT].contains(&info.si_signo)
 }
 
 fn is_ignored(signal: libc::c_int) -> bool {

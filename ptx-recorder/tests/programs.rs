@@ -6,11 +6,12 @@
 mod nvcc;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufRead, BufReader};
-use std::os::fd::OwnedFd;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Output, Stdio};
+use std::process::{Child, Command, ExitCode, Output, Stdio};
 use std::sync::OnceLock;
 
 use libtest_mimic::{Arguments, Completion, Trial};
@@ -437,26 +438,9 @@ fn signals() {
     let temporary = tempfile::tempdir().unwrap();
     let start = |script: &str| {
         let mut command = Command::new(recorder());
-        // Whoever runs the tests may ignore signals, as `nohup` does, and children inherit that.
-        let by_default = || {
-            for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM] {
-                // SAFETY: `signal` is safe to call for these signals between fork and exec.
-                unsafe { libc::signal(signal, libc::SIG_DFL) };
-            }
-            Ok(())
-        };
-        // SAFETY: the closure only makes the system call above.
-        unsafe { command.pre_exec(by_default) };
-        let mut child = command
-            .args(["--quiet", "--", "sh", "-c", script])
-            .env("TMPDIR", temporary.path())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        let mut out = BufReader::new(child.stdout.take().unwrap());
-        out.read_line(&mut line).unwrap();
-        (child, line.trim().to_owned())
+        let command = command.env("TMPDIR", temporary.path());
+        let (child, line, _) = start(command, script);
+        (child, line)
     };
     let send = |pid: &str, signal: i32| {
         let mut kill = Command::new("sh");
@@ -472,13 +456,94 @@ fn signals() {
         assert!(!send(&program, 0), "the program still runs");
         assert_eq!(left(), 0, "signal {signal}");
     }
-    // A program that goes on is killed when it is asked again.
+    // A program that goes on is killed when it is asked again, some time later.
     let (mut child, program) = start("trap '' TERM INT; echo $$; exec sleep 600");
-    assert!(send(&child.id().to_string(), libc::SIGTERM));
-    assert!(send(&child.id().to_string(), libc::SIGINT));
+    while child.try_wait().unwrap().is_none() {
+        send(&child.id().to_string(), libc::SIGTERM);
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
     assert_eq!(child.wait().unwrap().code(), Some(128 + libc::SIGKILL));
     assert!(!send(&program, 0), "the program still runs");
     assert_eq!(left(), 0);
+    // Two at once are sent on, and it may end as it wants to.
+    let (mut child, _) = start(
+        "n=0; trap 'n=$((n+1))' TERM; trap 'n=$((n+1))' INT; echo; \
+         while [ $n -lt 2 ]; do sleep 0.01; done; exit 7",
+    );
+    let id = child.id();
+    assert!(send(&id.to_string(), libc::SIGSTOP));
+    let mut status = 0;
+    // SAFETY: waits for a child of this process, which stays one, and writes a number.
+    let stopped = unsafe { libc::waitpid(id as libc::pid_t, &mut status, libc::WUNTRACED) };
+    assert!(stopped == id as libc::pid_t && libc::WIFSTOPPED(status));
+    for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGCONT] {
+        assert!(send(&id.to_string(), signal));
+    }
+    assert_eq!(child.wait().unwrap().code(), Some(7));
+}
+
+/// Starts the recorder with a script that says something: what it says, and what it says later.
+fn start(command: &mut Command, script: &str) -> (Child, String, impl BufRead) {
+    // Whoever runs the tests may ignore signals, as `nohup` does, and children inherit that.
+    let by_default = || {
+        for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM] {
+            // SAFETY: `signal` is safe to call for these signals between fork and exec.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
+        Ok(())
+    };
+    // SAFETY: the closure only makes the system call above.
+    unsafe { command.pre_exec(by_default) };
+    let mut child = command
+        .args(["--quiet", "--", "sh", "-c", script])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    out.read_line(&mut line).unwrap();
+    (child, line.trim().to_owned(), out)
+}
+
+/// What a key of a terminal sends, the program gets once, and it is no request to the recorder.
+fn keys() {
+    let (mut keyboard, terminal) = terminal();
+    let mut command = Command::new(recorder());
+    let of_terminal = || {
+        // SAFETY: both are system calls, which take numbers: standard input is a terminal.
+        match unsafe { libc::setsid() != -1 && libc::ioctl(0, libc::TIOCSCTTY, 0) != -1 } {
+            true => Ok(()),
+            false => Err(std::io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: the closure only makes the system calls above.
+    unsafe { command.stdin(terminal).pre_exec(of_terminal) };
+    let (mut child, _, mut out) = start(
+        &mut command,
+        "trap 'echo pressed' INT; trap 'exit 7' TERM; echo; while :; do sleep 0.01; done",
+    );
+    let mut said = String::new();
+    for _ in 0..2 {
+        keyboard.write_all(b"\x03").unwrap();
+        out.read_line(&mut said).unwrap();
+    }
+    // SAFETY: the call takes two numbers, of which the first is a child's that was not waited for.
+    unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGTERM) };
+    out.read_to_string(&mut said).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(7));
+    assert_eq!(said, "pressed\npressed\n");
+}
+
+/// A new terminal: who presses its keys, and who reads them.
+fn terminal() -> (File, File) {
+    use std::ptr::{null, null_mut as none};
+    let (mut keyboard, mut terminal) = (-1, -1);
+    // SAFETY: both are places for a number; the rest need not be given.
+    let made = unsafe { libc::openpty(&mut keyboard, &mut terminal, none(), null(), null()) };
+    assert_eq!(made, 0, "{}", std::io::Error::last_os_error());
+    // SAFETY: both are open, and nobody else's.
+    let own = |number| File::from(unsafe { OwnedFd::from_raw_fd(number) });
+    (own(keyboard), own(terminal))
 }
 
 fn main() -> ExitCode {
@@ -503,6 +568,10 @@ fn main() -> ExitCode {
         }),
         Trial::test("signals", || {
             signals();
+            Ok(())
+        }),
+        Trial::test("keys", || {
+            keys();
             Ok(())
         }),
         trial("compression", compression),
