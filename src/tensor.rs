@@ -304,12 +304,13 @@ impl<'a, S: Memory> Nvfp4Vectors<'a, S> {
             ScaleLayout::Tiled128x4 => {
                 let bytes = self.layout.bytes(n, blocks);
                 let given = self.scale_strides.map_or(bytes, |s| s.batch);
-                // Where there is no other batch, whatever was given means nothing.
+                // Where there is no other batch, nothing steps over whatever was given.
                 let batch = if l > 1 { given } else { bytes };
                 if l > 1 {
                     check::stride(VECTOR_SCALES, "bytes", batch, bytes)?;
                 }
-                check_len(batch)?;
+                // The last batch may be padded as well, also where it is the only one.
+                check_len(given.max(bytes))?;
                 Strides { row: 0, batch }
             }
         };

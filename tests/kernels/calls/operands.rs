@@ -19,6 +19,7 @@ crate::trials! {
         short_outputs_and_vectors,
         buffers_that_go_on_behind_the_shape,
         padding_behind_the_last_vector_may_be_there_or_not,
+        padding_behind_the_last_scales_may_be_there_or_not,
         nothing_to_compute,
         nvfp4_vectors,
         small_strides_of_dense_vectors,
@@ -286,6 +287,31 @@ fn padding_behind_the_last_vector_may_be_there_or_not() {
         matches!(error, Error::BufferTooLong { needed, .. } if needed == 2 * batch),
         "{error}"
     );
+}
+
+fn padding_behind_the_last_scales_may_be_there_or_not() {
+    let (m, n, k, batch) = (1, 1, 64, 1024);
+    for l in 1..=2 {
+        let shape = Shape::new(Dims { m, n, k, l }).unwrap();
+        let (codes, scales) = (vec![0x22; l * k / 2], vec![0x38; l * k / 16]);
+        let weights = Weights::new(&shape, &codes, &scales, LINEAR, GlobalScale::ONE).unwrap();
+        for layout in ScaleLayout::ALL {
+            let call = |bytes: usize| {
+                let scales = vec![0x38; bytes];
+                let strides = Strides { row: k / 16, batch };
+                let x = nvfp4(&codes, &scales, layout).with_scale_strides(strides);
+                let mut y = vec![0.0; shape.outputs()];
+                let y = Output::f32(&mut y);
+                gemv(&shape, &weights, &Vectors::Nvfp4(x), y).map(drop)
+            };
+            let needed = (l - 1) * batch + layout.bytes(n, k / 16);
+            call(needed).unwrap();
+            call(l * batch).unwrap();
+            assert_eq!(too_short(&call(needed - 1).unwrap_err()), "vector scales");
+            let error = call(l * batch + 1).unwrap_err();
+            assert_eq!(too_long(&error), "vector scales");
+        }
+    }
 }
 
 fn nothing_to_compute() {
