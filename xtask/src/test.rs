@@ -5,7 +5,8 @@ use std::env;
 use std::ffi::OsString;
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::process::{Command, Stdio};
+use std::process::Command;
+use std::thread;
 
 use anyhow::{Context, Result, bail};
 
@@ -33,13 +34,14 @@ pub(crate) fn command(workspace: &Workspace, arguments: &[OsString]) -> Result<(
         .fold(cargo, |cargo, (name, value)| cargo.env(name, value));
     let mut ignored = Ignored::default();
     let result = run_all(&cargo, arguments, &mut ignored);
-    print!("{ignored}");
+    // Who reads no more still gets the result.
+    let _ = write!(io::stdout(), "{ignored}");
     result
 }
 
 fn run_all(cargo: &Cargo, arguments: &[OsString], ignored: &mut Ignored) -> Result<()> {
     let mut command = cargo.command(["test", "--workspace"]);
-    ignored.run(command.args(arguments))?;
+    ignored.run(command.args(arguments), &mut io::stdout())?;
     if !arguments.is_empty() {
         return Ok(()); // these ask for some of the workspace's
     }
@@ -53,7 +55,7 @@ fn run_all(cargo: &Cargo, arguments: &[OsString], ignored: &mut Ignored) -> Resu
         [&test[..], &JIT_FEATURES, &kernels].concat(),
         [&["test"], &xtask_front::PROGRAM[..], &of_program].concat(),
     ] {
-        ignored.run(&mut cargo.command(arguments))?;
+        ignored.run(&mut cargo.command(arguments), &mut io::stdout())?;
     }
     Ok(())
 }
@@ -102,17 +104,35 @@ struct Ignored {
 /// The reason of tests that give none.
 const ON_REQUEST: &str = "run on request only: cargo test ... -- --ignored";
 
+/// What no test prints.
+const END: &[u8] = b"\0cargo has ended\0\n";
+
 impl Ignored {
     /// Runs `cargo test`. What it prints is passed on, without the reasons.
-    fn run(&mut self, command: &mut Command) -> Result<()> {
+    ///
+    /// A process that a test leaves behind may hold the pipe open. So its end is not waited for, but [`END`], which is
+    /// written when cargo has ended: behind all that it has printed.
+    fn run(&mut self, command: &mut Command, to: &mut impl Write) -> Result<()> {
         let line = process::line(command);
+        let (printed, mut to_pipe) = io::pipe()?;
         let mut child = command
-            .stdout(Stdio::piped())
+            .stdout(to_pipe.try_clone()?)
             .spawn()
             .with_context(|| format!("running `{line}`"))?;
-        let printed = child.stdout.take().context("no standard output")?;
-        let passed_on = self.pass_on(printed, &mut io::stdout().lock());
-        let status = child.wait().with_context(|| format!("running `{line}`"))?;
+        let (passed_on, status) = thread::scope(|scope| {
+            let ended = scope.spawn(move || {
+                let status = child.wait();
+                // If nobody reads any more, it need not be there.
+                let _ = to_pipe.write_all(END);
+                status
+            });
+            let passed_on = self.pass_on(printed, to);
+            (passed_on, ended.join())
+        });
+        let status = match status {
+            Ok(status) => status.with_context(|| format!("running `{line}`"))?,
+            Err(panic) => std::panic::resume_unwind(panic),
+        };
         passed_on.with_context(|| format!("passing on what `{line}` prints"))?;
         if !status.success() {
             bail!("{status} from `{line}`");
@@ -124,6 +144,10 @@ impl Ignored {
         let mut from = BufReader::new(from);
         let mut line = Vec::new();
         while from.read_until(b'\n', &mut line)? != 0 {
+            if let Some(unfinished) = line.strip_suffix(END) {
+                to.write_all(unfinished)?;
+                return to.flush();
+            }
             match std::str::from_utf8(&line).ok().and_then(of_ignored) {
                 Some((shown, reason)) => {
                     writeln!(to, "{shown}")?;
@@ -214,6 +238,22 @@ test result: FAILED. 1 passed; 1 failed; 5 ignored; 0 measured; 0 filtered out\n
             )
         );
         assert_eq!(Ignored::default().to_string(), "");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn what_a_test_leaves_behind_is_not_waited_for() {
+        // It goes when this test does, and until then has the standard output.
+        let (waits_for, _until) = io::pipe().unwrap();
+        let script = "exec 3<&0; cat <&3 & echo 'test a ... ignored, why'; printf unfinished";
+        let (mut ignored, mut shown) = (Ignored::default(), Vec::new());
+        let mut command = Command::new("sh");
+        let command = command.args(["-c", script]).stdin(waits_for);
+        ignored.run(command, &mut shown).unwrap();
+        assert_eq!(shown, b"test a ... ignored\nunfinished");
+        assert_eq!(ignored.reasons, BTreeMap::from([("why".to_owned(), 1)]));
+        let failed = ignored.run(Command::new("sh").args(["-c", "exit 3"]), &mut shown);
+        assert!(failed.unwrap_err().to_string().contains("exit status: 3"));
     }
 
     #[test]
