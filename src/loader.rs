@@ -169,7 +169,7 @@ mod tests {
                 .collect();
             // Not every name in it is text.
             let bytes = [b"/none\xff:", folders.join(":").as_bytes()].concat();
-            odd_in(std::os::unix::ffi::OsStrExt::from_bytes(&*bytes), "libx.so")
+            odd_in(std::os::unix::ffi::OsStrExt::from_bytes(&bytes), "libx.so")
         };
         assert_eq!(list(&["none", "folders", "pipes", "files"]), Some(pipe));
         assert_eq!(list(&["files", "pipes"]), None);
