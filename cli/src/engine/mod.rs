@@ -268,6 +268,7 @@ impl Inputs {
         }
     }
 
+    #[cfg(feature = "device")]
     pub(crate) fn activation(&self) -> Activation {
         self.view().activation()
     }

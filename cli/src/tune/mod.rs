@@ -4,7 +4,7 @@
 mod chain;
 #[cfg(feature = "device")]
 mod measure;
-#[cfg(any(feature = "device", test))]
+#[cfg(feature = "device")]
 mod parts;
 #[cfg(feature = "device")]
 mod store;
