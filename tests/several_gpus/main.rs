@@ -36,12 +36,9 @@ fn main() -> ExitCode {
     if let Some(ended) = processes::child() {
         return ended;
     }
-    let asked = match Asked::of(std::env::args()) {
+    let asked = match Asked::of_program() {
         Ok(asked) => asked,
-        Err(why) => {
-            eprintln!("error: {why}");
-            return ExitCode::FAILURE;
-        }
+        Err(code) => return code,
     };
     let trials = on_a_cpu().into_iter().chain(on_one_gpu());
     let trials = trials.chain(on_several()).collect();

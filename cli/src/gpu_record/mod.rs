@@ -40,6 +40,17 @@ pub struct Ran<'a> {
 }
 
 impl Asked {
+    /// Reads the arguments of this program, or says what is wrong with them and how to exit.
+    ///
+    /// # Errors
+    /// As [`Asked::of`]'s, which are printed.
+    pub fn of_program() -> Result<Self, ExitCode> {
+        Self::of(std::env::args()).map_err(|why| {
+            eprintln!("error: {why}");
+            ExitCode::FAILURE
+        })
+    }
+
     /// Reads the program's arguments.
     ///
     /// # Errors

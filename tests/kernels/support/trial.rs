@@ -101,12 +101,9 @@ static TIMES: Mutex<Vec<(Duration, String)>> = Mutex::new(Vec::new());
 /// Runs the trials that the command line asks for, and says which took longest. With `--record FILE` the run is added to
 /// the record of what ran on a GPU.
 pub(crate) fn run(trials: Vec<Trial>) -> ExitCode {
-    let asked = match Asked::of(std::env::args()) {
+    let asked = match Asked::of_program() {
         Ok(asked) => asked,
-        Err(why) => {
-            eprintln!("error: {why}");
-            return ExitCode::FAILURE;
-        }
+        Err(code) => return code,
     };
     let conclusion = libtest_mimic::run(&Arguments::from_iter(asked.others()), trials);
     let mut times = TIMES.lock().unwrap_or_else(PoisonError::into_inner);
