@@ -47,7 +47,7 @@ fn shapes(c: &mut Criterion) {
             ] {
                 let id = BenchmarkId::new(implementation.name(), x.activation());
                 group.bench_function(id, |b| {
-                    b.iter(|| gemv_with(implementation, &shape, &w, &x, Output::bf16(&mut y)));
+                    b.iter(|| gemv_with(implementation, &shape, &w, &x, Output::of(&mut y)));
                 });
             }
         }

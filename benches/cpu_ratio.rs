@@ -85,7 +85,7 @@ fn main() {
                         let ceiling = read.pass() / 1e9;
                         let start = Instant::now();
                         pool.install(|| {
-                            gemv_with(implementation, &shape, &w, &x, Output::f32(&mut y))
+                            gemv_with(implementation, &shape, &w, &x, Output::of(&mut y))
                         })
                         .expect("a result");
                         let rate = gb / start.elapsed().as_secs_f64();

@@ -180,7 +180,7 @@ fn bench(
                 .expect("device memory");
             let launches = copies.max(LAUNCHES);
             let mut launch = |i: usize| {
-                let (weights, y) = (data.weights(i % copies), Output::F16(y.as_view_mut()));
+                let (weights, y) = (data.weights(i % copies), Output::on_device(y.as_view_mut()));
                 gemv_on_device(stream, shape, &weights, &x, y, &options).map(drop)
             };
             // Once outside of the graph: the kernel may have to be loaded.

@@ -67,19 +67,44 @@ enum {
 typedef struct nvfp4_scale_steps {
     int64_t row_stride;   /* linear: bytes of a row; 128x4: bytes of a block of 128 rows */
     int32_t group_stride; /* bytes from four blocks to the next four: 4, or 512 */
-    bool tiled;           /* 128x4 */
+    int32_t tiled;        /* 128x4: 1, else 0 */
 } nvfp4_scale_steps;
 
-/* How sums become outputs. */
+/* The three operands of a call, by address. Every kernel's parameters have them, beside the kernel's own geometry.
+ * csrc/format/operands.cuh says where a batch's part of them lies. */
+
+/* The weights: a matrix a batch. */
+typedef struct nvfp4_weights {
+    NVFP4_POINTER(const uint8_t) codes;
+    NVFP4_POINTER(const uint8_t) scales;
+    nvfp4_scale_steps scale_steps;
+    /* Of codes, from a row to the next and from a matrix to the next; of scales, from a matrix to the next. */
+    int64_t row_bytes, matrix_bytes, scale_matrix_bytes;
+} nvfp4_weights;
+
+/* The vectors of a pass: those of a batch follow each other. */
+typedef struct nvfp4_vectors {
+    NVFP4_POINTER(const uint8_t) values; /* codes or elements */
+    NVFP4_POINTER(const uint8_t) scales; /* of NVFP4 vectors; or null */
+    nvfp4_scale_steps scale_steps;
+    /* Of values, from a vector to the next and from a batch to the next; of scales, from a batch to the next. */
+    int64_t row_bytes, batch_bytes, scale_batch_bytes;
+} nvfp4_vectors;
+
+/* How sums become outputs: sum * alpha * row_alpha * vector_alpha + (bias + residual), rounded to the output's type. */
 typedef struct nvfp4_epilogue {
     float alpha;                            /* multiplies every output */
+    int32_t output_type;                    /* NVFP4_OUTPUT_* */
     NVFP4_POINTER(const float) row_alpha;   /* multiplies row m by element m; or null */
     int64_t row_alpha_batch;                /* elements from a batch's to the next one's */
     NVFP4_POINTER(const float) vector_alpha; /* multiplies vector n by element n; or null */
     int64_t vector_alpha_batch;
-    NVFP4_POINTER(void) output; /* [L][N][M] */
-    int64_t output_batch;       /* elements of a batch: N * M of the whole problem */
-    int32_t output_type;        /* NVFP4_OUTPUT_* */
+    NVFP4_POINTER(void) output;
+    int64_t output_batch;  /* elements from a batch to the next */
+    int32_t output_vector; /* elements from a vector's outputs to the next one's */
+    NVFP4_POINTER(const float) bias; /* element m is added to row m; or null */
+    int64_t bias_batch;              /* elements from a batch's to the next one's */
+    NVFP4_POINTER(const void) residual; /* added to outputs; has their type, and lies as they do. Null, or the output itself */
 } nvfp4_epilogue;
 
 /* Order of 16-byte pieces in shared memory, of what a tensor copy brings there. */

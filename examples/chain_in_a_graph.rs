@@ -49,7 +49,7 @@ fn main() -> Result<()> {
             let (codes, scales) = (codes.as_view(), scales.as_view());
             let weights = Weights::on_device(&shape, codes, scales, LAYOUT, global)?;
             let vectors = Vectors::F32(DenseVectors::new(x.as_view()));
-            let output = Output::F32(y.as_view_mut());
+            let output = Output::on_device(y.as_view_mut());
             match prepared.get(at) {
                 Some(layer) => layer.launch(&stream, &weights, &vectors, output)?,
                 None => prepared.push(PreparedGemvOnDevice::new(

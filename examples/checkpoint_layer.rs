@@ -43,7 +43,7 @@ fn main() -> Result<()> {
     let weights = layer.weights()?;
     let vectors = Vectors::f32(&x);
     let mut y = vec![0.0f32; shape.outputs()];
-    let output = Output::f32(&mut y);
+    let output = Output::of(&mut y);
     let choice = gemv(&shape, &weights, &vectors, output, &Options::new())?;
     println!(
         "{} vectors on {}: {}",

@@ -66,7 +66,7 @@ fn main() -> Result<()> {
 
 fn product(shape: &Shape, weights: &Weights<'_>, x: &[f32]) -> Result<Vec<f32>> {
     let mut y = vec![0.0; shape.outputs()];
-    let (vectors, output) = (Vectors::f32(x), Output::f32(&mut y));
+    let (vectors, output) = (Vectors::f32(x), Output::of(&mut y));
     gemv(shape, weights, &vectors, output, &Options::new())?;
     Ok(y)
 }

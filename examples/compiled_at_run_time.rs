@@ -40,7 +40,7 @@ fn main() -> Result<()> {
     // Here it is compiled, or read from the cache. NVRTC is loaded for either.
     let start = Instant::now();
     let vectors = Vectors::F16(DenseVectors::new(x.as_view()));
-    let output = Output::F32(y.as_view_mut());
+    let output = Output::on_device(y.as_view_mut());
     let options = Options::new();
     let prepared =
         PreparedGemvOnDevice::new(&stream, &shape, &weights, &vectors, output, &options)?;
@@ -48,7 +48,7 @@ fn main() -> Result<()> {
     println!("prepared in {took:.1} ms: {}", prepared.choice().reason);
 
     // Each token: a launch, as of any other kernel.
-    let output = Output::F32(y.as_view_mut());
+    let output = Output::on_device(y.as_view_mut());
     prepared.launch(&stream, &weights, &vectors, output)?;
     let y = stream.clone_dtoh(&y)?;
     ensure!(y.iter().all(|&y| y == 2048.0), "{:?}", &y[..4]);

@@ -47,7 +47,7 @@ fn main() -> Result<()> {
         &shape,
         &layer.weights()?,
         &Vectors::Bf16(DenseVectors::new(x_on_device.as_view())),
-        Output::F32(y.as_view_mut()),
+        Output::on_device(y.as_view_mut()),
         &Options::new(),
     )?;
     let config = choice.config.context("a device call without a config")?;

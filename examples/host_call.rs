@@ -40,7 +40,7 @@ fn main() -> Result<()> {
     let x = random(VECTORS * COLUMNS);
     let vectors = Vectors::f32(&x);
     let mut y = vec![0.0f32; VECTORS * ROWS];
-    let output = Output::f32(&mut y);
+    let output = Output::of(&mut y);
     let choice = gemv(&shape, &weights, &vectors, output, &Options::new())?;
     println!("{shape:#}");
     println!("path {}: {}", choice.path, choice.reason);

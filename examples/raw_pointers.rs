@@ -53,10 +53,7 @@ fn main() -> Result<()> {
         values: x,
         strides: Strides { row, batch },
     };
-    let output = RawOutput {
-        address: y,
-        element,
-    };
+    let output = RawOutput::packed(y, element);
     let call = Call::new(&shape, &weights, &vectors, &output)?;
     // SAFETY: the stream's context is current. All four buffers are as long as the shape says, and are freed after the
     // stream was synchronised. Nothing else uses them meanwhile.

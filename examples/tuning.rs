@@ -53,7 +53,7 @@ fn main() -> Result<()> {
     let vectors = Vectors::F16(DenseVectors::new(x.as_view()));
     let mut y = stream.alloc_zeros::<f32>(shape.m())?;
     let options = Options::new().tuned(&tuned);
-    let output = Output::F32(y.as_view_mut());
+    let output = Output::on_device(y.as_view_mut());
     let choice = gemv_on_device(&stream, &shape, &weights, &vectors, output, &options)?;
     let y = stream.clone_dtoh(&y)?;
     ensure!(y == vec![shape.k() as f32; shape.m()], "wrong: {}", y[0]);

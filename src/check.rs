@@ -118,6 +118,55 @@ pub(crate) fn extent(
         .checked_add(row)
 }
 
+/// Strides given or dense, checked against the buffer's length. A stride that nothing steps over means nothing,
+/// whatever was given, and is the dense one here: all that is returned lies inside the buffer.
+pub(crate) fn resolve(
+    operand: &'static str,
+    unit: &'static str,
+    strides_given: Option<Strides>,
+    shape: &Shape,
+    row: usize,
+    got: usize,
+) -> Result<Strides> {
+    let (n, l) = (shape.n(), shape.l());
+    let packed = Strides::packed(n, row);
+    let given = strides_given.unwrap_or(packed);
+    let mut strides = packed;
+    if n > 1 && l > 0 {
+        stride(operand, unit, given.row, row)?;
+        strides.row = given.row;
+    }
+    if l > 1 {
+        let needed = extent(1, 0, n, strides.row, row).unwrap_or(usize::MAX);
+        stride(operand, unit, given.batch, needed)?;
+        strides.batch = given.batch;
+    }
+    let needed = extent(l, strides.batch, n, strides.row, row).unwrap_or(usize::MAX);
+    // Rows and batches are padded behind their elements: the last ones, too, or not.
+    let padded_row = if n == 0 { 0 } else { given.row.max(row) };
+    let padded_batch = given.batch.max(n.saturating_mul(padded_row));
+    let most = match l {
+        0 => strides_given.map_or(0, |_| padded_batch),
+        _ => (l - 1)
+            .saturating_mul(strides.batch)
+            .saturating_add(padded_batch),
+    };
+    len_or(operand, unit, got, needed..=most, String::new)?;
+    Ok(strides)
+}
+
+/// `got` elements are one for each row, M that all batches share, or L·M. Returns the elements from a batch's to the next
+/// one's: 0 where they are shared.
+pub(crate) fn of_rows(operand: &'static str, shape: &Shape, got: usize) -> Result<usize> {
+    let (m, all) = (shape.m(), shape.m() * shape.l());
+    if got != m {
+        len_or(operand, "elements", got, all..=all, || {
+            format!(" (or exactly {m}, which all batches share)")
+        })?;
+    }
+    Ok(if got == all { m } else { 0 })
+}
+
 /// An address that is there and aligned.
 pub(crate) fn pointer(operand: &'static str, address: u64, align: u64) -> Result<()> {
     if address == 0 {
@@ -174,7 +223,7 @@ pub(crate) fn reach(shape: &Shape, batch_stride: usize, batch: usize) -> Result<
 /// The memory of a call's operands, without an allocation.
 #[derive(Default)]
 pub(crate) struct Regions {
-    regions: [(&'static str, u64, usize); 8],
+    regions: [(&'static str, u64, usize); 10],
     len: usize,
 }
 

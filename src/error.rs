@@ -5,7 +5,7 @@ use std::str::FromStr;
 #[cfg(feature = "jit")]
 use crate::nvrtc::NvrtcError;
 use crate::refusal::Refusal;
-use crate::types::{GemvPath, ScaleLayout};
+use crate::types::{FloatType, GemvPath, ScaleLayout};
 
 /// This crate's result.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -105,6 +105,17 @@ pub enum Error {
         needed: usize,
     },
 
+    /// A stride is larger than kernels can count.
+    #[error("{operand}: a stride of {stride} elements; {most} at most")]
+    StrideTooLarge {
+        /// Which stride.
+        operand: &'static str,
+        /// The stride that was given, in elements.
+        stride: usize,
+        /// The largest stride possible.
+        most: usize,
+    },
+
     /// A stride or an offset breaks the alignment kernels need.
     #[error("{operand}: {value:#x} is not a multiple of {align} bytes")]
     Misaligned {
@@ -191,6 +202,15 @@ pub enum Error {
     OutputOverlaps {
         /// Which input.
         operand: &'static str,
+    },
+
+    /// What is added to a result is of another type.
+    #[error("the residual is {residual}, the output {output}; they have one type")]
+    ResidualType {
+        /// The output's element type.
+        output: FloatType,
+        /// The residual's.
+        residual: FloatType,
     },
 
     /// Two buffers of one call share memory, and the call writes one of them.

@@ -4,8 +4,9 @@ use crate::cpu;
 use crate::dispatch::{self, Choice, Options, Target};
 use crate::error::Result;
 use crate::operands::Operands;
+use crate::output::Output;
 use crate::shape::Shape;
-use crate::tensor::{Output, Vectors, Weights};
+use crate::tensor::{Vectors, Weights};
 use crate::types::Activation;
 
 /// Computes `y[l][n][m] = alpha · Σ_k w[l][m][k] · x[l][n][k]` of host operands, on the CPU, as the [`Options`] ask,
@@ -29,7 +30,7 @@ use crate::types::Activation;
 /// let w = Weights::new(&shape, &codes, &scales, ScaleLayout::Linear, GlobalScale::ONE)?;
 /// let x = [1.0f32; 16];
 /// let mut y = [0.0f32; 2];
-/// let choice = gemv(&shape, &w, &Vectors::f32(&x), Output::f32(&mut y), &Options::new())?;
+/// let choice = gemv(&shape, &w, &Vectors::f32(&x), Output::of(&mut y), &Options::new())?;
 /// assert_eq!(y, [16.0, 32.0]);
 /// println!("{}: {}", choice.path, choice.reason);
 /// # Ok::<(), nvfp4_gemv::Error>(())
@@ -59,7 +60,7 @@ pub fn gemv(
 /// let gemv = PreparedGemv::new(&shape, &w, &Options::new())?;
 /// for step in 0..3 {
 ///     let mut y = [0.0f32; 2];
-///     gemv.run(&Vectors::f32(&[step as f32; 16]), Output::f32(&mut y))?;
+///     gemv.run(&Vectors::f32(&[step as f32; 16]), Output::of(&mut y))?;
 ///     assert_eq!(y, [16.0 * step as f32, 32.0 * step as f32]);
 /// }
 /// # Ok::<(), nvfp4_gemv::Error>(())
@@ -93,7 +94,6 @@ impl<'a, 'w> PreparedGemv<'a, 'w> {
     /// # Errors
     /// Vectors or an output that contradict the shape; vectors' scales that are NaN or negative.
     pub fn run(&self, vectors: &Vectors<'_>, output: Output<'_>) -> Result<()> {
-        output.check(&self.shape)?;
         cpu::gemv(&self.shape, self.weights, vectors, output)
     }
 

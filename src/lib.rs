@@ -35,7 +35,7 @@
 //!
 //! let x = [1.0f32; 16];
 //! let mut y = [0.0f32; 2];
-//! let choice = gemv(&shape, &w, &Vectors::f32(&x), Output::f32(&mut y), &Options::new())?;
+//! let choice = gemv(&shape, &w, &Vectors::f32(&x), Output::of(&mut y), &Options::new())?;
 //! assert_eq!(y, [8.0, 16.0]);
 //! println!("{}: {}", choice.path, choice.reason); // cpu: the operands are in host memory
 //! # Ok::<(), nvfp4_gemv::Error>(())
@@ -90,7 +90,7 @@
 //!
 //! stream.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
 //! let vectors = Vectors::F32(DenseVectors::new(x.as_view()));
-//! let output = Output::F32(y.as_view_mut());
+//! let output = Output::on_device(y.as_view_mut());
 //! let captured = gemv_on_device(&stream, &shape, &weights, &vectors, output, &Options::new());
 //! // A capture is ended also where a call in it has failed. cudarc asks for a flag; with nothing allocated in the
 //! // graph, this one does nothing.
@@ -165,6 +165,7 @@ pub mod cpu;
 mod device;
 mod dialect;
 pub mod dispatch;
+mod element;
 mod error;
 #[cfg(feature = "device")]
 #[allow(
@@ -197,6 +198,7 @@ mod memory;
 #[cfg(feature = "nccl")]
 pub mod nccl;
 mod operands;
+mod output;
 #[cfg(nvfp4_gemv_no_kernels)]
 #[allow(unused_variables)]
 mod no_kernels {
@@ -240,6 +242,7 @@ mod workspace;
 pub use device::{PreparedGemvOnDevice, gemv_on_device};
 pub use dialect::Dialect;
 pub use dispatch::{Asker, Choice, Evidence, Options, Reason, Target, select};
+pub use element::Element;
 pub use error::{Error, Result};
 pub use gemv::{PreparedGemv, gemv};
 pub use gpu::Gpu;
@@ -248,13 +251,14 @@ pub use kernel::{Config, Kernel};
 pub use memory::Device;
 pub use memory::{Buffer, Host, Memory};
 pub use operands::{Alignment, Operands, RawOutput, RawVectors, RawWeights, RawWorkspace};
+pub use output::Output;
 pub use products::{Link, LinkKind, Product};
 #[cfg(feature = "device")]
 pub use quantized::QuantizedVectors;
 pub use refusal::Refusal;
 pub use scales::convert_scales;
 pub use shape::{BLOCK, Dims, Shape, Strides};
-pub use tensor::{DenseVectors, GlobalScale, Nvfp4Vectors, Output, VectorScale, Vectors, Weights};
+pub use tensor::{DenseVectors, GlobalScale, Nvfp4Vectors, VectorScale, Vectors, Weights};
 #[cfg(feature = "device")]
 pub use tiled_weights::TiledWeights;
 pub use types::{Activation, FloatType, GemvPath, ScaleLayout};

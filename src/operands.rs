@@ -189,13 +189,37 @@ impl RawWorkspace {
     pub const COUNTER_BYTES: u64 = 8192;
 }
 
-/// The output by address: `[L][N][M]`.
+/// The output by address, `[L][N][M]`, and what is added to it; see [`Output`](crate::Output).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RawOutput {
     /// Aligned to its elements.
     pub address: u64,
     /// The element type.
     pub element: FloatType,
+    /// Strides in bytes, multiples of an element; `None` for densely packed results. Less than 2^31 elements from one
+    /// vector's results to the next one's.
+    pub strides: Option<Strides>,
+    /// f32 numbers that are added to rows, 4-byte aligned, or 0.
+    pub bias: u64,
+    /// Elements from one batch's bias to the next's: 0 (shared) or M.
+    pub bias_batch_stride: usize,
+    /// Numbers that are added to results, or 0. They have the output's type and strides. They are the output's own, at its
+    /// address, or lie in memory of which the output has no byte.
+    pub residual: u64,
+}
+
+impl RawOutput {
+    /// Densely packed results to which nothing is added.
+    pub const fn packed(address: u64, element: FloatType) -> Self {
+        Self {
+            address,
+            element,
+            strides: None,
+            bias: 0,
+            bias_batch_stride: 0,
+            residual: 0,
+        }
+    }
 }
 
 impl Operands {

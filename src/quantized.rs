@@ -42,7 +42,7 @@ use crate::types::{FloatType, ScaleLayout};
 /// let x = stream.clone_htod(&vec![bf16::ONE; shape.k()])?;
 /// quantized.quantize(&stream, &Vectors::Bf16(DenseVectors::new(x.as_view())))?;
 /// let mut y = stream.alloc_zeros::<f32>(shape.m())?;
-/// let output = Output::F32(y.as_view_mut());
+/// let output = Output::on_device(y.as_view_mut());
 /// gemv_on_device(&stream, &shape, &weights, &quantized.vectors(), output, &Options::new())?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -22,6 +22,19 @@ pub struct Reference {
     pub magnitude: Vec<f64>,
 }
 
+impl Reference {
+    /// The same with these numbers added, one to each element: bias, or residual.
+    #[must_use]
+    pub fn plus(mut self, added: impl IntoIterator<Item = f64>) -> Self {
+        let results = self.y.iter_mut().zip(&mut self.magnitude);
+        for ((y, magnitude), added) in results.zip(added) {
+            *y += added;
+            *magnitude += added.abs();
+        }
+        self
+    }
+}
+
 /// Computes the GEMV from the definition.
 ///
 /// # Errors
@@ -238,6 +251,9 @@ mod tests {
         let row1 = |even: f64, odd: f64| (0.5 * even - 6.0 * odd) * 2.0 / 4.0 * 3.0;
         assert_eq!(out.y, [30.0, row1(56.0, 64.0), 34.0, row1(64.0, 72.0)]);
         assert_eq!(out.magnitude[1], (28.0 + 384.0) * 1.5);
+        let plus = out.clone().plus([-0.5, 2.0, 0.0, 1.0]);
+        assert_eq!(plus.y[..2], [29.5, out.y[1] + 2.0]);
+        assert_eq!(plus.magnitude[0], out.magnitude[0] + 0.5);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::format::e4m3;
 use crate::memory::{Buffer, Host, Memory};
 use crate::shape::{Shape, Strides};
-use crate::types::{Activation, FloatType, ScaleLayout};
+use crate::types::{Activation, ScaleLayout};
 
 /// The FP32 scale of a whole tensor, and which way round it is meant.
 ///
@@ -106,13 +106,7 @@ impl<'a, S: Memory> Weights<'a, S> {
     }
 
     fn with_checked_row_alpha(mut self, alpha: S::Slice<'a, f32>) -> Result<Self> {
-        let (m, l) = (self.shape.m(), self.shape.l());
-        if alpha.count() != m {
-            let all = m * l;
-            check::len_or("row alpha", "elements", alpha.count(), all..=all, || {
-                format!(" (or exactly {m}, which all batches share)")
-            })?;
-        }
+        check::of_rows("row alpha", &self.shape, alpha.count())?;
         self.row_alpha = Some(alpha);
         Ok(self)
     }
@@ -288,7 +282,7 @@ impl<'a, S: Memory> Nvfp4Vectors<'a, S> {
     pub(crate) fn resolve(&self, shape: &Shape) -> Result<Nvfp4Layout> {
         let (n, l, blocks) = (shape.n(), shape.l(), shape.blocks());
         let (row, got) = (shape.row_code_bytes(), self.codes.count());
-        let codes = resolve("vector codes", "bytes", self.code_strides, shape, row, got)?;
+        let codes = check::resolve("vector codes", "bytes", self.code_strides, shape, row, got)?;
         let got = self.scales.count();
         let check_len = |batch| check::scales_len(VECTOR_SCALES, got, self.layout, shape, n, batch);
         let packed = Strides::packed(n, blocks);
@@ -299,7 +293,7 @@ impl<'a, S: Memory> Nvfp4Vectors<'a, S> {
             }
             ScaleLayout::Linear => {
                 let given = self.scale_strides;
-                resolve(VECTOR_SCALES, "bytes", given, shape, blocks, got)?
+                check::resolve(VECTOR_SCALES, "bytes", given, shape, blocks, got)?
             }
             ScaleLayout::Tiled128x4 => {
                 let bytes = self.layout.bytes(n, blocks);
@@ -395,7 +389,7 @@ impl<'a, T: std::fmt::Debug + 'static, S: Memory> DenseVectors<'a, T, S> {
     /// Strides in elements, after checking that the buffer holds what they reach.
     pub(crate) fn resolve(&self, shape: &Shape) -> Result<Strides> {
         let (row, got) = (shape.k(), self.values.count());
-        resolve("vectors", "elements", self.strides, shape, row, got)
+        check::resolve("vectors", "elements", self.strides, shape, row, got)
     }
 }
 
@@ -460,65 +454,6 @@ impl<S: Memory> Vectors<'_, S> {
     }
 }
 
-/// Where the result goes: `[L][N][M]`, densely packed, every element written.
-///
-/// In host memory it is made by [`Output::f16`], [`Output::bf16`] and [`Output::f32`], which take a slice, an array or a
-/// `Vec`. The variants take a device's views; `Output::F32(&mut y)` with a `Vec` is an error of types.
-///
-/// ```
-/// use nvfp4_gemv::Output;
-/// let mut y = vec![0.0f32; 512];
-/// let all = Output::f32(&mut y);
-/// let front = Output::f32(&mut y[..256]); // for a shape with 256 results: buffers are as long as the shape
-/// ```
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum Output<'a, S: Memory = Host> {
-    /// IEEE half precision; values past 65504 become infinite.
-    F16(S::SliceMut<'a, f16>),
-    /// bfloat16.
-    Bf16(S::SliceMut<'a, bf16>),
-    /// IEEE single precision.
-    F32(S::SliceMut<'a, f32>),
-}
-
-impl<'a> Output<'a> {
-    /// An f16 result in host memory.
-    pub fn f16(y: &'a mut [f16]) -> Self {
-        Self::F16(y)
-    }
-
-    /// A bf16 result in host memory.
-    pub fn bf16(y: &'a mut [bf16]) -> Self {
-        Self::Bf16(y)
-    }
-
-    /// An f32 result in host memory.
-    pub fn f32(y: &'a mut [f32]) -> Self {
-        Self::F32(y)
-    }
-}
-
-impl<S: Memory> Output<'_, S> {
-    /// The element type.
-    pub fn element(&self) -> FloatType {
-        match self {
-            Self::F16(_) => FloatType::F16,
-            Self::Bf16(_) => FloatType::Bf16,
-            Self::F32(_) => FloatType::F32,
-        }
-    }
-
-    pub(crate) fn check(&self, shape: &Shape) -> Result<()> {
-        let got = match self {
-            Self::F16(y) => y.count(),
-            Self::Bf16(y) => y.count(),
-            Self::F32(y) => y.count(),
-        };
-        check::len("output", "elements", got, shape.outputs())
-    }
-}
-
 /// The product of two global scales, as the f32 that kernels multiply by.
 pub(crate) fn combine(weights: GlobalScale, vectors: GlobalScale) -> Result<f32> {
     let value = (weights.multiplier() * vectors.multiplier()) as f32;
@@ -539,43 +474,6 @@ pub(crate) fn alpha<S: Memory>(weights: GlobalScale, vectors: &Vectors<'_, S>) -
         _ => GlobalScale::ONE,
     };
     combine(weights, vectors)
-}
-
-/// Strides given or dense, checked against the buffer's length. A stride that nothing steps over means nothing,
-/// whatever was given, and is the dense one here: all that is returned lies inside the buffer.
-fn resolve(
-    operand: &'static str,
-    unit: &'static str,
-    strides_given: Option<Strides>,
-    shape: &Shape,
-    row: usize,
-    got: usize,
-) -> Result<Strides> {
-    let (n, l) = (shape.n(), shape.l());
-    let packed = Strides::packed(n, row);
-    let given = strides_given.unwrap_or(packed);
-    let mut strides = packed;
-    if n > 1 && l > 0 {
-        check::stride(operand, unit, given.row, row)?;
-        strides.row = given.row;
-    }
-    if l > 1 {
-        let needed = check::extent(1, 0, n, strides.row, row).unwrap_or(usize::MAX);
-        check::stride(operand, unit, given.batch, needed)?;
-        strides.batch = given.batch;
-    }
-    let needed = check::extent(l, strides.batch, n, strides.row, row).unwrap_or(usize::MAX);
-    // Rows and batches are padded behind their elements: the last ones, too, or not.
-    let padded_row = if n == 0 { 0 } else { given.row.max(row) };
-    let padded_batch = given.batch.max(n.saturating_mul(padded_row));
-    let most = match l {
-        0 => strides_given.map_or(0, |_| padded_batch),
-        _ => (l - 1)
-            .saturating_mul(strides.batch)
-            .saturating_add(padded_batch),
-    };
-    check::len_or(operand, unit, got, needed..=most, String::new)?;
-    Ok(strides)
 }
 
 /// Refuses the first NaN or negative scale of `rows` rows a batch. The 128x4 layout has its own row stride.

@@ -56,7 +56,7 @@ impl<T> Held<'_, T> {
 ///     &shape,
 ///     &weights.weights()?,
 ///     &Vectors::F32(DenseVectors::new(x.as_view())),
-///     Output::F32(y.as_view_mut()),
+///     Output::on_device(y.as_view_mut()),
 ///     &Options::new(),
 /// )?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -86,7 +86,7 @@ fn with_vectors(shape: &Shape) -> Shape {
 
 fn product(shape: &Shape, weights: &Weights<'_>, x: &Vectors<'_>) -> Vec<f32> {
     let mut y = vec![0.0; shape.outputs()];
-    gemv(shape, weights, x, Output::f32(&mut y), &Options::new()).unwrap();
+    gemv(shape, weights, x, Output::of(&mut y), &Options::new()).unwrap();
     y
 }
 

@@ -4,7 +4,7 @@ use half::{bf16, f16};
 use nvfp4_gemv::cpu::{Implementation, gemv_with};
 use nvfp4_gemv::reference::{self, Reference, error_bound};
 use nvfp4_gemv::{
-    Activation, DenseVectors, Dims, Error, FloatType, GlobalScale, Nvfp4Vectors, Output,
+    Activation, DenseVectors, Dims, Element, Error, FloatType, GlobalScale, Nvfp4Vectors, Output,
     ScaleLayout, Shape, Strides, VectorScale, Vectors, Weights, convert_scales,
 };
 
@@ -206,17 +206,17 @@ impl Case {
         match output {
             FloatType::F16 => {
                 let mut y = vec![f16::NAN; count];
-                gemv(Output::f16(&mut y));
+                gemv(Output::of(&mut y));
                 y.into_iter().map(f64::from).collect()
             }
             FloatType::Bf16 => {
                 let mut y = vec![bf16::NAN; count];
-                gemv(Output::bf16(&mut y));
+                gemv(Output::of(&mut y));
                 y.into_iter().map(f64::from).collect()
             }
             FloatType::F32 => {
                 let mut y = vec![f32::NAN; count];
-                gemv(Output::f32(&mut y));
+                gemv(Output::of(&mut y));
                 y.into_iter().map(f64::from).collect()
             }
         }
@@ -397,14 +397,7 @@ fn neither_layout_nor_rows_change_a_bit() {
                 let linear = case.run(implementation, FloatType::F32);
                 let mut y = vec![f32::NAN; few.outputs()];
                 let w = w.as_ref().unwrap();
-                gemv_with(
-                    implementation,
-                    &few,
-                    w,
-                    &case.vectors(),
-                    Output::f32(&mut y),
-                )
-                .unwrap();
+                gemv_with(implementation, &few, w, &case.vectors(), Output::of(&mut y)).unwrap();
                 for (v, y) in y.chunks_exact(40).enumerate() {
                     let y = y.iter().map(|&y| f64::from(y));
                     assert!(
@@ -453,7 +446,7 @@ fn assert_inside_the_bound(
     for implementation in implementations() {
         let roundings = implementation.roundings(shape, activation);
         let mut got = vec![f32::NAN; shape.outputs()];
-        gemv_with(implementation, shape, w, x, Output::f32(&mut got)).unwrap();
+        gemv_with(implementation, shape, w, x, Output::of(&mut got)).unwrap();
         for (i, got) in got.into_iter().enumerate() {
             let y = truth.y[i];
             let bound = error_bound(y, truth.magnitude[i], roundings, FloatType::F32);
@@ -461,6 +454,110 @@ fn assert_inside_the_bound(
             assert!(error <= bound, "{implementation}, row {i}: {got} for {y}");
         }
     }
+}
+
+/// Bias and residual are added in more bits than f32 has, and one rounding to the type follows. Results lie as strides say,
+/// and what is between them stays as it is.
+#[test]
+fn bias_and_residual_are_added_and_strides_kept() {
+    fn of<T: Element + Into<f64> + PartialEq>(nearest: fn(f64) -> T) {
+        let dims = Dims {
+            m: 131,
+            n: 3,
+            k: 272,
+            l: 2,
+        };
+        let shape = Shape::new(dims).unwrap();
+        let (m, n, l) = (shape.m(), shape.n(), shape.l());
+        let mut r = fastrand::Rng::with_seed(11);
+        let mut some = |count: usize| -> Vec<f32> {
+            (0..count)
+                .map(|_| r.i32(-4096..4096) as f32 / 64.0)
+                .collect()
+        };
+        let case = Case::new(shape, Activation::F16, Data::Exact, 5);
+        let truth = case.reference().y;
+        let strides = Strides {
+            row: m + 5,
+            batch: n * (m + 5) + 7,
+        };
+        for (biases, strides) in [(m, None), (l * m, Some(strides)), (0, Some(strides))] {
+            let at = |i: usize| {
+                let lie = strides.unwrap_or(Strides::packed(n, m));
+                i / (n * m) * lie.batch + i / m % n * lie.row + i % m
+            };
+            let count = at(l * n * m - 1) + 1;
+            let bias = some(biases);
+            let residual: Vec<T> = some(count).into_iter().map(|x| nearest(x.into())).collect();
+            let bias_of = |i: usize| match biases {
+                0 => 0.0,
+                _ => f64::from(bias[if biases > m { i / (n * m) * m } else { 0 } + i % m]),
+            };
+            for implementation in implementations() {
+                for in_place in [false, true] {
+                    let before = match in_place {
+                        true => residual.clone(),
+                        false => vec![nearest(77.0); count],
+                    };
+                    let mut y = before.clone();
+                    let mut output = Output::of(&mut y);
+                    if biases > 0 {
+                        output = output.with_bias(&bias);
+                    }
+                    if let Some(strides) = strides {
+                        output = output.with_strides(strides);
+                    }
+                    output = match in_place {
+                        true => output.accumulating(),
+                        false => output.adding(&residual),
+                    };
+                    let (w, x) = (case.weights(), case.vectors());
+                    gemv_with(implementation, &shape, &w, &x, output).unwrap();
+                    let mut expected = before;
+                    for (i, &y) in truth.iter().enumerate() {
+                        let r: f64 = residual[at(i)].into();
+                        expected[at(i)] = nearest(y + bias_of(i) + r);
+                    }
+                    assert!(y == expected, "{implementation} {} {in_place}", T::TYPE);
+                }
+            }
+        }
+    }
+    of::<f32>(|x| x as f32);
+    of::<f16>(f16::from_f64);
+    of::<bf16>(bf16::from_f64);
+}
+
+/// What does not fit is refused, and nothing is written.
+#[test]
+fn bias_and_residual_that_do_not_fit_are_refused() {
+    let shape = Shape::matrix(8, 16).unwrap();
+    let case = Case::new(shape, Activation::F32, Data::Exact, 1);
+    let refused = |change: fn(Output<'_>) -> Output<'_>| {
+        let mut y = [7.0f32; 8];
+        let output = change(Output::of(&mut y));
+        let (w, x) = (case.weights(), case.vectors());
+        let error = gemv_with(Implementation::Portable, &shape, &w, &x, output).unwrap_err();
+        assert_eq!(y, [7.0; 8]);
+        error
+    };
+    static FLOATS: [f32; 9] = [1.0; 9];
+    static HALVES: [f16; 8] = [f16::ONE; 8];
+    let error = refused(|y| y.with_bias(&FLOATS[..7]));
+    assert_eq!(too_short(&error), "bias");
+    let error = refused(|y| y.with_bias(&FLOATS));
+    assert!(matches!(
+        error,
+        Error::BufferTooLong {
+            operand: "bias",
+            ..
+        }
+    ));
+    let error = refused(|y| y.adding(&FLOATS[..7]));
+    assert_eq!(too_short(&error), "residual");
+    let error = refused(|y| y.adding(&HALVES));
+    let (output, residual) = (FloatType::F32, FloatType::F16);
+    assert_eq!(error, Error::ResidualType { output, residual });
 }
 
 #[test]
@@ -539,7 +636,7 @@ fn factors_that_leave_f32_on_the_way_come_back() {
         let x = [x; 16];
         for implementation in implementations() {
             let mut out = [f32::NAN];
-            let (x, to) = (Vectors::f32(&x), Output::f32(&mut out));
+            let (x, to) = (Vectors::f32(&x), Output::of(&mut out));
             gemv_with(implementation, &shape, &weights, &x, to).unwrap();
             assert_eq!(out, [y], "{implementation:?}");
         }
@@ -569,7 +666,7 @@ fn each_batch_has_its_own_row_alphas_where_there_are_as_many() {
         assert_eq!(exact.y, want.map(f64::from));
         for implementation in implementations() {
             let mut y = [f32::NAN; 4];
-            let to = Output::f32(&mut y);
+            let to = Output::of(&mut y);
             gemv_with(implementation, &shape, &weights, &Vectors::f32(&x), to).unwrap();
             assert_eq!(y, want, "{implementation:?}");
         }
@@ -637,7 +734,7 @@ fn what_is_not_finite_stays_so() {
             for x in [Vectors::f16(&x16), Vectors::bf16(&xb16), Vectors::f32(&x)] {
                 for implementation in implementations() {
                     let mut y = vec![7.0; 2 * n];
-                    gemv_with(implementation, &shape, &w, &x, Output::f32(&mut y)).unwrap();
+                    gemv_with(implementation, &shape, &w, &x, Output::of(&mut y)).unwrap();
                     let expected = |y: f32| y == value || y.is_nan() && value.is_nan();
                     let right = y[..2].iter().all(|&y| expected(y));
                     assert!(right, "{implementation} {}: {y:?}", x.activation());
@@ -682,7 +779,7 @@ fn bad_input_is_refused_and_nothing_written() {
     let refuse = |w: &Weights<'_>, x: &Vectors<'_>, len: usize, shape: &Shape| {
         let refused = |i: Implementation| {
             let mut y = vec![7.0f32; len];
-            let error = gemv_with(i, shape, w, x, Output::f32(&mut y)).unwrap_err();
+            let error = gemv_with(i, shape, w, x, Output::of(&mut y)).unwrap_err();
             assert!(y.iter().all(|&y| y == 7.0), "{i} wrote before {error}");
             error
         };
@@ -765,7 +862,7 @@ fn implementations_are_named_and_what_is_absent_says_so() {
     for implementation in Implementation::ALL {
         let mut y = [7.0];
         let (w, x) = (case.weights(), case.vectors());
-        let result = gemv_with(implementation, &case.shape, &w, &x, Output::f32(&mut y));
+        let result = gemv_with(implementation, &case.shape, &w, &x, Output::of(&mut y));
         let error = Error::ImplementationUnavailable {
             implementation: implementation.name(),
             needs: implementation.needs(),

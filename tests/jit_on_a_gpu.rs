@@ -65,7 +65,7 @@ fn a_captured_call_compiles_nothing(files: impl Fn() -> usize) {
         stream
             .begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
             .unwrap();
-        let output = Output::F32(y.as_view_mut());
+        let output = Output::on_device(y.as_view_mut());
         let result = gemv_on_device(&stream, &shape, &weights, &vectors, output, &options);
         let flags = sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
         (result, stream.end_capture(flags).unwrap())
@@ -79,7 +79,7 @@ fn a_captured_call_compiles_nothing(files: impl Fn() -> usize) {
 
     // Preparing compiles, and enqueues nothing.
     let mut prepared_y = stream.alloc_zeros::<f32>(shape.m()).unwrap();
-    let output = Output::F32(prepared_y.as_view_mut());
+    let output = Output::on_device(prepared_y.as_view_mut());
     let prepared =
         PreparedGemvOnDevice::new(&stream, &shape, &weights, &vectors, output, &options).unwrap();
     let compiled = files();
@@ -89,7 +89,7 @@ fn a_captured_call_compiles_nothing(files: impl Fn() -> usize) {
     let (result, graph) = captured();
     assert_eq!(result.unwrap().config, prepared.choice().config);
     graph.expect("the capture holds a launch").launch().unwrap();
-    let output = Output::F32(prepared_y.as_view_mut());
+    let output = Output::on_device(prepared_y.as_view_mut());
     prepared
         .launch(&stream, &weights, &vectors, output)
         .unwrap();

@@ -48,14 +48,7 @@ fn one(weights: &Weights<'_>, n: usize, x: &[f32]) -> Vec<f32> {
     let of = with_vectors(weights.shape(), n);
     let mut y = vec![0.0; of.outputs()];
     let options = Options::new();
-    gemv(
-        &of,
-        weights,
-        &Vectors::f32(x),
-        Output::f32(&mut y),
-        &options,
-    )
-    .unwrap();
+    gemv(&of, weights, &Vectors::f32(x), Output::of(&mut y), &options).unwrap();
     y
 }
 

@@ -155,7 +155,7 @@ fn ranks_compute_what_one_computes() {
                 &of,
                 &whole,
                 &Vectors::f32(&x),
-                Output::f32(&mut one),
+                Output::of(&mut one),
                 &options,
             )
             .unwrap();
@@ -179,7 +179,7 @@ fn ranks_compute_what_one_computes() {
                         mine,
                         &weights,
                         &Vectors::F32(vectors),
-                        Output::f32(&mut y),
+                        Output::of(&mut y),
                         &options,
                     )
                     .unwrap();

@@ -132,7 +132,7 @@ impl Rig {
             LAYOUT,
             VectorScale::Shared(GlobalScale::ONE),
         ));
-        Ok((weights, vectors, Output::F16(self.y.as_view_mut())))
+        Ok((weights, vectors, Output::on_device(self.y.as_view_mut())))
     }
 
     fn prepared(&mut self, options: &Options<'_>) -> nvfp4_gemv::Result<PreparedGemvOnDevice> {
@@ -163,10 +163,10 @@ impl Rig {
             global: GlobalScale::ONE,
             vector_alpha: 0,
         };
-        let output = raw::RawOutput {
-            address: self.y.device_ptr(&self.stream).0,
-            element: nvfp4_gemv::FloatType::F16,
-        };
+        let output = raw::RawOutput::packed(
+            self.y.device_ptr(&self.stream).0,
+            nvfp4_gemv::FloatType::F16,
+        );
         raw::Call::new(&self.shape, &weights, &vectors, &output)
     }
 }

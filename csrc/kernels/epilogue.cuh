@@ -10,30 +10,52 @@
 
 namespace nvfp4 {
 
-// What a row and a vector need of their output, to be had before their sum.
+// Element `at` of an array of a type.
+__device__ __forceinline__ float load_float(const void *values, int32_t type, int64_t at) {
+    switch (type) {
+        case NVFP4_OUTPUT_F16: return __half2float(static_cast<const __half *>(values)[at]);
+        case NVFP4_OUTPUT_BF16: return __uint_as_float(static_cast<const uint16_t *>(values)[at] << 16);
+        default: return static_cast<const float *>(values)[at];
+    }
+}
+
+// Of one output: where it lies, its factors, and what is added to it. To be had before its sum, and after the grid before.
 struct Place {
     int64_t at;
-    float row_alpha, vector_alpha;
+    float row_alpha, vector_alpha, added;
 };
 
-// Reads nothing where `exists` is false.
-__device__ __forceinline__ Place prepare(const nvfp4_epilogue &e, int32_t m, int32_t batch, int32_t row, int n,
-                                         bool exists = true) {
-    Place place = {batch * e.output_batch + int64_t(n) * m + row, 1.0f, 1.0f};
+// Whether something is added to outputs.
+__device__ __forceinline__ bool adds(const nvfp4_epilogue &e) { return e.bias || e.residual; }
+
+// What is added to the output at `at`, which is a row's: -0, which changes no number, where that is nothing.
+__device__ __forceinline__ float added_to(const nvfp4_epilogue &e, int32_t batch, int32_t row, int64_t at) {
+    float added = -0.0f;
+    if (e.bias) added = e.bias[batch * e.bias_batch + row];
+    if (e.residual) added += load_float(e.residual, e.output_type, at);
+    return added;
+}
+
+// Reads nothing where `exists` is false. kAdds: where something is added; all may take it for so.
+template <bool kAdds = true>
+__device__ __forceinline__ Place prepare(const nvfp4_epilogue &e, int32_t batch, int32_t row, int n, bool exists = true) {
+    Place place = {batch * e.output_batch + int64_t(n) * e.output_vector + row, 1.0f, 1.0f, -0.0f};
     if (e.row_alpha && exists) place.row_alpha = e.row_alpha[batch * e.row_alpha_batch + row];
     if (e.vector_alpha && exists) place.vector_alpha = e.vector_alpha[batch * e.vector_alpha_batch + n];
+    if (kAdds && exists) place.added = added_to(e, batch, row, place.at);
     return place;
 }
 
 // The same row with vector n, `step` vectors further on.
-__device__ __forceinline__ void next_vector(const nvfp4_epilogue &e, int32_t m, int32_t batch, int n, bool exists,
+__device__ __forceinline__ void next_vector(const nvfp4_epilogue &e, int32_t batch, int32_t row, int n, bool exists,
                                             int step, Place &place) {
-    place.at += int64_t(step) * m;
+    place.at += int64_t(step) * e.output_vector;
     if (e.vector_alpha && exists) place.vector_alpha = e.vector_alpha[batch * e.vector_alpha_batch + n];
+    if (e.residual && exists) place.added = added_to(e, batch, row, place.at);
 }
 
 __device__ __forceinline__ void store(const nvfp4_epilogue &e, const Place &place, float y) {
-    y = y * e.alpha * place.row_alpha * place.vector_alpha;
+    y = fmaf(y * e.alpha * place.row_alpha, place.vector_alpha, place.added);
     switch (e.output_type) {
         case NVFP4_OUTPUT_F16: static_cast<__half *>(e.output)[place.at] = __float2half_rn(y); break;
         case NVFP4_OUTPUT_BF16: static_cast<uint16_t *>(e.output)[place.at] = arch::cvt_to_bf16(y); break;
@@ -41,9 +63,9 @@ __device__ __forceinline__ void store(const nvfp4_epilogue &e, const Place &plac
     }
 }
 
-__device__ __forceinline__ void store(const nvfp4_epilogue &e, int32_t m, int32_t batch, int32_t row, int n,
-                                      float y) {
-    store(e, prepare(e, m, batch, row, n), y);
+template <bool kAdds = true>
+__device__ __forceinline__ void store(const nvfp4_epilogue &e, int32_t batch, int32_t row, int n, float y) {
+    store(e, prepare<kAdds>(e, batch, row, n), y);
 }
 
 }  // namespace nvfp4

@@ -155,7 +155,7 @@ struct WeightStep {
                 codes[r][0] = arch::load_stream_64(at);
             }
         }
-        const int32_t offset = block_offset(p.scale_layout, block);
+        const int32_t offset = block_offset(p.weights.scale_steps, block);
 #pragma unroll
         for (int r = 0; r < kRows; ++r) {
             scales[r] = kBlocks == 2 ? arch::load_cached_16(scales_at[r] + offset)
@@ -185,13 +185,13 @@ __device__ __forceinline__ void gemv_direct(const nvfp4_direct_params &p) {
         for (int r = 0; r < kRows; ++r) {
             // Rows past the end repeat the last one: read, computed, not stored.
             const int32_t row = min(tile_row<kRows>(p, tile, r), p.m - 1);
-            codes_at[r] = p.codes + (int64_t(batch) * p.m + row) * p.code_row_bytes;
-            scales_at[r] = p.scales + batch * batch_bytes(p.scale_layout, p.m) +
-                           row_offset(p.scale_layout, row);
+            codes_at[r] = codes_of(p.weights, batch) + int64_t(row) * p.weights.row_bytes;
+            scales_at[r] = scales_of(p.weights, batch) +
+                           row_offset(p.weights.scale_steps, row);
         }
 
-        const uint8_t *x_at = p.vectors + batch * p.vector_batch_bytes;
-        const uint8_t *x_scale_at = p.vector_scales + batch * p.vector_scale_batch_bytes;
+        const uint8_t *x_at = values_of(p.vectors, batch);
+        const uint8_t *x_scale_at = scales_of(p.vectors, batch);
 
         float sum[kRows][kVectors] = {};
         const int32_t stride = p.k_split * kWarp * kBlocks;
@@ -221,14 +221,14 @@ __device__ __forceinline__ void gemv_direct(const nvfp4_direct_params &p) {
 #pragma unroll
                 for (int r = 0; r < kRows; ++r) w[r].decode(step.codes[r][b]);
                 const int64_t x_offset = int64_t(here + b) * B::kVectorBytes;
-                const int32_t x_scale_offset = block_offset(p.vector_scale_layout, here + b);
+                const int32_t x_scale_offset = block_offset(p.vectors.scale_steps, here + b);
 #pragma unroll
                 for (int n = 0; n < kVectors; ++n) {
                     // Vectors past the end repeat the last one: computed, not stored.
                     const int32_t row = kVectors == 1 ? 0 : min(n, p.n - 1);
                     typename B::Vector x;
-                    x.load(x_at + row * p.vector_row_bytes + x_offset,
-                           x_scale_at + row_offset(p.vector_scale_layout, row) + x_scale_offset);
+                    x.load(x_at + row * p.vectors.row_bytes + x_offset,
+                           x_scale_at + row_offset(p.vectors.scale_steps, row) + x_scale_offset);
 #pragma unroll
                     for (int r = 0; r < kRows; ++r) {
                         sum[r][n] =
@@ -260,7 +260,7 @@ __device__ __forceinline__ void gemv_direct(const nvfp4_direct_params &p) {
             for (int s = 0; s < p.k_split; ++s) {
                 y += partial[t * p.k_split + s][i % (kRows * kVectors)];
             }
-            store(p.epilogue, p.m, batch, row, n, y);
+            store(p.epilogue, batch, row, n, y);
         }
         __syncthreads(); // `partial` is free for the next batch
     }

@@ -49,10 +49,10 @@ constexpr int max_threads(int vectors) {
 
 // From a row of a tile to the next, in bytes: rows 32 apart are 4 bytes apart in a 128x4 atom.
 __device__ __forceinline__ uint64_t code_step(const Params &p, int r) {
-    return uint64_t(uint32_t(p.code_row_bytes) * p.row_step * r);
+    return uint64_t(uint32_t(p.weights.row_bytes) * p.row_step * r);
 }
 __device__ __forceinline__ uint64_t scale_step(const Params &p, int r) {
-    return uint64_t((p.scale_layout.tiled ? 4 : uint32_t(p.scale_layout.row_stride)) * r);
+    return uint64_t((p.weights.scale_steps.tiled ? 4 : uint32_t(p.weights.scale_steps.row_stride)) * r);
 }
 
 // What a warp does: of each row the steps of its part, for the tiles of its group.
@@ -80,8 +80,8 @@ struct Tile {
 
     __device__ __forceinline__ void enter(const Params &p, int32_t batch, int32_t tile) {
         const int32_t row = tile_row<kRows>(p, tile, 0);
-        codes = p.codes + (int64_t(batch) * p.m + row) * p.code_row_bytes;
-        scales = p.scales + batch * batch_bytes(p.scale_layout, p.m) + row_offset(p.scale_layout, row);
+        codes = codes_of(p.weights, batch) + int64_t(row) * p.weights.row_bytes;
+        scales = scales_of(p.weights, batch) + row_offset(p.weights.scale_steps, row);
         rows = row < p.m ? min((p.m - 1 - row) / p.row_step + 1, kRows) : 0;
     }
 };
@@ -92,11 +92,11 @@ struct RawBlock {
     uint8_t scale;
 
     __device__ __forceinline__ void load(const Params &p, int32_t batch, int32_t n, int32_t block) {
-        codes = arch::load_fresh_64(p.vectors + batch * p.vector_batch_bytes + n * p.vector_row_bytes +
+        codes = arch::load_fresh_64(values_of(p.vectors, batch) + n * p.vectors.row_bytes +
                                     int64_t(block) * (kBlock / 2));
-        scale = arch::load_fresh_8(p.vector_scales + batch * p.vector_scale_batch_bytes +
-                                   row_offset(p.vector_scale_layout, n) +
-                                   block_offset(p.vector_scale_layout, block));
+        scale = arch::load_fresh_8(scales_of(p.vectors, batch) +
+                                   row_offset(p.vectors.scale_steps, n) +
+                                   block_offset(p.vectors.scale_steps, block));
     }
 };
 
@@ -192,7 +192,7 @@ class IntegerProducts {
         // From memory straight into registers.
         __device__ __forceinline__ void load(const Params &p, const Tile &from, int32_t block) {
             const uint8_t *code_at = from.codes + int64_t(block) * (kBlock / 2);
-            const uint8_t *scale_at = from.scales + block_offset(p.scale_layout, block);
+            const uint8_t *scale_at = from.scales + block_offset(p.weights.scale_steps, block);
             // Past the end of the rows or of K: zeros add nothing.
             const int rows = block < p.blocks ? from.rows : 0;
 #pragma unroll
@@ -355,7 +355,7 @@ class HalfProducts {
         __device__ __forceinline__ void load(const Params &p, const Tile &from, int first, int32_t load) {
             const uint8_t *code_at = from.codes + int64_t(load) * kLoadBytes + code_step(p, first);
             const uint8_t *scale_at =
-                from.scales + int64_t(load) * p.scale_layout.group_stride + scale_step(p, first);
+                from.scales + int64_t(load) * p.weights.scale_steps.group_stride + scale_step(p, first);
 #pragma unroll
             for (int r = 0; r < kCount; ++r) {
                 if (first + r < from.rows) {
@@ -418,7 +418,7 @@ __device__ __forceinline__ void run(const Params &p) {
             if (row >= p.m || n >= p.n) continue;
             float y = 0.0f;
             for (int s = 0; s < p.k_split; ++s) y += partial[(t * p.k_split + s) * kValues + value];
-            store(p.epilogue, p.m, batch, row, n, y);
+            store(p.epilogue, batch, row, n, y);
         }
         // The next batch's vectors may be written at once: nobody reads this one's after the barrier
         // above. Its partial sums come after the next barrier.

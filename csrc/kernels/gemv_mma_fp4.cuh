@@ -40,13 +40,8 @@ typedef struct nvfp4_mma_fp4_params {
     /* In bytes from the start of dynamic shared memory: scales and mbarriers of all stages. Codes stand first. */
     uint32_t scales_at, barriers_at;
 
-    NVFP4_POINTER(const uint8_t) scales;
-    nvfp4_scale_steps scale_layout;
-    int64_t scale_batch_bytes;
-    NVFP4_POINTER(const uint8_t) vector_scales;
-    nvfp4_scale_steps vector_scale_layout;
-    int64_t vector_scale_batch_bytes;
-
+    nvfp4_weights weights;
+    nvfp4_vectors vectors;
     nvfp4_epilogue epilogue;
 } nvfp4_mma_fp4_params;
 
@@ -61,6 +56,7 @@ typedef struct nvfp4_mma_fp4_params {
 #include "../arch/mma.cuh"
 #include "../arch/shared.cuh"
 #include "../entries.cuh"
+#include "../format/operands.cuh"
 #include "../format/scale_steps.cuh"
 #include "epilogue.cuh"
 
@@ -170,16 +166,16 @@ template <int kVectors>
 __device__ __forceinline__ void bring_steps(const Params &p, const Maps &maps, const Work &work, uint32_t base,
                                             uint32_t lane) {
     const Rows weights = {&maps.weights,
-                          p.scales + work.batch * p.scale_batch_bytes,
-                          p.scale_layout,
+                          scales_of(p.weights, work.batch),
+                          p.weights.scale_steps,
                           work.first_row,
                           uint32_t(p.m),
                           0,
                           work.rows,
                           arch::policy_evict_first()};
     const Rows vectors = {&maps.vectors,
-                          p.vector_scales + work.batch * p.vector_scale_batch_bytes,
-                          p.vector_scale_layout,
+                          scales_of(p.vectors, work.batch),
+                          p.vectors.scale_steps,
                           0,
                           uint32_t(p.n),
                           work.rows,
@@ -270,7 +266,7 @@ __device__ __forceinline__ void finish(const Params &p, const Work &work, uint32
     for (uint32_t i = work.rank * blockDim.x + threadIdx.x; i < p.n * work.rows; i += work.ctas * blockDim.x) {
         const uint32_t n = i / work.rows, of_group = i - n * work.rows, row = work.first_row + of_group;
         if (row >= uint32_t(p.m)) continue;
-        const Place place = prepare(p.epilogue, p.m, work.batch, row, n);
+        const Place place = prepare(p.epilogue, work.batch, row, n);
         const uint32_t at = base + (n * stride + of_group) * 4;
         // All loads are on the way together.
         float part[kMostCluster];

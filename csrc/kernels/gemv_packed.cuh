@@ -61,11 +61,7 @@ typedef struct nvfp4_pack_params {
     int32_t n;
     uint32_t k, spans, l; /* of a row: elements, and spans, of which the last one may be shorter; batches */
 
-    NVFP4_POINTER(const uint8_t) vectors;
-    int64_t vector_row_bytes, vector_batch_bytes;
-    NVFP4_POINTER(const uint8_t) vector_scales;
-    nvfp4_scale_steps vector_scale_layout;
-    int64_t vector_scale_batch_bytes;
+    nvfp4_vectors vectors;
     /* In the workspace, a half of a span after the other, as it shall lie in shared memory; whole spans. */
     NVFP4_POINTER(uint8_t) packed;
     int64_t packed_batch_bytes;
@@ -84,10 +80,7 @@ typedef struct nvfp4_packed_params {
     uint32_t scale_units;    /* of a stage */
     uint32_t scales_aligned; /* whether a unit of linear scales, a row's span, can be copied at once */
 
-    NVFP4_POINTER(const uint8_t) scales;
-    nvfp4_scale_steps scale_layout;
-    int64_t scale_batch_bytes;
-
+    nvfp4_weights weights;
     NVFP4_POINTER(const uint8_t) packed;
     int64_t packed_batch_bytes;
     /* Sums of parts of groups. A CTA has at most two: [CTAs][2: where it begins, where it ends][warps][columns]
@@ -162,16 +155,16 @@ __device__ __forceinline__ void pack(const PackParams &p) {
     // Vectors past the end repeat the last one: computed, not stored.
     const uint32_t n = min(first + column, uint32_t(p.n) - 1);
     const uint32_t group = step / kSpanSteps * kSpanGroups; // of 64 elements: a lane t's of both halves
-    const uint8_t *const elements = p.vectors + batch * p.vector_batch_bytes + n * p.vector_row_bytes +
+    const uint8_t *const elements = values_of(p.vectors, batch) + n * p.vectors.row_bytes +
                                     int64_t(group) * kUnitBytes + (half * 4 + word) * (kUnitBytes / 8);
-    const uint8_t *const scales = p.vector_scales + batch * p.vector_scale_batch_bytes +
-                                  row_offset(p.vector_scale_layout, n) + half * 2 + word / 2;
+    const uint8_t *const scales = scales_of(p.vectors, batch) +
+                                  row_offset(p.vectors.scale_steps, n) + half * 2 + word / 2;
     uint32_t pair[4][4] = {};
 #pragma unroll
     for (uint32_t t = 0; t < 4; ++t) {
         if ((group + t) * 64 < p.k) {
             Elements eight;
-            eight.load(elements + t * kUnitBytes, scales + int64_t(group + t) * p.vector_scale_layout.group_stride);
+            eight.load(elements + t * kUnitBytes, scales + int64_t(group + t) * p.vectors.scale_steps.group_stride);
             eight.pairs(pair[t]);
         }
     }
@@ -362,7 +355,7 @@ __device__ __forceinline__ void bring_scales(const Params &p, uint32_t base, uin
     Part part(p);
     do {
         const uint32_t batch = batch_of(p, part.group), first = first_row(p, part.group, batch, rank_of(p.deal));
-        const uint8_t *const scales = p.scales + batch * p.scale_batch_bytes;
+        const uint8_t *const scales = scales_of(p.weights, batch);
 #pragma unroll 1
         for (uint32_t span = part.first_span(p); span < part.end_span(p); ++span, stage.advance(p)) {
             stage.wait_empty(stage.empty(p, base));
@@ -370,18 +363,18 @@ __device__ __forceinline__ void bring_scales(const Params &p, uint32_t base, uin
 #pragma unroll 1
             for (uint32_t unit = thread; unit < p.scale_units; unit += kScaleThreads) {
                 const uint32_t to = stage.scales(p, base) + unit * kScaleUnit;
-                if (p.scale_layout.tiled) {
+                if (p.weights.scale_steps.tiled) {
                     constexpr uint32_t kBlockUnits = kSpanGroups * NVFP4_ATOM_LINES;
                     const uint32_t block = first / NVFP4_ATOM_ROWS + unit / kBlockUnits, in_block = unit % kBlockUnits;
                     const bool has = block * NVFP4_ATOM_ROWS < uint32_t(p.m) &&
                                      group + in_block / NVFP4_ATOM_LINES < groups;
-                    const uint8_t *const from = scales + block * p.scale_layout.row_stride +
+                    const uint8_t *const from = scales + block * p.weights.scale_steps.row_stride +
                                                 int64_t(group) * NVFP4_ATOM_BYTES + in_block * kScaleUnit;
                     arch::copy_async_16<128>(to, has ? from : scales, has);
                 } else {
                     const uint32_t row = first + unit;
                     const bool has = row < uint32_t(p.m);
-                    const uint8_t *const from = scales + row * p.scale_layout.row_stride + group * NVFP4_ATOM_BLOCKS;
+                    const uint8_t *const from = scales + row * p.weights.scale_steps.row_stride + group * NVFP4_ATOM_BLOCKS;
                     if (p.scales_aligned) {
                         arch::copy_async_16<128>(to, has ? from : scales, has);
                     } else {
@@ -409,15 +402,17 @@ struct Outputs {
         row[1] = row[0] + 8;
     }
 
-    template <class P>
+    template <bool kAdds, class P>
     __device__ __forceinline__ void store(const P &p, uint32_t column, uint32_t lane, const float (&sum)[4]) const {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const uint32_t n = column * many::kColumns + lane % 4 * 2 + i % 2;
-            if (n < uint32_t(p.n) && row[i / 2] < uint32_t(p.m)) {
-                nvfp4::store(p.epilogue, p.m, batch, row[i / 2], n, sum[i]);
-            }
-        }
+        for (int i = 0; i < 4; ++i) store<kAdds>(p, column, lane, i, sum[i]);
+    }
+
+    // The column's sum i.
+    template <bool kAdds, class P>
+    __device__ __forceinline__ void store(const P &p, uint32_t column, uint32_t lane, uint32_t i, float sum) const {
+        const uint32_t n = column * many::kColumns + lane % 4 * 2 + i % 2, of = i < 2 ? row[0] : row[1];
+        if (n < uint32_t(p.n) && of < uint32_t(p.m)) nvfp4::store<kAdds>(p.epilogue, batch, of, n, sum);
     }
 };
 
@@ -525,7 +520,7 @@ __device__ __forceinline__ void multiply_parts(const Params &p, uint32_t base) {
         const uint32_t first = first_row(p, part.group, batch_of(p, part.group), rank_of(p.deal));
         uint32_t spans = part.end_span(p) - part.first_span(p);
         const uint32_t of_atoms = first % NVFP4_ATOM_ROWS + row;
-        weights.scales = p.scale_layout.tiled
+        weights.scales = p.weights.scale_steps.tiled
                              ? of_atoms / NVFP4_ATOM_ROWS * (kSpanGroups * NVFP4_ATOM_BYTES) + t * NVFP4_ATOM_BYTES +
                                    of_atoms % NVFP4_ATOM_LINES * NVFP4_ATOM_LINE_BYTES +
                                    of_atoms % NVFP4_ATOM_ROWS / NVFP4_ATOM_LINES * 4
@@ -556,6 +551,17 @@ __device__ __forceinline__ void multiply_parts(const Params &p, uint32_t base) {
         const Outputs outputs(p, part.group, rank_of(p.deal), warp, lane);
         const uint32_t columns = (p.n + many::kColumns - 1) / many::kColumns;
         float *const partial = partial_at(p, columns, blockIdx.x, !begins, warp, lane);
+        if (whole && has_rows && adds(p.epilogue)) {
+            // One at a time, so that there is one copy of this code: the others move to the front.
+#pragma unroll 1
+            for (uint32_t i = 0; i < 4 * columns; ++i) {
+                outputs.store<true>(p, i / 4, lane, i % 4, sum[0] * kFactor);
+#pragma unroll
+                for (int j = 1; j < kVectors / 2; ++j) sum[j - 1] = sum[j];
+            }
+            begins = false;
+            continue;
+        }
 #pragma unroll
         for (int column = 0; column < kVectors / many::kColumns; ++column) {
             if (!has_rows) break;
@@ -563,7 +569,7 @@ __device__ __forceinline__ void multiply_parts(const Params &p, uint32_t base) {
 #pragma unroll
             for (int i = 0; i < 4; ++i) of[i] = sum[4 * column + i] * kFactor;
             if (whole) {
-                outputs.store(p, column, lane, of);
+                outputs.store<false>(p, column, lane, of);
             } else if (column < columns) {
                 arch::store_128(partial + column * kColumnFloats, of, arch::policy_evict_last());
             }
@@ -649,7 +655,7 @@ __device__ __forceinline__ void add(const AddParams &p) {
         sum[3] += part.w;
         begin = first_chunk(p.deal, ++cluster);
     } while (begin < first + p.deal.chunks);
-    Outputs(p, group, blockIdx.z, warp, lane).store(p, column, lane, sum);
+    Outputs(p, group, blockIdx.z, warp, lane).store<true>(p, column, lane, sum);
 }
 
 }  // namespace nvfp4::packed

@@ -36,16 +36,14 @@ typedef struct nvfp4_ring_params {
     uint32_t granule_log2;                /* places of a granule */
     uint32_t producers;
     uint32_t aligned;                     /* 3 where units start at multiples of four places, or 0 */
-    uint32_t tiled;
     uint32_t rows, places;                /* of all batches; places: some without a row in the 128x4 layout */
     uint32_t dealt;                       /* places that CTAs have of their own: all, or a multiple of four */
-    uint32_t row_bytes;                   /* of codes */
     uint32_t depth;                       /* units of a group in the ring */
     uint32_t groups;
     uint32_t row_warps;                   /* that share a row */
     uint32_t row_warps_magic;             /* 2^16 / row_warps, rounded up */
     uint32_t bars_at; /* dynamic shared memory, in bytes from its start: the ring, then these */
-    NVFP4_POINTER(const uint8_t) codes;
+    nvfp4_weights weights;
 
     uint32_t chunks;    /* of a row */
     uint32_t dependent; /* the launch may overlap with the previous grid */
@@ -53,16 +51,7 @@ typedef struct nvfp4_ring_params {
     uint32_t m_magic;   /* 2^32 / m, rounded up, or 0 for one batch */
     uint32_t zero;      /* 0: see arch/registers.cuh */
     uint32_t scales_at, sums_at, sums_pitch;
-    NVFP4_POINTER(const uint8_t) vectors;
-    int64_t vector_batch_bytes;
-    NVFP4_POINTER(const uint8_t) vector_scales;
-    nvfp4_scale_steps vector_scale_layout;
-    int64_t vector_scale_batch_bytes;
-
-    NVFP4_POINTER(const uint8_t) scales;
-    uint32_t scale_row_bytes;   /* linear: of a row; 128x4: of a block of 128 rows */
-    uint32_t scale_group_bytes; /* 128x4: from four blocks of K to the next */
-
+    nvfp4_vectors vectors;
     nvfp4_epilogue epilogue;
 
     /* Where units are counted: */
@@ -84,6 +73,7 @@ typedef struct nvfp4_ring_params {
 #include "../arch/registers.cuh"
 #include "../arch/shared.cuh"
 #include "../entries.cuh"
+#include "../format/operands.cuh"
 #include "../format/scale_steps.cuh"
 #include "epilogue.cuh"
 #include "integer_dot.cuh"
@@ -117,7 +107,7 @@ struct Work {
 
     // Row r of the unit at a place.
     __device__ __forceinline__ static uint32_t row(const Params &p, uint32_t place, uint32_t r) {
-        return p.tiled ? (place & ~127u) + (place / 4 & 31) + r * 32 : place + r;
+        return p.weights.scale_steps.tiled ? (place & ~127u) + (place / 4 & 31) + r * 32 : place + r;
     }
 
     // Whether it is the CTA's: of a unit that it took from the counter every row that there is.
@@ -153,6 +143,9 @@ struct Announced {
         return place;
     }
 };
+
+// Of a row's codes: the plan has seen to it that they can be counted in 32 bits.
+__device__ __forceinline__ uint32_t row_bytes(const Params &p) { return uint32_t(p.weights.row_bytes); }
 
 // A row's batch. The plan has seen to it that the quotient is exact.
 __device__ __forceinline__ uint32_t batch_of(const Params &p, uint32_t row) {
@@ -238,11 +231,11 @@ struct Producer {
     // The unit at a place, each stage when it is free.
     __device__ __forceinline__ void copy(const Params &p, const Work<kCounted> &work, uint32_t base, uint32_t place) {
         const uint64_t policy = arch::policy_evict_first();
-        const uint32_t stage_bytes = kRows * p.row_bytes;
+        const uint32_t stage_bytes = kRows * row_bytes(p);
         const uint32_t slot = group * p.depth + depth;
-        uint32_t to = base + slot * kUnitRows * p.row_bytes;
+        uint32_t to = base + slot * kUnitRows * row_bytes(p);
         uint32_t bar = base + p.bars_at + slot * kStages<kRows> * kBarBytes;
-        const uint8_t *from = p.codes + uint64_t(work.row(p, place, 0)) * p.row_bytes;
+        const uint8_t *from = p.weights.codes + uint64_t(work.row(p, place, 0)) * row_bytes(p);
         const bool whole = work.has(p, place, 0) && work.has(p, place, kUnitRows - 1);
 #pragma unroll 1
         for (uint32_t s = 0; s < kUnitRows; s += kRows, bar += kBarBytes) {
@@ -256,12 +249,12 @@ struct Producer {
             uint32_t bytes = stage_bytes;
             if (!whole) {
                 bytes = 0;
-                for (uint32_t r = s; r < s + kRows; ++r) bytes += work.has(p, place, r) ? p.row_bytes : 0;
+                for (uint32_t r = s; r < s + kRows; ++r) bytes += work.has(p, place, r) ? row_bytes(p) : 0;
             }
             arch::mbarrier_arrive_expect_tx(bar, bytes);
             // Rows that follow each other in memory in one copy.
-            const uint32_t piece = whole && !p.tiled ? stage_bytes : p.row_bytes;
-            const uint64_t step = p.tiled ? uint64_t(p.row_bytes) * 32 : piece;
+            const uint32_t piece = whole && !p.weights.scale_steps.tiled ? stage_bytes : row_bytes(p);
+            const uint64_t step = p.weights.scale_steps.tiled ? uint64_t(row_bytes(p)) * 32 : piece;
 #pragma unroll 1
             for (uint32_t r = s, end = to + stage_bytes; to != end; ++r, to += piece, from += step) {
                 if (whole || work.has(p, place, r)) arch::load_bulk(to, from, piece, bar, policy);
@@ -288,8 +281,8 @@ struct IntegerProducts {
 
     // `chunk`: of the first one; from one to the next, `stride`.
     __device__ __forceinline__ void load(const Params &p, uint32_t batch, uint32_t chunk, uint32_t stride) {
-        const uint8_t *vector = p.vectors + batch * p.vector_batch_bytes;
-        const uint8_t *scales = p.vector_scales + batch * p.vector_scale_batch_bytes;
+        const uint8_t *vector = values_of(p.vectors, batch);
+        const uint8_t *scales = scales_of(p.vectors, batch);
 #pragma unroll
         for (int j = 0; j < kChunks; ++j, chunk += stride) {
 #pragma unroll
@@ -300,7 +293,7 @@ struct IntegerProducts {
                 if (chunk >= p.chunks) continue;
                 raw[j][b] = arch::load_fresh_64(vector + chunk * kChunkBytes + 8 * b);
                 raw_scale[j][b] =
-                    arch::load_fresh_8(scales + block_offset(p.vector_scale_layout, 2 * chunk + b));
+                    arch::load_fresh_8(scales + block_offset(p.vectors.scale_steps, 2 * chunk + b));
             }
         }
     }
@@ -361,7 +354,7 @@ struct MatrixProducts {
         : has_sums(lane % 4 == lane / 8), odd(lane / 4 % 2) {}
 
     __device__ __forceinline__ void load(const Params &p, uint32_t batch, uint32_t chunk, uint32_t stride) {
-        const uint8_t *vector = p.vectors + batch * p.vector_batch_bytes;
+        const uint8_t *vector = values_of(p.vectors, batch);
 #pragma unroll
         for (int j = 0; j < kChunks; ++j, chunk += stride) {
 #pragma unroll
@@ -436,15 +429,15 @@ struct ScaleCopies {
         : place(work.origin + group * kUnitRows), copies(lane < kChunks * kScaleLanes),
           to(slots + lane * 16), end(to + kScaleSlots * kSlot) {
         const uint32_t part_at = lane / kScaleLanes * p.row_warps + part; // counted in 1024 elements
-        if (p.tiled) {
+        if (p.weights.scale_steps.tiled) {
             const uint32_t at = part_at * 16 + lane % kScaleLanes; // counted in 64 elements
-            from = p.scales + at * p.scale_group_bytes;
+            from = p.weights.scales + at * uint32_t(p.weights.scale_steps.group_stride);
             exists = at * 2 < p.chunks;
         } else {
             const uint32_t at = part_at * 4 + lane % 4; // counted in 256 elements
             row = lane / 4 % 4;
             place += row;
-            from = p.scales + at * 16;
+            from = p.weights.scales + at * 16;
             exists = at * 8 < p.chunks;
         }
     }
@@ -452,7 +445,7 @@ struct ScaleCopies {
     // Of the CTA's next own unit. Of the 128x4 layout all rows of a unit's block exist.
     __device__ __forceinline__ void next(const Params &p, const Work<kCounted> &work) {
         if (copies) {
-            copy(p, place, place < work.end && (place >= work.begin || p.tiled));
+            copy(p, place, place < work.end && (place >= work.begin || p.weights.scale_steps.tiled));
             place += p.groups * kUnitRows;
         }
         arch::commit_copies(); // an empty group too: groups are counted
@@ -468,12 +461,12 @@ struct ScaleCopies {
     __device__ __forceinline__ void copy(const Params &p, uint32_t place, bool has) {
         has = has && exists;
         // In the 128x4 layout places lie four bytes apart in their block of 128.
-        const uint8_t *at = from + uint64_t(p.tiled ? place / 128 : place) * p.scale_row_bytes;
-        if (p.tiled) at += place % 128 * 4;
+        const uint8_t *at = from + uint64_t(p.weights.scale_steps.tiled ? place / 128 : place) * uint32_t(p.weights.scale_steps.row_stride);
+        if (p.weights.scale_steps.tiled) at += place % 128 * 4;
         if constexpr (kCached) {
-            arch::copy_async_16_cached(to, has ? at : p.scales, has);
+            arch::copy_async_16_cached(to, has ? at : p.weights.scales, has);
         } else {
-            arch::copy_async_16<128>(to, has ? at : p.scales, has);
+            arch::copy_async_16<128>(to, has ? at : p.weights.scales, has);
         }
         to += kSlot;
         if (to == end) to -= kScaleSlots * kSlot;
@@ -497,7 +490,7 @@ __device__ __forceinline__ void consume(const Params &p, const Work<kCounted> &w
 #pragma unroll 1
     for (uint32_t i = 1; i < kScaleSlots; ++i) copies.next(p, work);
 
-    const uint32_t unit_bytes = kUnitRows * p.row_bytes;
+    const uint32_t unit_bytes = kUnitRows * row_bytes(p);
     uint32_t codes_at = base + group * p.depth * unit_bytes;
     uint32_t bar = base + p.bars_at + group * p.depth * kStages<kRows> * kBarBytes;
     if (part == 0 && lane == 0) {
@@ -519,7 +512,7 @@ __device__ __forceinline__ void consume(const Params &p, const Work<kCounted> &w
     // This thread's output, while there is time.
     const auto output_at = [&](uint32_t row, bool exists) {
         const uint32_t of = batch_of(p, row);
-        return prepare(p.epilogue, p.m, of, row - of * p.m, 0, exists);
+        return prepare(p.epilogue, of, row - of * p.m, 0, exists);
     };
     const auto output_of = [&](uint32_t i, bool &exists) { // of the CTA's own
         const uint32_t at = work.origin + i / kUnitRows * kUnitRows;
@@ -531,8 +524,8 @@ __device__ __forceinline__ void consume(const Params &p, const Work<kCounted> &w
     const auto output = output_of(thread, has_output);
     arch::cta_barrier(0, consumers + p.producers * kWarp); // the mbarriers are ready
 
-    const uint32_t scales_within = p.tiled ? lane / 2 * 16 + lane % 2 * 2 : lane * 2;
-    const uint32_t scales_row = p.tiled ? 4 : kWarpScales;
+    const uint32_t scales_within = p.weights.scale_steps.tiled ? lane / 2 * 16 + lane % 2 * 2 : lane * 2;
+    const uint32_t scales_row = p.weights.scale_steps.tiled ? 4 : kWarpScales;
     uint32_t at[kChunks]; // of this thread's chunks in a row
 #pragma unroll
     for (int j = 0; j < kChunks; ++j) {
@@ -589,7 +582,7 @@ __device__ __forceinline__ void consume(const Params &p, const Work<kCounted> &w
                 for (int j = 0; j < kChunks; ++j) {
                     codes[r][j] = arch::load_shared_128(codes_at + at[j]);
                 }
-                codes_at += p.row_bytes;
+                codes_at += row_bytes(p);
             }
             arch::mbarrier_arrive_warp(bar + 8, lane);
             bar += kBarBytes;

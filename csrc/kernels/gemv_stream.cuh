@@ -79,12 +79,12 @@ struct Staging {
     // The blocks from `first` on, of a batch, of the vectors from `vector` on.
     __device__ __forceinline__ void load(const Params &p, uint32_t batch, uint32_t first, int vector) {
         const uint32_t blocks = Steps::blocks(p);
-        const uint8_t *vectors = p.vectors + batch * p.vector_batch_bytes;
-        const uint8_t *scales = p.vector_scales + batch * p.vector_scale_batch_bytes;
+        const uint8_t *vectors = values_of(p.vectors, batch);
+        const uint8_t *scales = scales_of(p.vectors, batch);
         // A pass's vectors, of which there are few, are rows of the same 32 in the 128x4 layout.
         static_assert(kVectors <= NVFP4_ATOM_LINES);
         const int64_t next_scales =
-            p.vector_scale_layout.tiled ? NVFP4_ATOM_LINE_BYTES : p.vector_scale_layout.row_stride;
+            p.vectors.scale_steps.tiled ? NVFP4_ATOM_LINE_BYTES : p.vectors.scale_steps.row_stride;
 #pragma unroll
         for (int j = 0; j < kEach; ++j) {
             const uint32_t block = first + threadIdx.x + j * p.warps * kWarp;
@@ -98,12 +98,12 @@ struct Staging {
             }
             if (block >= blocks) continue;
             const uint8_t *const codes = vectors + block * kFrom;
-            const uint8_t *const scale_codes = scales + block_offset(p.vector_scale_layout, block);
+            const uint8_t *const scale_codes = scales + block_offset(p.vectors.scale_steps, block);
 #pragma unroll
             for (int v = 0; v < kAtOnce; ++v) {
                 // Vectors past the end repeat the last one: computed, not stored.
                 const int n = kVectors == 1 ? 0 : min(vector + v, p.n - 1);
-                raw[v][j].load(codes + n * p.vector_row_bytes);
+                raw[v][j].load(codes + n * p.vectors.row_bytes);
                 if constexpr (Vectors::kHasScales) scale[v][j] = arch::load_fresh_8(scale_codes + n * next_scales);
             }
         }
@@ -318,7 +318,7 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
         const int n = value % kVectors;
         const Tile in(p, work, of);
         const uint32_t counted = work.origin + of * kTileRows + within;
-        const uint32_t row = row_at(p.scale_layout, in.place + within);
+        const uint32_t row = row_at(p.weights.scale_steps, in.place + within);
         if (counted < work.begin || counted >= work.end || row >= uint32_t(p.m) || n >= p.n) continue;
         const Parts part = parts[of];
         float y[kParts] = {};
@@ -328,7 +328,7 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
 #pragma unroll
             for (int j = 0; j < kParts; ++j) y[j] += sums[i * kValues + value * kParts + j];
         }
-        store(p.epilogue, p.m, work.batch + in.batch, row, n, Products::total(y));
+        store(p.epilogue, work.batch + in.batch, row, n, Products::total(y));
     }
 }
 

@@ -56,9 +56,8 @@ typedef struct nvfp4_tcgen05_params {
     uint32_t unit, each, more;
     uint32_t dependent;    /* the launch may overlap with the previous grid */
     uint32_t tmem_columns; /* to allocate */
-    NVFP4_POINTER(const uint8_t) weight_scales; /* [L][tiles][atoms][512] */
-    NVFP4_POINTER(const uint8_t) vector_scales; /* [L][atoms][512], those of the pass's first vector in front */
-    int64_t vector_scale_batch_bytes;
+    nvfp4_weights weights; /* scales: 128x4 */
+    nvfp4_vectors vectors; /* likewise */
     /* Arrivals at a tile, for each warp that takes sums: [CTAs, the first one of the tile's][warps]. Zeros before a launch
      * and behind it. */
     NVFP4_POINTER(uint32_t) arrivals;
@@ -79,6 +78,7 @@ typedef struct nvfp4_tcgen05_params {
 #include "../arch/shared.cuh"
 #include "../arch/tcgen05.cuh"
 #include "../entries.cuh"
+#include "../format/operands.cuh"
 #include "epilogue.cuh"
 
 namespace nvfp4::tcgen05 {
@@ -268,7 +268,7 @@ private:
                            (part.step * p.pieces + piece) * kPieceBytes, row, batch, bar, once);
         }
         const int64_t atom = int64_t(part.tile) * p.atoms + part.step * p.pieces * kPieceAtoms;
-        arch::load_bulk(to + stage.weight_scales, p.weight_scales + atom * kAtomBytes, atoms * kAtomBytes, bar, once);
+        arch::load_bulk(to + stage.weight_scales, p.weights.scales + atom * kAtomBytes, atoms * kAtomBytes, bar, once);
     }
 
     __device__ __forceinline__ void load_vectors(const Part &part, uint32_t slot) const {
@@ -280,7 +280,7 @@ private:
             arch::load_box(to + stage.vectors + piece * Stage<kN>::kVectorBytes, &maps.vectors,
                            (part.step * p.pieces + piece) * kPieceBytes, 0, batch, bar, again);
         }
-        const uint8_t *const scales = p.vector_scales + batch * p.vector_scale_batch_bytes +
+        const uint8_t *const scales = scales_of(p.vectors, batch) +
                                       int64_t(part.step) * p.pieces * kPieceAtoms * kAtomBytes;
         const uint32_t copies = lines == kAtomLines ? 1 : atoms, bytes = atoms / copies * lines * kLineBytes;
 #pragma unroll 1
@@ -454,7 +454,7 @@ struct Outputs {
         if (row >= uint32_t(p.m)) return;
 #pragma unroll
         for (uint32_t i = 0; i < kTaken; ++i) {
-            if (i == 0 || first + i < uint32_t(p.n)) nvfp4::store(p.epilogue, p.m, batch, row, first + i, sum[i]);
+            if (i == 0 || first + i < uint32_t(p.n)) nvfp4::store(p.epilogue, batch, row, first + i, sum[i]);
         }
     }
 };

@@ -51,17 +51,8 @@ typedef struct nvfp4_many_params {
     /* In bytes from the start of dynamic shared memory: the buffers of vectors (x), and mbarriers. */
     uint32_t x_at, stored_at;
 
-    NVFP4_POINTER(const uint8_t) codes;
-    NVFP4_POINTER(const uint8_t) scales;
-    nvfp4_scale_steps scale_layout;
-    int64_t code_row_bytes, scale_batch_bytes;
-
-    NVFP4_POINTER(const uint8_t) vectors;
-    int64_t vector_row_bytes, vector_batch_bytes;
-    NVFP4_POINTER(const uint8_t) vector_scales;
-    nvfp4_scale_steps vector_scale_layout;
-    int64_t vector_scale_batch_bytes;
-
+    nvfp4_weights weights;
+    nvfp4_vectors vectors;
     nvfp4_epilogue epilogue;
 } nvfp4_many_params;
 
@@ -73,6 +64,7 @@ typedef struct nvfp4_many_params {
 #include "../arch/copy_async.cuh"
 #include "../arch/memory.cuh"
 #include "../arch/shared.cuh"
+#include "../format/operands.cuh"
 #include "../format/scale_steps.cuh"
 #include "epilogue.cuh"
 #include "scaled_weights.cuh"
@@ -159,18 +151,18 @@ struct Loads : Queue<NVFP4_MANY_STAGE_BYTES> {
         const uint32_t g = lane / 4, t = lane % 4;
         step = from;
         end = before;
-        const uint8_t *batch = p.codes + int64_t(of) * p.m * p.code_row_bytes + step * kRowCodes + t * 16;
+        const uint8_t *batch = codes_of(p.weights, of) + step * kRowCodes + t * 16;
         // Rows past M have the first row's: computed with, and not stored. Elements past K are zeros.
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            const uint32_t row = row_at(p.scale_layout, first + g + 8 * i);
-            codes[i] = batch + (row < uint32_t(p.m) ? row : 0) * p.code_row_bytes;
+            const uint32_t row = row_at(p.weights.scale_steps, first + g + 8 * i);
+            codes[i] = batch + (row < uint32_t(p.m) ? row : 0) * p.weights.row_bytes;
         }
         codes_end = (p.k + kStep - 1 - t * 32) / kStep;
         const uint32_t place = first + lane / 2, group = lane % 2;
-        const bool has = row_at(p.scale_layout, place) < uint32_t(p.m);
-        scales = p.scales + of * p.scale_batch_bytes + int64_t(2 * step + group) * p.scale_layout.group_stride +
-                 place_offset(p.scale_layout, has ? place : 0);
+        const bool has = row_at(p.weights.scale_steps, place) < uint32_t(p.m);
+        scales = scales_of(p.weights, of) + int64_t(2 * step + group) * p.weights.scale_steps.group_stride +
+                 place_offset(p.weights.scale_steps, has ? place : 0);
         scales_end = (p.k + kStep - 1 - group * 64) / kStep;
     }
 
@@ -188,7 +180,7 @@ struct Loads : Queue<NVFP4_MANY_STAGE_BYTES> {
         step += steps;
 #pragma unroll
         for (int i = 0; i < 2; ++i) codes[i] += steps * kRowCodes;
-        scales += int64_t(steps) * (kStepBlocks / 4 * p.scale_layout.group_stride);
+        scales += int64_t(steps) * (kStepBlocks / 4 * p.weights.scale_steps.group_stride);
     }
 
     // Where a lane finds the scales that it multiplies by.
@@ -321,10 +313,10 @@ struct Piece {
         // Vectors past the end repeat the last one: computed, not stored.
         const uint32_t n = min(first + column, uint32_t(p.n) - 1);
         const uint32_t at = work.chunk * Work::chunk_steps(p) + step;
-        elements = p.vectors + work.batch * p.vector_batch_bytes + n * p.vector_row_bytes +
+        elements = values_of(p.vectors, work.batch) + n * p.vectors.row_bytes +
                    int64_t(at) * Elements::kStepBytes + word * (Elements::kStepBytes / 16);
-        scales = p.vector_scales + work.batch * p.vector_scale_batch_bytes + row_offset(p.vector_scale_layout, n) +
-                 int64_t(at) * 2 * p.vector_scale_layout.group_stride + word / 2;
+        scales = scales_of(p.vectors, work.batch) + row_offset(p.vectors.scale_steps, n) +
+                 int64_t(at) * 2 * p.vectors.scale_steps.group_stride + word / 2;
         to = (step * 2 + word / 2) * kRows + (first + column) * kVectorRow + ((word % 2 * 4) ^ column) * 16;
     }
 
@@ -346,7 +338,7 @@ struct Piece {
             load_ragged(p, first);
             return;
         }
-        const int64_t group_stride = p.vector_scale_layout.group_stride;
+        const int64_t group_stride = p.vectors.scale_steps.group_stride;
         // Of half a step the first half again, which is not kept.
         const bool whole = is_whole(p, first);
         const uint8_t *const second = whole ? elements : elements - Elements::kStepBytes / 2;
@@ -362,7 +354,7 @@ struct Piece {
     template <class P>
     __device__ __forceinline__ void advance(const P &p, uint32_t chunk_steps) {
         elements += chunk_steps * Elements::kStepBytes;
-        scales += int64_t(chunk_steps) * 2 * p.vector_scale_layout.group_stride;
+        scales += int64_t(chunk_steps) * 2 * p.vectors.scale_steps.group_stride;
     }
 
     // What was loaded of that chunk, to its buffer.
@@ -386,7 +378,7 @@ struct Piece {
     // The last step of a row may have any number of blocks: what is behind them is zeros from here on.
     template <class P>
     __device__ __forceinline__ void load_ragged(const P &p, uint32_t first) {
-        const int64_t group_stride = p.vector_scale_layout.group_stride;
+        const int64_t group_stride = p.vectors.scale_steps.group_stride;
         const auto of = [&](int t) {
             eight[t].load(elements + t * (Elements::kStepBytes / 4), scales + t / 2 * group_stride + t % 2 * 2);
         };
@@ -473,9 +465,9 @@ __device__ __forceinline__ void finish(const Params &p, const Work &work, uint8_
     constexpr uint32_t kTogether = kVectors < 32 ? 2 : 8;
 #pragma unroll 1
     for (uint32_t place = lane; place < rows && first < uint32_t(p.n); place += kWarp) {
-        const uint32_t row = row_at(p.scale_layout, work.place + place);
+        const uint32_t row = row_at(p.weights.scale_steps, work.place + place);
         if (row >= uint32_t(p.m)) continue;
-        Place at = prepare(p.epilogue, p.m, work.batch, row, first);
+        Place at = prepare(p.epilogue, work.batch, row, first);
 #pragma unroll 1
         for (uint32_t n = first; n < uint32_t(p.n); n += kTogether * step) {
             uint32_t from[kTogether];
@@ -512,7 +504,7 @@ __device__ __forceinline__ void finish(const Params &p, const Work &work, uint8_
                 const uint32_t of = n + i * step;
                 if (of >= uint32_t(p.n)) break;
                 store(p.epilogue, at, y[i] * factor);
-                next_vector(p.epilogue, p.m, work.batch, of + step, of + step < uint32_t(p.n), step, at);
+                next_vector(p.epilogue, work.batch, row, of + step, of + step < uint32_t(p.n), step, at);
             }
         }
     }

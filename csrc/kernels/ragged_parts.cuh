@@ -34,8 +34,8 @@ struct RaggedLoads : Queue<NVFP4_MANY_RAGGED_STAGE_BYTES> {
 
     // Where the scales are of the row at that place. Rows past M have the first row's, as they have its codes.
     __device__ static __forceinline__ const uint8_t *scales_of(const Params &p, uint32_t batch, uint32_t place) {
-        const bool has = row_at(p.scale_layout, place) < uint32_t(p.m);
-        return p.scales + batch * p.scale_batch_bytes + place_offset(p.scale_layout, has ? place : 0);
+        const bool has = row_at(p.weights.scale_steps, place) < uint32_t(p.m);
+        return nvfp4::scales_of(p.weights, batch) + place_offset(p.weights.scale_steps, has ? place : 0);
     }
 
     // From now on of the warp whose first row has the place `first`, steps from `from` on and before `before`.
@@ -44,11 +44,11 @@ struct RaggedLoads : Queue<NVFP4_MANY_RAGGED_STAGE_BYTES> {
         const uint32_t g = lane / 4, t = lane % 4;
         step = from;
         end = before;
-        const uint8_t *batch = p.codes + int64_t(of) * p.m * p.code_row_bytes + step * kRowCodes + t * 16;
+        const uint8_t *batch = codes_of(p.weights, of) + step * kRowCodes + t * 16;
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            const uint32_t row = row_at(p.scale_layout, first + g + 8 * i);
-            codes[i] = batch + (row < uint32_t(p.m) ? row : 0) * p.code_row_bytes;
+            const uint32_t row = row_at(p.weights.scale_steps, first + g + 8 * i);
+            codes[i] = batch + (row < uint32_t(p.m) ? row : 0) * p.weights.row_bytes;
         }
         const int32_t left = p.k / NVFP4_BLOCK - step * kStepBlocks; // of the rows, from the step on
         blocks_left = left - 2 * t;
@@ -56,7 +56,7 @@ struct RaggedLoads : Queue<NVFP4_MANY_RAGGED_STAGE_BYTES> {
         const uint32_t word = lane % 2;
         const uint8_t *const row = scales_of(p, of, first + lane / 2);
         const uint32_t behind = behind_word(row);
-        scales = row - behind + int64_t(2 * step + word) * p.scale_layout.group_stride;
+        scales = row - behind + int64_t(2 * step + word) * p.weights.scale_steps.group_stride;
         scales_left = left + behind - word * kWord;
         third = word == 0 && behind != 0;
     }
@@ -81,7 +81,7 @@ struct RaggedLoads : Queue<NVFP4_MANY_RAGGED_STAGE_BYTES> {
         step += steps;
 #pragma unroll
         for (int i = 0; i < 2; ++i) codes[i] += steps * kRowCodes;
-        scales += int64_t(steps) * (kStepBlocks / 4 * p.scale_layout.group_stride);
+        scales += int64_t(steps) * (kStepBlocks / 4 * p.weights.scale_steps.group_stride);
         blocks_left -= steps * kStepBlocks;
         scales_left -= steps * kStepBlocks;
     }

@@ -23,7 +23,7 @@ struct RaggedSteps {
 
     // Blocks of a row.
     __device__ static __forceinline__ uint32_t blocks(const Params &p) {
-        return uint32_t(p.code_row_bytes / (kBlock / 2));
+        return uint32_t(p.weights.row_bytes / (kBlock / 2));
     }
 
     // By how many bytes a row's scales start behind a word's beginning.
@@ -44,22 +44,22 @@ struct RaggedSteps {
         __device__ __forceinline__ void enter(const Params &p, const LaneRows &rows, uint32_t lane, uint32_t end) {
             constexpr int32_t kNone = -(1 << 30);
             const uint32_t t = lane % 4;
-            const int32_t group = p.scale_layout.group_stride;
+            const int32_t group = p.weights.scale_steps.group_stride;
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
                 // Where the CTA has no such row, or the row no such block, zeros are computed with.
-                codes[i] = rows.codes(p) + rows.row[i] * p.code_row_bytes + end * kRowCodes + t * (kBlock / 2);
+                codes[i] = rows.codes(p) + rows.row[i] * p.weights.row_bytes + end * kRowCodes + t * (kBlock / 2);
                 blocks_left[i] = rows.has[i] ? int32_t(blocks(p) - (end * kStepBlocks + t)) : kNone;
 
                 const uint8_t *const row = rows.scales(p) + rows.scales_of(p, i);
                 const uint32_t behind = behind_word(row);
                 const uint32_t groups = end * (kStepBlocks / 4) + t;
                 scales[i] = row - behind + int64_t(groups) * group;
-                if (p.scale_layout.tiled) {
+                if (p.weights.scale_steps.tiled) {
                     scales_left[i] = int32_t(kWord * ((blocks(p) + 3) / 4 - groups));
                 } else {
                     // A row's last words may reach into the next row, but not past the last row of all.
-                    const int64_t left = p.scales + p.l * p.scale_batch_bytes - scales[i];
+                    const int64_t left = p.weights.scales + p.l * p.weights.scale_matrix_bytes - scales[i];
                     scales_left[i] = int32_t(min(left, int64_t(kStepBlocks)));
                 }
                 scales_left[i] = rows.has[i] ? scales_left[i] : kNone;
@@ -75,7 +75,7 @@ struct RaggedSteps {
             // Of row g the codes of half a step are 64 bytes in a piece: those that lane (g, t) copies of block t.
             const uint32_t codes_to = to - t * (kBlock / 2);
             const uint32_t scales_to = to - lane * 16 + kStageCodes + g * kRowScales + t * kWord;
-            const int32_t scale_step = kStepBlocks / 4 * p.scale_layout.group_stride;
+            const int32_t scale_step = kStepBlocks / 4 * p.weights.scale_steps.group_stride;
             const int32_t before = -here * int32_t(kStepBlocks); // blocks, and bytes of scales, a byte each
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
@@ -105,12 +105,12 @@ struct RaggedSteps {
         // The tile at a place of a batch.
         __device__ __forceinline__ void enter(const Params &p, uint32_t batch, uint32_t place, uint32_t lane) {
             const uint32_t g = lane / 4, t = lane % 4;
-            const uint8_t *const scales = p.scales + batch * p.scale_batch_bytes;
+            const uint8_t *const scales = scales_of(p.weights, batch);
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
                 const uint32_t row = g + 8 * i;
                 scales_at[i] = kStageCodes + row * kRowScales + 2 * t +
-                               behind_word(scales + place_offset(p.scale_layout, place + row));
+                               behind_word(scales + place_offset(p.weights.scale_steps, place + row));
             }
         }
 

@@ -17,22 +17,14 @@ typedef struct nvfp4_direct_params {
     /* gemv_dot: each CTA takes so many row tiles of a batch, and the first tiles_left one more. */
     int32_t tiles_per_cta, tiles_left;
 
-    NVFP4_POINTER(const uint8_t) codes;
-    NVFP4_POINTER(const uint8_t) scales;
-    nvfp4_scale_steps scale_layout;
-    int64_t code_row_bytes;
-
-    NVFP4_POINTER(const uint8_t) vectors;
-    int64_t vector_row_bytes, vector_batch_bytes;
-    NVFP4_POINTER(const uint8_t) vector_scales;
-    nvfp4_scale_steps vector_scale_layout;
-    int64_t vector_scale_batch_bytes;
-
+    nvfp4_weights weights;
+    nvfp4_vectors vectors;
     nvfp4_epilogue epilogue;
 } nvfp4_direct_params;
 
 #ifdef __CUDACC__
 
+#include "../format/operands.cuh"
 #include "../format/scale_steps.cuh"
 #include "epilogue.cuh"
 

@@ -59,17 +59,8 @@ typedef struct nvfp4_stream_params {
     /* Dynamic shared memory, in bytes from its start: the queues, then these. */
     uint32_t x_at, zero_at, x_scale_at, sums_at, parts_at;
 
-    NVFP4_POINTER(const uint8_t) codes;
-    NVFP4_POINTER(const uint8_t) scales;
-    nvfp4_scale_steps scale_layout;
-    int64_t code_row_bytes, scale_batch_bytes;
-
-    NVFP4_POINTER(const uint8_t) vectors;
-    int64_t vector_row_bytes, vector_batch_bytes;
-    NVFP4_POINTER(const uint8_t) vector_scales;
-    nvfp4_scale_steps vector_scale_layout;
-    int64_t vector_scale_batch_bytes;
-
+    nvfp4_weights weights;
+    nvfp4_vectors vectors;
     nvfp4_epilogue epilogue;
 } nvfp4_stream_params;
 
@@ -77,6 +68,7 @@ typedef struct nvfp4_stream_params {
 
 #include <cstdint>
 
+#include "../format/operands.cuh"
 #include "../format/scale_steps.cuh"
 #include "epilogue.cuh"
 

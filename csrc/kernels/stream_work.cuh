@@ -59,7 +59,7 @@ struct LaneRows {
         for (int i = 0; i < 2; ++i) {
             const uint32_t mine = work.origin + tile * kTileRows + g + 8 * i;
             place[i] = of.place + g + 8 * i;
-            row[i] = row_at(p.scale_layout, place[i]);
+            row[i] = row_at(p.weights.scale_steps, place[i]);
             has[i] = mine >= work.begin && mine < work.end && row[i] < uint32_t(p.m);
             row[i] = has[i] ? row[i] : 0;
         }
@@ -67,13 +67,13 @@ struct LaneRows {
 
     // The batch's codes and scales; and where among those row i's are. Places are what the 128x4 layout lies by.
     __device__ __forceinline__ const uint8_t *codes(const Params &p) const {
-        return p.codes + int64_t(batch) * p.m * p.code_row_bytes;
+        return codes_of(p.weights, batch);
     }
     __device__ __forceinline__ const uint8_t *scales(const Params &p) const {
-        return p.scales + batch * p.scale_batch_bytes;
+        return nvfp4::scales_of(p.weights, batch);
     }
     __device__ __forceinline__ int64_t scales_of(const Params &p, int i) const {
-        return p.scale_layout.tiled ? place_offset(p.scale_layout, place[i]) : place_offset(p.scale_layout, row[i]);
+        return p.weights.scale_steps.tiled ? place_offset(p.weights.scale_steps, place[i]) : place_offset(p.weights.scale_steps, row[i]);
     }
 };
 

@@ -24,14 +24,14 @@ struct WholeSteps {
         // The steps of the tile before step `end`.
         __device__ __forceinline__ void enter(const Params &p, const LaneRows &rows, uint32_t lane, uint32_t end) {
             const uint32_t t = lane % 4;
-            const int64_t group = p.scale_layout.group_stride;
+            const int64_t group = p.weights.scale_steps.group_stride;
             const uint8_t *const c = rows.codes(p) + end * kRowCodes + t * 16;
             const uint8_t *const s = rows.scales(p) + (end * (kStepBlocks / 4) + t) * group;
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
                 // Where the CTA has no such row, zeros are computed with, and not stored.
                 has[i] = rows.has[i];
-                codes[i] = c + rows.row[i] * p.code_row_bytes;
+                codes[i] = c + rows.row[i] * p.weights.row_bytes;
                 scales[i] = s + rows.scales_of(p, i);
             }
         }
@@ -42,7 +42,7 @@ struct WholeSteps {
         template <bool kBeside>
         __device__ __forceinline__ void copy(const Params &p, int32_t here, uint32_t to, uint32_t lane) const {
             const uint32_t scales_to = to + kStageCodes - lane * 16 + lane * 4;
-            const int32_t scale_step = kStepBlocks / 4 * p.scale_layout.group_stride;
+            const int32_t scale_step = kStepBlocks / 4 * p.weights.scale_steps.group_stride;
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
                 const uint8_t *from = codes[i] + int64_t(here) * int32_t(kRowCodes);

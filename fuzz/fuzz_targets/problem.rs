@@ -32,7 +32,7 @@ fuzz_target!(|data: &[u8]| {
         let vectors = problem.vectors(layout).expect("checked when it was read");
         let mut y = vec![0.0; s.m() * s.n() * s.l()];
         let view = weights.view().expect("checked when it was read");
-        let output = Output::f32(&mut y);
+        let output = Output::of(&mut y);
         if let Err(error) = gemv(s, &view, &vectors.view(), output, &Options::new()) {
             black_box(error.to_string());
         }

@@ -45,9 +45,11 @@ impl Loaded {
     /// Operands, and room for the result.
     pub fn new(operands: &Operands, arch: &str) -> Self {
         let mut sim = empty(arch);
-        let output = sim
-            .alloc("output", operands.output_bytes())
-            .expect("memory");
+        let output = match operands.output_before() {
+            None => sim.alloc("output", operands.output_bytes()),
+            Some(bytes) => sim.upload("output", &bytes),
+        };
+        let output = output.expect("memory");
         let mut addresses = BTreeMap::new();
         let call = operands.call(output.address, |name, bytes| {
             let address = sim.upload(name, bytes).expect("memory").address;

@@ -93,7 +93,7 @@ impl Problem {
         let vectors = x.vectors();
         let mut cpu = vec![0.0; shape.outputs()];
         let options = Options::new().path(GemvPath::Cpu);
-        gemv(&shape, &weights, &vectors, Output::f32(&mut cpu), &options)?;
+        gemv(&shape, &weights, &vectors, Output::of(&mut cpu), &options)?;
 
         let tiled = |scales: &[u8], rows: usize| {
             let (linear, tiled) = (ScaleLayout::Linear, ScaleLayout::Tiled128x4);
@@ -122,6 +122,10 @@ impl Problem {
                 vector_global: x.global,
                 vector_alpha: Vec::new(),
                 output: FloatType::F32,
+                output_strides: None,
+                bias: Vec::new(),
+                residual: Vec::new(),
+                in_place: false,
             },
         })
     }

@@ -39,6 +39,14 @@ pub struct Operands {
     pub vector_alpha: Vec<f32>,
     /// Element type of the result.
     pub output: FloatType,
+    /// Bytes between vectors' results and between batches, where they do not follow each other.
+    pub output_strides: Option<Strides>,
+    /// A number for each row, of one batch or of all of them, or nothing.
+    pub bias: Vec<f32>,
+    /// A number for each result, densely packed, of the result's type; or nothing.
+    pub residual: Vec<u8>,
+    /// The result takes the residual's place.
+    pub in_place: bool,
 }
 
 impl Operands {
@@ -83,16 +91,64 @@ impl Operands {
             Activation::Bf16 => dense(FloatType::Bf16),
             Activation::F32 => dense(FloatType::F32),
         };
+        let residual = match self.in_place {
+            true => output,
+            false => upload("residual", &self.spread(&self.residual, 0xff)),
+        };
         let output = RawOutput {
-            address: output,
-            element: self.output,
+            strides: self.output_strides,
+            bias: upload("bias", &bytes(&self.bias)),
+            bias_batch_stride: match self.bias.len() > self.shape.m() {
+                true => self.shape.m(),
+                false => 0,
+            },
+            residual,
+            ..RawOutput::packed(output, self.output)
         };
         Call::new(&self.shape, &weights, &vectors, &output).expect("a valid call")
     }
 
-    /// Bytes of the result.
+    /// Bytes that the result reaches.
     pub fn output_bytes(&self) -> usize {
-        self.shape.outputs() * self.output.bytes()
+        self.rows().last().map_or(0, |last| last.end)
+    }
+
+    /// What is at the result's place before, where that matters: the residual, and between results bytes of ones.
+    pub fn output_before(&self) -> Option<Vec<u8>> {
+        match (self.in_place, self.output_strides) {
+            (false, None) => None,
+            (true, _) => Some(self.spread(&self.residual, 0xff)),
+            (false, Some(_)) => Some(vec![0xff; self.output_bytes()]),
+        }
+    }
+
+    /// The results of what is at their place, densely packed; `None` where a byte between them has changed.
+    pub fn results(&self, memory: &[u8]) -> Option<Vec<u8>> {
+        let results: Vec<u8> = self.rows().flat_map(|row| &memory[row]).copied().collect();
+        (self.spread(&results, 0xff) == memory).then_some(results)
+    }
+
+    /// Densely packed results as they lie, with so many bits between them; nothing of nothing.
+    fn spread(&self, packed: &[u8], between: u8) -> Vec<u8> {
+        if packed.is_empty() {
+            return Vec::new();
+        }
+        let mut all = vec![between; self.output_bytes()];
+        let row = self.shape.m() * self.output.bytes();
+        for (to, from) in self.rows().zip(packed.chunks_exact(row)) {
+            all[to].copy_from_slice(from);
+        }
+        all
+    }
+
+    /// Where the results of each vector of each batch lie.
+    fn rows(&self) -> impl Iterator<Item = std::ops::Range<usize>> + '_ {
+        let (n, row) = (self.shape.n(), self.shape.m() * self.output.bytes());
+        let strides = self.output_strides.unwrap_or(Strides::packed(n, row));
+        (0..self.shape.l() * n).map(move |i| {
+            let start = i / n * strides.batch + i % n * strides.row;
+            start..start + row
+        })
     }
 }
 

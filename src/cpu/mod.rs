@@ -47,8 +47,9 @@ use std::sync::OnceLock;
 pub use bandwidth::{StreamingRead, streaming_read_bandwidth};
 
 use crate::error::{Error, Result};
+use crate::output::Output;
 use crate::shape::Shape;
-use crate::tensor::{self, Output, Vectors, Weights};
+use crate::tensor::{self, Vectors, Weights};
 use crate::types::{Activation, named};
 use prepare::{Form, Prepared};
 use rows::Kernels;
@@ -258,7 +259,6 @@ pub fn gemv_with(
         });
     }
     weights.check(shape)?;
-    output.check(shape)?;
     compute(implementation, shape, weights, vectors, output)
 }
 
@@ -272,6 +272,7 @@ fn compute(
 ) -> Result<()> {
     let kernels = implementation.kernels();
     let alpha = tensor::alpha(weights.global, vectors)?;
+    let layout = output.resolve(shape)?;
     let prepared = Prepared::new(shape, vectors, kernels)?;
     if shape.is_empty() {
         return Ok(());
@@ -279,17 +280,15 @@ fn compute(
     let family = kernels.family(prepared.form());
     // SAFETY: every caller has seen that the CPU runs this implementation.
     unsafe {
-        match output {
-            Output::F16(y) => {
-                parallel::run(family, shape, weights, vectors, &prepared, alpha, y);
-            }
-            Output::Bf16(y) => {
-                parallel::run(family, shape, weights, vectors, &prepared, alpha, y);
-            }
-            Output::F32(y) => {
-                parallel::run(family, shape, weights, vectors, &prepared, alpha, y);
-            }
-        }
+        parallel::run(
+            family,
+            shape,
+            weights,
+            vectors,
+            &prepared,
+            alpha,
+            (output, layout),
+        );
     }
     Ok(())
 }

@@ -7,7 +7,6 @@
 //! How rows are grouped never changes a result: each row is summed in the same order whichever
 //! rows share its kernel call.
 
-use half::{bf16, f16};
 use rayon::prelude::*;
 
 use crate::cpu::ahead::Ahead;
@@ -17,6 +16,9 @@ use crate::cpu::rows::{
     STRIP_GROUPS, SumsOfRows,
 };
 use crate::cpu::scales;
+use crate::element::{Element, FloatsMut};
+use crate::memory::Host;
+use crate::output::{Output, OutputLayout, Residual};
 use crate::shape::Shape;
 use crate::tensor::{VectorScale, Vectors, Weights};
 use crate::types::ScaleLayout;
@@ -30,30 +32,6 @@ const GROUPS: [usize; 4] = [32, 16, 8, STRIP_GROUPS];
 /// Jobs a thread, so that a slow one is waited for by no more than a fraction of the time.
 const JOBS_PER_THREAD: usize = 8;
 
-/// An output element.
-pub(super) trait Element: Copy + Send {
-    /// Rounds to nearest even.
-    fn round(x: f32) -> Self;
-}
-
-impl Element for f32 {
-    fn round(x: f32) -> Self {
-        x
-    }
-}
-
-impl Element for f16 {
-    fn round(x: f32) -> Self {
-        Self::from_f32(x)
-    }
-}
-
-impl Element for bf16 {
-    fn round(x: f32) -> Self {
-        Self::from_f32(x)
-    }
-}
-
 /// Everything that multiplies a sum: alpha, the row's alpha and the vector's global scale.
 struct Scaling<'a> {
     alpha: f32,
@@ -65,7 +43,7 @@ struct Scaling<'a> {
 impl Scaling<'_> {
     /// In f64, which holds every product of four f32 numbers in its normal range: nothing overflows or vanishes on the way
     /// to a result that f32 has.
-    fn apply(&self, sum: f32, batch: usize, row: usize, vector: usize) -> f32 {
+    fn apply(&self, sum: f32, batch: usize, row: usize, vector: usize) -> f64 {
         let mut y = f64::from(sum) * f64::from(self.alpha);
         if let Some((alpha, stride)) = self.row_alpha {
             y *= f64::from(alpha[batch * stride + row]);
@@ -73,26 +51,59 @@ impl Scaling<'_> {
         if let Some(globals) = self.vector_globals {
             y *= f64::from(globals[vector]);
         }
-        y as f32
+        y
     }
 }
 
-/// The output, which several threads write, each its own elements.
-struct Out<T> {
+/// The output, which several threads write, each its own elements, and what is added to it.
+struct Out<'a, T> {
     start: *mut T,
     len: usize,
+    layout: OutputLayout,
+    bias: Option<&'a [f32]>,
+    residual: Option<Residual<'a, Host>>,
 }
 
 // SAFETY: `Out` only lends places to write; `run` gives each element to one job.
-unsafe impl<T: Send> Sync for Out<T> {}
+unsafe impl<T: Send> Sync for Out<'_, T> {}
 
-impl<T> Out<T> {
+impl<'a, T: Element> Out<'a, T> {
+    fn new(
+        output: &'a mut [T],
+        layout: OutputLayout,
+        bias: Option<&'a [f32]>,
+        residual: Option<Residual<'a, Host>>,
+    ) -> Self {
+        Self {
+            start: output.as_mut_ptr(),
+            len: output.len(),
+            layout,
+            bias,
+            residual,
+        }
+    }
+
+    /// Ends a result: adds in f64, rounds and stores.
+    ///
     /// # Safety
     /// No other thread accesses this element while the output is borrowed.
-    unsafe fn set(&self, index: usize, value: T) {
+    unsafe fn set(&self, [batch, n, row]: [usize; 3], mut y: f64) {
+        let strides = &self.layout.strides;
+        let index = batch * strides.batch + n * strides.row + row;
         assert!(index < self.len);
-        // SAFETY: inside the borrowed slice, and the caller's alone.
-        unsafe { self.start.add(index).write(value) };
+        // SAFETY: inside the borrowed slice.
+        let to = unsafe { self.start.add(index) };
+        if let Some(bias) = self.bias {
+            y += f64::from(bias[batch * self.layout.bias_batch + row]);
+        }
+        match &self.residual {
+            None => {}
+            // SAFETY: an element of the slice, and the caller's alone.
+            Some(Residual::Itself) => y += f64::from(unsafe { to.read() }.to_f32()),
+            Some(Residual::Of(r)) => y += r.get(index),
+        }
+        // SAFETY: as above.
+        unsafe { to.write(T::round(y as f32)) };
     }
 }
 
@@ -404,14 +415,14 @@ impl Call<'_, '_> {
 ///
 /// # Safety
 /// The CPU has what the kernels need.
-pub(super) unsafe fn run<T: Element>(
+pub(super) unsafe fn run(
     family: &Family,
     shape: &Shape,
     weights: &Weights<'_>,
     vectors: &Vectors<'_>,
     prepared: &Prepared,
     alpha: f32,
-    output: &mut [T],
+    (output, layout): (Output<'_>, OutputLayout),
 ) {
     let scaling = Scaling {
         alpha,
@@ -426,46 +437,66 @@ pub(super) unsafe fn run<T: Element>(
             _ => None,
         },
     };
-    let out = Out {
-        start: output.as_mut_ptr(),
-        len: output.len(),
-    };
     let call = Call {
         family,
         shape,
         weights,
         prepared,
     };
-    let (m, n) = (shape.m(), shape.n());
-    let row_blocks = m.div_ceil(ROW_BLOCK);
-    let threads = rayon::current_num_threads();
-    let groups = *GROUPS
-        .iter()
-        .find(|&groups| shape.l() * row_blocks * (ROW_STEP / groups) >= JOBS_PER_THREAD * threads)
-        .unwrap_or(&GROUPS[GROUPS.len() - 1]);
-    let parts = ROW_STEP / groups;
-    let job = |scratch: &mut Scratch, job: usize| {
-        let (batch, block) = (job / parts / row_blocks, job / parts % row_blocks);
-        let (block, first) = (block * ROW_BLOCK, job % parts * groups);
-        // SAFETY: the caller's promise.
-        unsafe { call.job(batch, block, first, groups, scratch) };
-        // Vector by vector: the results of one row lie M apart, for many M all in one set of the first-level cache.
-        for v in 0..n {
-            let vector = batch * n + v;
-            let sums = scratch.sums.iter().skip(v).step_by(n);
-            for (&JobRow { row, .. }, &sum) in scratch.rows.iter().zip(sums) {
-                let y = T::round(scaling.apply(sum, batch, row, vector));
-                // SAFETY: this batch's row belongs to this job alone.
-                unsafe { out.set(vector * m + row, y) };
-            }
+    let Output {
+        elements,
+        bias,
+        residual,
+        ..
+    } = output;
+    // SAFETY: the caller's promise.
+    unsafe {
+        match elements {
+            FloatsMut::F16(y) => call.run(&scaling, &Out::new(y, layout, bias, residual)),
+            FloatsMut::Bf16(y) => call.run(&scaling, &Out::new(y, layout, bias, residual)),
+            FloatsMut::F32(y) => call.run(&scaling, &Out::new(y, layout, bias, residual)),
         }
-    };
-    let jobs = shape.l() * row_blocks * parts;
-    if threads == 1 || shape.weight_bytes().saturating_mul(n) < INLINE_BELOW {
-        let mut scratch = Scratch::default();
-        (0..jobs).for_each(|index| job(&mut scratch, index));
-    } else {
-        let jobs = (0..jobs).into_par_iter();
-        jobs.for_each_init(Scratch::default, job);
+    }
+}
+
+impl Call<'_, '_> {
+    /// All rows of all batches, to the output.
+    ///
+    /// # Safety
+    /// The CPU has what the kernels need.
+    unsafe fn run<T: Element>(&self, scaling: &Scaling<'_>, out: &Out<'_, T>) {
+        let (m, n) = (self.shape.m(), self.shape.n());
+        let row_blocks = m.div_ceil(ROW_BLOCK);
+        let threads = rayon::current_num_threads();
+        let groups = *GROUPS
+            .iter()
+            .find(|&groups| {
+                self.shape.l() * row_blocks * (ROW_STEP / groups) >= JOBS_PER_THREAD * threads
+            })
+            .unwrap_or(&GROUPS[GROUPS.len() - 1]);
+        let parts = ROW_STEP / groups;
+        let job = |scratch: &mut Scratch, job: usize| {
+            let (batch, block) = (job / parts / row_blocks, job / parts % row_blocks);
+            let (block, first) = (block * ROW_BLOCK, job % parts * groups);
+            // SAFETY: the caller's promise.
+            unsafe { self.job(batch, block, first, groups, scratch) };
+            // Vector by vector: the results of one row lie M apart, for many M all in one set of the first-level cache.
+            for v in 0..n {
+                let sums = scratch.sums.iter().skip(v).step_by(n);
+                for (&JobRow { row, .. }, &sum) in scratch.rows.iter().zip(sums) {
+                    let y = scaling.apply(sum, batch, row, batch * n + v);
+                    // SAFETY: this batch's row belongs to this job alone.
+                    unsafe { out.set([batch, v, row], y) };
+                }
+            }
+        };
+        let jobs = self.shape.l() * row_blocks * parts;
+        if threads == 1 || self.shape.weight_bytes().saturating_mul(n) < INLINE_BELOW {
+            let mut scratch = Scratch::default();
+            (0..jobs).for_each(|index| job(&mut scratch, index));
+        } else {
+            let jobs = (0..jobs).into_par_iter();
+            jobs.for_each_init(Scratch::default, job);
+        }
     }
 }

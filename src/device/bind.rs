@@ -7,11 +7,13 @@ use cudarc::driver::{
 };
 
 use crate::context::same_device;
+use crate::element::{Floats, FloatsMut};
 use crate::error::Result;
 use crate::memory::Device;
+use crate::output::{Output, Residual};
 use crate::raw::{Call, RawOutput, RawVectors, RawWeights};
 use crate::shape::{Shape, Strides};
-use crate::tensor::{DenseVectors, Output, VectorScale, Vectors, Weights};
+use crate::tensor::{DenseVectors, VectorScale, Vectors, Weights};
 use crate::types::FloatType;
 
 /// Operands by address. The guards record, when dropped, that the stream uses the buffers until then:
@@ -30,10 +32,10 @@ impl Bound<'_> {
     }
 }
 
-/// Of at most seven buffers; no allocation.
+/// Of at most nine buffers; no allocation.
 #[derive(Default)]
 struct Guards<'a> {
-    guards: [Option<SyncOnDrop<'a>>; 7],
+    guards: [Option<SyncOnDrop<'a>>; 9],
     len: usize,
 }
 
@@ -55,7 +57,7 @@ pub(super) fn bind<'a>(
     output: &'a mut Output<'_, Device>,
 ) -> Result<Bound<'a>> {
     weights.check(shape)?;
-    output.check(shape)?;
+    let layout = output.resolve(shape)?;
     let mut guards = Guards::default();
     let raw_weights = RawWeights {
         codes: guards.keep(read("weight codes", &weights.codes, stream)?),
@@ -101,15 +103,45 @@ pub(super) fn bind<'a>(
     };
 
     let element = output.element();
-    let address = guards.keep(match output {
-        Output::F16(y) => written("output", y, stream)?,
-        Output::Bf16(y) => written("output", y, stream)?,
-        Output::F32(y) => written("output", y, stream)?,
+    let Output {
+        elements,
+        bias,
+        residual,
+        ..
+    } = output;
+    let address = guards.keep(match elements {
+        FloatsMut::F16(y) => written("output", y, stream)?,
+        FloatsMut::Bf16(y) => written("output", y, stream)?,
+        FloatsMut::F32(y) => written("output", y, stream)?,
     });
+    let bias = match bias {
+        None => 0,
+        Some(bias) => guards.keep(read("bias", bias, stream)?),
+    };
+    const RESIDUAL: &str = "residual";
+    let residual = match residual {
+        None => 0,
+        Some(Residual::Itself) => address,
+        Some(Residual::Of(r)) => guards.keep(match r {
+            Floats::F16(r) => read(RESIDUAL, r, stream)?,
+            Floats::Bf16(r) => read(RESIDUAL, r, stream)?,
+            Floats::F32(r) => read(RESIDUAL, r, stream)?,
+        }),
+    };
     Ok(Bound {
         weights: raw_weights,
         vectors: raw_vectors,
-        output: RawOutput { address, element },
+        output: RawOutput {
+            address,
+            element,
+            strides: Some(Strides {
+                row: layout.strides.row * element.bytes(),
+                batch: layout.strides.batch * element.bytes(),
+            }),
+            bias,
+            bias_batch_stride: layout.bias_batch,
+            residual,
+        },
         _guards: guards,
     })
 }

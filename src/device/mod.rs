@@ -12,9 +12,10 @@ use crate::dispatch::{Choice, Options};
 use crate::error::Result;
 use crate::gpu::Gpu;
 use crate::memory::Device;
+use crate::output::Output;
 use crate::raw;
 use crate::shape::Shape;
-use crate::tensor::{Output, Vectors, Weights};
+use crate::tensor::{Vectors, Weights};
 
 pub(crate) use bind::{dense, read};
 pub use prepared::PreparedGemvOnDevice;
@@ -49,7 +50,7 @@ pub use prepared::PreparedGemvOnDevice;
 ///     &shape, codes.as_view(), scales.as_view(), ScaleLayout::Linear, GlobalScale::ONE,
 /// )?;
 /// let vectors = Vectors::F32(DenseVectors::new(x.as_view()));
-/// let output = Output::F32(y.as_view_mut());
+/// let output = Output::on_device(y.as_view_mut());
 /// let options = Options::new();
 /// nvfp4_gemv::gemv_on_device(&stream, &shape, &weights, &vectors, output, &options)?;
 /// assert_eq!(stream.clone_dtoh(&y)?, [256.0; 128]);
@@ -76,7 +77,7 @@ pub use prepared::PreparedGemvOnDevice;
 /// let options = unsafe { Options::new().chained() };
 /// for _layer in 0..8 {
 ///     let vectors = Vectors::F32(DenseVectors::new(x.as_view()));
-///     let output = Output::F32(y.as_view_mut());
+///     let output = Output::on_device(y.as_view_mut());
 ///     gemv_on_device(&stream, &shape, &weights, &vectors, output, &options)?;
 ///     std::mem::swap(&mut x, &mut y); // what one layer writes, the next one reads
 /// }

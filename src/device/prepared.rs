@@ -9,9 +9,10 @@ use crate::context::{make_current, same_context};
 use crate::dispatch::{Choice, Options};
 use crate::error::{Error, Result};
 use crate::memory::Device;
+use crate::output::Output;
 use crate::raw::{Call, PreparedRawGemv};
 use crate::shape::Shape;
-use crate::tensor::{Output, Vectors, Weights};
+use crate::tensor::{Vectors, Weights};
 use crate::workspace::Workspace;
 
 /// A GEMV on a device whose kernel, config, launches and tensor maps were made once.
@@ -45,7 +46,7 @@ use crate::workspace::Workspace;
 /// )?;
 ///
 /// let (vectors, output) =
-///     (Vectors::F32(DenseVectors::new(x.as_view())), Output::F32(y.as_view_mut()));
+///     (Vectors::F32(DenseVectors::new(x.as_view())), Output::on_device(y.as_view_mut()));
 /// let gemv = PreparedGemvOnDevice::new(
 ///     &stream, &shape, &weights, &vectors, output, &Options::new(),
 /// )?;
@@ -53,7 +54,7 @@ use crate::workspace::Workspace;
 /// for step in 0..3 {
 ///     stream.memcpy_htod(&vec![step as f32; shape.k()], &mut x)?;
 ///     let vectors = Vectors::F32(DenseVectors::new(x.as_view()));
-///     gemv.launch(&stream, &weights, &vectors, Output::F32(y.as_view_mut()))?;
+///     gemv.launch(&stream, &weights, &vectors, Output::on_device(y.as_view_mut()))?;
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

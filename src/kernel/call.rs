@@ -2,10 +2,10 @@
 
 use super::params::{
     NVFP4_ATOM_BLOCKS, NVFP4_ATOM_BYTES, NVFP4_ATOM_ROWS, NVFP4_OUTPUT_BF16, NVFP4_OUTPUT_F16,
-    NVFP4_OUTPUT_F32, nvfp4_epilogue, nvfp4_scale_steps,
+    NVFP4_OUTPUT_F32, nvfp4_epilogue, nvfp4_scale_steps, nvfp4_vectors, nvfp4_weights,
 };
 use crate::check::{self, Regions, pointer, reach, strided};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::operands::{Operands, RawOutput, RawVectors, RawWeights, RawWorkspace};
 use crate::shape::{Shape, Strides};
 use crate::tensor::{GlobalScale, combine};
@@ -16,6 +16,8 @@ const _: () = assert!(
     NVFP4_ATOM_ROWS as usize == ScaleLayout::ATOM_ROWS
         && NVFP4_ATOM_BLOCKS as usize == ScaleLayout::ATOM_BLOCKS
 );
+
+const OUTPUT: &str = "output";
 
 /// One problem by address, checked: what is in one is consistent.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -29,17 +31,13 @@ pub struct Call {
     pub(crate) alpha: f32,
 }
 
-/// The vectors of one pass over the weights: addresses of the first, and strides.
+/// The operands of one pass over the weights, as kernels take them: the vectors from the pass's first one on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pass {
+    /// Vectors.
     pub(super) n: i32,
-    pub(super) vectors: u64,
-    pub(super) vector_row_bytes: i64,
-    pub(super) vector_batch_bytes: i64,
-    /// Of the first vector's first scale.
-    pub(super) vector_scales: u64,
-    pub(super) vector_scale_steps: nvfp4_scale_steps,
-    pub(super) vector_scale_batch_bytes: i64,
+    pub(super) weights: nvfp4_weights,
+    pub(super) vectors: nvfp4_vectors,
     pub(super) epilogue: nvfp4_epilogue,
 }
 
@@ -87,15 +85,34 @@ impl Call {
         }
         pointer(WORKSPACE, workspace.address, RawWorkspace::ALIGNMENT)?;
         let bytes = usize::try_from(workspace.bytes).unwrap_or(usize::MAX);
-        let output = self.output_bytes();
+        let output = self.output_bytes()?;
         let mut regions = self.regions()?;
-        regions.push("output", self.output.address, output);
+        regions.push(OUTPUT, self.output.address, output);
         regions.push_written(WORKSPACE, workspace.address, bytes)?;
         Ok(self)
     }
 
-    fn output_bytes(&self) -> usize {
-        self.shape.outputs() * self.output.element.bytes()
+    fn output_strides(&self) -> Strides {
+        let row = self.shape.m() * self.output.element.bytes();
+        let packed = Strides::packed(self.shape.n(), row);
+        self.output.strides.unwrap_or(packed)
+    }
+
+    /// What the output reaches, after checking its address and strides.
+    fn output_bytes(&self) -> Result<usize> {
+        let (shape, size) = (&self.shape, self.output.element.bytes());
+        pointer(OUTPUT, self.output.address, size as u64)?;
+        let strides = self.output_strides();
+        let bytes = strided(OUTPUT, shape, strides, shape.m() * size, size as u64)?;
+        let (stride, most) = (strides.row / size, i32::MAX as usize);
+        match shape.n() > 1 && stride > most {
+            true => Err(Error::StrideTooLarge {
+                operand: OUTPUT,
+                stride,
+                most,
+            }),
+            false => Ok(bytes),
+        }
     }
 
     /// A call with packed operands at addresses where no memory is: enough to plan its launches. The weights' codes and
@@ -137,10 +154,7 @@ impl Call {
                 Activation::Bf16 => dense(FloatType::Bf16),
                 Activation::F32 => dense(FloatType::F32),
             },
-            output: RawOutput {
-                address: at(5),
-                element: FloatType::F32,
-            },
+            output: RawOutput::packed(at(5), FloatType::F32),
             workspace: RawWorkspace {
                 address: at(7),
                 bytes: u64::MAX,
@@ -150,10 +164,8 @@ impl Call {
     }
 
     fn check_addresses(&self) -> Result<()> {
-        let output = &self.output;
-        let inputs = self.regions()?;
-        pointer("output", output.address, output.element.bytes() as u64)?;
-        inputs.check_disjoint(output.address, self.output_bytes())
+        let bytes = self.output_bytes()?;
+        self.regions()?.check_disjoint(self.output.address, bytes)
     }
 
     /// Where the inputs lie.
@@ -220,6 +232,19 @@ impl Call {
                 regions.push("vectors", values, bytes);
             }
         }
+        let output = &self.output;
+        if output.bias != 0 {
+            const BIAS: &str = "bias";
+            pointer(BIAS, output.bias, 4)?;
+            let rows = reach(shape, output.bias_batch_stride, shape.m())?;
+            regions.push(BIAS, output.bias, rows.saturating_mul(4));
+        }
+        // A result's own memory is read before it is written, by the same thread.
+        if output.residual != 0 && output.residual != output.address {
+            const RESIDUAL: &str = "residual";
+            pointer(RESIDUAL, output.residual, output.element.bytes() as u64)?;
+            regions.push(RESIDUAL, output.residual, self.output_bytes()?);
+        }
         Ok(regions)
     }
 
@@ -274,29 +299,40 @@ impl Call {
         };
         Pass {
             n: n as i32,
-            vectors: vectors + (first * strides.row) as u64,
-            vector_row_bytes: strides.row as i64,
-            vector_batch_bytes: strides.batch as i64,
-            vector_scales: vector_scales + first_scale as u64,
-            vector_scale_steps: scale_steps(layout, blocks, scale_strides.row),
-            vector_scale_batch_bytes: scale_strides.batch as i64,
+            weights: self.weights_operand(),
+            vectors: nvfp4_vectors {
+                values: vectors + (first * strides.row) as u64,
+                scales: vector_scales + first_scale as u64,
+                scale_steps: scale_steps(layout, blocks, scale_strides.row),
+                row_bytes: strides.row as i64,
+                batch_bytes: strides.batch as i64,
+                scale_batch_bytes: scale_strides.batch as i64,
+            },
             epilogue: self.epilogue(first),
         }
     }
 
-    /// Where the weights' block scales lie.
-    pub(super) fn weight_scale_steps(&self) -> nvfp4_scale_steps {
-        let blocks = self.shape.blocks();
-        scale_steps(self.weights.layout, blocks, blocks)
+    fn weights_operand(&self) -> nvfp4_weights {
+        let (shape, weights) = (&self.shape, &self.weights);
+        let blocks = shape.blocks();
+        nvfp4_weights {
+            codes: weights.codes,
+            scales: weights.scales,
+            scale_steps: scale_steps(weights.layout, blocks, blocks),
+            row_bytes: shape.row_code_bytes() as i64,
+            matrix_bytes: (shape.m() * shape.row_code_bytes()) as i64,
+            scale_matrix_bytes: weights.layout.bytes(shape.m(), blocks) as i64,
+        }
     }
 
     /// What becomes of sums, for the vectors from `first` on.
-    pub(super) fn epilogue(&self, first: usize) -> nvfp4_epilogue {
-        let (m, n) = (self.shape.m(), self.shape.n());
+    fn epilogue(&self, first: usize) -> nvfp4_epilogue {
+        let n = self.shape.n();
         let vector_alpha = match self.vectors {
             RawVectors::Nvfp4 { vector_alpha, .. } => vector_alpha,
             RawVectors::Dense { .. } => 0,
         };
+        let output = self.results();
         nvfp4_epilogue {
             alpha: self.alpha,
             row_alpha: self.weights.row_alpha,
@@ -306,16 +342,60 @@ impl Call {
                 address => address + 4 * first as u64,
             },
             vector_alpha_batch: n as i64,
-            output: self.output.address + (first * m * self.output.element.bytes()) as u64,
-            output_batch: (n * m) as i64,
-            output_type: match self.output.element {
-                FloatType::F16 => NVFP4_OUTPUT_F16,
-                FloatType::Bf16 => NVFP4_OUTPUT_BF16,
-                FloatType::F32 => NVFP4_OUTPUT_F32,
-            } as i32,
+            output: output.at(self.output.address, first),
+            output_batch: output.batch as i64,
+            output_vector: output.vector as i32,
+            output_type: float_type(self.output.element),
+            bias: self.output.bias,
+            bias_batch: self.output.bias_batch_stride as i64,
+            residual: match self.output.residual {
+                0 => 0,
+                address => output.at(address, first),
+            },
             ..nvfp4_epilogue::default()
         }
     }
+
+    /// How results lie.
+    fn results(&self) -> Results {
+        let (shape, size) = (&self.shape, self.output.element.bytes());
+        let strides = self.output_strides();
+        Results {
+            size,
+            vector: if shape.n() > 1 { strides.row / size } else { 0 },
+            batch: if shape.l() > 1 {
+                strides.batch / size
+            } else {
+                0
+            },
+        }
+    }
+}
+
+/// How results lie, and what is added to them: the bytes of one, and from a vector's to the next one's and from a batch's
+/// to the next one's so many elements.
+#[derive(Clone, Copy)]
+struct Results {
+    size: usize,
+    vector: usize,
+    batch: usize,
+}
+
+impl Results {
+    /// Those of a vector, where they all are at an address.
+    fn at(&self, address: u64, vector: usize) -> u64 {
+        address + (vector * self.vector * self.size) as u64
+    }
+}
+
+/// The number that kernels know a type by.
+fn float_type(element: FloatType) -> i32 {
+    let number = match element {
+        FloatType::F16 => NVFP4_OUTPUT_F16,
+        FloatType::Bf16 => NVFP4_OUTPUT_BF16,
+        FloatType::F32 => NVFP4_OUTPUT_F32,
+    };
+    number as i32
 }
 
 /// How the scales of rows of `blocks` blocks lie; `row_stride` counts for the linear layout.
@@ -331,8 +411,7 @@ fn scale_steps(layout: ScaleLayout, blocks: usize, row_stride: usize) -> nvfp4_s
     nvfp4_scale_steps {
         row_stride: row_stride as i64,
         group_stride: group_stride as i32,
-        tiled,
-        ..nvfp4_scale_steps::default()
+        tiled: tiled.into(),
     }
 }
 
@@ -374,8 +453,8 @@ mod tests {
     /// `row_offset` and `block_offset` of `csrc/format/scale_steps.cuh`.
     fn device_offset(steps: &nvfp4_scale_steps, row: i64, block: i64) -> i64 {
         let of_row = match steps.tiled {
-            true => row / 128 * steps.row_stride + row % 32 * 16 + row % 128 / 32 * 4,
-            false => row * steps.row_stride,
+            1 => row / 128 * steps.row_stride + row % 32 * 16 + row % 128 / 32 * 4,
+            _ => row * steps.row_stride,
         };
         of_row + block / 4 * i64::from(steps.group_stride) + block % 4
     }
@@ -397,12 +476,12 @@ mod tests {
                 };
                 let mut vector = 0;
                 for pass in call.passes(most) {
-                    assert_eq!(pass.vector_scale_batch_bytes, scale_strides.batch as i64);
+                    assert_eq!(pass.vectors.scale_batch_bytes, scale_strides.batch as i64);
                     for i in 0..pass.n {
                         for block in 0..blocks {
-                            let steps = &pass.vector_scale_steps;
+                            let steps = &pass.vectors.scale_steps;
                             let found = device_offset(steps, i.into(), block as i64);
-                            let found = pass.vector_scales + found as u64;
+                            let found = pass.vectors.scales + found as u64;
                             let right = scales + layout.offset(vector, block, blocks) as u64;
                             assert_eq!(found, right, "{layout} {most}: {vector}, {block}");
                         }
@@ -426,9 +505,9 @@ mod tests {
                 let mut first = 0;
                 for pass in call.passes(most) {
                     let at = |base: u64, bytes: u64| (base << 59) + first * bytes;
-                    assert_eq!(pass.vectors, at(3, row));
-                    assert_eq!(pass.vector_row_bytes, row as i64);
-                    assert_eq!(pass.vector_batch_bytes, 300 * row as i64);
+                    assert_eq!(pass.vectors.values, at(3, row));
+                    assert_eq!(pass.vectors.row_bytes, row as i64);
+                    assert_eq!(pass.vectors.batch_bytes, 300 * row as i64);
                     assert_eq!(pass.epilogue.output, at(5, 48 * 4));
                     assert_eq!(pass.epilogue.output_batch, 300 * 48);
                     let factors = match activation {

@@ -417,7 +417,6 @@ impl Division {
 
     pub(super) fn plan(&self, kind: &Kind, call: &Call, job: &Job<'_>) -> Plan {
         let shape = &call.shape;
-        let scale_layout = call.weight_scale_steps();
         let steps = steps(shape) as u32;
         let chunks = steps.div_ceil(self.chunk);
         let groups = self.groups(kind, job) as u32;
@@ -441,17 +440,8 @@ impl Division {
                 chunks_left: chunks % self.cluster,
                 x_at: layout.x_at as u32,
                 stored_at: layout.stored_at as u32,
-                codes: call.weights.codes,
-                scales: call.weights.scales,
-                scale_layout,
-                code_row_bytes: shape.row_code_bytes() as i64,
-                scale_batch_bytes: call.weights.layout.bytes(shape.m(), shape.blocks()) as i64,
+                weights: pass.weights,
                 vectors: pass.vectors,
-                vector_row_bytes: pass.vector_row_bytes,
-                vector_batch_bytes: pass.vector_batch_bytes,
-                vector_scales: pass.vector_scales,
-                vector_scale_layout: pass.vector_scale_steps,
-                vector_scale_batch_bytes: pass.vector_scale_batch_bytes,
                 epilogue: pass.epilogue,
             };
             plan.push(Launch {

@@ -316,12 +316,8 @@ impl KernelConfig for MmaFp4Config {
                 dependent: job.dependent().into(),
                 scales_at: layout.scales_at as u32,
                 barriers_at: layout.barriers_at as u32,
-                scales: call.weights.scales,
-                scale_layout: call.weight_scale_steps(),
-                scale_batch_bytes: call.weights.layout.bytes(shape.m(), shape.blocks()) as i64,
-                vector_scales: pass.vector_scales,
-                vector_scale_layout: pass.vector_scale_steps,
-                vector_scale_batch_bytes: pass.vector_scale_batch_bytes,
+                weights: pass.weights,
+                vectors: pass.vectors,
                 epilogue: pass.epilogue,
                 ..nvfp4_mma_fp4_params::default()
             };
@@ -442,7 +438,7 @@ mod tests {
                 .collect();
             // m, n, first_batch, slices, warps, stages, dependent
             assert_eq!(words[..7], [130, 1, first, 5, 2, 2, 1]);
-            let at = offset_of!(nvfp4_mma_fp4_params, vector_scales);
+            let at = offset_of!(nvfp4_mma_fp4_params, vectors.scales);
             let scales = u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap());
             assert_eq!(scales, 0x4_0000 + 8 * 16);
         }

@@ -6,7 +6,7 @@ use super::params::nvfp4_tensor_map;
 /// The most tensor maps of one launch.
 pub(crate) const MOST_MAPS: usize = 3;
 /// The most bytes of a kernel's parameter structure.
-pub(crate) const MOST_PARAMETER_BYTES: usize = 256;
+pub(crate) const MOST_PARAMETER_BYTES: usize = 384;
 /// The most CTAs of a grid along y, and along z.
 ///
 /// Source: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".

@@ -293,7 +293,6 @@ impl KernelConfig for RingConfig {
         let (m, several) = (shape.m() as u32, shape.l() > 1);
         let row_warps = row_warps(shape, self.chunks);
         let producers = self.groups.min(NVFP4_RING_MAX_PRODUCERS);
-        let steps = call.weight_scale_steps();
         let parameters = |pass: &Pass| nvfp4_ring_params {
             granules_per_cta: layout.granules_per_cta as u32,
             granules_left: layout.granules_left as u32,
@@ -304,17 +303,15 @@ impl KernelConfig for RingConfig {
             } else {
                 0
             },
-            tiled: u32::from(tiled),
             rows: m * shape.l() as u32,
             places: places(shape, tiled) as u32,
             dealt: layout.dealt as u32,
-            row_bytes: shape.row_code_bytes() as u32,
             depth: self.depth,
             groups: self.groups,
             row_warps,
             row_warps_magic: (1_u32 << 16).div_ceil(row_warps),
             bars_at: layout.bars_at as u32,
-            codes: call.weights.codes,
+            weights: pass.weights,
             chunks: shape.row_code_bytes() as u32 / NVFP4_RING_CHUNK_BYTES,
             dependent: u32::from(job.dependent()),
             m,
@@ -324,13 +321,6 @@ impl KernelConfig for RingConfig {
             sums_at: layout.sums_at as u32,
             sums_pitch: layout.sums_pitch as u32,
             vectors: pass.vectors,
-            vector_batch_bytes: pass.vector_batch_bytes,
-            vector_scales: pass.vector_scales,
-            vector_scale_layout: pass.vector_scale_steps,
-            vector_scale_batch_bytes: pass.vector_scale_batch_bytes,
-            scales: call.weights.scales,
-            scale_row_bytes: steps.row_stride as u32,
-            scale_group_bytes: steps.group_stride as u32,
             epilogue: pass.epilogue,
             counters: if counts { call.workspace.address } else { 0 },
             turns: layout.turns as u32,

@@ -97,16 +97,8 @@ pub(super) fn parameters(
         blocks: shape.blocks() as i32,
         k_split: k_split as i32,
         row_step: row_step(job) as i32,
-        codes: call.weights.codes,
-        scales: call.weights.scales,
-        scale_layout: call.weight_scale_steps(),
-        code_row_bytes: shape.row_code_bytes() as i64,
+        weights: pass.weights,
         vectors: pass.vectors,
-        vector_row_bytes: pass.vector_row_bytes,
-        vector_batch_bytes: pass.vector_batch_bytes,
-        vector_scales: pass.vector_scales,
-        vector_scale_layout: pass.vector_scale_steps,
-        vector_scale_batch_bytes: pass.vector_scale_batch_bytes,
         epilogue: pass.epilogue,
         ..nvfp4_direct_params::default()
     }

@@ -363,7 +363,6 @@ impl KernelConfig for StreamConfig {
         let (units, ctas) = (units(job), u64::from(self.ctas));
         let steps = steps(shape) as u32;
         let group_steps = steps / self.beside;
-        let scale_layout = call.weight_scale_steps();
         let mut plan = Plan::new();
         for pass in call.passes(self.vectors as usize) {
             let vectors = (pass.n as u32).next_power_of_two();
@@ -394,17 +393,8 @@ impl KernelConfig for StreamConfig {
                 x_scale_at: layout.x_scale_at as u32,
                 sums_at: layout.sums_at as u32,
                 parts_at: layout.parts_at as u32,
-                codes: call.weights.codes,
-                scales: call.weights.scales,
-                scale_layout,
-                code_row_bytes: shape.row_code_bytes() as i64,
-                scale_batch_bytes: call.weights.layout.bytes(shape.m(), shape.blocks()) as i64,
+                weights: pass.weights,
                 vectors: pass.vectors,
-                vector_row_bytes: pass.vector_row_bytes,
-                vector_batch_bytes: pass.vector_batch_bytes,
-                vector_scales: pass.vector_scales,
-                vector_scale_layout: pass.vector_scale_steps,
-                vector_scale_batch_bytes: pass.vector_scale_batch_bytes,
                 epilogue: pass.epilogue,
             };
             plan.push(Launch {

@@ -402,9 +402,8 @@ impl KernelConfig for Tcgen05Config {
                 more: deal.more as u32,
                 dependent: job.dependent().into(),
                 tmem_columns: self.columns(rows).next_power_of_two(),
-                weight_scales: call.weights.scales,
-                vector_scales: pass.vector_scales,
-                vector_scale_batch_bytes: pass.vector_scale_batch_bytes,
+                weights: pass.weights,
+                vectors: pass.vectors,
                 // Nobody asks for them where no tile is shared.
                 arrivals: if shares { call.workspace.address } else { 0 },
                 partial: match shares {

@@ -40,14 +40,14 @@ pub(super) fn vectors_map(call: &Call, pass: &Pass, rows: u32) -> nvfp4_tensor_m
     let row = shape.row_code_bytes() as u64;
     let stride = match shape.n() {
         1 => row,
-        _ => pass.vector_row_bytes as u64,
+        _ => pass.vectors.row_bytes as u64,
     };
     let batch = match shape.l() {
         0 | 1 => stride * pass.n as u64,
-        _ => pass.vector_batch_bytes as u64,
+        _ => pass.vectors.batch_bytes as u64,
     };
     nvfp4_tensor_map {
-        address: pass.vectors,
+        address: pass.vectors.values,
         size: [row, pass.n as u64, shape.l() as u64, 0],
         stride: [1, stride, batch, 0],
         box_size: [BOX_BYTES, rows, 1, 0],

@@ -13,8 +13,8 @@ use super::error::NcclError;
 use super::session::Session;
 use super::{Timeouts, UniqueId, api};
 use crate::context::{driver_error, make_current, same_context, same_device};
+use crate::element::Element;
 use crate::error::Error;
-use crate::quantize::Element;
 use crate::types::FloatType;
 
 /// A rank's part of what all ranks do together.

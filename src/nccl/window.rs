@@ -13,7 +13,7 @@ use super::api::Handle;
 use super::communicator::{Communicator, is_idle};
 use super::error::NcclError;
 use crate::context::{driver_error, make_current};
-use crate::quantize::Element;
+use crate::element::Element;
 
 /// What windows are multiples of, in bytes: `NCCL_WIN_REQUIRED_ALIGNMENT`.
 const GRANULE: usize = 4096;

@@ -12,20 +12,19 @@ use super::{LayersError, RankLayers, with_vectors};
 use crate::context::driver_error;
 use crate::device::PreparedGemvOnDevice;
 use crate::dispatch::{Choice, Options};
+use crate::element::Element;
 use crate::memory::Device;
 use crate::nccl::{Communicator, Window};
-use crate::quantize::Element;
+use crate::output::Output;
 use crate::shape::Shape;
 use crate::shard::Shard;
-use crate::tensor::{DenseVectors, GlobalScale, Output, Vectors, Weights};
+use crate::tensor::{DenseVectors, GlobalScale, Vectors, Weights};
 use crate::types::ScaleLayout;
 
 /// What vectors and results between layers are made of: f32, f16, bf16.
 pub trait DeviceElement: Element + DeviceRepr + ValidAsZeroBits {
     /// Vectors of it, as an operand.
     fn vectors(values: CudaView<'_, Self>) -> Vectors<'_, Device>;
-    /// A result of it, as an operand.
-    fn output(values: CudaViewMut<'_, Self>) -> Output<'_, Device>;
 }
 
 macro_rules! element {
@@ -33,10 +32,6 @@ macro_rules! element {
         impl DeviceElement for $type {
             fn vectors(values: CudaView<'_, Self>) -> Vectors<'_, Device> {
                 Vectors::$variant(DenseVectors::new(values))
-            }
-
-            fn output(values: CudaViewMut<'_, Self>) -> Output<'_, Device> {
-                Output::$variant(values)
             }
         }
     )*};
@@ -138,7 +133,7 @@ impl Layer {
         y: CudaViewMut<'_, T>,
         options: &Options<'_>,
     ) -> Result<(), LayersError> {
-        let (weights, output) = (self.weights()?, T::output(y));
+        let (weights, output) = (self.weights()?, Output::on_device(y));
         let prepared =
             PreparedGemvOnDevice::new(stream, &self.shape, &weights, vectors, output, options)?;
         self.prepared = Some(prepared);
@@ -155,7 +150,7 @@ impl Layer {
         vectors: &Vectors<'_, Device>,
         y: CudaViewMut<'_, T>,
     ) -> Result<(), LayersError> {
-        let (weights, output) = (self.weights()?, T::output(y));
+        let (weights, output) = (self.weights()?, Output::on_device(y));
         Ok(self.prepared().launch(stream, &weights, vectors, output)?)
     }
 }

@@ -5,8 +5,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use super::{LayersError, RankLayers, with_vectors};
 use crate::dispatch::Options;
 use crate::gemv::gemv;
+use crate::output::Output;
 use crate::shard::Shard;
-use crate::tensor::{Output, Vectors};
+use crate::tensor::Vectors;
 
 /// Why threads do not get what they exchange.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -234,7 +235,7 @@ fn product(shard: &Shard<'_>, n: usize, x: &[f32]) -> Result<Vec<f32>, LayersErr
         &shape,
         &weights,
         &Vectors::f32(x),
-        Output::f32(&mut y),
+        Output::of(&mut y),
         &options,
     )?;
     Ok(y)

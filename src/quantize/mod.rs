@@ -24,12 +24,12 @@
 //! (`quantization/lifecycle/forward.py`). compressed-tensors divides by 6 in the tensor's own
 //! type; for bf16 and f16 this quantiser stays in f32, which is closer to the recipe.
 
-use half::{bf16, f16};
 use rayon::prelude::*;
 
 use crate::dialect::Dialect;
+use crate::element::Element;
 use crate::format::{e2m1, e4m3};
-use crate::{BLOCK, FloatType, GlobalScale, ScaleLayout, Shape, Vectors, Weights, check};
+use crate::{BLOCK, GlobalScale, ScaleLayout, Shape, Vectors, Weights, check};
 
 mod vectors;
 
@@ -52,36 +52,6 @@ pub enum QuantizeError {
         /// NaN, or an infinity.
         value: f32,
     },
-}
-
-mod sealed {
-    pub trait Sealed {}
-    impl Sealed for f32 {}
-    impl Sealed for half::f16 {}
-    impl Sealed for half::bf16 {}
-}
-
-/// What can be quantised: f32, f16, bf16.
-pub trait Element: sealed::Sealed + Copy + Send + Sync + Into<f32> {
-    /// Its type, as a value.
-    const TYPE: FloatType;
-
-    /// The same number in f32; exact.
-    fn to_f32(self) -> f32 {
-        self.into()
-    }
-}
-
-impl Element for f32 {
-    const TYPE: FloatType = FloatType::F32;
-}
-
-impl Element for f16 {
-    const TYPE: FloatType = FloatType::F16;
-}
-
-impl Element for bf16 {
-    const TYPE: FloatType = FloatType::Bf16;
 }
 
 /// A quantised matrix `[rows][K]` with one global scale.

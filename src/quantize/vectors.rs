@@ -1,7 +1,8 @@
 //! Vectors, each with a global scale of its own.
 
-use super::{Element, QuantizeError, amax, block_scale, check_len, finite_amax, global_scale};
+use super::{QuantizeError, amax, block_scale, check_len, finite_amax, global_scale};
 use crate::dialect::Dialect;
+use crate::element::Element;
 use crate::{GlobalScale, Nvfp4Vectors, ScaleLayout, Shape, VectorScale, Vectors, check};
 
 /// Quantised vectors `[rows][K]` in host memory, each with its own global scale. Those in a

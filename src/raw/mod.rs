@@ -37,7 +37,7 @@
 //!     let [row, batch] = [shape.k() * FloatType::F16.bytes(); 2];
 //!     let strides = Strides { row, batch };
 //!     let vectors = RawVectors::Dense { element: FloatType::F16, values: x, strides };
-//!     let output = RawOutput { address: y, element: FloatType::F32 };
+//!     let output = RawOutput::packed(y, FloatType::F32);
 //!     let call = Call::new(shape, weights, &vectors, &output)?; // checks addresses and sizes, reads no memory
 //!     // SAFETY: this function's own contract.
 //!     unsafe { raw::gemv(&call, gpu, &Options::new(), stream) }

@@ -152,10 +152,7 @@ impl Buffers {
                 strides: packed(shape.k() * element.bytes()),
             },
         };
-        let output = RawOutput {
-            address: address(&self.output),
-            element: FloatType::F16,
-        };
+        let output = RawOutput::packed(address(&self.output), FloatType::F16);
         let call = Call::new(shape, &weights, &vectors, &output)?;
         match &self.workspace {
             Some(workspace) => call.with_workspace(workspace.raw()),

@@ -5,7 +5,7 @@ use half::{bf16, f16};
 use nvfp4_gemv::cpu::Implementation;
 use nvfp4_gemv::parallel::TensorParallel;
 use nvfp4_gemv::shard::Shard;
-use nvfp4_gemv::{DenseVectors, Options, gemv};
+use nvfp4_gemv::{DenseVectors, Options, Output, gemv};
 
 use super::expected;
 use super::rank::{Computed, Number, Work};
@@ -53,7 +53,7 @@ fn product<T: Number>(work: &Work, shard: &Shard<'_>, x: &[T]) -> Result<(Vec<T>
     let shape = work.shape(shard.shape())?;
     let mut y = vec![T::of(0.0); shape.outputs()];
     let vectors = T::vectors_on_host(DenseVectors::new(x));
-    let (weights, output) = (shard.weights()?, T::output_on_host(&mut y));
+    let (weights, output) = (shard.weights()?, Output::of(&mut y));
     gemv(&shape, &weights, &vectors, output, &Options::new())?;
     Ok((y, Implementation::best().roundings(&shape, T::ACTIVATION)))
 }

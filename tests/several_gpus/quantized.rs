@@ -95,7 +95,7 @@ fn product(work: &Work, shard: &Shard<'_>, x: &Vectors) -> Result<(Vec<bf16>, u3
     let shape = work.shape(shard.shape())?;
     let x = quantized(work, shape.k(), x)?;
     let mut y = vec![bf16::ZERO; shape.outputs()];
-    let (weights, output) = (shard.weights()?, Output::Bf16(&mut y[..]));
+    let (weights, output) = (shard.weights()?, Output::of(&mut y[..]));
     gemv(&shape, &weights, &x.vectors(), output, &Options::new())?;
     let roundings = Implementation::best().roundings(&shape, Activation::Nvfp4);
     Ok((y, roundings))

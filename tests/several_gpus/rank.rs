@@ -8,8 +8,8 @@ use half::{bf16, f16};
 use nvfp4_gemv::nccl::{Communicator, Timeouts, UniqueId};
 use nvfp4_gemv::parallel::{DeviceElement, LayersOnDevice, Placement, RankLayers, TensorParallel};
 use nvfp4_gemv::{
-    Activation, Config, DenseVectors, Dims, GlobalScale, Options, Output, ScaleLayout, Shape,
-    Vectors, Weights,
+    Activation, Config, DenseVectors, Dims, GlobalScale, Options, ScaleLayout, Shape, Vectors,
+    Weights,
 };
 
 use super::{LONG, on_threads};
@@ -25,9 +25,6 @@ pub(crate) trait Number: DeviceElement + std::fmt::Debug + 'static {
 
     /// Vectors in host memory.
     fn vectors_on_host(values: DenseVectors<'_, Self>) -> Vectors<'_>;
-
-    /// A result in host memory.
-    fn output_on_host(values: &mut [Self]) -> Output<'_>;
 }
 
 macro_rules! numbers {
@@ -41,10 +38,6 @@ macro_rules! numbers {
 
             fn vectors_on_host(values: DenseVectors<'_, Self>) -> Vectors<'_> {
                 Vectors::$variant(values)
-            }
-
-            fn output_on_host(values: &mut [Self]) -> Output<'_> {
-                Output::$variant(values)
             }
         }
     )*};

@@ -9,7 +9,7 @@
 //! let problem = Problem::full_range(Shape::matrix(128, 256)?, 1);
 //! let (w, x) = (problem.weights(ScaleLayout::Linear)?, problem.vectors(ScaleLayout::Linear)?);
 //! let mut y = vec![0.0; problem.shape.outputs()];
-//! gemv(&problem.shape, &w.view()?, &x.view(), Output::f32(&mut y), &Options::new())?;
+//! gemv(&problem.shape, &w.view()?, &x.view(), Output::of(&mut y), &Options::new())?;
 //! let truth = problem.reference()?;
 //! assert!((f64::from(y[0]) - truth.y[0]).abs() <= 1e-5 * truth.magnitude[0]);
 //! # Ok::<(), nvfp4_gemv::Error>(())

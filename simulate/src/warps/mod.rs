@@ -207,6 +207,10 @@ fn operands(scene: &Scene) -> Result<Operands> {
         vector_global: GlobalScale::Multiplier(1.0),
         vector_alpha: Vec::new(),
         output: FloatType::F32,
+        output_strides: None,
+        bias: Vec::new(),
+        residual: Vec::new(),
+        in_place: false,
         shape,
     })
 }

@@ -361,7 +361,7 @@ fn strided_dense_vectors() {
     let vectors = Vectors::F16(DenseVectors::new(spread.as_view()).with_strides(strides));
     // Past the end, NaN stays.
     let mut y = gpu.upload(&vec![f16::NAN; shape.outputs() + 64]);
-    let output = Output::F16(y.slice_mut(..shape.outputs()));
+    let output = Output::on_device(y.slice_mut(..shape.outputs()));
     let (stream, weights) = (&gpu.stream, uploaded.weights());
     gemv_on_device(stream, &shape, &weights, &vectors, output, &Options::new()).unwrap();
     let mut y = stream.clone_dtoh(&y).unwrap();
@@ -415,7 +415,7 @@ fn layers_that_feed_each_other() {
         let mut y = gpu.upload(&vec![f16::NAN; 1024]);
         for _ in 0..32 {
             let vectors = Vectors::F16(DenseVectors::new(x.as_view()));
-            let output = Output::F16(y.as_view_mut());
+            let output = Output::on_device(y.as_view_mut());
             gemv_on_device(stream, &shape, &weights, &vectors, output, options).unwrap();
             std::mem::swap(&mut x, &mut y);
         }
@@ -454,7 +454,7 @@ fn refusals() {
     let mut call = |options: &Options<'_>, codes_at, x_at: usize, outputs: usize| {
         let weights = linear_weights(&shape, &codes, codes_at, &scales, 0)?;
         let vectors = Vectors::F16(DenseVectors::new(x.slice(x_at..x_at + 2 * 64)));
-        let output = Output::F32(y.slice_mut(..outputs));
+        let output = Output::on_device(y.slice_mut(..outputs));
         gemv_on_device(stream, &shape, &weights, &vectors, output, options)
     };
     let any = Options::new().without_environment();

@@ -215,7 +215,7 @@ fn refusal(x: &Vectors<'_>, outputs: usize) -> Error {
     let (codes, scales) = (codes(), scales(LINEAR));
     let weights = Weights::new(&shape(), &codes, &scales, LINEAR, GlobalScale::ONE).unwrap();
     let mut y = vec![f32::NAN; outputs];
-    let error = gemv(&shape(), &weights, x, Output::f32(&mut y)).unwrap_err();
+    let error = gemv(&shape(), &weights, x, Output::of(&mut y)).unwrap_err();
     assert!(y.iter().all(|y| y.is_nan()), "refused and written: {error}");
     error
 }
@@ -274,7 +274,7 @@ fn padding_behind_the_last_vector_may_be_there_or_not() {
         let x = vec![1.0; len];
         let vectors = DenseVectors::new(&x[..]).with_strides(Strides { row, batch });
         let mut y = vec![0.0; shape().outputs()];
-        let y = Output::f32(&mut y);
+        let y = Output::of(&mut y);
         gemv(&shape(), &weights, &Vectors::F32(vectors), y).map(drop)
     };
     let needed = batch + row + K;
@@ -301,7 +301,7 @@ fn padding_behind_the_last_scales_may_be_there_or_not() {
                 let strides = Strides { row: k / 16, batch };
                 let x = nvfp4(&codes, &scales, layout).with_scale_strides(strides);
                 let mut y = vec![0.0; shape.outputs()];
-                let y = Output::f32(&mut y);
+                let y = Output::of(&mut y);
                 gemv(&shape, &weights, &Vectors::Nvfp4(x), y).map(drop)
             };
             let needed = (l - 1) * batch + layout.bytes(n, k / 16);
@@ -335,7 +335,7 @@ fn nothing_to_compute() {
                 all.push(Vectors::Nvfp4(strided));
             }
             for x in all {
-                gemv(&shape, &w, &x, Output::f32(&mut [])).unwrap();
+                gemv(&shape, &w, &x, Output::of::<f32>(&mut [])).unwrap();
             }
         }
     }
@@ -431,7 +431,7 @@ fn weights_of_another_shape() {
     .unwrap();
     let x = vec![1.0; other.vector_elements()];
     let mut y = vec![0.0; other.outputs()];
-    let error = gemv(&other, &weights, &Vectors::f32(&x), Output::f32(&mut y)).unwrap_err();
+    let error = gemv(&other, &weights, &Vectors::f32(&x), Output::of(&mut y)).unwrap_err();
     assert!(matches!(error, Error::ShapeMismatch { .. }), "{error}");
     // N may differ from the shape that the weights were made with.
     let more = Shape::new(Dims {
@@ -443,7 +443,7 @@ fn weights_of_another_shape() {
     .unwrap();
     let x = vec![1.0; more.vector_elements()];
     let mut y = vec![0.0; more.outputs()];
-    gemv(&more, &weights, &Vectors::f32(&x), Output::f32(&mut y)).unwrap();
+    gemv(&more, &weights, &Vectors::f32(&x), Output::of(&mut y)).unwrap();
 }
 
 proptest! {
@@ -483,7 +483,7 @@ proptest! {
             Vectors::Nvfp4(x)
         };
         let mut y = vec![f32::NAN; about(shape.outputs(), 4)];
-        let result = gemv(&shape, &weights, &vectors, Output::f32(&mut y));
+        let result = gemv(&shape, &weights, &vectors, Output::of(&mut y));
         let written = y.iter().filter(|y| !y.is_nan()).count();
         prop_assert_eq!(written, if result.is_ok() { shape.outputs() } else { 0 });
     }

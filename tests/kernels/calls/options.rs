@@ -289,7 +289,7 @@ fn on_the_host() {
     for asked in every() {
         let (options, shape) = (asked.options(&tables), &problem.shape);
         let mut y = vec![f32::NAN; shape.outputs()];
-        let called = gemv(shape, &weights, &vectors, Output::f32(&mut y), &options);
+        let called = gemv(shape, &weights, &vectors, Output::of(&mut y), &options);
         let prepared = PreparedGemv::new(shape, &weights, &options);
         let of_prepared = prepared.as_ref().map(|prepared| *prepared.choice());
         assert_eq!(called, of_prepared.map_err(Clone::clone));
@@ -304,10 +304,7 @@ fn on_the_host() {
                 assert_eq!((choice.path, choice.config), (GemvPath::Cpu, None));
                 assert!(asked.kernel().is_none() && y == truth);
                 y.fill(f32::NAN);
-                prepared
-                    .unwrap()
-                    .run(&vectors, Output::f32(&mut y))
-                    .unwrap();
+                prepared.unwrap().run(&vectors, Output::of(&mut y)).unwrap();
                 assert_eq!(y, truth);
                 continue;
             }

@@ -16,6 +16,7 @@ crate::trials! {
         strides_past_the_address_range,
         global_scales,
         overlaps,
+        additions,
         workspaces,
         nothing_to_do_is_no_error;
 }
@@ -57,15 +58,19 @@ struct Operands {
     output: RawOutput,
 }
 
-fn refusal(change: impl FnOnce(&mut Operands)) -> Error {
+fn operands() -> Operands {
     let (m, n, k, l) = SHAPE;
     let shape = Shape::new(Dims { m, n, k, l }).unwrap();
-    let mut c = Operands {
+    Operands {
         shape,
         weights: nowhere::weights(ScaleLayout::Tiled128x4),
         vectors: nowhere::vectors(&shape, ScaleLayout::Linear),
         output: nowhere::OUTPUT,
-    };
+    }
+}
+
+fn refusal(change: impl FnOnce(&mut Operands)) -> Error {
+    let mut c = operands();
     let call = |c: &Operands| Call::new(&c.shape, &c.weights, &c.vectors, &c.output);
     assert!(call(&c).is_ok());
     change(&mut c);
@@ -261,6 +266,76 @@ fn overlaps() {
             "{address:#x}"
         );
     }
+}
+
+/// What is added to results, and how these lie.
+fn additions() {
+    let (m, n, _, l) = SHAPE;
+    let at = 0x80_0000_0000;
+    // Of the output's own address or apart from it, and nothing else.
+    refuses_nothing(|c| (c.output.bias, c.output.residual) = (at, c.output.address));
+    refuses_nothing(|c| c.output.residual = at);
+    let bytes = (l * n * m * 2) as u64;
+    for residual in [2, bytes - 2].map(|by| nowhere::OUTPUT.address + by) {
+        let operand = "residual";
+        assert_eq!(
+            refusal(|c| c.output.residual = residual),
+            Error::OutputOverlaps { operand }
+        );
+    }
+    let operand = "bias";
+    assert_eq!(
+        refusal(|c| c.output.bias = c.output.address + bytes - 4),
+        Error::OutputOverlaps { operand }
+    );
+    for (operand, change) in [
+        (
+            "bias",
+            (|c, at| c.output.bias = at) as fn(&mut Operands, u64),
+        ),
+        ("residual", |c, at| c.output.residual = at),
+    ] {
+        let error = refusal(|c| change(c, at + 1));
+        assert!(matches!(error, Error::Misaligned { operand: o, .. } if o == operand));
+    }
+    let strides = |row, batch| Some(Strides { row, batch });
+    let row = 2 * m;
+    refuses_nothing(|c| c.output.strides = strides(row + 2, n * (row + 2)));
+    let small = |stride, needed| Error::StrideTooSmall {
+        operand: "output",
+        unit: "bytes",
+        stride,
+        needed,
+    };
+    assert_eq!(
+        refusal(|c| c.output.strides = strides(row - 2, 4 * row)),
+        small(row - 2, row)
+    );
+    assert_eq!(
+        refusal(|c| c.output.strides = strides(row, row + 2)),
+        small(row + 2, n * row)
+    );
+    assert!(matches!(
+        refusal(|c| c.output.strides = strides(row + 1, 4 * row)),
+        Error::Misaligned {
+            operand: "output",
+            ..
+        }
+    ));
+    assert_eq!(
+        refusal(|c| c.output.strides = strides(1 << 32, 1 << 34)),
+        Error::StrideTooLarge {
+            operand: "output",
+            stride: 1 << 31,
+            most: i32::MAX as usize,
+        }
+    );
+}
+
+fn refuses_nothing(change: impl FnOnce(&mut Operands)) {
+    let mut c = operands();
+    change(&mut c);
+    Call::new(&c.shape, &c.weights, &c.vectors, &c.output).expect("a valid call");
 }
 
 /// Workspaces that calls do not take; and kernels that want one.

@@ -6,7 +6,9 @@ use nvfp4_gemv::{Activation, Dims, FloatType, ScaleLayout, Shape};
 use ptx_sim::mutate::{Kind, Mutant, Score};
 use ptx_sim::{Policy, Timing, Uninitialised};
 
-use crate::support::faults::{At, PADDING, Run, demand, demand_right_plans, share, subject};
+use crate::support::faults::{
+    At, NO_BIAS, PADDING, Run, demand, demand_right_plans, share, subject,
+};
 use crate::support::operands::{Case, Data};
 use crate::support::passes::{MANY_VECTORS, check_passes};
 use crate::support::ptx::ALL;
@@ -43,6 +45,7 @@ fn check(activation: Activation) {
                             layout,
                             3,
                         )
+                        .with_additions(3 + 2 * i + usize::from(exact))
                     };
                     let policy = match layout {
                         ScaleLayout::Tiled128x4 => Policy::Random(n as u64),
@@ -233,8 +236,9 @@ fn sampled_faults() {
 /// What changes nothing in the kernels direct and dot, whose parameters are the same.
 pub(crate) fn harmless() -> Vec<(At, &'static str)> {
     let words = crate::words![Params:
-        epilogue.alpha + 4 = PADDING,
-        epilogue.output_type + 4 = PADDING,
+        epilogue.output_vector + 4 = PADDING,
+        epilogue.bias_batch = NO_BIAS,
+        epilogue.bias_batch + 4 = NO_BIAS,
     ];
     let grid = [(At::Grid(1), "CTAs stride over batches")];
     [&words[..], &grid].concat()

@@ -36,7 +36,7 @@ fn policy(layout: ScaleLayout, n: usize) -> Policy {
 
 fn integer_products() {
     for simulator in ALL.map(Simulator::new) {
-        for n in [1, 2, 3, 5, 11] {
+        for (i, n) in [1, 2, 3, 5, 11].into_iter().enumerate() {
             for layout in ScaleLayout::ALL {
                 for data in [Data::Integers, Data::FullRange] {
                     let exact = data == Data::Integers;
@@ -46,7 +46,8 @@ fn integer_products() {
                         (288, 1)
                     };
                     let shape = Shape::new(Dims { m: 13, n, k, l }).expect("a shape");
-                    let case = Case::new(shape, data, layout, 3);
+                    let case = Case::new(shape, data, layout, 3)
+                        .with_additions(3 + 2 * i + usize::from(exact));
                     for (ctas, blocks_per_load) in [(1, 1 + u32::from(exact)), (3, 2)] {
                         let config = DotConfig {
                             blocks_per_load,

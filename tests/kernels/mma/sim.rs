@@ -5,7 +5,7 @@ use nvfp4_gemv::kernel::params::nvfp4_many_params as Params;
 use nvfp4_gemv::kernel::{Config, MmaConfig};
 
 use crate::many_vectors::{Cutting, Kernel, cutting};
-use crate::support::faults::PADDING;
+use crate::support::faults::{NO_BIAS, PADDING};
 
 crate::trials! {
     simulator:
@@ -89,8 +89,9 @@ pub(crate) const KERNEL: Kernel = Kernel {
     ],
     harmless: &crate::words![Params:
         l = "one batch, or several",
-        epilogue.alpha + 4 = PADDING,
-        epilogue.output_type + 4 = PADDING,
+        epilogue.output_vector + 4 = PADDING,
+        epilogue.bias_batch = NO_BIAS,
+        epilogue.bias_batch + 4 = NO_BIAS,
         stored_at = "this kernel has no mbarrier",
         chunks_each = "a row ends the steps, too",
         chunks_left = "the same",
@@ -142,8 +143,9 @@ const RAGGED: Kernel = Kernel {
     ],
     harmless: &crate::words![Params:
         l = "one batch, or several",
-        epilogue.alpha + 4 = PADDING,
-        epilogue.output_type + 4 = PADDING,
+        epilogue.output_vector + 4 = PADDING,
+        epilogue.bias_batch = NO_BIAS,
+        epilogue.bias_batch + 4 = NO_BIAS,
         stored_at = "this kernel has no mbarrier",
         chunks_each = "a row ends the steps, too",
         chunks_left = "the same",

@@ -11,7 +11,9 @@ use nvfp4_gemv_simulate::picture;
 use ptx_sim::trace::Kind;
 use ptx_sim::{Policy, Timing, Trace, Uninitialised, mutate};
 
-use crate::support::faults::{PADDING, Run, demand, demand_right_plans, no_arithmetic, subject};
+use crate::support::faults::{
+    NO_BIAS, PADDING, Run, demand, demand_right_plans, no_arithmetic, subject,
+};
 use crate::support::operands::{Case, Data, Operands};
 use crate::support::passes::check_passes;
 use crate::support::ptx;
@@ -382,8 +384,10 @@ fn wrong_plans() {
     let harmless = crate::words![Params:
         dependent = "a run has one grid",
         barriers_at + 4 = PADDING,
-        epilogue.alpha + 4 = PADDING,
-        epilogue.output_type + 4 = PADDING,
+        epilogue.output_vector + 4 = PADDING,
+        epilogue.bias_batch = NO_BIAS,
+        epilogue.bias_batch + 4 = NO_BIAS,
+        ; unread in weights, vectors
     ];
     let runs = [runs(11), runs(16)].concat();
     demand_right_plans(ARCH, &runs, &harmless);

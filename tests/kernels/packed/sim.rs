@@ -7,7 +7,7 @@ use nvfp4_gemv::kernel::params::nvfp4_packed_params as Params;
 use nvfp4_gemv::kernel::{Config, PackedConfig};
 
 use crate::many_vectors::{Cutting, Kernel, cutting};
-use crate::support::faults::{At, PADDING, Run};
+use crate::support::faults::{At, NO_BIAS, PADDING, Run};
 
 crate::trials! {
     simulator:
@@ -32,8 +32,9 @@ const BATCHES: &str = "one batch, or several";
 const PACK: &[(At, &str)] = &crate::words![PackParams: k = MULTIPLES];
 const ADD: &[(At, &str)] = &crate::words![AddParams:
     l = BATCHES,
-    epilogue.alpha + 4 = PADDING,
-    epilogue.output_type + 4 = PADDING,
+    epilogue.output_vector + 4 = PADDING,
+    epilogue.bias_batch = NO_BIAS,
+    epilogue.bias_batch + 4 = NO_BIAS,
 ];
 
 pub(crate) const KERNEL: Kernel = Kernel {
@@ -105,9 +106,10 @@ pub(crate) const KERNEL: Kernel = Kernel {
         k = MULTIPLES,
         l = BATCHES,
         stages = "fewer are enough",
-        scale_layout.group_stride = "a span's groups of scales lie in a row in both layouts",
-        epilogue.alpha + 4 = PADDING,
-        epilogue.output_type + 4 = PADDING,
+        epilogue.output_vector + 4 = PADDING,
+        epilogue.bias_batch = NO_BIAS,
+        epilogue.bias_batch + 4 = NO_BIAS,
+        ; unread in weights
     ],
 };
 

@@ -311,7 +311,7 @@ fn product<T: OnDevice>(shape: Shape, layout: ScaleLayout, vector_layout: ScaleL
         let weights = tiled.weights().unwrap();
         assert_eq!(weights.layout(), ScaleLayout::Tiled128x4);
         let mut y = gpu.upload(&vec![0.0f32; shape.outputs()]);
-        let (x, output) = (quantized.vectors(), Output::F32(y.as_view_mut()));
+        let (x, output) = (quantized.vectors(), Output::on_device(y.as_view_mut()));
         let options = Options::new().without_environment();
         let choice = gemv_on_device(stream, &shape, &weights, &x, output, &options).unwrap();
         let config = choice.config.expect("a GPU path");
@@ -370,7 +370,7 @@ fn replayed_from_a_graph() {
     let call = |quantized: &mut QuantizedVectors, x: &CudaSlice<f16>, y: &mut CudaSlice<f32>| {
         let dense = Vectors::F16(DenseVectors::new(x.as_view()));
         quantized.quantize(stream, &dense).unwrap();
-        let (x, output) = (quantized.vectors(), Output::F32(y.as_view_mut()));
+        let (x, output) = (quantized.vectors(), Output::on_device(y.as_view_mut()));
         gemv_on_device(stream, &shape, &weights, &x, output, &Options::new()).unwrap();
     };
     if raw::COMPILED_ARCHS.is_empty() {

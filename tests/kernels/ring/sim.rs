@@ -10,7 +10,7 @@ use ptx_sim::{Options, Policy, Timing, Uninitialised};
 
 use crate::direct::sim::many;
 use crate::support::faults::{
-    At, PADDING, Run, demand, demand_right_plans, no_arithmetic, subject,
+    At, NO_BIAS, PADDING, Run, demand, demand_right_plans, no_arithmetic, subject,
 };
 use crate::support::operands::{Case, Data, Operands};
 use crate::support::passes::check_passes;
@@ -530,19 +530,21 @@ fn wrong_counted_plans() {
 
 /// Wrong words that are noticed, but for these and those that no run of the kernel notices.
 fn wrong_plans_of(runs: &[Run], harmless: &[(At, &str)]) {
+    const SHORT: &str = "bytes of rows and scales are counted in 32 bits";
     const FEW: &str = "few numbers are divided: a larger factor gives the same quotients";
-    const ROW_0: &str = "of the one vector, which is row 0";
     let in_all = crate::words![Params:
         bars_at + 4 = PADDING,
         row_warps_magic = FEW,
         dependent = "a run has one grid",
         m_magic = FEW,
         sums_pitch = "sums have room for a unit that no CTA has here",
-        vector_scale_layout = ROW_0,
-        vector_scale_layout + 4 = ROW_0,
-        vector_scale_layout.tiled = ROW_0,
-        epilogue.alpha + 4 = PADDING,
-        epilogue.output_type + 4 = PADDING,
+        weights.scale_steps + 4 = SHORT,
+        weights.row_bytes + 4 = SHORT,
+        epilogue.output_vector = "the one vector of a pass is its first",
+        epilogue.output_vector + 4 = PADDING,
+        epilogue.bias_batch = NO_BIAS,
+        epilogue.bias_batch + 4 = NO_BIAS,
+        ; unread in weights, vectors
     ];
     demand_right_plans("90a", runs, &[&in_all, harmless].concat());
 }

@@ -229,7 +229,7 @@ fn odd_shapes(gpu: &Gpu, subject: &Subject) {
                 let case = Case {
                     output,
                     padded,
-                    ..case
+                    ..case.with_additions(i * 3 + output as usize)
                 };
                 subject.each(gpu, case, |on| {
                     let chained = i / 2 % 2 == 1;

@@ -128,15 +128,12 @@ impl Uploaded {
             global: GlobalScale::ONE,
             vector_alpha: 0,
         };
-        let output = RawOutput {
-            address: gpu.address(y),
-            element: FloatType::F32,
-        };
+        let output = RawOutput::packed(gpu.address(y), FloatType::F32);
         Call::new(&self.shape, &weights, &vectors, &output).unwrap()
     }
 }
 
 /// An f32 result goes there.
 pub(crate) fn into(y: &mut CudaSlice<f32>) -> Output<'_, Device> {
-    Output::F32(y.as_view_mut())
+    Output::on_device(y.as_view_mut())
 }

@@ -217,9 +217,10 @@ impl<'a> OnDevice<'a> {
         unsafe { raw::gemv(&self.call, &self.gpu.info, options, self.gpu.handle()) }
     }
 
-    /// NaN in every element of the output, and after it.
+    /// NaN in every element of the output, or what it takes the place of; and after it.
     pub(crate) fn poison(&mut self) {
-        let poison = vec![0xff; self.output.len()];
+        let mut poison = self.operands.bytes.output_before().unwrap_or_default();
+        poison.resize(self.output.len(), 0xff);
         self.gpu
             .stream
             .memcpy_htod(&poison, &mut self.output)
@@ -250,9 +251,9 @@ impl<'a> OnDevice<'a> {
             .unwrap_or_else(|error| panic!("{what}: {error}"));
         assert_eq!(choice.config, Some(config));
         let called = self.download();
-        self.poison();
         let prepared = raw::PreparedRawGemv::new(&self.call, &self.gpu.info, &options).unwrap();
         for _ in 0..2 {
+            self.poison();
             // SAFETY: as in `enqueue`.
             unsafe { prepared.launch(self.gpu.handle()) }.unwrap();
         }

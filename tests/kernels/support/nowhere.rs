@@ -4,10 +4,7 @@ use nvfp4_gemv::{
     FloatType, GlobalScale, RawOutput, RawVectors, RawWeights, ScaleLayout, Shape, Strides,
 };
 
-pub(crate) const OUTPUT: RawOutput = RawOutput {
-    address: 0x70_0000_0000,
-    element: FloatType::F16,
-};
+pub(crate) const OUTPUT: RawOutput = RawOutput::packed(0x70_0000_0000, FloatType::F16);
 
 pub(crate) fn weights(layout: ScaleLayout) -> RawWeights {
     RawWeights {

@@ -27,6 +27,24 @@ impl Data {
     pub(crate) const BOTH: [Self; 2] = [Self::Integers, Self::FullRange];
 }
 
+/// Numbers that are added to rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bias {
+    None,
+    /// The same for all batches.
+    Shared,
+    OfBatches,
+}
+
+/// Numbers that are added to results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Residual {
+    None,
+    Apart,
+    /// Those at the results' place.
+    InPlace,
+}
+
 /// What makes a test problem: the same bytes wherever it is made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Case {
@@ -47,6 +65,10 @@ pub(crate) struct Case {
     pub(crate) vector_alpha: bool,
     /// NVFP4 vectors as rows of a multiple of 128, the others garbage; others with 16 bytes of NaN between them.
     pub(crate) padded: bool,
+    pub(crate) bias: Bias,
+    pub(crate) residual: Residual,
+    /// Bytes between vectors' results, and between batches.
+    pub(crate) strided: bool,
 }
 
 impl Case {
@@ -63,6 +85,9 @@ impl Case {
             row_alpha: false,
             vector_alpha: false,
             padded: false,
+            bias: Bias::None,
+            residual: Residual::None,
+            strided: false,
         }
     }
 
@@ -74,6 +99,16 @@ impl Case {
             output: FloatType::ALL[turn % 3],
             row_alpha: turn % 7 < 2,
             vector_alpha: turn % 5 == 1,
+            ..self.with_additions(turn)
+        }
+    }
+
+    /// With what is added to results, and how they lie, dealt out by a number.
+    pub(crate) fn with_additions(self, turn: usize) -> Self {
+        Self {
+            bias: [Bias::None, Bias::Shared, Bias::OfBatches][turn / 2 % 3],
+            residual: [Residual::None, Residual::Apart, Residual::InPlace][turn / 3 % 3],
+            strided: turn % 5 > 2,
             ..self
         }
     }
@@ -168,7 +203,10 @@ fn normal(rng: &mut fastrand::Rng) -> f32 {
 pub(crate) struct Operands {
     pub(crate) case: Case,
     pub(crate) bytes: operands::Operands,
+    /// Without what is added to it.
     truth: Arc<Reference>,
+    /// That, as numbers, and the sum of its magnitudes.
+    added: Vec<(f64, f64)>,
 }
 
 impl Operands {
@@ -222,7 +260,12 @@ impl Operands {
                 vector_global: GlobalScale::ONE,
                 vector_alpha: Vec::new(),
                 output: case.output,
+                output_strides: None,
+                bias: Vec::new(),
+                residual: Vec::new(),
+                in_place: case.residual == Residual::InPlace,
             },
+            added: Vec::new(),
             truth: Arc::new(Reference {
                 y: Vec::new(),
                 magnitude: Vec::new(),
@@ -288,7 +331,51 @@ impl Operands {
         if case.data != Data::Recorded {
             operands.nan_where_no_scale_is();
         }
+        operands.add();
         operands
+    }
+
+    /// What the case adds to results, and how they lie.
+    fn add(&mut self) {
+        let Case { shape, output, .. } = self.case;
+        let (m, n, l) = (shape.m(), shape.n(), shape.l());
+        let mut rng = fastrand::Rng::with_seed(self.case.seed + 9);
+        let exact = self.case.data == Data::Integers;
+        let mut number = || match exact {
+            true => rng.i32(-7..8) as f32,
+            false => normal(&mut rng),
+        };
+        let bias = match self.case.bias {
+            Bias::None => 0,
+            Bias::Shared => m,
+            Bias::OfBatches => l * m,
+        };
+        self.bytes.bias = (0..bias).map(|_| number()).collect();
+        if self.case.residual != Residual::None {
+            let of = |x: f32| match output {
+                FloatType::F16 => f16::from_f32(x).to_le_bytes().to_vec(),
+                FloatType::Bf16 => bf16::from_f32(x).to_le_bytes().to_vec(),
+                FloatType::F32 => x.to_le_bytes().to_vec(),
+            };
+            self.bytes.residual = (0..shape.outputs()).flat_map(|_| of(number())).collect();
+        }
+        if self.case.strided {
+            let row = (m + 3) * output.bytes();
+            let batch = n * row + 5 * output.bytes();
+            self.bytes.output_strides = Some(Strides { row, batch });
+        }
+        let residual: Vec<f64> = numbers(&self.bytes.residual, output).collect();
+        let added = |i: usize| {
+            let (batch, row) = (i / (n * m), i % m);
+            let bias = self
+                .bytes
+                .bias
+                .get(if bias > m { batch * m + row } else { row });
+            let bias = bias.map_or(0.0, |&b| f64::from(b));
+            let r = residual.get(i).copied().unwrap_or(0.0);
+            (bias + r, bias.abs() + r.abs())
+        };
+        self.added = (0..shape.outputs()).map(added).collect();
     }
 
     /// The same with some of the vectors of each batch, packed.
@@ -304,6 +391,7 @@ impl Operands {
             })
             .expect("a shape"),
             padded: false,
+            strided: false,
             ..self.case
         };
         let (from, blocks) = (&self.bytes, shape.blocks());
@@ -314,9 +402,18 @@ impl Operands {
         };
         let vectors = || (0..l).flat_map(|batch| some.clone().map(move |vector| (batch, vector)));
         // Of `of` elements for each vector.
-        let some_of = |all: &[f64], of: usize| -> Vec<f64> {
+        fn some_of<T: Copy>(
+            all: &[T],
+            of: usize,
+            n: usize,
+            vectors: impl Iterator<Item = (usize, usize)>,
+        ) -> Vec<T> {
             let of_vector = |(batch, vector)| &all[(batch * n + vector) * of..][..of];
-            vectors().flat_map(of_vector).copied().collect()
+            vectors.flat_map(of_vector).copied().collect()
+        }
+        let residual = match &from.residual[..] {
+            [] => Vec::new(),
+            all => some_of(all, m * from.output.bytes(), n, vectors()),
         };
         let codes = |(batch, vector)| {
             let Strides {
@@ -359,12 +456,15 @@ impl Operands {
                     batch: batch_bytes,
                 },
                 vector_alpha: factors.flatten().copied().collect(),
+                output_strides: None,
+                residual,
                 ..from.clone()
             },
             truth: Arc::new(Reference {
-                y: some_of(&self.truth.y, m),
-                magnitude: some_of(&self.truth.magnitude, m),
+                y: some_of(&self.truth.y, m, n, vectors()),
+                magnitude: some_of(&self.truth.magnitude, m, n, vectors()),
             }),
+            added: some_of(&self.added, m, n, vectors()),
         }
     }
 
@@ -441,16 +541,22 @@ impl Operands {
     pub(crate) fn difference(&self, output: &[u8], roundings: u32) -> Option<String> {
         let element = self.case.output;
         let m = self.case.shape.m();
-        numbers(output, element).enumerate().find_map(|(i, got)| {
+        let Some(results) = self.bytes.results(output) else {
+            return Some("bytes between results were written".into());
+        };
+        numbers(&results, element).enumerate().find_map(|(i, got)| {
             let alpha = self
                 .bytes
                 .vector_alpha
                 .get(i / m)
                 .map_or(1.0, |&a| a.into());
-            let (y, magnitude) = (self.truth.y[i] * alpha, self.truth.magnitude[i] * alpha);
-            let bound = match self.case.data {
-                Data::Integers => 0.0,
-                _ => error_bound(y, magnitude, roundings, element),
+            let (added, of_added) = self.added[i];
+            let y = self.truth.y[i] * alpha + added;
+            let magnitude = self.truth.magnitude[i] * alpha + of_added;
+            let (y, bound) = match self.case.data {
+                // Exact, but for the one rounding to the type.
+                Data::Integers => (rounded(y, element), 0.0),
+                _ => (y, error_bound(y, magnitude, roundings, element)),
             };
             // A NaN is wrong too.
             let right = (got - y).abs() <= bound;
@@ -476,6 +582,15 @@ impl Operands {
                 (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
             });
         format!("{hash:016x}")
+    }
+}
+
+/// The number of a type that is nearest.
+fn rounded(y: f64, element: FloatType) -> f64 {
+    match element {
+        FloatType::F16 => f16::from_f64(y).to_f64(),
+        FloatType::Bf16 => bf16::from_f64(y).to_f64(),
+        FloatType::F32 => f64::from(y as f32),
     }
 }
 

@@ -1,8 +1,8 @@
 //! Vectors that are hard to quantise to the same bits. Also for the simulator's tests.
 
 use half::{bf16, f16};
+use nvfp4_gemv::Element;
 use nvfp4_gemv::format::e4m3;
-use nvfp4_gemv::quantize::Element;
 
 /// What can be made of f32.
 pub(crate) trait Source: Element + std::fmt::Debug {

@@ -7,7 +7,7 @@ use ptx_sim::mutate::{self, Known, Mutant, Subject};
 
 use super::sim::{ARCH, Cutting, cutting};
 use crate::support::faults::{
-    At, PADDING, Run, demand, demand_right_plans, no_arithmetic, share, subject,
+    At, NO_BIAS, PADDING, Run, demand, demand_right_plans, no_arithmetic, share, subject,
 };
 use crate::support::operands::{Case, Data};
 
@@ -98,8 +98,10 @@ fn wrong_plans() {
         dependent = "a run has one grid: tests/kernels/overlap.rs, what_the_grid_before_writes",
         tmem_columns + 4 = PADDING,
         arrivals = "counters of other tiles are zeros too, before and behind: src/kernel/tcgen05/tests.rs has the address",
-        epilogue.alpha + 4 = PADDING,
-        epilogue.output_type + 4 = PADDING,
+        epilogue.output_vector + 4 = PADDING,
+        epilogue.bias_batch = NO_BIAS,
+        epilogue.bias_batch + 4 = NO_BIAS,
+        ; unread in weights, vectors
     ];
     let slack = [(
         At::Shared,

@@ -6,7 +6,7 @@ use nvfp4_gemv::kernel::{Config, WgmmaConfig};
 
 use crate::many_vectors::sim::VECTORS_OF_A_WARP;
 use crate::many_vectors::{Cutting, Kernel, cutting};
-use crate::support::faults::PADDING;
+use crate::support::faults::{NO_BIAS, PADDING};
 
 crate::trials! {
     simulator:
@@ -80,8 +80,9 @@ pub(crate) const KERNEL: Kernel = Kernel {
     ],
     harmless: &crate::words![Params:
         l = "one batch, or several",
-        epilogue.alpha + 4 = PADDING,
-        epilogue.output_type + 4 = PADDING,
+        epilogue.output_vector + 4 = PADDING,
+        epilogue.bias_batch = NO_BIAS,
+        epilogue.bias_batch + 4 = NO_BIAS,
         chunks_each = "a row ends the steps, too",
         chunks_left = "the same",
     ],

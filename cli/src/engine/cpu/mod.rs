@@ -44,9 +44,9 @@ fn compute(
     y: &mut Values,
 ) -> Result<Choice> {
     let output = match y {
-        Values::F16(y) => Output::f16(y),
-        Values::Bf16(y) => Output::bf16(y),
-        Values::F32(y) => Output::f32(y),
+        Values::F16(y) => Output::of(y),
+        Values::Bf16(y) => Output::of(y),
+        Values::F32(y) => Output::of(y),
     };
     gemv(shape, weights, vectors, output, &ask.options())
 }

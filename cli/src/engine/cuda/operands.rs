@@ -85,9 +85,9 @@ pub(super) enum DeviceValues {
 impl DeviceValues {
     pub(super) fn output(&mut self) -> Output<'_, nvfp4_gemv::Device> {
         match self {
-            Self::F16(y) => Output::F16(y.as_view_mut()),
-            Self::Bf16(y) => Output::Bf16(y.as_view_mut()),
-            Self::F32(y) => Output::F32(y.as_view_mut()),
+            Self::F16(y) => Output::on_device(y.as_view_mut()),
+            Self::Bf16(y) => Output::on_device(y.as_view_mut()),
+            Self::F32(y) => Output::on_device(y.as_view_mut()),
         }
     }
 }

@@ -1,0 +1,31 @@
+// Where a batch's weights and vectors lie. Kernels ask here, and compute no address of a batch by themselves.
+#pragma once
+
+#include <cstdint>
+
+#include "../shared.h"
+
+namespace nvfp4 {
+
+// The matrix of a batch.
+__device__ __forceinline__ uint32_t matrix_of(const nvfp4_weights &, uint32_t batch) { return batch; }
+
+// The first code of a batch's matrix.
+__device__ __forceinline__ const uint8_t *codes_of(const nvfp4_weights &w, uint32_t batch) {
+    return w.codes + int64_t(matrix_of(w, batch)) * w.matrix_bytes;
+}
+
+// The first block scale of a batch's matrix: rows and blocks of it are counted on from there (scale_steps.cuh).
+__device__ __forceinline__ const uint8_t *scales_of(const nvfp4_weights &w, uint32_t batch) {
+    return w.scales + int64_t(matrix_of(w, batch)) * w.scale_matrix_bytes;
+}
+
+// The first value of a batch's first vector, and its first block scale.
+__device__ __forceinline__ const uint8_t *values_of(const nvfp4_vectors &v, uint32_t batch) {
+    return v.values + int64_t(batch) * v.batch_bytes;
+}
+__device__ __forceinline__ const uint8_t *scales_of(const nvfp4_vectors &v, uint32_t batch) {
+    return v.scales + int64_t(batch) * v.scale_batch_bytes;
+}
+
+}  // namespace nvfp4
