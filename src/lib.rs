@@ -121,8 +121,7 @@
 //! - `nccl`: several GPUs through NCCL: module [`nccl`], and layers of module [`mod@parallel`] on them. Needs nothing when
 //!   building, and libnccl at run time. Brings `device`.
 //! - `checkpoint` (default): modules [`checkpoint`] and [`file`][mod@file], which read NVFP4 layers of safetensors files.
-//! - `tune` (default): module [`tune`][mod@tune], which keeps what was measured in files and, with `cuda`, measures. Configs
-//!   and measurements are JSON.
+//! - `tune` (default): module [`tune`][mod@tune], which keeps what was measured in files and, with `cuda`, measures.
 //! - none: the CPU path, without nvcc or a C++ compiler.
 //!
 //! The `nvfp4-gemv` program is a package of its own, `nvfp4-gemv-cli`.

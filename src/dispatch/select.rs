@@ -217,11 +217,8 @@ impl Asked {
 
 /// A config that cannot compute what it was asked for.
 pub(crate) fn refused(config: &Config, reason: Refusal) -> Error {
-    // As `nvfp4-gemv` takes it, where this build has JSON.
-    #[cfg(feature = "tune")]
+    // As in tables.
     let config = serde_json::to_string(config).unwrap_or_else(|_| format!("{config:?}"));
-    #[cfg(not(feature = "tune"))]
-    let config = format!("{config:?}");
     Error::Config { config, reason }
 }
 

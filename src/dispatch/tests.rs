@@ -40,7 +40,6 @@ fn choose(shape: &Shape, operands: &Operands, gpu: &Gpu, chained: bool) -> Choic
 /// `choices.tsv` has the choices of the crate when dispatch still ranked paths, and a path's rule picked its kernel: GPU,
 /// sizes M,K,L,N, vectors, layout, alignment of the weights, chained, config. Every kernel is there for every GPU that
 /// takes it. Whoever changes a rule on purpose changes the lines that it is about.
-#[cfg(feature = "tune")]
 #[test]
 fn choices_are_as_they_were() {
     for line in include_str!("choices.tsv").lines() {

@@ -13,12 +13,8 @@ use crate::shape::Shape;
 use crate::types::Activation;
 
 /// The config of the direct kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[cfg_attr(
-    feature = "tune",
-    derive(serde::Serialize, serde::Deserialize),
-    serde(deny_unknown_fields)
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct DirectConfig {
     /// Blocks of 16 codes that a lane loads at once: 2 (16 bytes), or 1 (8 bytes).
     pub blocks_per_load: u32,

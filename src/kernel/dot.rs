@@ -15,12 +15,8 @@ use crate::shape::Shape;
 use crate::types::Activation;
 
 /// The config of the dot kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[cfg_attr(
-    feature = "tune",
-    derive(serde::Serialize, serde::Deserialize),
-    serde(deny_unknown_fields)
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct DotConfig {
     /// Blocks of 16 codes that a lane loads at once: 2 (16 bytes), 1 (8 bytes), or, on Blackwell, 4 (32 bytes). With
     /// one and two, vectors are integers and products are dp4a. With four they are f16, as exact as integers.

@@ -13,12 +13,8 @@ use crate::shape::Shape;
 use crate::types::Activation;
 
 /// The config of the mma kernel. A tile is 16 rows, and a step 128 elements of K of a tile.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[cfg_attr(
-    feature = "tune",
-    derive(serde::Serialize, serde::Deserialize),
-    serde(deny_unknown_fields)
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct MmaConfig {
     /// Tiles of a CTA.
     pub tiles: u32,

@@ -21,12 +21,8 @@ use crate::types::Activation;
 
 /// The config of the mma-fp4 kernel. A group is the rows that a CTA multiplies, 16 a warp; a step is 256 elements of K of a
 /// group and of the vectors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[cfg_attr(
-    feature = "tune",
-    derive(serde::Serialize, serde::Deserialize),
-    serde(deny_unknown_fields)
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct MmaFp4Config {
     /// Warps of a CTA that multiply: 1 to 8. One more brings what they multiply.
     pub warps: u32,

@@ -318,8 +318,7 @@ trait KernelConfig: Copy + PartialEq + Sized {
 
 /// What one pass over the source of a kernel's main loop computes, before the compiler unrolls it: what the figures of
 /// the machine code are counted by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "tune", derive(serde::Serialize))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct MainLoop {
     /// Weights that a lane multiplies.
     pub lane_weights: u32,
@@ -332,12 +331,8 @@ pub struct MainLoop {
 }
 
 /// What multiplies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(
-    feature = "tune",
-    derive(serde::Serialize),
-    serde(rename_all = "kebab-case")
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Products {
     /// dp4a, two for each four products: positive and negative magnitudes apart.
     Integer,
@@ -372,8 +367,8 @@ macro_rules! kernels {
         }
 
         /// How a kernel divides a problem among warps, CTAs and steps; says which kernel, too.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        #[cfg_attr(feature = "tune", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "kebab-case", deny_unknown_fields))]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+        #[serde(rename_all = "kebab-case", deny_unknown_fields)]
         pub enum Config {
             $($(#[$doc])* $kernel($config),)*
         }

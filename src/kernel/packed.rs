@@ -23,12 +23,8 @@ use crate::types::Activation;
 
 /// The config of the packed kernel. A group is the rows that a CTA multiplies at once, 16 a warp; a span is 256 elements of
 /// K of a group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[cfg_attr(
-    feature = "tune",
-    derive(serde::Serialize, serde::Deserialize),
-    serde(deny_unknown_fields)
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct PackedConfig {
     /// Warps of a group: 1 to 16, or to 12 with more than 64 vectors.
     pub warps: u32,

@@ -20,12 +20,8 @@ use crate::types::Activation;
 
 /// The config of the ring kernel. A CTA takes its rows four at a time: a unit. As many warps as a row
 /// takes are a group, and groups take units in turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[cfg_attr(
-    feature = "tune",
-    derive(serde::Serialize, serde::Deserialize),
-    serde(deny_unknown_fields)
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct RingConfig {
     /// Chunks of 32 elements that a thread has of a row: 1 or 2.
     pub chunks: u32,
@@ -47,7 +43,7 @@ pub struct RingConfig {
     /// room, so that all CTAs end at about the same time. What is taken is counted in the workspace; in a call without one
     /// all units are dealt, as with 0. Not 0 only with `chunks` 2 and `rows` 1 or 2 (others are not compiled), and where
     /// each group of each CTA keeps `depth` + 2 units of its own.
-    #[cfg_attr(feature = "tune", serde(default))]
+    #[serde(default)]
     pub counted: u32,
 }
 

@@ -22,12 +22,8 @@ use crate::types::{Activation, ScaleLayout};
 
 /// The config of the tcgen05 kernel. The K steps of all tiles of 128 rows, one tile's after the other's, are dealt to CTAs
 /// in equal shares.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[cfg_attr(
-    feature = "tune",
-    derive(serde::Serialize, serde::Deserialize),
-    serde(deny_unknown_fields)
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Tcgen05Config {
     /// Elements of K of a step: 256 or 512.
     pub step: u32,
