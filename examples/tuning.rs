@@ -20,7 +20,7 @@ const LAYOUT: ScaleLayout = ScaleLayout::Linear;
 
 fn main() -> Result<()> {
     let file = std::env::args().nth(1).map(PathBuf::from);
-    let file = file.unwrap_or(std::env::temp_dir().join("nvfp4-gemv-tuned.json"));
+    let file = file.unwrap_or(std::env::temp_dir().join("nvfp4-gemv-tuned.jsonl"));
     let shape = Shape::matrix(2048, 4096)?;
     let operands = Operands::new(Activation::F16, LAYOUT);
 

@@ -42,7 +42,7 @@ is printed with it: measured between two H200, and carried over to other GPUs an
 Examples:
   nvfp4-gemv plan 4096,7168
   nvfp4-gemv plan 7168,16384 --n 4 --activation bf16
-  nvfp4-gemv plan 4096,7168,8 --layout 128x4 --tuned tuned.json
+  nvfp4-gemv plan 4096,7168,8 --layout 128x4 --tuned tuned.jsonl
   nvfp4-gemv plan 4096,7168,8 --layout 128x4 --gpu h200 --chained
   nvfp4-gemv plan 4096,7168,8,4 --layout 128x4 --gpu b200
   nvfp4-gemv plan 7168,16384 --n 16 --layout 128x4 --gpu b200 --no-workspace

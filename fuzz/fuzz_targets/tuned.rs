@@ -13,12 +13,12 @@ use nvfp4_gemv_fuzz::{json, mutate};
 static SCRATCH: LazyLock<Scratch> = LazyLock::new(Scratch::default);
 
 fuzz_target!(|data: &[u8]| {
-    let parsed = std::str::from_utf8(data).map(Measurements::from_json);
+    let parsed = std::str::from_utf8(data).map(Measurements::from_json_lines);
     let machine = match &parsed {
         Ok(Ok(table)) => &table.machine,
         _ => &builtin()[0].machine,
     };
-    let tuned = match Tuned::load(SCRATCH.file("tuned.json", data), machine) {
+    let tuned = match Tuned::load(SCRATCH.file("tuned.jsonl", data), machine) {
         Ok(tuned) => tuned,
         Err(error) => {
             assert!(!matches!(parsed, Ok(Ok(_))), "{error}");
@@ -33,7 +33,8 @@ fuzz_target!(|data: &[u8]| {
             black_box((entry.share(timed), entry.of(timed.kernel())));
         }
     }
-    let again = Measurements::from_json(&table.to_json()).expect("what is written can be read");
+    let again =
+        Measurements::from_json_lines(&table.to_json_lines()).expect("what is written can be read");
     assert_eq!(again, *table);
 });
 

@@ -5,13 +5,16 @@ use serde_json::{Map, Value, json};
 
 use crate::pick;
 
-/// Changes a JSON document in one to four places. `None` for what is none.
+/// Changes a JSON document, or some in lines, in one to four places. `None` for what is none.
 pub fn mutate(text: &[u8], rng: &mut Rng) -> Option<Vec<u8>> {
-    let mut document: Value = serde_json::from_slice(text).ok()?;
+    let documents = serde_json::Deserializer::from_slice(text).into_iter();
+    let mut documents: Vec<Value> = documents.collect::<Result<_, _>>().ok()?;
     for _ in 0..rng.usize(1..=4) {
-        change(&mut document, rng);
+        let at = rng.usize(..documents.len().max(1));
+        change(documents.get_mut(at)?, rng);
     }
-    serde_json::to_vec(&document).ok()
+    let lines: Result<Vec<_>, _> = documents.iter().map(serde_json::to_vec).collect();
+    Some(lines.ok()?.join(&b'\n'))
 }
 
 /// Changes one value of a document.

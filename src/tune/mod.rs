@@ -16,13 +16,13 @@
 //! use nvfp4_gemv::{Activation, Operands, Options, ScaleLayout, Shape};
 //!
 //! let mut tuner = Tuner::new(0)?;
-//! let mut tuned = Tuned::load_or_new("tuned.json", tuner.machine(), "my program")?;
+//! let mut tuned = Tuned::load_or_new("tuned.jsonl", tuner.machine(), "my program")?;
 //! let operands = Operands::new(Activation::Nvfp4, ScaleLayout::Tiled128x4);
 //! let shape = Shape::matrix(4096, 7168)?;
 //! if tuned.find(&shape, &operands).is_none() {
 //!     let outcome = tuner.tune(&shape, &operands, &Limits::default(), |_| ())?;
 //!     tuned.insert(outcome.entry);
-//!     tuned.save("tuned.json")?;
+//!     tuned.save("tuned.jsonl")?;
 //! }
 //! let options = Options::new().tuned(&tuned); // for any call on a stream of this device
 //! let best = tuned.find(&shape, &operands).map(|entry| entry.kernels[0].config);

@@ -18,7 +18,7 @@ const MOST_BYTES: u64 = 64 << 20;
 /// [`TuneError::Corrupt`], [`TuneError::Foreign`], [`TuneError::Stale`], [`TuneError::Io`].
 pub(super) fn load(path: &Path, machine: &Machine) -> Result<Measurements, TuneError> {
     let text = text(path)?;
-    let found = Machine::from_json(&text).map_err(|reason| corrupt(path, reason))?;
+    let found = Machine::from_json_lines(&text).map_err(|reason| corrupt(path, reason))?;
     if found.gpu != machine.gpu {
         return Err(TuneError::Foreign {
             path: path.into(),
@@ -49,7 +49,7 @@ pub(super) fn read(path: &Path) -> Result<Measurements, TuneError> {
 }
 
 fn parse(path: &Path, text: &str) -> Result<Measurements, TuneError> {
-    Measurements::from_json(text).map_err(|reason| corrupt(path, reason))
+    Measurements::from_json_lines(text).map_err(|reason| corrupt(path, reason))
 }
 
 fn corrupt(path: &Path, reason: String) -> TuneError {
@@ -98,7 +98,7 @@ pub(super) fn check_writable(path: &Path) -> Result<(), TuneError> {
 
 /// Writes a file, whatever is there already.
 pub(super) fn overwrite(path: &Path, table: &Measurements) -> Result<(), TuneError> {
-    replace::write(path, &table.to_json(), true).map_err(io_at(path))
+    replace::write(path, &table.to_json_lines(), true).map_err(io_at(path))
 }
 
 /// Writes what `merge` makes of a file: of what it holds now, or of `None` where there is no file. Other
@@ -129,7 +129,7 @@ pub(super) fn update(
             None => None,
         };
         let merged = merge(now);
-        match replace::write(path, &merged.to_json(), locked.is_some()) {
+        match replace::write(path, &merged.to_json_lines(), locked.is_some()) {
             Ok(()) => return Ok(merged),
             Err(error) if locked.is_none() && error.kind() == ErrorKind::AlreadyExists => {}
             Err(error) => return Err(io(error)),

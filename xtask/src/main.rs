@@ -15,7 +15,6 @@ mod process;
 mod products;
 mod public;
 mod sass;
-mod tables;
 mod test;
 #[cfg(test)]
 mod testing;
@@ -107,8 +106,6 @@ enum Task {
     ///
     /// Installs libclang under `target/toolchain` for it.
     Bindings,
-    /// Regenerate the Rust in src/dispatch/measured from the tables of measurements beside it, such as h200.json
-    Tables,
     /// Check the machine code of the kernels against xtask/sass-budget.toml, and estimate its speed
     ///
     /// Builds the library, disassembles its objects, and checks that every architecture is there,
@@ -230,7 +227,6 @@ fn perform(task: Task) -> Result<()> {
         Task::Fuzz(args) => fuzz::command(&workspace, &args),
         Task::PublicKernels(args) => public::command(&workspace, &args),
         Task::Bindings => checks::bindings::regenerate(&workspace),
-        Task::Tables => tables::command(&workspace),
         Task::Sass(args) => sass::command(&workspace, &args),
         Task::Bench(args) => bench::command(&workspace, &args),
         Task::Nightly(args) => nightly::command(&workspace, &args),

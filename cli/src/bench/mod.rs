@@ -64,7 +64,7 @@ Examples:
   nvfp4-gemv bench --suite vectors --cublas --json > vectors.json
   nvfp4-gemv bench --suite decode
   nvfp4-gemv bench --suite decode --n 1 --activation nvfp4 --sustained 5
-  nvfp4-gemv bench --suite decode --tuned tuned.json    # tune --chain makes such a file
+  nvfp4-gemv bench --suite decode --tuned tuned.jsonl    # tune --chain makes such a file
   nvfp4-gemv bench --suite decode --tensor-parallel 2
   nvfp4-gemv bench --shape 14336,4096 --n 1 --n 16 --activation f16 --cublas
   nvfp4-gemv bench --ceiling --shape 4096,4096 --shape 28672,8192

@@ -51,13 +51,13 @@ is saved after each chain. It has one config for a problem: chains that share sh
 their own. `nvfp4-gemv bench --suite decode` prints the layers of three models.
 
 Examples:
-  nvfp4-gemv tune --shape 4096,7168 --out tuned.json
-  nvfp4-gemv tune --shape 4096,7168,8 --shape 8192,4096,1,4 --layout 128x4 --out tuned.json
+  nvfp4-gemv tune --shape 4096,7168 --out tuned.jsonl
+  nvfp4-gemv tune --shape 4096,7168,8 --shape 8192,4096,1,4 --layout 128x4 --out tuned.jsonl
   nvfp4-gemv tune --shape 14336,4096 --activation nvfp4 --activation bf16   # prints, stores nothing
-  nvfp4-gemv tune --shape 28672,8192 --rank sustained --out tuned.json       # seconds a config: half a minute
+  nvfp4-gemv tune --shape 28672,8192 --rank sustained --out tuned.jsonl       # seconds a config: half a minute
   nvfp4-gemv tune --chain --layout linear --shape 6144,4096 --shape 4096,4096 --shape 28672,4096 --shape 4096,14336 \
-      --out llama-8b.json   # qkv, o, gate and up, down; then: bench --suite decode --tuned llama-8b.json
-  nvfp4-gemv tune --suite --chained --seconds 1.5 --replace --out h200.json   # a built-in table, in minutes")]
+      --out llama-8b.jsonl   # qkv, o, gate and up, down; then: bench --suite decode --tuned llama-8b.jsonl
+  nvfp4-gemv tune --suite --chained --seconds 1.5 --replace --out h200.jsonl   # a built-in table, in minutes")]
 pub(crate) struct Args {
     /// M,K or M,K,L or M,K,L,N, also with `x` between: rows of the weights, elements of a row (a multiple of
     /// 16), batches, vectors a batch; may be repeated

@@ -141,10 +141,10 @@ fn text_files_have_a_limit() {
         &error,
         &["index.json: larger than 268435456 bytes, the most"],
     );
-    let tuned = dir.at("tuned.json");
+    let tuned = dir.at("tuned.jsonl");
     sparse(&tuned, b"", 1 << 40);
     let error = fails(&["plan", "16", "16", "--tuned", &tuned]);
-    contains(&error, &["tuned.json: larger than 67108864 bytes"]);
+    contains(&error, &["tuned.jsonl: larger than 67108864 bytes"]);
 }
 
 /// The safetensors crate limits headers itself: a length of 1 TB is not believed, nor is one of 101 MB.

@@ -129,7 +129,7 @@ fn errors_do_not_quote_what_acts() {
     }
     let table = std::fs::read_to_string(H200).unwrap();
     for from in ["\"from\"", "\"ring\"", "\"NVIDIA H200\""] {
-        let file = dir.at("tuned.json");
+        let file = dir.at("tuned.jsonl");
         assert!(table.contains(from), "{from}");
         std::fs::write(&file, table.replace(from, &name)).unwrap();
         harmless(&["plan", "4096", "4096", "--tuned", &file]);

@@ -28,7 +28,7 @@ const COMPRESSED: &str = concat!(
 /// What was measured on a GPU, in the form of a file of tuned configs.
 const H200: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
-    "/../src/dispatch/measured/h200.json"
+    "/../src/dispatch/measured/h200.jsonl"
 );
 const LAYER: &str = "encoder.layer.0.intermediate.dense";
 

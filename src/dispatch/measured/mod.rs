@@ -1,12 +1,11 @@
 //! Times on devices: what was measured, for which operands, and the tables that this crate comes with.
 //!
-//! A table is JSON (feature `tune`), the same for built-in tables (beside this file) and for files that `nvfp4-gemv tune`
-//! writes: `tune`. The program contains built-in ones as Rust, and parses no JSON. To refill a built-in one, run on that
-//! GPU, with a build of what is measured,
-//! `nvfp4-gemv tune --suite --chained --seconds 1.5 --replace --out h200.json`, put the file here, run
-//! `cargo xtask tables`, which makes Rust of it, and commit both. The table of another GPU comes the same way, or with
-//! `cargo xtask first-light --apply`. The H200's has since had its times and ceilings, not its
-//! configs, replaced by hand with those of `nvfp4-gemv bench`: its `from` says which.
+//! A table is JSON Lines, the same for built-in tables (beside this file) and for files that `nvfp4-gemv tune` writes:
+//! the machine, then a line a problem. To refill a built-in one, run on that GPU, with a build of what is measured,
+//! `nvfp4-gemv tune --suite --chained --seconds 1.5 --replace --out h200.jsonl`, and put the file here. The table of
+//! another GPU comes the same way, with a line in `builtin.rs`, or with `cargo xtask first-light --apply`. The H200's
+//! has since had its times and ceilings, not its configs, replaced by hand with those of `nvfp4-gemv bench`: its `from`
+//! says which.
 
 mod builtin;
 mod wire;
@@ -21,12 +20,8 @@ use crate::operands::{Alignment, Operands};
 use crate::shape::Shape;
 
 /// A model of GPU.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(
-    feature = "tune",
-    derive(serde::Serialize, serde::Deserialize),
-    serde(deny_unknown_fields)
-)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct GpuModel {
     /// The product name, as the driver says it.
     pub name: String,
@@ -46,7 +41,7 @@ impl GpuModel {
 }
 
 /// What a time depends on besides the problem.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Machine {
     /// The device.
     pub gpu: GpuModel,
@@ -59,12 +54,8 @@ pub struct Machine {
 }
 
 /// The best time of a kernel.
-#[derive(Clone, Copy, Debug, PartialEq)]
-#[cfg_attr(
-    feature = "tune",
-    derive(serde::Serialize, serde::Deserialize),
-    serde(deny_unknown_fields)
-)]
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Timed {
     /// The config, which says which kernel.
     pub config: Config,
@@ -85,12 +76,8 @@ impl Timed {
 }
 
 /// The best of a kernel in launches that follow each other with programmatic dependent launch, as layers of a model can.
-#[derive(Clone, Copy, Debug, PartialEq)]
-#[cfg_attr(
-    feature = "tune",
-    derive(serde::Serialize, serde::Deserialize),
-    serde(deny_unknown_fields)
-)]
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Chained {
     /// The config, of the same kernel.
     pub config: Config,
@@ -217,7 +204,7 @@ impl Machine {
     ///
     /// # Errors
     /// What is wrong with it, as part of a sentence.
-    pub(crate) fn from_json(text: &str) -> Result<Self, String> {
+    pub(crate) fn from_json_lines(text: &str) -> Result<Self, String> {
         wire::parse_machine(text)
     }
 }
@@ -263,13 +250,12 @@ impl Measurements {
     ///
     /// # Errors
     /// What is wrong with it, as part of a sentence.
-    #[cfg(feature = "tune")]
-    pub fn from_json(text: &str) -> Result<Self, String> {
+    pub fn from_json_lines(text: &str) -> Result<Self, String> {
         wire::parse(text)
     }
 
-    /// Whether [`from_json`](Self::from_json) would read what [`to_json`](Self::to_json) writes: entries that
-    /// were [inserted](Self::insert) may say anything.
+    /// Whether [`from_json_lines`](Self::from_json_lines) would read what [`to_json_lines`](Self::to_json_lines)
+    /// writes: entries that were [inserted](Self::insert) may say anything.
     ///
     /// # Errors
     /// What is wrong, as part of a sentence.
@@ -279,8 +265,7 @@ impl Measurements {
     }
 
     /// Writes a table.
-    #[cfg(feature = "tune")]
-    pub fn to_json(&self) -> String {
+    pub fn to_json_lines(&self) -> String {
         wire::write(self)
     }
 }
@@ -344,10 +329,8 @@ pub(super) fn nearest<'t, const N: usize>(
 pub fn builtin() -> &'static [Measurements] {
     static TABLES: OnceLock<Vec<Measurements>> = OnceLock::new();
     TABLES.get_or_init(|| {
-        let files = builtin::files().into_iter();
-        files
-            .map(|file| wire::read(file).expect("a test reads every built-in table"))
-            .collect()
+        let read = |text| wire::parse(text).expect("a test reads every built-in table");
+        builtin::FILES.iter().copied().map(read).collect()
     })
 }
 
@@ -366,7 +349,6 @@ mod tests {
     }
 
     /// Tables of files that others made may have as many entries as fit. Counted, not timed.
-    #[cfg(feature = "tune")]
     #[test]
     fn reading_and_looking_up_take_as_many_steps_as_there_are_entries() {
         let operands = Operands::new(Activation::Nvfp4, ScaleLayout::Linear);
@@ -386,7 +368,7 @@ mod tests {
             });
         }
         COMPARISONS.set(0);
-        let read = Measurements::from_json(&table.to_json()).unwrap();
+        let read = Measurements::from_json_lines(&table.to_json_lines()).unwrap();
         // A search through what was read so far would take 4.5 million. A hash table compares what its hash does
         // not tell apart, by chance more than once in some hundred times.
         let comparisons = COMPARISONS.get();
@@ -412,6 +394,26 @@ mod tests {
         assert_eq!(table.entries().len(), builtin()[0].entries().len());
         assert_eq!(table.entries()[0], newer);
         assert_eq!(table.find(&first.shape, &first.operands), Some(&newer));
+    }
+
+    /// A table has one form, and its numbers lose nothing.
+    #[test]
+    fn builtin_tables_are_what_is_written_of_them() {
+        for (text, table) in builtin::FILES.iter().zip(builtin()) {
+            let written = table.to_json_lines();
+            assert!(
+                text.lines().eq(written.lines()),
+                "{}",
+                table.machine.gpu.name
+            );
+            assert_eq!(Measurements::from_json_lines(&written).as_ref(), Ok(table));
+        }
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/dispatch/measured");
+        let files = std::fs::read_dir(folder).unwrap();
+        let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+        let tables = names.filter(|name| name.ends_with(".jsonl"));
+        assert_eq!(tables.count(), builtin().len());
+        assert_eq!(builtin()[0].machine.gpu.name, "NVIDIA H200");
     }
 
     #[test]

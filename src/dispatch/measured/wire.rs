@@ -1,122 +1,95 @@
-//! What a file of measurements says, version 3: JSON, or, of a built-in table, the same as a Rust value.
+//! What a file of measurements says, version 4: JSON Lines. The first line is the machine, then comes a line a problem.
 
-use std::borrow::Cow;
+use serde::{Deserialize, Serialize};
+use serde_json::StreamDeserializer;
+use serde_json::de::StrRead;
 
-use super::{Entry, GpuModel, Machine, Measurements, Timed};
+use super::{Entry, Machine, Measurements, Timed};
 use crate::operands::{Alignment, Operands};
 use crate::shape::{Dims, Shape};
 use crate::types::{Activation, ScaleLayout};
 
 /// The format of this version. Another one is refused.
-pub(super) const FORMAT: &str = "nvfp4-gemv/tuned/3";
+const FORMAT: &str = "nvfp4-gemv/tuned/4";
 
-#[cfg_attr(
-    feature = "tune",
-    derive(serde::Serialize, serde::Deserialize),
-    serde(deny_unknown_fields)
-)]
-pub(super) struct File {
-    pub(super) format: String,
-    pub(super) gpu: GpuModel,
-    pub(super) driver: String,
-    pub(super) crate_version: String,
-    pub(super) kernels: String,
-    pub(super) from: String,
-    pub(super) entries: Cow<'static, [WireEntry]>,
-}
-
-#[derive(Clone)]
-#[cfg_attr(
-    feature = "tune",
-    derive(serde::Serialize, serde::Deserialize),
-    serde(deny_unknown_fields)
-)]
-pub(super) struct WireEntry {
-    pub(super) m: usize,
-    pub(super) k: usize,
-    pub(super) l: usize,
-    pub(super) n: usize,
-    pub(super) activation: Cow<'static, str>,
-    pub(super) weight_layout: Cow<'static, str>,
-    pub(super) vector_layout: Cow<'static, str>,
-    pub(super) aligned: bool,
-    pub(super) ceiling_seconds: f64,
-    pub(super) kernels: Cow<'static, [Timed]>,
-}
-
-#[cfg(feature = "tune")]
-pub(super) fn parse(text: &str) -> Result<Measurements, String> {
-    check_format(&json::<Head>(text)?.format)?;
-    read(json(text)?)
-}
-
-/// The machine of a file, whatever its entries say: other versions may have kernels and fields that this one has not.
-#[cfg(feature = "tune")]
-pub(super) fn parse_machine(text: &str) -> Result<Machine, String> {
-    #[derive(serde::Deserialize)]
-    struct Made {
-        gpu: GpuModel,
-        driver: String,
-        crate_version: String,
-        kernels: String,
-    }
-    check_format(&json::<Head>(text)?.format)?;
-    let made: Made = json(text)?;
-    Ok(Machine {
-        gpu: made.gpu,
-        driver: made.driver,
-        crate_version: made.crate_version,
-        kernels: made.kernels,
-    })
-}
-
-/// What is looked at first: files of another format may have other fields.
-#[cfg(feature = "tune")]
-#[derive(serde::Deserialize)]
+/// The first line.
+#[derive(Serialize, Deserialize)]
 struct Head {
     format: String,
+    #[serde(flatten)]
+    machine: Machine,
+    from: String,
 }
 
-#[cfg(feature = "tune")]
-fn json<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
-    serde_json::from_str(text).map_err(|error| error.to_string())
-}
-
-fn check_format(format: &str) -> Result<(), String> {
-    match format == FORMAT {
-        true => Ok(()),
-        false => Err(format!(
-            "its format is {format:?}, this version reads {FORMAT:?}"
-        )),
-    }
+/// Any other line.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    m: usize,
+    k: usize,
+    l: usize,
+    n: usize,
+    activation: String,
+    weight_layout: String,
+    vector_layout: String,
+    aligned: bool,
+    ceiling_seconds: f64,
+    kernels: Vec<Timed>,
 }
 
 /// The table that a file says, if its format is this one and every entry is sound.
-pub(super) fn read(file: File) -> Result<Measurements, String> {
-    check_format(&file.format)?;
-    let machine = Machine {
-        gpu: file.gpu,
-        driver: file.driver,
-        crate_version: file.crate_version,
-        kernels: file.kernels,
-    };
-    let mut table = Measurements::new(machine, file.from);
-    for (i, entry) in file.entries.iter().enumerate() {
-        let entry = read_entry(entry).map_err(|why| format!("entry {i}: {why}"))?;
+pub(super) fn parse(text: &str) -> Result<Measurements, String> {
+    let (head, mut lines) = begin(text)?;
+    let mut table = Measurements::new(head.machine, head.from);
+    while let Some(line) = lines.next() {
+        // Of JSON that is none, or of other fields, it says the line itself.
+        let line = line.map_err(|error| error.to_string())?;
+        let at = |why| {
+            format!(
+                "line {}: {why}",
+                text[..lines.byte_offset()].lines().count()
+            )
+        };
+        let entry = read(line).map_err(at)?;
         if table.find(&entry.shape, &entry.operands).is_some() {
-            return Err(format!("entry {i}: {} is there twice", entry.shape));
+            return Err(at(format!("{} is there twice", entry.shape)));
         }
         table.insert(entry);
     }
     Ok(table)
 }
 
-fn read_entry(wire: &WireEntry) -> Result<Entry, String> {
+/// The machine of a file, whatever its entries say: other versions may have kernels and fields that this one has not.
+#[cfg(feature = "tune")]
+pub(super) fn parse_machine(text: &str) -> Result<Machine, String> {
+    Ok(begin(text)?.0.machine)
+}
+
+/// The first line, and the others, which are not read yet.
+fn begin(text: &str) -> Result<(Head, StreamDeserializer<'_, StrRead<'_>, Line>), String> {
+    /// What is looked at first: files of another format may have other fields.
+    #[derive(Deserialize)]
+    struct Format {
+        format: String,
+    }
+    let json = || serde_json::Deserializer::from_str(text);
+    let Format { format } = Format::deserialize(&mut json()).map_err(|error| error.to_string())?;
+    if format != FORMAT {
+        return Err(format!(
+            "its format is {format:?}, this version reads {FORMAT:?}"
+        ));
+    }
+    let mut json = json();
+    let head = Head::deserialize(&mut json).map_err(|error| error.to_string())?;
+    Ok((head, json.into_iter()))
+}
+
+fn read(line: Line) -> Result<Entry, String> {
     let shape = Shape::new(Dims {
-        m: wire.m,
-        n: wire.n,
-        k: wire.k,
-        l: wire.l,
+        m: line.m,
+        n: line.n,
+        k: line.k,
+        l: line.l,
     })
     .map_err(|error| error.to_string())?;
     if shape.is_empty() {
@@ -126,7 +99,7 @@ fn read_entry(wire: &WireEntry) -> Result<Entry, String> {
         true => Ok(value),
         false => Err(format!("{what} of {value} seconds")),
     };
-    let mut kernels = wire.kernels.to_vec();
+    let mut kernels = line.kernels;
     for (i, timed) in kernels.iter().enumerate() {
         let kernel = timed.kernel();
         if kernels[..i].iter().any(|other| other.kernel() == kernel) {
@@ -147,17 +120,17 @@ fn read_entry(wire: &WireEntry) -> Result<Entry, String> {
     Ok(Entry {
         shape,
         operands: Operands {
-            activation: Activation::from_name(&wire.activation)
-                .ok_or_else(|| none_of(&wire.activation, &Activation::ALL))?,
-            weight_layout: layout(&wire.weight_layout)?,
-            vector_layout: layout(&wire.vector_layout)?,
-            alignment: match wire.aligned {
+            activation: Activation::from_name(&line.activation)
+                .ok_or_else(|| none_of(&line.activation, &Activation::ALL))?,
+            weight_layout: layout(&line.weight_layout)?,
+            vector_layout: layout(&line.vector_layout)?,
+            alignment: match line.aligned {
                 true => Alignment::BEST,
                 false => Alignment::LEAST,
             },
             workspace: 0,
         },
-        ceiling_seconds: seconds("a ceiling", wire.ceiling_seconds)?,
+        ceiling_seconds: seconds("a ceiling", line.ceiling_seconds)?,
         kernels,
     })
 }
@@ -175,14 +148,13 @@ fn none_of<T: ToString>(name: &str, all: &[T]) -> String {
 #[cfg(feature = "tune")]
 pub(super) fn check(table: &Measurements) -> Result<(), String> {
     table.entries.iter().enumerate().try_for_each(|(i, entry)| {
-        let read = read_entry(&wire_entry(entry)).map(drop);
+        let read = read(line(entry)).map(drop);
         read.map_err(|why| format!("entry {i}, {}: {why}", entry.shape))
     })
 }
 
-#[cfg(feature = "tune")]
-fn wire_entry(entry: &Entry) -> WireEntry {
-    WireEntry {
+fn line(entry: &Entry) -> Line {
+    Line {
         m: entry.shape.m(),
         k: entry.shape.k(),
         l: entry.shape.l(),
@@ -192,22 +164,22 @@ fn wire_entry(entry: &Entry) -> WireEntry {
         vector_layout: entry.operands.vector_layout.name().into(),
         aligned: entry.operands.alignment.is_16(),
         ceiling_seconds: entry.ceiling_seconds,
-        kernels: entry.kernels.clone().into(),
+        kernels: entry.kernels.clone(),
     }
 }
 
-#[cfg(feature = "tune")]
 pub(super) fn write(table: &Measurements) -> String {
-    let file = File {
+    let mut text = json(&Head {
         format: FORMAT.into(),
-        gpu: table.machine.gpu.clone(),
-        driver: table.machine.driver.clone(),
-        crate_version: table.machine.crate_version.clone(),
-        kernels: table.machine.kernels.clone(),
+        machine: table.machine.clone(),
         from: table.from.clone(),
-        entries: table.entries.iter().map(wire_entry).collect(),
-    };
-    let mut text = serde_json::to_string_pretty(&file).expect("strings and finite numbers");
-    text.push('\n');
+    });
+    for entry in &table.entries {
+        text += &json(&line(entry));
+    }
     text
+}
+
+fn json(line: &impl Serialize) -> String {
+    serde_json::to_string(line).expect("strings and finite numbers") + "\n"
 }

@@ -84,7 +84,7 @@ fn what_is_found_is_used_and_right() {
         }
     }
     let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("tuned.json");
+    let file = folder.path().join("tuned.jsonl");
     tuned.save(&file).unwrap();
     assert_eq!(Tuned::load(&file, tuner.machine()).unwrap(), tuned);
 }

@@ -9,12 +9,15 @@ use serde_json::Value;
 
 use super::archive::{self, Archive};
 use super::steps::is_a_topic;
-use crate::tables;
 
 /// Where the simulator's test finds recordings: a folder for each GPU.
 const RECORDED: &str = "ptx-sim/probes/recorded";
 
 const PTX: &str = "ptx-sim/probes/ptx";
+
+/// Where the built-in tables are, and the list of them.
+const TABLES: &str = "src/dispatch/measured";
+const LIST: &str = "src/dispatch/measured/builtin.rs";
 
 /// What is written, by its path below the repository's root.
 type Changes = BTreeMap<PathBuf, Vec<u8>>;
@@ -74,7 +77,7 @@ fn plan(root: &Path, archive: &Archive) -> Result<Plan> {
     if let Some(tuned) = archive.files.get(super::TUNED) {
         plan.table(root, archive, tuned).context(super::TUNED)?;
     }
-    if plan.changes.is_empty() {
+    if plan.topics.is_empty() && plan.table.is_none() {
         bail!("nothing in it could be applied\n{}", plan.left.join("\n"));
     }
     Ok(plan)
@@ -98,9 +101,10 @@ impl Plan {
         Ok(())
     }
 
-    /// The table that was tuned, with what the build makes of it.
+    /// The table that was tuned, and its line in the list.
     fn table(&mut self, root: &Path, archive: &Archive, tuned: &[u8]) -> Result<()> {
-        let value: Value = serde_json::from_slice(tuned)?;
+        let tuned = std::str::from_utf8(tuned)?;
+        let value: Value = serde_json::from_str(tuned.lines().next().unwrap_or_default())?;
         let (of, device) = (&value["gpu"], &archive.manifest.device);
         let (major, minor) = device.compute_capability;
         let capability = serde_json::json!([major, minor]);
@@ -109,14 +113,16 @@ impl Plan {
             "a table of {of}, and the archive is of {} ({major}.{minor})",
             device.name
         );
-        let text = String::from_utf8(tuned.to_vec())?;
-        let name = self.gpu.replace('-', "_");
-        for (to, text) in tables::with(root, &name, &text)? {
-            match to.extension().is_some_and(|kind| kind == "json") {
-                true => self.change(root, to, text.into_bytes())?,
-                // Generated of all tables.
-                false => drop(self.changes.insert(to, text.into_bytes())),
-            }
+        let name = format!("{}.jsonl", self.gpu);
+        self.change(root, Path::new(TABLES).join(&name), tuned.into())?;
+        let mut list = fs::read_to_string(root.join(LIST)).context(LIST)?;
+        let included = format!("include_str!({name:?})");
+        if !list.contains(&included) {
+            let end = list
+                .rfind("];")
+                .with_context(|| format!("{LIST}: no list"))?;
+            list.insert_str(end, &format!("    {included},\n"));
+            self.changes.insert(LIST.into(), list.into());
         }
         self.table = Some(name);
         Ok(())
@@ -143,8 +149,7 @@ impl Plan {
         }
         if let Some(table) = &self.table {
             text += &format!(
-                "calls on this GPU are chosen by src/dispatch/measured/{table}.json now: cargo test --features tune \
-                 --test tables, and cargo test --lib dispatch\n"
+                "calls on this GPU are chosen by {TABLES}/{table} now: cargo test --lib dispatch\n"
             );
         }
         text + "Look at summary.md in the archive for the sums, and at docs/first-light.md for what follows from them."
@@ -256,8 +261,6 @@ mod tests {
     use super::*;
     use crate::testing::contains;
 
-    const TABLES: &str = "src/dispatch/measured";
-
     fn repository() -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         let put = |name: &str, text: &str| {
@@ -274,16 +277,16 @@ mod tests {
         );
         put("ptx-sim/probes/ptx/mma_fp4.ptx", "the probes");
         put("ptx-sim/probes/recorded/tma.safetensors", "an H200's");
-        put(
-            &format!("{TABLES}/h200.json"),
-            &table("NVIDIA H200", [9, 0]),
-        );
+        put(LIST, BEFORE);
         root
     }
 
+    const BEFORE: &str =
+        "const FILES: &[&str] = &[\n    include_str!(\"h200.jsonl\"), // first\n];\n";
+
     fn table(name: &str, capability: [i32; 2]) -> String {
         let gpu = json!({"name": name, "compute_capability": capability, "multiprocessors": 170});
-        json!({"gpu": gpu, "driver": "13.0", "entries": [{"m": 1}]}).to_string()
+        format!("{}\n{}\n", json!({"gpu": gpu}), json!({"m": 1}))
     }
 
     /// A file of the simulator's answers, as if an RTX 5090 had recorded them.
@@ -316,7 +319,7 @@ mod tests {
         let tuned = table(&manifest().device.name, [12, 0]).into_bytes();
         archive(&[
             (RECORDING, recorded(|_| {})),
-            ("tuned.json", tuned),
+            ("tuned.jsonl", tuned),
             ("summary.md", vec![]),
         ])
     }
@@ -344,17 +347,20 @@ mod tests {
             b"an H200's"
         );
         assert_eq!(
-            there(&format!("{TABLES}/rtx5090.json")),
-            archive.files["tuned.json"]
+            there(&format!("{TABLES}/rtx5090.jsonl")),
+            archive.files["tuned.jsonl"]
         );
-        let list = String::from_utf8(there(&format!("{TABLES}/builtin.rs"))).unwrap();
-        contains(&list, &["vec![h200::file(), rtx5090::file()]"]);
+        let list = String::from_utf8(there(LIST)).unwrap();
+        contains(
+            &list,
+            &["// first\n    include_str!(\"rtx5090.jsonl\"),\n];"],
+        );
         contains(
             &plan.text(),
-            &["replays mma_fp4 of rtx5090", "rtx5090.json now"],
+            &["replays mma_fp4 of rtx5090", "rtx5090.jsonl now"],
         );
         // Again changes nothing; with other contents it would replace what was recorded.
-        super::plan(root, &archive).unwrap();
+        assert_eq!(super::plan(root, &archive).unwrap().changes, Changes::new());
         fs::write(
             root.join("ptx-sim/probes/recorded/rtx5090/mma_fp4.safetensors"),
             "older",
@@ -414,7 +420,7 @@ mod tests {
         );
         let tuned = table("NVIDIA B200", [10, 0]).into_bytes();
         contains(
-            &refusal(root, &archive(&[("tuned.json", tuned)])),
+            &refusal(root, &archive(&[("tuned.jsonl", tuned)])),
             &["and the archive is of"],
         );
         let mut other = whole();
@@ -430,7 +436,7 @@ mod tests {
         let plan = plan(root, &whole()).unwrap();
         // A folder stands where the last of the files belongs.
         let last = plan.changes.keys().next_back().unwrap();
-        let stands = root.join(TABLES).join("rtx5090.rs");
+        let stands = root.join(TABLES).join("rtx5090.jsonl");
         assert_eq!(root.join(last), stands);
         fs::create_dir(&stands).unwrap();
         contains(
@@ -438,8 +444,7 @@ mod tests {
             &["nothing was changed"],
         );
         let recording = root.join("ptx-sim/probes/recorded/rtx5090/mma_fp4.safetensors");
-        let json = root.join(TABLES).join("rtx5090.json");
-        assert!(!recording.exists() && !json.exists());
-        assert!(!root.join(TABLES).join("builtin.rs").exists());
+        assert!(!recording.exists());
+        assert_eq!(fs::read_to_string(root.join(LIST)).unwrap(), BEFORE);
     }
 }

@@ -25,7 +25,7 @@ use crate::toolchain;
 use crate::workspace::Workspace;
 
 /// What `tune` writes, in the night's folder and in the archive.
-const TUNED: &str = "tuned.json";
+const TUNED: &str = "tuned.jsonl";
 
 /// What `bench` prints.
 const BENCH: &str = "bench.json";
