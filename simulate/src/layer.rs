@@ -153,6 +153,7 @@ impl Problem {
             stages: 2,
             ctas: 2,
             divided,
+            ..Tcgen05Config::DEFAULT
         });
         let can_run = |config: &Tcgen05Config| Config::from(*config).check(&job).is_ok();
         let others = smallest.into_iter().filter(can_run);

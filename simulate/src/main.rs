@@ -342,6 +342,7 @@ fn fields(config: Tcgen05Config) -> String {
         stages,
         ctas,
         divided,
+        ..
     } = config;
     let tiles = if divided { "divided" } else { "whole" };
     format!("step {step}, stages {stages}, ctas {ctas}, {tiles} tiles")
@@ -410,7 +411,7 @@ mod tests {
                 step: 256,
                 stages: 2,
                 ctas: 1,
-                divided: false,
+                ..Tcgen05Config::DEFAULT
             },
             schedule: String::new(),
             error: SimError::Launch(String::new()),

@@ -14,7 +14,7 @@ use crate::types::Activation;
 
 /// The config of the direct kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, default)]
 pub struct DirectConfig {
     /// Blocks of 16 codes that a lane loads at once: 2 (16 bytes), or 1 (8 bytes).
     pub blocks_per_load: u32,
@@ -22,6 +22,15 @@ pub struct DirectConfig {
     pub warps: u32,
     /// Warps that share a row tile and split K between them; divides `warps`.
     pub k_split: u32,
+}
+
+impl DirectConfig {
+    /// Legal and plain: what a literal starts from, not a good choice.
+    pub const DEFAULT: Self = Self {
+        blocks_per_load: 1,
+        warps: 1,
+        k_split: 1,
+    };
 }
 
 const UNIT: &str = "gemv_direct";

@@ -16,7 +16,7 @@ use crate::types::Activation;
 
 /// The config of the dot kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, default)]
 pub struct DotConfig {
     /// Blocks of 16 codes that a lane loads at once: 2 (16 bytes), 1 (8 bytes), or, on Blackwell, 4 (32 bytes). With
     /// one and two, vectors are integers and products are dp4a. With four they are f16, as exact as integers.
@@ -27,6 +27,16 @@ pub struct DotConfig {
     pub k_split: u32,
     /// CTAs that share a batch's rows.
     pub ctas: u32,
+}
+
+impl DotConfig {
+    /// Legal and plain: what a literal starts from, not a good choice.
+    pub const DEFAULT: Self = Self {
+        blocks_per_load: 1,
+        warps: 1,
+        k_split: 1,
+        ctas: 1,
+    };
 }
 
 const UNIT: &str = "gemv_dot";

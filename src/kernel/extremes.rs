@@ -28,6 +28,7 @@ fn configs([a, b, c, d, e, f]: [u32; 6], flag: bool) -> Vec<Config> {
             cached: flag,
             ctas: f,
             counted: if flag { e } else { 0 },
+            ..RingConfig::DEFAULT
         }
         .into(),
         StreamConfig {
@@ -39,6 +40,7 @@ fn configs([a, b, c, d, e, f]: [u32; 6], flag: bool) -> Vec<Config> {
             spread: flag,
             beside: c,
             ctas: e,
+            ..StreamConfig::DEFAULT
         }
         .into(),
         MmaConfig::from(division).into(),
@@ -50,6 +52,7 @@ fn configs([a, b, c, d, e, f]: [u32; 6], flag: bool) -> Vec<Config> {
             cluster: e,
             vectors: d,
             waits: flag,
+            ..PackedConfig::DEFAULT
         }
         .into(),
         DotConfig {
@@ -57,12 +60,14 @@ fn configs([a, b, c, d, e, f]: [u32; 6], flag: bool) -> Vec<Config> {
             warps: b,
             k_split: c,
             ctas: d,
+            ..DotConfig::DEFAULT
         }
         .into(),
         DirectConfig {
             blocks_per_load: a,
             warps: b,
             k_split: c,
+            ..DirectConfig::DEFAULT
         }
         .into(),
         Tcgen05Config {
@@ -70,6 +75,7 @@ fn configs([a, b, c, d, e, f]: [u32; 6], flag: bool) -> Vec<Config> {
             stages: a,
             ctas: c,
             divided: d.is_multiple_of(2),
+            ..Tcgen05Config::DEFAULT
         }
         .into(),
         MmaFp4Config {
@@ -77,6 +83,7 @@ fn configs([a, b, c, d, e, f]: [u32; 6], flag: bool) -> Vec<Config> {
             stages: b,
             cluster: c,
             vectors: d,
+            ..MmaFp4Config::DEFAULT
         }
         .into(),
     ]
@@ -234,6 +241,25 @@ proptest! {
                 prop_assert!(first, "{config:?} twice");
             }
         }
+    }
+}
+
+/// What literals start from computes a small problem somewhere, and is what files leave out.
+#[test]
+fn defaults_are_legal() {
+    let shape = Shape::matrix(128, 512).unwrap();
+    for config in Config::DEFAULTS {
+        let legal = |cc, layout| {
+            let operands = Operands::new(Activation::Nvfp4, layout).with_workspace(u64::MAX);
+            let gpu = Gpu::of_compute_capability(cc, "90a;100f;120f");
+            config.check(&Job::new(&shape, &operands, &gpu)).is_ok()
+        };
+        let somewhere = [(9, 0), (10, 0), (12, 0)]
+            .iter()
+            .any(|cc| ScaleLayout::ALL.iter().any(|layout| legal(*cc, *layout)));
+        assert!(somewhere, "{config:?}");
+        let nothing = format!(r#"{{"{}": {{}}}}"#, config.kernel());
+        assert_eq!(serde_json::from_str::<Config>(&nothing).unwrap(), *config);
     }
 }
 

@@ -22,7 +22,7 @@ use crate::types::Activation;
 /// The config of the mma-fp4 kernel. A group is the rows that a CTA multiplies, 16 a warp; a step is 256 elements of K of a
 /// group and of the vectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, default)]
 pub struct MmaFp4Config {
     /// Warps of a CTA that multiply: 1 to 8. One more brings what they multiply.
     pub warps: u32,
@@ -32,6 +32,16 @@ pub struct MmaFp4Config {
     pub cluster: u32,
     /// Vectors of a pass over the weights, at most: 8, 16, 32, 64 or 128.
     pub vectors: u32,
+}
+
+impl MmaFp4Config {
+    /// Legal and plain: what a literal starts from, not a good choice.
+    pub const DEFAULT: Self = Self {
+        warps: 1,
+        stages: 2,
+        cluster: 1,
+        vectors: 8,
+    };
 }
 
 const UNIT: &str = "gemv_mma_fp4";

@@ -373,7 +373,14 @@ macro_rules! kernels {
             $($(#[$doc])* $kernel($config),)*
         }
 
-        $(impl From<$config> for Config {
+        // What files leave out is read as this, so that no value of it changes.
+        $(impl Default for $config {
+            fn default() -> Self {
+                Self::DEFAULT
+            }
+        }
+
+        impl From<$config> for Config {
             fn from(config: $config) -> Self {
                 Self::$kernel(config)
             }
@@ -450,6 +457,9 @@ macro_rules! kernels {
         }
 
         impl Config {
+            #[cfg(test)]
+            const DEFAULTS: &'static [Self] = &[$(Self::$kernel($config::DEFAULT)),*];
+
             /// The kernel that it belongs to.
             pub const fn kernel(&self) -> Kernel {
                 match self { $(Self::$kernel(_) => Kernel::$kernel),* }

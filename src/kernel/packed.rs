@@ -24,7 +24,7 @@ use crate::types::Activation;
 /// The config of the packed kernel. A group is the rows that a CTA multiplies at once, 16 a warp; a span is 256 elements of
 /// K of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, default)]
 pub struct PackedConfig {
     /// Warps of a group: 1 to 16, or to 12 with more than 64 vectors.
     pub warps: u32,
@@ -37,8 +37,20 @@ pub struct PackedConfig {
     /// Vectors of a pass over the weights, at most: 8, 16, 32, 64 or 128.
     pub vectors: u32,
     /// Whether each pass of a chained call begins when the launch before it has ended, and not while that still runs. Without
-    /// effect on calls that are not chained. Files from before there was this field say nothing of it, and are refused.
+    /// effect on calls that are not chained.
     pub waits: bool,
+}
+
+impl PackedConfig {
+    /// Legal and plain: what a literal starts from, not a good choice.
+    pub const DEFAULT: Self = Self {
+        warps: 1,
+        chunk: 1,
+        ctas: 1,
+        cluster: 1,
+        vectors: 8,
+        waits: false,
+    };
 }
 
 const UNIT: &str = "gemv_packed";

@@ -21,7 +21,7 @@ use crate::types::Activation;
 /// The config of the ring kernel. A CTA takes its rows four at a time: a unit. As many warps as a row
 /// takes are a group, and groups take units in turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, default)]
 pub struct RingConfig {
     /// Chunks of 32 elements that a thread has of a row: 1 or 2.
     pub chunks: u32,
@@ -43,8 +43,21 @@ pub struct RingConfig {
     /// room, so that all CTAs end at about the same time. What is taken is counted in the workspace; in a call without one
     /// all units are dealt, as with 0. Not 0 only with `chunks` 2 and `rows` 1 or 2 (others are not compiled), and where
     /// each group of each CTA keeps `depth` + 2 units of its own.
-    #[serde(default)]
     pub counted: u32,
+}
+
+impl RingConfig {
+    /// Legal and plain: what a literal starts from, not a good choice.
+    pub const DEFAULT: Self = Self {
+        chunks: 1,
+        groups: 1,
+        rows: 2,
+        depth: 1,
+        granule: 1,
+        cached: false,
+        ctas: 1,
+        counted: 0,
+    };
 }
 
 const UNIT: &str = "gemv_ring";

@@ -21,7 +21,7 @@ use crate::types::Activation;
 /// The config of the stream kernel. A CTA's rows, in tiles of 16, are steps of 256 elements of K; each warp
 /// takes as many of them as the others, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, default)]
 pub struct StreamConfig {
     /// Warps of a CTA: 1 to 16, or to 12 with more than two vectors in a pass.
     pub warps: u32,
@@ -35,27 +35,33 @@ pub struct StreamConfig {
     /// Stages of the first filling of a queue, which is all stages but one, that a chained launch asks for only after
     /// the launch before has ended, behind the vectors: 0, so that weights come as early as they can, to all of them, so
     /// that vectors do not wait behind weights. Without effect on launches that are not chained.
-    #[serde(default)]
     pub behind: u32,
     /// Whether CTAs of a chained launch ask for so much shared memory that no multiprocessor has room for more of them than
     /// its share. They come while the launch before still runs, to wherever there is room. Without this, one multiprocessor
     /// may get two of them while another gets none, and the launch takes twice as long; with it, fewer of them can come
     /// before CTAs of the launch before have ended. Without effect on launches that are not chained.
-    #[serde(default)]
     pub spread: bool,
     /// Warps that take steps of a row side by side: 1, 2, 4 or 8. With more than one, a CTA asks for longer pieces of fewer
     /// rows at once, and stores sums more often. `warps` is a multiple of it, and so is the number of a row's steps; 1 of
     /// ragged rows, and with more than two vectors in a pass.
-    #[serde(default = "alone")]
     pub beside: u32,
     /// CTAs that share the rows of all batches: no more than there are rows, or fours of rows where the
     /// weights' scales are in the 128x4 layout.
     pub ctas: u32,
 }
 
-/// What `beside` is where a file does not say: it was not a field yet.
-fn alone() -> u32 {
-    1
+impl StreamConfig {
+    /// Legal and plain: what a literal starts from, not a good choice.
+    pub const DEFAULT: Self = Self {
+        warps: 1,
+        stages: 3,
+        vectors: 1,
+        fetch: 128,
+        behind: 0,
+        spread: false,
+        beside: 1,
+        ctas: 1,
+    };
 }
 
 /// Of problems that are not [ragged](is_ragged), and of those that are.

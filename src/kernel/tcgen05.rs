@@ -23,7 +23,7 @@ use crate::types::{Activation, ScaleLayout};
 /// The config of the tcgen05 kernel. The K steps of all tiles of 128 rows, one tile's after the other's, are dealt to CTAs
 /// in equal shares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, default)]
 pub struct Tcgen05Config {
     /// Elements of K of a step: 256 or 512.
     pub step: u32,
@@ -33,6 +33,16 @@ pub struct Tcgen05Config {
     pub ctas: u32,
     /// Whether CTAs may share a tile, whose sums then go through a workspace; else their shares are whole tiles.
     pub divided: bool,
+}
+
+impl Tcgen05Config {
+    /// Legal and plain: what a literal starts from, not a good choice.
+    pub const DEFAULT: Self = Self {
+        step: 256,
+        stages: 2,
+        ctas: 1,
+        divided: false,
+    };
 }
 
 const UNIT: &str = "gemv_tcgen05";

@@ -14,7 +14,7 @@ use crate::types::Activation;
 
 /// The config of the wgmma kernel. A tile is 64 rows and has four warps, a warpgroup, and a step 128 elements of K of a tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, default)]
 pub struct WgmmaConfig {
     /// Tiles of a CTA.
     pub tiles: u32,
@@ -27,6 +27,17 @@ pub struct WgmmaConfig {
     pub cluster: u32,
     /// Vectors of a pass over the weights, at most: 8, 16, 32, 64 or 128.
     pub vectors: u32,
+}
+
+impl WgmmaConfig {
+    /// Legal and plain: what a literal starts from, not a good choice.
+    pub const DEFAULT: Self = Self {
+        tiles: 1,
+        parts: 1,
+        chunk: 1,
+        cluster: 1,
+        vectors: 8,
+    };
 }
 
 const KIND: &Kind = &Kind {

@@ -70,6 +70,7 @@ mod tests {
             blocks_per_load,
             warps,
             k_split,
+            ..DirectConfig::DEFAULT
         };
         config.into()
     }
@@ -80,10 +81,8 @@ mod tests {
             groups: 4,
             rows: 4,
             depth: 2,
-            granule: 1,
-            cached: false,
             ctas: 132,
-            counted: 0,
+            ..RingConfig::DEFAULT
         };
         config.into()
     }

@@ -37,21 +37,18 @@ fn entry(m: usize, n: usize, seconds: f64) -> Entry {
         blocks_per_load: 2,
         warps: 4,
         k_split: 2,
+        ..DirectConfig::DEFAULT
     };
     // Two kernels whose configs have the same fields.
     let wgmma = WgmmaConfig {
-        tiles: 1,
         parts: 4,
         chunk: 8,
-        cluster: 1,
-        vectors: 8,
+        ..WgmmaConfig::DEFAULT
     };
     let mma = MmaConfig {
-        tiles: 1,
         parts: 4,
         chunk: 8,
-        cluster: 1,
-        vectors: 8,
+        ..MmaConfig::DEFAULT
     };
     Entry {
         shape: Shape::new(Dims { m, n, k: 256, l: 1 }).unwrap(),

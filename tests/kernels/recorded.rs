@@ -155,6 +155,7 @@ impl Call {
                 blocks_per_load,
                 warps,
                 k_split,
+                ..DirectConfig::DEFAULT
             }),
             Some(ctas) => Config::from(DotConfig {
                 blocks_per_load,
@@ -165,6 +166,7 @@ impl Call {
                 },
                 k_split,
                 ctas,
+                ..DotConfig::DEFAULT
             }),
         }
     }

@@ -147,6 +147,7 @@ mod tests {
             blocks_per_load,
             warps,
             k_split,
+            ..DirectConfig::DEFAULT
         };
         config.into()
     }

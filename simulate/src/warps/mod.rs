@@ -61,10 +61,8 @@ impl Drawn {
                     groups: 2,
                     rows: 4,
                     depth: 2,
-                    granule: 1,
-                    cached: false,
                     ctas: 1,
-                    counted: 0,
+                    ..RingConfig::DEFAULT
                 }),
                 m: 40,
                 k: 1024,
@@ -81,10 +79,8 @@ impl Drawn {
                     stages: 3,
                     vectors: 1,
                     fetch: 128,
-                    behind: 0,
-                    spread: false,
-                    beside: 1,
                     ctas: 1,
+                    ..StreamConfig::DEFAULT
                 }),
                 m: 48,
                 k: 2048,

@@ -16,10 +16,8 @@ const USUAL: StreamConfig = StreamConfig {
     stages: 3,
     vectors: 8,
     fetch: 128,
-    behind: 0,
-    spread: false,
-    beside: 1,
     ctas: 132,
+    ..StreamConfig::DEFAULT
 };
 
 fn h200() -> Gpu {

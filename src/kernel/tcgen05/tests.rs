@@ -28,6 +28,7 @@ const fn config(step: u32, stages: u32, ctas: u32, divided: bool) -> Tcgen05Conf
         stages,
         ctas,
         divided,
+        ..Tcgen05Config::DEFAULT
     }
 }
 

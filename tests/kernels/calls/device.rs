@@ -486,6 +486,7 @@ fn refusals() {
         blocks_per_load: 2,
         warps: 4,
         k_split: 1,
+        ..nvfp4_gemv::kernel::DirectConfig::DEFAULT
     };
     let wide = any.config(nvfp4_gemv::Config::from(wide));
     assert!(matches!(call(&wide, 8, 0, 16), Err(Error::Config { .. })));

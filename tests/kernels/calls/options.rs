@@ -20,21 +20,22 @@ const RING: RingConfig = RingConfig {
     groups: 4,
     rows: 2,
     depth: 2,
-    granule: 1,
     cached: true,
     ctas: 3,
-    counted: 0,
+    ..RingConfig::DEFAULT
 };
 const DOT: DotConfig = DotConfig {
     blocks_per_load: 2,
     warps: 4,
     k_split: 2,
     ctas: 3,
+    ..DotConfig::DEFAULT
 };
 const DIRECT: DirectConfig = DirectConfig {
     blocks_per_load: 2,
     warps: 2,
     k_split: 1,
+    ..DirectConfig::DEFAULT
 };
 /// What was tuned of the ring kernel, alone and in chains. Nothing of it is a default.
 const TUNED_RING: [RingConfig; 2] = [

@@ -55,6 +55,7 @@ fn configs(_: &Job<'_>, _: &[u32]) -> Vec<Config> {
                 blocks_per_load,
                 warps,
                 k_split,
+                ..DirectConfig::DEFAULT
             }
             .into()
         })

@@ -10,6 +10,7 @@ fn valid() -> Asked {
         blocks_per_load: 2,
         warps: 4,
         k_split: 2,
+        ..DirectConfig::DEFAULT
     };
     Asked::new((130, 2, 64, 3), ScaleLayout::Linear, (9, 0), config)
 }

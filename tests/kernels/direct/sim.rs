@@ -57,6 +57,7 @@ fn check(activation: Activation) {
                             blocks_per_load,
                             warps: 4,
                             k_split: if exact { 2 } else { 1 },
+                            ..DirectConfig::DEFAULT
                         };
                         simulator.check(&case, config, n == 2, &options(policy, Timing::Eager));
                     }
@@ -106,6 +107,7 @@ fn many_vectors() {
                 blocks_per_load: 1 + i as u32 % 2,
                 warps: 2,
                 k_split: 1 + i as u32 / 2 % 2,
+                ..DirectConfig::DEFAULT
             };
             let options = options(Policy::Random(i as u64), Timing::Eager);
             check_passes(&simulator, &case, config, i % 3 == 0, &options);
@@ -206,6 +208,7 @@ fn direct(
             blocks_per_load,
             warps: 4,
             k_split,
+            ..DirectConfig::DEFAULT
         };
         config.into()
     })

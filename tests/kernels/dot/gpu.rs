@@ -15,6 +15,7 @@ fn configs(_: &Job<'_>, ctas: &[u32]) -> Vec<Config> {
                 warps,
                 k_split,
                 ctas,
+                ..DotConfig::DEFAULT
             }
             .into()
         })

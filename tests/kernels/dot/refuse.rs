@@ -14,6 +14,7 @@ fn valid() -> Asked {
         warps: 4,
         k_split: 2,
         ctas: 7,
+        ..DotConfig::DEFAULT
     };
     Asked::new((256, 2, 512, 3), ScaleLayout::Linear, (9, 0), config)
 }

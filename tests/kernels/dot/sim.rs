@@ -54,6 +54,7 @@ fn integer_products() {
                             warps: 4,
                             k_split: if exact { 2 } else { 1 },
                             ctas,
+                            ..DotConfig::DEFAULT
                         };
                         let options = options(policy(layout, n), Timing::Eager);
                         simulator.check(&case, config, n == 2, &options);
@@ -72,6 +73,7 @@ fn many_vectors() {
             warps: 2,
             k_split: 1 + i as u32 / 2 % 2,
             ctas: 1 + i as u32 % 2,
+            ..DotConfig::DEFAULT
         };
         let options = options(Policy::Random(i as u64), Timing::Eager);
         check_passes(&simulator, &case, config, i % 3 == 0, &options);
@@ -142,6 +144,7 @@ fn wide(arch: &'static str, every: usize) {
                         warps: 4,
                         k_split,
                         ctas,
+                        ..DotConfig::DEFAULT
                     };
                     // GPUs of sm_120 have less shared memory than others.
                     if arch == "120a" && !simulator.takes(&case, config) {
@@ -177,6 +180,7 @@ fn dot(arch: &'static str, blocks_per_load: u32, sizes: [(usize, usize); 3]) -> 
             warps: 4,
             k_split,
             ctas: 3,
+            ..DotConfig::DEFAULT
         };
         config.into()
     })

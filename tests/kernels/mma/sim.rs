@@ -40,6 +40,7 @@ pub(crate) const KERNEL: Kernel = Kernel {
             chunk,
             cluster,
             vectors,
+            ..MmaConfig::DEFAULT
         })
     },
     most_vectors: 128,

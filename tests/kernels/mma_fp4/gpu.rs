@@ -17,6 +17,7 @@ fn configs(_: &Job<'_>, _: &[u32]) -> Vec<Config> {
                     stages,
                     cluster,
                     vectors,
+                    ..MmaFp4Config::DEFAULT
                 };
                 configs.push(config.into());
             }

@@ -11,6 +11,7 @@ fn valid(layout: ScaleLayout) -> Asked {
         stages: 3,
         cluster: 2,
         vectors: 16,
+        ..MmaFp4Config::DEFAULT
     };
     Asked::new((130, 12, 512, 2), layout, (12, 0), config)
 }

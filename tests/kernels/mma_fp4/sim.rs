@@ -110,6 +110,7 @@ impl Cutting {
             stages,
             cluster,
             vectors,
+            ..MmaFp4Config::DEFAULT
         })
     }
 

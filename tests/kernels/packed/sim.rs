@@ -46,7 +46,7 @@ pub(crate) const KERNEL: Kernel = Kernel {
             ctas: ctas.next_multiple_of(cluster.max(1)),
             cluster,
             vectors,
-            waits: false,
+            ..PackedConfig::DEFAULT
         })
     },
     most_vectors: 128,

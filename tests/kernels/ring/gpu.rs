@@ -37,7 +37,7 @@ fn configs(job: &Job<'_>, ctas: &[u32]) -> Vec<Config> {
                         granule,
                         cached: turn % 3 == 0,
                         ctas: ctas[turn % ctas.len()].min(rows_in_all / granule),
-                        counted: 0,
+                        ..RingConfig::DEFAULT
                     };
                     configs.push(config.into());
                     let counted = 1 + turn as u32 % 7;

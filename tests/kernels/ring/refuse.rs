@@ -12,10 +12,10 @@ pub(crate) const COUNTING: RingConfig = RingConfig {
     groups: 2,
     rows: 2,
     depth: 1,
-    granule: 1,
     cached: true,
     ctas: 4,
     counted: 4,
+    ..RingConfig::DEFAULT
 };
 
 /// Two batches of 132 rows.
@@ -25,10 +25,9 @@ fn valid() -> Asked {
         groups: 4,
         rows: 4,
         depth: 3,
-        granule: 1,
         cached: true,
         ctas: 66,
-        counted: 0,
+        ..RingConfig::DEFAULT
     };
     Asked::new((132, 1, 512, 2), ScaleLayout::Linear, (9, 0), config)
 }

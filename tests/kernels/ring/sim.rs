@@ -48,10 +48,9 @@ fn many_vectors() {
             groups: 2,
             rows: 4,
             depth: 1,
-            granule: 1,
             cached: i % 2 == 0,
             ctas: 1 + i as u32 % 2,
-            counted: 0,
+            ..RingConfig::DEFAULT
         };
         // Units with rows past M leave gaps in the ring.
         let options = Options {
@@ -87,9 +86,8 @@ fn cutting(
             rows: 4,
             depth,
             granule,
-            cached: false,
             ctas,
-            counted: 0,
+            ..RingConfig::DEFAULT
         },
         activation: Activation::Nvfp4,
         chained: depth == 2,

@@ -53,6 +53,7 @@ fn configs(job: &Job<'_>, ctas: &[u32]) -> Vec<Config> {
         spread: warps.is_multiple_of(3),
         beside,
         ctas,
+        ..StreamConfig::DEFAULT
     };
     configs.into_iter().map(|c| config(c).into()).collect()
 }

@@ -12,10 +12,8 @@ fn valid() -> Asked {
         stages: 4,
         vectors: 8,
         fetch: 128,
-        behind: 0,
-        spread: false,
-        beside: 1,
         ctas: 128,
+        ..StreamConfig::DEFAULT
     };
     Asked::new((130, 3, 512, 2), ScaleLayout::Linear, (9, 0), config)
 }

@@ -96,8 +96,8 @@ fn cutting(
             fetch: if warps.is_multiple_of(2) { 256 } else { 128 },
             behind: (warps * ctas - 1) % stages,
             spread: warps.is_multiple_of(2),
-            beside: 1,
             ctas,
+            ..StreamConfig::DEFAULT
         },
         chained: stages > 3,
         every_schedule: false,
@@ -394,9 +394,8 @@ fn many_vectors() {
                 },
                 fetch: 128,
                 behind: i as u32 / 3 % 3,
-                spread: false,
-                beside: 1,
                 ctas: 1 + i as u32 % 3,
+                ..StreamConfig::DEFAULT
             };
             check_passes(&simulator, &case, config, i % 3 == 0, &few(i as u64)[i % 3]);
         }

@@ -39,6 +39,7 @@ fn configs(_: &Job<'_>, _: &[u32]) -> Vec<Config> {
                     stages,
                     ctas,
                     divided,
+                    ..Tcgen05Config::DEFAULT
                 };
                 configs.push(config.into());
             }

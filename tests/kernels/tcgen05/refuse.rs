@@ -11,6 +11,7 @@ fn valid() -> Asked {
         stages: 3,
         ctas: 3,
         divided: true,
+        ..Tcgen05Config::DEFAULT
     };
     Asked::new((130, 3, 512, 2), ScaleLayout::Tiled128x4, (10, 0), config)
 }
@@ -76,6 +77,7 @@ fn a_workspace_where_tiles_are_divided() {
             stages: 3,
             ctas,
             divided,
+            ..Tcgen05Config::DEFAULT
         }
         .into();
         assert_eq!(asked.job(|job| asked.config.workspace_bytes(job)), 0);

@@ -47,6 +47,7 @@ pub(super) const fn cutting(
             stages,
             ctas,
             divided,
+            ..Tcgen05Config::DEFAULT
         },
         every_schedule: false,
     }

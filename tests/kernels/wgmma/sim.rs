@@ -30,6 +30,7 @@ pub(crate) const KERNEL: Kernel = Kernel {
             chunk,
             cluster,
             vectors,
+            ..WgmmaConfig::DEFAULT
         })
     },
     most_vectors: 128,
