@@ -23,7 +23,35 @@ pub struct Gpu {
     pub images: &'static str,
 }
 
+/// What of a GPU kernels' checks, defaults and plans depend on: not its name, nor what is known of its memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limits {
+    compute_capability: (i32, i32),
+    multiprocessors: u32,
+    shared_bytes: u32,
+    images: &'static str,
+}
+
 impl Gpu {
+    /// What kernels depend on.
+    pub(crate) fn limits(&self) -> Limits {
+        let Self {
+            name: _,
+            compute_capability,
+            multiprocessors,
+            shared_bytes,
+            l2_bytes: _,
+            memory_bytes: _,
+            images,
+        } = *self;
+        Limits {
+            compute_capability,
+            multiprocessors,
+            shared_bytes,
+            images,
+        }
+    }
+
     /// The [`images`](Self::images) of a build that was not told which architectures to compile for.
     pub const DEFAULT_IMAGES: &'static str = env!("NVFP4_GEMV_DEFAULT_ARCHS");
 

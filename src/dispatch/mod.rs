@@ -10,7 +10,9 @@
 //! 4. a model, where nobody measured.
 //!
 //! [`rank`] orders all kernels by that. [`select`] takes the first one that can compute the problem, within what the
-//! caller's [`Options`] ask for. What was asked for is never replaced by something else.
+//! caller's [`Options`] ask for, and asks no kernel that is known to stand behind it. What was asked for is never replaced
+//! by something else. [`plan`] makes the launches of a call of what was selected: its config was checked then, and is not
+//! checked again.
 
 mod environment;
 pub mod measured;
@@ -22,9 +24,7 @@ mod select;
 pub use environment::{PATH_VARIABLE, forced_by_environment};
 pub use options::{Asker, Choice, Options, Reason};
 pub use rank::{Estimate, Evidence, Ranked, rank};
-#[cfg(feature = "device")]
-pub(crate) use select::refused;
-pub use select::{Target, select, workspace_bytes};
+pub use select::{Target, plan, select, workspace_bytes};
 
 #[cfg(test)]
 mod tests;

@@ -5,7 +5,8 @@ use std::fmt;
 use super::environment::PATH_VARIABLE;
 use super::measured::Measurements;
 use super::rank::Evidence;
-use crate::kernel::{Config, Kernel};
+use crate::error::Result;
+use crate::kernel::{Call, Config, Kernel};
 use crate::operands::Operands;
 use crate::refusal::Refusal;
 use crate::types::GemvPath;
@@ -130,6 +131,15 @@ impl<'a> Options<'a> {
             return operands.with_workspace(workspace.bytes());
         }
         *operands
+    }
+
+    /// A call with the workspace that is given here.
+    pub(super) fn with_its_workspace(&self, call: &Call) -> Result<Call> {
+        #[cfg(feature = "device")]
+        if let Some(workspace) = self.workspace {
+            return call.with_workspace(workspace.raw());
+        }
+        Ok(*call)
     }
 
     /// With programmatic dependent launch: ["Chained launches"](Self#chained-launches).

@@ -1,14 +1,14 @@
 //! The kernels of a GPU in the order of what is known of them for a problem.
 
 use std::array;
-use std::cell::LazyCell;
+use std::cell::OnceCell;
 use std::fmt;
 use std::ptr;
 
 use super::measured::{self, Entry, Measurements, Near, Timed};
 use super::model::{self, Way};
 use crate::gpu::Gpu;
-use crate::kernel::{Config, Job, Kernel};
+use crate::kernel::{Checked, Config, Job, Kernel};
 use crate::operands::Operands;
 use crate::refusal::Refusal;
 use crate::shape::Shape;
@@ -116,59 +116,64 @@ pub fn rank(
 ) -> Vec<Ranked> {
     let job = Job::new(shape, operands, gpu).chained(chained);
     let tables = Tables::of(&job, tuned);
-    let ranked = |one: Known| Ranked {
-        kernel: one.kernel,
-        config: one.available.and_then(|()| tables.config(one.kernel, &job)),
-        estimate: one.estimate,
+    let ranked = |(kernel, estimate)| Ranked {
+        kernel,
+        config: tables.config(kernel).map(|checked| checked.config()),
+        estimate,
     };
-    tables.rank(&job).map(ranked).into()
+    tables.rank(|_| true).map(ranked).collect()
 }
 
-/// [`Ranked`] without the config.
-#[derive(Clone, Copy)]
-pub(super) struct Known {
-    pub(super) kernel: Kernel,
-    pub(super) available: Result<(), Refusal>,
-    pub(super) estimate: Option<Estimate>,
-    /// What the model expects it to reach: [`model::share`].
-    share: f64,
-    /// Among equals: [`model::place`].
-    place: usize,
-}
+const KERNELS: usize = Kernel::ALL.len();
 
-/// What was measured of a problem, and what there is to look further in.
+/// What was measured of a job's problem, what there is to look further in, and what kernels say of the job.
 pub(super) struct Tables<'t> {
+    job: &'t Job<'t>,
     tuned: Option<&'t Entry>,
     /// On the same model of GPU, and its name.
     model: Option<(&'static Entry, &'static str)>,
     /// The table of that model.
     of_model: Option<&'static Measurements>,
-    /// The major compute capability: tables of GPUs that have the same say something of this one.
-    major: i32,
+    asked: [Asked; KERNELS],
+}
+
+/// What a kernel says of a job: asked once, and only if somebody wants to know.
+#[derive(Default)]
+struct Asked {
+    available: OnceCell<Result<(), Refusal>>,
+    config: OnceCell<Result<Checked, Refusal>>,
+    /// What the model expects it to reach: [`model::share`].
+    share: OnceCell<f64>,
 }
 
 /// Where a tuned file was made, as [`Evidence::Behind`] says it.
 const HERE: &str = "this GPU";
 
+/// The built-in table of a GPU's model.
+pub(super) fn of_model(gpu: &Gpu) -> Option<&'static Measurements> {
+    let mut tables = measured::builtin().iter();
+    tables.find(|table| table.machine.gpu.is_of(gpu))
+}
+
 impl<'t> Tables<'t> {
-    pub(super) fn of(job: &Job<'_>, tuned: Option<&'t Measurements>) -> Self {
-        let mut tables = measured::builtin().iter();
-        let of_model = tables.find(|table| table.machine.gpu.is_of(job.gpu));
+    pub(super) fn of(job: &'t Job<'t>, tuned: Option<&'t Measurements>) -> Self {
+        let of_model = of_model(job.gpu);
         let entry = |table: &'static Measurements| {
             let entry = table.find(job.shape, job.operands)?;
             Some((entry, table.machine.gpu.name.as_str()))
         };
         Self {
+            job,
             tuned: tuned.and_then(|table| table.find(job.shape, job.operands)),
             model: of_model.and_then(entry),
             of_model,
-            major: job.gpu.compute_capability.0,
+            asked: Default::default(),
         }
     }
 
-    /// The tables that problems near a job are looked for in: that of its model of GPU first, if there is one.
+    /// The tables that problems near the job are looked for in: that of its model of GPU first, if there is one.
     fn of_class(&self) -> impl Iterator<Item = &'static Measurements> {
-        let (first, major) = (self.of_model, self.major);
+        let (first, major) = (self.of_model, self.job.gpu.compute_capability.0);
         let others = measured::builtin().iter().filter(move |table| {
             let is_first = first.is_some_and(|first| ptr::eq(first, *table));
             table.machine.gpu.compute_capability.0 == major && !is_first
@@ -176,75 +181,115 @@ impl<'t> Tables<'t> {
         first.into_iter().chain(others)
     }
 
-    /// All kernels, the fastest first.
-    pub(super) fn rank(&self, job: &Job<'_>) -> [Known; Kernel::ALL.len()] {
-        let mut known: [_; Kernel::ALL.len()] = array::from_fn(|i| {
-            let kernel = Kernel::ALL[i];
-            let way = Way::usual(kernel, job);
-            Known {
-                kernel,
-                available: kernel.available(job),
-                estimate: None,
-                share: model::share(&way, job.shape, job.operands),
-                place: model::place(kernel, job),
-            }
-        });
-        let all = known;
-        let near = LazyCell::new(|| -> [_; Kernel::ALL.len()] {
-            let pick = |i: usize, entry| stand_in(entry, &all[i], job);
-            measured::nearest(self.of_class(), job.shape, job.operands, pick)
-        });
-        for (i, one) in known.iter_mut().enumerate() {
-            one.estimate = self.estimate(one, &all, job, || near[i]);
-        }
-        let key = |known: &Known| {
-            let share = known.estimate.map_or(0.0, |estimate| estimate.share);
-            let bound = known.estimate.is_some_and(|one| one.evidence.is_bound());
-            (share, bound, known.place)
-        };
-        let mut order: [_; Kernel::ALL.len()] = array::from_fn(|i| (key(&known[i]), i));
-        order.sort_by(|(a, _), (b, _)| b.0.total_cmp(&a.0).then((a.1, a.2).cmp(&(b.1, b.2))));
-        order.map(|(_, i)| known[i])
+    fn available(&self, kernel: Kernel) -> Result<(), Refusal> {
+        let available = &self.asked[kernel as usize].available;
+        *available.get_or_init(|| kernel.available(self.job))
     }
 
-    /// The config that a kernel takes for a job: the fastest one that was measured for this very problem, where it can
+    /// [`model::share`].
+    fn share(&self, kernel: Kernel) -> f64 {
+        let job = self.job;
+        let share = || model::share(&Way::usual(kernel, job), job.shape, job.operands);
+        *self.asked[kernel as usize].share.get_or_init(share)
+    }
+
+    /// The config that a kernel takes for the job: the fastest one that was measured for this very problem, where it can
     /// still run, or else its default.
-    pub(super) fn config(&self, kernel: Kernel, job: &Job<'_>) -> Result<Config, Refusal> {
-        let model = self.model.map(|(entry, _)| entry);
-        let mut entries = [self.tuned, model].into_iter().flatten();
-        let timed = entries.find_map(|entry| entry.of(kernel));
-        let measured = timed.and_then(|timed| match timed.chained {
-            Some(chained) if job.chained => Some(chained.config),
-            // What is fastest alone, unless the kernel knows better for chains.
-            None if job.chained => timed.config.in_chain(job),
-            _ => Some(timed.config),
-        });
-        match measured {
-            Some(config) if config.check(job).is_ok() => Ok(config),
-            _ => kernel.default_config(job),
-        }
+    pub(super) fn config(&self, kernel: Kernel) -> Result<Checked, Refusal> {
+        let job = self.job;
+        let find = || {
+            self.available(kernel)?;
+            let model = self.model.map(|(entry, _)| entry);
+            let mut entries = [self.tuned, model].into_iter().flatten();
+            let timed = entries.find_map(|entry| entry.of(kernel));
+            let measured = timed.and_then(|timed| match timed.chained {
+                Some(chained) if job.chained => Some(chained.config),
+                // What is fastest alone, unless the kernel knows better for chains.
+                None if job.chained => timed.config.in_chain(job),
+                _ => Some(timed.config),
+            });
+            let measured = measured.and_then(|config| config.checked(job).ok());
+            measured.map_or_else(|| kernel.default_checked(job), Ok)
+        };
+        *self.asked[kernel as usize].config.get_or_init(find)
     }
 
-    /// What is known of a kernel. `near` is the nearest measurement that says something of it.
-    fn estimate(
+    /// Some kernels and what is known of their time, the fastest first.
+    pub(super) fn rank(
         &self,
-        of: &Known,
-        all: &[Known],
-        job: &Job<'_>,
-        near: impl FnOnce() -> Option<Near<'static>>,
-    ) -> Option<Estimate> {
-        let (kernel, can) = (of.kernel, of.available.is_ok());
+        among: impl Fn(Kernel) -> bool,
+    ) -> impl Iterator<Item = (Kernel, Option<Estimate>)> {
+        let mut ranked = Kernel::ALL.iter().filter(|&&kernel| among(kernel));
+        let mut ranked: [_; KERNELS] = array::from_fn(|_| {
+            let &kernel = ranked.next()?;
+            let estimate = self.estimate(kernel);
+            let share = estimate.map_or(0.0, |estimate| estimate.share);
+            let bound = estimate.is_some_and(|one| one.evidence.is_bound());
+            Some((
+                share,
+                (bound, model::place(kernel, self.job)),
+                kernel,
+                estimate,
+            ))
+        });
+        ranked.sort_unstable_by(|a, b| match (a, b) {
+            (Some(a), Some(b)) => b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)),
+            (a, b) => b.is_some().cmp(&a.is_some()),
+        });
+        let ranked = ranked.into_iter().flatten();
+        ranked.map(|(_, _, kernel, estimate)| (kernel, estimate))
+    }
+
+    /// Those that may be the first of some kernels to run, the fastest first: what is known to be no faster than one that
+    /// runs is left out, and is not estimated.
+    pub(super) fn contenders(
+        &self,
+        among: impl Fn(Kernel) -> bool,
+    ) -> impl Iterator<Item = (Kernel, Option<Estimate>)> {
+        let leader = self.leader(&among);
+        let behind = move |kernel| leader.is_some_and(|leader| self.is_behind(kernel, leader));
+        self.rank(move |kernel| among(kernel) && !behind(kernel))
+    }
+
+    /// What was measured of this very problem, by the best evidence.
+    fn exact(&self) -> Option<&'t Entry> {
+        self.tuned.or(self.model.map(|(entry, _)| entry))
+    }
+
+    /// The fastest of some kernels that have a time of this very problem, if it runs.
+    fn leader(&self, among: impl Fn(Kernel) -> bool) -> Option<&'t Timed> {
+        let (job, entry) = (self.job, self.exact()?);
+        let timed = entry.kernels.iter();
+        let timed = timed.filter(|timed| among(timed.kernel()) && counts(timed, entry, job));
+        let leader = timed.min_by(|a, b| {
+            let place = |timed: &Timed| model::place(timed.kernel(), job);
+            let seconds = seconds(a, job).total_cmp(&seconds(b, job));
+            seconds.then_with(|| place(a).cmp(&place(b)))
+        })?;
+        self.config(leader.kernel()).is_ok().then_some(leader)
+    }
+
+    /// Whether a kernel stands behind the [leader](Self::leader) by what was measured of this very problem.
+    fn is_behind(&self, kernel: Kernel, leader: &Timed) -> bool {
+        let stand_in = || self.exact().and_then(|entry| self.stand_in(entry, kernel));
+        let no_faster = |timed: &Timed| seconds(timed, self.job) >= seconds(leader, self.job);
+        kernel != leader.kernel() && stand_in().is_some_and(no_faster)
+    }
+
+    /// What is known of a kernel.
+    fn estimate(&self, kernel: Kernel) -> Option<Estimate> {
+        let (job, available) = (self.job, self.available(kernel));
         // No change of the problem's operands would help.
-        if let Err(Refusal::ComputeCapability { .. }) = of.available {
+        if let Err(Refusal::ComputeCapability { .. }) = available {
             return None;
         }
         let exact = |entry: &Entry, own: Evidence, on: &'static str| {
-            let timed = stand_in(entry, of, job)?;
+            let timed = self.stand_in(entry, kernel)?;
             let evidence = match timed.kernel() {
                 itself if itself == kernel => own,
                 other => Evidence::Behind { kernel: other, on },
             };
-            let by = relative(of, timed.kernel(), all);
+            let by = self.relative(kernel, timed.kernel());
             Some(Estimate {
                 share: entry.ceiling_seconds / seconds(timed, job) * by,
                 seconds: Some(seconds(timed, job) / by),
@@ -256,17 +301,22 @@ impl<'t> Tables<'t> {
             let (entry, on) = self.model?;
             exact(entry, Evidence::Measured { on }, on)
         };
-        let nearest = || Some(Self::nearest(&near()?, of, all, job));
+        let nearest = || {
+            let pick = |_, entry| self.stand_in(entry, kernel);
+            let [near] = measured::nearest(self.of_class(), job.shape, job.operands, pick);
+            Some(self.nearest(&near?, kernel))
+        };
         let modelled = || {
             // What cannot run is worth a guess only where nothing else of its path can, and nothing was measured.
             let alone = || {
-                let mut path = all
+                let mut path = Kernel::ALL
                     .iter()
-                    .filter(|other| other.kernel.path() == kernel.path());
-                self.of_class().next().is_none() && path.all(|other| other.available.is_err())
+                    .filter(|other| other.path() == kernel.path());
+                self.of_class().next().is_none()
+                    && path.all(|&other| self.available(other).is_err())
             };
-            (can || alone()).then_some(Estimate {
-                share: of.share,
+            (available.is_ok() || alone()).then(|| Estimate {
+                share: self.share(kernel),
                 seconds: None,
                 evidence: Evidence::Modelled,
             })
@@ -277,12 +327,13 @@ impl<'t> Tables<'t> {
     /// The share of the nearest problem that was measured, changed by as much as the model says that the problem
     /// differs. A kernel that has no time there was no faster than the one that has: what the model thinks of the two
     /// there does not put it in front of it here, but what it thinks of how they change from there to here may.
-    fn nearest(near: &Near<'static>, of: &Known, all: &[Known], job: &Job<'_>) -> Estimate {
+    fn nearest(&self, near: &Near<'static>, of: Kernel) -> Estimate {
         let Near {
             table,
             entry,
             timed,
         } = *near;
+        let job = self.job;
         let on = table.machine.gpu.name.as_str();
         let shape = entry.shape;
         let there = entry.ceiling_seconds / seconds(timed, job);
@@ -292,15 +343,13 @@ impl<'t> Tables<'t> {
         let modelled = |way| model::share(&way, &shape, &operands);
         let timed_then = modelled(Way::of(&timed.config, &then));
         let kernel = timed.kernel();
-        let own_then = match kernel == of.kernel {
+        let own_then = match kernel == of {
             true => timed_then,
-            false => modelled(Way::usual(of.kernel, &then)),
+            false => modelled(Way::usual(of, &then)),
         };
-        let share = there * of.share / timed_then.max(own_then);
-        let is_other = |known: &&Known| known.kernel == kernel && kernel != of.kernel;
-        let other = all.iter().find(is_other);
-        let other = other.filter(|known| known.available.is_ok());
-        let (share, evidence) = match other.map(|other| there * other.share / timed_then) {
+        let share = there * self.share(of) / timed_then.max(own_then);
+        let other = (kernel != of && self.available(kernel).is_ok()).then_some(kernel);
+        let (share, evidence) = match other.map(|other| there * self.share(other) / timed_then) {
             Some(its) if share <= CLEARLY * its => {
                 (share.min(its), Evidence::Behind { kernel, on })
             }
@@ -316,43 +365,52 @@ impl<'t> Tables<'t> {
             evidence,
         }
     }
+
+    /// What an entry says of a kernel: its own time; or, where it has none but can compute the job and the entry's problem,
+    /// the best time of its path's kernels, which it did not exceed. A time of a kernel that the model expects to be slower
+    /// than this one even with one vector says nothing of it.
+    fn stand_in<'e>(&self, entry: &'e Entry, kernel: Kernel) -> Option<&'e Timed> {
+        let job = self.job;
+        let of_one = |kernel| model::of_one(kernel, job.shape, job.operands);
+        let of_path = |timed: &&Timed| {
+            timed.kernel().path() == kernel.path() && of_one(kernel) <= of_one(timed.kernel())
+        };
+        let fastest = || {
+            let of_path = entry.kernels.iter().filter(of_path);
+            let of_path = of_path.filter(|timed| counts(timed, entry, job));
+            of_path.min_by(|a, b| seconds(a, job).total_cmp(&seconds(b, job)))
+        };
+        // What could not run there was not slower there.
+        let can = || {
+            let operands = entry.operands.with_workspace(u64::MAX);
+            let then = Job::new(&entry.shape, &operands, job.gpu).chained(job.chained);
+            self.available(kernel).is_ok() && kernel.available(&then).is_ok()
+        };
+        match entry.of(kernel) {
+            Some(own) if counts(own, entry, job) => Some(own),
+            // It was measured, and is known to be no better than the best that counts.
+            Some(_) => {
+                let all = entry.kernels.iter();
+                all.filter(|timed| counts(timed, entry, job))
+                    .min_by(|a, b| seconds(a, job).total_cmp(&seconds(b, job)))
+            }
+            None => can().then(fastest).flatten(),
+        }
+    }
+
+    /// What a kernel without a time reaches of what another one does that was measured beside it: as much as the model
+    /// says, and no more, because it was slower.
+    fn relative(&self, of: Kernel, other: Kernel) -> f64 {
+        match of == other {
+            true => 1.0,
+            false => (self.share(of) / self.share(other)).min(1.0),
+        }
+    }
 }
 
 /// By how much the model must see a kernel in front of the one that was no slower at the nearest problem: what it is changed
 /// from is only what it did not exceed there.
 const CLEARLY: f64 = 1.1;
-
-/// What an entry says of a kernel: its own time; or, where it has none but can compute the job and the entry's problem,
-/// the best time of its path's kernels, which it did not exceed. A time of a kernel that the model expects to be slower than this one
-/// even with one vector says nothing of it.
-fn stand_in<'e>(entry: &'e Entry, of: &Known, job: &Job<'_>) -> Option<&'e Timed> {
-    let kernel = of.kernel;
-    let of_one = |kernel| model::of_one(kernel, job.shape, job.operands);
-    let of_path = |timed: &&Timed| {
-        timed.kernel().path() == kernel.path() && of_one(kernel) <= of_one(timed.kernel())
-    };
-    let fastest = || {
-        let of_path = entry.kernels.iter().filter(of_path);
-        let of_path = of_path.filter(|timed| counts(timed, entry, job));
-        of_path.min_by(|a, b| seconds(a, job).total_cmp(&seconds(b, job)))
-    };
-    // What could not run there was not slower there.
-    let can = || {
-        let operands = entry.operands.with_workspace(u64::MAX);
-        let then = Job::new(&entry.shape, &operands, job.gpu).chained(job.chained);
-        of.available.is_ok() && kernel.available(&then).is_ok()
-    };
-    match entry.of(kernel) {
-        Some(own) if counts(own, entry, job) => Some(own),
-        // It was measured, and is known to be no better than the best that counts.
-        Some(_) => {
-            let all = entry.kernels.iter();
-            all.filter(|timed| counts(timed, entry, job))
-                .min_by(|a, b| seconds(a, job).total_cmp(&seconds(b, job)))
-        }
-        None => can().then(fastest).flatten(),
-    }
-}
 
 /// Whether a kernel's time says something of a job. In a chain isolated times do not, where others of the entry were
 /// measured chained: a kernel without such a time was slower there, or it was faster in a chain of this problem alone and
@@ -360,13 +418,6 @@ fn stand_in<'e>(entry: &'e Entry, of: &Known, job: &Job<'_>) -> Option<&'e Timed
 fn counts(timed: &Timed, entry: &Entry, job: &Job<'_>) -> bool {
     let is_chained = |timed: &Timed| timed.chained.is_some();
     !job.chained || is_chained(timed) || !entry.kernels.iter().any(is_chained)
-}
-
-/// What a kernel without a time reaches of what another one does that was measured beside it: as much as the model says,
-/// and no more, because it was slower.
-fn relative(of: &Known, other: Kernel, all: &[Known]) -> f64 {
-    let other = all.iter().find(|known| known.kernel == other);
-    other.map_or(1.0, |other| (of.share / other.share).min(1.0))
 }
 
 /// A kernel's seconds for a job: chained, where that is asked for and was measured.

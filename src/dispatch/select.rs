@@ -4,10 +4,11 @@ use super::environment;
 use super::measured::Measurements;
 use super::model;
 use super::options::{Asker, Choice, Options, Reason};
-use super::rank::{Evidence, Tables};
+use super::rank::{Estimate, Evidence, Tables};
 use crate::error::{Error, Result};
 use crate::gpu::Gpu;
-use crate::kernel::{Config, Job, Kernel};
+use crate::kernel::plan::Plan;
+use crate::kernel::{Call, Checked, Config, Job, Kernel};
 use crate::operands::Operands;
 use crate::refusal::Refusal;
 use crate::shape::Shape;
@@ -55,19 +56,36 @@ pub fn select(
         Target::Host => return asked.on_host(),
         Target::Gpu(gpu) => gpu,
     };
-    if asked.path == Some(GemvPath::Cpu) {
-        return Err(asked.unavailable(GemvPath::Cpu, Refusal::OperandsOnDevice));
-    }
     let operands = options.with_workspace(operands);
     let job = Job::new(shape, &operands, gpu).chained(options.is_chained());
-    let tuned = options.tuned.map(|table| made_on(table, gpu)).transpose()?;
-    if let Some(config) = options.config {
-        return match config.check(&job) {
-            Ok(()) => Ok(chosen(config, Reason::Asked { by: asked.by })),
-            Err(reason) => Err(refused(&config, reason)),
-        };
-    }
-    asked.best(&job, &Tables::of(&job, tuned))
+    let (checked, reason) = asked.on_gpu(&job, options)?;
+    Ok(chosen(&checked, reason))
+}
+
+/// Picks the kernel and its config for a call in a GPU's memory, as [`select`] does, and plans its launches: all that a call
+/// which is not prepared does before it touches CUDA. A workspace of the options takes the place of the call's.
+///
+/// # Errors
+/// As [`select`]'s; a workspace that [overlaps](Call::with_workspace) an operand.
+///
+/// ```
+/// use nvfp4_gemv::dispatch::plan;
+/// use nvfp4_gemv::kernel::Call;
+/// use nvfp4_gemv::{Activation, Gpu, Options, ScaleLayout, Shape};
+/// let shape = Shape::matrix(4096, 4096)?;
+/// let call = Call::nowhere(&shape, Activation::Nvfp4, ScaleLayout::Linear, 32);
+/// let hopper = Gpu::of_compute_capability((9, 0), "90a");
+/// let (choice, plan) = plan(&call, &hopper, &Options::new())?;
+/// println!("{:?}: {}", choice.config, plan.launches()[0].entry);
+/// # Ok::<(), nvfp4_gemv::Error>(())
+/// ```
+pub fn plan(call: &Call, gpu: &Gpu, options: &Options<'_>) -> Result<(Choice, Plan)> {
+    let asked = Asked::of(options)?;
+    let call = &options.with_its_workspace(call)?;
+    let operands = call.operands();
+    let job = Job::new(call.shape(), &operands, gpu).chained(options.is_chained());
+    let (checked, reason) = asked.on_gpu(&job, options)?;
+    Ok((chosen(&checked, reason), checked.plan(call, gpu)))
 }
 
 /// Bytes of a workspace that a call would use: those of the kernel and config that [`select`] picks where there is always
@@ -156,32 +174,43 @@ impl Asked {
         })
     }
 
+    fn on_gpu(&self, job: &Job<'_>, options: &Options<'_>) -> Result<(Checked, Reason)> {
+        if self.path == Some(GemvPath::Cpu) {
+            return Err(self.unavailable(GemvPath::Cpu, Refusal::OperandsOnDevice));
+        }
+        let tuned = options.tuned.map(|table| made_on(table, job.gpu));
+        let tuned = tuned.transpose()?;
+        match options.config {
+            Some(config) => match config.checked(job) {
+                Ok(checked) => Ok((checked, Reason::Asked { by: self.by })),
+                Err(reason) => Err(refused(&config, reason)),
+            },
+            None => self.best(job, &Tables::of(job, tuned)),
+        }
+    }
+
     /// The fastest kernel that can compute the job, of those that were asked for.
-    fn best(&self, job: &Job<'_>, tables: &Tables<'_>) -> Result<Choice> {
-        let ranked = tables.rank(job);
+    fn best(&self, job: &Job<'_>, tables: &Tables<'_>) -> Result<(Checked, Reason)> {
         let among = |kernel: Kernel| {
             self.kernel.is_none_or(|asked| asked == kernel)
                 && self.path.is_none_or(|asked| asked == kernel.path())
         };
-        let ours = || ranked.iter().filter(|one| among(one.kernel));
         let mut instead = None;
-        for one in ours() {
-            let kernel = one.kernel;
-            let config = one.available.and_then(|()| tables.config(kernel, job));
-            match (config, one.estimate) {
-                (Ok(config), Some(estimate)) => {
-                    let evidence = estimate.evidence;
+        for (kernel, estimate) in tables.contenders(among) {
+            match (tables.config(kernel), estimate) {
+                (Ok(checked), Some(Estimate { evidence, .. })) => {
                     let why = match evidence {
                         Evidence::Modelled => model::why(kernel),
                         _ => "the fastest that can run this",
                     };
                     let by = self.by;
+                    let count = || Kernel::ALL.iter().filter(|&&one| among(one)).count();
                     let reason = match self.path {
                         None => instead.unwrap_or(Reason::Best { why, evidence }),
-                        Some(_) if ours().count() == 1 => Reason::Asked { by },
+                        Some(_) if count() == 1 => Reason::Asked { by },
                         Some(_) => Reason::BestOfPath { by, why, evidence },
                     };
-                    return Ok(chosen(config, reason));
+                    return Ok((checked, reason));
                 }
                 // The best kernel's reason says most.
                 (Err(because), Some(_)) => {
@@ -216,13 +245,14 @@ impl Asked {
 }
 
 /// A config that cannot compute what it was asked for.
-pub(crate) fn refused(config: &Config, reason: Refusal) -> Error {
+fn refused(config: &Config, reason: Refusal) -> Error {
     // As in tables.
     let config = serde_json::to_string(config).unwrap_or_else(|_| format!("{config:?}"));
     Error::Config { config, reason }
 }
 
-fn chosen(config: Config, reason: Reason) -> Choice {
+fn chosen(checked: &Checked, reason: Reason) -> Choice {
+    let config = checked.config();
     Choice {
         path: config.kernel().path(),
         config: Some(config),

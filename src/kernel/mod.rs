@@ -35,7 +35,7 @@ use std::str::FromStr;
 
 use self::params::NVFP4_FEW_VECTORS;
 use crate::error::Error;
-use crate::gpu::Gpu;
+use crate::gpu::{Gpu, Limits};
 use crate::operands::Operands;
 use crate::refusal::Refusal;
 use crate::shape::{Dims, Shape};
@@ -542,7 +542,15 @@ macro_rules! kernels {
                 let operands = call.operands();
                 let job = Job::new(&call.shape, &operands, gpu).chained(chained);
                 self.check(&job)?;
-                Ok(match self { $(Self::$kernel(config) => config.plan(call, &job)),* })
+                Ok(self.launches(call, &job))
+            }
+
+            /// The launches of a call that is the job which the config was checked for.
+            fn launches(&self, call: &Call, job: &Job<'_>) -> Plan {
+                match self {
+                    _ if call.shape.is_empty() => Plan::new(),
+                    $(Self::$kernel(config) => config.plan(call, job)),*
+                }
             }
         }
     };
@@ -574,6 +582,74 @@ kernels! {
     /// Groups of 16 to 128 rows for up to 128 vectors, on the block-scaled FP4 instruction of a warp. NVFP4 vectors, K a
     /// multiple of 64, compute capability 12.x.
     MmaFp4(MmaFp4Config) = "mma-fp4" on TensorCore;
+}
+
+/// A config, and the job that it was checked for: launches are planned of it without another check. Only
+/// [`Config::checked`] and [`Kernel::default_checked`] make one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Checked {
+    config: Config,
+    shape: Shape,
+    operands: Operands,
+    limits: Limits,
+    chained: bool,
+}
+
+impl Config {
+    /// Checks it for a job.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check)'s.
+    pub(crate) fn checked(self, job: &Job<'_>) -> Result<Checked, Refusal> {
+        self.check(job).map(|()| Checked::of(self, job))
+    }
+}
+
+impl Kernel {
+    /// Its default for a job: a default is legal, and is not checked again.
+    ///
+    /// # Errors
+    /// As [`default_config`](Self::default_config)'s.
+    pub(crate) fn default_checked(self, job: &Job<'_>) -> Result<Checked, Refusal> {
+        self.default_config(job)
+            .map(|config| Checked::of(config, job))
+    }
+}
+
+impl Checked {
+    fn of(config: Config, job: &Job<'_>) -> Self {
+        Self {
+            config,
+            shape: *job.shape,
+            operands: *job.operands,
+            limits: job.gpu.limits(),
+            chained: job.chained,
+        }
+    }
+
+    /// The config.
+    pub(crate) fn config(&self) -> Config {
+        self.config
+    }
+
+    /// Whether a job is the one that it was checked for.
+    pub(crate) fn is_for(&self, job: &Job<'_>) -> bool {
+        self.shape == *job.shape
+            && self.operands == *job.operands
+            && self.chained == job.chained
+            && self.limits == job.gpu.limits()
+    }
+
+    /// The launches of a call, none where there is nothing to compute.
+    ///
+    /// # Panics
+    /// If the call is not the job that the config was checked for.
+    pub(crate) fn plan(&self, call: &Call, gpu: &Gpu) -> Plan {
+        let operands = call.operands();
+        let job = Job::new(&call.shape, &operands, gpu).chained(self.chained);
+        assert!(self.is_for(&job), "checked for another call");
+        self.config.launches(call, &job)
+    }
 }
 
 impl fmt::Display for Kernel {

@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::driver::EncodedMap;
 use super::launch::Loaded;
-use crate::dispatch::{self, Choice, Options, Target};
+use crate::dispatch::{self, Choice, Options};
 use crate::error::Result;
 use crate::gpu::Gpu;
 use crate::kernel::Call;
@@ -89,18 +89,7 @@ impl PreparedRawGemv {
         options: &Options<'_>,
         stream: Option<*mut c_void>,
     ) -> Result<Self> {
-        let call = &match options.workspace {
-            Some(workspace) => call.with_workspace(workspace.raw())?,
-            None => *call,
-        };
-        let target = Target::Gpu(gpu);
-        let choice = dispatch::select(call.shape(), &call.operands(), target, options)?;
-        let plan = match choice.config {
-            Some(config) => config
-                .plan(call, gpu, options.is_chained())
-                .map_err(|reason| dispatch::refused(&config, reason))?,
-            None => Plan::new(),
-        };
+        let (choice, plan) = dispatch::plan(call, gpu, options)?;
         Ok(Self {
             loaded: Loaded::new(plan, stream)?,
             choice,
