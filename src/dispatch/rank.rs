@@ -371,7 +371,7 @@ impl<'t> Tables<'t> {
     /// than this one even with one vector says nothing of it.
     fn stand_in<'e>(&self, entry: &'e Entry, kernel: Kernel) -> Option<&'e Timed> {
         let job = self.job;
-        let of_one = |kernel| model::of_one(kernel, job.shape, job.operands);
+        let of_one = |kernel: Kernel| kernel.share_of_one(job.shape, job.operands);
         let of_path = |timed: &&Timed| {
             timed.kernel().path() == kernel.path() && of_one(kernel) <= of_one(timed.kernel())
         };

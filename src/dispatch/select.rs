@@ -2,7 +2,6 @@
 
 use super::environment;
 use super::measured::Measurements;
-use super::model;
 use super::options::{Asker, Choice, Options, Reason};
 use super::rank::{Estimate, Evidence, Tables};
 use crate::error::{Error, Result};
@@ -200,7 +199,7 @@ impl Asked {
             match (tables.config(kernel), estimate) {
                 (Ok(checked), Some(Estimate { evidence, .. })) => {
                     let why = match evidence {
-                        Evidence::Modelled => model::why(kernel),
+                        Evidence::Modelled => kernel.why(),
                         _ => "the fastest that can run this",
                     };
                     let by = self.by;
@@ -223,14 +222,15 @@ impl Asked {
             }
         }
         let path = self.path.unwrap_or(GemvPath::CudaCore);
-        // Of each path the kernel that takes the most problems.
-        let kernel = self.kernel.unwrap_or(match path {
-            GemvPath::TensorCore if job.gpu.compute_capability.0 == 12 => Kernel::MmaFp4,
-            GemvPath::TensorCore => Kernel::Tcgen05,
-            GemvPath::CudaCore | GemvPath::Cpu => Kernel::Direct,
-        });
-        let refusal = kernel.default_config(job);
-        Err(self.unavailable(path, refusal.expect_err("every kernel was tried")))
+        // Of each path the kernel that takes the most problems, and of several the one for such a GPU.
+        let of_path = |kernel: &Kernel| match self.kernel {
+            Some(asked) => *kernel == asked,
+            None => kernel.path() == path && kernel.takes_most(),
+        };
+        let refusals = Kernel::ALL.iter().copied().filter(of_path);
+        let refusals = refusals.filter_map(|kernel| tables.config(kernel).err());
+        let refusal = refusals.min_by_key(|why| matches!(why, Refusal::ComputeCapability { .. }));
+        Err(self.unavailable(path, refusal.expect("every kernel was tried")))
     }
 
     fn unavailable(&self, path: GemvPath, reason: Refusal) -> Error {

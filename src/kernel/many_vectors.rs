@@ -11,7 +11,9 @@ use super::params::{
 };
 use super::plan::{KernelParameters, Launch, Parameters, Plan};
 use super::stream::scaled_matrix_roundings;
-use super::{ALPHAS, Call, Job, MainLoop, Products, distinct, field, shared_memory};
+use super::{
+    ALPHAS, Call, Cost, Job, MainLoop, Products, distinct, expected, field, shared_memory,
+};
 use crate::operands::Operands;
 use crate::refusal::Refusal;
 use crate::shape::Shape;
@@ -23,6 +25,12 @@ pub(super) const STEP: usize = (NVFP4_MANY_STEP_BLOCKS * NVFP4_BLOCK) as usize;
 const POWERS: [u32; 4] = [1, 2, 4, 8];
 /// What K is a multiple of where rows are not ragged.
 const WHOLE: usize = 64;
+
+/// Why they are first where nobody measured.
+pub(super) const WHY: &str = "it decodes each weight once for all vectors";
+/// What is left of the share of mma where rows are ragged: with 16 to 128 vectors 0.87 to 0.95 on an H200
+/// (docs/notes/many-vectors.md).
+const RAGGED: f64 = 0.92;
 
 /// One of the kernels.
 pub(super) struct Kind {
@@ -53,6 +61,8 @@ pub(super) struct Kind {
     pub(super) takes_tiles: &'static str,
     /// Entry points: NVFP4, f16 and bf16 vectors.
     pub(super) entries: [&'static [&'static str]; 3],
+    /// What the vectors of a pass are expected to cost.
+    pub(super) cost: Cost,
     /// The config where nothing was measured.
     pub(super) default: fn(&Kind, &Job<'_>) -> Option<Division>,
     /// The unit for ragged rows, if the kernel has one.
@@ -112,6 +122,15 @@ macro_rules! divided {
 
         impl KernelConfig for $config {
             const MOST_VECTORS: u32 = KIND.most_vectors();
+            const WHY: &'static str = many_vectors::WHY;
+
+            fn share_of_one(shape: &Shape, operands: &Operands) -> f64 {
+                KIND.share_of_one(shape, operands)
+            }
+
+            fn cost(_: &Job<'_>) -> Cost {
+                KIND.cost
+            }
 
             fn pass_vectors(&self) -> u32 {
                 Division::from(*self).pass_vectors(KIND)
@@ -210,6 +229,15 @@ impl Kind {
         }
     }
 
+    /// The share that is expected with one vector.
+    pub(super) fn share_of_one(&self, shape: &Shape, operands: &Operands) -> f64 {
+        let one = expected::share_of_one(operands.activation);
+        match self.ragged.is_some() && has_ragged_rows(shape, operands) {
+            true => RAGGED * one,
+            false => one,
+        }
+    }
+
     /// The unit of ragged rows, where the job is for it.
     fn ragged(&self, job: &Job<'_>) -> Option<&Ragged> {
         let ragged = has_ragged_rows(job.shape, job.operands);
@@ -252,7 +280,7 @@ impl Kind {
 }
 
 /// Whether rows are ragged for the kernels for many vectors.
-pub(crate) fn has_ragged_rows(shape: &Shape, operands: &Operands) -> bool {
+pub(super) fn has_ragged_rows(shape: &Shape, operands: &Operands) -> bool {
     !shape.k().is_multiple_of(WHOLE) || operands.alignment.codes < 16
 }
 

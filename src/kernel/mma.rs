@@ -3,11 +3,12 @@
 
 use super::many_vectors::{self, Division, Kind, Ragged, divided};
 use super::params::{
-    NVFP4_MMA_BUFFERS, NVFP4_MMA_HELD_OF_128, NVFP4_MMA_MAX_WARPS, NVFP4_MMA_MAX_WARPS_OF_64,
-    NVFP4_MMA_MAX_WARPS_OF_128,
+    NVFP4_MANY_COLUMNS, NVFP4_MMA_BUFFERS, NVFP4_MMA_HELD_OF_128, NVFP4_MMA_MAX_WARPS,
+    NVFP4_MMA_MAX_WARPS_OF_64, NVFP4_MMA_MAX_WARPS_OF_128,
 };
 use super::plan::Plan;
-use super::{Call, Job, KernelConfig, MainLoop, Products};
+use super::{Call, Cost, Job, KernelConfig, MainLoop, Products};
+use crate::operands::Operands;
 use crate::refusal::Refusal;
 use crate::shape::Shape;
 use crate::types::Activation;
@@ -87,6 +88,14 @@ const KIND: &Kind = &Kind {
             "gemv_mma_bf16_n128",
         ],
     ],
+    // Fitted to times on an H200: 1.7 to 1.9 times what `stream` takes with one f16 vector for 16 of them, 2.5 to 2.8 for 32,
+    // 4.5 to 5.3 for 64 and 7.9 to 9.3 for 128 (docs/notes/many-vectors.md, "mma: 128 vectors"). Its matrix instructions have
+    // eight columns, whether there are vectors for all or not.
+    cost: Cost::Linear {
+        first_vector: 1.32,
+        further_vector: 0.056,
+        columns: NVFP4_MANY_COLUMNS,
+    },
     default: Division::least_time,
     ragged: Some(Ragged {
         unit: "gemv_mma_ragged",

@@ -13,8 +13,11 @@ use super::params::{
 use super::plan::{KernelParameters, Launch, MOST_GRID_Y, Parameters, Plan, Repeat};
 use super::tcgen05::MATRIX_ROUNDINGS;
 use super::tensor_maps::{maps_batches, vectors_map, weights_map};
-use super::{ALPHAS, Call, Job, KernelConfig, MainLoop, Products, distinct, field, shared_memory};
+use super::{
+    ALPHAS, Call, Cost, Job, KernelConfig, MainLoop, Products, distinct, field, shared_memory,
+};
 use super::{MOST_CLUSTER, with_room};
+use crate::operands::Operands;
 use crate::refusal::Refusal;
 use crate::shape::Shape;
 use crate::types::Activation;
@@ -45,6 +48,14 @@ impl MmaFp4Config {
 }
 
 const UNIT: &str = "gemv_mma_fp4";
+
+/// The share of the read-only ceiling that is expected, of any number of vectors of a pass: between what the stream kernel
+/// is given for eight of them and for sixteen. So it is taken from nine vectors on, whether that kernel would read all
+/// weights twice or not; for fewer where they do not fit its shared memory; and for five to eight where rows are ragged for
+/// it. On an RTX 5090 both have instructions and bytes in flight enough for memory's rate with up to eight vectors, and the
+/// stream kernel has run on hardware. The mma kernel, too, takes more vectors in a pass, with more than three times the
+/// instructions, and from 33 on the rate of f16 matrix instructions is below memory's (docs/notes/mma-fp4.md).
+const SHARE: f64 = 0.5;
 
 /// Numbers of vectors that the kernel is compiled for, with their entry points.
 const ENTRIES: [(u32, &str); 5] = [
@@ -206,6 +217,16 @@ impl MmaFp4Config {
 
 impl KernelConfig for MmaFp4Config {
     const MOST_VECTORS: u32 = MOST_VECTORS;
+    const WHY: &'static str = "it multiplies codes and scales as they lie in memory, and reads them once for up to 128 vectors";
+    const TAKES_MOST: bool = true;
+
+    fn share_of_one(_: &Shape, _: &Operands) -> f64 {
+        SHARE
+    }
+
+    fn cost(_: &Job<'_>) -> Cost {
+        Cost::Whole
+    }
 
     fn pass_vectors(&self) -> u32 {
         match ENTRIES.iter().any(|&(vectors, _)| vectors == self.vectors) {

@@ -4,6 +4,7 @@
 mod call;
 mod direct;
 mod dot;
+mod expected;
 #[cfg(test)]
 mod extremes;
 mod many_vectors;
@@ -45,14 +46,13 @@ pub use call::Call;
 use call::magic;
 pub use direct::DirectConfig;
 pub use dot::DotConfig;
-pub(crate) use many_vectors::has_ragged_rows;
+pub(crate) use expected::Cost;
 pub use mma::MmaConfig;
 pub use mma_fp4::MmaFp4Config;
 pub use packed::PackedConfig;
 use plan::Plan;
 pub use ring::RingConfig;
 pub use stream::StreamConfig;
-pub(crate) use stream::is_ragged;
 pub use tcgen05::Tcgen05Config;
 pub use wgmma::WgmmaConfig;
 
@@ -270,6 +270,41 @@ trait KernelConfig: Copy + PartialEq + Sized {
     /// Bytes of workspace that some config uses, though the default may use less.
     const OPTIONAL_WORKSPACE: u64 = 0;
 
+    /// Why it is first where nobody measured, if it is, as part of a sentence.
+    const WHY: &'static str;
+
+    /// No kernel of its path takes more problems on the GPUs that have its instructions: where none can compute a job, this
+    /// one's reason is the path's.
+    const TAKES_MOST: bool = false;
+
+    /// Whether the time of a single vector depends on the config, as far as is expected.
+    const ONE_VECTOR_VARIES: bool = false;
+
+    /// The share of the read-only ceiling that it is expected to reach with one vector, if it loses no time on its products.
+    fn share_of_one(_: &Shape, operands: &Operands) -> f64 {
+        expected::share_of_one(operands.activation)
+    }
+
+    /// What the vectors of a pass are expected to cost.
+    fn cost(_: &Job<'_>) -> Cost {
+        Cost::FAST
+    }
+
+    /// The same with this config.
+    fn cost_with(&self, job: &Job<'_>) -> Cost {
+        Self::cost(job)
+    }
+
+    /// What this config leaves of the share.
+    fn share_left(&self, _: &Job<'_>) -> f64 {
+        1.0
+    }
+
+    /// Whether it is before all others that are expected to reach the same share.
+    fn is_first(_: &Job<'_>) -> bool {
+        false
+    }
+
     /// Whether the kernel can compute the job at all, with some config.
     fn available(job: &Job<'_>) -> Result<(), Refusal>;
 
@@ -426,6 +461,37 @@ macro_rules! kernels {
                 match self { $(Self::$kernel => <$config as KernelConfig>::MOST_VECTORS),* }
             }
 
+            /// Why it is first where nobody measured, as part of a sentence.
+            pub(crate) const fn why(self) -> &'static str {
+                match self { $(Self::$kernel => <$config as KernelConfig>::WHY),* }
+            }
+
+            /// No kernel of its path takes more problems on the GPUs that have its instructions.
+            pub(crate) const fn takes_most(self) -> bool {
+                match self { $(Self::$kernel => <$config as KernelConfig>::TAKES_MOST),* }
+            }
+
+            /// Whether the time of a single vector depends on the config, as far as is expected.
+            pub(crate) const fn one_vector_varies(self) -> bool {
+                match self { $(Self::$kernel => <$config as KernelConfig>::ONE_VECTOR_VARIES),* }
+            }
+
+            /// The share of the read-only ceiling that it is expected to reach with one vector, if it loses no time on its
+            /// products.
+            pub(crate) fn share_of_one(self, shape: &Shape, operands: &Operands) -> f64 {
+                match self { $(Self::$kernel => <$config as KernelConfig>::share_of_one(shape, operands)),* }
+            }
+
+            /// What the vectors of a pass are expected to cost.
+            pub(crate) fn cost(self, job: &Job<'_>) -> Cost {
+                match self { $(Self::$kernel => <$config as KernelConfig>::cost(job)),* }
+            }
+
+            /// Whether it is before all others that are expected to reach the same share.
+            pub(crate) fn is_first(self, job: &Job<'_>) -> bool {
+                job.some(|job| match self { $(Self::$kernel => <$config as KernelConfig>::is_first(job)),* })
+            }
+
             /// Bytes of workspace with which each kernel can have its best default for a job, and count rows.
             pub fn most_workspace_bytes(job: &Job<'_>) -> u64 {
                 let operands = job.operands.with_workspace(u64::MAX);
@@ -489,6 +555,16 @@ macro_rules! kernels {
             /// The most vectors of a pass over the weights. A call of more takes several passes, a launch each.
             pub fn pass_vectors(&self) -> u32 {
                 match self { $(Self::$kernel(config) => KernelConfig::pass_vectors(config)),* }
+            }
+
+            /// What the vectors of a pass are expected to cost with it.
+            pub(crate) fn cost(&self, job: &Job<'_>) -> Cost {
+                match self { $(Self::$kernel(config) => config.cost_with(job)),* }
+            }
+
+            /// What it leaves of its kernel's share.
+            pub(crate) fn share_left(&self, job: &Job<'_>) -> f64 {
+                match self { $(Self::$kernel(config) => config.share_left(job)),* }
             }
 
             /// The most successive f32 roundings that any term passes through:

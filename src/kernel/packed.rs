@@ -1,7 +1,7 @@
 //! The kernel for up to 128 vectors that a launch before packs into a workspace, multiplied on Hopper's `wgmma`, with work
 //! dealt evenly to CTAs: `csrc/kernels/gemv_packed.cuh`.
 
-use super::many_vectors::{at_activation, has_wgmma, takes_operands};
+use super::many_vectors::{self, at_activation, has_wgmma, takes_operands};
 use super::params::{
     NVFP4_ATOM_BLOCKS, NVFP4_ATOM_LINES, NVFP4_ATOM_ROWS, NVFP4_BLOCK, NVFP4_MANY_COLUMNS,
     NVFP4_MANY_VECTOR_STEP_BYTES, NVFP4_MANY_WARP_ROWS, NVFP4_PACKED_ADD_WARPS,
@@ -15,7 +15,9 @@ use super::params::{
 use super::plan::{KernelParameters, Launch, MOST_MAPS, Parameters, Plan};
 use super::stream::scaled_matrix_roundings;
 use super::tensor_maps::maps_batches;
-use super::{ALPHAS, Call, Job, KernelConfig, MainLoop, Products, distinct, field, shared_memory};
+use super::{
+    ALPHAS, Call, Cost, Job, KernelConfig, MainLoop, Products, distinct, field, shared_memory,
+};
 use crate::operands::RawWorkspace;
 use crate::refusal::Refusal;
 use crate::shape::Shape;
@@ -375,6 +377,16 @@ fn takes_chunks(job: &Job<'_>) -> Result<(), Refusal> {
 
 impl KernelConfig for PackedConfig {
     const MOST_VECTORS: u32 = MOST_VECTORS;
+    const WHY: &'static str = many_vectors::WHY;
+
+    /// Fitted to times of 16 to 128 vectors on an H200: docs/notes/many-vectors.md.
+    fn cost(_: &Job<'_>) -> Cost {
+        Cost::Linear {
+            first_vector: 1.58,
+            further_vector: 0.0114,
+            columns: NVFP4_MANY_COLUMNS,
+        }
+    }
 
     fn pass_vectors(&self) -> u32 {
         match VECTORS.contains(&self.vectors) {

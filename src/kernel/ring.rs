@@ -10,10 +10,11 @@ use super::params::{
 use super::plan::{KernelParameters, Launch, Parameters, Plan};
 use super::stream::scaled_matrix_roundings;
 use super::{
-    ALPHAS, Call, Job, KernelConfig, MainLoop, Products, distinct, field, magic, shared_memory,
+    ALPHAS, Call, Job, KernelConfig, MainLoop, Products, distinct, expected, field, magic,
+    shared_memory,
 };
 use crate::gpu::Gpu;
-use crate::operands::RawWorkspace;
+use crate::operands::{Operands, RawWorkspace};
 use crate::refusal::Refusal;
 use crate::shape::Shape;
 use crate::types::Activation;
@@ -95,9 +96,29 @@ const _: () = assert!(COUNTERS * NVFP4_RING_COUNTER_STRIDE as u64 <= RawWorkspac
 /// K of a short row, at most.
 const SHORT: usize = 7167;
 
+/// What the ring kernel reaches of the stream kernel's share with one 16-bit vector where it is behind: on an H100 0.95 to
+/// 0.99 (docs/notes/ring.md, "16-bit vectors").
+const BEHIND_STREAM: f64 = 0.97;
+
+/// Whether it is ahead of the stream kernel with one 16-bit vector, on an H100: where rows are short, and where there are
+/// many weights.
+fn is_ahead(shape: &Shape) -> bool {
+    shape.k() < 4096 || shape.weight_bytes() >= 100_000_000
+}
+
 impl KernelConfig for RingConfig {
     const MOST_VECTORS: u32 = PASS as u32;
     const OPTIONAL_WORKSPACE: u64 = RawWorkspace::COUNTER_BYTES;
+    const WHY: &'static str = "bulk copies ask for whole rows long before they are multiplied";
+
+    fn share_of_one(shape: &Shape, operands: &Operands) -> f64 {
+        let one = expected::share_of_one(operands.activation);
+        match operands.activation {
+            Activation::Nvfp4 => one,
+            _ if is_ahead(shape) => one,
+            _ => BEHIND_STREAM * one,
+        }
+    }
 
     fn available(job: &Job<'_>) -> Result<(), Refusal> {
         job.needs((9, 0), "9.0 or newer")?;

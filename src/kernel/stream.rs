@@ -1,5 +1,6 @@
 //! The kernel whose warps stream rows through queues of their own in shared memory: `csrc/kernels/gemv_stream.cuh`.
 
+use super::expected::RAGGED;
 use super::params::{
     NVFP4_ATOM_ROWS, NVFP4_BLOCK, NVFP4_STREAM_BF16_COLUMNS, NVFP4_STREAM_F32_COLUMNS,
     NVFP4_STREAM_FLOAT_BYTES, NVFP4_STREAM_INTEGER_BYTES, NVFP4_STREAM_MAX_WARPS,
@@ -10,8 +11,8 @@ use super::params::{
 };
 use super::plan::{KernelParameters, Launch, Parameters, Plan};
 use super::{
-    ALPHAS, Call, Job, KernelConfig, MainLoop, Products, apart, distinct, few, field, magic,
-    shared_memory,
+    ALPHAS, Call, Cost, Job, KernelConfig, MainLoop, Products, apart, distinct, expected, few,
+    field, magic, shared_memory,
 };
 use crate::operands::Operands;
 use crate::refusal::Refusal;
@@ -92,8 +93,56 @@ const VECTORS: [u32; 5] = [16, 8, 4, 2, 1];
 const MOST_RAGGED: u32 = 8;
 const MOST_F32: u32 = 4;
 
+/// What vectors cost on an H200 (docs/notes/stream.md, "More vectors and the model"). Ragged rows know no sixteen, which are
+/// two passes of eight.
+const COST_F16: Cost = Cost::Compiled([1.0, 1.02, 1.07, 1.14, 1.6]);
+const COST_BF16: Cost = Cost::Compiled([1.0, 1.07, 1.1, 1.2, 1.65]);
+const COST_NVFP4: Cost = Cost::Compiled([1.0, 1.04, 1.1, 1.3, 1.8]);
+const COST_RAGGED: Cost = Cost::Compiled([1.0, 1.04, 1.08, 1.45, 2.9]);
+
 impl KernelConfig for StreamConfig {
     const MOST_VECTORS: u32 = VECTORS[0];
+    const WHY: &'static str =
+        "each warp's own queue keeps up with memory, and starts sooner than tiles shared by a CTA";
+    /// A long vector leaves room for few warps.
+    const ONE_VECTOR_VARIES: bool = true;
+
+    fn share_of_one(shape: &Shape, operands: &Operands) -> f64 {
+        let one = expected::share_of_one(operands.activation);
+        match is_ragged(shape, operands) {
+            true => RAGGED * one,
+            false => one,
+        }
+    }
+
+    fn cost(job: &Job<'_>) -> Cost {
+        // The memory of Blackwells of data centres is too fast for its instructions to be hidden as on an H200.
+        if job.gpu.compute_capability.0 == 10 {
+            return Cost::FAST;
+        }
+        match job.operands.activation {
+            Activation::F32 => Cost::FAST,
+            _ if !is_whole(job) => COST_RAGGED,
+            Activation::Nvfp4 => COST_NVFP4,
+            Activation::F16 => COST_F16,
+            Activation::Bf16 => COST_BF16,
+        }
+    }
+
+    /// Where its vectors leave shared memory for few warps: on an H200, one bf16 vector of 36864 to 53248 elements
+    /// (docs/notes/stream.md, "Long vectors"); one warp was not measured.
+    fn share_left(&self, job: &Job<'_>) -> f64 {
+        let ctas = self.ctas / job.gpu.multiprocessors.max(1);
+        match self.warps.saturating_mul(ctas.max(1)) {
+            ..=1 => 0.2,
+            2 => 0.41,
+            3 => 0.59,
+            4 => 0.74,
+            5 | 6 => 0.78,
+            7 => 0.89,
+            _ => 1.0,
+        }
+    }
 
     fn available(job: &Job<'_>) -> Result<(), Refusal> {
         job.needs((8, 0), "8.0 or newer")?;
@@ -447,7 +496,7 @@ unsafe impl KernelParameters for nvfp4_stream_params {}
 
 /// Whether a problem is for the unit of ragged rows: they have steps that are not whole ones, or start where copies of 16
 /// bytes do not; or the vectors are f32, for which there is that unit only.
-pub(crate) fn is_ragged(shape: &Shape, operands: &Operands) -> bool {
+pub(super) fn is_ragged(shape: &Shape, operands: &Operands) -> bool {
     operands.activation == Activation::F32
         || !shape.k().is_multiple_of(STEP)
         || !operands.alignment.is_16()

@@ -13,9 +13,10 @@ use super::params::{
 use super::plan::{KernelParameters, Launch, Parameters, Plan};
 use super::tensor_maps::{maps_batches, vectors_map, weights_map};
 use super::{
-    ALPHAS, Call, Job, KernelConfig, MainLoop, Products, distinct, field, shared_memory, with_room,
+    ALPHAS, Call, Cost, Job, KernelConfig, MainLoop, Products, distinct, field, shared_memory,
+    with_room,
 };
-use crate::operands::RawWorkspace;
+use crate::operands::{Operands, RawWorkspace};
 use crate::refusal::Refusal;
 use crate::shape::Shape;
 use crate::types::{Activation, ScaleLayout};
@@ -46,6 +47,9 @@ impl Tcgen05Config {
 }
 
 const UNIT: &str = "gemv_tcgen05";
+
+/// The share of the read-only ceiling that is expected, of any number of vectors of a pass.
+const SHARE: f64 = 0.76;
 
 /// Rows of the N operand that the kernel is compiled for, with their entry points.
 const ENTRIES: [(u32, &str); 4] = [
@@ -274,6 +278,17 @@ impl Tcgen05Config {
 
 impl KernelConfig for Tcgen05Config {
     const MOST_VECTORS: u32 = MOST_VECTORS;
+    const WHY: &'static str = "with 3 vectors and more, CUDA cores run out of issue slots before memory does; matrix \
+                               instructions read weights once for up to 128";
+    const TAKES_MOST: bool = true;
+
+    fn share_of_one(_: &Shape, _: &Operands) -> f64 {
+        SHARE
+    }
+
+    fn cost(_: &Job<'_>) -> Cost {
+        Cost::Whole
+    }
 
     fn available(job: &Job<'_>) -> Result<(), Refusal> {
         let found = job.gpu.compute_capability;

@@ -3,11 +3,12 @@
 
 use super::many_vectors::{self, Division, Kind, divided, has_wgmma};
 use super::params::{
-    NVFP4_WGMMA_BARRIER_BYTES, NVFP4_WGMMA_BUFFERS, NVFP4_WGMMA_MAX_GROUPS,
+    NVFP4_MANY_COLUMNS, NVFP4_WGMMA_BARRIER_BYTES, NVFP4_WGMMA_BUFFERS, NVFP4_WGMMA_MAX_GROUPS,
     NVFP4_WGMMA_MAX_GROUPS_OF_64, NVFP4_WGMMA_MAX_GROUPS_OF_128, NVFP4_WGMMA_TILE_WARPS,
 };
 use super::plan::Plan;
-use super::{Call, Job, KernelConfig, MainLoop, Products};
+use super::{Call, Cost, Job, KernelConfig, MainLoop, Products};
+use crate::operands::Operands;
 use crate::refusal::Refusal;
 use crate::shape::Shape;
 use crate::types::Activation;
@@ -84,6 +85,12 @@ const KIND: &Kind = &Kind {
             "gemv_wgmma_bf16_n128",
         ],
     ],
+    // Fitted to times of 16 to 128 vectors on an H200: docs/notes/many-vectors.md.
+    cost: Cost::Linear {
+        first_vector: 1.4,
+        further_vector: 0.03,
+        columns: NVFP4_MANY_COLUMNS,
+    },
     default: Division::most_warps,
     ragged: None,
 };

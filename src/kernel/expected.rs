@@ -1,0 +1,66 @@
+//! What kernels say of their time where nobody measured: a count of instructions and bytes (docs/notes/estimates.md), and
+//! how times on an H200 grow with the vectors.
+
+use crate::types::Activation;
+
+/// What a pass costs, in passes of one vector of a kernel that loses no time on its products.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Cost {
+    /// As much for any number of vectors.
+    Whole,
+    /// As much for each vector, or for each of as many more as make a multiple of `columns`.
+    Linear {
+        first_vector: f64,
+        further_vector: f64,
+        columns: u32,
+    },
+    /// Of a kernel that is compiled for 1, 2, 4, 8 and 16 vectors, and computes as many.
+    Compiled([f64; 5]),
+}
+
+impl Cost {
+    /// Four vectors cost 30% more than one, and eight 70%: of f32 vectors in the stream kernel, of the dot kernel with four
+    /// blocks a load, and where nothing was measured.
+    pub(super) const FAST: Self = Self::Linear {
+        first_vector: 1.0,
+        further_vector: 0.1,
+        columns: 1,
+    };
+
+    /// Of a pass of so many vectors.
+    pub(crate) fn pass(&self, vectors: usize) -> f64 {
+        match (self, vectors) {
+            (_, 0) => 0.0,
+            (Self::Whole, _) => 1.0,
+            (
+                Self::Linear {
+                    first_vector,
+                    further_vector,
+                    columns,
+                },
+                _,
+            ) => {
+                let further = vectors.next_multiple_of(*columns as usize) - 1;
+                first_vector + further_vector * further as f64
+            }
+            (Self::Compiled(costs), _) => {
+                let compiled = vectors.next_power_of_two().ilog2() as usize;
+                costs[compiled.min(costs.len() - 1)]
+            }
+        }
+    }
+}
+
+/// The share of the read-only ceiling with one vector on CUDA cores, of a kernel that loses no time on its products.
+pub(super) fn share_of_one(activation: Activation) -> f64 {
+    match activation {
+        Activation::Nvfp4 => 0.85,
+        Activation::F16 | Activation::Bf16 => 0.75,
+        // The direct kernel reaches half of it.
+        Activation::F32 => 0.7,
+    }
+}
+
+/// What is left of the share of the stream and the dot kernel where rows start anywhere, or vectors are f32: on an H200 0.69
+/// to 0.86, and 0.86 to 0.94 with f32 vectors (docs/notes/tuning.md).
+pub(super) const RAGGED: f64 = 0.8;
