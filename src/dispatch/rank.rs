@@ -384,7 +384,12 @@ impl<'t> Tables<'t> {
         let can = || {
             let operands = entry.operands.with_workspace(u64::MAX);
             let then = Job::new(&entry.shape, &operands, job.gpu).chained(job.chained);
-            self.available(kernel).is_ok() && kernel.available(&then).is_ok()
+            // It is the same with less of a workspace: what needs more says so, and would be no faster with it.
+            let can = matches!(
+                self.available(kernel),
+                Ok(()) | Err(Refusal::Workspace { .. })
+            );
+            can && kernel.available(&then).is_ok()
         };
         match entry.of(kernel) {
             Some(own) if counts(own, entry, job) => Some(own),

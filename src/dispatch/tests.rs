@@ -585,6 +585,102 @@ fn what_was_slower_at_the_neighbour_is_not_picked_here() {
     }
 }
 
+/// Problems of all kinds: those of the tables, and others.
+fn problems() -> Vec<(Shape, Operands)> {
+    let entries = measured::builtin().iter().flat_map(Measurements::entries);
+    let own = entries.map(|entry| (entry.shape, entry.operands));
+    let others = [(4096, 4096, 1), (1000, 4112, 3), (9216, 5120, 9)];
+    let others = others.into_iter().flat_map(|(m, k, n)| {
+        let shape = Shape::new(Dims { m, n, k, l: 2 }).unwrap();
+        Activation::ALL.map(|activation| (shape, Operands::new(activation, TILED)))
+    });
+    let with_workspace = |(shape, operands): (Shape, Operands)| {
+        [0, u64::MAX].map(|bytes| (shape, operands.with_workspace(bytes)))
+    };
+    own.chain(others).flat_map(with_workspace).collect()
+}
+
+/// What is known to stand behind is not asked: no choice differs by that.
+#[test]
+fn the_choice_is_the_first_that_can_run() {
+    for gpu in [h200(), gpu((9, 0)), gpu((12, 0))] {
+        for (i, (shape, operands)) in problems().into_iter().enumerate() {
+            let chained = i % 4 > 1;
+            let ranked = rank(&shape, &operands, &gpu, None, chained);
+            let mut first = ranked.iter().filter(|one| one.estimate.is_some());
+            let best = first.clone().find(|one| one.config.is_ok());
+            let choice = choose(&shape, &operands, &gpu, chained);
+            assert_eq!(choice.config, best.and_then(|best| best.config.ok()));
+            match (choice.reason, first.next().unwrap()) {
+                (Reason::Instead { of, because }, first) => {
+                    assert_eq!((of, Err(because)), (first.kernel, first.config));
+                }
+                (Reason::Best { evidence, .. }, first) => {
+                    assert_eq!(first.estimate.unwrap().evidence, evidence);
+                    assert_eq!(choice.kernel(), Some(first.kernel));
+                }
+                (other, _) => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+/// A thread that remembers its choices makes the same ones as a thread that has none.
+#[test]
+fn what_was_chosen_before_changes_nothing() {
+    let few: Vec<_> = problems().into_iter().step_by(97).collect();
+    let all = || {
+        let mut choices = Vec::new();
+        for (shape, operands) in &few {
+            for gpu in [&h200(), &gpu((9, 0))] {
+                for chained in [false, true] {
+                    for kernel in [None, Some(Kernel::Stream)] {
+                        let asked = options().kernel(kernel).as_if_chained(chained);
+                        choices.push(select(shape, operands, Target::Gpu(gpu), &asked));
+                    }
+                }
+            }
+        }
+        choices
+    };
+    let again = || (all(), all()).1;
+    std::thread::scope(|scope| {
+        let (once, twice) = (scope.spawn(all), scope.spawn(again));
+        assert_eq!(once.join().unwrap(), twice.join().unwrap());
+    });
+    // Of few problems it remembers the choice, and asks for no other one.
+    let (shape, operands) = &few[0];
+    let gpu = h200();
+    let ask = |options: &Options<'_>| select(shape, operands, Target::Gpu(&gpu), options).unwrap();
+    let automatic = ask(&options());
+    let config = ask(&options().kernel(Kernel::Stream)).config;
+    assert_eq!(ask(&options().config(config)).config, config);
+    assert_eq!(ask(&options()), automatic);
+}
+
+/// A reason asks for a workspace where that would be used, and nowhere else.
+#[test]
+fn a_workspace_is_asked_for_where_it_would_be_used() {
+    let gpu = h200();
+    for (shape, operands) in problems() {
+        let choose = |bytes| choose(&shape, &operands.with_workspace(bytes), &gpu, false);
+        let (with, without) = (choose(u64::MAX), choose(0));
+        let asked_for = match without.reason {
+            Reason::Instead {
+                of,
+                because: Refusal::Workspace { .. },
+            } => Some(of),
+            _ => None,
+        };
+        assert!(asked_for.is_none() || asked_for == with.kernel(), "{shape}");
+        // What the best kernel lacks beside is said first.
+        let is_best = matches!(with.reason, Reason::Best { .. });
+        if is_best && with.kernel() == Some(Kernel::Packed) {
+            assert_eq!(asked_for, with.kernel(), "{shape}: {}", without.reason);
+        }
+    }
+}
+
 #[test]
 fn unaligned_operands_have_times_of_their_own() {
     let mut operands = nvfp4(TILED);
