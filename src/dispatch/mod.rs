@@ -15,6 +15,7 @@
 //! checked again.
 
 mod environment;
+mod lately;
 pub mod measured;
 mod model;
 mod options;

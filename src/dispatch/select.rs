@@ -1,6 +1,7 @@
 //! The choice.
 
 use super::environment;
+use super::lately::lately;
 use super::measured::Measurements;
 use super::options::{Asker, Choice, Options, Reason};
 use super::rank::{Estimate, Evidence, Tables};
@@ -121,9 +122,11 @@ pub fn workspace_bytes(
 }
 
 /// What a caller or the environment asks for. A config implies its kernel, a kernel its path.
-struct Asked {
+#[derive(Clone, Copy, PartialEq)]
+pub(super) struct Asked {
     path: Option<GemvPath>,
     kernel: Option<Kernel>,
+    config: Option<Config>,
     by: Asker,
 }
 
@@ -153,7 +156,12 @@ impl Asked {
             None if options.environment => (environment::forced()?, Asker::Environment),
             path => (path, Asker::Caller),
         };
-        Ok(Self { path, kernel, by })
+        Ok(Self {
+            path,
+            kernel,
+            config: options.config,
+            by,
+        })
     }
 
     fn on_host(&self) -> Result<Choice> {
@@ -177,19 +185,24 @@ impl Asked {
         if self.path == Some(GemvPath::Cpu) {
             return Err(self.unavailable(GemvPath::Cpu, Refusal::OperandsOnDevice));
         }
-        let tuned = options.tuned.map(|table| made_on(table, job.gpu));
-        let tuned = tuned.transpose()?;
-        match options.config {
+        match options.tuned {
+            Some(table) => self.choose(job, Some(made_on(table, job.gpu)?)),
+            None => lately(self, job, || self.choose(job, None)),
+        }
+    }
+
+    fn choose(&self, job: &Job<'_>, tuned: Option<&Measurements>) -> Result<(Checked, Reason)> {
+        match self.config {
             Some(config) => match config.checked(job) {
                 Ok(checked) => Ok((checked, Reason::Asked { by: self.by })),
                 Err(reason) => Err(refused(&config, reason)),
             },
-            None => self.best(job, &Tables::of(job, tuned)),
+            None => self.best(&Tables::of(job, tuned)),
         }
     }
 
     /// The fastest kernel that can compute the job, of those that were asked for.
-    fn best(&self, job: &Job<'_>, tables: &Tables<'_>) -> Result<(Checked, Reason)> {
+    fn best(&self, tables: &Tables<'_>) -> Result<(Checked, Reason)> {
         let among = |kernel: Kernel| {
             self.kernel.is_none_or(|asked| asked == kernel)
                 && self.path.is_none_or(|asked| asked == kernel.path())
