@@ -15,7 +15,39 @@ pub const MOST_GRID_Y: u32 = 65535;
 /// The launches of one call, in order: for each pass over the weights one that multiplies, and around it what it needs.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
-    launches: Vec<Launch>,
+    launches: Few<Launch>,
+}
+
+/// Values in order: one, as most plans have launches, takes no allocation.
+#[allow(clippy::large_enum_variant, reason = "one is the usual number")]
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Few<T> {
+    #[default]
+    None,
+    One(T),
+    Several(Vec<T>),
+}
+
+impl<T> Few<T> {
+    pub(crate) fn push(&mut self, value: T) {
+        match self {
+            Self::None => *self = Self::One(value),
+            Self::Several(all) => all.push(value),
+            Self::One(_) => {
+                if let Self::One(first) = std::mem::take(self) {
+                    *self = Self::Several(vec![first, value]);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn as_slice(&self) -> &[T] {
+        match self {
+            Self::None => &[],
+            Self::One(one) => std::slice::from_ref(one),
+            Self::Several(all) => all,
+        }
+    }
 }
 
 impl Plan {
@@ -31,14 +63,14 @@ impl Plan {
 
     /// The launches.
     pub fn launches(&self) -> &[Launch] {
-        &self.launches
+        self.launches.as_slice()
     }
 }
 
 impl From<Launch> for Plan {
     fn from(launch: Launch) -> Self {
         Self {
-            launches: vec![launch],
+            launches: Few::One(launch),
         }
     }
 }

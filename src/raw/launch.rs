@@ -9,7 +9,7 @@ use super::driver::{self, EncodedMap};
 use crate::error::Result;
 use crate::ffi;
 use crate::kernel::params::{NVFP4_TENSOR_MAP_ALIGN, NVFP4_TENSOR_MAP_BYTES, nvfp4_tensor_map};
-use crate::kernel::plan::{Launch, MOST_MAPS, Plan};
+use crate::kernel::plan::{Few, Launch, MOST_MAPS, Plan};
 
 /// A plan whose kernels are loaded in the context that was current, and whose tensor maps are encoded. It owns no
 /// memory of the device, and keeps none alive.
@@ -17,16 +17,17 @@ use crate::kernel::plan::{Launch, MOST_MAPS, Plan};
 pub(super) struct Loaded {
     plan: Plan,
     /// One for each launch of the plan.
-    kernels: Vec<Kernel>,
+    kernels: Few<Kernel>,
 }
 
 impl Loaded {
     /// Enqueues nothing, and follows no address. `stream` is of a call that enqueues at once: where it is being captured,
     /// nothing is compiled.
     pub(super) fn new(plan: Plan, stream: Option<*mut c_void>) -> Result<Self> {
-        let load = |launch| Kernel::load(launch, stream);
-        let kernels = plan.launches().iter().map(load);
-        let kernels = kernels.collect::<Result<Vec<_>>>()?;
+        let mut kernels = Few::default();
+        for launch in plan.launches() {
+            kernels.push(Kernel::load(launch, stream)?);
+        }
         Ok(Self { plan, kernels })
     }
 
@@ -36,7 +37,7 @@ impl Loaded {
 
     /// Each tensor map, as the driver encoded it.
     pub(super) fn maps(&self) -> impl Iterator<Item = (&nvfp4_tensor_map, &EncodedMap)> {
-        let launches = self.plan.launches().iter().zip(&self.kernels);
+        let launches = self.plan.launches().iter().zip(self.kernels.as_slice());
         launches.flat_map(|(launch, kernel)| launch.maps().iter().zip(&kernel.maps.0))
     }
 
@@ -48,7 +49,7 @@ impl Loaded {
     /// write, meanwhile. Where launches are dependent, no kernel that may still be running when one starts writes the
     /// codes or block scales of its weights.
     pub(super) unsafe fn enqueue(&self, stream: *mut c_void) -> Result<()> {
-        for (launch, kernel) in self.plan.launches().iter().zip(&self.kernels) {
+        for (launch, kernel) in self.plan.launches().iter().zip(self.kernels.as_slice()) {
             match launch.repeat {
                 // SAFETY: this function's own contract, here and below.
                 None => unsafe { kernel.enqueue(launch, stream) }?,
