@@ -687,8 +687,9 @@ impl Kernel {
     /// # Errors
     /// As [`default_config`](Self::default_config)'s.
     pub(crate) fn default_checked(self, job: &Job<'_>) -> Result<Checked, Refusal> {
-        self.default_config(job)
-            .map(|config| Checked::of(config, job))
+        let config = self.default_config(job)?;
+        debug_assert_eq!(config.check(job), Ok(()), "{config:?}");
+        Ok(Checked::of(config, job))
     }
 }
 
