@@ -57,6 +57,8 @@ enum Check {
     /// Long simulations, optimised: conformance kernels with 200 seeds, all configs of the crate's kernels, all planted
     /// faults
     Simulator,
+    /// What a call that is not prepared takes of the host, in instructions of an optimised build
+    Instructions,
     /// The crate compiles in one graph with candle-core and candle's features of cudarc
     Compat,
     /// The same with candle's own kernels (compiles them: minutes)
@@ -122,6 +124,11 @@ impl Check {
             Self::Bindings => bindings::check(context.workspace),
             Self::Record => record::check(context.workspace),
             Self::Simulator => simulator::check(context),
+            Self::Instructions => {
+                let test = ["test", "--release", "--package", "nvfp4-gemv"];
+                let counted = ["--test", "instructions", "--", "--nocapture"];
+                context.cargo.run([test, counted].concat())
+            }
             Self::Compat => compat::check(context, false),
             Self::CompatCuda => compat::check(context, true),
         }
