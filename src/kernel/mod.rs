@@ -184,7 +184,7 @@ fn image(gpu: &Gpu, unit: &str) -> Result<(), Refusal> {
         return Err(Refusal::BuiltWithoutKernels);
     }
     let unit = units::find(unit).expect("kernels name their units");
-    let runs = |arch: &str| unit.exists_for(arch) && units::runs_on(arch, compute_capability);
+    let runs = |arch: &str| units::runs_on(arch, compute_capability) && unit.exists_for(arch);
     match images.split(';').any(runs) {
         true => Ok(()),
         false => Err(Refusal::NoKernelImage {
