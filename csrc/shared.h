@@ -82,7 +82,7 @@ typedef struct nvfp4_weights {
     int64_t row_bytes, matrix_bytes, scale_matrix_bytes;
 } nvfp4_weights;
 
-/* The vectors of a pass: those of a batch follow each other. */
+/* The vectors of a pass: those of a batch follow each other. All batches share them where a batch's bytes are 0. */
 typedef struct nvfp4_vectors {
     NVFP4_POINTER(const uint8_t) values; /* codes or elements */
     NVFP4_POINTER(const uint8_t) scales; /* of NVFP4 vectors; or null */

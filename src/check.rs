@@ -82,6 +82,30 @@ pub(crate) fn scales_len(
     })
 }
 
+/// What a batch stride may be, where there are several batches.
+#[derive(Clone, Copy)]
+pub(crate) enum Batches {
+    /// It steps over a batch or more.
+    Apart,
+    /// Or it is 0: all batches share one.
+    MayBeShared,
+}
+
+impl Batches {
+    pub(crate) fn check(
+        self,
+        operand: &'static str,
+        unit: &'static str,
+        given: usize,
+        needed: usize,
+    ) -> Result<()> {
+        match (self, given) {
+            (Self::MayBeShared, 0) => Ok(()),
+            _ => stride(operand, unit, given, needed),
+        }
+    }
+}
+
 /// A stride steps over `needed` or more.
 pub(crate) fn stride(
     operand: &'static str,
@@ -127,6 +151,7 @@ pub(crate) fn resolve(
     shape: &Shape,
     row: usize,
     got: usize,
+    batches: Batches,
 ) -> Result<Strides> {
     let (n, l) = (shape.n(), shape.l());
     let packed = Strides::packed(n, row);
@@ -138,7 +163,7 @@ pub(crate) fn resolve(
     }
     if l > 1 {
         let needed = extent(1, 0, n, strides.row, row).unwrap_or(usize::MAX);
-        stride(operand, unit, given.batch, needed)?;
+        batches.check(operand, unit, given.batch, needed)?;
         strides.batch = given.batch;
     }
     let needed = extent(l, strides.batch, n, strides.row, row).unwrap_or(usize::MAX);
@@ -194,6 +219,7 @@ pub(crate) fn strided(
     strides: Strides,
     row: usize,
     align: u64,
+    batches: Batches,
 ) -> Result<usize> {
     let (n, l) = (shape.n(), shape.l());
     if n > 1 {
@@ -202,7 +228,7 @@ pub(crate) fn strided(
     }
     let batch = extent(1, 0, n, strides.row, row).unwrap_or(usize::MAX);
     if l > 1 {
-        stride(operand, "bytes", strides.batch, batch)?;
+        batches.check(operand, "bytes", strides.batch, batch)?;
         aligned(operand, strides.batch as u64, align)?;
     }
     reach(shape, strides.batch, batch)

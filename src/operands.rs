@@ -123,7 +123,7 @@ pub enum RawVectors {
     Nvfp4 {
         /// Packed E2M1 codes, 8-byte aligned.
         codes: u64,
-        /// Their strides in bytes, multiples of 8.
+        /// Their strides in bytes, multiples of 8. A batch stride of 0, here and below: all batches have the same.
         code_strides: Strides,
         /// E4M3 block scales; any alignment.
         scales: u64,
@@ -142,7 +142,7 @@ pub enum RawVectors {
         element: FloatType,
         /// The elements, 16-byte aligned.
         values: u64,
-        /// Strides in bytes, multiples of 16.
+        /// Strides in bytes, multiples of 16. A batch stride of 0: all batches have the same vectors.
         strides: Strides,
     },
 }
@@ -204,7 +204,7 @@ pub struct RawOutput {
     /// Elements from one batch's bias to the next's: 0 (shared) or M.
     pub bias_batch_stride: usize,
     /// Numbers that are added to results, or 0. They have the output's type and strides. They are the output's own, at its
-    /// address, or lie in memory of which the output has no byte.
+    /// address, or none of them lies between the output's first byte and its last.
     pub residual: u64,
 }
 

@@ -1,6 +1,6 @@
 //! Where a result goes, and what is added to it on the way.
 
-use crate::check;
+use crate::check::{self, Batches};
 use crate::element::{Element, Floats, FloatsMut};
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, Host, Memory};
@@ -11,7 +11,7 @@ use crate::types::FloatType;
 ///
 /// The result is `y[l][n][m] = alpha · Σ_k w[l][m][k] · x[l][n][k] + bias[m] + r[l][n][m]`, with the
 /// [bias](Self::with_bias) and the residual `r` ([`adding`](Self::adding), [`accumulating`](Self::accumulating)) where
-/// they are given. It is rounded to the element type once, behind the additions. Every element is written; what
+/// they are given. Behind the additions it is rounded to f32, and to the element type. Every element is written; what
 /// [strides](Self::with_strides) leave out is not. f16 results past 65504 become infinite.
 ///
 /// In host memory it is made by [`Output::of`], of a slice, an array or a `Vec` of f16, bf16 or f32; on a device by
@@ -109,14 +109,16 @@ impl<'a, S: Memory> Output<'a, S> {
         Self { residual, ..self }
     }
 
-    /// The same with what the output holds added to each result: `y += W x`.
+    /// The same with what the output holds added to each result: `y += W x`. There is one residual: the last that was given
+    /// counts, of this or of `adding`.
     #[must_use]
     pub fn accumulating(self) -> Self {
         self.with_residual(Residual::Itself)
     }
 
     /// Steps between vectors' results and between batches, in elements, where they do not follow each other: M and N·M
-    /// at least. What lies between is left as it is.
+    /// at least. What lies between is left as it is. On a device less than 2^31 elements from one vector's results to the
+    /// next one's.
     #[must_use]
     pub fn with_strides(self, strides: Strides) -> Self {
         let strides = Some(strides);
@@ -131,8 +133,10 @@ impl<'a, S: Memory> Output<'a, S> {
     /// Strides in elements, and from one batch's bias to the next's, after checking that buffers hold what they reach and
     /// types agree.
     pub(crate) fn resolve(&self, shape: &Shape) -> Result<OutputLayout> {
-        let resolve =
-            |operand, got| check::resolve(operand, "elements", self.strides, shape, shape.m(), got);
+        let resolve = |operand, got| {
+            let (row, apart) = (shape.m(), Batches::Apart);
+            check::resolve(operand, "elements", self.strides, shape, row, got, apart)
+        };
         let strides = resolve("output", self.elements.count())?;
         if let Some(Residual::Of(r)) = &self.residual {
             let (output, residual) = (self.element(), r.element());

@@ -3,7 +3,7 @@
 
 use half::{bf16, f16};
 
-use crate::check;
+use crate::check::{self, Batches};
 use crate::error::{Error, Result};
 use crate::format::e4m3;
 use crate::memory::{Buffer, Host, Memory};
@@ -245,6 +245,8 @@ pub struct Nvfp4Vectors<'a, S: Memory = Host> {
 }
 
 const VECTOR_SCALES: &str = "vector scales";
+/// Batches may have the same vectors.
+const SHARED: Batches = Batches::MayBeShared;
 
 impl<'a, S: Memory> Nvfp4Vectors<'a, S> {
     /// Densely packed vectors: codes `[L][N][K/2]`; scales `[L][N][K/16]`, or N rows of the 128x4
@@ -265,14 +267,15 @@ impl<'a, S: Memory> Nvfp4Vectors<'a, S> {
         }
     }
 
-    /// Steps between rows and batches of codes, in bytes. On a device, multiples of 8.
+    /// Steps between rows and batches of codes, in bytes. On a device, multiples of 8. A step of 0 between batches: all
+    /// batches have the same codes.
     pub fn with_code_strides(mut self, strides: Strides) -> Self {
         self.code_strides = Some(strides);
         self
     }
 
     /// Steps between rows and batches of scales, in bytes. The 128x4 layout fixes its rows; only
-    /// its batch stride is used.
+    /// its batch stride is used. A step of 0 between batches: all batches have the same scales.
     pub fn with_scale_strides(mut self, strides: Strides) -> Self {
         self.scale_strides = Some(strides);
         self
@@ -282,7 +285,15 @@ impl<'a, S: Memory> Nvfp4Vectors<'a, S> {
     pub(crate) fn resolve(&self, shape: &Shape) -> Result<Nvfp4Layout> {
         let (n, l, blocks) = (shape.n(), shape.l(), shape.blocks());
         let (row, got) = (shape.row_code_bytes(), self.codes.count());
-        let codes = check::resolve("vector codes", "bytes", self.code_strides, shape, row, got)?;
+        let codes = check::resolve(
+            "vector codes",
+            "bytes",
+            self.code_strides,
+            shape,
+            row,
+            got,
+            SHARED,
+        )?;
         let got = self.scales.count();
         let check_len = |batch| check::scales_len(VECTOR_SCALES, got, self.layout, shape, n, batch);
         let packed = Strides::packed(n, blocks);
@@ -293,7 +304,7 @@ impl<'a, S: Memory> Nvfp4Vectors<'a, S> {
             }
             ScaleLayout::Linear => {
                 let given = self.scale_strides;
-                check::resolve(VECTOR_SCALES, "bytes", given, shape, blocks, got)?
+                check::resolve(VECTOR_SCALES, "bytes", given, shape, blocks, got, SHARED)?
             }
             ScaleLayout::Tiled128x4 => {
                 let bytes = self.layout.bytes(n, blocks);
@@ -301,10 +312,10 @@ impl<'a, S: Memory> Nvfp4Vectors<'a, S> {
                 // Where there is no other batch, nothing steps over whatever was given.
                 let batch = if l > 1 { given } else { bytes };
                 if l > 1 {
-                    check::stride(VECTOR_SCALES, "bytes", batch, bytes)?;
+                    SHARED.check(VECTOR_SCALES, "bytes", batch, bytes)?;
                 }
                 // The last batch may be padded as well, also where it is the only one.
-                check_len(given.max(bytes))?;
+                check_len(if batch == 0 { 0 } else { given.max(bytes) })?;
                 Strides { row: 0, batch }
             }
         };
@@ -380,7 +391,8 @@ impl<'a, T: std::fmt::Debug + 'static, S: Memory> DenseVectors<'a, T, S> {
         }
     }
 
-    /// Steps between rows and batches, in elements. On a device, multiples of 16 bytes.
+    /// Steps between rows and batches, in elements. On a device, multiples of 16 bytes. A step of 0 between batches: all
+    /// batches have the same vectors.
     pub fn with_strides(mut self, strides: Strides) -> Self {
         self.strides = Some(strides);
         self
@@ -389,7 +401,7 @@ impl<'a, T: std::fmt::Debug + 'static, S: Memory> DenseVectors<'a, T, S> {
     /// Strides in elements, after checking that the buffer holds what they reach.
     pub(crate) fn resolve(&self, shape: &Shape) -> Result<Strides> {
         let (row, got) = (shape.k(), self.values.count());
-        check::resolve("vectors", "elements", self.strides, shape, row, got)
+        check::resolve("vectors", "elements", self.strides, shape, row, got, SHARED)
     }
 }
 

@@ -456,8 +456,28 @@ fn assert_inside_the_bound(
     }
 }
 
-/// Bias and residual are added in more bits than f32 has, and one rounding to the type follows. Results lie as strides say,
-/// and what is between them stays as it is.
+/// In f64: nothing is lost between large numbers that cancel.
+#[test]
+fn bias_and_residual_are_added_in_more_bits_than_f32_has() {
+    let shape = Shape::matrix(1, 16).unwrap();
+    let w = Weights::new(
+        &shape,
+        &[0x22; 8],
+        &[0x38],
+        ScaleLayout::Linear,
+        GlobalScale::ONE,
+    );
+    let w = w.unwrap();
+    let x = [(1 << 20) as f32; 16]; // 2^24 in all
+    for implementation in implementations() {
+        let mut y = [-(1 << 24) as f32];
+        let output = Output::of(&mut y).with_bias(&[1.0]).accumulating();
+        gemv_with(implementation, &shape, &w, &Vectors::f32(&x), output).unwrap();
+        assert_eq!(y, [1.0], "{implementation}");
+    }
+}
+
+/// Bias and residual, and results where strides say; what is between them stays as it is.
 #[test]
 fn bias_and_residual_are_added_and_strides_kept() {
     fn of<T: Element + Into<f64> + PartialEq>(nearest: fn(f64) -> T) {
@@ -526,6 +546,56 @@ fn bias_and_residual_are_added_and_strides_kept() {
     of::<f32>(|x| x as f32);
     of::<f16>(f16::from_f64);
     of::<bf16>(bf16::from_f64);
+}
+
+/// A batch stride of 0: the same bits as of vectors that are there once for each batch.
+#[test]
+fn batches_share_vectors() {
+    let dims = Dims {
+        m: 20,
+        n: 2,
+        k: 80,
+        l: 3,
+    };
+    let shape = Shape::new(dims).unwrap();
+    let (n, k, l, blocks) = (shape.n(), shape.k(), shape.l(), shape.blocks());
+    let case = Case::new(shape, Activation::F32, Data::FullRange, 4);
+    let w = case.weights();
+    let mut r = fastrand::Rng::with_seed(6);
+    let x: Vec<f32> = (0..n * k).map(|_| r.f32() - 0.5).collect();
+    let codes: Vec<u8> = (0..n * k / 2).map(|_| r.u8(..)).collect();
+    let scales: Vec<u8> = (0..1024).map(|_| r.u8(..0x7f)).collect();
+    let strides = |row| Strides { row, batch: 0 };
+    for implementation in implementations() {
+        let run = |x: &Vectors<'_>| {
+            let mut y = vec![f32::NAN; shape.outputs()];
+            gemv_with(implementation, &shape, &w, x, Output::of(&mut y)).unwrap();
+            y
+        };
+        let shared = Vectors::F32(DenseVectors::new(&x[..]).with_strides(strides(k)));
+        assert!(
+            run(&shared) == run(&Vectors::f32(&x.repeat(l))),
+            "{implementation}"
+        );
+        for layout in ScaleLayout::ALL {
+            let scales = &scales[..layout.bytes(n, blocks)];
+            let nvfp4 = Nvfp4Vectors::new(
+                &codes[..],
+                scales,
+                layout,
+                VectorScale::Shared(GlobalScale::ONE),
+            );
+            let nvfp4 = nvfp4
+                .with_code_strides(strides(k / 2))
+                .with_scale_strides(strides(blocks));
+            let (codes, scales) = (codes.repeat(l), scales.repeat(l));
+            let all = Vectors::nvfp4(&codes, &scales, layout, GlobalScale::ONE);
+            assert!(
+                run(&Vectors::Nvfp4(nvfp4)) == run(&all),
+                "{implementation} {layout}"
+            );
+        }
+    }
 }
 
 /// What does not fit is refused, and nothing is written.

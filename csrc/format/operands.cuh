@@ -1,4 +1,6 @@
-// Where a batch's weights and vectors lie. Kernels ask here, and compute no address of a batch by themselves.
+// Where a batch's weights and vectors lie: kernels ask here. Two do not ask in every case, and rely on matrices that follow
+// each other: gemv_ring counts rows through all batches, and ragged_steps.cuh takes the end of the last batch's scales for
+// the end of all.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +20,11 @@ __device__ __forceinline__ const uint8_t *codes_of(const nvfp4_weights &w, uint3
 // The first block scale of a batch's matrix: rows and blocks of it are counted on from there (scale_steps.cuh).
 __device__ __forceinline__ const uint8_t *scales_of(const nvfp4_weights &w, uint32_t batch) {
     return w.scales + int64_t(matrix_of(w, batch)) * w.scale_matrix_bytes;
+}
+
+// The batch whose vectors a batch has.
+__device__ __forceinline__ uint32_t vectors_batch(const nvfp4_vectors &v, uint32_t batch) {
+    return v.batch_bytes == 0 ? 0 : batch;
 }
 
 // The first value of a batch's first vector, and its first block scale.

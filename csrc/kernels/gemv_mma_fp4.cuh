@@ -129,6 +129,7 @@ constexpr uint32_t kArrivals = 1 + kWarp;
 // Rows that come into stages: the group's of W, or the vectors.
 struct Rows {
     const CUtensorMap *map;
+    uint32_t batch; // there
     const uint8_t *scales; // of the batch
     const nvfp4_scale_steps &layout;
     uint32_t first, end; // of the matrix: those from `end` on do not exist
@@ -136,8 +137,7 @@ struct Rows {
     uint64_t policy;
 
     // By a warp: a step of them into a stage.
-    __device__ __forceinline__ void bring(const Params &p, int32_t batch, uint32_t step, const Stage &stage,
-                                          uint32_t lane) const {
+    __device__ __forceinline__ void bring(const Params &p, uint32_t step, const Stage &stage, uint32_t lane) const {
         const uint32_t full = stage.full(p);
         if (lane == 0) {
             arch::mbarrier_arrive_expect_tx(full, count * kRowBytes);
@@ -166,6 +166,7 @@ template <int kVectors>
 __device__ __forceinline__ void bring_steps(const Params &p, const Maps &maps, const Work &work, uint32_t base,
                                             uint32_t lane) {
     const Rows weights = {&maps.weights,
+                          matrix_of(p.weights, work.batch),
                           scales_of(p.weights, work.batch),
                           p.weights.scale_steps,
                           work.first_row,
@@ -174,6 +175,7 @@ __device__ __forceinline__ void bring_steps(const Params &p, const Maps &maps, c
                           work.rows,
                           arch::policy_evict_first()};
     const Rows vectors = {&maps.vectors,
+                          vectors_batch(p.vectors, work.batch),
                           scales_of(p.vectors, work.batch),
                           p.vectors.scale_steps,
                           0,
@@ -188,7 +190,7 @@ __device__ __forceinline__ void bring_steps(const Params &p, const Maps &maps, c
         uint32_t step = work.begin; // there is one at least
 #pragma unroll 1
         do {
-            rows.bring(p, work.batch, step, stage, lane);
+            rows.bring(p, step, stage, lane);
             stage.advance(p);
         } while (++step < filled);
     };
@@ -205,8 +207,8 @@ __device__ __forceinline__ void bring_steps(const Params &p, const Maps &maps, c
     for (uint32_t step = filled; step < work.end; ++step, stage.advance(p)) {
         arch::mbarrier_wait(stage.empty(p), stage.parity);
         arch::fence_proxy_async(); // the stage was read by loads
-        weights.bring(p, work.batch, step, stage, lane);
-        vectors.bring(p, work.batch, step, stage, lane);
+        weights.bring(p, step, stage, lane);
+        vectors.bring(p, step, stage, lane);
     }
 }
 

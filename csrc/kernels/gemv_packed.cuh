@@ -306,7 +306,8 @@ __device__ __forceinline__ void bring_codes(const Params &p, const Maps &maps, u
             stage.wait_empty(stage.empty(p, base));
             arch::fence_proxy_async(); // the stage was read by loads
             arch::mbarrier_arrive_expect_tx(full, p.deal.warps * (many::kWarpRows * kSpanBytes));
-            arch::load_box(stage.codes(p, base), &maps.codes, span * kSpanBytes, row, batch, full, policy);
+            arch::load_box(stage.codes(p, base), &maps.codes, span * kSpanBytes, row, matrix_of(p.weights, batch), full,
+                           policy);
         }
     } while (part.next(p));
 }

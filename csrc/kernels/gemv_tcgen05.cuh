@@ -265,10 +265,11 @@ private:
 #pragma unroll 1
         for (uint32_t piece = 0; piece < pieces; ++piece) {
             arch::load_box(to + piece * Stage<kN>::kWeightBytes, &maps.weights,
-                           (part.step * p.pieces + piece) * kPieceBytes, row, batch, bar, once);
+                           (part.step * p.pieces + piece) * kPieceBytes, row, matrix_of(p.weights, batch), bar, once);
         }
-        const int64_t atom = int64_t(part.tile) * p.atoms + part.step * p.pieces * kPieceAtoms;
-        arch::load_bulk(to + stage.weight_scales, p.weights.scales + atom * kAtomBytes, atoms * kAtomBytes, bar, once);
+        const int64_t atom = int64_t(row / kRows) * p.atoms + part.step * p.pieces * kPieceAtoms;
+        arch::load_bulk(to + stage.weight_scales, scales_of(p.weights, batch) + atom * kAtomBytes, atoms * kAtomBytes, bar,
+                        once);
     }
 
     __device__ __forceinline__ void load_vectors(const Part &part, uint32_t slot) const {
@@ -278,7 +279,7 @@ private:
 #pragma unroll 1
         for (uint32_t piece = 0; piece < pieces; ++piece) {
             arch::load_box(to + stage.vectors + piece * Stage<kN>::kVectorBytes, &maps.vectors,
-                           (part.step * p.pieces + piece) * kPieceBytes, 0, batch, bar, again);
+                           (part.step * p.pieces + piece) * kPieceBytes, 0, vectors_batch(p.vectors, batch), bar, again);
         }
         const uint8_t *const scales = scales_of(p.vectors, batch) +
                                       int64_t(part.step) * p.pieces * kPieceAtoms * kAtomBytes;

@@ -64,7 +64,8 @@ struct Out<'a, T> {
     residual: Option<Residual<'a, Host>>,
 }
 
-// SAFETY: `Out` only lends places to write; `run` gives each element to one job.
+// SAFETY: `run` gives each row of a batch to one job, and no other reads or writes its elements: strides that were checked
+// make indices distinct. The slices may be shared.
 unsafe impl<T: Send> Sync for Out<'_, T> {}
 
 impl<'a, T: Element> Out<'a, T> {

@@ -4,7 +4,7 @@ use super::params::{
     NVFP4_ATOM_BLOCKS, NVFP4_ATOM_BYTES, NVFP4_ATOM_ROWS, NVFP4_OUTPUT_BF16, NVFP4_OUTPUT_F16,
     NVFP4_OUTPUT_F32, nvfp4_epilogue, nvfp4_scale_steps, nvfp4_vectors, nvfp4_weights,
 };
-use crate::check::{self, Regions, pointer, reach, strided};
+use crate::check::{Batches, Regions, pointer, reach, strided};
 use crate::error::{Error, Result};
 use crate::operands::{Operands, RawOutput, RawVectors, RawWeights, RawWorkspace};
 use crate::shape::{Shape, Strides};
@@ -18,6 +18,8 @@ const _: () = assert!(
 );
 
 const OUTPUT: &str = "output";
+/// Batches may have the same vectors.
+const SHARED: Batches = Batches::MayBeShared;
 
 /// One problem by address, checked: what is in one is consistent.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -42,12 +44,13 @@ pub(super) struct Pass {
 }
 
 impl Call {
-    /// Checks everything that can be without reading device memory, and combines the global scales. Where M or L is 0
+    /// Checks everything that can be without reading device memory, and combines the global scales. Where M, N or L is 0
     /// there is nothing to compute, and addresses mean nothing.
     ///
     /// # Errors
-    /// Null or misaligned pointers, strides that are too small or misaligned, a global scale that is
-    /// [not usable](crate::Error::GlobalScale), an output that overlaps an input.
+    /// Null or misaligned pointers, strides that are too small, too large or misaligned, a global scale that is
+    /// [not usable](crate::Error::GlobalScale), an output that overlaps an input: what is between the first byte of a strided
+    /// operand and its last counts as its own.
     pub fn new(
         shape: &Shape,
         weights: &RawWeights,
@@ -103,7 +106,14 @@ impl Call {
         let (shape, size) = (&self.shape, self.output.element.bytes());
         pointer(OUTPUT, self.output.address, size as u64)?;
         let strides = self.output_strides();
-        let bytes = strided(OUTPUT, shape, strides, shape.m() * size, size as u64)?;
+        let bytes = strided(
+            OUTPUT,
+            shape,
+            strides,
+            shape.m() * size,
+            size as u64,
+            Batches::Apart,
+        )?;
         let (stride, most) = (strides.row / size, i32::MAX as usize);
         match shape.n() > 1 && stride > most {
             true => Err(Error::StrideTooLarge {
@@ -199,17 +209,17 @@ impl Call {
                 const SCALES: &str = "vector scales";
                 pointer("vector codes", codes, 8)?;
                 let row = shape.row_code_bytes();
-                let bytes = strided("vector codes", shape, code_strides, row, 8)?;
+                let bytes = strided("vector codes", shape, code_strides, row, 8, SHARED)?;
                 regions.push("vector codes", codes, bytes);
                 pointer(SCALES, scales, 1)?;
                 let bytes = match layout {
                     ScaleLayout::Linear => {
-                        strided(SCALES, shape, scale_strides, shape.blocks(), 1)?
+                        strided(SCALES, shape, scale_strides, shape.blocks(), 1, SHARED)?
                     }
                     ScaleLayout::Tiled128x4 => {
                         let bytes = layout.bytes(shape.n(), shape.blocks());
                         if shape.l() > 1 {
-                            check::stride(SCALES, "bytes", scale_strides.batch, bytes)?;
+                            SHARED.check(SCALES, "bytes", scale_strides.batch, bytes)?;
                         }
                         reach(shape, scale_strides.batch, bytes)?
                     }
@@ -228,7 +238,7 @@ impl Call {
             } => {
                 pointer("vectors", values, 16)?;
                 let row = shape.k() * element.bytes();
-                let bytes = strided("vectors", shape, strides, row, 16)?;
+                let bytes = strided("vectors", shape, strides, row, 16, SHARED)?;
                 regions.push("vectors", values, bytes);
             }
         }

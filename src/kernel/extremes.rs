@@ -244,6 +244,37 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// Whatever operands are aligned to, and however vectors' scales lie: a choice does not check a default again.
+    #[test]
+    fn any_default_is_legal(
+        shape in shape(),
+        operands in operands(),
+        gpu in gpu(),
+        chained in any::<bool>(),
+        aligned in prop::array::uniform5(0_u32..6),
+        vector_layout in prop::sample::select(ScaleLayout::ALL.to_vec()),
+    ) {
+        let [codes, scales, vectors, vector_codes, vector_scales] = aligned.map(|bit| 1 << bit);
+        let alignment = Alignment {
+            codes: 8.max(codes),
+            scales,
+            vectors,
+            vector_codes,
+            vector_scales,
+        };
+        let operands = Operands { alignment, vector_layout, ..operands };
+        let job = Job::new(&shape, &operands, &gpu).chained(chained);
+        for kernel in Kernel::ALL {
+            if let Ok(default) = kernel.default_config(&job) {
+                prop_assert_eq!(default.check(&job), Ok(()), "{:?}", default);
+            }
+        }
+    }
+}
+
 /// What literals start from computes a small problem somewhere, and is what files leave out.
 #[test]
 fn defaults_are_legal() {

@@ -34,7 +34,8 @@ pub(super) fn weights_map(call: &Call, rows: u32) -> nvfp4_tensor_map {
     }
 }
 
-/// The same of a pass's NVFP4 vectors. The strides of a single row or batch are not used, but must be valid.
+/// The same of a pass's NVFP4 vectors. The strides of a single row or batch are not used, but must be valid. Vectors that all
+/// batches share are one batch: `vectors_batch` of `csrc/format/operands.cuh`.
 pub(super) fn vectors_map(call: &Call, pass: &Pass, rows: u32) -> nvfp4_tensor_map {
     let shape = &call.shape;
     let row = shape.row_code_bytes() as u64;
@@ -42,13 +43,13 @@ pub(super) fn vectors_map(call: &Call, pass: &Pass, rows: u32) -> nvfp4_tensor_m
         1 => row,
         _ => pass.vectors.row_bytes as u64,
     };
-    let batch = match shape.l() {
-        0 | 1 => stride * pass.n as u64,
-        _ => pass.vectors.batch_bytes as u64,
+    let (batches, batch) = match (shape.l(), pass.vectors.batch_bytes) {
+        (0 | 1, _) | (_, 0) => (1, stride * pass.n as u64),
+        (l, bytes) => (l as u64, bytes as u64),
     };
     nvfp4_tensor_map {
         address: pass.vectors.values,
-        size: [row, pass.n as u64, shape.l() as u64, 0],
+        size: [row, pass.n as u64, batches, 0],
         stride: [1, stride, batch, 0],
         box_size: [BOX_BYTES, rows, 1, 0],
         rank: 3,

@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 
 use super::launch::launch;
-use crate::check::{Regions, pointer, strided};
+use crate::check::{Batches, Regions, pointer, strided};
 use crate::error::Result;
 use crate::kernel::quantize::{Global, Quantize};
 use crate::shape::Shape;
@@ -42,7 +42,7 @@ fn check(shape: &Shape, q: &Quantize) -> Result<()> {
     let mut regions = Regions::default();
     pointer("vectors", q.values, 16)?;
     let row = shape.k() * q.element.bytes();
-    let bytes = strided("vectors", shape, q.strides, row, 16)?;
+    let bytes = strided("vectors", shape, q.strides, row, 16, Batches::Apart)?;
     regions.push("vectors", q.values, bytes);
     match q.global {
         Global::Computed => {}

@@ -181,5 +181,5 @@ pub(super) fn write(table: &Measurements) -> String {
 }
 
 fn json(line: &impl Serialize) -> String {
-    serde_json::to_string(line).expect("strings and finite numbers") + "\n"
+    serde_json::to_string(line).expect("a line is strings and numbers") + "\n"
 }

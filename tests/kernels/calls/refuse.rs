@@ -17,6 +17,7 @@ crate::trials! {
         global_scales,
         overlaps,
         additions,
+        shared_vectors,
         workspaces,
         nothing_to_do_is_no_error;
 }
@@ -330,6 +331,28 @@ fn additions() {
             most: i32::MAX as usize,
         }
     );
+}
+
+/// Batches may have the same vectors, whose batch stride is 0; no other stride is too small.
+fn shared_vectors() {
+    refuses_nothing(|c| {
+        vectors!(c, code_strides.batch = 0);
+        vectors!(c, scale_strides.batch = 0);
+    });
+    refuses_nothing(|c| c.vectors = dense(0x40_0000_0000, 128, 0));
+    let error = refusal(|c| c.vectors = dense(0x40_0000_0000, 128, 16));
+    assert!(matches!(error, Error::StrideTooSmall { stride: 16, .. }));
+    let error = refusal(|c| {
+        let strides = Strides { row: 260, batch: 0 };
+        c.output.strides = Some(strides);
+    });
+    assert!(matches!(
+        error,
+        Error::StrideTooSmall {
+            operand: "output",
+            ..
+        }
+    ));
 }
 
 fn refuses_nothing(change: impl FnOnce(&mut Operands)) {

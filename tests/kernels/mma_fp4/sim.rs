@@ -12,7 +12,7 @@ use ptx_sim::trace::Kind;
 use ptx_sim::{Policy, Timing, Trace, Uninitialised, mutate};
 
 use crate::support::faults::{
-    NO_BIAS, PADDING, Run, demand, demand_right_plans, no_arithmetic, subject,
+    MAPPED, NO_BIAS, PADDING, Run, demand, demand_right_plans, no_arithmetic, subject,
 };
 use crate::support::operands::{Case, Data, Operands};
 use crate::support::passes::check_passes;
@@ -388,6 +388,8 @@ fn wrong_plans() {
         epilogue.output_vector + 4 = PADDING,
         epilogue.bias_batch = NO_BIAS,
         epilogue.bias_batch + 4 = NO_BIAS,
+        vectors.batch_bytes = MAPPED,
+        vectors.batch_bytes + 4 = MAPPED,
         ; unread in weights, vectors
     ];
     let runs = [runs(11), runs(16)].concat();

@@ -220,6 +220,9 @@ pub(crate) fn demand(subject: &Subject, list: &str, least: usize) -> Score {
     score
 }
 
+/// Of the vectors' batch stride where a tensor map has it.
+pub(crate) const MAPPED: &str = "0 says that batches share vectors; a tensor map has the stride";
+
 /// Of words that count where there is a bias: sweeps have them.
 pub(crate) const NO_BIAS: &str = "the runs have no bias";
 

@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use half::{bf16, f16};
 use nvfp4_gemv::reference::{self, Reference, error_bound};
-use nvfp4_gemv::{Activation, Dims, FloatType, GlobalScale, ScaleLayout, Shape, Strides, Vectors};
+use nvfp4_gemv::{
+    Activation, DenseVectors, Dims, FloatType, GlobalScale, Nvfp4Vectors, ScaleLayout, Shape,
+    Strides, VectorScale, Vectors,
+};
 use nvfp4_gemv_cli::problem::Problem;
 use nvfp4_gemv_simulate::operands;
 
@@ -69,6 +72,8 @@ pub(crate) struct Case {
     pub(crate) residual: Residual,
     /// Bytes between vectors' results, and between batches.
     pub(crate) strided: bool,
+    /// All batches have the first one's vectors.
+    pub(crate) shared: bool,
 }
 
 impl Case {
@@ -88,6 +93,7 @@ impl Case {
             bias: Bias::None,
             residual: Residual::None,
             strided: false,
+            shared: false,
         }
     }
 
@@ -108,7 +114,8 @@ impl Case {
         Self {
             bias: [Bias::None, Bias::Shared, Bias::OfBatches][turn / 2 % 3],
             residual: [Residual::None, Residual::Apart, Residual::InPlace][turn / 3 % 3],
-            strided: turn % 5 > 2,
+            strided: turn % 4 == 3,
+            shared: turn % 7 > 3 && self.shape.l() > 1,
             ..self
         }
     }
@@ -219,7 +226,8 @@ impl Operands {
     pub(crate) fn again(&self, case: &Case) -> Self {
         let numbers = |case: &Case| {
             let factors = (case.row_alpha, case.vector_alpha);
-            (case.shape, case.data, case.seed, case.activation, factors)
+            let operands = (case.activation, factors, case.shared);
+            (case.shape, case.data, case.seed, operands)
         };
         assert_eq!(numbers(case), numbers(&self.case));
         Self::with(case, &case.problem(), Some(&self.truth))
@@ -275,22 +283,40 @@ impl Operands {
             operands.bytes.vectors = case.dense(problem);
             let row = operands.bytes.vectors.len() / (shape.n() * shape.l());
             operands.bytes.vector_strides = Strides::packed(shape.n(), row);
+            if case.shared {
+                operands.bytes.vectors.truncate(shape.n() * row);
+                operands.bytes.vector_strides.batch = 0;
+            }
+            let strides = Strides {
+                row: shape.k(),
+                batch: if case.shared {
+                    0
+                } else {
+                    shape.n() * shape.k()
+                },
+            };
             let pairs = || operands.bytes.vectors.chunks_exact(2).map(|b| [b[0], b[1]]);
             operands.truth = match case.activation {
                 Activation::F16 => {
                     let x: Vec<f16> = pairs().map(f16::from_le_bytes).collect();
-                    truth_of(&Vectors::f16(&x))
+                    truth_of(&Vectors::F16(
+                        DenseVectors::new(&x[..]).with_strides(strides),
+                    ))
                 }
                 Activation::Bf16 => {
                     let x: Vec<bf16> = pairs().map(bf16::from_le_bytes).collect();
-                    truth_of(&Vectors::bf16(&x))
+                    truth_of(&Vectors::Bf16(
+                        DenseVectors::new(&x[..]).with_strides(strides),
+                    ))
                 }
                 _ => {
                     let words = operands.bytes.vectors.chunks_exact(4);
                     let x: Vec<f32> = words
                         .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
                         .collect();
-                    truth_of(&Vectors::f32(&x))
+                    truth_of(&Vectors::F32(
+                        DenseVectors::new(&x[..]).with_strides(strides),
+                    ))
                 }
             };
         } else {
@@ -309,6 +335,15 @@ impl Operands {
             });
             operands.bytes.vectors = x.codes.into_owned();
             operands.bytes.vector_scales = x.scales.into_owned();
+            if case.shared {
+                let bytes = &mut operands.bytes;
+                bytes.vectors.truncate(bytes.vector_strides.batch);
+                bytes
+                    .vector_scales
+                    .truncate(bytes.vector_scale_strides.batch);
+                bytes.vector_strides.batch = 0;
+                bytes.vector_scale_strides.batch = 0;
+            }
             if case.vector_alpha {
                 operands.bytes.vector_alpha = match case.data {
                     Data::Recorded => SplitMix(case.seed).alphas(shape),
@@ -318,12 +353,26 @@ impl Operands {
                         .collect(),
                 };
             }
-            operands.truth = truth_of(
-                &problem
-                    .vectors(ScaleLayout::Linear)
-                    .expect("vectors")
-                    .view(),
+            let x = problem.vectors(ScaleLayout::Linear).expect("vectors");
+            let (row, batches) = (
+                shape.row_code_bytes(),
+                if case.shared { 1 } else { shape.l() },
             );
+            let strides = |row: usize| Strides {
+                row,
+                batch: if case.shared { 0 } else { shape.n() * row },
+            };
+            let (codes, scales) = (batches * shape.n() * row, batches * shape.n() * blocks);
+            let x = Nvfp4Vectors::new(
+                &x.codes[..codes],
+                &x.scales[..scales],
+                ScaleLayout::Linear,
+                VectorScale::Shared(GlobalScale::ONE),
+            );
+            let x = x
+                .with_code_strides(strides(row))
+                .with_scale_strides(strides(blocks));
+            operands.truth = truth_of(&Vectors::Nvfp4(x));
         }
         if case.padded && !case.nvfp4() {
             operands.pad_dense_vectors();
@@ -392,6 +441,7 @@ impl Operands {
             .expect("a shape"),
             padded: false,
             strided: false,
+            shared: false,
             ..self.case
         };
         let (from, blocks) = (&self.bytes, shape.blocks());
@@ -471,7 +521,12 @@ impl Operands {
     /// NaN between vectors, and between batches.
     fn pad_dense_vectors(&mut self) {
         const PAD: usize = 16;
-        let (n, l) = (self.case.shape.n(), self.case.shape.l());
+        let n = self.case.shape.n();
+        let l = if self.case.shared {
+            1
+        } else {
+            self.case.shape.l()
+        };
         let packed = self.bytes.vector_strides.row;
         let row = packed + PAD;
         let batch = n * row + PAD;
@@ -480,6 +535,7 @@ impl Operands {
             vectors[i / n * batch + i % n * row..][..packed].copy_from_slice(vector);
         }
         self.bytes.vectors = vectors;
+        let batch = if self.case.shared { 0 } else { batch };
         self.bytes.vector_strides = Strides { row, batch };
     }
 

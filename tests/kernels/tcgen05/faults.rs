@@ -7,7 +7,7 @@ use ptx_sim::mutate::{self, Known, Mutant, Subject};
 
 use super::sim::{ARCH, Cutting, cutting};
 use crate::support::faults::{
-    At, NO_BIAS, PADDING, Run, demand, demand_right_plans, no_arithmetic, share, subject,
+    At, MAPPED, NO_BIAS, PADDING, Run, demand, demand_right_plans, no_arithmetic, share, subject,
 };
 use crate::support::operands::{Case, Data};
 
@@ -101,6 +101,8 @@ fn wrong_plans() {
         epilogue.output_vector + 4 = PADDING,
         epilogue.bias_batch = NO_BIAS,
         epilogue.bias_batch + 4 = NO_BIAS,
+        vectors.batch_bytes = MAPPED,
+        vectors.batch_bytes + 4 = MAPPED,
         ; unread in weights, vectors
     ];
     let slack = [(
