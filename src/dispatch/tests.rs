@@ -5,7 +5,7 @@ use super::*;
 use crate::error::Error;
 use crate::gpu::Gpu;
 use crate::kernel::{Config, Job, Kernel};
-use crate::operands::Operands;
+use crate::operands::{Alignment, Operands};
 use crate::refusal::Refusal;
 use crate::shape::{Dims, Shape};
 use crate::types::{Activation, GemvPath, ScaleLayout};
@@ -598,6 +598,40 @@ fn problems() -> Vec<(Shape, Operands)> {
         [0, u64::MAX].map(|bytes| (shape, operands.with_workspace(bytes)))
     };
     own.chain(others).flat_map(with_workspace).collect()
+}
+
+/// Whatever the vectors, the layouts, the alignment and the GPU, some kernel takes the call.
+#[test]
+fn a_kernel_takes_every_call() {
+    let capabilities = [(8, 0), (8, 9), (9, 0), (10, 0), (12, 0)];
+    for (gpu, n) in capabilities
+        .map(gpu)
+        .iter()
+        .flat_map(|gpu| [1, 4, 16, 64].map(|n| (gpu, n)))
+    {
+        for (k, activation) in [4096, 4112]
+            .into_iter()
+            .flat_map(|k| Activation::ALL.map(|a| (k, a)))
+        {
+            let shape = Shape::new(Dims {
+                m: 1000,
+                n,
+                k,
+                l: 2,
+            })
+            .unwrap();
+            for layout in ScaleLayout::ALL {
+                for alignment in [Alignment::BEST, Alignment::LEAST] {
+                    let operands = Operands {
+                        alignment,
+                        ..Operands::new(activation, layout)
+                    };
+                    let choice = choose(&shape, &operands, gpu, n == 4);
+                    assert_ne!(choice.path, GemvPath::Cpu);
+                }
+            }
+        }
+    }
 }
 
 /// What is known to stand behind is not asked: no choice differs by that.

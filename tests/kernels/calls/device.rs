@@ -8,9 +8,9 @@ use half::f16;
 use mimalloc::MiMalloc;
 use nvfp4_gemv::kernel::Job;
 use nvfp4_gemv::{
-    Activation, Alignment, DenseVectors, Dims, Error, GemvPath, GlobalScale, Kernel, Operands,
-    Options, Output, PreparedGemvOnDevice, Refusal, Result, ScaleLayout, Shape, Strides, Vectors,
-    Weights, Workspace, gemv_on_device,
+    Activation, Alignment, DenseVectors, Device, Dims, Error, GemvPath, GlobalScale, Kernel,
+    Operands, Options, Output, PreparedGemvOnDevice, Refusal, Result, ScaleLayout, Shape, Strides,
+    Vectors, Weights, Workspace, gemv_on_device,
 };
 use nvfp4_gemv_cli::problem::Problem;
 
@@ -27,6 +27,7 @@ crate::trials! {
         prepared_by_several_threads,
         nothing_to_compute_is_nothing_to_launch,
         strided_dense_vectors,
+        bias_residual_and_strided_results,
         with_events_that_order_streams,
         layers_that_feed_each_other,
         refusals,
@@ -367,6 +368,76 @@ fn strided_dense_vectors() {
     let mut y = stream.clone_dtoh(&y).unwrap();
     assert!(y.split_off(shape.outputs()).iter().all(|y| y.is_nan()));
     assert!(y.iter().map(|y| y.to_f64()).eq(truth.y));
+}
+
+/// By views: a bias of each batch, a residual apart or at the results' place, and numbers between results that stay.
+fn bias_residual_and_strided_results() {
+    let gpu = Gpu::first();
+    let shape = Shape::new(Dims {
+        m: 50,
+        n: 3,
+        k: 48,
+        l: 2,
+    })
+    .unwrap();
+    let (m, n) = (shape.m(), shape.n());
+    let problem = Problem::integers(shape, 9);
+    let truth = problem.reference().unwrap();
+    let uploaded = uploaded(&gpu, &problem);
+    let (stream, weights) = (&gpu.stream, uploaded.weights());
+    let strides = Strides {
+        row: 64,
+        batch: 256,
+    };
+    let at = |i: usize| i / (n * m) * strides.batch + i / m % n * strides.row + i % m;
+    let count = at(shape.outputs() - 1) + 1;
+    let bias: Vec<f32> = (0..2 * m).map(|i| (i % 5) as f32).collect();
+    let residual: Vec<f32> = (0..count).map(|i| (i % 11) as f32 - 5.0).collect();
+    let (of_rows, r) = (gpu.upload(&bias), gpu.upload(&residual));
+    fn to<'a>(
+        (of_rows, r): (&'a CudaSlice<f32>, &'a CudaSlice<f32>),
+        y: &'a mut CudaSlice<f32>,
+        (strides, in_place): (Strides, bool),
+    ) -> Output<'a, Device> {
+        let output = Output::on_device(y.as_view_mut())
+            .with_strides(strides)
+            .with_bias_on_device(of_rows.as_view());
+        match in_place {
+            true => output.accumulating(),
+            false => output.adding_on_device(r.as_view()),
+        }
+    }
+    for in_place in [false, true] {
+        let before = if in_place {
+            residual.clone()
+        } else {
+            vec![77.0; count]
+        };
+        let mut expected = before.clone();
+        for (i, y) in truth.y.iter().enumerate() {
+            let added = bias[i / (n * m) * m + i % m] + residual[at(i)];
+            expected[at(i)] = (*y + f64::from(added)) as f32;
+        }
+        let call = |prepared: bool| {
+            let mut y = gpu.upload(&before);
+            let (vectors, options) = (uploaded.vectors(), Options::new());
+            let (x, how) = (&vectors, (strides, in_place));
+            if prepared {
+                let output = to((&of_rows, &r), &mut y, how);
+                let gemv = PreparedGemvOnDevice::new(stream, &shape, &weights, x, output, &options);
+                let output = to((&of_rows, &r), &mut y, how);
+                gemv.unwrap().launch(stream, &weights, x, output).unwrap();
+            } else {
+                let output = to((&of_rows, &r), &mut y, how);
+                gemv_on_device(stream, &shape, &weights, x, output, &options).unwrap();
+            }
+            stream.clone_dtoh(&y).unwrap()
+        };
+        assert!(
+            call(false) == expected && call(true) == expected,
+            "{in_place}"
+        );
+    }
 }
 
 /// As cudarc comes: events order what several streams do with a buffer.
