@@ -46,6 +46,7 @@ fn check(activation: Activation) {
                             3,
                         )
                         .with_additions(3 + 2 * i + usize::from(exact))
+                        .with_bias_of_batches()
                     };
                     let policy = match layout {
                         ScaleLayout::Tiled128x4 => Policy::Random(n as u64),

@@ -47,7 +47,8 @@ fn integer_products() {
                     };
                     let shape = Shape::new(Dims { m: 13, n, k, l }).expect("a shape");
                     let case = Case::new(shape, data, layout, 3)
-                        .with_additions(3 + 2 * i + usize::from(exact));
+                        .with_additions(3 + 2 * i + usize::from(exact))
+                        .with_bias_of_batches();
                     for (ctas, blocks_per_load) in [(1, 1 + u32::from(exact)), (3, 2)] {
                         let config = DotConfig {
                             blocks_per_load,

@@ -9,7 +9,7 @@ use ptx_sim::mutate;
 
 use super::{Cutting, Kernel, cutting};
 use crate::support::faults::{At, Run, demand, demand_right_plans, no_arithmetic, subject};
-use crate::support::operands::{Case, Data, Operands};
+use crate::support::operands::{Bias, Case, Data, Operands, Residual};
 use crate::support::schedules::{few, schedules};
 use crate::support::sim::{Simulator, source_line};
 
@@ -117,6 +117,17 @@ impl Kernel {
             };
             for options in &those {
                 simulator.run(&operands, config, cutting.chained, options);
+            }
+            // packed stores in another way where nothing is added.
+            let plain = Case {
+                bias: Bias::None,
+                residual: Residual::None,
+                ..case
+            };
+            let differs = (case.bias, case.residual) != (plain.bias, plain.residual);
+            if differs && self.unit == "gemv_packed" && data == Data::Integers {
+                let operands = Arc::new(Operands::new(&plain));
+                simulator.run(&operands, config, cutting.chained, &those[0]);
             }
         }
     }

@@ -90,6 +90,8 @@ pub(crate) const KERNEL: Kernel = Kernel {
         ("if (batch >= p.l) return;", "_n32"),
         ("if (batch >= p.l) return;", "_n64"),
         ("if (batch >= p.l) return;", "_n128"),
+        // Of vectors there is a column at least.
+        ("i < 4 * columns;", ""),
         // Of a span there are 64 elements.
         ("if ((group + t) * 64 < p.k)", ""),
         // Every part of a group has a chunk, and that a span.

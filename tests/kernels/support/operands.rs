@@ -109,15 +109,29 @@ impl Case {
         }
     }
 
-    /// With what is added to results, and how they lie, dealt out by a number.
+    /// With what is added to results, and how they lie, dealt out by a number; nothing for half of all numbers. By chance:
+    /// whatever else is counted out by the number goes with each of them.
     pub(crate) fn with_additions(self, turn: usize) -> Self {
+        let mut rng = fastrand::Rng::with_seed(turn as u64);
+        if rng.bool() {
+            return self;
+        }
         Self {
-            bias: [Bias::None, Bias::Shared, Bias::OfBatches][turn / 2 % 3],
-            residual: [Residual::None, Residual::Apart, Residual::InPlace][turn / 3 % 3],
-            strided: turn % 4 == 3,
-            shared: turn % 7 > 3 && self.shape.l() > 1,
+            bias: [Bias::None, Bias::Shared, Bias::OfBatches][rng.usize(..3)],
+            residual: [Residual::None, Residual::Apart, Residual::InPlace][rng.usize(..3)],
+            strided: rng.bool(),
+            shared: rng.bool() && self.shape.l() > 1,
             ..self
         }
+    }
+
+    /// With a bias of each batch, where there are several.
+    pub(crate) fn with_bias_of_batches(self) -> Self {
+        let bias = match self.shape.l() {
+            1 => self.bias,
+            _ => Bias::OfBatches,
+        };
+        Self { bias, ..self }
     }
 
     fn nvfp4(&self) -> bool {
