@@ -71,9 +71,9 @@ typedef struct nvfp4_scale_steps {
 } nvfp4_scale_steps;
 
 /* The three operands of a call, by address. Every kernel's parameters have them, beside the kernel's own geometry.
- * csrc/format/operands.cuh says where a batch's part of them lies. */
+ * csrc/format/operands.cuh says where a batch's weights and vectors lie, csrc/kernels/epilogue.cuh the rest. */
 
-/* The weights: a matrix a batch. */
+/* The weights: one matrix for each batch. */
 typedef struct nvfp4_weights {
     NVFP4_POINTER(const uint8_t) codes;
     NVFP4_POINTER(const uint8_t) scales;
@@ -104,7 +104,7 @@ typedef struct nvfp4_epilogue {
     int32_t output_vector; /* elements from a vector's outputs to the next one's */
     NVFP4_POINTER(const float) bias; /* element m is added to row m; or null */
     int64_t bias_batch;              /* elements from a batch's to the next one's */
-    NVFP4_POINTER(const void) residual; /* added to outputs; has their type, and lies as they do. Null, or the output itself */
+    NVFP4_POINTER(const void) residual; /* added to outputs, of their type and strides. May be null, or the output */
 } nvfp4_epilogue;
 
 /* Order of 16-byte pieces in shared memory, of what a tensor copy brings there. */

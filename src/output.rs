@@ -9,9 +9,10 @@ use crate::types::FloatType;
 
 /// Where the result goes: `[L][N][M]`, and what is added to it.
 ///
-/// The result is `y[l][n][m] = alpha · Σ_k w[l][m][k] · x[l][n][k] + bias[m] + r[l][n][m]`, with the
-/// [bias](Self::with_bias) and the residual `r` ([`adding`](Self::adding), [`accumulating`](Self::accumulating)) where
-/// they are given. Behind the additions it is rounded to f32, and to the element type. Every element is written; what
+/// The result is `y[l][n][m] = Σ_k w[l][m][k] · x[l][n][k] + bias[m] + r[l][n][m]`, of weights and vectors with all
+/// their scales and factors. The [bias](Self::with_bias) and the residual `r` ([`adding`](Self::adding),
+/// [`accumulating`](Self::accumulating)) are added where they are given, on the CPU in f64, on a GPU in f32. What they make
+/// is rounded to f32, and then to the element type. Every element is written; what
 /// [strides](Self::with_strides) leave out is not. f16 results past 65504 become infinite.
 ///
 /// In host memory it is made by [`Output::of`], of a slice, an array or a `Vec` of f16, bf16 or f32; on a device by
@@ -116,9 +117,9 @@ impl<'a, S: Memory> Output<'a, S> {
         self.with_residual(Residual::Itself)
     }
 
-    /// Steps between vectors' results and between batches, in elements, where they do not follow each other: M and N·M
-    /// at least. What lies between is left as it is. On a device less than 2^31 elements from one vector's results to the
-    /// next one's.
+    /// Steps in elements where results do not follow each other. From a vector to the next: M or more, and on a device
+    /// less than 2^31. From a batch to the next: at least what a batch reaches, from its first result to its last. What
+    /// lies between results is left as it is.
     #[must_use]
     pub fn with_strides(self, strides: Strides) -> Self {
         let strides = Some(strides);
@@ -130,8 +131,8 @@ impl<'a, S: Memory> Output<'a, S> {
         self.elements.element()
     }
 
-    /// Strides in elements, and from one batch's bias to the next's, after checking that buffers hold what they reach and
-    /// types agree.
+    /// Checks that buffers hold what they reach, and that types agree. Returns the strides in elements, and the step from
+    /// one batch's bias to the next's.
     pub(crate) fn resolve(&self, shape: &Shape) -> Result<OutputLayout> {
         let resolve = |operand, got| {
             let (row, apart) = (shape.m(), Batches::Apart);

@@ -22,7 +22,7 @@ __device__ __forceinline__ const uint8_t *scales_of(const nvfp4_weights &w, uint
     return w.scales + int64_t(matrix_of(w, batch)) * w.scale_matrix_bytes;
 }
 
-// The batch whose vectors a batch has.
+// The batch whose vectors a batch multiplies with, a tensor map's coordinate: 0 where all batches share vectors.
 __device__ __forceinline__ uint32_t vectors_batch(const nvfp4_vectors &v, uint32_t batch) {
     return v.batch_bytes == 0 ? 0 : batch;
 }

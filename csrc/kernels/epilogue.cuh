@@ -19,7 +19,8 @@ __device__ __forceinline__ float load_float(const void *values, int32_t type, in
     }
 }
 
-// Of one output: where it lies, its factors, and what is added to it. To be had before its sum, and after the grid before.
+// Of one output: where it lies, its factors, and what is added to it. May be read before the sum is known, but only
+// behind grid_dependency_wait.
 struct Place {
     int64_t at;
     float row_alpha, vector_alpha, added;
@@ -28,7 +29,7 @@ struct Place {
 // Whether something is added to outputs.
 __device__ __forceinline__ bool adds(const nvfp4_epilogue &e) { return e.bias || e.residual; }
 
-// What is added to the output at `at`, which is a row's: -0, which changes no number, where that is nothing.
+// What is added to the output at index `at`, which is of this row; -0 where nothing is: adding -0 changes no number.
 __device__ __forceinline__ float added_to(const nvfp4_epilogue &e, int32_t batch, int32_t row, int64_t at) {
     float added = -0.0f;
     if (e.bias) added = e.bias[batch * e.bias_batch + row];
@@ -36,7 +37,7 @@ __device__ __forceinline__ float added_to(const nvfp4_epilogue &e, int32_t batch
     return added;
 }
 
-// Reads nothing where `exists` is false. kAdds: where something is added; all may take it for so.
+// Reads nothing where `exists` is false. With kAdds false the caller knows that `adds` is; true is always right.
 template <bool kAdds = true>
 __device__ __forceinline__ Place prepare(const nvfp4_epilogue &e, int32_t batch, int32_t row, int n, bool exists = true) {
     Place place = {batch * e.output_batch + int64_t(n) * e.output_vector + row, 1.0f, 1.0f, -0.0f};
@@ -46,7 +47,7 @@ __device__ __forceinline__ Place prepare(const nvfp4_epilogue &e, int32_t batch,
     return place;
 }
 
-// The same row with vector n, `step` vectors further on.
+// Moves a place on by `step` vectors, to vector n of the same row.
 __device__ __forceinline__ void next_vector(const nvfp4_epilogue &e, int32_t batch, int32_t row, int n, bool exists,
                                             int step, Place &place) {
     place.at += int64_t(step) * e.output_vector;
