@@ -87,7 +87,7 @@ pub(crate) fn scales_len(
 pub(crate) enum Batches {
     /// It steps over a batch or more.
     Apart,
-    /// Or it is 0: all batches share one.
+    /// Or it is 0, as vectors' may be: all batches share one.
     MayBeShared,
 }
 

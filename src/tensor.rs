@@ -245,8 +245,6 @@ pub struct Nvfp4Vectors<'a, S: Memory = Host> {
 }
 
 const VECTOR_SCALES: &str = "vector scales";
-/// Batches may have the same vectors.
-const SHARED: Batches = Batches::MayBeShared;
 
 impl<'a, S: Memory> Nvfp4Vectors<'a, S> {
     /// Densely packed vectors: codes `[L][N][K/2]`; scales `[L][N][K/16]`, or N rows of the 128x4
@@ -292,7 +290,7 @@ impl<'a, S: Memory> Nvfp4Vectors<'a, S> {
             shape,
             row,
             got,
-            SHARED,
+            Batches::MayBeShared,
         )?;
         let got = self.scales.count();
         let check_len = |batch| check::scales_len(VECTOR_SCALES, got, self.layout, shape, n, batch);
@@ -304,7 +302,15 @@ impl<'a, S: Memory> Nvfp4Vectors<'a, S> {
             }
             ScaleLayout::Linear => {
                 let given = self.scale_strides;
-                check::resolve(VECTOR_SCALES, "bytes", given, shape, blocks, got, SHARED)?
+                check::resolve(
+                    VECTOR_SCALES,
+                    "bytes",
+                    given,
+                    shape,
+                    blocks,
+                    got,
+                    Batches::MayBeShared,
+                )?
             }
             ScaleLayout::Tiled128x4 => {
                 let bytes = self.layout.bytes(n, blocks);
@@ -312,7 +318,7 @@ impl<'a, S: Memory> Nvfp4Vectors<'a, S> {
                 // Where there is no other batch, nothing steps over whatever was given.
                 let batch = if l > 1 { given } else { bytes };
                 if l > 1 {
-                    SHARED.check(VECTOR_SCALES, "bytes", batch, bytes)?;
+                    Batches::MayBeShared.check(VECTOR_SCALES, "bytes", batch, bytes)?;
                 }
                 // The last batch may be padded as well, also where it is the only one.
                 check_len(if batch == 0 { 0 } else { given.max(bytes) })?;
@@ -401,7 +407,15 @@ impl<'a, T: std::fmt::Debug + 'static, S: Memory> DenseVectors<'a, T, S> {
     /// Strides in elements, after checking that the buffer holds what they reach.
     pub(crate) fn resolve(&self, shape: &Shape) -> Result<Strides> {
         let (row, got) = (shape.k(), self.values.count());
-        check::resolve("vectors", "elements", self.strides, shape, row, got, SHARED)
+        check::resolve(
+            "vectors",
+            "elements",
+            self.strides,
+            shape,
+            row,
+            got,
+            Batches::MayBeShared,
+        )
     }
 }
 

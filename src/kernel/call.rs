@@ -18,8 +18,6 @@ const _: () = assert!(
 );
 
 const OUTPUT: &str = "output";
-/// Batches may have the same vectors.
-const SHARED: Batches = Batches::MayBeShared;
 
 /// One problem by address, checked: what is in one is consistent.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -209,17 +207,34 @@ impl Call {
                 const SCALES: &str = "vector scales";
                 pointer("vector codes", codes, 8)?;
                 let row = shape.row_code_bytes();
-                let bytes = strided("vector codes", shape, code_strides, row, 8, SHARED)?;
+                let bytes = strided(
+                    "vector codes",
+                    shape,
+                    code_strides,
+                    row,
+                    8,
+                    Batches::MayBeShared,
+                )?;
                 regions.push("vector codes", codes, bytes);
                 pointer(SCALES, scales, 1)?;
                 let bytes = match layout {
-                    ScaleLayout::Linear => {
-                        strided(SCALES, shape, scale_strides, shape.blocks(), 1, SHARED)?
-                    }
+                    ScaleLayout::Linear => strided(
+                        SCALES,
+                        shape,
+                        scale_strides,
+                        shape.blocks(),
+                        1,
+                        Batches::MayBeShared,
+                    )?,
                     ScaleLayout::Tiled128x4 => {
                         let bytes = layout.bytes(shape.n(), shape.blocks());
                         if shape.l() > 1 {
-                            SHARED.check(SCALES, "bytes", scale_strides.batch, bytes)?;
+                            Batches::MayBeShared.check(
+                                SCALES,
+                                "bytes",
+                                scale_strides.batch,
+                                bytes,
+                            )?;
                         }
                         reach(shape, scale_strides.batch, bytes)?
                     }
@@ -238,7 +253,7 @@ impl Call {
             } => {
                 pointer("vectors", values, 16)?;
                 let row = shape.k() * element.bytes();
-                let bytes = strided("vectors", shape, strides, row, 16, SHARED)?;
+                let bytes = strided("vectors", shape, strides, row, 16, Batches::MayBeShared)?;
                 regions.push("vectors", values, bytes);
             }
         }

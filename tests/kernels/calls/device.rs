@@ -335,15 +335,20 @@ fn linear_weights<'a>(
     Weights::on_device(shape, codes, scales, ScaleLayout::Linear, GlobalScale::ONE)
 }
 
-fn strided_dense_vectors() {
-    let gpu = Gpu::first();
-    let shape = Shape::new(Dims {
+/// Several vectors of several batches.
+fn several() -> Shape {
+    Shape::new(Dims {
         m: 50,
         n: 3,
         k: 48,
         l: 2,
     })
-    .unwrap();
+    .unwrap()
+}
+
+fn strided_dense_vectors() {
+    let gpu = Gpu::first();
+    let shape = several();
     let problem = Problem::integers(shape, 9);
     let truth = problem.reference().unwrap();
     let dense = problem.decoded_vectors().unwrap();
@@ -373,13 +378,7 @@ fn strided_dense_vectors() {
 /// By views: a bias of each batch, a residual apart or at the results' place, and numbers between results that stay.
 fn bias_residual_and_strided_results() {
     let gpu = Gpu::first();
-    let shape = Shape::new(Dims {
-        m: 50,
-        n: 3,
-        k: 48,
-        l: 2,
-    })
-    .unwrap();
+    let shape = several();
     let (m, n) = (shape.m(), shape.n());
     let problem = Problem::integers(shape, 9);
     let truth = problem.reference().unwrap();
