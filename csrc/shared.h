@@ -73,7 +73,7 @@ typedef struct nvfp4_scale_steps {
 /* The three operands of a call, by address. Every kernel's parameters have them, beside the kernel's own geometry.
  * csrc/format/operands.cuh says where a batch's weights and vectors lie, csrc/kernels/epilogue.cuh the rest. */
 
-/* The weights: one matrix for each batch. */
+/* The weights: one matrix for each batch, or those that nvfp4_select says. */
 typedef struct nvfp4_weights {
     NVFP4_POINTER(const uint8_t) codes;
     NVFP4_POINTER(const uint8_t) scales;
@@ -81,6 +81,12 @@ typedef struct nvfp4_weights {
     /* Of codes, from a row to the next and from a matrix to the next; of scales, from a matrix to the next. */
     int64_t row_bytes, matrix_bytes, scale_matrix_bytes;
 } nvfp4_weights;
+
+/* Which matrix each batch has, in the parameters of kernels that take a selection: see `selected`. */
+typedef struct nvfp4_select {
+    NVFP4_POINTER(const int32_t) ids; /* [L]; or null: batch l has matrix l */
+    uint32_t matrices;                /* that there are */
+} nvfp4_select;
 
 /* The vectors of a pass: those of a batch follow each other. All batches share them where a batch's bytes are 0. */
 typedef struct nvfp4_vectors {
@@ -93,18 +99,19 @@ typedef struct nvfp4_vectors {
 
 /* How sums become outputs: sum * alpha * row_alpha * vector_alpha + (bias + residual), rounded to the output's type. */
 typedef struct nvfp4_epilogue {
-    float alpha;                            /* multiplies every output */
-    int32_t output_type;                    /* NVFP4_OUTPUT_* */
-    NVFP4_POINTER(const float) row_alpha;   /* multiplies row m by element m; or null */
-    int64_t row_alpha_batch;                /* elements from a batch's to the next one's */
-    NVFP4_POINTER(const float) vector_alpha; /* multiplies vector n by element n; or null */
-    int64_t vector_alpha_batch;
+    float alpha;            /* multiplies every output */
+    int32_t output_type;    /* NVFP4_OUTPUT_* */
+    int32_t has_operands;   /* whether one at least of those below, each of which may be null, is given: 1 or 0 */
+    int32_t output_vector;  /* elements from a vector's outputs to the next one's */
     NVFP4_POINTER(void) output;
-    int64_t output_batch;  /* elements from a batch to the next */
-    int32_t output_vector; /* elements from a vector's outputs to the next one's */
-    NVFP4_POINTER(const float) bias; /* element m is added to row m; or null */
-    int64_t bias_batch;              /* elements from a batch's to the next one's */
-    NVFP4_POINTER(const void) residual; /* added to outputs, of their type and strides. May be null, or the output */
+    int64_t output_batch;   /* elements from a batch's outputs to the next one's */
+    NVFP4_POINTER(const float) row_alpha;    /* multiplies row m by element m */
+    int64_t row_alpha_batch;                 /* elements from a matrix's to the next one's */
+    NVFP4_POINTER(const float) vector_alpha; /* multiplies vector n by element n */
+    int64_t vector_alpha_batch;              /* elements from a batch's to the next one's */
+    NVFP4_POINTER(const float) bias;         /* element m is added to row m */
+    int64_t bias_batch;                      /* elements from a matrix's to the next one's */
+    NVFP4_POINTER(const void) residual;      /* added to outputs, of their type and strides; may be the output */
 } nvfp4_epilogue;
 
 /* Order of 16-byte pieces in shared memory, of what a tensor copy brings there. */

@@ -46,6 +46,7 @@ fn main() -> Result<()> {
         global: GlobalScale::ONE,
         row_alpha: 0, // none
         row_alpha_batch_stride: 0,
+        select: None,
     };
     let [row, batch] = [shape.k() * element.bytes(); 2];
     let vectors = RawVectors::Dense {

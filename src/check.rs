@@ -180,10 +180,15 @@ pub(crate) fn resolve(
     Ok(strides)
 }
 
-/// `got` elements are one for each row, M that all batches share, or L·M. Returns the elements from a batch's to the next
-/// one's: 0 where they are shared.
-pub(crate) fn of_rows(operand: &'static str, shape: &Shape, got: usize) -> Result<usize> {
-    let (m, all) = (shape.m(), shape.m() * shape.l());
+/// `got` elements are one for each row, M that all matrices share, or as many for each of them. Returns the elements from a
+/// matrix's to the next one's: 0 where they are shared.
+pub(crate) fn of_rows(
+    operand: &'static str,
+    m: usize,
+    matrices: usize,
+    got: usize,
+) -> Result<usize> {
+    let all = m * matrices;
     if got != m {
         len_or(operand, "elements", got, all..=all, || {
             format!(" (or exactly {m}, which all batches share)")
@@ -249,7 +254,7 @@ pub(crate) fn reach(shape: &Shape, batch_stride: usize, batch: usize) -> Result<
 /// The memory of a call's operands, without an allocation.
 #[derive(Default)]
 pub(crate) struct Regions {
-    regions: [(&'static str, u64, usize); 10],
+    regions: [(&'static str, u64, usize); 11],
     len: usize,
 }
 

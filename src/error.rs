@@ -188,6 +188,26 @@ pub enum Error {
         value: f32,
     },
 
+    /// A batch has a matrix that does not exist.
+    #[error("select: batch {batch} has matrix {id}, and there are {matrices}")]
+    Select {
+        /// The batch.
+        batch: usize,
+        /// The number of its matrix.
+        id: i32,
+        /// Matrices that there are.
+        matrices: usize,
+    },
+
+    /// Weights with a selection of matrices, where all of them are meant.
+    #[error(
+        "the weights are a selection of matrices; {wants} all of them: take the weights that were selected from"
+    )]
+    Selected {
+        /// Who wants, and how, as part of a sentence.
+        wants: &'static str,
+    },
+
     /// A problem's alpha is neither one number nor one for each row.
     #[error("alpha: {got} elements; it has 1, for all rows, or one for each of the {rows} rows")]
     AlphaLength {

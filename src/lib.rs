@@ -249,7 +249,9 @@ pub use kernel::{Config, Kernel};
 #[cfg(feature = "device")]
 pub use memory::Device;
 pub use memory::{Buffer, Host, Memory};
-pub use operands::{Alignment, Operands, RawOutput, RawVectors, RawWeights, RawWorkspace};
+pub use operands::{
+    Alignment, Operands, RawOutput, RawSelect, RawVectors, RawWeights, RawWorkspace,
+};
 pub use output::Output;
 pub use products::{Link, LinkKind, Product};
 #[cfg(feature = "device")]

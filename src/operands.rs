@@ -18,6 +18,8 @@ pub struct Operands {
     /// Bytes of the workspace that the call is given, or 0. Some kernels need one, and are not chosen without it; others
     /// divide their work otherwise then. See [`RawWorkspace`].
     pub workspace: u64,
+    /// Whether each batch says which matrix it has.
+    pub select: bool,
 }
 
 impl Operands {
@@ -32,6 +34,7 @@ impl Operands {
             },
             alignment: Alignment::BEST,
             workspace: 0,
+            select: false,
         }
     }
 
@@ -114,6 +117,20 @@ pub struct RawWeights {
     pub row_alpha: u64,
     /// Elements from one batch's row factors to the next's: 0 (shared) or M.
     pub row_alpha_batch_stride: usize,
+    /// Which matrix each batch has; `None`: batch l has matrix l.
+    pub select: Option<RawSelect>,
+}
+
+/// Which matrix of the weights each batch has, by address; see [`Weights::select`](crate::Weights::select).
+///
+/// There are [`matrices`](Self::matrices) of codes, scales, row factors and bias then. A batch whose number is none of
+/// theirs has NaN as its results.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RawSelect {
+    /// i32 numbers `[L]`, 4-byte aligned. They are complete when the launch may start: of a chained launch, as weights are.
+    pub ids: u64,
+    /// Matrices that there are, one at least.
+    pub matrices: usize,
 }
 
 /// Vectors by address; see [`Vectors`](crate::Vectors).
@@ -266,6 +283,7 @@ impl Operands {
                 ..of_vectors
             },
             workspace: 0,
+            select: weights.select.is_some(),
         }
     }
 }
@@ -287,6 +305,7 @@ mod tests {
                 global: GlobalScale::ONE,
                 row_alpha: 0,
                 row_alpha_batch_stride: 0,
+                select: None,
             };
             let vectors = RawVectors::Nvfp4 {
                 codes: 1 << 42,

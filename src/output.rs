@@ -47,7 +47,7 @@ impl<'a> Output<'a> {
         Self::new(T::floats_mut::<Host>(y))
     }
 
-    /// The same with `bias[m]` added to each result of row m: M elements that all batches share, or L·M.
+    /// The same with `bias[m]` added to each result of row m: M elements that all matrices share, or as many for each.
     ///
     /// ```
     /// use nvfp4_gemv::{gemv, GlobalScale, Options, Output, ScaleLayout, Shape, Vectors, Weights};
@@ -131,9 +131,9 @@ impl<'a, S: Memory> Output<'a, S> {
         self.elements.element()
     }
 
-    /// Checks that buffers hold what they reach, and that types agree. Returns the strides in elements, and the step from
-    /// one batch's bias to the next's.
-    pub(crate) fn resolve(&self, shape: &Shape) -> Result<OutputLayout> {
+    /// Checks that buffers hold what they reach, and that types agree. `matrices` is the number of matrices of the
+    /// weights. Returns the strides in elements, and the step from one matrix's bias to the next's.
+    pub(crate) fn resolve(&self, shape: &Shape, matrices: usize) -> Result<OutputLayout> {
         let resolve = |operand, got| {
             let (row, apart) = (shape.m(), Batches::Apart);
             check::resolve(operand, "elements", self.strides, shape, row, got, apart)
@@ -147,7 +147,7 @@ impl<'a, S: Memory> Output<'a, S> {
             resolve("residual", r.count())?;
         }
         let bias_batch = match &self.bias {
-            Some(bias) => check::of_rows("bias", shape, bias.count())?,
+            Some(bias) => check::of_rows("bias", shape.m(), matrices, bias.count())?,
             None => 0,
         };
         Ok(OutputLayout {

@@ -83,9 +83,10 @@ pub fn gemv(shape: &Shape, weights: &Weights<'_>, vectors: &Vectors<'_>) -> Resu
 /// Row `row` of batch `batch` as numbers, all scales applied.
 pub fn decode_row(weights: &Weights<'_>, batch: usize, row: usize) -> Vec<f64> {
     let shape = weights.shape();
-    let codes = &weights.codes[(batch * shape.m() + row) * shape.row_code_bytes()..];
-    let scales = &weights.scales[batch * weights.layout.bytes(shape.m(), shape.blocks())..];
-    let factor = row_factor(weights, batch, row);
+    let matrix = weights.matrix_of(batch);
+    let codes = &weights.codes[(matrix * shape.m() + row) * shape.row_code_bytes()..];
+    let scales = &weights.scales[matrix * weights.layout.bytes(shape.m(), shape.blocks())..];
+    let factor = matrix_row_factor(weights, matrix, row);
     (0..shape.k())
         .map(|k| {
             let scale = scales[weights.layout.offset(row, k / BLOCK, shape.blocks())];
@@ -98,8 +99,12 @@ pub fn decode_row(weights: &Weights<'_>, batch: usize, row: usize) -> Vec<f64> {
 
 /// What all weights of a row are multiplied by: the global scale and the row's alpha.
 fn row_factor(weights: &Weights<'_>, batch: usize, row: usize) -> f64 {
+    matrix_row_factor(weights, weights.matrix_of(batch), row)
+}
+
+fn matrix_row_factor(weights: &Weights<'_>, matrix: usize, row: usize) -> f64 {
     let alpha = weights.row_alpha.map_or(1.0, |alpha| {
-        f64::from(alpha[batch * weights.row_alpha_batch_stride() + row])
+        f64::from(alpha[matrix * weights.row_alpha_batch_stride() + row])
     });
     weights.global.multiplier() * alpha
 }

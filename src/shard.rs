@@ -226,6 +226,7 @@ impl Sharding {
     /// # Errors
     /// As [`new`](Self::new)'s.
     pub fn of(weights: &Weights<'_>, split: Split, ranks: usize) -> Result<Self, ShardError> {
+        weights.all("ranks divide")?;
         Self::new(weights.shape(), weights.layout(), split, ranks)
     }
 
@@ -276,6 +277,7 @@ impl Sharding {
     /// divides.
     pub fn shard<'a>(&self, weights: &Weights<'a>, rank: usize) -> Result<Shard<'a>, ShardError> {
         let range = self.range(rank)?;
+        weights.all("ranks divide")?;
         weights.check(&self.shape)?;
         let layout = weights.layout();
         if layout != self.layout {

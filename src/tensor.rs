@@ -78,6 +78,8 @@ pub struct Weights<'a, S: Memory = Host> {
     pub(crate) layout: ScaleLayout,
     pub(crate) global: GlobalScale,
     pub(crate) row_alpha: Option<S::Slice<'a, f32>>,
+    /// The matrix of each batch.
+    pub(crate) select: Option<S::Slice<'a, i32>>,
 }
 
 const WEIGHT_SCALES: &str = "weight scales";
@@ -102,11 +104,12 @@ impl<'a, S: Memory> Weights<'a, S> {
             layout,
             global: global.check("weight global scale")?,
             row_alpha: None,
+            select: None,
         })
     }
 
     fn with_checked_row_alpha(mut self, alpha: S::Slice<'a, f32>) -> Result<Self> {
-        check::of_rows("row alpha", &self.shape, alpha.count())?;
+        check::of_rows("row alpha", self.shape.m(), self.shape.l(), alpha.count())?;
         self.row_alpha = Some(alpha);
         Ok(self)
     }
@@ -129,9 +132,21 @@ impl<'a, S: Memory> Weights<'a, S> {
         &self.shape
     }
 
-    /// These weights fit `shape`, whose N may differ from the one they were made with.
+    /// Refuses a selection.
+    pub(crate) fn all(&self, wants: &'static str) -> Result<()> {
+        match self.select {
+            None => Ok(()),
+            Some(_) => Err(Error::Selected { wants }),
+        }
+    }
+
+    /// These weights fit `shape`, whose N may differ from the one they were made with. Of a selection each batch has an id.
     pub(crate) fn check(&self, shape: &Shape) -> Result<()> {
-        let [weights, call] = [&self.shape, shape].map(|shape| [shape.m(), shape.k(), shape.l()]);
+        let [mut weights, call] =
+            [&self.shape, shape].map(|shape| [shape.m(), shape.k(), shape.l()]);
+        if let Some(select) = &self.select {
+            weights[2] = select.count();
+        }
         match weights == call {
             true => Ok(()),
             false => Err(Error::ShapeMismatch { weights, call }),
@@ -185,6 +200,49 @@ impl<'a> Weights<'a> {
     }
 }
 
+impl Weights<'_> {
+    /// The same weights for batches of which each says which matrix it has: batch l has matrix `ids[l]`. A call has as many
+    /// batches as there are ids. Experts of a mixture are matrices of one array, for example. Row factors, and a
+    /// [bias](crate::Output::with_bias) where it is not shared, are the matrices': L of these weights is their number.
+    ///
+    /// # Errors
+    /// [`Error::Select`] for the number of a matrix that does not exist.
+    ///
+    /// ```
+    /// use nvfp4_gemv::{gemv, Dims, GlobalScale, Options, Output, ScaleLayout, Shape, Vectors, Weights};
+    /// let experts = Shape::new(Dims { m: 1, n: 1, k: 16, l: 3 })?;
+    /// let scales = [0x38, 0x40, 0x48]; // all weights of the experts are 1, 2 and 4
+    /// let w = Weights::new(&experts, &[0x22; 24], &scales, ScaleLayout::Linear, GlobalScale::ONE)?;
+    /// let shape = Shape::new(Dims { m: 1, n: 1, k: 16, l: 2 })?;
+    /// let mut y = [0.0f32; 2];
+    /// let x = [1.0f32; 32];
+    /// gemv(&shape, &w.select(&[2, 0])?, &Vectors::f32(&x), Output::of(&mut y), &Options::new())?;
+    /// assert_eq!(y, [64.0, 16.0]);
+    /// # Ok::<(), nvfp4_gemv::Error>(())
+    /// ```
+    pub fn select<'s>(&'s self, ids: &'s [i32]) -> Result<Weights<'s>> {
+        let matrices = self.shape.l();
+        let none =
+            |&(_, &id): &(usize, &i32)| usize::try_from(id).map_or(true, |id| id >= matrices);
+        if let Some((batch, &id)) = ids.iter().enumerate().find(none) {
+            return Err(Error::Select {
+                batch,
+                id,
+                matrices,
+            });
+        }
+        Ok(Weights {
+            select: Some(ids),
+            ..*self
+        })
+    }
+
+    /// The matrix of a batch.
+    pub(crate) fn matrix_of(&self, batch: usize) -> usize {
+        self.select.map_or(batch, |ids| ids[batch] as usize)
+    }
+}
+
 #[cfg(feature = "device")]
 impl<'a> Weights<'a, crate::Device> {
     /// Weights in a device's memory. The content of the scales is not looked at.
@@ -200,6 +258,24 @@ impl<'a> Weights<'a, crate::Device> {
         global: GlobalScale,
     ) -> Result<Self> {
         Self::with_checked_lengths(shape, codes, scales, layout, global)
+    }
+
+    /// As [`Weights::select`]; the content is not looked at, and may change between launches and between replays of a CUDA
+    /// graph. A batch with the number of a matrix that does not exist has NaN as its results. Of chained launches ids are
+    /// complete when the weights are: [`Options`](crate::Options#chained-launches).
+    pub fn select_on_device<'s>(
+        &'s self,
+        ids: cudarc::driver::CudaView<'s, i32>,
+    ) -> Weights<'s, crate::Device> {
+        Weights {
+            shape: self.shape,
+            codes: self.codes.slice(..),
+            scales: self.scales.slice(..),
+            layout: self.layout,
+            global: self.global,
+            row_alpha: self.row_alpha.as_ref().map(|alpha| alpha.slice(..)),
+            select: Some(ids),
+        }
     }
 
     /// As [`Weights::with_row_alpha`]; the content is not looked at.

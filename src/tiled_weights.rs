@@ -94,6 +94,7 @@ impl<'a> TiledWeights<'a> {
     /// Weights on another device, no memory, what CUDA reports of the launch.
     pub fn new(stream: &Arc<CudaStream>, weights: Weights<'a, Device>) -> Result<Self> {
         same_device("weight codes", weights.codes.stream(), stream)?;
+        weights.all("a change of layout takes")?;
         let scales = match weights.layout {
             ScaleLayout::Tiled128x4 => Held::Borrowed(weights.scales),
             ScaleLayout::Linear => Held::Owned(tiled(stream, &weights.shape, &weights.scales)?),

@@ -598,6 +598,82 @@ fn batches_share_vectors() {
     }
 }
 
+/// Batches that have others' matrices have their bits, with their factors and bias.
+#[test]
+fn batches_select_matrices() {
+    for (m, n, k) in [(131, 1, 272), (20, 5, 80)] {
+        let matrices = Shape::new(Dims { m, n, k, l: 3 }).unwrap();
+        let case = Case::new(matrices, Activation::Bf16, Data::FullRange, 7);
+        let mut r = fastrand::Rng::with_seed(8);
+        let alpha: Vec<f32> = (0..3 * m).map(|_| r.f32() + 0.5).collect();
+        let bias: Vec<f32> = (0..3 * m).map(|_| r.f32() * 100.0).collect();
+        let ids = [2, 0, 2, 2, 1];
+        let shape = Shape::new(Dims {
+            m,
+            n,
+            k,
+            l: ids.len(),
+        })
+        .unwrap();
+        let x: Vec<bf16> = (0..shape.vector_elements())
+            .map(|_| bf16::from_f32(r.f32() - 0.5))
+            .collect();
+        let w = case.weights().with_row_alpha(&alpha).unwrap();
+        let selected = w.select(&ids).unwrap();
+        let truth = reference::gemv(&shape, &selected, &Vectors::bf16(&x)).unwrap();
+        for implementation in implementations() {
+            let run = |shape: &Shape, w: &Weights<'_>, x: &[bf16], bias: &[f32]| {
+                let mut y = vec![f32::NAN; shape.outputs()];
+                let output = Output::of(&mut y).with_bias(bias);
+                gemv_with(implementation, shape, w, &Vectors::bf16(x), output).unwrap();
+                y
+            };
+            let y = run(&shape, &selected, &x, &bias);
+            let one = Shape::new(Dims { m, n, k, l: 1 }).unwrap();
+            for (batch, &id) in ids.iter().enumerate() {
+                let x = &x[batch * n * k..][..n * k];
+                let only = [id];
+                let w = w.select(&only).unwrap();
+                // Of one batch the bias is that of all matrices, too.
+                let expected = run(&one, &w, x, &bias);
+                assert!(
+                    y[batch * n * m..][..n * m] == expected,
+                    "{implementation} {batch}"
+                );
+                for (i, y) in expected.iter().enumerate() {
+                    let at = batch * n * m + i;
+                    let b = f64::from(bias[id as usize * m + i % m]);
+                    let bound = error_bound(
+                        truth.y[at] + b,
+                        truth.magnitude[at] + b.abs(),
+                        implementation.roundings(&shape, Activation::Bf16),
+                        FloatType::F32,
+                    );
+                    assert!((f64::from(*y) - truth.y[at] - b).abs() <= bound, "{at}");
+                }
+            }
+        }
+        let (batch, id, matrices) = (1, 3, 3);
+        assert_eq!(
+            w.select(&[0, 3]).unwrap_err(),
+            Error::Select {
+                batch,
+                id,
+                matrices
+            }
+        );
+        let mut y = [0.0f32; 2];
+        let error = gemv_with(
+            Implementation::Portable,
+            &shape,
+            &w.select(&[0]).unwrap(),
+            &Vectors::bf16(&x),
+            Output::of(&mut y),
+        );
+        assert!(matches!(error, Err(Error::ShapeMismatch { .. })));
+    }
+}
+
 /// What does not fit is refused, and nothing is written.
 #[test]
 fn bias_and_residual_that_do_not_fit_are_refused() {

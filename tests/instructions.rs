@@ -100,6 +100,7 @@ fn call(shape: &Shape, activation: Activation, gpu: &Gpu, options: &Options<'_>)
         global: GlobalScale::ONE,
         row_alpha: 0,
         row_alpha_batch_stride: 0,
+        select: None,
     };
     let vectors = match activation {
         Activation::Nvfp4 => RawVectors::Nvfp4 {

@@ -153,6 +153,7 @@ impl Rig {
             global: GlobalScale::ONE,
             row_alpha: 0,
             row_alpha_batch_stride: 0,
+            select: None,
         };
         let vectors = raw::RawVectors::Nvfp4 {
             codes: address(&self.x_codes),

@@ -9,8 +9,13 @@
 
 namespace nvfp4 {
 
-// The matrix of a batch.
+// The matrix of a batch, of kernels that do not take `select`.
 __device__ __forceinline__ uint32_t matrix_of(const nvfp4_weights &, uint32_t batch) { return batch; }
+
+// The matrix of a batch, of kernels that do. A matrix exists where this is below `matrices`: a negative id is far above.
+__device__ __forceinline__ uint32_t selected(const nvfp4_select &s, uint32_t batch) {
+    return s.ids ? uint32_t(s.ids[batch]) : batch;
+}
 
 // The first code of a batch's matrix.
 __device__ __forceinline__ const uint8_t *codes_of(const nvfp4_weights &w, uint32_t batch) {

@@ -26,24 +26,25 @@ struct Place {
     float row_alpha, vector_alpha, added;
 };
 
-// Whether something is added to outputs.
-__device__ __forceinline__ bool adds(const nvfp4_epilogue &e) { return e.bias || e.residual; }
-
 // What is added to the output at index `at`, which is of this row; -0 where nothing is: adding -0 changes no number.
-__device__ __forceinline__ float added_to(const nvfp4_epilogue &e, int32_t batch, int32_t row, int64_t at) {
+__device__ __forceinline__ float added_to(const nvfp4_epilogue &e, int32_t matrix, int32_t row, int64_t at) {
     float added = -0.0f;
-    if (e.bias) added = e.bias[batch * e.bias_batch + row];
+    if (e.bias) added = e.bias[matrix * e.bias_batch + row];
     if (e.residual) added += load_float(e.residual, e.output_type, at);
     return added;
 }
 
-// Reads nothing where `exists` is false. With kAdds false the caller knows that `adds` is; true is always right.
-template <bool kAdds = true>
-__device__ __forceinline__ Place prepare(const nvfp4_epilogue &e, int32_t batch, int32_t row, int n, bool exists = true) {
+// Reads nothing where `exists` is false. `matrix` is the batch's (-1: its own number). With kOperands false the caller knows
+// that the call has none; true is always right. One question where it has none: chained launches wait for this.
+template <bool kOperands = true>
+__device__ __forceinline__ Place prepare(const nvfp4_epilogue &e, int32_t batch, int32_t row, int n, bool exists = true,
+                                         int32_t matrix = -1) {
+    const int32_t of = matrix < 0 ? batch : matrix; // factors and bias of rows are the matrix's
     Place place = {batch * e.output_batch + int64_t(n) * e.output_vector + row, 1.0f, 1.0f, -0.0f};
-    if (e.row_alpha && exists) place.row_alpha = e.row_alpha[batch * e.row_alpha_batch + row];
-    if (e.vector_alpha && exists) place.vector_alpha = e.vector_alpha[batch * e.vector_alpha_batch + n];
-    if (kAdds && exists) place.added = added_to(e, batch, row, place.at);
+    if (!kOperands || !e.has_operands || !exists) return place;
+    if (e.row_alpha) place.row_alpha = e.row_alpha[of * e.row_alpha_batch + row];
+    if (e.vector_alpha) place.vector_alpha = e.vector_alpha[batch * e.vector_alpha_batch + n];
+    place.added = added_to(e, of, row, place.at);
     return place;
 }
 
@@ -51,8 +52,9 @@ __device__ __forceinline__ Place prepare(const nvfp4_epilogue &e, int32_t batch,
 __device__ __forceinline__ void next_vector(const nvfp4_epilogue &e, int32_t batch, int32_t row, int n, bool exists,
                                             int step, Place &place) {
     place.at += int64_t(step) * e.output_vector;
-    if (e.vector_alpha && exists) place.vector_alpha = e.vector_alpha[batch * e.vector_alpha_batch + n];
-    if (e.residual && exists) place.added = added_to(e, batch, row, place.at);
+    if (!e.has_operands || !exists) return;
+    if (e.vector_alpha) place.vector_alpha = e.vector_alpha[batch * e.vector_alpha_batch + n];
+    if (e.residual) place.added = added_to(e, batch, row, place.at);
 }
 
 __device__ __forceinline__ void store(const nvfp4_epilogue &e, const Place &place, float y) {
@@ -64,9 +66,9 @@ __device__ __forceinline__ void store(const nvfp4_epilogue &e, const Place &plac
     }
 }
 
-template <bool kAdds = true>
+template <bool kOperands = true>
 __device__ __forceinline__ void store(const nvfp4_epilogue &e, int32_t batch, int32_t row, int n, float y) {
-    store(e, prepare<kAdds>(e, batch, row, n), y);
+    store(e, prepare<kOperands>(e, batch, row, n), y);
 }
 
 }  // namespace nvfp4

@@ -403,17 +403,15 @@ struct Outputs {
         row[1] = row[0] + 8;
     }
 
-    template <bool kAdds, class P>
+    template <bool kOperands, class P>
     __device__ __forceinline__ void store(const P &p, uint32_t column, uint32_t lane, const float (&sum)[4]) const {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) store<kAdds>(p, column, lane, i, sum[i]);
-    }
-
-    // The column's sum i.
-    template <bool kAdds, class P>
-    __device__ __forceinline__ void store(const P &p, uint32_t column, uint32_t lane, uint32_t i, float sum) const {
-        const uint32_t n = column * many::kColumns + lane % 4 * 2 + i % 2, of = i < 2 ? row[0] : row[1];
-        if (n < uint32_t(p.n) && of < uint32_t(p.m)) nvfp4::store<kAdds>(p.epilogue, batch, of, n, sum);
+        for (int i = 0; i < 4; ++i) {
+            const uint32_t n = column * many::kColumns + lane % 4 * 2 + i % 2;
+            if (n < uint32_t(p.n) && row[i / 2] < uint32_t(p.m)) {
+                nvfp4::store<kOperands>(p.epilogue, batch, row[i / 2], n, sum[i]);
+            }
+        }
     }
 };
 
@@ -449,8 +447,8 @@ struct Lane {
     }
 };
 
-// By the warps of a warpgroup that multiplies; kAll: all of them have rows.
-template <class Weights, class Element, int kVectors, bool kAll>
+// By the warps of a warpgroup that multiplies; kOperands: the epilogue may have operands; kAll: all warps have rows.
+template <class Weights, class Element, int kVectors, bool kOperands, bool kAll>
 __device__ __forceinline__ void multiply_parts(const Params &p, uint32_t base) {
     using Of = Stage<kVectors>;
     constexpr uint32_t kRows = Of::kStepBytes / 2;
@@ -552,17 +550,6 @@ __device__ __forceinline__ void multiply_parts(const Params &p, uint32_t base) {
         const Outputs outputs(p, part.group, rank_of(p.deal), warp, lane);
         const uint32_t columns = (p.n + many::kColumns - 1) / many::kColumns;
         float *const partial = partial_at(p, columns, blockIdx.x, !begins, warp, lane);
-        if (whole && has_rows && adds(p.epilogue)) {
-            // One at a time, so that there is one copy of this code: the others move to the front.
-#pragma unroll 1
-            for (uint32_t i = 0; i < 4 * columns; ++i) {
-                outputs.store<true>(p, i / 4, lane, i % 4, sum[0] * kFactor);
-#pragma unroll
-                for (int j = 1; j < kVectors / 2; ++j) sum[j - 1] = sum[j];
-            }
-            begins = false;
-            continue;
-        }
 #pragma unroll
         for (int column = 0; column < kVectors / many::kColumns; ++column) {
             if (!has_rows) break;
@@ -570,7 +557,7 @@ __device__ __forceinline__ void multiply_parts(const Params &p, uint32_t base) {
 #pragma unroll
             for (int i = 0; i < 4; ++i) of[i] = sum[4 * column + i] * kFactor;
             if (whole) {
-                outputs.store<false>(p, column, lane, of);
+                outputs.store<kOperands>(p, column, lane, of);
             } else if (column < columns) {
                 arch::store_128(partial + column * kColumnFloats, of, arch::policy_evict_last());
             }
@@ -579,7 +566,7 @@ __device__ __forceinline__ void multiply_parts(const Params &p, uint32_t base) {
     } while (part.next(p));
 }
 
-template <class Weights, class Element, int kVectors>
+template <class Weights, class Element, int kVectors, bool kOperands>
 __device__ __forceinline__ void run(const Params &p, const Maps &maps, uint8_t *shared) {
     using Of = Stage<kVectors>;
     const uint32_t base = arch::shared_address(shared), multiplying = warpgroups(p) * kGroupThreads;
@@ -608,9 +595,9 @@ __device__ __forceinline__ void run(const Params &p, const Maps &maps, uint8_t *
         arch::more_registers<kMultiplyingRegisters<kVectors>>();
         arch::grid_dependency_wait(); // grids before may still read the output
         if (in_all((threadIdx.x / kGroupThreads + 1) * kGroupWarps <= p.deal.warps)) {
-            multiply_parts<Weights, Element, kVectors, true>(p, base);
+            multiply_parts<Weights, Element, kVectors, kOperands, true>(p, base);
         } else {
-            multiply_parts<Weights, Element, kVectors, false>(p, base);
+            multiply_parts<Weights, Element, kVectors, kOperands, false>(p, base);
         }
     } else {
         arch::fewer_registers<kBringingRegisters>();
@@ -661,7 +648,8 @@ __device__ __forceinline__ void add(const AddParams &p) {
 
 }  // namespace nvfp4::packed
 
-// What packs vectors, by their type, for so many of a pass; and what multiplies with them, by their type after that.
+// What packs vectors, by their type, for so many of a pass; and what multiplies with them, by their type
+// after that: once for calls whose epilogue has no operands, where each output is a few instructions, and once for others.
 #define GEMV_PACKED_PACK_OF(X, name, activation) \
     X(gemv_packed_pack_##name##_n8, activation, 8) \
     X(gemv_packed_pack_##name##_n16, activation, 16) \
@@ -672,15 +660,17 @@ __device__ __forceinline__ void add(const AddParams &p) {
     GEMV_PACKED_PACK_OF(X, nvfp4, NVFP4_ACTIVATION_NVFP4) \
     GEMV_PACKED_PACK_OF(X, f16, NVFP4_ACTIVATION_F16)     \
     GEMV_PACKED_PACK_OF(X, bf16, NVFP4_ACTIVATION_BF16)
-#define GEMV_PACKED_OF(X, name, Weights, Element) \
-    X(gemv_packed_##name##_n8, Weights, Element, 8) \
-    X(gemv_packed_##name##_n16, Weights, Element, 16) \
-    X(gemv_packed_##name##_n32, Weights, Element, 32) \
-    X(gemv_packed_##name##_n64, Weights, Element, 64) \
-    X(gemv_packed_##name##_n128, Weights, Element, 128)
-#define GEMV_PACKED(X)                                             \
-    GEMV_PACKED_OF(X, f16, nvfp4::ScaledF16, nvfp4::arch::WgmmaF16) \
-    GEMV_PACKED_OF(X, bf16, nvfp4::ScaledBf16, nvfp4::arch::WgmmaBf16)
+#define GEMV_PACKED_OF(X, name, Weights, Element, end, operands) \
+    X(gemv_packed_##name##_n8##end, Weights, Element, 8, operands) \
+    X(gemv_packed_##name##_n16##end, Weights, Element, 16, operands) \
+    X(gemv_packed_##name##_n32##end, Weights, Element, 32, operands) \
+    X(gemv_packed_##name##_n64##end, Weights, Element, 64, operands) \
+    X(gemv_packed_##name##_n128##end, Weights, Element, 128, operands)
+#define GEMV_PACKED(X)                                                                      \
+    GEMV_PACKED_OF(X, f16, nvfp4::ScaledF16, nvfp4::arch::WgmmaF16, , false)                \
+    GEMV_PACKED_OF(X, f16, nvfp4::ScaledF16, nvfp4::arch::WgmmaF16, _operands, true)        \
+    GEMV_PACKED_OF(X, bf16, nvfp4::ScaledBf16, nvfp4::arch::WgmmaBf16, , false)             \
+    GEMV_PACKED_OF(X, bf16, nvfp4::ScaledBf16, nvfp4::arch::WgmmaBf16, _operands, true)
 
 #define PACK_ENTRY(name, activation, vectors)                                          \
     NVFP4_KERNEL(name)(                                                                \
@@ -689,12 +679,12 @@ __device__ __forceinline__ void add(const AddParams &p) {
         nvfp4::packed::pack<activation, vectors>(p);                                   \
     })
 GEMV_PACKED_PACK(PACK_ENTRY)
-#define ENTRY(name, Weights, Element, vectors)                                                                  \
+#define ENTRY(name, Weights, Element, vectors, operands)                                                        \
     NVFP4_KERNEL(name)(                                                                                         \
     extern "C" __global__ void __launch_bounds__(nvfp4::packed::kMaxThreads<vectors>, 1)                        \
         name(const __grid_constant__ nvfp4::packed::Maps maps, const __grid_constant__ nvfp4_packed_params p) { \
         extern __shared__ __align__(1024) uint8_t dynamic[];                                                    \
-        nvfp4::packed::run<Weights, Element, vectors>(p, maps, dynamic);                                        \
+        nvfp4::packed::run<Weights, Element, vectors, operands>(p, maps, dynamic);                              \
     })
 GEMV_PACKED(ENTRY)
 NVFP4_KERNEL(gemv_packed_add)(

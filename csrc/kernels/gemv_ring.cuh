@@ -503,25 +503,28 @@ __device__ __forceinline__ void consume(const Params &p, const Work<kCounted> &w
     const Announced announced(p, base);
     if constexpr (kCounted) announced.clear(thread, consumers);
 
+    // A row's output.
+    const auto output_at = [&](uint32_t row, bool exists) {
+        const uint32_t of = batch_of(p, row);
+        return prepare(p.epilogue, of, row - of * p.m, 0, exists);
+    };
+    // The row of output i of the CTA's own, if there is one.
+    const auto row_of = [&](uint32_t i, bool &exists) {
+        const uint32_t at = work.origin + i / kUnitRows * kUnitRows;
+        exists = work.has(p, at, i % kUnitRows);
+        if (kCounted) exists = exists && at < work.end;
+        return work.row(p, at, i % kUnitRows);
+    };
+    bool has_output;
+    const uint32_t output_row = arch::kept(row_of(thread, has_output));
+
     if (p.dependent) {
         arch::grid_dependency_wait(); // the previous grid may write the vector and read the output
         vector.load(p, batch, chunk, chunk_stride);
     }
     vector.constants(p);
     vector.decode();
-    // This thread's output, while there is time.
-    const auto output_at = [&](uint32_t row, bool exists) {
-        const uint32_t of = batch_of(p, row);
-        return prepare(p.epilogue, of, row - of * p.m, 0, exists);
-    };
-    const auto output_of = [&](uint32_t i, bool &exists) { // of the CTA's own
-        const uint32_t at = work.origin + i / kUnitRows * kUnitRows;
-        exists = work.has(p, at, i % kUnitRows);
-        if (kCounted) exists = exists && at < work.end;
-        return output_at(work.row(p, at, i % kUnitRows), exists);
-    };
-    bool has_output;
-    const auto output = output_of(thread, has_output);
+    const auto output = output_at(output_row, has_output); // this thread's, while there is time
     arch::cta_barrier(0, consumers + p.producers * kWarp); // the mbarriers are ready
 
     const uint32_t scales_within = p.weights.scale_steps.tiled ? lane / 2 * 16 + lane % 2 * 2 : lane * 2;
@@ -623,8 +626,8 @@ __device__ __forceinline__ void consume(const Params &p, const Work<kCounted> &w
 #pragma unroll 1
     for (uint32_t i = thread + consumers; i < work.end - work.origin; i += consumers) {
         bool exists;
-        const auto other = output_of(i, exists);
-        if (exists) store(p.epilogue, other, total(i));
+        const uint32_t row = row_of(i, exists);
+        if (exists) store(p.epilogue, output_at(row, true), total(i));
     }
     if constexpr (kCounted) {
         const uint32_t own = (work.end - work.origin + kUnitRows - 1) & ~(kUnitRows - 1);

@@ -122,6 +122,7 @@ impl Problem {
                 vector_global: x.global,
                 vector_alpha: Vec::new(),
                 output: FloatType::F32,
+                select: Vec::new(),
                 output_strides: None,
                 bias: Vec::new(),
                 residual: Vec::new(),

@@ -2,8 +2,8 @@
 
 use nvfp4_gemv::kernel::Call;
 use nvfp4_gemv::{
-    Activation, FloatType, GlobalScale, RawOutput, RawVectors, RawWeights, ScaleLayout, Shape,
-    Strides,
+    Activation, FloatType, GlobalScale, RawOutput, RawSelect, RawVectors, RawWeights, ScaleLayout,
+    Shape, Strides,
 };
 
 /// The operands of one call, and the type of its result.
@@ -21,6 +21,8 @@ pub struct Operands {
     pub global: GlobalScale,
     /// A factor for each row, of one batch or of all of them, or nothing.
     pub row_alpha: Vec<f32>,
+    /// The matrix of each batch, of as many as there are batches; or nothing.
+    pub select: Vec<i32>,
     /// Element type of the vectors.
     pub activation: Activation,
     /// Codes or numbers.
@@ -70,6 +72,10 @@ impl Operands {
                 true => self.shape.m(),
                 false => 0,
             },
+            select: (!self.select.is_empty()).then(|| RawSelect {
+                ids: upload("select", &words(&self.select)),
+                matrices: self.shape.l(),
+            }),
         };
         let values = upload("vectors", &self.vectors);
         let dense = |element| RawVectors::Dense {
@@ -150,6 +156,10 @@ impl Operands {
             start..start + row
         })
     }
+}
+
+fn words(ids: &[i32]) -> Vec<u8> {
+    ids.iter().flat_map(|id| id.to_le_bytes()).collect()
 }
 
 /// Numbers as memory holds them.

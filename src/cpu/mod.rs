@@ -272,7 +272,7 @@ fn compute(
 ) -> Result<()> {
     let kernels = implementation.kernels();
     let alpha = tensor::alpha(weights.global, vectors)?;
-    let layout = output.resolve(shape)?;
+    let layout = output.resolve(shape, weights.shape().l())?;
     let prepared = Prepared::new(shape, vectors, kernels)?;
     if shape.is_empty() {
         return Ok(());

@@ -35,7 +35,7 @@ const JOBS_PER_THREAD: usize = 8;
 /// Everything that multiplies a sum: alpha, the row's alpha and the vector's global scale.
 struct Scaling<'a> {
     alpha: f32,
-    /// And the elements from one batch to the next.
+    /// And the elements from one matrix to the next.
     row_alpha: Option<(&'a [f32], usize)>,
     vector_globals: Option<&'a [f32]>,
 }
@@ -43,10 +43,10 @@ struct Scaling<'a> {
 impl Scaling<'_> {
     /// In f64, which holds every product of four f32 numbers in its normal range: nothing overflows or vanishes on the way
     /// to a result that f32 has.
-    fn apply(&self, sum: f32, batch: usize, row: usize, vector: usize) -> f64 {
+    fn apply(&self, sum: f32, matrix: usize, row: usize, vector: usize) -> f64 {
         let mut y = f64::from(sum) * f64::from(self.alpha);
         if let Some((alpha, stride)) = self.row_alpha {
-            y *= f64::from(alpha[batch * stride + row]);
+            y *= f64::from(alpha[matrix * stride + row]);
         }
         if let Some(globals) = self.vector_globals {
             y *= f64::from(globals[vector]);
@@ -88,14 +88,14 @@ impl<'a, T: Element> Out<'a, T> {
     ///
     /// # Safety
     /// No other thread accesses this element while the output is borrowed.
-    unsafe fn set(&self, [batch, n, row]: [usize; 3], mut y: f64) {
+    unsafe fn set(&self, [batch, matrix, n, row]: [usize; 4], mut y: f64) {
         let strides = &self.layout.strides;
         let index = batch * strides.batch + n * strides.row + row;
         assert!(index < self.len);
         // SAFETY: inside the borrowed slice.
         let to = unsafe { self.start.add(index) };
         if let Some(bias) = self.bias {
-            y += f64::from(bias[batch * self.layout.bias_batch + row]);
+            y += f64::from(bias[matrix * self.layout.bias_batch + row]);
         }
         match &self.residual {
             None => {}
@@ -271,8 +271,8 @@ impl Call<'_, '_> {
     fn scales_into_rows(&self, strip: &Strip<'_>, out: &mut Vec<u8>) {
         out.resize(strip.slots * scales::pitch(strip.blocks), 0);
         let (blocks, layout) = (self.shape.blocks(), self.weights.layout);
-        let batch = strip.batch * layout.bytes(self.shape.m(), blocks);
-        let start = batch + layout.offset(strip.rows[0].row, strip.first, blocks);
+        let matrix = self.weights.matrix_of(strip.batch) * layout.bytes(self.shape.m(), blocks);
+        let start = matrix + layout.offset(strip.rows[0].row, strip.first, blocks);
         scales::into_rows(
             &self.weights.scales[start..],
             (strip.slots, strip.blocks),
@@ -316,7 +316,8 @@ impl Call<'_, '_> {
         ahead: Ahead,
     ) -> Row<'a> {
         let (m, blocks) = (self.shape.m(), self.shape.blocks());
-        let start = (strip.batch * m + row.row) * blocks + strip.first;
+        let matrix = self.weights.matrix_of(strip.batch);
+        let start = (matrix * m + row.row) * blocks + strip.first;
         let scales = match self.weights.layout {
             ScaleLayout::Linear => &self.weights.scales[start..],
             ScaleLayout::Tiled128x4 => &scales[row.slot * scales::pitch(strip.blocks)..],
@@ -481,13 +482,14 @@ impl Call<'_, '_> {
             let (block, first) = (block * ROW_BLOCK, job % parts * groups);
             // SAFETY: the caller's promise.
             unsafe { self.job(batch, block, first, groups, scratch) };
+            let matrix = self.weights.matrix_of(batch);
             // Vector by vector: the results of one row lie M apart, for many M all in one set of the first-level cache.
             for v in 0..n {
                 let sums = scratch.sums.iter().skip(v).step_by(n);
                 for (&JobRow { row, .. }, &sum) in scratch.rows.iter().zip(sums) {
-                    let y = scaling.apply(sum, batch, row, batch * n + v);
+                    let y = scaling.apply(sum, matrix, row, batch * n + v);
                     // SAFETY: this batch's row belongs to this job alone.
-                    unsafe { out.set([batch, v, row], y) };
+                    unsafe { out.set([batch, matrix, v, row], y) };
                 }
             }
         };

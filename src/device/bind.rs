@@ -11,7 +11,7 @@ use crate::element::{Floats, FloatsMut};
 use crate::error::Result;
 use crate::memory::Device;
 use crate::output::{Output, Residual};
-use crate::raw::{Call, RawOutput, RawVectors, RawWeights};
+use crate::raw::{Call, RawOutput, RawSelect, RawVectors, RawWeights};
 use crate::shape::{Shape, Strides};
 use crate::tensor::{DenseVectors, VectorScale, Vectors, Weights};
 use crate::types::FloatType;
@@ -32,10 +32,10 @@ impl Bound<'_> {
     }
 }
 
-/// Of at most nine buffers; no allocation.
+/// Of at most ten buffers; no allocation.
 #[derive(Default)]
 struct Guards<'a> {
-    guards: [Option<SyncOnDrop<'a>>; 9],
+    guards: [Option<SyncOnDrop<'a>>; 10],
     len: usize,
 }
 
@@ -57,7 +57,7 @@ pub(super) fn bind<'a>(
     output: &'a mut Output<'_, Device>,
 ) -> Result<Bound<'a>> {
     weights.check(shape)?;
-    let layout = output.resolve(shape)?;
+    let layout = output.resolve(shape, weights.shape().l())?;
     let mut guards = Guards::default();
     let raw_weights = RawWeights {
         codes: guards.keep(read("weight codes", &weights.codes, stream)?),
@@ -69,6 +69,13 @@ pub(super) fn bind<'a>(
             None => 0,
         },
         row_alpha_batch_stride: weights.row_alpha_batch_stride(),
+        select: match &weights.select {
+            Some(ids) => Some(RawSelect {
+                ids: guards.keep(read("select", ids, stream)?),
+                matrices: weights.shape().l(),
+            }),
+            None => None,
+        },
     };
 
     let mut keep = |(dense, guard): (Dense, SyncOnDrop<'a>)| {

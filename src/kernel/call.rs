@@ -2,9 +2,10 @@
 
 use super::params::{
     NVFP4_ATOM_BLOCKS, NVFP4_ATOM_BYTES, NVFP4_ATOM_ROWS, NVFP4_OUTPUT_BF16, NVFP4_OUTPUT_F16,
-    NVFP4_OUTPUT_F32, nvfp4_epilogue, nvfp4_scale_steps, nvfp4_vectors, nvfp4_weights,
+    NVFP4_OUTPUT_F32, nvfp4_epilogue, nvfp4_scale_steps, nvfp4_select, nvfp4_vectors,
+    nvfp4_weights,
 };
-use crate::check::{Batches, Regions, pointer, reach, strided};
+use crate::check::{Batches, Regions, extent, pointer, reach, strided};
 use crate::error::{Error, Result};
 use crate::operands::{Operands, RawOutput, RawVectors, RawWeights, RawWorkspace};
 use crate::shape::{Shape, Strides};
@@ -144,6 +145,7 @@ impl Call {
                 global: GlobalScale::ONE,
                 row_alpha: 0,
                 row_alpha_batch_stride: 0,
+                select: None,
             },
             vectors: match activation {
                 Activation::Nvfp4 => RawVectors::Nvfp4 {
@@ -176,22 +178,66 @@ impl Call {
         self.regions()?.check_disjoint(self.output.address, bytes)
     }
 
+    /// Matrices of the weights.
+    fn matrices(&self) -> usize {
+        let select = self.weights.select;
+        select.map_or(self.shape.l(), |select| select.matrices)
+    }
+
+    /// Bytes of all matrices, where one has so many.
+    fn of_matrices(&self, one: usize) -> Result<usize> {
+        let all = self.matrices().checked_mul(one);
+        all.filter(|&bytes| isize::try_from(bytes).is_ok())
+            .ok_or_else(|| self.overflow())
+    }
+
+    /// Numbers of rows, which lie so far apart from a matrix to the next.
+    fn rows(&self, stride: usize) -> Result<usize> {
+        extent(self.matrices(), stride, 1, 0, self.shape.m())
+            .filter(|&rows| isize::try_from(rows).is_ok())
+            .ok_or_else(|| self.overflow())
+    }
+
+    fn overflow(&self) -> Error {
+        let (m, n, k) = (self.shape.m(), self.shape.n(), self.shape.k());
+        Error::SizeOverflow {
+            m,
+            n,
+            k,
+            l: self.matrices(),
+        }
+    }
+
     /// Where the inputs lie.
     fn regions(&self) -> Result<Regions> {
         let (shape, weights) = (&self.shape, &self.weights);
         let mut regions = Regions::default();
         pointer("weight codes", weights.codes, 8)?;
-        regions.push("weight codes", weights.codes, shape.weight_code_bytes());
+        let matrices = self.matrices();
+        let bytes = self.of_matrices(shape.m() * shape.row_code_bytes())?;
+        regions.push("weight codes", weights.codes, bytes);
         let align = match weights.layout {
             ScaleLayout::Linear => 1,
             ScaleLayout::Tiled128x4 => 4,
         };
         pointer("weight scales", weights.scales, align)?;
-        let bytes = shape.weight_scale_bytes(weights.layout);
+        let bytes = self.of_matrices(weights.layout.bytes(shape.m(), shape.blocks()))?;
         regions.push("weight scales", weights.scales, bytes);
+        if let Some(select) = weights.select {
+            const SELECT: &str = "select";
+            pointer(SELECT, select.ids, 4)?;
+            regions.push(SELECT, select.ids, shape.l() * 4);
+            if matrices == 0 {
+                return Err(Error::Select {
+                    batch: 0,
+                    id: 0,
+                    matrices,
+                });
+            }
+        }
         if weights.row_alpha != 0 {
             pointer("row alpha", weights.row_alpha, 4)?;
-            let rows = reach(shape, weights.row_alpha_batch_stride, shape.m())?;
+            let rows = self.rows(weights.row_alpha_batch_stride)?;
             regions.push("row alpha", weights.row_alpha, rows.saturating_mul(4));
         }
         match self.vectors {
@@ -261,7 +307,7 @@ impl Call {
         if output.bias != 0 {
             const BIAS: &str = "bias";
             pointer(BIAS, output.bias, 4)?;
-            let rows = reach(shape, output.bias_batch_stride, shape.m())?;
+            let rows = self.rows(output.bias_batch_stride)?;
             regions.push(BIAS, output.bias, rows.saturating_mul(4));
         }
         // A result's own memory is read before it is written, by the same thread.
@@ -350,6 +396,16 @@ impl Call {
         }
     }
 
+    /// Which matrix each batch has.
+    pub(super) fn select_operand(&self) -> nvfp4_select {
+        nvfp4_select {
+            ids: self.weights.select.map_or(0, |select| select.ids),
+            // Of more than that an id reaches all that it can say.
+            matrices: u32::try_from(self.matrices()).unwrap_or(u32::MAX),
+            ..nvfp4_select::default()
+        }
+    }
+
     /// What becomes of sums, for the vectors from `first` on.
     fn epilogue(&self, first: usize) -> nvfp4_epilogue {
         let n = self.shape.n();
@@ -358,8 +414,15 @@ impl Call {
             RawVectors::Dense { .. } => 0,
         };
         let output = self.results();
+        let operands = [
+            self.weights.row_alpha,
+            vector_alpha,
+            self.output.bias,
+            self.output.residual,
+        ];
         nvfp4_epilogue {
             alpha: self.alpha,
+            has_operands: operands.iter().any(|&address| address != 0).into(),
             row_alpha: self.weights.row_alpha,
             row_alpha_batch: self.weights.row_alpha_batch_stride as i64,
             vector_alpha: match vector_alpha {
@@ -377,7 +440,6 @@ impl Call {
                 0 => 0,
                 address => output.at(address, first),
             },
-            ..nvfp4_epilogue::default()
         }
     }
 

@@ -56,6 +56,7 @@ macro_rules! dense {
     };
 }
 impl KernelConfig for DirectConfig {
+    const TAKES_SELECT: bool = true;
     const MOST_VECTORS: u32 = PASS as u32;
     const WHY: &'static str = "it takes every problem";
     const TAKES_MOST: bool = true;

@@ -305,6 +305,9 @@ trait KernelConfig: Copy + PartialEq + Sized {
         false
     }
 
+    /// Whether it takes a selection of matrices.
+    const TAKES_SELECT: bool = false;
+
     /// Whether the kernel can compute the job at all, with some config.
     fn available(job: &Job<'_>) -> Result<(), Refusal>;
 
@@ -441,7 +444,10 @@ macro_rules! kernels {
             /// Why not.
             pub fn available(self, job: &Job<'_>) -> Result<(), Refusal> {
                 job.some(|job| match self {
-                    $(Self::$kernel => <$config as KernelConfig>::available(job)),*
+                    $(Self::$kernel => match job.operands.select && !<$config>::TAKES_SELECT {
+                        true => Err(Refusal::Select),
+                        false => <$config as KernelConfig>::available(job),
+                    }),*
                 })
             }
 

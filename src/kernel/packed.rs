@@ -60,46 +60,34 @@ const UNIT: &str = "gemv_packed";
 /// Numbers of vectors that the kernels are compiled for.
 const VECTORS: [u32; 5] = [8, 16, 32, 64, 128];
 
-/// Entry points that pack vectors, by their type (NVFP4, f16 and bf16) and number.
+/// Entry points of a family, one for each of [`VECTORS`].
+macro_rules! entries {
+    ($of:literal $(, $end:literal)?) => {
+        [
+            concat!("gemv_packed_", $of, "_n8" $(, $end)?),
+            concat!("gemv_packed_", $of, "_n16" $(, $end)?),
+            concat!("gemv_packed_", $of, "_n32" $(, $end)?),
+            concat!("gemv_packed_", $of, "_n64" $(, $end)?),
+            concat!("gemv_packed_", $of, "_n128" $(, $end)?),
+        ]
+    };
+}
+
+/// Entry points that pack vectors, by their type: NVFP4, f16 and bf16.
 const PACK: [[&str; 5]; 3] = [
-    [
-        "gemv_packed_pack_nvfp4_n8",
-        "gemv_packed_pack_nvfp4_n16",
-        "gemv_packed_pack_nvfp4_n32",
-        "gemv_packed_pack_nvfp4_n64",
-        "gemv_packed_pack_nvfp4_n128",
-    ],
-    [
-        "gemv_packed_pack_f16_n8",
-        "gemv_packed_pack_f16_n16",
-        "gemv_packed_pack_f16_n32",
-        "gemv_packed_pack_f16_n64",
-        "gemv_packed_pack_f16_n128",
-    ],
-    [
-        "gemv_packed_pack_bf16_n8",
-        "gemv_packed_pack_bf16_n16",
-        "gemv_packed_pack_bf16_n32",
-        "gemv_packed_pack_bf16_n64",
-        "gemv_packed_pack_bf16_n128",
-    ],
+    entries!("pack_nvfp4"),
+    entries!("pack_f16"),
+    entries!("pack_bf16"),
 ];
 
-/// Entry points that multiply. NVFP4 vectors are packed as f16.
-const MULTIPLY: [[&str; 5]; 3] = [F16, F16, BF16];
-const F16: [&str; 5] = [
-    "gemv_packed_f16_n8",
-    "gemv_packed_f16_n16",
-    "gemv_packed_f16_n32",
-    "gemv_packed_f16_n64",
-    "gemv_packed_f16_n128",
-];
-const BF16: [&str; 5] = [
-    "gemv_packed_bf16_n8",
-    "gemv_packed_bf16_n16",
-    "gemv_packed_bf16_n32",
-    "gemv_packed_bf16_n64",
-    "gemv_packed_bf16_n128",
+/// Entry points that multiply, without and with operands of the epilogue. NVFP4 vectors are packed as f16.
+const MULTIPLY: [[[&str; 5]; 3]; 2] = [
+    [entries!("f16"), entries!("f16"), entries!("bf16")],
+    [
+        entries!("f16", "_operands"),
+        entries!("f16", "_operands"),
+        entries!("bf16", "_operands"),
+    ],
 ];
 
 const MOST_VECTORS: u32 = VECTORS[VECTORS.len() - 1];
@@ -576,7 +564,7 @@ impl KernelConfig for PackedConfig {
                 ..Launch::default()
             });
             plan.push(Launch {
-                entry: MULTIPLY[activation][compiled],
+                entry: MULTIPLY[pass.epilogue.has_operands as usize][activation][compiled],
                 unit: UNIT,
                 grid: [clusters * self.cluster, 1, 1],
                 cluster: if self.cluster > 1 { self.cluster } else { 0 },

@@ -41,6 +41,13 @@ pub struct nvfp4_weights {
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
+pub struct nvfp4_select {
+    pub ids: u64,
+    pub matrices: u32,
+    pub __bindgen_padding_0: [u8; 4usize],
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
 pub struct nvfp4_vectors {
     pub values: u64,
     pub scales: u64,
@@ -54,14 +61,14 @@ pub struct nvfp4_vectors {
 pub struct nvfp4_epilogue {
     pub alpha: f32,
     pub output_type: i32,
+    pub has_operands: i32,
+    pub output_vector: i32,
+    pub output: u64,
+    pub output_batch: i64,
     pub row_alpha: u64,
     pub row_alpha_batch: i64,
     pub vector_alpha: u64,
     pub vector_alpha_batch: i64,
-    pub output: u64,
-    pub output_batch: i64,
-    pub output_vector: i32,
-    pub __bindgen_padding_0: [u8; 4usize],
     pub bias: u64,
     pub bias_batch: i64,
     pub residual: u64,
@@ -98,6 +105,7 @@ pub struct nvfp4_direct_params {
     pub weights: nvfp4_weights,
     pub vectors: nvfp4_vectors,
     pub epilogue: nvfp4_epilogue,
+    pub select: nvfp4_select,
 }
 pub const NVFP4_DIRECT_MAX_WARPS: u32 = 8;
 pub const NVFP4_DIRECT_ROWS: u32 = 4;

@@ -87,7 +87,7 @@ mod relayout;
 mod runtime;
 
 pub use crate::kernel::Call;
-pub use crate::operands::{RawOutput, RawVectors, RawWeights, RawWorkspace};
+pub use crate::operands::{RawOutput, RawSelect, RawVectors, RawWeights, RawWorkspace};
 pub use device::{COMPILED_ARCHS, KERNELS, Versions, device_count, gpu, versions};
 #[cfg(all(feature = "jit", feature = "tune"))]
 pub(crate) use driver::compile_ahead;

@@ -130,6 +130,7 @@ impl Buffers {
             global: GlobalScale::ONE,
             row_alpha: 0,
             row_alpha_batch_stride: 0,
+            select: None,
         };
         let packed = |row| Strides::packed(shape.n(), row);
         let layout = self.operands.vector_layout;

@@ -203,6 +203,7 @@ fn operands(scene: &Scene) -> Result<Operands> {
         vector_global: GlobalScale::Multiplier(1.0),
         vector_alpha: Vec::new(),
         output: FloatType::F32,
+        select: Vec::new(),
         output_strides: None,
         bias: Vec::new(),
         residual: Vec::new(),

@@ -129,6 +129,7 @@ fn read(line: Line) -> Result<Entry, String> {
                 false => Alignment::LEAST,
             },
             workspace: 0,
+            select: false,
         },
         ceiling_seconds: seconds("a ceiling", line.ceiling_seconds)?,
         kernels,

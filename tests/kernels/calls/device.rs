@@ -72,6 +72,7 @@ const OPERANDS: Operands = Operands {
     vector_layout: TILED,
     alignment: Alignment::BEST,
     workspace: 0,
+    select: false,
 };
 
 /// For calls on the GPU's stream, with any kernel.

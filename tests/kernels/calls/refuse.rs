@@ -1,9 +1,10 @@
 //! What a call by address is refused for, before anything is chosen.
 
-use nvfp4_gemv::kernel::Call;
+use nvfp4_gemv::kernel::{Call, Job};
 use nvfp4_gemv::{
-    Config, Dims, Error, FloatType, GlobalScale, Gpu, Kernel, Options, RawOutput, RawVectors,
-    RawWeights, RawWorkspace, Refusal, ScaleLayout, Shape, Strides, Target, dispatch, select,
+    Activation, Config, Dims, Error, FloatType, GlobalScale, Gpu, Kernel, Options, RawOutput,
+    RawSelect, RawVectors, RawWeights, RawWorkspace, Refusal, ScaleLayout, Shape, Strides, Target,
+    dispatch, select,
 };
 
 use crate::support::nowhere;
@@ -18,6 +19,7 @@ crate::trials! {
         overlaps,
         additions,
         shared_vectors,
+        selections,
         workspaces,
         nothing_to_do_is_no_error;
 }
@@ -353,6 +355,63 @@ fn shared_vectors() {
             ..
         }
     ));
+}
+
+/// A selection of matrices, which kernels take or refuse; its ids are an operand as others are.
+fn selections() {
+    let at = 0x80_0000_0000;
+    let select = |ids, matrices| Some(RawSelect { ids, matrices });
+    // More matrices than batches, and fewer.
+    refuses_nothing(|c| c.weights.select = select(at, 100));
+    refuses_nothing(|c| c.weights.select = select(at, 1));
+    let error = refusal(|c| c.weights.select = select(at, 0));
+    assert!(matches!(error, Error::Select { matrices: 0, .. }));
+    assert_eq!(
+        refusal(|c| c.weights.select = select(0, 1)),
+        Error::NullPointer { operand: "select" }
+    );
+    let error = refusal(|c| c.weights.select = select(at + 2, 1));
+    assert!(matches!(
+        error,
+        Error::Misaligned {
+            operand: "select",
+            ..
+        }
+    ));
+    let operand = "select";
+    assert_eq!(
+        refusal(|c| c.weights.select = select(c.output.address + 4, 1)),
+        Error::OutputOverlaps { operand }
+    );
+    // All matrices are the call's, not only as many as there are batches.
+    let (m, _, k, _) = SHAPE;
+    let operand = "weight codes";
+    assert_eq!(
+        refusal(|c| {
+            c.output.address = c.weights.codes + (99 * m * k / 2) as u64;
+            c.weights.select = select(at, 100);
+        }),
+        Error::OutputOverlaps { operand }
+    );
+    let shape = operands().shape;
+    let operands = nvfp4_gemv::Operands {
+        select: true,
+        ..nvfp4_gemv::Operands::new(Activation::Nvfp4, ScaleLayout::Tiled128x4)
+            .with_workspace(u64::MAX)
+    };
+    for compute_capability in [(9, 0), (10, 0), (12, 0)] {
+        let gpu = Gpu::of_compute_capability(compute_capability, "90a;100f;120f");
+        let job = Job::new(&shape, &operands, &gpu);
+        for kernel in Kernel::ALL
+            .iter()
+            .filter(|kernel| **kernel != Kernel::Direct)
+        {
+            assert_eq!(kernel.available(&job), Err(Refusal::Select), "{kernel}");
+        }
+        let options = Options::new().without_environment();
+        let choice = dispatch::select(&shape, &operands, Target::Gpu(&gpu), &options).unwrap();
+        assert_eq!(choice.kernel(), Some(Kernel::Direct));
+    }
 }
 
 fn refuses_nothing(change: impl FnOnce(&mut Operands)) {

@@ -1,5 +1,7 @@
 //! `gemv_direct`, for vectors of all types.
 
+use std::sync::Arc;
+
 use nvfp4_gemv::kernel::DirectConfig;
 use nvfp4_gemv::kernel::params::nvfp4_direct_params as Params;
 use nvfp4_gemv::{Activation, Dims, FloatType, ScaleLayout, Shape};
@@ -7,9 +9,9 @@ use ptx_sim::mutate::{Kind, Mutant, Score};
 use ptx_sim::{Policy, Timing, Uninitialised};
 
 use crate::support::faults::{
-    At, NO_BIAS, PADDING, Run, demand, demand_right_plans, share, subject,
+    ANY_OPERAND, At, NO_BIAS, PADDING, Run, demand, demand_right_plans, share, subject,
 };
-use crate::support::operands::{Case, Data};
+use crate::support::operands::{Case, Data, Operands};
 use crate::support::passes::{MANY_VECTORS, check_passes};
 use crate::support::ptx::ALL;
 use crate::support::schedules::options;
@@ -21,7 +23,7 @@ crate::trials! {
         f16 = || check(Activation::F16),
         bf16 = || check(Activation::Bf16),
         f32 = || check(Activation::F32),
-        many_vectors, faults_nvfp4, faults_f16, wrong_plans;
+        many_vectors, select, faults_nvfp4, faults_f16, wrong_plans;
     long: all_faults_nvfp4, sampled_faults;
 }
 
@@ -61,6 +63,45 @@ fn check(activation: Activation) {
                             ..DirectConfig::DEFAULT
                         };
                         simulator.check(&case, config, n == 2, &options(policy, Timing::Eager));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Batches that have others' matrices, and numbers of matrices that do not exist.
+fn select() {
+    for simulator in ["80", "90a"].map(Simulator::new) {
+        for (i, activation) in Activation::ALL.into_iter().enumerate() {
+            for layout in ScaleLayout::ALL {
+                for (j, data) in Data::BOTH.into_iter().enumerate() {
+                    let n = 1 + 2 * j;
+                    let dims = Dims {
+                        m: 13,
+                        n,
+                        k: 288,
+                        l: 5,
+                    };
+                    let case = Case {
+                        activation,
+                        select: true,
+                        row_alpha: true,
+                        ..Case::new(Shape::new(dims).expect("a shape"), data, layout, 3)
+                            .with_additions(2 * i + j)
+                    };
+                    let config = DirectConfig {
+                        blocks_per_load: 1 + j as u32,
+                        warps: 4,
+                        k_split: 2,
+                        ..DirectConfig::DEFAULT
+                    };
+                    let options = options(Policy::Random(i as u64), Timing::Eager);
+                    let known = Operands::new(&case);
+                    simulator.run(&Arc::new(known.clone()), config, i % 2 == 0, &options);
+                    for id in [5, -1, i32::MAX] {
+                        let unknown = Arc::new(known.clone().with_unknown(2, id));
+                        simulator.run(&unknown, config, i % 2 == 0, &options);
                     }
                 }
             }
@@ -240,7 +281,7 @@ fn sampled_faults() {
 /// What changes nothing in the kernels direct and dot, whose parameters are the same.
 pub(crate) fn harmless() -> Vec<(At, &'static str)> {
     let words = crate::words![Params:
-        epilogue.output_vector + 4 = PADDING,
+        epilogue.has_operands = ANY_OPERAND,
         epilogue.bias_batch = NO_BIAS,
         epilogue.bias_batch + 4 = NO_BIAS,
     ];
@@ -249,8 +290,13 @@ pub(crate) fn harmless() -> Vec<(At, &'static str)> {
 }
 
 fn wrong_plans() {
-    let dot = crate::words![Params: tiles_per_cta = "dot's", tiles_left = "dot's"];
-    let harmless = [&harmless()[..], &dot].concat();
+    let own = crate::words![Params:
+        tiles_per_cta = "dot's",
+        tiles_left = "dot's",
+        select.matrices = "batches that do not select have the matrices that there are",
+        select.matrices + 4 = PADDING,
+    ];
+    let harmless = [&harmless()[..], &own].concat();
     let runs = direct(Activation::Nvfp4, 8, 2, [(130, 544), (17, 1088), (5, 288)]);
     demand_right_plans("90a", &runs, &harmless);
 }

@@ -5,7 +5,7 @@ use nvfp4_gemv::kernel::params::nvfp4_many_params as Params;
 use nvfp4_gemv::kernel::{Config, MmaConfig};
 
 use crate::many_vectors::{Cutting, Kernel, cutting};
-use crate::support::faults::{NO_BIAS, PADDING};
+use crate::support::faults::{ANY_OPERAND, NO_BIAS};
 
 crate::trials! {
     simulator:
@@ -90,7 +90,7 @@ pub(crate) const KERNEL: Kernel = Kernel {
     ],
     harmless: &crate::words![Params:
         l = "one batch, or several",
-        epilogue.output_vector + 4 = PADDING,
+        epilogue.has_operands = ANY_OPERAND,
         epilogue.bias_batch = NO_BIAS,
         epilogue.bias_batch + 4 = NO_BIAS,
         stored_at = "this kernel has no mbarrier",
@@ -144,7 +144,7 @@ const RAGGED: Kernel = Kernel {
     ],
     harmless: &crate::words![Params:
         l = "one batch, or several",
-        epilogue.output_vector + 4 = PADDING,
+        epilogue.has_operands = ANY_OPERAND,
         epilogue.bias_batch = NO_BIAS,
         epilogue.bias_batch + 4 = NO_BIAS,
         stored_at = "this kernel has no mbarrier",

@@ -12,7 +12,7 @@ use ptx_sim::trace::Kind;
 use ptx_sim::{Policy, Timing, Trace, Uninitialised, mutate};
 
 use crate::support::faults::{
-    MAPPED, NO_BIAS, PADDING, Run, demand, demand_right_plans, no_arithmetic, subject,
+    ANY_OPERAND, MAPPED, NO_BIAS, PADDING, Run, demand, demand_right_plans, no_arithmetic, subject,
 };
 use crate::support::operands::{Case, Data, Operands};
 use crate::support::passes::check_passes;
@@ -385,7 +385,7 @@ fn wrong_plans() {
     let harmless = crate::words![Params:
         dependent = "a run has one grid",
         barriers_at + 4 = PADDING,
-        epilogue.output_vector + 4 = PADDING,
+        epilogue.has_operands = ANY_OPERAND,
         epilogue.bias_batch = NO_BIAS,
         epilogue.bias_batch + 4 = NO_BIAS,
         vectors.batch_bytes = MAPPED,

@@ -7,7 +7,7 @@ use nvfp4_gemv::kernel::params::nvfp4_packed_params as Params;
 use nvfp4_gemv::kernel::{Config, PackedConfig};
 
 use crate::many_vectors::{Cutting, Kernel, cutting};
-use crate::support::faults::{At, NO_BIAS, PADDING, Run};
+use crate::support::faults::{ANY_OPERAND, At, NO_BIAS, Run};
 
 crate::trials! {
     simulator:
@@ -32,7 +32,7 @@ const BATCHES: &str = "one batch, or several";
 const PACK: &[(At, &str)] = &crate::words![PackParams: k = MULTIPLES];
 const ADD: &[(At, &str)] = &crate::words![AddParams:
     l = BATCHES,
-    epilogue.output_vector + 4 = PADDING,
+    epilogue.has_operands = ANY_OPERAND,
     epilogue.bias_batch = NO_BIAS,
     epilogue.bias_batch + 4 = NO_BIAS,
 ];
@@ -108,7 +108,7 @@ pub(crate) const KERNEL: Kernel = Kernel {
         k = MULTIPLES,
         l = BATCHES,
         stages = "fewer are enough",
-        epilogue.output_vector + 4 = PADDING,
+        epilogue.has_operands = ANY_OPERAND,
         epilogue.bias_batch = NO_BIAS,
         epilogue.bias_batch + 4 = NO_BIAS,
         ; unread in weights

@@ -10,7 +10,7 @@ use ptx_sim::{Options, Policy, Timing, Uninitialised};
 
 use crate::direct::sim::many;
 use crate::support::faults::{
-    At, NO_BIAS, PADDING, Run, demand, demand_right_plans, no_arithmetic, subject,
+    ANY_OPERAND, At, NO_BIAS, PADDING, Run, demand, demand_right_plans, no_arithmetic, subject,
 };
 use crate::support::operands::{Case, Data, Operands};
 use crate::support::passes::check_passes;
@@ -539,7 +539,7 @@ fn wrong_plans_of(runs: &[Run], harmless: &[(At, &str)]) {
         weights.scale_steps + 4 = SHORT,
         weights.row_bytes + 4 = SHORT,
         epilogue.output_vector = "the one vector of a pass is its first",
-        epilogue.output_vector + 4 = PADDING,
+        epilogue.has_operands = ANY_OPERAND,
         epilogue.bias_batch = NO_BIAS,
         epilogue.bias_batch + 4 = NO_BIAS,
         ; unread in weights, vectors

@@ -10,7 +10,7 @@ use ptx_sim::mutate;
 
 use crate::direct::sim::many;
 use crate::support::faults::{
-    At, NO_BIAS, PADDING, Run, demand, demand_right_plans, no_arithmetic, subject,
+    ANY_OPERAND, At, NO_BIAS, Run, demand, demand_right_plans, no_arithmetic, subject,
 };
 use crate::support::operands::{Case, Data, Operands};
 use crate::support::passes::check_passes;
@@ -524,7 +524,7 @@ fn harmless() -> Vec<(At, &'static str)> {
         x_at = "a column of the vectors has room for one block more",
         sums_at = "sums have room for more tiles than a CTA has here",
         parts_at = "the same",
-        epilogue.output_vector + 4 = PADDING,
+        epilogue.has_operands = ANY_OPERAND,
         epilogue.bias_batch = NO_BIAS,
         epilogue.bias_batch + 4 = NO_BIAS,
     ]

@@ -117,6 +117,7 @@ impl Uploaded {
             global: self.global,
             row_alpha: 0,
             row_alpha_batch_stride: 0,
+            select: None,
         };
         let row = self.shape.row_code_bytes();
         let vectors = RawVectors::Nvfp4 {

@@ -223,6 +223,10 @@ pub(crate) fn demand(subject: &Subject, list: &str, least: usize) -> Score {
 /// Of the vectors' batch stride where a tensor map has it.
 pub(crate) const MAPPED: &str = "0 says that batches share vectors; a tensor map has the stride";
 
+/// Of the word that says whether there are operands of the epilogue.
+pub(crate) const ANY_OPERAND: &str =
+    "any number but 0 says so, and each operand is asked for by itself";
+
 /// Of words that count where there is a bias: sweeps have them.
 pub(crate) const NO_BIAS: &str = "the runs have no bias";
 

@@ -14,6 +14,7 @@ pub(crate) fn weights(layout: ScaleLayout) -> RawWeights {
         global: GlobalScale::Multiplier(0.5),
         row_alpha: 0x30_0000_0000,
         row_alpha_batch_stride: 0,
+        select: None,
     }
 }
 

@@ -74,6 +74,8 @@ pub(crate) struct Case {
     pub(crate) strided: bool,
     /// All batches have the first one's vectors.
     pub(crate) shared: bool,
+    /// Batches have others' matrices, some of them the same one.
+    pub(crate) select: bool,
 }
 
 impl Case {
@@ -94,6 +96,7 @@ impl Case {
             residual: Residual::None,
             strided: false,
             shared: false,
+            select: false,
         }
     }
 
@@ -132,6 +135,14 @@ impl Case {
             _ => Bias::OfBatches,
         };
         Self { bias, ..self }
+    }
+
+    /// The matrix of each batch.
+    pub(crate) fn ids(&self) -> Vec<i32> {
+        let l = self.shape.l();
+        (0..l)
+            .map(|batch| ((batch / 2 * 3 + 1) % l) as i32)
+            .collect()
     }
 
     fn nvfp4(&self) -> bool {
@@ -240,7 +251,7 @@ impl Operands {
     pub(crate) fn again(&self, case: &Case) -> Self {
         let numbers = |case: &Case| {
             let factors = (case.row_alpha, case.vector_alpha);
-            let operands = (case.activation, factors, case.shared);
+            let operands = (case.activation, factors, case.shared, case.select);
             (case.shape, case.data, case.seed, operands)
         };
         assert_eq!(numbers(case), numbers(&self.case));
@@ -262,6 +273,12 @@ impl Operands {
             }
             let w = problem.weights(ScaleLayout::Linear).expect("weights");
             let w = w.view().expect("weights");
+            let ids = case.ids();
+            let w = if case.select {
+                w.select(&ids).expect("ids")
+            } else {
+                w
+            };
             Arc::new(reference::gemv(shape, &w, vectors).expect("the truth"))
         };
         let mut operands = Self {
@@ -273,6 +290,7 @@ impl Operands {
                 layout: case.weight_layout,
                 global: w.global(),
                 row_alpha: w.row_alpha().unwrap_or_default().to_vec(),
+                select: if case.select { case.ids() } else { Vec::new() },
                 activation: case.activation,
                 vectors: Vec::new(),
                 vector_strides: Strides { row: 0, batch: 0 },
@@ -430,6 +448,11 @@ impl Operands {
         let residual: Vec<f64> = numbers(&self.bytes.residual, output).collect();
         let added = |i: usize| {
             let (batch, row) = (i / (n * m), i % m);
+            let batch = self
+                .bytes
+                .select
+                .get(batch)
+                .map_or(batch, |&id| id as usize);
             let bias = self
                 .bytes
                 .bias
@@ -439,6 +462,15 @@ impl Operands {
             (bias + r, bias.abs() + r.abs())
         };
         self.added = (0..shape.outputs()).map(added).collect();
+    }
+
+    /// The same where a batch has the number of a matrix that does not exist: its results are NaN.
+    pub(crate) fn with_unknown(mut self, batch: usize, id: i32) -> Self {
+        let of_batch = self.case.shape.n() * self.case.shape.m();
+        self.bytes.select[batch] = id;
+        let truth = Arc::make_mut(&mut self.truth);
+        truth.y[batch * of_batch..][..of_batch].fill(f64::NAN);
+        self
     }
 
     /// The same with some of the vectors of each batch, packed.
@@ -628,8 +660,8 @@ impl Operands {
                 Data::Integers => (rounded(y, element), 0.0),
                 _ => (y, error_bound(y, magnitude, roundings, element)),
             };
-            // A NaN is wrong too.
-            let right = (got - y).abs() <= bound;
+            // A NaN is wrong too, but where nothing else can be.
+            let right = (got - y).abs() <= bound || got.is_nan() && y.is_nan();
             (!right).then(|| format!("element {i}: {got} instead of {y}, bound {bound:e}"))
         })
     }

@@ -7,7 +7,8 @@ use ptx_sim::mutate::{self, Known, Mutant, Subject};
 
 use super::sim::{ARCH, Cutting, cutting};
 use crate::support::faults::{
-    At, MAPPED, NO_BIAS, PADDING, Run, demand, demand_right_plans, no_arithmetic, share, subject,
+    ANY_OPERAND, At, MAPPED, NO_BIAS, PADDING, Run, demand, demand_right_plans, no_arithmetic,
+    share, subject,
 };
 use crate::support::operands::{Case, Data};
 
@@ -98,7 +99,7 @@ fn wrong_plans() {
         dependent = "a run has one grid: tests/kernels/overlap.rs, what_the_grid_before_writes",
         tmem_columns + 4 = PADDING,
         arrivals = "counters of other tiles are zeros too, before and behind: src/kernel/tcgen05/tests.rs has the address",
-        epilogue.output_vector + 4 = PADDING,
+        epilogue.has_operands = ANY_OPERAND,
         epilogue.bias_batch = NO_BIAS,
         epilogue.bias_batch + 4 = NO_BIAS,
         vectors.batch_bytes = MAPPED,

@@ -6,7 +6,7 @@ use nvfp4_gemv::kernel::{Config, WgmmaConfig};
 
 use crate::many_vectors::sim::VECTORS_OF_A_WARP;
 use crate::many_vectors::{Cutting, Kernel, cutting};
-use crate::support::faults::{NO_BIAS, PADDING};
+use crate::support::faults::{ANY_OPERAND, NO_BIAS};
 
 crate::trials! {
     simulator:
@@ -81,7 +81,7 @@ pub(crate) const KERNEL: Kernel = Kernel {
     ],
     harmless: &crate::words![Params:
         l = "one batch, or several",
-        epilogue.output_vector + 4 = PADDING,
+        epilogue.has_operands = ANY_OPERAND,
         epilogue.bias_batch = NO_BIAS,
         epilogue.bias_batch + 4 = NO_BIAS,
         chunks_each = "a row ends the steps, too",
