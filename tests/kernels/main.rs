@@ -9,6 +9,7 @@ mod entries;
 #[cfg(feature = "jit")]
 mod jit;
 mod many_vectors;
+mod matrix;
 mod overlap;
 mod previous_grid;
 mod primitives;
@@ -113,6 +114,7 @@ const WITH_OR_WITHOUT_CUDA: &[Trials] = &[
     dot::refuse::trials,
     dot::sim::trials,
     entries::trials,
+    matrix::trials,
     mma::refuse::trials,
     mma::sim::trials,
     mma_fp4::refuse::trials,

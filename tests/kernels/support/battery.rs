@@ -133,12 +133,8 @@ impl Subject {
 
     /// The kernel takes the case, if it is aligned well.
     fn takes(&self, gpu: &Gpu, case: &Case) -> bool {
-        let operands = nvfp4_gemv::Operands {
-            vector_layout: case.vector_layout,
-            ..nvfp4_gemv::Operands::new(case.activation, case.weight_layout)
-                .with_workspace(u64::MAX)
-        };
-        let job = Job::new(&case.shape, &operands, &gpu.info);
+        let asked = case.asked();
+        let job = Job::new(&case.shape, &asked, &gpu.info);
         self.kernel.available(&job).is_ok()
     }
 

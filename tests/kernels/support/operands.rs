@@ -137,6 +137,16 @@ impl Case {
         Self { bias, ..self }
     }
 
+    /// What dispatch asks of the call, with every alignment and workspace that helps.
+    pub(crate) fn asked(&self) -> nvfp4_gemv::Operands {
+        nvfp4_gemv::Operands {
+            vector_layout: self.vector_layout,
+            select: self.select,
+            ..nvfp4_gemv::Operands::new(self.activation, self.weight_layout)
+                .with_workspace(u64::MAX)
+        }
+    }
+
     /// The matrix of each batch.
     pub(crate) fn ids(&self) -> Vec<i32> {
         let l = self.shape.l();

@@ -152,12 +152,7 @@ impl Simulator {
 
     /// The job that a case is on this GPU: for defaults and checks.
     pub(crate) fn job<R>(&self, case: &Case, chained: bool, with: impl FnOnce(&Job<'_>) -> R) -> R {
-        let operands = nvfp4_gemv::Operands {
-            weight_layout: case.weight_layout,
-            ..nvfp4_gemv::Operands::new(case.activation, case.vector_layout)
-                .with_workspace(u64::MAX)
-        };
-        with(&Job::new(&case.shape, &operands, &self.gpu).chained(chained))
+        with(&Job::new(&case.shape, &case.asked(), &self.gpu).chained(chained))
     }
 
     /// Whether a config can compute a case.

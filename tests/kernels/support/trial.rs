@@ -34,7 +34,7 @@ pub(crate) fn host(path: &str, run: fn()) -> Trial {
 }
 
 /// Needs nvcc, which makes the PTX.
-pub(crate) fn simulator(path: &str, run: fn()) -> Trial {
+pub(crate) fn simulator(path: &str, run: impl FnOnce() + Send + 'static) -> Trial {
     trial(path, super::ptx::missing, run)
 }
 
@@ -80,7 +80,11 @@ fn no_gpu() -> Option<String> {
     WHY.get_or_init(why).clone()
 }
 
-fn trial(path: &str, missing: fn() -> Option<String>, run: fn()) -> Trial {
+fn trial(
+    path: &str,
+    missing: fn() -> Option<String>,
+    run: impl FnOnce() + Send + 'static,
+) -> Trial {
     let name = path.split_once("::").map_or(path, |(_, name)| name);
     let timed = name.to_string();
     Trial::ignorable_test(name, move || {

@@ -1,0 +1,262 @@
+//! Which kernel takes which operands: each cell of `docs/matrix.md` is executed here, or refused with a typed reason.
+//!
+//! Where a cell changes on purpose: `NVFP4_GEMV_RECORD=docs cargo test --release --test kernels matrix::is_the_page`.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use nvfp4_gemv::kernel::{Job, Kernel};
+use nvfp4_gemv::{Activation, Dims, Gpu, Options, Refusal, ScaleLayout, Shape, Target, dispatch};
+use nvfp4_gemv_simulate::launch::gpu;
+use ptx_sim::{Policy, Timing};
+
+use crate::support::operands::{Bias, Case, Data, Operands, Residual};
+use crate::support::schedules::options;
+use crate::support::sim::Simulator;
+use crate::support::{ptx, trial};
+
+/// Adds an operand to a call.
+type With = fn(Case) -> Case;
+
+/// What a call may have beside weights and vectors: the page's columns.
+const COLUMNS: [(&str, With); 7] = [
+    ("alone", |case| case),
+    ("bias", |case| Case {
+        bias: Bias::OfBatches,
+        ..case
+    }),
+    ("residual", |case| Case {
+        residual: Residual::Apart,
+        ..case
+    }),
+    ("residual in place", |case| Case {
+        residual: Residual::InPlace,
+        ..case
+    }),
+    ("select", |case| Case {
+        select: true,
+        ..case
+    }),
+    ("shared vectors", |case| Case {
+        shared: true,
+        ..case
+    }),
+    ("strides", |case| Case {
+        strided: true,
+        ..case
+    }),
+];
+
+const PAGE: &str = include_str!("../../docs/matrix.md");
+
+pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
+    let mut trials = vec![
+        trial::host(concat!(module_path!(), "::is_the_page"), is_the_page),
+        trial::host(
+            concat!(module_path!(), "::every_cell_has_a_kernel"),
+            every_cell_has_a_kernel,
+        ),
+    ];
+    for &kernel in Kernel::ALL {
+        let name = format!("{}::{kernel}::sim", module_path!());
+        trials.push(trial::simulator(&name, move || simulate(kernel)));
+        #[cfg(feature = "device")]
+        trials.push(crate::support::gpu::kernel_trial(
+            kernel,
+            "every_operand",
+            move |gpu| {
+                for case in cells(kernel, &gpu.info) {
+                    let on =
+                        crate::support::gpu::OnDevice::new(gpu, Arc::new(Operands::new(&case)));
+                    for chained in [false, true] {
+                        let config = on.job(chained, |job| kernel.default_config(job)).unwrap();
+                        let mut on = crate::support::gpu::OnDevice::new(gpu, on.operands.clone());
+                        on.assert_right(config, chained);
+                    }
+                }
+            },
+        ));
+    }
+    trials
+}
+
+/// The architecture whose code the simulator executes.
+fn arch(kernel: Kernel) -> &'static str {
+    match kernel {
+        Kernel::Tcgen05 => ptx::BLACKWELL,
+        Kernel::MmaFp4 => ptx::CONSUMER,
+        _ => "90a",
+    }
+}
+
+/// Types of vectors, and layouts of the weights' scales and of theirs: the page's rows.
+fn rows() -> impl Iterator<Item = (Activation, ScaleLayout, ScaleLayout)> {
+    let layouts = |activation| {
+        let of_vectors = match activation {
+            Activation::Nvfp4 => &ScaleLayout::ALL[..],
+            _ => &ScaleLayout::ALL[..1],
+        };
+        let weights = ScaleLayout::ALL.into_iter();
+        weights.flat_map(move |w| of_vectors.iter().map(move |&v| (activation, w, v)))
+    };
+    Activation::ALL.into_iter().flat_map(layouts)
+}
+
+/// Three batches of rows that every kernel takes, but for their type, layout and `select`.
+fn case(
+    (activation, weight_layout, vector_layout): (Activation, ScaleLayout, ScaleLayout),
+    n: usize,
+) -> Case {
+    let dims = Dims {
+        // Of several batches in the 128x4 layout `ring` wants whole blocks of rows.
+        m: if weight_layout == ScaleLayout::Linear {
+            40
+        } else {
+            128
+        },
+        n,
+        k: 256,
+        l: 3,
+    };
+    Case {
+        activation,
+        vector_layout,
+        ..Case::new(
+            Shape::new(dims).expect("a shape"),
+            Data::Integers,
+            weight_layout,
+            3,
+        )
+    }
+}
+
+fn refusal(kernel: Kernel, case: &Case, gpu: &Gpu) -> Option<Refusal> {
+    kernel
+        .available(&Job::new(&case.shape, &case.asked(), gpu))
+        .err()
+}
+
+/// The cells that a kernel takes, each with numbers of its own, whole or of the full range.
+fn cells(kernel: Kernel, gpu: &Gpu) -> Vec<Case> {
+    let all = rows().flat_map(|row| COLUMNS.map(|(_, with)| with(case(row, 3))));
+    let dealt = all.enumerate().map(|(i, case)| Case {
+        seed: i as u64,
+        data: Data::BOTH[i % 2],
+        row_alpha: i % 3 == 1,
+        ..case
+    });
+    dealt
+        .filter(|case| refusal(kernel, case, gpu).is_none())
+        .collect()
+}
+
+fn simulate(kernel: Kernel) {
+    // Few, so that what is dealt among CTAs is several for each.
+    let simulator = Simulator::with_multiprocessors(arch(kernel), 3);
+    let cells = cells(kernel, &simulator.gpu);
+    assert!(cells.len() > 5, "only {} cells", cells.len());
+    for (i, case) in cells.into_iter().enumerate() {
+        let chained = i % 2 == 1;
+        let config = simulator.job(&case, chained, |job| kernel.default_config(job));
+        let config = config.unwrap_or_else(|why| panic!("{case:?}: {why}"));
+        let options = options(Policy::Random(i as u64), Timing::Eager);
+        simulator.check(&case, config, chained, &options);
+    }
+}
+
+/// The cells as a page. Rows of a kernel and type that have the same cells are one.
+fn page() -> String {
+    let head = PAGE.find("| kernel").unwrap_or(PAGE.len());
+    let mut page = PAGE[..head].to_string();
+    let names = COLUMNS.map(|(name, _)| name).join(" | ");
+    writeln!(
+        page,
+        "| kernel | vectors | scales of W (and of vectors) | {names} |"
+    )
+    .unwrap();
+    writeln!(page, "|---|---|---{}|", "|---".repeat(COLUMNS.len())).unwrap();
+    let mut refusals: Vec<String> = Vec::new();
+    for &kernel in Kernel::ALL {
+        let gpu = gpu(arch(kernel));
+        // Cells, and the layouts that have them, of each type.
+        let mut lines: Vec<(Activation, String, Vec<String>)> = Vec::new();
+        for row in rows() {
+            let (activation, w, v) = row;
+            let mut cell = |with: With| match refusal(kernel, &with(case(row, 3)), &gpu) {
+                None => "tested".to_string(),
+                Some(why) => {
+                    let why = why.to_string();
+                    let known = refusals.iter().position(|of| *of == why);
+                    let at = known.unwrap_or(refusals.len());
+                    if known.is_none() {
+                        refusals.push(why);
+                    }
+                    format!("({})", at + 1)
+                }
+            };
+            let cells = COLUMNS.map(|(_, with)| cell(with)).join(" | ");
+            let layouts = match activation {
+                Activation::Nvfp4 => format!("{w} ({v})"),
+                _ => w.to_string(),
+            };
+            let same = lines
+                .iter_mut()
+                .find(|of| of.0 == activation && of.1 == cells);
+            match same {
+                Some((_, _, all)) => all.push(layouts),
+                None => lines.push((activation, cells, vec![layouts])),
+            }
+        }
+        for (activation, cells, layouts) in lines {
+            let layouts = layouts.join(", ");
+            writeln!(page, "| `{kernel}` | {activation} | {layouts} | {cells} |").unwrap();
+        }
+    }
+    writeln!(page, "\nRefused:\n").unwrap();
+    for (i, why) in refusals.iter().enumerate() {
+        writeln!(page, "{}. {why}", i + 1).unwrap();
+    }
+    page
+}
+
+fn is_the_page() {
+    let page = page();
+    if let Some(folder) = std::env::var_os("NVFP4_GEMV_RECORD") {
+        std::fs::write(Path::new(&folder).join("matrix.md"), &page).expect("a page");
+        return;
+    }
+    let differs = page
+        .lines()
+        .zip(PAGE.lines())
+        .find(|(now, then)| now != then);
+    assert!(
+        page == PAGE,
+        "docs/matrix.md is not what kernels take: {differs:?}"
+    );
+}
+
+/// Dispatch finds one for each row and column, for few vectors and many, on GPUs of all kinds, with the built-in choice.
+fn every_cell_has_a_kernel() {
+    for arch in ["80", "90a", ptx::BLACKWELL, ptx::CONSUMER] {
+        let gpu = gpu(arch);
+        for n in [1, 4, 16, 64] {
+            for row in rows() {
+                for (name, with) in COLUMNS {
+                    let case = with(case(row, n));
+                    let options = Options::new().without_environment();
+                    // SAFETY: nothing is launched, here or by what this returns.
+                    for options in [options, unsafe { options.chained() }] {
+                        let target = Target::Gpu(&gpu);
+                        let choice = dispatch::select(&case.shape, &case.asked(), target, &options);
+                        let kernel = choice.map(|choice| choice.kernel());
+                        assert!(
+                            matches!(kernel, Ok(Some(_))),
+                            "{arch} {n} {row:?} {name}: {kernel:?}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
