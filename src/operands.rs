@@ -218,7 +218,7 @@ pub struct RawOutput {
     pub strides: Option<Strides>,
     /// f32 numbers that are added to rows, 4-byte aligned, or 0.
     pub bias: u64,
-    /// Elements from one batch's bias to the next's: 0 (shared) or M.
+    /// Elements from one matrix's bias to the next's: 0 (shared) or M.
     pub bias_batch_stride: usize,
     /// Numbers that are added to results, or 0. They have the output's type and strides. They are the output's own, at its
     /// address, or none of them lies between the output's first byte and its last.

@@ -162,6 +162,6 @@ impl<'a, S: Memory> Output<'a, S> {
 pub(crate) struct OutputLayout {
     /// In elements, of the residual too.
     pub(crate) strides: Strides,
-    /// Elements from one batch's bias to the next's: 0 where all share one.
+    /// Elements from one matrix's bias to the next's: 0 where all share one.
     pub(crate) bias_batch: usize,
 }

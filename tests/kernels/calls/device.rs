@@ -10,7 +10,7 @@ use nvfp4_gemv::kernel::Job;
 use nvfp4_gemv::{
     Activation, Alignment, DenseVectors, Device, Dims, Error, GemvPath, GlobalScale, Kernel,
     Operands, Options, Output, PreparedGemvOnDevice, Refusal, Result, ScaleLayout, Shape, Strides,
-    Vectors, Weights, Workspace, gemv_on_device,
+    Vectors, Weights, Workspace, gemv_on_device, reference,
 };
 use nvfp4_gemv_cli::problem::Problem;
 
@@ -28,6 +28,7 @@ crate::trials! {
         nothing_to_compute_is_nothing_to_launch,
         strided_dense_vectors,
         bias_residual_and_strided_results,
+        ids_change_between_replays,
         with_events_that_order_streams,
         layers_that_feed_each_other,
         refusals,
@@ -374,6 +375,58 @@ fn strided_dense_vectors() {
     let mut y = stream.clone_dtoh(&y).unwrap();
     assert!(y.split_off(shape.outputs()).iter().all(|y| y.is_nan()));
     assert!(y.iter().map(|y| y.to_f64()).eq(truth.y));
+}
+
+/// A graph is captured once. Then ids change: those of matrices have their results, others NaN.
+fn ids_change_between_replays() {
+    let gpu = Gpu::first();
+    let of = |l| {
+        Shape::new(Dims {
+            m: 24,
+            n: 2,
+            k: 64,
+            l,
+        })
+        .unwrap()
+    };
+    let (one, shape) = (of(1), of(5));
+    let problem = Problem::integers(of(3), 9);
+    let uploaded = uploaded(&gpu, &problem);
+    let x = |i: usize| f16::from_f32((i % 7) as f32 - 3.0);
+    let x: Vec<f16> = (0..shape.vector_elements()).map(x).collect();
+    let (mut ids_there, x_there) = (gpu.upload(&[0i32; 5]), gpu.upload(&x));
+    let mut y = poisoned(&gpu, &shape);
+    let graph = gpu.capture(|| {
+        let all = uploaded.weights();
+        let weights = all.select_on_device(ids_there.as_view());
+        let vectors = Vectors::F16(DenseVectors::new(x_there.as_view()));
+        let (to, options) = (into(&mut y), Options::new());
+        gemv_on_device(&gpu.stream, &shape, &weights, &vectors, to, &options).unwrap();
+    });
+    let matrices = problem.weights(TILED).unwrap();
+    let matrices = matrices.view().unwrap();
+    let (of_batch, results) = (x.len() / 5, one.outputs());
+    for ids in [
+        [0, 1, 2, 0, 1],
+        [2, 2, 2, 2, 2],
+        [1, -1, 0, 3, 2],
+        [i32::MAX, i32::MIN, 0, 1, 0],
+    ] {
+        gpu.stream.memcpy_htod(&ids, &mut ids_there).unwrap();
+        graph.launch().unwrap();
+        let y = numbers(&gpu, &y);
+        for (batch, id) in ids.into_iter().enumerate() {
+            let y = &y[batch * results..][..results];
+            let only = [id];
+            let Ok(matrix) = matrices.select(&only) else {
+                assert!(y.iter().all(|y| y.is_nan()), "{ids:?} {batch}: {y:?}");
+                continue;
+            };
+            let x = Vectors::f16(&x[batch * of_batch..][..of_batch]);
+            let truth = reference::gemv(&one, &matrix, &x).unwrap();
+            assert_eq!(y, truth.y, "{ids:?} {batch}");
+        }
+    }
 }
 
 /// By views: a bias of each batch, a residual apart or at the results' place, and numbers between results that stay.
