@@ -37,6 +37,9 @@ pub(crate) struct Run {
     pub(crate) date_utc: String,
     pub(crate) passed: u64,
     pub(crate) failed: u64,
+    /// Names of those that failed, where a test was wrong and not the sources: written by hand, to be run again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) failures: Vec<String>,
     /// Tests that said why they cannot run there, and those that nobody asked for.
     pub(crate) ignored: u64,
     /// The sources that the program was compiled from: a hash of each folder that decides what runs on a GPU.

@@ -133,6 +133,7 @@ impl Asked {
             date_utc: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
             passed: ran.passed,
             failed: ran.failed,
+            failures: Vec::new(),
             ignored: ran.ignored,
             sources: sources.ok_or("the program does not know its sources")?,
         })

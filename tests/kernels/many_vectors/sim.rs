@@ -40,6 +40,11 @@ const NEVER_TAKEN: &[(&str, &str)] = &[
     ("if (of >= uint32_t(p.n)) break;", ""),
     // A chunk of so many vectors has four warps at least, which store eight vectors each at once.
     (VECTORS_OF_A_WARP, "_n32"),
+    // Of a row's first vector the loop around it has asked.
+    (
+        "for (uint32_t n = first; n < uint32_t(p.n); n += kTogether * step)",
+        "",
+    ),
 ];
 
 impl Kernel {
@@ -53,6 +58,7 @@ impl Kernel {
     /// where none is.
     fn cannot_be(&self, line: &str) -> bool {
         let (entry, _) = line.split_once(':').expect("an entry point's name");
+        let entry = entry.strip_suffix("_operands").unwrap_or(entry);
         let shared = include_str!("../../../csrc/kernels/many_vectors.cuh");
         let (own, source) = self.source;
         let branch = source_line(line, "many_vectors.cuh", shared)
@@ -69,7 +75,7 @@ impl Kernel {
         let factor = source_line(line, "epilogue.cuh", epilogue);
         let none_behind = self.is_never_taken(entry, VECTORS_OF_A_WARP);
         (none_behind || !entry.contains("_nvfp4_"))
-            && factor.is_some_and(|at| at.contains("e.vector_alpha && exists"))
+            && factor.is_some_and(|at| at.contains("e.vector_alpha"))
     }
 }
 

@@ -670,8 +670,8 @@ impl Operands {
                 Data::Integers => (rounded(y, element), 0.0),
                 _ => (y, error_bound(y, magnitude, roundings, element)),
             };
-            // A NaN is wrong too, but where nothing else can be.
-            let right = (got - y).abs() <= bound || got.is_nan() && y.is_nan();
+            // Infinities have no difference. A NaN is wrong too, but where nothing else can be.
+            let right = got == y || (got - y).abs() <= bound || got.is_nan() && y.is_nan();
             (!right).then(|| format!("element {i}: {got} instead of {y}, bound {bound:e}"))
         })
     }

@@ -162,10 +162,13 @@ impl Simulator {
 
     /// Demands that everything was executed, but lines of the source that `but` knows. A kernel has the epilogue many times,
     /// and it is the same in all kernels: each of its lines must have been executed, and taken both ways, in one at least.
+    /// So must the lines of an entry point that there is with operands of the epilogue and without, in one of the two.
     pub(crate) fn demand_coverage(&self, but: impl Fn(&str) -> bool) {
         let executed = self.executed.lock().expect("no trial has panicked");
         let mut left = Vec::new();
         let mut lacking: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
+        // What, where and by which entry point, for pairs of them.
+        let mut lines: BTreeSet<(&str, String, String)> = BTreeSet::new();
         for (name, (entry, counters)) in &*executed {
             let summary = counters.summary(&entry.program);
             for (what, sites) in [
@@ -178,22 +181,38 @@ impl Simulator {
                     if let Some(at) = in_epilogue(&line) {
                         lacking.entry(at.to_string()).or_default().insert(name);
                     }
-                    left.push(line);
+                    if let Some(at) = source_of(&line) {
+                        lines.insert((what, at.to_string(), (*name).to_string()));
+                    }
+                    left.push((*name, what, line));
                 }
             }
         }
-        left.retain(|line| {
+        left.retain(|(name, what, line)| {
             let of = in_epilogue(line).map(|at| lacking[at].len());
-            of.is_none_or(|of| of == executed.len()) && !but(line)
+            of.is_none_or(|of| of == executed.len()) && !but(line) && {
+                let twin = match name.strip_suffix("_operands") {
+                    Some(plain) => plain.to_string(),
+                    None => format!("{name}_operands"),
+                };
+                let done = |at: &str| !lines.contains(&(*what, at.to_string(), twin.clone()));
+                !(executed.contains_key(&*twin) && source_of(line).is_some_and(done))
+            }
         });
+        let left: Vec<_> = left.into_iter().map(|(.., line)| line).collect();
         assert!(left.is_empty(), "{}", left.join("\n"));
     }
 }
 
-/// The file and line that a line of what was not executed speaks of, if that is the epilogue's, or how it converts.
-fn in_epilogue(line: &str) -> Option<&str> {
+/// The file and line that a line of what was not executed speaks of.
+fn source_of(line: &str) -> Option<&str> {
     let (_, at) = line.rsplit_once('(')?;
-    let (at, _) = at.split_once(')')?;
+    Some(at.split_once(')')?.0)
+}
+
+/// The same, if that is the epilogue's, or how it converts.
+fn in_epilogue(line: &str) -> Option<&str> {
+    let at = source_of(line)?;
     ["epilogue.cuh:", "cuda_fp16.hpp:", "arch/bf16.cuh:"]
         .iter()
         .any(|of| at.contains(of))

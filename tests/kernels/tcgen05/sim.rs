@@ -228,6 +228,11 @@ const NEVER_TAKEN: &[(&[&str], &str, &str)] = &[
         "a step has an atom, so that it has a piece",
     ),
     (
+        &["n16", "n64"],
+        "if (i == 0 || first + i < uint32_t(p.n)) nvfp4::store(p.epilogue, batch, row, first + i, sum[i]);",
+        "nvcc copies this for each type of the output where the epilogue has no operands: not every copy ends a pass",
+    ),
+    (
         &["n16"],
         ": vectors(p.pieces * kWeightBytes),",
         "a step may have a piece: nvcc asks in clear_missing_vectors where it first reads how many",
