@@ -191,7 +191,7 @@ pub(crate) fn of_rows(
     let all = m * matrices;
     if got != m {
         len_or(operand, "elements", got, all..=all, || {
-            format!(" (or exactly {m}, which all batches share)")
+            format!(" (or exactly {m}, which all matrices share)")
         })?;
     }
     Ok(if got == all { m } else { 0 })

@@ -104,7 +104,7 @@ impl Alignment {
 /// NVFP4 weights by address; see [`Weights`](crate::Weights).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RawWeights {
-    /// Packed E2M1 codes `[L][M][K/2]`, 8-byte aligned. With 16-byte alignment there are faster kernels; 32-byte
+    /// Packed E2M1 codes `[L][M][K/2]` (with [`select`](Self::select) of as many matrices as it says), 8-byte aligned. With 16-byte alignment there are faster kernels; 32-byte
     /// alignment is expected to help on Blackwell, which nobody has measured.
     pub codes: u64,
     /// E4M3 block scales, densely packed batches; 4-byte aligned in the 128x4 layout.
@@ -115,7 +115,7 @@ pub struct RawWeights {
     pub global: GlobalScale,
     /// f32 factors of the rows, 4-byte aligned, or 0.
     pub row_alpha: u64,
-    /// Elements from one batch's row factors to the next's: 0 (shared) or M.
+    /// Elements from one matrix's row factors to the next's: 0 (shared) or M.
     pub row_alpha_batch_stride: usize,
     /// Which matrix each batch has; `None`: batch l has matrix l.
     pub select: Option<RawSelect>,
@@ -129,7 +129,7 @@ pub struct RawWeights {
 pub struct RawSelect {
     /// i32 numbers `[L]`, 4-byte aligned. They are complete when the launch may start: of a chained launch, as weights are.
     pub ids: u64,
-    /// Matrices that there are, one at least.
+    /// Matrices that there are: from one to [`Shape::MAX_DIM`](crate::Shape::MAX_DIM).
     pub matrices: usize,
 }
 

@@ -114,7 +114,7 @@ impl<'a, S: Memory> Weights<'a, S> {
         Ok(self)
     }
 
-    /// Elements from one batch's row alphas to the next's: 0 where all batches share M of them.
+    /// Elements from one matrix's row alphas to the next's: 0 where all matrices share M of them.
     pub(crate) fn row_alpha_batch_stride(&self) -> usize {
         match &self.row_alpha {
             Some(alpha) if alpha.count() == self.shape.m() * self.shape.l() => self.shape.m(),
@@ -206,7 +206,8 @@ impl Weights<'_> {
     /// [bias](crate::Output::with_bias) where it is not shared, are the matrices': L of these weights is their number.
     ///
     /// # Errors
-    /// [`Error::Select`] for the number of a matrix that does not exist.
+    /// [`Error::Select`] for the number of a matrix that does not exist, [`Error::Selected`] where these weights are a
+    /// selection.
     ///
     /// ```
     /// use nvfp4_gemv::{gemv, Dims, GlobalScale, Options, Output, ScaleLayout, Shape, Vectors, Weights};
@@ -221,6 +222,7 @@ impl Weights<'_> {
     /// # Ok::<(), nvfp4_gemv::Error>(())
     /// ```
     pub fn select<'s>(&'s self, ids: &'s [i32]) -> Result<Weights<'s>> {
+        self.all("a selection is of")?;
         let matrices = self.shape.l();
         let none =
             |&(_, &id): &(usize, &i32)| usize::try_from(id).map_or(true, |id| id >= matrices);
@@ -260,9 +262,11 @@ impl<'a> Weights<'a, crate::Device> {
         Self::with_checked_lengths(shape, codes, scales, layout, global)
     }
 
-    /// As [`Weights::select`]; the content is not looked at, and may change between launches and between replays of a CUDA
-    /// graph. A batch with the number of a matrix that does not exist has NaN as its results. Of chained launches ids are
-    /// complete when the weights are: [`Options`](crate::Options#chained-launches).
+    /// As [`Weights::select`], in place of an earlier selection; the content is not looked at, and may change between
+    /// launches and between replays of a CUDA graph. A batch with the number of a matrix that does not exist reads the
+    /// first matrix, and has NaN as its results. A chained launch reads ids before it waits for the kernels before it, as
+    /// it reads codes: whoever asks for it promises that they are complete
+    /// ([`Options`](crate::Options#chained-launches)).
     pub fn select_on_device<'s>(
         &'s self,
         ids: cudarc::driver::CudaView<'s, i32>,

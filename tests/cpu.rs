@@ -653,6 +653,8 @@ fn batches_select_matrices() {
                 }
             }
         }
+        let twice = selected.select(&[0]).unwrap_err();
+        assert!(matches!(twice, Error::Selected { .. }), "{twice}");
         let (batch, id, matrices) = (1, 3, 3);
         assert_eq!(
             w.select(&[0, 3]).unwrap_err(),

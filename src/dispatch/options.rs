@@ -30,13 +30,14 @@ use crate::workspace::Workspace;
 ///
 /// With [`chained`](Self::chained), launches follow each other with programmatic dependent launch, as layers of a
 /// model can: from compute capability 9.0 on, a kernel may start before the kernels before it in the stream have
-/// ended. It may read codes and block scales of the weights at once. Then it waits for those kernels, and only after
+/// ended. It may read codes and block scales of the weights at once, and the ids of a
+/// [selection](crate::Weights::select). Then it waits for those kernels, and only after
 /// that it reads vectors and row factors, and writes the output. Kernels have defaults of their own for this, and some
 /// launches of chained calls wait all the same where that was faster. Below
 /// compute capability 9.0, and on the CPU, launches do not overlap, and this changes nothing.
 ///
 /// Nothing can check that the weights are complete by then, so whoever asks for it promises it: **no kernel that may
-/// still be running when this one starts writes the codes or block scales that it reads.** The kernel right before it
+/// still be running when this one starts writes the codes, block scales or ids that it reads.** The kernel right before it
 /// is not the only one that may be. A chained launch may let the next one start before it has waited itself. So the
 /// promise is about all chained launches right before this one in the stream, and about the kernel before the first
 /// of those. An ordinary launch, a copy or a memset starts when all that is before it has ended: what was written
@@ -147,8 +148,8 @@ impl<'a> Options<'a> {
     /// # Safety
     /// For every launch of every call that is given this value or a copy of it, for every later `launch` of a
     /// `PreparedGemvOnDevice` or `PreparedRawGemv` that was made with it (the first is a safe function, and relies on this
-    /// promise), and at every replay of a graph that such a launch was captured into: no kernel that may still be running when the launch starts writes the codes or
-    /// block scales of its weights. ["Chained launches"](Self#chained-launches) says which kernels those are. Do not
+    /// promise), and at every replay of a graph that such a launch was captured into: no kernel that may still be running when the launch starts writes the codes,
+    /// block scales or ids of its weights. ["Chained launches"](Self#chained-launches) says which kernels those are. Do not
     /// give the value to code that cannot keep this.
     ///
     /// Without the promise there is no such value:

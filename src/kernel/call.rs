@@ -124,6 +124,13 @@ impl Call {
         }
     }
 
+    /// The same with a bias at an address where no memory is: an operand of the epilogue.
+    #[doc(hidden)]
+    pub fn biased_nowhere(mut self) -> Self {
+        self.output.bias = 6 << 59;
+        self
+    }
+
     /// A call with packed operands at addresses where no memory is: enough to plan its launches. The weights' codes and
     /// scales are aligned to `align` bytes, a power of two, everything else as allocations are. Its workspace is as large
     /// as any kernel asks for.
@@ -233,6 +240,10 @@ impl Call {
                     id: 0,
                     matrices,
                 });
+            }
+            // Ids, which are signed, reach no further.
+            if matrices > Shape::MAX_DIM {
+                return Err(self.overflow());
             }
         }
         if weights.row_alpha != 0 {
@@ -400,8 +411,7 @@ impl Call {
     pub(super) fn select_operand(&self) -> nvfp4_select {
         nvfp4_select {
             ids: self.weights.select.map_or(0, |select| select.ids),
-            // Of more than that an id reaches all that it can say.
-            matrices: u32::try_from(self.matrices()).unwrap_or(u32::MAX),
+            matrices: self.matrices() as u32,
             ..nvfp4_select::default()
         }
     }

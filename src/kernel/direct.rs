@@ -7,7 +7,7 @@ use super::params::{
 };
 use super::plan::{Launch, MOST_GRID_Y, Parameters, Plan};
 use super::row_tiles::{Entry, bytes_of_loads, can_load, parameters, roundings, row_tiles, steps};
-use super::{Call, Cost, DotConfig, Job, KernelConfig, MainLoop, Products, distinct, few, field};
+use super::{Call, Cost, Job, Kernel, KernelConfig, MainLoop, Products, distinct, few, field};
 use crate::refusal::Refusal;
 use crate::shape::Shape;
 use crate::types::Activation;
@@ -36,7 +36,8 @@ impl DirectConfig {
 const UNIT: &str = "gemv_direct";
 const PASS: usize = NVFP4_PASS_VECTORS as usize;
 
-/// NVFP4 vectors come here where shared memory has no room for them: then they are many, or long.
+/// NVFP4 vectors come here where shared memory has no room for them, so that they are many, or long; and with a selection,
+/// also one vector, which is slow: eight are computed.
 const NVFP4: [Entry; 2] = [
     Entry::new("gemv_direct_nvfp4_n8_b1", 8, 1),
     Entry::new("gemv_direct_nvfp4_n8_b2", 8, 2),
@@ -102,7 +103,7 @@ impl KernelConfig for DirectConfig {
         let Ok(default) = Self::default_for(job) else {
             return Vec::new();
         };
-        let dot = || DotConfig::available(job).and_then(|()| DotConfig::default_for(job));
+        let dot = || Kernel::Dot.default_config(job);
         if job.operands.activation == Activation::Nvfp4 && dot().is_ok() {
             return Vec::new();
         }
@@ -216,7 +217,6 @@ fn rows_per_warp(entry: &Entry) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Kernel;
     use super::*;
     use crate::gpu::Gpu;
     use crate::operands::Operands;
@@ -245,6 +245,11 @@ mod tests {
             assert_eq!(!Kernel::Direct.candidates(&job).is_empty(), mine, "{shape}");
             assert_eq!(Kernel::Dot.candidates(&job).is_empty(), mine, "{shape}");
             assert!(Kernel::Direct.default_config(&job).is_ok());
+            // A selection is this kernel's alone.
+            let select = true;
+            let operands = Operands { select, ..operands };
+            let job = Job::new(&shape, &operands, &gpu);
+            assert!(!Kernel::Direct.candidates(&job).is_empty(), "{shape}");
         }
     }
 

@@ -444,9 +444,12 @@ macro_rules! kernels {
             /// Why not.
             pub fn available(self, job: &Job<'_>) -> Result<(), Refusal> {
                 job.some(|job| match self {
-                    $(Self::$kernel => match job.operands.select && !<$config>::TAKES_SELECT {
-                        true => Err(Refusal::Select),
-                        false => <$config as KernelConfig>::available(job),
+                    $(Self::$kernel => {
+                        <$config as KernelConfig>::available(job)?;
+                        match job.operands.select && !<$config>::TAKES_SELECT {
+                            true => Err(Refusal::Select),
+                            false => Ok(()),
+                        }
                     }),*
                 })
             }

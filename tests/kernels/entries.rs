@@ -43,6 +43,12 @@ pub(crate) fn planned(arch: &'static str) -> Vec<Launch> {
                     let job = Job::new(&shape, &operands, &gpu).chained(chained);
                     for kernel in Kernel::ALL {
                         let default = kernel.default_config(&job).ok();
+                        // Calls with operands of the epilogue may have entry points of their own.
+                        if let Some(default) = default {
+                            let biased = call.biased_nowhere();
+                            let plan = default.plan(&biased, &gpu, chained).expect("a plan");
+                            planned.extend(plan.launches().iter().copied());
+                        }
                         for config in default.into_iter().chain(kernel.candidates(&job)) {
                             let plan = config.plan(&call, &gpu, chained).expect("a plan");
                             planned.extend(plan.launches().iter().copied());

@@ -1,6 +1,6 @@
 //! Which kernel takes which operands: each cell of `docs/matrix.md` is executed here, or refused with a typed reason.
 //!
-//! Where a cell changes on purpose: `NVFP4_GEMV_RECORD=docs cargo test --release --test kernels matrix::is_the_page`.
+//! Where a cell changes on purpose: `NVFP4_GEMV_MATRIX=docs cargo test --release --test kernels matrix::is_the_page`.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -222,7 +222,7 @@ fn page() -> String {
 
 fn is_the_page() {
     let page = page();
-    if let Some(folder) = std::env::var_os("NVFP4_GEMV_RECORD") {
+    if let Some(folder) = std::env::var_os("NVFP4_GEMV_MATRIX") {
         std::fs::write(Path::new(&folder).join("matrix.md"), &page).expect("a page");
         return;
     }

@@ -366,6 +366,8 @@ fn selections() {
     refuses_nothing(|c| c.weights.select = select(at, 1));
     let error = refusal(|c| c.weights.select = select(at, 0));
     assert!(matches!(error, Error::Select { matrices: 0, .. }));
+    let error = refusal(|c| c.weights.select = select(at, Shape::MAX_DIM + 1));
+    assert!(matches!(error, Error::SizeOverflow { .. }));
     assert_eq!(
         refusal(|c| c.weights.select = select(0, 1)),
         Error::NullPointer { operand: "select" }
@@ -406,7 +408,14 @@ fn selections() {
             .iter()
             .filter(|kernel| **kernel != Kernel::Direct)
         {
-            assert_eq!(kernel.available(&job), Err(Refusal::Select), "{kernel}");
+            // What it refuses without a selection, it refuses for that.
+            let plain = nvfp4_gemv::Operands {
+                select: false,
+                ..operands
+            };
+            let without = kernel.available(&Job::new(&shape, &plain, &gpu));
+            let expected = without.and(Err(Refusal::Select));
+            assert_eq!(kernel.available(&job), expected, "{kernel}");
         }
         let options = Options::new().without_environment();
         let choice = dispatch::select(&shape, &operands, Target::Gpu(&gpu), &options).unwrap();

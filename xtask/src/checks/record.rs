@@ -3,7 +3,7 @@
 #[path = "../../../cli/src/gpu_record/document.rs"]
 mod document;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use anyhow::{Context as _, Result, bail};
@@ -80,7 +80,7 @@ fn settled(run: &Run, all: &[Run]) -> bool {
     let same = |other: &&Run| {
         (&other.program, &other.gpus, &other.sources) == (&run.program, &run.gpus, &run.sources)
             && other.date_utc > run.date_utc
-            && other.failed == 0
+            && (other.failed, other.passed > 0) == (0, true)
     };
     let again = |name: &String| {
         let mut later = all.iter().filter(same);
@@ -91,7 +91,8 @@ fn settled(run: &Run, all: &[Run]) -> bool {
                 .all(|filter| name.contains(filter.as_str()))
         })
     };
-    run.failures.len() as u64 == run.failed && run.failures.iter().all(again)
+    let names = BTreeSet::from_iter(&run.failures);
+    names.len() as u64 == run.failed && names.into_iter().all(again)
 }
 
 /// What makes a record none to rely on.
@@ -173,6 +174,7 @@ mod tests {
             (|runs| runs[0].failed = 2) as fn(&mut [Run]),
             |runs| runs[0].failures[0] = "mma::gpu::edge_cases".into(),
             |runs| runs[2].failed = 1,
+            |runs| runs[2].passed = 0,
             |runs| runs[2].date_utc = "2026-11-26T14:00:00Z".into(),
             |runs| runs[2].sources = [("csrc".into(), "2".into())].into(),
             |runs| runs[2].gpus = vec!["NVIDIA H100".into()],
