@@ -104,8 +104,9 @@ impl Alignment {
 /// NVFP4 weights by address; see [`Weights`](crate::Weights).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RawWeights {
-    /// Packed E2M1 codes `[L][M][K/2]` (with [`select`](Self::select) of as many matrices as it says), 8-byte aligned. With 16-byte alignment there are faster kernels; 32-byte
-    /// alignment is expected to help on Blackwell, which nobody has measured.
+    /// Packed E2M1 codes `[L][M][K/2]`, 8-byte aligned; with [`select`](Self::select) of as many matrices as it says. With
+    /// 16-byte alignment there are faster kernels; 32-byte alignment is expected to help on Blackwell, which nobody has
+    /// measured.
     pub codes: u64,
     /// E4M3 block scales, densely packed batches; 4-byte aligned in the 128x4 layout.
     pub scales: u64,
