@@ -122,10 +122,13 @@ fn entries(problem: &Shape, gpu: &Gpu) -> Result<Vec<Entry>> {
                 })?;
                 for layout in ScaleLayout::ALL {
                     for align in ALIGNMENTS {
-                        let call = Call::nowhere(&shape, activation, layout, align);
-                        for &kernel in Kernel::ALL {
-                            add(&mut entries, kernel, &call, gpu, false);
-                            add(&mut entries, kernel, &call, gpu, true);
+                        let plain = Call::nowhere(&shape, activation, layout, align);
+                        // Some kernels have entry points of their own for an epilogue that has operands.
+                        for call in [plain, plain.biased_nowhere()] {
+                            for &kernel in Kernel::ALL {
+                                add(&mut entries, kernel, &call, gpu, false);
+                                add(&mut entries, kernel, &call, gpu, true);
+                            }
                         }
                     }
                 }
@@ -300,6 +303,7 @@ mod tests {
             ("gemv_ring", [false, true, true, true]),
             ("read_bulk", [false, true, true, true]),
             ("gemv_packed", [false, true, false, false]),
+            ("gemv_packed_f16_n8_operands", [false, true, false, false]),
             ("gemv_tcgen05", [false, false, true, false]),
             ("gemv_mma_fp4_n128", [false, false, false, true]),
             ("gemv_dot_n1_b4", [false, false, true, true]),
