@@ -74,11 +74,15 @@ fn main() -> ExitCode {
             .into_iter()
             .filter(|variant| variant.missing(arch).is_none())
             .collect();
+        // The other GPUs of a family compute as its first one.
+        let is_another = ["103a", "110a", "121a"].contains(&name);
         for &variant in &there {
-            trials.push(nvrtc(
-                &format!("matmul::sm_{arch}::{}", variant.name()),
-                move || matmul(&variant, arch),
-            ));
+            let name = format!("matmul::sm_{arch}::{}", variant.name());
+            let trial = nvrtc(&name, move || matmul(&variant, arch));
+            trials.push(match is_another {
+                true => trial.with_kind("long").with_ignored_flag(true),
+                false => trial,
+            });
         }
         // Those that emulate differently.
         if ["90a", "100a", "120a"].contains(&name) {

@@ -75,7 +75,7 @@ fn conformance(entry: &str, cases: Vec<Case>, seeds: u64) -> Subject {
         host,
         launches,
         schedules: schedules(seeds),
-        pick: |_| true,
+        pick: Box::new(|_| true),
     }
 }
 
@@ -115,25 +115,22 @@ fn pipelined() -> Subject {
     conformance("mma_pipelined", cases, 3)
 }
 
-/// About one fault in eight, chosen by name.
-fn sample(m: &Mutant) -> bool {
-    let hash = m.id().bytes().fold(0xcbf2_9ce4_8422_2325u64, |h, b| {
-        (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3)
-    });
-    (hash >> 32).is_multiple_of(8)
+fn sample() -> Box<dyn Fn(&Mutant) -> bool + Sync> {
+    Box::new(|mutant| mutant.is_in_share(8))
 }
 
 #[test]
 fn mma_two_cta_sampled() {
-    let pick = sample;
-    demand(&Subject { pick, ..two_cta() });
+    demand(&Subject {
+        pick: sample(),
+        ..two_cta()
+    });
 }
 
 #[test]
 fn mma_pipelined_sampled() {
-    let pick = sample;
     demand(&Subject {
-        pick,
+        pick: sample(),
         ..pipelined()
     });
 }
@@ -202,7 +199,7 @@ fn reduce() {
         host,
         launches,
         schedules: schedules(6),
-        pick: |_| true,
+        pick: Box::new(|_| true),
     });
 }
 
@@ -271,7 +268,7 @@ fn wgmma() -> Subject {
         host,
         launches,
         schedules: schedules(4),
-        pick: |_| true,
+        pick: Box::new(|_| true),
     }
 }
 

@@ -18,23 +18,25 @@ use crate::support::sim::{Loaded, gpu, launches};
 
 crate::trials! {
     nvrtc:
-        kernels_of_80 = || compile_all("80"),
-        kernels_of_89 = || compile_all("89"),
         kernels_of_90a = || compile_all("90a"),
         kernels_of_100a = || compile_all("100a"),
-        kernels_of_120a = || compile_all("120a"),
         what_is_kept_is_not_compiled_again,
         what_is_damaged_is_compiled_again,
         many_may_keep_the_same_kernel,
         a_folder_that_cannot_be_written_to,
         what_cannot_be_compiled_says_why;
     compilers:
-        arithmetic_of_nvcc_for_80 = || compare_arithmetic("80"),
         arithmetic_of_nvcc_for_90a = || compare_arithmetic("90a"),
         arithmetic_of_nvcc_for_100a = || compare_arithmetic("100a"),
-        results_of_nvcc_for_80 = || compare_results("80"),
         results_of_nvcc_for_90a = || compare_results("90a"),
         results_of_nvcc_for_100a = || compare_results("100a");
+    long_nvrtc:
+        kernels_of_80 = || compile_all("80"),
+        kernels_of_89 = || compile_all("89"),
+        kernels_of_120a = || compile_all("120a");
+    long_compilers:
+        arithmetic_of_nvcc_for_80 = || compare_arithmetic("80"),
+        results_of_nvcc_for_80 = || compare_results("80");
 }
 
 /// A launch of each kernel that a plan for an architecture takes.

@@ -2,7 +2,8 @@
 //!
 //! Simulations execute the kernels' PTX with ptx-sim, as the launch plans of `src/kernel` say: they need nvcc. What
 //! cannot run is reported as ignored, with the reason. Simulations of minutes are ignored, too:
-//! `cargo xtask check simulator`, or `cargo test --test kernels -- --ignored long`, runs them.
+//! `cargo xtask check simulator`, or `cargo test --test kernels -- --ignored long`, runs them. Of planted faults the
+//! others plant a share, these all.
 
 mod calls;
 mod entries;

@@ -88,13 +88,18 @@ impl Cargo {
         process::run(&mut self.command(arguments))
     }
 
-    /// Builds the library and returns the OUT_DIR of its build script, as cargo reports it.
-    pub(crate) fn out_dir(&self, build_arguments: &[&str]) -> Result<PathBuf> {
-        let (messages, line) =
-            self.build(&[&["--package", "nvfp4-gemv", "--lib"], build_arguments].concat())?;
+    /// Builds the `nvfp4-gemv` program, and returns its file and the OUT_DIR of the library's build script, as cargo reports
+    /// them.
+    pub(crate) fn program_and_out_dir(
+        &self,
+        build_arguments: &[&str],
+    ) -> Result<(PathBuf, PathBuf)> {
+        let (messages, line) = self.build(&[&PROGRAM[..], build_arguments].concat())?;
         let manifest = self.manifest.parent().unwrap_or(Path::new(""));
+        let program = find_executable(&messages)
+            .with_context(|| format!("cargo reported no program (`{line}`)"))?;
         match find_out_dir(&messages, manifest) {
-            Some(out_dir) => Ok(out_dir),
+            Some(out_dir) => Ok((program, out_dir)),
             None => bail!(
                 "cargo reported no build script output for {}; is its build.rs gone? (`{line}`)",
                 manifest.display()

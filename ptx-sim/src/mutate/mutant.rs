@@ -53,6 +53,14 @@ impl Mutant {
         format!("{}#{}", self.stem(), self.ordinal)
     }
 
+    /// Whether it is in a share of one in `of`, chosen by name.
+    pub fn is_in_share(&self, of: u64) -> bool {
+        let hash = self.id().bytes().fold(0xcbf2_9ce4_8422_2325u64, |h, b| {
+            (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3)
+        });
+        (hash >> 32).is_multiple_of(of)
+    }
+
     fn stem(&self) -> String {
         let mut s = self.kind.name().to_string();
         if !self.detail.is_empty() {

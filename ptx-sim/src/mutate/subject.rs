@@ -26,7 +26,7 @@ pub struct Subject {
     /// Policies and timings, those that notice most first. [`super::schedules`] has some.
     pub schedules: Vec<(Policy, Timing)>,
     /// Which of the mutants are run.
-    pub pick: fn(&Mutant) -> bool,
+    pub pick: Box<dyn Fn(&Mutant) -> bool + Sync>,
 }
 
 impl fmt::Debug for Subject {
@@ -45,7 +45,7 @@ impl Subject {
         threads: usize,
     ) -> Result<Vec<Finding>, TrialError> {
         let mut mutants = self.mutants();
-        mutants.retain(self.pick);
+        mutants.retain(|mutant| (self.pick)(mutant));
         let mut trials = Vec::new();
         for (policy, timing) in &self.schedules {
             for (name, check) in &self.launches {

@@ -9,7 +9,7 @@ use ptx_sim::mutate::{Kind, Mutant, Score};
 use ptx_sim::{Policy, Timing, Uninitialised};
 
 use crate::support::faults::{
-    ANY_OPERAND, At, NO_BIAS, PADDING, Run, demand, demand_right_plans, share, subject,
+    ANY_OPERAND, At, NO_BIAS, PADDING, Run, demand, demand_right_plans, subject,
 };
 use crate::support::operands::{Case, Data, Operands};
 use crate::support::passes::{MANY_VECTORS, check_passes};
@@ -207,7 +207,7 @@ pub(crate) fn shared_memory(mutant: &Mutant) -> bool {
 }
 
 fn sample(mutant: &Mutant) -> bool {
-    !shared_memory(mutant) && share(mutant, 32)
+    !shared_memory(mutant) && mutant.is_in_share(32)
 }
 
 /// The list of faults in compiled kernels.
@@ -258,7 +258,7 @@ fn direct(
 
 fn faults_nvfp4() {
     let runs = direct(Activation::Nvfp4, 8, 2, LARGE);
-    let pick = |mutant: &Mutant| shared_memory(mutant) && share(mutant, 8);
+    let pick = |mutant: &Mutant| shared_memory(mutant) && mutant.is_in_share(8);
     demand_all("gemv_direct", "90a", runs, pick);
 }
 
@@ -298,5 +298,5 @@ fn wrong_plans() {
     ];
     let harmless = [&harmless()[..], &own].concat();
     let runs = direct(Activation::Nvfp4, 8, 2, [(130, 544), (17, 1088), (5, 288)]);
-    demand_right_plans("90a", &runs, &harmless);
+    demand_right_plans("90a", &runs, &harmless, 1);
 }

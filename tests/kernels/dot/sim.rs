@@ -208,7 +208,7 @@ fn wrong_plans() {
         tiles_left = "one tile more for every CTA gives all of them, too"
     ];
     let both = [&harmless()[..], &n].concat();
-    demand_right_plans("90a", &integer, &[&both[..], &left].concat());
+    demand_right_plans("90a", &integer, &[&both[..], &left].concat(), 1);
     let wide = dot("100a", 4, [(130, 320), (9, 2176), (5, 320)]);
-    demand_right_plans("100a", &wide, &both);
+    demand_right_plans("100a", &wide, &both, 1);
 }

@@ -271,16 +271,17 @@ impl Kernel {
         self.faulty.iter().enumerate().map(run).collect()
     }
 
-    pub(crate) fn faults(&self, n: usize) {
-        let schedules = mutate::schedules(3);
+    /// One in `of` of them.
+    pub(crate) fn faults(&self, n: usize, of: u64) {
         let subject = subject(
             self.unit,
             "90a",
             self.runs_of(n, Run::new),
-            schedules,
-            no_arithmetic,
+            mutate::schedules(3),
+            move |mutant| no_arithmetic(mutant) && mutant.is_in_share(of),
         );
-        demand(&subject, include_str!("equivalent_faults.txt"), 60);
+        let least = 60 / of as usize;
+        demand(&subject, include_str!("equivalent_faults.txt"), least);
     }
 
     /// Of the entry points of most vectors.
@@ -313,12 +314,12 @@ impl Kernel {
         demand(&subject, include_str!("equivalent_faults.txt"), least);
     }
 
-    pub(crate) fn wrong_plans_beside(&self, beside: Beside, harmless: &[(At, &str)]) {
+    pub(crate) fn wrong_plans_beside(&self, beside: Beside, harmless: &[(At, &str)], of: u64) {
         let runs = [9, 16].map(|n| self.runs_of(n, beside)).concat();
-        demand_right_plans("90a", &runs, harmless);
+        demand_right_plans("90a", &runs, harmless, of);
     }
 
-    pub(crate) fn wrong_plans(&self) {
-        self.wrong_plans_beside(Run::new, self.harmless);
+    pub(crate) fn wrong_plans(&self, of: u64) {
+        self.wrong_plans_beside(Run::new, self.harmless, of);
     }
 }

@@ -5,7 +5,7 @@ use nvfp4_gemv::kernel::params::nvfp4_many_params as Params;
 use nvfp4_gemv::kernel::{Config, MmaConfig};
 
 use crate::many_vectors::{Cutting, Kernel, cutting};
-use crate::support::faults::{ANY_OPERAND, NO_BIAS};
+use crate::support::faults::{ANY_OPERAND, NO_BIAS, SAMPLE};
 
 crate::trials! {
     simulator:
@@ -14,17 +14,21 @@ crate::trials! {
         blackwell = || KERNEL.short_sweep("100a", &[16, 20]),
         many_vectors = || KERNEL.many_vectors(),
         vectors_of_every_magnitude = || KERNEL.vectors_of_every_magnitude(),
-        faults_of_few_vectors = || KERNEL.faults(16),
-        wrong_plans = || KERNEL.wrong_plans(),
+        faults_of_few_vectors = || KERNEL.faults(16, SAMPLE),
+        wrong_plans = || KERNEL.wrong_plans(SAMPLE),
         ragged_hopper = || RAGGED.short_sweep("90a", &[9, 30, 33, 61, 100]),
         ragged_ampere = || RAGGED.short_sweep("80", &[12, 70]),
         ragged_blackwell = || RAGGED.short_sweep("100a", &[16, 40]),
         ragged_vectors_of_every_magnitude = || RAGGED.vectors_of_every_magnitude(),
-        ragged_faults = || RAGGED.faults(20),
-        ragged_wrong_plans = || RAGGED.wrong_plans();
+        ragged_faults = || RAGGED.faults(20, SAMPLE),
+        ragged_wrong_plans = || RAGGED.wrong_plans(SAMPLE);
     long:
         every_config = || KERNEL.every_config(),
         random_configs = || KERNEL.random_configs(),
+        all_faults_of_few_vectors = || KERNEL.faults(16, 1),
+        all_wrong_plans = || KERNEL.wrong_plans(1),
+        ragged_all_faults = || RAGGED.faults(20, 1),
+        ragged_all_wrong_plans = || RAGGED.wrong_plans(1),
         faults_of_many_vectors = || KERNEL.faults_of_many_vectors(),
         ragged_every_config = || RAGGED.every_config(),
         ragged_random_configs = || RAGGED.random_configs(),

@@ -12,7 +12,8 @@ use ptx_sim::trace::Kind;
 use ptx_sim::{Policy, Timing, Trace, Uninitialised, mutate};
 
 use crate::support::faults::{
-    ANY_OPERAND, MAPPED, NO_BIAS, PADDING, Run, demand, demand_right_plans, no_arithmetic, subject,
+    ANY_OPERAND, MAPPED, NO_BIAS, PADDING, Run, SAMPLE, demand, demand_right_plans, no_arithmetic,
+    subject,
 };
 use crate::support::operands::{Case, Data, Operands};
 use crate::support::passes::check_passes;
@@ -26,12 +27,14 @@ crate::trials! {
         short_sweep = || sweep(&Simulator::new(ARCH), &[1, 3, 8, 16, 17], 1),
         vectors_of_every_entry_point, several_passes, contest_shapes = || contest(1 << 20),
         sums_in_rank_order, loads_before_the_wait, picture,
-        faults = || faults_of(16),
-        wrong_plans;
+        faults = || faults_of(16, SAMPLE),
+        wrong_plans = || wrong_plans(SAMPLE);
     long:
         every_config, random_configs,
         all_contest_shapes = || contest(usize::MAX), benchmark_shapes,
-        faults_of_many_vectors = || faults_of(64);
+        all_faults = || faults_of(16, 1),
+        all_wrong_plans = || wrong_plans(1),
+        faults_of_many_vectors = || faults_of(64, 1);
 }
 
 const ARCH: &str = ptx::CONSUMER;
@@ -370,18 +373,20 @@ fn runs(n: usize) -> Vec<Run> {
     cuttings.into_iter().enumerate().map(run).collect()
 }
 
-fn faults_of(n: usize) {
+/// One in `of` of them.
+fn faults_of(n: usize, of: u64) {
     let subject = subject(
         "gemv_mma_fp4",
         ARCH,
         runs(n),
         mutate::schedules(3),
-        no_arithmetic,
+        move |mutant| no_arithmetic(mutant) && mutant.is_in_share(of),
     );
-    demand(&subject, include_str!("equivalent_faults.txt"), 60);
+    let least = 60 / of as usize;
+    demand(&subject, include_str!("equivalent_faults.txt"), least);
 }
 
-fn wrong_plans() {
+fn wrong_plans(of: u64) {
     let harmless = crate::words![Params:
         dependent = "a run has one grid",
         barriers_at + 4 = PADDING,
@@ -393,5 +398,5 @@ fn wrong_plans() {
         ; unread in weights, vectors
     ];
     let runs = [runs(11), runs(16)].concat();
-    demand_right_plans(ARCH, &runs, &harmless);
+    demand_right_plans(ARCH, &runs, &harmless, of);
 }

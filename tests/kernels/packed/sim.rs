@@ -7,22 +7,24 @@ use nvfp4_gemv::kernel::params::nvfp4_packed_params as Params;
 use nvfp4_gemv::kernel::{Config, PackedConfig};
 
 use crate::many_vectors::{Cutting, Kernel, cutting};
-use crate::support::faults::{ANY_OPERAND, At, NO_BIAS, Run};
+use crate::support::faults::{ANY_OPERAND, At, NO_BIAS, Run, SAMPLE};
 
 crate::trials! {
     simulator:
         hopper = || KERNEL.short_sweep("90a", &[3, 8, 9, 16, 30, 61]),
         many_vectors = || KERNEL.many_vectors(),
         vectors_of_every_magnitude = || KERNEL.vectors_of_every_magnitude(),
-        faults_of_few_vectors = || KERNEL.faults(16),
+        faults_of_few_vectors = || KERNEL.faults(16, SAMPLE),
         faults_of_packing = || KERNEL.faults_beside("pack", 16, Run::first, 8),
         faults_of_adding = || KERNEL.faults_beside("add", 16, Run::last, 3),
-        wrong_plans = || KERNEL.wrong_plans(),
-        wrong_packing_plans = || KERNEL.wrong_plans_beside(Run::first, PACK),
-        wrong_adding_plans = || KERNEL.wrong_plans_beside(Run::last, ADD);
+        wrong_plans = || KERNEL.wrong_plans(SAMPLE),
+        wrong_packing_plans = || KERNEL.wrong_plans_beside(Run::first, PACK, 1),
+        wrong_adding_plans = || KERNEL.wrong_plans_beside(Run::last, ADD, 1);
     long:
         every_config = || KERNEL.every_config(),
-        random_configs = || KERNEL.random_configs();
+        random_configs = || KERNEL.random_configs(),
+        all_faults_of_few_vectors = || KERNEL.faults(16, 1),
+        all_wrong_plans = || KERNEL.wrong_plans(1);
 }
 
 const MULTIPLES: &str = "multiples of 64 end in the same step";

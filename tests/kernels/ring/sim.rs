@@ -544,5 +544,5 @@ fn wrong_plans_of(runs: &[Run], harmless: &[(At, &str)]) {
         epilogue.bias_batch + 4 = NO_BIAS,
         ; unread in weights, vectors
     ];
-    demand_right_plans("90a", runs, &[&in_all, harmless].concat());
+    demand_right_plans("90a", runs, &[&in_all, harmless].concat(), 1);
 }

@@ -10,7 +10,7 @@ use ptx_sim::mutate;
 
 use crate::direct::sim::many;
 use crate::support::faults::{
-    ANY_OPERAND, At, NO_BIAS, Run, demand, demand_right_plans, no_arithmetic, subject,
+    ANY_OPERAND, At, NO_BIAS, Run, SAMPLE, demand, demand_right_plans, no_arithmetic, subject,
 };
 use crate::support::operands::{Case, Data, Operands};
 use crate::support::passes::check_passes;
@@ -24,12 +24,14 @@ crate::trials! {
         ampere_ragged = || short_sweep(&Simulator::new("80"), &RAGGED),
         blackwell, vectors_of_every_magnitude, two_passes, many_vectors,
         faults_of_lanes_that_keep_to_their_blocks = || faults(&WHOLE, 1),
-        wrong_plans = || wrong_plans(&WHOLE),
-        wrong_ragged_plans = || wrong_plans(&RAGGED);
+        wrong_plans = || wrong_plans(&WHOLE, SAMPLE),
+        wrong_ragged_plans = || wrong_plans(&RAGGED, SAMPLE);
     long:
         every_config = || every_config(&WHOLE),
         every_ragged_config = || every_config(&RAGGED),
         random_configs,
+        all_wrong_plans = || wrong_plans(&WHOLE, 1),
+        all_wrong_ragged_plans = || wrong_plans(&RAGGED, 1),
         faults_of_warps_side_by_side,
         faults_of_weights_that_carry_their_scales = || faults(&WHOLE, 3),
         faults_of_sixteen_vectors,
@@ -531,8 +533,8 @@ fn harmless() -> Vec<(At, &'static str)> {
     .to_vec()
 }
 
-/// Of a unit.
-fn wrong_plans(unit: &Unit) {
+/// One in `of` of a unit's.
+fn wrong_plans(unit: &Unit, of: u64) {
     // CTAs that keep the vectors of some of the batches.
     let (_, k, _) = (unit.cases)()[1].shape;
     let some = cutting((20, k, 6), ScaleLayout::Linear, (1, 3, 6));
@@ -544,5 +546,5 @@ fn wrong_plans(unit: &Unit) {
     } else {
         harmless.extend(crate::words![Params: beside_log2 = "of ragged rows a group is a warp"]);
     }
-    demand_right_plans("90a", &runs, &harmless);
+    demand_right_plans("90a", &runs, &harmless, of);
 }

@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 use libtest_mimic::{Arguments, Completion, Trial};
 use nvfp4_gemv_cli::gpu_record::{Asked, Ran};
 
-/// Makes a module's `trials()`: its functions by what they need, `host`, `simulator`, `long` (a simulation of
-/// minutes), `nvrtc`, `compilers` (NVRTC and nvcc) or `gpu`. Instead of a function of the trial's name there may be another, behind `=`.
+/// Makes a module's `trials()`: its functions by what they need, `host`, `simulator`, `nvrtc`, `compilers` (NVRTC and
+/// nvcc) or `gpu`; `long`, `long_nvrtc` and `long_compilers` are run on request. Instead of a function of the trial's
+/// name there may be another, behind `=`.
 #[macro_export]
 macro_rules! trials {
     ($($needs:ident: $($name:ident $(= $run:expr)?),+ $(,)?;)+) => {
@@ -40,9 +41,11 @@ pub(crate) fn simulator(path: &str, run: impl FnOnce() + Send + 'static) -> Tria
 
 /// The same, and takes minutes.
 pub(crate) fn long(path: &str, run: fn()) -> Trial {
-    simulator(path, run)
-        .with_kind("long")
-        .with_ignored_flag(true)
+    on_request(simulator(path, run))
+}
+
+fn on_request(trial: Trial) -> Trial {
+    trial.with_kind("long").with_ignored_flag(true)
 }
 
 /// Needs NVRTC.
@@ -55,6 +58,18 @@ pub(crate) fn nvrtc(path: &str, run: fn()) -> Trial {
 #[cfg(feature = "jit")]
 pub(crate) fn compilers(path: &str, run: fn()) -> Trial {
     trial(path, || no_nvrtc().or_else(super::ptx::missing), run)
+}
+
+/// Needs NVRTC, and takes long.
+#[cfg(feature = "jit")]
+pub(crate) fn long_nvrtc(path: &str, run: fn()) -> Trial {
+    on_request(nvrtc(path, run))
+}
+
+/// Needs NVRTC and nvcc, and takes long.
+#[cfg(feature = "jit")]
+pub(crate) fn long_compilers(path: &str, run: fn()) -> Trial {
+    on_request(compilers(path, run))
 }
 
 #[cfg(feature = "jit")]

@@ -8,19 +8,19 @@ use ptx_sim::mutate::{self, Known, Mutant, Subject};
 use super::sim::{ARCH, Cutting, cutting};
 use crate::support::faults::{
     ANY_OPERAND, At, MAPPED, NO_BIAS, PADDING, Run, demand, demand_right_plans, no_arithmetic,
-    share, subject,
+    subject,
 };
 use crate::support::operands::{Case, Data};
 
 crate::trials! {
     simulator:
-        faults = || faults_of(&ENTRIES[0], 0, |mutant| no_arithmetic(mutant) && share(mutant, 6)),
+        faults = || faults_of(&ENTRIES[0], 0, |mutant| no_arithmetic(mutant) && mutant.is_in_share(6)),
         listed_faults_exist, wrong_plans;
     long:
         faults_of_few_vectors = || faults_of(&ENTRIES[0], 2, no_arithmetic),
         faults_of_many_vectors = || faults_of(&ENTRIES[2], 2, no_arithmetic),
         faults_of_the_others = || [1, 3].into_iter().for_each(|i| {
-            faults_of(&ENTRIES[i], 0, |mutant| no_arithmetic(mutant) && share(mutant, 8));
+            faults_of(&ENTRIES[i], 0, |mutant| no_arithmetic(mutant) && mutant.is_in_share(8));
         });
 }
 
@@ -111,5 +111,5 @@ fn wrong_plans() {
         "what aligns the ring is enough for the worst start",
     )];
     let harmless = [&harmless[..], &slack].concat();
-    demand_right_plans(ARCH, &runs([5, 16]), &harmless);
+    demand_right_plans(ARCH, &runs([5, 16]), &harmless, 1);
 }

@@ -6,18 +6,20 @@ use nvfp4_gemv::kernel::{Config, WgmmaConfig};
 
 use crate::many_vectors::sim::VECTORS_OF_A_WARP;
 use crate::many_vectors::{Cutting, Kernel, cutting};
-use crate::support::faults::{ANY_OPERAND, NO_BIAS};
+use crate::support::faults::{ANY_OPERAND, NO_BIAS, SAMPLE};
 
 crate::trials! {
     simulator:
         hopper = || KERNEL.short_sweep("90a", &[3, 8, 9, 16, 30, 61]),
         many_vectors = || KERNEL.many_vectors(),
         vectors_of_every_magnitude = || KERNEL.vectors_of_every_magnitude(),
-        faults_of_few_vectors = || KERNEL.faults(16),
-        wrong_plans = || KERNEL.wrong_plans();
+        faults_of_few_vectors = || KERNEL.faults(16, SAMPLE),
+        wrong_plans = || KERNEL.wrong_plans(SAMPLE);
     long:
         every_config = || KERNEL.every_config(),
         random_configs = || KERNEL.random_configs(),
+        all_faults_of_few_vectors = || KERNEL.faults(16, 1),
+        all_wrong_plans = || KERNEL.wrong_plans(1),
         faults_of_many_vectors = || KERNEL.faults_of_many_vectors();
 }
 

@@ -54,8 +54,8 @@ enum Check {
     Bindings,
     /// What tests/recorded/gpu.json says of tests on GPUs: that none failed, and which folders have changed since
     Record,
-    /// Long simulations, optimised: conformance kernels with 200 seeds, all configs of the crate's kernels, all planted
-    /// faults
+    /// Long trials, optimised: conformance kernels with 200 seeds, all configs of the crate's kernels, all planted faults,
+    /// and what NVRTC makes for every GPU
     Simulator,
     /// What a call that is not prepared takes of the host, in instructions of an optimised build
     Instructions,

@@ -1,12 +1,21 @@
-//! What the tests leave out because it takes minutes in debug builds.
+//! What the tests leave out because it takes minutes.
 
 use anyhow::Result;
 
 use crate::checks::Context;
+use crate::test::JIT_FEATURES;
+use crate::toolchain;
 
 /// Of ptx-sim the conformance kernels with 200 seeds each, and all faults planted in the largest of them; of the
-/// crate's kernels the long simulations: sweeps of all configs and shapes, all planted faults.
+/// crate's kernels the long simulations: sweeps of all configs and shapes, all planted faults; and what NVRTC makes for
+/// GPUs whose family has another one in the tests.
 pub(super) fn check(context: &Context<'_>) -> Result<()> {
+    toolchain::install_nvrtc(context.workspace)?;
+    let cargo = toolchain::nvrtc_environment(context.workspace)
+        .into_iter()
+        .fold(context.cargo.clone(), |cargo, (name, value)| {
+            cargo.env(name, value)
+        });
     let test = ["test", "--release", "--package"];
     let ptx_sim = [
         "ptx-sim",
@@ -16,9 +25,24 @@ pub(super) fn check(context: &Context<'_>) -> Result<()> {
         "planted_faults",
     ];
     let kernels = ["nvfp4-gemv", "--test", "kernels"];
-    for (suite, filter) in [(&ptx_sim[..], None), (&kernels, Some("long"))] {
+    let explorer = ["mma-explorer", "--test", "explorer"];
+    for (suite, filter) in [
+        (&ptx_sim[..], None),
+        (&kernels, Some("long")),
+        (&explorer, Some("long")),
+    ] {
         let arguments = test.iter().chain(suite).chain(&["--", "--ignored"]);
-        context.cargo.run(arguments.copied().chain(filter))?;
+        cargo.run(arguments.copied().chain(filter))?;
     }
-    Ok(())
+    let jit = ["--", "--ignored", "jit::"];
+    cargo.run(
+        [
+            &test,
+            &kernels[..],
+            &["--no-default-features"],
+            &JIT_FEATURES,
+            &jit,
+        ]
+        .concat(),
+    )
 }

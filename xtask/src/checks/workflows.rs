@@ -1,4 +1,4 @@
-//! What the workflows of `.github` may do, and `.ci/run` which they start, held by reading them.
+//! What the workflows of `.github` may do, and the scripts of `.ci` which they start, held by reading them.
 //!
 //! They are read line by line, not as YAML: one known way of writing each thing is all that the rules allow.
 
@@ -26,11 +26,14 @@ pub(super) fn check(workspace: &Workspace) -> Result<()> {
                 .map(|what| format!("{name}: {what}")),
         );
     }
-    let script = workspace.root().join(".ci/run");
-    let text =
-        fs::read_to_string(&script).with_context(|| format!("cannot read {}", script.display()))?;
-    if !locks_first(&text) {
-        findings.push(".ci/run: its first use of cargo is not `cargo fetch --locked`".into());
+    for name in [".ci/run", ".ci/full"] {
+        let text = fs::read_to_string(workspace.root().join(name))
+            .with_context(|| format!("cannot read {name}"))?;
+        if !locks_first(&text) {
+            findings.push(format!(
+                "{name}: its first use of cargo is not `cargo fetch --locked`"
+            ));
+        }
     }
     if files.is_empty() {
         bail!("{}: no workflow", directory.display());

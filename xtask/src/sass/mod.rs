@@ -29,8 +29,8 @@ use crate::workspace::Workspace;
 
 #[derive(Debug, Args)]
 pub(crate) struct SassArgs {
-    /// Objects, cubins or libraries to check, or directories with them; without any, the
-    /// library is built in release mode and its objects are checked
+    /// Objects, cubins or libraries to check, or directories with them; without any, those
+    /// of the program, which is built in release mode
     objects: Vec<PathBuf>,
     /// What is expected
     #[arg(long, default_value = "xtask/sass-budget.toml")]
@@ -51,13 +51,14 @@ pub(crate) fn command(workspace: &Workspace, args: &SassArgs) -> Result<()> {
     let cuobjdump = toolchain::cuobjdump(workspace, &toolchain)?;
 
     let cargo = Cargo::new(workspace).with_toolchain(&toolchain);
+    let (program, out_dir) = cargo.program_and_out_dir(&["--release"])?;
     let places = if args.objects.is_empty() {
         // What was asked to be built is what must be there.
         if let Ok(archs) = std::env::var("NVFP4_GEMV_ARCHS") {
             budget.archs = arch::parse(&archs, arch::gpus_here).map_err(anyhow::Error::msg)?;
             budget.alone.clear();
         }
-        vec![cargo.out_dir(&["--release"])?]
+        vec![out_dir]
     } else {
         budget.alone.clear();
         args.objects.clone()
@@ -72,7 +73,6 @@ pub(crate) fn command(workspace: &Workspace, args: &SassArgs) -> Result<()> {
         &budget.alone,
     )?);
     let mut kernels = dump::read(&cuobjdump, &files)?;
-    let program = cargo.program(&["--release"])?;
     let catalogue = Catalogue::ask(&program, &budget.archs)?;
     for kernel in &mut kernels {
         kernel.examine(&catalogue);
