@@ -74,7 +74,7 @@ impl Operands {
             },
             select: (!self.select.is_empty()).then(|| RawSelect {
                 ids: upload("select", &words(&self.select)),
-                matrices: self.shape.l(),
+                matrices: self.codes.len() / (self.shape.m() * self.shape.row_code_bytes()),
             }),
         };
         let values = upload("vectors", &self.vectors);

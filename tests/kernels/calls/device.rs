@@ -377,7 +377,8 @@ fn strided_dense_vectors() {
     assert!(y.iter().map(|y| y.to_f64()).eq(truth.y));
 }
 
-/// A graph is captured once. Then ids change: those of matrices have their results, others NaN.
+/// Graphs of a call and of a prepared one are captured once. Then ids change: those of matrices have their results, others
+/// NaN.
 fn ids_change_between_replays() {
     let gpu = Gpu::first();
     let of = |l| {
@@ -395,17 +396,28 @@ fn ids_change_between_replays() {
     let x = |i: usize| f16::from_f32((i % 7) as f32 - 3.0);
     let x: Vec<f16> = (0..shape.vector_elements()).map(x).collect();
     let (mut ids_there, x_there) = (gpu.upload(&[0i32; 5]), gpu.upload(&x));
-    let mut y = poisoned(&gpu, &shape);
-    let graph = gpu.capture(|| {
-        let all = uploaded.weights();
-        let weights = all.select_on_device(ids_there.as_view());
-        let vectors = Vectors::F16(DenseVectors::new(x_there.as_view()));
-        let (to, options) = (into(&mut y), Options::new());
-        gemv_on_device(&gpu.stream, &shape, &weights, &vectors, to, &options).unwrap();
-    });
+    let mut results = [poisoned(&gpu, &shape), poisoned(&gpu, &shape)];
+    let graphs: Vec<_> = std::iter::zip([false, true], &mut results)
+        .map(|(prepare, y)| {
+            let (all, stream, options) = (uploaded.weights(), &gpu.stream, Options::new());
+            let weights = all.select_on_device(ids_there.as_view());
+            let vectors = Vectors::F16(DenseVectors::new(x_there.as_view()));
+            let prepared =
+                PreparedGemvOnDevice::new(stream, &shape, &weights, &vectors, into(y), &options)
+                    .unwrap();
+            gpu.capture(|| {
+                match prepare {
+                    true => prepared.launch(stream, &weights, &vectors, into(y)),
+                    false => gemv_on_device(stream, &shape, &weights, &vectors, into(y), &options)
+                        .map(drop),
+                }
+                .unwrap();
+            })
+        })
+        .collect();
     let matrices = problem.weights(TILED).unwrap();
     let matrices = matrices.view().unwrap();
-    let (of_batch, results) = (x.len() / 5, one.outputs());
+    let (of_batch, of_results) = (x.len() / 5, one.outputs());
     for ids in [
         [0, 1, 2, 0, 1],
         [2, 2, 2, 2, 2],
@@ -413,18 +425,20 @@ fn ids_change_between_replays() {
         [i32::MAX, i32::MIN, 0, 1, 0],
     ] {
         gpu.stream.memcpy_htod(&ids, &mut ids_there).unwrap();
-        graph.launch().unwrap();
-        let y = numbers(&gpu, &y);
-        for (batch, id) in ids.into_iter().enumerate() {
-            let y = &y[batch * results..][..results];
-            let only = [id];
-            let Ok(matrix) = matrices.select(&only) else {
-                assert!(y.iter().all(|y| y.is_nan()), "{ids:?} {batch}: {y:?}");
-                continue;
-            };
-            let x = Vectors::f16(&x[batch * of_batch..][..of_batch]);
-            let truth = reference::gemv(&one, &matrix, &x).unwrap();
-            assert_eq!(y, truth.y, "{ids:?} {batch}");
+        for (graph, y) in std::iter::zip(&graphs, &results) {
+            graph.launch().unwrap();
+            let y = numbers(&gpu, y);
+            for (batch, id) in ids.into_iter().enumerate() {
+                let y = &y[batch * of_results..][..of_results];
+                let only = [id];
+                let Ok(matrix) = matrices.select(&only) else {
+                    assert!(y.iter().all(|y| y.is_nan()), "{ids:?} {batch}: {y:?}");
+                    continue;
+                };
+                let x = Vectors::f16(&x[batch * of_batch..][..of_batch]);
+                let truth = reference::gemv(&one, &matrix, &x).unwrap();
+                assert_eq!(y, truth.y, "{ids:?} {batch}");
+            }
         }
     }
 }

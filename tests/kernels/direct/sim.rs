@@ -70,7 +70,7 @@ fn check(activation: Activation) {
     }
 }
 
-/// Batches that have others' matrices, and numbers of matrices that do not exist.
+/// Batches that have one of fewer matrices, and numbers of matrices that do not exist.
 fn select() {
     for simulator in ["80", "90a"].map(Simulator::new) {
         for (i, activation) in Activation::ALL.into_iter().enumerate() {
@@ -99,7 +99,7 @@ fn select() {
                     let options = options(Policy::Random(i as u64), Timing::Eager);
                     let known = Operands::new(&case);
                     simulator.run(&Arc::new(known.clone()), config, i % 2 == 0, &options);
-                    for id in [5, -1, i32::MAX] {
+                    for id in [known.case.matrices() as i32, -1, i32::MAX] {
                         let unknown = Arc::new(known.clone().with_unknown(2, id));
                         simulator.run(&unknown, config, i % 2 == 0, &options);
                     }

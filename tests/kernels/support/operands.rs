@@ -74,7 +74,7 @@ pub(crate) struct Case {
     pub(crate) strided: bool,
     /// All batches have the first one's vectors.
     pub(crate) shared: bool,
-    /// Batches have others' matrices, some of them the same one.
+    /// Batches have one of fewer matrices than there are batches, each with factors of its own.
     pub(crate) select: bool,
 }
 
@@ -147,11 +147,26 @@ impl Case {
         }
     }
 
+    /// How many matrices the weights have.
+    pub(crate) fn matrices(&self) -> usize {
+        match self.select {
+            true => self.shape.l().div_ceil(2),
+            false => self.shape.l(),
+        }
+    }
+
     /// The matrix of each batch.
     pub(crate) fn ids(&self) -> Vec<i32> {
-        let l = self.shape.l();
-        (0..l)
-            .map(|batch| ((batch / 2 * 2 + 1) % l) as i32)
+        (0..self.shape.l())
+            .map(|batch| ((batch / 2 * 2 + 1) % self.matrices()) as i32)
+            .collect()
+    }
+
+    /// Factors of the rows of each matrix that may be selected.
+    fn factors_of_matrices(&self) -> Vec<f32> {
+        let m = self.shape.m();
+        (0..self.shape.l() * m)
+            .map(|i| [1.0, -2.0, 0.5][(i / m + i % m) % 3])
             .collect()
     }
 
@@ -283,7 +298,11 @@ impl Operands {
             }
             let w = problem.weights(ScaleLayout::Linear).expect("weights");
             let w = w.view().expect("weights");
-            let ids = case.ids();
+            let (ids, factors) = (case.ids(), case.factors_of_matrices());
+            let w = match case.select {
+                true if case.row_alpha => w.with_row_alpha(&factors).expect("factors"),
+                _ => w,
+            };
             let w = if case.select {
                 w.select(&ids).expect("ids")
             } else {
@@ -419,6 +438,7 @@ impl Operands {
         if case.padded && !case.nvfp4() {
             operands.pad_dense_vectors();
         }
+        operands.keep_matrices();
         if case.data != Data::Recorded {
             operands.nan_where_no_scale_is();
         }
@@ -426,10 +446,26 @@ impl Operands {
         operands
     }
 
+    /// Of matrices that are selected there are fewer.
+    fn keep_matrices(&mut self) {
+        if !self.case.select {
+            return;
+        }
+        let (bytes, matrices) = (&mut self.bytes, self.case.matrices());
+        let l = bytes.shape.l();
+        for operand in [&mut bytes.codes, &mut bytes.scales] {
+            operand.truncate(operand.len() / l * matrices);
+        }
+        if self.case.row_alpha {
+            bytes.row_alpha = self.case.factors_of_matrices();
+            bytes.row_alpha.truncate(bytes.shape.m() * matrices);
+        }
+    }
+
     /// What the case adds to results, and how they lie.
     fn add(&mut self) {
         let Case { shape, output, .. } = self.case;
-        let (m, n, l) = (shape.m(), shape.n(), shape.l());
+        let (m, n) = (shape.m(), shape.n());
         let mut rng = fastrand::Rng::with_seed(self.case.seed + 9);
         let exact = self.case.data == Data::Integers;
         let mut number = || match exact {
@@ -439,7 +475,7 @@ impl Operands {
         let bias = match self.case.bias {
             Bias::None => 0,
             Bias::Shared => m,
-            Bias::OfBatches => l * m,
+            Bias::OfBatches => self.case.matrices() * m,
         };
         self.bytes.bias = (0..bias).map(|_| number()).collect();
         if self.case.residual != Residual::None {

@@ -162,15 +162,20 @@ impl Simulator {
 
     /// Demands that everything was executed, but lines of the source that `but` knows. A kernel has the epilogue many times,
     /// and it is the same in all kernels: each of its lines must have been executed, and taken both ways, in one at least.
-    /// So must the lines of an entry point that there is with operands of the epilogue and without, in one of the two.
+    /// So must the lines of an entry point that there is with operands of the epilogue and without, in one of the two that
+    /// has the line.
     pub(crate) fn demand_coverage(&self, but: impl Fn(&str) -> bool) {
         let executed = self.executed.lock().expect("no trial has panicked");
         let mut left = Vec::new();
         let mut lacking: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
         // What, where and by which entry point, for pairs of them.
-        let mut lines: BTreeSet<(&str, String, String)> = BTreeSet::new();
+        let mut lines: BTreeSet<(&str, String, &str)> = BTreeSet::new();
+        let mut sources: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
         for (name, (entry, counters)) in &*executed {
             let summary = counters.summary(&entry.program);
+            let all = (0..entry.program.code.len()).map(|pc| entry.program.site(pc).to_string());
+            let of = all.filter_map(|site| source_of(&site).map(str::to_string));
+            sources.insert(name, of.collect());
             for (what, sites) in [
                 ("never executed", &summary.never_executed),
                 ("never taken", &summary.never_taken),
@@ -182,7 +187,7 @@ impl Simulator {
                         lacking.entry(at.to_string()).or_default().insert(name);
                     }
                     if let Some(at) = source_of(&line) {
-                        lines.insert((what, at.to_string(), (*name).to_string()));
+                        lines.insert((what, at.to_string(), name));
                     }
                     left.push((*name, what, line));
                 }
@@ -195,8 +200,11 @@ impl Simulator {
                     Some(plain) => plain.to_string(),
                     None => format!("{name}_operands"),
                 };
-                let done = |at: &str| !lines.contains(&(*what, at.to_string(), twin.clone()));
-                !(executed.contains_key(&*twin) && source_of(line).is_some_and(done))
+                let done = |at: &str| {
+                    sources.get(&*twin).is_some_and(|of| of.contains(at))
+                        && !lines.contains(&(*what, at.to_string(), &*twin))
+                };
+                !source_of(line).is_some_and(done)
             }
         });
         let left: Vec<_> = left.into_iter().map(|(.., line)| line).collect();
