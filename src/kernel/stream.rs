@@ -741,7 +741,7 @@ impl Kept {
 /// f32 roundings that one `mma.sync.m16n8k16` of f16 or bf16 into f32 counts for, where four products
 /// of an element of the result are not zero.
 ///
-/// The ISA leaves the rounding of the sum open. An H200 was recorded (`ptx-sim/docs/semantics.md`, "Warp
+/// The ISA leaves the rounding of the sum open. An H200 was recorded (`tools/ptx-sim/docs/semantics.md`, "Warp
 /// matrices") to cut every term, products and accumulator alike, toward zero at 2^-25 of the largest
 /// exponent E, to add the rest exactly, and to cut the sum to f32. Let u = 2^-24, and S the sum of the
 /// terms' magnitudes. (Of a bf16 vector the codes are bf16 times 2^-126, 0.5 subnormal as in f16; what a

@@ -1,5 +1,5 @@
 //! Faults planted in kernels' PTX, in launch plans, and in tensor maps: the simulator notices each, or a list says
-//! why there is nothing to notice. ptx-sim/docs/planted-faults.md explains how.
+//! why there is nothing to notice. tools/ptx-sim/docs/planted-faults.md explains how.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,0 +1,173 @@
+//! The tables of tools/ptx-sim/docs/public-kernels.md.
+
+use std::fmt::Write as _;
+use std::fs;
+
+use anyhow::{Context, Result};
+
+use super::Became;
+use super::cases::{Cases, Kernel};
+use super::run::{Mode, Outcome, Run};
+use crate::workspace::Workspace;
+use crate::write;
+
+/// Writes them between their marks.
+pub(super) fn update(workspace: &Workspace, cases: &Cases, results: &[Became]) -> Result<()> {
+    let path = workspace
+        .root()
+        .join("tools/ptx-sim/docs/public-kernels.md");
+    let text = fs::read_to_string(&path);
+    let mut text = text.with_context(|| format!("cannot read {}", path.display()))?;
+    for (name, table) in [
+        ("repositories", repositories(cases)),
+        ("results", kernels(cases, results)),
+        ("mistakes", mistakes(cases)),
+        ("faults", faults(cases, results)),
+        ("untried", untried(cases)),
+    ] {
+        text = between(&text, name, &table)
+            .with_context(|| format!("{} has no marks for `{name}`", path.display()))?;
+    }
+    write::whole(&path, &text)
+}
+
+/// The text with other contents between the marks of a table.
+fn between(text: &str, name: &str, table: &str) -> Option<String> {
+    let begin = format!("<!-- {name} -->\n");
+    let end = format!("<!-- end of {name} -->");
+    let from = text.find(&begin)? + begin.len();
+    let to = from + text[from..].find(&end)?;
+    Some(format!("{}\n{table}\n{}", &text[..from], &text[to..]))
+}
+
+fn repositories(cases: &Cases) -> String {
+    let mut t = "| repository | address | commit |\n|---|---|---|\n".to_string();
+    for r in &cases.repositories {
+        let short: String = r.commit.chars().take(12).collect();
+        let _ = writeln!(t, "| {} | {} | `{short}` |", r.name, r.url);
+    }
+    t
+}
+
+fn kernels(cases: &Cases, results: &[Became]) -> String {
+    let mut t = "| kernel | arguments | hardware | relied on | strict | numbers without hazard checks |\n|---|---|---|---|---|---|\n"
+        .to_string();
+    for (kernel, result) in cases.kernels.iter().zip(results) {
+        let of = |mode| {
+            result
+                .runs
+                .iter()
+                .filter(move |r| r.mode == mode)
+                .collect::<Vec<_>>()
+        };
+        let mut relied: Vec<&str> = of(Mode::Hardware)
+            .iter()
+            .flat_map(|r| r.notes.iter().map(String::as_str))
+            .collect();
+        relied.sort_unstable();
+        relied.dedup();
+        let relied: Vec<String> = relied.iter().map(|n| format!("`{n}`")).collect();
+        let _ = writeln!(
+            t,
+            "| {} | `{}` | {} | {} | {} | {} |",
+            kernel.name,
+            kernel.arguments,
+            cell(kernel, Mode::Hardware, &of(Mode::Hardware)),
+            relied.join(", "),
+            cell(kernel, Mode::Strict, &of(Mode::Strict)),
+            cell(kernel, Mode::Unchecked, &of(Mode::Unchecked)),
+        );
+    }
+    t
+}
+
+/// What the runs of a mode gave: of the errors that are expected, those that showed.
+fn cell(kernel: &Kernel, mode: Mode, runs: &[&Run]) -> String {
+    let right = runs.iter().filter(|r| r.outcome == Outcome::Right).count();
+    let shows = |error: &&String| {
+        runs.iter().any(|r| match &r.outcome {
+            Outcome::Right => false,
+            Outcome::Error(text) | Outcome::Wrong(text) => text.contains(error.as_str()),
+        })
+    };
+    let errors: Vec<String> = kernel
+        .expected(mode)
+        .iter()
+        .filter(shows)
+        .map(|e| format!("\"{}\"", e.trim().trim_end_matches(':')))
+        .collect();
+    match right {
+        _ if errors.is_empty() => "right".into(),
+        0 => errors.join(", "),
+        n => format!(
+            "{}; {n} of {} schedules right",
+            errors.join(", "),
+            runs.len()
+        ),
+    }
+}
+
+fn mistakes(cases: &Cases) -> String {
+    let mut t = String::new();
+    for k in &cases.kernels {
+        if let Some(mistake) = &k.mistake {
+            let _ = writeln!(t, "- **{}**: {mistake}", k.name);
+        }
+    }
+    t
+}
+
+fn faults(cases: &Cases, results: &[Became]) -> String {
+    let mut t = "| kernel | fault | noticed by |\n|---|---|---|\n".to_string();
+    let (mut all, mut checks, mut output) = (0, 0, 0);
+    for (kernel, r) in cases.kernels.iter().zip(results) {
+        for (listed, f) in kernel.faults.iter().zip(&r.faults) {
+            all += 1;
+            let how = match f.noticed.as_ref().map(|r| &r.outcome) {
+                Some(Outcome::Error(text)) => {
+                    checks += 1;
+                    let line = text.lines().next().unwrap_or_default();
+                    let short: String = line.chars().take(90).collect();
+                    format!("a check: {}", short.replace('|', "\\|"))
+                }
+                Some(Outcome::Wrong(_)) => {
+                    output += 1;
+                    "the program's comparison".into()
+                }
+                _ => match &listed.why {
+                    Some(why) => format!("nobody: {why}"),
+                    None => "nobody".into(),
+                },
+            };
+            let name = f.name.replace('`', "").replace('|', "\\|");
+            let _ = writeln!(t, "| {} | `{name}` | {how} |", r.name);
+        }
+    }
+    let _ = writeln!(
+        t,
+        "\n{all} faults: {checks} noticed by the simulator's checks, {output} more by the comparison of results."
+    );
+    t
+}
+
+fn untried(cases: &Cases) -> String {
+    let mut t = String::new();
+    for u in &cases.untried {
+        let _ = writeln!(t, "- **{}**: {}", u.name, u.why);
+    }
+    t
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_goes_between_its_marks() {
+        let text = "a\n<!-- x -->\nold\n<!-- end of x -->\nb\n";
+        let new = between(text, "x", "new").unwrap();
+        assert_eq!(new, "a\n<!-- x -->\n\nnew\n<!-- end of x -->\nb\n");
+        assert_eq!(between(&new, "x", "new").unwrap(), new);
+        assert!(between(text, "y", "").is_none());
+    }
+}

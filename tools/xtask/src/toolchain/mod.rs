@@ -1,0 +1,373 @@
+//! The CUDA compiler: found on the machine, or installed below `target/toolchain`.
+
+mod install;
+// The search is the build script's own: both must mean the same nvcc.
+#[path = "../../../../build/nvcc.rs"]
+pub(crate) mod nvcc;
+pub(crate) mod pins;
+mod pip;
+#[path = "../../../../build/places.rs"]
+pub(crate) mod places;
+mod progress;
+mod prove;
+#[cfg(test)]
+pub(crate) mod testing;
+
+use std::cell::OnceCell;
+use std::env::{self, consts};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, bail};
+use serde_json::json;
+
+use self::install::Fetch;
+use self::nvcc::{MINIMUM, NotFound, Nvcc, Version};
+use self::pins::{Arch, Pin};
+use self::pip::Pip;
+use self::places::HOME;
+use crate::cargo::path_with;
+use crate::process;
+use crate::workspace::Workspace;
+
+/// An nvcc that works, and what it belongs to.
+#[derive(Debug)]
+pub(crate) struct Toolchain {
+    pub(crate) nvcc: PathBuf,
+    /// The directory with `bin`, `include` and `lib`, where nvcc stands in such a tree.
+    home: Option<PathBuf>,
+    version: Version,
+    /// Where it was found: NVCC, PATH, ...
+    place: String,
+    passed_over: NotFound,
+    bin: PathBuf,
+    path: OsString,
+}
+
+impl Toolchain {
+    fn new(found: Nvcc) -> Result<Self> {
+        let nvcc = absolute(&found.path)?;
+        let bin = nvcc.parent().unwrap_or(Path::new("")).to_path_buf();
+        Ok(Self {
+            home: home_of(&nvcc, found.root()),
+            version: found.version,
+            place: found.place,
+            passed_over: found.passed_over,
+            path: path_with(&bin)?,
+            bin,
+            nvcc,
+        })
+    }
+
+    /// What a build needs to see. PATH too: cudarc's build script runs plain `nvcc`.
+    pub(crate) fn environment(&self) -> Vec<(&'static str, OsString)> {
+        let mut all = vec![
+            ("NVCC", self.nvcc.clone().into()),
+            ("PATH", self.path.clone()),
+        ];
+        if let Some(home) = &self.home {
+            all.push(("CUDA_HOME", home.clone().into()));
+            all.push(("CUDA_PATH", home.clone().into()));
+        }
+        all
+    }
+
+    /// Only shell syntax, ready for `eval`.
+    fn shell(&self) -> String {
+        let mut text = format!("export NVCC={}\n", quote(&self.nvcc));
+        if let Some(home) = &self.home {
+            text += &format!("export CUDA_HOME={}\n", quote(home));
+        }
+        text + &format!("export PATH={}:\"$PATH\"\n", quote(&self.bin))
+    }
+
+    fn json(&self) -> serde_json::Value {
+        json!({
+            "nvcc": self.nvcc,
+            "cuda_home": self.home,
+            "version": self.version.to_string(),
+            "found_in": self.place,
+            "path_prefix": self.bin,
+            "passed_over": lines(&self.passed_over),
+        })
+    }
+}
+
+/// `cargo xtask toolchain`.
+pub(crate) fn command(workspace: &Workspace, json: bool, shell: bool) -> Result<()> {
+    let toolchain = ensure(workspace)?;
+    if json {
+        println!("{:#}", toolchain.json());
+    } else if shell {
+        print!("{}", toolchain.shell());
+    } else {
+        println!("Looked at:");
+        for line in lines(&toolchain.passed_over) {
+            println!("  {line}");
+        }
+        println!(
+            "  {}: {}: nvcc {}, which is used\n",
+            toolchain.place,
+            toolchain.nvcc.display(),
+            toolchain.version
+        );
+        println!(
+            "`cargo xtask test` and the other commands use it by themselves. For plain cargo:\n"
+        );
+        for line in toolchain.shell().lines() {
+            println!("  {line}");
+        }
+        println!("\nor in one: eval \"$(cargo xtask toolchain --shell)\"");
+    }
+    Ok(())
+}
+
+/// Finds or installs nvcc, and proves that it compiles. Quick when that has been done before.
+pub(crate) fn ensure(workspace: &Workspace) -> Result<Toolchain> {
+    let root = workspace.toolchain_dir();
+    let toolchain = resolve(&root, nvcc::find(), &platform(), &LazyPip::new(&root))?;
+    prove::prove(&toolchain.nvcc, &root.join("proved.json"))?;
+    Ok(toolchain)
+}
+
+/// `cargo xtask toolchain --nvrtc`: installs NVRTC, for programs that compile at run time, and says how they find it.
+pub(crate) fn nvrtc(workspace: &Workspace, json: bool, shell: bool) -> Result<()> {
+    let library = install_nvrtc(workspace)?;
+    let export = format!("export {LIBRARY_NVRTC}={}", quote(&library));
+    if json {
+        println!("{:#}", json!({ "nvrtc": library }));
+    } else if shell {
+        println!("{export}");
+    } else {
+        println!(
+            "NVRTC is in {}.\n`cargo xtask` and mma-explorer look there. For a program with feature jit:\n\n  {export}",
+            library.display()
+        );
+    }
+    Ok(())
+}
+
+/// `cargo xtask toolchain --nccl`: installs NCCL, for programs that compute on several GPUs, and says how they find it.
+pub(crate) fn nccl(workspace: &Workspace, json: bool, shell: bool) -> Result<()> {
+    let library = install_nccl(workspace)?;
+    let export = format!("export {LIBRARY_NCCL}={}", quote(&library));
+    if json {
+        println!("{:#}", json!({ "nccl": library }));
+    } else if shell {
+        println!("{export}");
+    } else {
+        println!(
+            "NCCL is in {}.\n`cargo xtask test` looks there. For a program with feature nccl:\n\n  {export}",
+            library.display()
+        );
+    }
+    Ok(())
+}
+
+/// Installs NVRTC and the disassembler unless they are there, and returns the library's directory.
+pub(crate) fn install_nvrtc(workspace: &Workspace) -> Result<PathBuf> {
+    let bundle = pins::nvrtc(supported(&platform(), "NVRTC is to be installed")?);
+    let root = workspace.toolchain_dir();
+    let installed = install::install(&root, &bundle, &LazyPip::new(&root))?;
+    Ok(library_in(&installed))
+}
+
+/// Installs NCCL unless it is there, and returns the library's directory.
+pub(crate) fn install_nccl(workspace: &Workspace) -> Result<PathBuf> {
+    let bundle = pins::nccl(supported(&platform(), "NCCL is to be installed")?);
+    let root = workspace.toolchain_dir();
+    install::install(&root, &bundle, &LazyPip::new(&root))?;
+    let library = nccl_in(&root);
+    if !library.join("libnccl.so.2").is_file() {
+        bail!("the NCCL package has no {}", library.display());
+    }
+    Ok(library)
+}
+
+/// The variables that name NVRTC's folder: the library's, which looks into no target directory, and the explorer's.
+pub(crate) const LIBRARY_NVRTC: &str = "NVFP4_GEMV_NVRTC";
+pub(crate) const EXPLORER_NVRTC: &str = "MMA_EXPLORER_NVRTC";
+
+/// The variable that names NCCL's folder: the library's.
+pub(crate) const LIBRARY_NCCL: &str = "NVFP4_GEMV_NCCL";
+
+/// What programs are told of NVRTC: where it is installed, unless they are told already.
+pub(crate) fn nvrtc_environment(workspace: &Workspace) -> Vec<(&'static str, OsString)> {
+    let library = library_in(&workspace.toolchain_dir().join(places::NVRTC));
+    unless_told(&[LIBRARY_NVRTC, EXPLORER_NVRTC], &library)
+}
+
+/// What tests are told of the libraries that they load.
+pub(crate) fn test_environment(workspace: &Workspace) -> Vec<(&'static str, OsString)> {
+    let nccl = unless_told(&[LIBRARY_NCCL], &nccl_in(&workspace.toolchain_dir()));
+    [nvrtc_environment(workspace), nccl].concat()
+}
+
+/// Variables for a folder that is there: those that nobody has set.
+fn unless_told(names: &[&'static str], folder: &Path) -> Vec<(&'static str, OsString)> {
+    names
+        .iter()
+        .filter(|name| folder.is_dir() && env::var_os(name).is_none_or(|value| value.is_empty()))
+        .map(|name| (*name, folder.into()))
+        .collect()
+}
+
+/// NCCL's wheel has a tree of its own.
+fn nccl_in(root: &Path) -> PathBuf {
+    root.join(pins::NCCL_DIRECTORY).join("nvidia/nccl/lib")
+}
+
+fn library_in(installed: &Path) -> PathBuf {
+    installed.join(HOME).join("lib")
+}
+
+/// The disassembler: beside nvcc, or installed.
+pub(crate) fn cuobjdump(workspace: &Workspace, toolchain: &Toolchain) -> Result<PathBuf> {
+    let beside = toolchain.bin.join("cuobjdump");
+    if beside.is_file() && toolchain.bin.join("nvdisasm").is_file() {
+        return Ok(beside);
+    }
+    let bundle = pins::inspect(supported(&platform(), "there is no cuobjdump beside nvcc")?);
+    let root = workspace.toolchain_dir();
+    let installed = install::install(&root, &bundle, &LazyPip::new(&root))?;
+    Ok(installed.join(HOME).join("bin").join("cuobjdump"))
+}
+
+/// The directory of libclang.so, for bindgen.
+pub(crate) fn libclang(workspace: &Workspace) -> Result<PathBuf> {
+    let bundle = pins::libclang(supported(&platform(), "libclang is needed")?);
+    let root = workspace.toolchain_dir();
+    let installed = install::install(&root, &bundle, &LazyPip::new(&root))?;
+    let native = installed.join("libclang-18.1.1.data/platlib/clang/native");
+    if !native.join("libclang.so").is_file() {
+        bail!("the libclang package has no {}", native.display());
+    }
+    Ok(native)
+}
+
+/// Operating system and processor.
+type Platform = (&'static str, &'static str);
+
+fn platform() -> Platform {
+    (consts::OS, consts::ARCH)
+}
+
+fn supported(platform: &Platform, problem: &str) -> Result<Arch> {
+    match *platform {
+        ("linux", "x86_64") => Ok(Arch::X86_64),
+        ("linux", "aarch64") => Ok(Arch::Aarch64),
+        (os, arch) => bail!(
+            "{problem}, and packages can be installed on Linux x86_64 and aarch64 only, not on {os} {arch}"
+        ),
+    }
+}
+
+/// Takes what was found, or else what is installed below `root`, installing it if need be.
+fn resolve(
+    root: &Path,
+    found: Result<Nvcc, NotFound>,
+    platform: &Platform,
+    fetch: &dyn Fetch,
+) -> Result<Toolchain> {
+    let passed_over = match found {
+        // An exported path may be this program's own installation: that one gets checked.
+        Ok(found) if found.path.starts_with(root) => found.passed_over,
+        Ok(found) => return Toolchain::new(found),
+        Err(missing) => missing,
+    };
+    let arch = supported(platform, "there is no CUDA compiler").with_context(|| {
+        format!(
+            "{passed_over}Install CUDA {MINIMUM} or newer and set NVCC, or build without CUDA:\n  \
+             cargo run --release --package nvfp4-gemv-cli --no-default-features\n"
+        )
+    })?;
+    let bundle = pins::cuda(arch);
+    if !install::is_complete(root, &bundle) {
+        eprint!("{passed_over}");
+    }
+    let installed = install::install(root, &bundle, fetch)?;
+    let path = installed.join(HOME).join("bin").join("nvcc");
+    let version = nvcc::version(&path).map_err(|why| {
+        anyhow!(
+            "the installed {} does not work: {why}. It needs glibc 2.17 or newer (musl will not \
+             do). Set NVCC to another nvcc, or remove {} to install afresh.",
+            path.display(),
+            installed.display()
+        )
+    })?;
+    Toolchain::new(Nvcc {
+        path,
+        version,
+        place: "target/toolchain".into(),
+        passed_over,
+    })
+}
+
+/// One line for each place that had no usable nvcc.
+fn lines(passed_over: &NotFound) -> Vec<String> {
+    let places = passed_over.looked_at.iter();
+    places
+        .map(|(place, found)| format!("{place}: {found}"))
+        .collect()
+}
+
+/// Build scripts run in other directories, so neither a relative path nor a bare name will do.
+fn absolute(nvcc: &Path) -> Result<PathBuf> {
+    if nvcc.components().count() == 1 {
+        let path = env::var_os("PATH").unwrap_or_default();
+        let mut places = env::split_paths(&path).map(|directory| directory.join(nvcc));
+        if let Some(place) = places.find(|place| place.is_file()) {
+            return Ok(place);
+        }
+    }
+    std::path::absolute(nvcc).with_context(|| format!("{} has no place", nvcc.display()))
+}
+
+/// The CUDA tree around nvcc, where it is one. A link (/usr/bin/nvcc) is followed for it.
+fn home_of(nvcc: &Path, behind_links: PathBuf) -> Option<PathBuf> {
+    let around = nvcc.parent().and_then(Path::parent).map(Path::to_path_buf);
+    [around, Some(behind_links)]
+        .into_iter()
+        .flatten()
+        .find(|home| home.join("include").join("cuda_runtime.h").is_file())
+}
+
+/// Quotes for a POSIX shell.
+fn quote(path: &Path) -> String {
+    format!("'{}'", path.display().to_string().replace('\'', r"'\''"))
+}
+
+/// Looks for pip only when something has to be downloaded.
+struct LazyPip<'a> {
+    root: &'a Path,
+    pip: OnceCell<Pip>,
+}
+
+impl<'a> LazyPip<'a> {
+    fn new(root: &'a Path) -> Self {
+        let pip = OnceCell::new();
+        Self { root, pip }
+    }
+}
+
+impl Fetch for LazyPip<'_> {
+    fn fetch(&self, pin: &Pin, scratch: &Path, received: &dyn Fn(u64)) -> Result<PathBuf> {
+        if self.pip.get().is_none() {
+            let _ = self.pip.set(Pip::find(self.root)?);
+        }
+        let pip = self.pip.get().context("pip was not found")?;
+        pip.fetch(pin, scratch, received)
+    }
+}
+
+/// The include directory of the host compiler's own headers, which libclang's package lacks.
+pub(crate) fn builtin_headers() -> Result<PathBuf> {
+    let mut command = std::process::Command::new("cc");
+    let text = process::stdout(command.arg("-print-file-name=include"))
+        .context("bindgen needs the C compiler's own headers (stddef.h)")?;
+    Ok(PathBuf::from(text.trim()))
+}
+
+#[cfg(test)]
+#[path = "mod_tests.rs"]
+mod tests;
