@@ -6,46 +6,46 @@
 namespace nvfp4::arch {
 
 // Of this cluster among the grid's, along x.
-__device__ __forceinline__ uint32_t cluster_index_x() {
+__device__ __forceinline__ uint32_t clusterid_x() {
     uint32_t index;
     asm("mov.u32 %0, %%clusterid.x;" : "=r"(index));
     return index;
 }
 
 // Of this CTA in its cluster.
-__device__ __forceinline__ uint32_t cluster_rank() {
+__device__ __forceinline__ uint32_t cluster_ctarank() {
     uint32_t rank;
     asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     return rank;
 }
 
 // CTAs of the cluster.
-__device__ __forceinline__ uint32_t cluster_size() {
+__device__ __forceinline__ uint32_t cluster_nctarank() {
     uint32_t size;
     asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
     return size;
 }
 
 // Every thread of the cluster arrives, by whole warps; what it did before is released.
-__device__ __forceinline__ void cluster_arrive() {
+__device__ __forceinline__ void barrier_cluster_arrive() {
     asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
 
 // Waits for the arrivals of all threads of the cluster.
-__device__ __forceinline__ void cluster_wait() {
+__device__ __forceinline__ void barrier_cluster_wait() {
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
 // The address of the same shared variable in CTA `rank`, which must not have ended.
-__device__ __forceinline__ uint32_t peer_address(uint32_t address, uint32_t rank) {
+__device__ __forceinline__ uint32_t mapa(uint32_t address, uint32_t rank) {
     uint32_t peer;
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(peer) : "r"(address), "r"(rank));
     return peer;
 }
 
-__device__ __forceinline__ float load_peer(uint32_t peer_address) {
+__device__ __forceinline__ float ld_shared_cluster_f32(uint32_t mapa) {
     float value;
-    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(peer_address) : "memory");
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(mapa) : "memory");
     return value;
 }
 

@@ -43,7 +43,7 @@ __device__ __forceinline__ void mbarrier_arrive_expect_tx(uint32_t bar, uint32_t
 
 // Whether the phase of this parity is over; may sleep for a while first. Only the current phase and
 // the one before can be asked for.
-__device__ __forceinline__ bool mbarrier_try_wait(uint32_t bar, uint32_t parity) {
+__device__ __forceinline__ bool mbarrier_try_wait_parity(uint32_t bar, uint32_t parity) {
     uint32_t over;
     asm volatile(
         "{\n\t"
@@ -59,12 +59,12 @@ __device__ __forceinline__ bool mbarrier_try_wait(uint32_t bar, uint32_t parity)
 
 // Waits for the phase of this parity to be over.
 __device__ __forceinline__ void mbarrier_wait(uint32_t bar, uint32_t parity) {
-    while (!mbarrier_try_wait(bar, parity)) {
+    while (!mbarrier_try_wait_parity(bar, parity)) {
     }
 }
 
-// Arrives at a barrier of another CTA of the cluster, at its address there (peer_address).
-__device__ __forceinline__ void mbarrier_arrive_peer(uint32_t peer_bar) {
+// Arrives at a barrier of another CTA of the cluster, at its address there (mapa).
+__device__ __forceinline__ void mbarrier_arrive_cluster(uint32_t peer_bar) {
     asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(peer_bar) : "memory");
 }
 

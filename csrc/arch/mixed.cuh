@@ -6,14 +6,14 @@
 namespace nvfp4::arch {
 
 // a + c, rounded once.
-__device__ __forceinline__ float add_mixed(__half a, float c) {
+__device__ __forceinline__ float add_f32_f16(__half a, float c) {
     float d;
     asm("add.rn.f32.f16 %0, %1, %2;" : "=f"(d) : "h"(__half_as_ushort(a)), "f"(c));
     return d;
 }
 
 // a * b: exact, except below f32's normal numbers.
-__device__ __forceinline__ float mul_mixed(__half a, __half b) {
+__device__ __forceinline__ float fma_f32_f16(__half a, __half b) {
     float d;
     asm("fma.rn.f32.f16 %0, %1, %2, %3;"
         : "=f"(d)

@@ -35,12 +35,12 @@ __device__ __forceinline__ const uint8_t *mad_wide_s32(int32_t a, int32_t b, con
 // for one architecture alone (sm_90a and newer). More than before: waits until other warpgroups of the CTA have given up as
 // many.
 template <int kCount>
-__device__ __forceinline__ void more_registers() {
+__device__ __forceinline__ void setmaxnreg_inc() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
 }
 // No more than before: what is given up is for others.
 template <int kCount>
-__device__ __forceinline__ void fewer_registers() {
+__device__ __forceinline__ void setmaxnreg_dec() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
 }
 

@@ -11,7 +11,7 @@ __device__ __forceinline__ uint32_t shared_address(const void *p) {
 }
 
 // True in one lane, the same one at every call. All lanes must call it.
-__device__ __forceinline__ bool elect_one() {
+__device__ __forceinline__ bool elect_sync() {
     uint32_t leader;
     asm volatile(
         "{\n\t"
@@ -24,17 +24,17 @@ __device__ __forceinline__ bool elect_one() {
 }
 
 // A barrier of `threads` threads of the CTA, whole warps; several are told apart by `id`.
-__device__ __forceinline__ void cta_barrier(uint32_t id, uint32_t threads) {
+__device__ __forceinline__ void barrier_cta_sync(uint32_t id, uint32_t threads) {
     asm volatile("barrier.cta.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 // Counts as having come to the barrier, and goes on.
-__device__ __forceinline__ void cta_barrier_arrive(uint32_t id, uint32_t threads) {
+__device__ __forceinline__ void barrier_cta_arrive(uint32_t id, uint32_t threads) {
     asm volatile("barrier.cta.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 // Loads of a shared address. Volatile: not moved over waits for what fills shared memory.
-__device__ __forceinline__ uint4 load_shared_128(uint32_t at) {
+__device__ __forceinline__ uint4 ld_shared_128(uint32_t at) {
     uint4 v;
     asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
@@ -42,7 +42,7 @@ __device__ __forceinline__ uint4 load_shared_128(uint32_t at) {
     return v;
 }
 
-__device__ __forceinline__ float4 load_shared_4_floats(uint32_t at) {
+__device__ __forceinline__ float4 ld_shared_v4_f32(uint32_t at) {
     float4 v;
     asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
                  : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
@@ -50,58 +50,58 @@ __device__ __forceinline__ float4 load_shared_4_floats(uint32_t at) {
     return v;
 }
 
-__device__ __forceinline__ float2 load_shared_2_floats(uint32_t at) {
+__device__ __forceinline__ float2 ld_shared_v2_f32(uint32_t at) {
     float2 v;
     asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(at));
     return v;
 }
 
-__device__ __forceinline__ float load_shared_float(uint32_t at) {
+__device__ __forceinline__ float ld_shared_f32(uint32_t at) {
     float v;
     asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(at));
     return v;
 }
 
-__device__ __forceinline__ uint2 load_shared_64(uint32_t at) {
+__device__ __forceinline__ uint2 ld_shared_64(uint32_t at) {
     uint2 v;
     asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at));
     return v;
 }
 
-__device__ __forceinline__ uint32_t load_shared_32(uint32_t at) {
+__device__ __forceinline__ uint32_t ld_shared_32(uint32_t at) {
     uint32_t v;
     asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at));
     return v;
 }
 
-__device__ __forceinline__ uint16_t load_shared_16(uint32_t at) {
+__device__ __forceinline__ uint16_t ld_shared_16(uint32_t at) {
     uint16_t v;
     asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(at));
     return v;
 }
 
-__device__ __forceinline__ uint32_t load_shared_8(uint32_t at) {
+__device__ __forceinline__ uint32_t ld_shared_8(uint32_t at) {
     uint32_t v;
     asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(at));
     return v;
 }
 
-__device__ __forceinline__ void store_shared_32(uint32_t at, uint32_t v) {
+__device__ __forceinline__ void st_shared_32(uint32_t at, uint32_t v) {
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(v) : "memory");
 }
 
 // A word that threads of the CTA pass to each other while they run, and nothing else with it.
-__device__ __forceinline__ void store_shared_relaxed_32(uint32_t at, uint32_t v) {
+__device__ __forceinline__ void st_relaxed_shared_32(uint32_t at, uint32_t v) {
     asm volatile("st.relaxed.cta.shared.u32 [%0], %1;" ::"r"(at), "r"(v) : "memory");
 }
 
-__device__ __forceinline__ uint32_t load_shared_relaxed_32(uint32_t at) {
+__device__ __forceinline__ uint32_t ld_relaxed_shared_32(uint32_t at) {
     uint32_t v;
     asm volatile("ld.relaxed.cta.shared.u32 %0, [%1];" : "=r"(v) : "r"(at) : "memory");
     return v;
 }
 
-__device__ __forceinline__ void store_shared_float(uint32_t at, float v) {
+__device__ __forceinline__ void st_shared_f32(uint32_t at, float v) {
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(v) : "memory");
 }
 

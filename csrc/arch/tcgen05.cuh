@@ -13,35 +13,35 @@ namespace nvfp4::arch {
 
 // By one whole warp, which waits for room: `columns` of all 128 lanes, a power of two from 32 to
 // 512. Writes the address to shared memory.
-__device__ __forceinline__ void tmem_alloc(uint32_t to, uint32_t columns) {
+__device__ __forceinline__ void tcgen05_alloc(uint32_t to, uint32_t columns) {
     asm volatile("tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%0], %1;" ::"r"(to),
                  "r"(columns)
                  : "memory");
 }
 
 // By the warp that allocated: the CTA will not allocate again.
-__device__ __forceinline__ void tmem_relinquish() {
+__device__ __forceinline__ void tcgen05_relinquish_alloc_permit() {
     asm volatile("tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;" ::: "memory");
 }
 
 // By one whole warp, before the CTA ends and after the last access.
-__device__ __forceinline__ void tmem_dealloc(uint32_t tmem, uint32_t columns) {
+__device__ __forceinline__ void tcgen05_dealloc(uint32_t tmem, uint32_t columns) {
     asm volatile("tcgen05.dealloc.cta_group::1.sync.aligned.b32 %0, %1;" ::"r"(tmem), "r"(columns)
                  : "memory");
 }
 
 // Orders this thread's earlier tcgen05 instructions before a synchronisation that follows.
-__device__ __forceinline__ void tcgen05_fence_before() {
+__device__ __forceinline__ void tcgen05_fence_before_thread_sync() {
     asm volatile("tcgen05.fence::before_thread_sync;" ::: "memory");
 }
 
 // Orders a synchronisation before this thread's tcgen05 instructions that follow.
-__device__ __forceinline__ void tcgen05_fence_after() {
+__device__ __forceinline__ void tcgen05_fence_after_thread_sync() {
     asm volatile("tcgen05.fence::after_thread_sync;" ::: "memory");
 }
 
 // Copies a scale atom: 32 rows of 16 bytes to lanes r, r + 32, r + 64 and r + 96 of four columns.
-__device__ __forceinline__ void tmem_copy_scales(uint32_t tmem, uint64_t atom_descriptor) {
+__device__ __forceinline__ void tcgen05_cp_32x128b_warpx4(uint32_t tmem, uint64_t atom_descriptor) {
     asm volatile("tcgen05.cp.cta_group::1.32x128b.warpx4 [%0], %1;" ::"r"(tmem),
                  "l"(atom_descriptor)
                  : "memory");
@@ -49,7 +49,7 @@ __device__ __forceinline__ void tmem_copy_scales(uint32_t tmem, uint64_t atom_de
 
 // D (f32, in tensor memory) = A x B, plus D where `accumulate`: 128 x N x 64 E2M1 codes from shared
 // memory, an E4M3 scale for each 16 from tensor memory.
-__device__ __forceinline__ void mma_nvfp4(uint32_t d, uint64_t a, uint64_t b, uint32_t instruction,
+__device__ __forceinline__ void tcgen05_mma_mxf4nvf4(uint32_t d, uint64_t a, uint64_t b, uint32_t instruction,
                                           uint32_t scales_a, uint32_t scales_b, bool accumulate) {
     asm volatile(
         "{\n\t"
@@ -70,7 +70,7 @@ __device__ __forceinline__ void tcgen05_commit(uint32_t bar) {
 }
 
 // By a whole warp, of warp rank w in its warpgroup: lane t gets columns 0..15 of row 32 * w + t.
-__device__ __forceinline__ void tmem_load_16_columns(uint32_t (&r)[16], uint32_t tmem) {
+__device__ __forceinline__ void tcgen05_ld_32x32b_x16(uint32_t (&r)[16], uint32_t tmem) {
     asm volatile(
         "tcgen05.ld.sync.aligned.32x32b.x16.b32 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, "
         "%11, %12, %13, %14, %15}, [%16];"
@@ -82,7 +82,7 @@ __device__ __forceinline__ void tmem_load_16_columns(uint32_t (&r)[16], uint32_t
 }
 
 // Until this thread's loads from tensor memory have landed in their registers.
-__device__ __forceinline__ void tmem_wait_load() {
+__device__ __forceinline__ void tcgen05_wait_ld() {
     asm volatile("tcgen05.wait::ld.sync.aligned;" ::: "memory");
 }
 

@@ -8,11 +8,11 @@
 //     wgmma_pin(a), wgmma_pin(d)      the compiler computes these registers before the fence
 //     wgmma_fence()
 //     wgmma_f16<N>(...), ...          several on one accumulator add up in order
-//     wgmma_commit()                  they are a group
-//     wgmma_wait<0>()
+//     wgmma_commit_group()                  they are a group
+//     wgmma_wait_group<0>()
 //     wgmma_pin(d)                    the compiler reads the sums behind the wait
 //
-// What threads wrote to shared memory wants fence_proxy_async (bulk_copy.cuh) by them, and a barrier, before a
+// What threads wrote to shared memory wants fence_proxy_async (cp_async_bulk.cuh) by them, and a barrier, before a
 // multiplication reads it. Each warp's wait tells of that warp alone: before shared memory is written again, a barrier.
 #pragma once
 
@@ -25,11 +25,11 @@ namespace nvfp4::arch {
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
 // The multiplications since the last call become a group.
-__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
 // Waits until no more than `kPending` groups, the latest ones, are not over.
 template <int kPending>
-__device__ __forceinline__ void wgmma_wait() {
+__device__ __forceinline__ void wgmma_wait_group() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 

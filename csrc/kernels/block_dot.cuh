@@ -47,7 +47,7 @@ __device__ __forceinline__ void load_x_scales(uint32_t from, float2 (*to)[kVecto
         float2 *out = to[b];
 #pragma unroll
         for (int i = 0; i < kVectors * 2 / kTwo; i += 2) {
-            const float4 v = arch::load_shared_4_floats(from + b * x_scale_bytes(kVectors) + 8 * i);
+            const float4 v = arch::ld_shared_v4_f32(from + b * x_scale_bytes(kVectors) + 8 * i);
             out[i] = make_float2(v.x, v.y), out[i + 1] = make_float2(v.z, v.w);
         }
     }
@@ -67,8 +67,8 @@ struct VectorBlock {
     uint4 part[kBytes / 16];
 
     __device__ __forceinline__ void load(uint32_t at) {
-        part[0] = arch::load_shared_128(at);
-        if constexpr (kBytes == 32) part[1] = arch::load_shared_128(at + 16);
+        part[0] = arch::ld_shared_128(at);
+        if constexpr (kBytes == 32) part[1] = arch::ld_shared_128(at + 16);
     }
 };
 
@@ -106,7 +106,7 @@ struct Dot<NVFP4_ACTIVATION_NVFP4> {
     // A block in memory.
     struct Raw {
         uint2 codes;
-        __device__ __forceinline__ void load(const uint8_t *from) { codes = arch::load_fresh_64(from); }
+        __device__ __forceinline__ void load(const uint8_t *from) { codes = arch::ld_global_64(from); }
         __device__ __forceinline__ uint4 block() const {
             return int8::Magnitudes(int8::Lookup(), codes).joined();
         }
@@ -168,8 +168,8 @@ struct Dot<NVFP4_ACTIVATION_NVFP4> {
 struct Raw16 {
     uint4 in[2];
     __device__ __forceinline__ void load(const uint8_t *from) {
-        in[0] = arch::load_fresh_128(from);
-        in[1] = arch::load_fresh_128(from + 16);
+        in[0] = arch::ld_global_128(from);
+        in[1] = arch::ld_global_128(from + 16);
     }
 };
 

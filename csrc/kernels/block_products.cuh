@@ -47,7 +47,7 @@ class BlockProducts {
     // `batch` counts from the CTA's first; from `step` of a row on, each 1 << apart_log2 behind the one before.
     __device__ __forceinline__ BlockProducts(const Params &p, uint32_t base, uint32_t lane, uint32_t batch,
                                              uint32_t step, uint32_t apart_log2)
-        : dot(arch::load_shared_128(base + p.zero_at)), lane(lane) {
+        : dot(arch::ld_shared_128(base + p.zero_at)), lane(lane) {
         const uint32_t g = lane / 4, t = lane % 4, blocks = p.steps * kStepBlocks;
         // Of B: this lane's vector, or zeros.
         reads_x = g / 2 == t && (kParts > 1 || g % 2 == 0);

@@ -20,7 +20,7 @@ __device__ __forceinline__ float load_float(const void *values, int32_t type, in
 }
 
 // Of one output: where it lies, its factors, and what is added to it. May be read before the sum is known, but only
-// behind grid_dependency_wait.
+// behind griddepcontrol_wait.
 struct Place {
     int64_t at;
     float row_alpha, vector_alpha, added;

@@ -23,7 +23,7 @@ enum {
 
 #include <cuda_fp16.h>
 
-#include "../arch/grid_dependency.cuh"
+#include "../arch/griddepcontrol.cuh"
 #include "../arch/memory.cuh"
 #include "../entries.cuh"
 #include "../format/dense.cuh"
@@ -61,12 +61,12 @@ struct Block<NVFP4_ACTIVATION_NVFP4> {
         float scale; // undoes the weights' factor too, once for all rows
 
         __device__ __forceinline__ void load(const uint8_t *x, const uint8_t *scale_at) {
-            const uint2 codes = arch::load_fresh_64(x);
+            const uint2 codes = arch::ld_global_64(x);
             lo.decode(codes.x);
             hi.decode(codes.y);
             lo.normalize();
             hi.normalize();
-            scale = __low2float(arch::cvt_e4m3x2(arch::load_fresh_8(scale_at))) *
+            scale = __low2float(arch::cvt_e4m3x2(arch::ld_global_8(scale_at))) *
                     (1.0f / E2m1x8::kFactor);
         }
     };
@@ -115,7 +115,7 @@ struct WideBlock {
         __device__ __forceinline__ void load(const uint8_t *x, const uint8_t *) {
 #pragma unroll
             for (int i = 0; i < kVectorBytes / 16; ++i) {
-                Load::unpack(arch::load_fresh_128(x + 16 * i), value + i * (16 / Load::kBytes));
+                Load::unpack(arch::ld_global_128(x + 16 * i), value + i * (16 / Load::kBytes));
             }
         }
     };
@@ -148,18 +148,18 @@ struct WeightStep {
         for (int r = 0; r < kRows; ++r) {
             const uint8_t *at = codes_at[r] + int64_t(block) * (kBlock / 2);
             if constexpr (kBlocks == 2) {
-                const uint4 v = arch::load_stream_128(at);
+                const uint4 v = arch::ld_global_nc_no_allocate_128(at);
                 codes[r][0] = make_uint2(v.x, v.y);
                 codes[r][1] = make_uint2(v.z, v.w);
             } else {
-                codes[r][0] = arch::load_stream_64(at);
+                codes[r][0] = arch::ld_global_nc_no_allocate_64(at);
             }
         }
         const int32_t offset = block_offset(p.weights.scale_steps, block);
 #pragma unroll
         for (int r = 0; r < kRows; ++r) {
-            scales[r] = kBlocks == 2 ? arch::load_cached_16(scales_at[r] + offset)
-                                     : arch::load_cached_8(scales_at[r] + offset);
+            scales[r] = kBlocks == 2 ? arch::ld_global_nc_16(scales_at[r] + offset)
+                                     : arch::ld_global_nc_8(scales_at[r] + offset);
         }
     }
 };
@@ -177,7 +177,7 @@ __device__ __forceinline__ void gemv_direct(const nvfp4_direct_params &p) {
     const int part = warp % p.k_split;
     const int32_t tile = blockIdx.x * tiles_per_cta + tile_in_cta;
 
-    arch::grid_dependency_launch();
+    arch::griddepcontrol_launch_dependents();
     for (int32_t batch = blockIdx.y; batch < p.l; batch += gridDim.y) {
         // What is read in place of a matrix that does not exist is not stored.
         const uint32_t matrix = selected(p.select, batch);
@@ -202,7 +202,7 @@ __device__ __forceinline__ void gemv_direct(const nvfp4_direct_params &p) {
         WeightStep<kRows, kBlocks> next;
         if (block < p.blocks) next.load(p, codes_at, scales_at, block);
         // The previous grid may write vectors and read the output. At once after the first batch.
-        arch::grid_dependency_wait();
+        arch::griddepcontrol_wait();
 #pragma unroll 1
         while (block < p.blocks) {
             const WeightStep<kRows, kBlocks> step = next;

@@ -29,7 +29,7 @@ enum {
 #ifdef __CUDACC__
 
 #include "../arch/convert.cuh"
-#include "../arch/grid_dependency.cuh"
+#include "../arch/griddepcontrol.cuh"
 #include "../arch/memory.cuh"
 #include "../entries.cuh"
 #include "half_dot.cuh"
@@ -92,9 +92,9 @@ struct RawBlock {
     uint8_t scale;
 
     __device__ __forceinline__ void load(const Params &p, int32_t batch, int32_t n, int32_t block) {
-        codes = arch::load_fresh_64(values_of(p.vectors, batch) + n * p.vectors.row_bytes +
+        codes = arch::ld_global_64(values_of(p.vectors, batch) + n * p.vectors.row_bytes +
                                     int64_t(block) * (kBlock / 2));
-        scale = arch::load_fresh_8(scales_of(p.vectors, batch) +
+        scale = arch::ld_global_8(scales_of(p.vectors, batch) +
                                    row_offset(p.vectors.scale_steps, n) +
                                    block_offset(p.vectors.scale_steps, block));
     }
@@ -202,13 +202,13 @@ class IntegerProducts {
                 for (int b = 0; b < kBlocks; ++b) codes[r][b] = make_uint2(0, 0);
                 if (r >= rows) continue;
                 if constexpr (kBlocks == 2) {
-                    const uint4 v = arch::load_stream_128(code_at + code_step(p, r));
+                    const uint4 v = arch::ld_global_nc_no_allocate_128(code_at + code_step(p, r));
                     codes[r][0] = make_uint2(v.x, v.y);
                     codes[r][1] = make_uint2(v.z, v.w);
-                    scales[r] = arch::load_cached_16(scale_at + scale_step(p, r));
+                    scales[r] = arch::ld_global_nc_16(scale_at + scale_step(p, r));
                 } else {
-                    codes[r][0] = arch::load_stream_64(code_at + code_step(p, r));
-                    scales[r] = arch::load_cached_8(scale_at + scale_step(p, r));
+                    codes[r][0] = arch::ld_global_nc_no_allocate_64(code_at + code_step(p, r));
+                    scales[r] = arch::ld_global_nc_8(scale_at + scale_step(p, r));
                 }
             }
         }
@@ -359,8 +359,8 @@ class HalfProducts {
 #pragma unroll
             for (int r = 0; r < kCount; ++r) {
                 if (first + r < from.rows) {
-                    arch::load_stream_256(codes[first + r], code_at);
-                    scales[first + r] = arch::load_cached_32(scale_at);
+                    arch::ld_global_nc_no_allocate_256(codes[first + r], code_at);
+                    scales[first + r] = arch::ld_global_nc_32(scale_at);
                 }
                 code_at += code_step(p, 1);
                 scale_at += scale_step(p, 1);
@@ -392,11 +392,11 @@ __device__ __forceinline__ void run(const Params &p) {
     const Warp warp(p);
     Products products(p, warp, shared);
     float *const partial = products.end(p); // [tile][k_split][kValues]
-    arch::grid_dependency_launch();
+    arch::griddepcontrol_launch_dependents();
     for (int32_t batch = blockIdx.y; batch < p.l; batch += gridDim.y) {
         products.begin(p, warp, batch);
         // The previous grid may write vectors and read the output. At once after the first batch.
-        arch::grid_dependency_wait();
+        arch::griddepcontrol_wait();
         products.decode_vectors(p, batch);
         __syncthreads();
 

@@ -21,8 +21,8 @@ enum {
 
 #ifdef __CUDACC__
 
-#include "../arch/grid_dependency.cuh"
-#include "../arch/matrix_loads.cuh"
+#include "../arch/griddepcontrol.cuh"
+#include "../arch/ldmatrix.cuh"
 #include "../arch/registers.cuh"
 #include "../entries.cuh"
 #ifdef NVFP4_UNIT_RAGGED
@@ -75,8 +75,8 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
 #pragma unroll 1
     for (int i = 0; i < NVFP4_MANY_STAGES - 1; ++i) loads.next(p, lane);
 
-    arch::grid_dependency_launch();
-    arch::grid_dependency_wait(); // the previous grid may write vectors and read the output
+    arch::griddepcontrol_launch_dependents();
+    arch::griddepcontrol_wait(); // the previous grid may write vectors and read the output
     const uint32_t chunk_steps = Work::chunk_steps(p), buffer_bytes = chunk_steps * 2 * kRows;
     Chunks chunks = Chunks::of(p, work, lane);
     uint32_t chunk_step = work.chunk * chunk_steps; // of the chunk that is multiplied
@@ -99,7 +99,7 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
         uint32_t x = base + buffer + work.part * p.each * 2 * kRows + b_row;
 #pragma unroll 1
         for (uint32_t step = first; step < end; ++step, x += 2 * kRows) {
-            arch::wait_copies<NVFP4_MANY_STAGES - 2>();
+            arch::cp_async_wait_group<NVFP4_MANY_STAGES - 2>();
             __syncwarp();
             const many::Codes<Weights> codes(reader, from, lane);
             from = loads.behind(from);
@@ -118,7 +118,7 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
 #pragma unroll
                     for (uint32_t tile = 0; tile < kAtOnce; ++tile) {
                         const uint32_t at = x + (word / 2 * kVectors + (some + tile) * kColumns) * kVectorRow;
-                        const uint4 b = arch::load_matrices(word % 2 ? at ^ 64 : at);
+                        const uint4 b = arch::ldmatrix_x4(word % 2 ? at ^ 64 : at);
                         Weights::mma(d[tile], a[0][0], a[0][1], a[0][2], a[0][3], b.x, b.y);
                         Weights::mma(d[tile], a[1][0], a[1][1], a[1][2], a[1][3], b.z, b.w);
                     }

@@ -47,11 +47,11 @@ typedef struct nvfp4_mma_fp4_params {
 
 #ifdef __CUDACC__
 
-#include "../arch/bulk_copy.cuh"
+#include "../arch/cp_async_bulk.cuh"
 #include "../arch/cluster.cuh"
-#include "../arch/copy_async.cuh"
-#include "../arch/grid_dependency.cuh"
-#include "../arch/matrix_loads.cuh"
+#include "../arch/cp_async.cuh"
+#include "../arch/griddepcontrol.cuh"
+#include "../arch/ldmatrix.cuh"
 #include "../arch/mbarrier.cuh"
 #include "../arch/mma.cuh"
 #include "../arch/shared.cuh"
@@ -88,9 +88,9 @@ struct Work {
     // Grid: x clusters of a group each, y batches. Every CTA of a cluster has a step or more.
     __device__ __forceinline__ explicit Work(const Params &p)
         : rows(p.warps * kWarpRows),
-          first_row(arch::cluster_index_x() * rows),
-          rank(arch::cluster_rank()),
-          ctas(arch::cluster_size()),
+          first_row(arch::clusterid_x() * rows),
+          rank(arch::cluster_ctarank()),
+          ctas(arch::cluster_nctarank()),
           batch(p.first_batch + blockIdx.y) {
         const uint32_t steps = (p.slices + kSlices - 1) / kSlices;
         begin = steps * rank / ctas;
@@ -141,7 +141,7 @@ struct Rows {
         const uint32_t full = stage.full(p);
         if (lane == 0) {
             arch::mbarrier_arrive_expect_tx(full, count * kRowBytes);
-            arch::load_box(stage.codes() + place * kRowBytes, map, step * kRowBytes, first, batch, full, policy);
+            arch::cp_async_bulk_tensor_3d(stage.codes() + place * kRowBytes, map, step * kRowBytes, first, batch, full, policy);
         }
         // Lanes take rows, and slices of them.
         const uint32_t slice = step * kSlices + lane % kSlices;
@@ -152,12 +152,12 @@ struct Rows {
 #pragma unroll 1
         do {
             const bool exists = row < end && slice < p.slices;
-            arch::copy_async_4(to, exists ? from + row_offset(layout, row) : scales, exists);
+            arch::cp_async_4(to, exists ? from + row_offset(layout, row) : scales, exists);
             row += kWarp / kSlices;
             to += kWarp * kSliceScales;
             left -= kWarp / kSlices;
         } while (left != 0);
-        arch::arrive_after_copies(full);
+        arch::cp_async_mbarrier_arrive_noinc(full);
     }
 };
 
@@ -173,7 +173,7 @@ __device__ __forceinline__ void bring_steps(const Params &p, const Maps &maps, c
                           uint32_t(p.m),
                           0,
                           work.rows,
-                          arch::policy_evict_first()};
+                          arch::createpolicy_evict_first()};
     const Rows vectors = {&maps.vectors,
                           vectors_batch(p.vectors, work.batch),
                           scales_of(p.vectors, work.batch),
@@ -182,7 +182,7 @@ __device__ __forceinline__ void bring_steps(const Params &p, const Maps &maps, c
                           uint32_t(p.n),
                           work.rows,
                           kVectors,
-                          arch::policy_evict_last()};
+                          arch::createpolicy_evict_last()};
     const Stage first(base, work.rows + kVectors);
     const uint32_t filled = min(work.begin + p.stages, work.end);
     const auto fill = [&](const Rows &rows) {
@@ -198,10 +198,10 @@ __device__ __forceinline__ void bring_steps(const Params &p, const Maps &maps, c
     if (!p.dependent) fill(vectors);
     fill(weights);
     if (p.dependent) {
-        arch::grid_dependency_wait();
+        arch::griddepcontrol_wait();
         fill(vectors);
     }
-    arch::grid_dependency_launch();
+    arch::griddepcontrol_launch_dependents();
     Stage stage = first;
 #pragma unroll 1
     for (uint32_t step = filled; step < work.end; ++step, stage.advance(p)) {
@@ -236,13 +236,13 @@ struct Fragments {
                                              float (&sum)[kVectors / kColumns][4]) const {
         uint4 rows[kSlices];
 #pragma unroll
-        for (uint32_t s = 0; s < kSlices; ++s) rows[s] = arch::load_matrices((codes + a) ^ (32 * s));
-        const uint2 row_scales = arch::load_shared_64(scales + a_scales);
+        for (uint32_t s = 0; s < kSlices; ++s) rows[s] = arch::ldmatrix_x4((codes + a) ^ (32 * s));
+        const uint2 row_scales = arch::ld_shared_64(scales + a_scales);
 #pragma unroll
         for (uint32_t tile = 0; tile < kVectors / kColumns; ++tile) {
             const uint32_t at = codes + b + tile * (kColumns * kRowBytes);
-            const uint4 first = arch::load_matrices(at), second = arch::load_matrices(at ^ 64);
-            const uint32_t column_scales = arch::load_shared_32(scales + b_scales + tile * (kColumns * kRowScales));
+            const uint4 first = arch::ldmatrix_x4(at), second = arch::ldmatrix_x4(at ^ 64);
+            const uint32_t column_scales = arch::ld_shared_32(scales + b_scales + tile * (kColumns * kRowScales));
             // The sums of a step are added in f32, and not by the instructions: how those add is not known.
             float d[4] = {};
             arch::mma_fp4<0, 0>(d, rows[0], first.x, first.y, row_scales.x, column_scales);
@@ -257,8 +257,8 @@ struct Fragments {
 
 // All threads of the cluster.
 __device__ __forceinline__ void meet() {
-    arch::cluster_arrive();
-    arch::cluster_wait();
+    arch::barrier_cluster_arrive();
+    arch::barrier_cluster_wait();
 }
 
 // The sums of a cluster's CTAs, [vectors][rows] in the shared memory of each, become outputs.
@@ -274,7 +274,7 @@ __device__ __forceinline__ void finish(const Params &p, const Work &work, uint32
         float part[kMostCluster];
 #pragma unroll
         for (uint32_t rank = 0; rank < kMostCluster; ++rank) {
-            part[rank] = rank < work.ctas ? arch::load_peer(arch::peer_address(at, rank)) : 0.0f;
+            part[rank] = rank < work.ctas ? arch::ld_shared_cluster_f32(arch::mapa(at, rank)) : 0.0f;
         }
         float y = part[0];
 #pragma unroll
@@ -289,8 +289,8 @@ __device__ __forceinline__ void run(const Params &p, const Maps &maps, uint8_t *
     const Work work(p);
     Stage stage(base, work.rows + kVectors);
     if (threadIdx.x == 0) {
-        arch::prefetch_tensor_map(&maps.weights);
-        arch::prefetch_tensor_map(&maps.vectors);
+        arch::prefetch_tensormap(&maps.weights);
+        arch::prefetch_tensormap(&maps.vectors);
         for (Stage each = stage; each.parity == 0; each.advance(p)) {
             arch::mbarrier_init(each.full(p), 2 * kArrivals);
             arch::mbarrier_init(each.empty(p), p.warps * arch::kWarpArrivals);
@@ -319,7 +319,7 @@ __device__ __forceinline__ void run(const Params &p, const Maps &maps, uint8_t *
         for (uint32_t i = 0; i < kVectors / 2; ++i) {
             const uint32_t n = i / 4 * kColumns + lane % 4 * 2 + i % 2;
             const uint32_t row = warp * kWarpRows + lane / 4 + i % 4 / 2 * 8;
-            arch::store_shared_float(base + (n * stride + row) * 4, sum[i / 4][i % 4]);
+            arch::st_shared_f32(base + (n * stride + row) * 4, sum[i / 4][i % 4]);
         }
     }
     if (work.ctas == 1) {
@@ -327,7 +327,7 @@ __device__ __forceinline__ void run(const Params &p, const Maps &maps, uint8_t *
     } else {
         meet();
     }
-    arch::grid_dependency_wait(); // the previous grid may write factors, and read the output
+    arch::griddepcontrol_wait(); // the previous grid may write factors, and read the output
     finish(p, work, base);
     if (work.ctas != 1) meet(); // others may still read this CTA's sums
 }

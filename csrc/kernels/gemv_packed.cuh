@@ -101,9 +101,9 @@ typedef struct nvfp4_packed_add_params {
 
 #ifdef __CUDACC__
 
-#include "../arch/bulk_copy.cuh"
+#include "../arch/cp_async_bulk.cuh"
 #include "../arch/cluster.cuh"
-#include "../arch/grid_dependency.cuh"
+#include "../arch/griddepcontrol.cuh"
 #include "../arch/mbarrier.cuh"
 #include "../arch/registers.cuh"
 #include "../arch/wgmma.cuh"
@@ -146,8 +146,8 @@ __device__ __forceinline__ void pack(const PackParams &p) {
     const uint32_t of_all = piece / kOfStep, steps = p.spans * kSpanSteps;
     const uint32_t batch = of_all / steps, step = of_all - batch * steps;
 
-    arch::grid_dependency_launch();
-    arch::grid_dependency_wait(); // the previous grid may write vectors, and read the workspace
+    arch::griddepcontrol_launch_dependents();
+    arch::griddepcontrol_wait(); // the previous grid may write vectors, and read the workspace
     if (batch >= p.l) return;
 
     const uint32_t word = lane % 2 + lane / 16 * 2, column = lane / 2 % many::kColumns;
@@ -296,7 +296,7 @@ struct Stage {
 template <int kVectors>
 __device__ __forceinline__ void bring_codes(const Params &p, const Maps &maps, uint32_t base) {
     Stage<kVectors> stage;
-    const uint64_t policy = arch::policy_evict_first();
+    const uint64_t policy = arch::createpolicy_evict_first();
     Part part(p);
     do {
         const uint32_t batch = batch_of(p, part.group), row = first_row(p, part.group, batch, rank_of(p.deal));
@@ -306,7 +306,7 @@ __device__ __forceinline__ void bring_codes(const Params &p, const Maps &maps, u
             stage.wait_empty(stage.empty(p, base));
             arch::fence_proxy_async(); // the stage was read by loads
             arch::mbarrier_arrive_expect_tx(full, p.deal.warps * (many::kWarpRows * kSpanBytes));
-            arch::load_box(stage.codes(p, base), &maps.codes, span * kSpanBytes, row, matrix_of(p.weights, batch), full,
+            arch::cp_async_bulk_tensor_3d(stage.codes(p, base), &maps.codes, span * kSpanBytes, row, matrix_of(p.weights, batch), full,
                            policy);
         }
     } while (part.next(p));
@@ -317,7 +317,7 @@ template <int kVectors>
 __device__ __forceinline__ void bring_vectors(const Params &p, uint32_t base) {
     using Of = Stage<kVectors>;
     Of stage;
-    const uint64_t policy = arch::policy_evict_last();
+    const uint64_t policy = arch::createpolicy_evict_last();
     Part part(p);
     do {
         const uint8_t *const packed = p.packed + batch_of(p, part.group) * p.packed_batch_bytes;
@@ -331,13 +331,13 @@ __device__ __forceinline__ void bring_vectors(const Params &p, uint32_t base) {
                 const uint32_t to = stage.vectors(p, base, of);
                 const uint8_t *const from = packed + int64_t(span * Of::kOfSpan + of) * Of::kBytes;
                 if (p.deal.cluster_log2 == 0) {
-                    arch::load_bulk(to, from, Of::kBytes, full, policy);
+                    arch::cp_async_bulk(to, from, Of::kBytes, full, policy);
                 } else {
                     const uint32_t ready = stage.vectors_ready(p, base, of), rank = rank_of(p.deal);
-                    arch::mbarrier_arrive_peer(arch::peer_address(ready, 1 - rank));
+                    arch::mbarrier_arrive_cluster(arch::mapa(ready, 1 - rank));
                     arch::mbarrier_wait_cluster(ready, stage.parity);
                     const uint32_t half = rank * (Of::kBytes / 2);
-                    arch::load_bulk_multicast(to + half, from + half, Of::kBytes / 2, full, 0b11, policy);
+                    arch::cp_async_bulk_multicast(to + half, from + half, Of::kBytes / 2, full, 0b11, policy);
                 }
             }
         }
@@ -371,23 +371,23 @@ __device__ __forceinline__ void bring_scales(const Params &p, uint32_t base, uin
                                      group + in_block / NVFP4_ATOM_LINES < groups;
                     const uint8_t *const from = scales + block * p.weights.scale_steps.row_stride +
                                                 int64_t(group) * NVFP4_ATOM_BYTES + in_block * kScaleUnit;
-                    arch::copy_async_16<128>(to, has ? from : scales, has);
+                    arch::cp_async_16<128>(to, has ? from : scales, has);
                 } else {
                     const uint32_t row = first + unit;
                     const bool has = row < uint32_t(p.m);
                     const uint8_t *const from = scales + row * p.weights.scale_steps.row_stride + group * NVFP4_ATOM_BLOCKS;
                     if (p.scales_aligned) {
-                        arch::copy_async_16<128>(to, has ? from : scales, has);
+                        arch::cp_async_16<128>(to, has ? from : scales, has);
                     } else {
 #pragma unroll
                         for (uint32_t t = 0; t < kSpanGroups; ++t) {
                             const bool exists = has && group + t < groups;
-                            arch::copy_async_4(to + 4 * t, exists ? from + 4 * t : scales, exists);
+                            arch::cp_async_4(to + 4 * t, exists ? from + 4 * t : scales, exists);
                         }
                     }
                 }
             }
-            arch::arrive_after_copies(stage.full(p, base));
+            arch::cp_async_mbarrier_arrive_noinc(stage.full(p, base));
         }
     } while (part.next(p));
 }
@@ -436,14 +436,14 @@ struct Lane {
     __device__ __forceinline__ void read(int half, uint32_t stage) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            of.codes[i] = arch::load_shared_128((stage + codes + i * 8 * kSpanBytes) ^ half * 16);
+            of.codes[i] = arch::ld_shared_128((stage + codes + i * 8 * kSpanBytes) ^ half * 16);
             Weights::scales(scale_codes[i] >> 16 * half, of.scale[i]);
         }
     }
 
     __device__ __forceinline__ void read_scales(uint32_t stage) {
 #pragma unroll
-        for (int i = 0; i < 2; ++i) scale_codes[i] = arch::load_shared_32(stage + scales + i * 8 * kScaleUnit);
+        for (int i = 0; i < 2; ++i) scale_codes[i] = arch::ld_shared_32(stage + scales + i * 8 * kScaleUnit);
     }
 };
 
@@ -475,7 +475,7 @@ __device__ __forceinline__ void multiply_parts(const Params &p, uint32_t base) {
         for (int word = 0; word < 4; word += kWords) {
             // What was multiplied from these registers is over. The other group may still be multiplied.
             auto &operands = a[word / kWords % 2];
-            arch::wgmma_wait<1>();
+            arch::wgmma_wait_group<1>();
 #pragma unroll
             for (int i = 0; i < kWords; ++i) {
                 if (has_rows) weights.of.decode(word + i, operands[i]);
@@ -491,7 +491,7 @@ __device__ __forceinline__ void multiply_parts(const Params &p, uint32_t base) {
                 const auto &r = operands[i / 2][i % 2];
                 arch::wgmma<Element>(d, r[0], r[1], r[2], r[3], b, kLongSums || slice != 0 || add);
             }
-            arch::wgmma_commit();
+            arch::wgmma_commit_group();
         }
     };
     const auto multiply_span = [&](float(&d)[kVectors / 2], bool add) {
@@ -529,7 +529,7 @@ __device__ __forceinline__ void multiply_parts(const Params &p, uint32_t base) {
         if constexpr (kLongSums) {
 #pragma unroll 1
             for (; spans != 0; --spans) multiply_span(sum, true);
-            arch::wgmma_wait<0>();
+            arch::wgmma_wait_group<0>();
             arch::wgmma_pin(sum);
         } else {
 #pragma unroll 1
@@ -539,7 +539,7 @@ __device__ __forceinline__ void multiply_parts(const Params &p, uint32_t base) {
                 float own[kVectors / 2];
 #pragma unroll 1
                 for (uint32_t span = 0; span < of_chunk; ++span) multiply_span(own, span != 0);
-                arch::wgmma_wait<0>();
+                arch::wgmma_wait_group<0>();
                 arch::wgmma_pin(own);
 #pragma unroll
                 for (int i = 0; i < kVectors / 2; ++i) sum[i] += own[i];
@@ -559,7 +559,7 @@ __device__ __forceinline__ void multiply_parts(const Params &p, uint32_t base) {
             if (whole) {
                 outputs.store<kOperands>(p, column, lane, of);
             } else if (column < columns) {
-                arch::store_128(partial + column * kColumnFloats, of, arch::policy_evict_last());
+                arch::st_global_v4_f32(partial + column * kColumnFloats, of, arch::createpolicy_evict_last());
             }
         }
         begins = false;
@@ -571,7 +571,7 @@ __device__ __forceinline__ void run(const Params &p, const Maps &maps, uint8_t *
     using Of = Stage<kVectors>;
     const uint32_t base = arch::shared_address(shared), multiplying = warpgroups(p) * kGroupThreads;
     if (threadIdx.x == 0) {
-        arch::prefetch_tensor_map(&maps.codes);
+        arch::prefetch_tensormap(&maps.codes);
         const uint32_t warps = warpgroups(p) * kGroupWarps * arch::kWarpArrivals;
         for (Of stage; stage.parity == 0; stage.advance(p)) {
             arch::mbarrier_init(stage.full(p, base), 1 + kScaleThreads);
@@ -587,25 +587,25 @@ __device__ __forceinline__ void run(const Params &p, const Maps &maps, uint8_t *
     if (p.deal.cluster_log2 == 0) {
         __syncthreads();
     } else {
-        arch::cluster_arrive();
-        arch::cluster_wait();
+        arch::barrier_cluster_arrive();
+        arch::barrier_cluster_wait();
     }
-    arch::grid_dependency_launch();
+    arch::griddepcontrol_launch_dependents();
     if (threadIdx.x < multiplying) {
-        arch::more_registers<kMultiplyingRegisters<kVectors>>();
-        arch::grid_dependency_wait(); // grids before may still read the output
+        arch::setmaxnreg_inc<kMultiplyingRegisters<kVectors>>();
+        arch::griddepcontrol_wait(); // grids before may still read the output
         if (in_all((threadIdx.x / kGroupThreads + 1) * kGroupWarps <= p.deal.warps)) {
             multiply_parts<Weights, Element, kVectors, kOperands, true>(p, base);
         } else {
             multiply_parts<Weights, Element, kVectors, kOperands, false>(p, base);
         }
     } else {
-        arch::fewer_registers<kBringingRegisters>();
+        arch::setmaxnreg_dec<kBringingRegisters>();
         const uint32_t thread = threadIdx.x - multiplying;
         if (thread == 0) {
             bring_codes<kVectors>(p, maps, base);
         } else if (thread == many::kWarp) {
-            arch::grid_dependency_wait(); // the previous grid packs
+            arch::griddepcontrol_wait(); // the previous grid packs
             bring_vectors<kVectors>(p, base);
         } else if (thread >= 2 * many::kWarp) {
             bring_scales<kVectors>(p, base, thread - 2 * many::kWarp);
@@ -613,8 +613,8 @@ __device__ __forceinline__ void run(const Params &p, const Maps &maps, uint8_t *
     }
     if (p.deal.cluster_log2 != 0) { // the other CTA arrives at barriers of this one, and copies into its memory
         __syncwarp();
-        arch::cluster_arrive();
-        arch::cluster_wait();
+        arch::barrier_cluster_arrive();
+        arch::barrier_cluster_wait();
     }
 }
 
@@ -626,8 +626,8 @@ __device__ __forceinline__ void add(const AddParams &p) {
     const uint32_t warp = piece / p.columns, column = piece - warp * p.columns;
     const uint32_t border = first_chunk(p.deal, blockIdx.x + 1), group = border / p.deal.chunks;
     const uint32_t first = group * p.deal.chunks;
-    arch::grid_dependency_launch();
-    arch::grid_dependency_wait(); // the previous grid writes sums
+    arch::griddepcontrol_launch_dependents();
+    arch::griddepcontrol_wait(); // the previous grid writes sums
     if (first == border || first_chunk(p.deal, blockIdx.x) > first || warp >= p.deal.warps) return;
 
     float sum[4] = {};

@@ -64,10 +64,10 @@ typedef struct nvfp4_ring_params {
 
 #include <type_traits>
 
-#include "../arch/bulk_copy.cuh"
+#include "../arch/cp_async_bulk.cuh"
 #include "../arch/convert.cuh"
-#include "../arch/copy_async.cuh"
-#include "../arch/grid_dependency.cuh"
+#include "../arch/cp_async.cuh"
+#include "../arch/griddepcontrol.cuh"
 #include "../arch/mbarrier.cuh"
 #include "../arch/memory.cuh"
 #include "../arch/registers.cuh"
@@ -133,12 +133,12 @@ struct Announced {
     // By all of `threads`, before the first is announced.
     __device__ __forceinline__ void clear(uint32_t thread, uint32_t threads) const {
 #pragma unroll 1
-        for (uint32_t i = thread; i < units; i += threads) arch::store_shared_32(at(i), kUnknown);
+        for (uint32_t i = thread; i < units; i += threads) arch::st_shared_32(at(i), kUnknown);
     }
 
     __device__ __forceinline__ uint32_t wait(uint32_t unit) const {
         uint32_t place;
-        do place = arch::load_shared_relaxed_32(at(unit));
+        do place = arch::ld_relaxed_shared_32(at(unit));
         while (place == kUnknown);
         return place;
     }
@@ -186,14 +186,14 @@ struct Producer {
 
     __device__ __forceinline__ uint32_t unit_place(const Params &p, const Work<kCounted> &work, uint32_t base) const {
         if (!kCounted || place < work.end) return place;
-        return arch::load_shared_relaxed_32(Announced(p, base).at(turn * p.groups + group));
+        return arch::ld_relaxed_shared_32(Announced(p, base).at(turn * p.groups + group));
     }
 
     // Nothing more is taken. Of all producers the last one leaves zeros.
     __device__ __forceinline__ void end(const Params &p) const {
         const uint32_t all = gridDim.x * p.producers;
         uint32_t *const ended = p.counters + NVFP4_RING_COUNTER_STRIDE / sizeof(uint32_t);
-        if (arch::arrive_global(ended) == all - 1) *p.counters = *ended = 0;
+        if (arch::atom_add_acq_rel(ended) == all - 1) *p.counters = *ended = 0;
     }
 
     // Takes the unit that the group has NVFP4_RING_AHEAD turns from now, if that is none of the CTA's own. No earlier,
@@ -207,10 +207,10 @@ struct Producer {
         if (work.origin + unit * kUnitRows < work.end || unit >= announced.units) return;
         uint32_t place = kNone;
         if (more) {
-            place = p.dealt + arch::take_global(p.counters) * kUnitRows;
+            place = p.dealt + arch::atom_add_relaxed(p.counters) * kUnitRows;
             more = place < p.places;
         }
-        arch::store_shared_relaxed_32(announced.at(unit), more ? place : kNone);
+        arch::st_relaxed_shared_32(announced.at(unit), more ? place : kNone);
     }
 
     // The next group, and behind the last one the first one's next turn.
@@ -230,7 +230,7 @@ struct Producer {
 
     // The unit at a place, each stage when it is free.
     __device__ __forceinline__ void copy(const Params &p, const Work<kCounted> &work, uint32_t base, uint32_t place) {
-        const uint64_t policy = arch::policy_evict_first();
+        const uint64_t policy = arch::createpolicy_evict_first();
         const uint32_t stage_bytes = kRows * row_bytes(p);
         const uint32_t slot = group * p.depth + depth;
         uint32_t to = base + slot * kUnitRows * row_bytes(p);
@@ -257,7 +257,7 @@ struct Producer {
             const uint64_t step = p.weights.scale_steps.tiled ? uint64_t(row_bytes(p)) * 32 : piece;
 #pragma unroll 1
             for (uint32_t r = s, end = to + stage_bytes; to != end; ++r, to += piece, from += step) {
-                if (whole || work.has(p, place, r)) arch::load_bulk(to, from, piece, bar, policy);
+                if (whole || work.has(p, place, r)) arch::cp_async_bulk(to, from, piece, bar, policy);
             }
         }
     }
@@ -291,9 +291,9 @@ struct IntegerProducts {
                 raw[j][b] = make_uint2(0, 0);
                 raw_scale[j][b] = 0;
                 if (chunk >= p.chunks) continue;
-                raw[j][b] = arch::load_fresh_64(vector + chunk * kChunkBytes + 8 * b);
+                raw[j][b] = arch::ld_global_64(vector + chunk * kChunkBytes + 8 * b);
                 raw_scale[j][b] =
-                    arch::load_fresh_8(scales + block_offset(p.vectors.scale_steps, 2 * chunk + b));
+                    arch::ld_global_8(scales + block_offset(p.vectors.scale_steps, 2 * chunk + b));
             }
         }
     }
@@ -360,7 +360,7 @@ struct MatrixProducts {
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 raw[j][i] = make_uint4(0, 0, 0, 0); // past the end
-                if (chunk < p.chunks) raw[j][i] = arch::load_fresh_128(vector + chunk * kVectorBytes + 16 * i);
+                if (chunk < p.chunks) raw[j][i] = arch::ld_global_128(vector + chunk * kVectorBytes + 16 * i);
             }
         }
     }
@@ -448,13 +448,13 @@ struct ScaleCopies {
             copy(p, place, place < work.end && (place >= work.begin || p.weights.scale_steps.tiled));
             place += p.groups * kUnitRows;
         }
-        arch::commit_copies(); // an empty group too: groups are counted
+        arch::cp_async_commit_group(); // an empty group too: groups are counted
     }
 
     // Of one from the counter, or of none.
     __device__ __forceinline__ void next_counted(const Params &p, uint32_t unit) {
         if (copies) copy(p, unit + row, unit != kNone && unit + row < p.places);
-        arch::commit_copies();
+        arch::cp_async_commit_group();
     }
 
     // Zeros for what does not exist: products with them are stored nowhere, or add nothing.
@@ -464,9 +464,9 @@ struct ScaleCopies {
         const uint8_t *at = from + uint64_t(p.weights.scale_steps.tiled ? place / 128 : place) * uint32_t(p.weights.scale_steps.row_stride);
         if (p.weights.scale_steps.tiled) at += place % 128 * 4;
         if constexpr (kCached) {
-            arch::copy_async_16_cached(to, has ? at : p.weights.scales, has);
+            arch::cp_async_ca_16(to, has ? at : p.weights.scales, has);
         } else {
-            arch::copy_async_16<128>(to, has ? at : p.weights.scales, has);
+            arch::cp_async_16<128>(to, has ? at : p.weights.scales, has);
         }
         to += kSlot;
         if (to == end) to -= kScaleSlots * kSlot;
@@ -519,13 +519,13 @@ __device__ __forceinline__ void consume(const Params &p, const Work<kCounted> &w
     const uint32_t output_row = arch::kept(row_of(thread, has_output));
 
     if (p.dependent) {
-        arch::grid_dependency_wait(); // the previous grid may write the vector and read the output
+        arch::griddepcontrol_wait(); // the previous grid may write the vector and read the output
         vector.load(p, batch, chunk, chunk_stride);
     }
     vector.constants(p);
     vector.decode();
     const auto output = output_at(output_row, has_output); // this thread's, while there is time
-    arch::cta_barrier(0, consumers + p.producers * kWarp); // the mbarriers are ready
+    arch::barrier_cta_sync(0, consumers + p.producers * kWarp); // the mbarriers are ready
 
     const uint32_t scales_within = p.weights.scale_steps.tiled ? lane / 2 * 16 + lane % 2 * 2 : lane * 2;
     const uint32_t scales_row = p.weights.scale_steps.tiled ? 4 : kWarpScales;
@@ -552,7 +552,7 @@ __device__ __forceinline__ void consume(const Params &p, const Work<kCounted> &w
             vector.load(p, batch, chunk, chunk_stride);
             vector.decode();
         }
-        arch::wait_copies<kScaleSlots - 2>();
+        arch::cp_async_wait_group<kScaleSlots - 2>();
         __syncwarp();
         // Scales go into the slot before this one: all lanes have read it.
         uint32_t ahead = 0;
@@ -575,7 +575,7 @@ __device__ __forceinline__ void consume(const Params &p, const Work<kCounted> &w
 #pragma unroll
                 for (int j = 0; j < kChunks; ++j) {
                     scale_codes[r][j] =
-                        arch::load_shared_16(scales + (s * kRows + r) * scales_row + j * kScaleBytes);
+                        arch::ld_shared_16(scales + (s * kRows + r) * scales_row + j * kScaleBytes);
                 }
             }
             arch::mbarrier_wait(bar, phase);
@@ -583,7 +583,7 @@ __device__ __forceinline__ void consume(const Params &p, const Work<kCounted> &w
             for (uint32_t r = 0; r < kRows; ++r) {
 #pragma unroll
                 for (int j = 0; j < kChunks; ++j) {
-                    codes[r][j] = arch::load_shared_128(codes_at + at[j]);
+                    codes[r][j] = arch::ld_shared_128(codes_at + at[j]);
                 }
                 codes_at += row_bytes(p);
             }
@@ -600,7 +600,7 @@ __device__ __forceinline__ void consume(const Params &p, const Work<kCounted> &w
             bar -= p.depth * kStages<kRows> * kBarBytes;
         }
         reduce_scatter<kWarp>(sum, lane);
-        if (lane % 8 == 0) arch::store_shared_float(sums, sum[0]);
+        if (lane % 8 == 0) arch::st_shared_f32(sums, sum[0]);
         sums += p.groups * kUnitRows * 4;
         if constexpr (kCounted) {
             place = following;
@@ -609,8 +609,8 @@ __device__ __forceinline__ void consume(const Params &p, const Work<kCounted> &w
             place += p.groups * kUnitRows;
         }
     }
-    arch::wait_copies<0>(); // of scales past the last unit: no thread may end before them
-    arch::cta_barrier(1, consumers);
+    arch::cp_async_wait_group<0>(); // of scales past the last unit: no thread may end before them
+    arch::barrier_cta_sync(1, consumers);
 
     const float *const all = reinterpret_cast<const float *>(shared + p.sums_at);
     const auto total = [&](uint32_t i) {
@@ -634,7 +634,7 @@ __device__ __forceinline__ void consume(const Params &p, const Work<kCounted> &w
 #pragma unroll 1
         for (uint32_t i = own + thread; i < announced.units * kUnitRows; i += consumers) {
             // Behind a group's last unit words may still change, between those that are no place.
-            const uint32_t place = arch::load_shared_relaxed_32(announced.at(i / kUnitRows));
+            const uint32_t place = arch::ld_relaxed_shared_32(announced.at(i / kUnitRows));
             if (place >= kNone) continue;
             const uint32_t row = work.row(p, place, i % kUnitRows);
             if (row < p.rows) store(p.epilogue, output_at(row, true), total(i));
@@ -655,11 +655,11 @@ __device__ __forceinline__ void gemv(const Params &p) {
         for (int pass = 0; pass < 2; ++pass, turns = kCounted ? p.turns : ~0u) {
             if (lane == 0) producer.run(p, work, base, turns);
             __syncwarp();
-            if (pass == 0) arch::cta_barrier(0, (p.groups * p.row_warps + p.producers) * kWarp);
+            if (pass == 0) arch::barrier_cta_sync(0, (p.groups * p.row_warps + p.producers) * kWarp);
         }
         if (kCounted && lane == 0) producer.end(p);
     } else {
-        arch::grid_dependency_launch();
+        arch::griddepcontrol_launch_dependents();
         using Products = std::conditional_t<kActivation == NVFP4_ACTIVATION_NVFP4, IntegerProducts<kChunks>,
                                             MatrixProducts<kActivation, kChunks, kCounted ? 1 : 2>>;
         consume<Products, kChunks, kRows, kCached, kCounted>(p, work, dynamic, base, warp - p.producers, lane);

@@ -17,8 +17,8 @@
 
 #include <type_traits>
 
-#include "../arch/copy_async.cuh"
-#include "../arch/grid_dependency.cuh"
+#include "../arch/cp_async.cuh"
+#include "../arch/griddepcontrol.cuh"
 #include "../arch/registers.cuh"
 #include "../arch/shared.cuh"
 #include "../entries.cuh"
@@ -104,7 +104,7 @@ struct Staging {
                 // Vectors past the end repeat the last one: computed, not stored.
                 const int n = kVectors == 1 ? 0 : min(vector + v, p.n - 1);
                 raw[v][j].load(codes + n * p.vectors.row_bytes);
-                if constexpr (Vectors::kHasScales) scale[v][j] = arch::load_fresh_8(scale_codes + n * next_scales);
+                if constexpr (Vectors::kHasScales) scale[v][j] = arch::ld_global_8(scale_codes + n * next_scales);
             }
         }
     }
@@ -204,18 +204,18 @@ struct Loads {
             from.template copy<kBeside>(p, here, to, lane);
             here += group.warps();
         }
-        arch::commit_copies(); // an empty group too: groups are counted
+        arch::cp_async_commit_group(); // an empty group too: groups are counted
     }
 };
 
 // Waits for the oldest stage.
 __device__ __forceinline__ void wait_for_stage(uint32_t stages) {
     if (stages == 3) {
-        arch::wait_copies<1>();
+        arch::cp_async_wait_group<1>();
     } else if (stages == 4) {
-        arch::wait_copies<2>();
+        arch::cp_async_wait_group<2>();
     } else {
-        arch::wait_copies<4>();
+        arch::cp_async_wait_group<4>();
     }
 }
 
@@ -227,8 +227,8 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     Staging<Products, kVectors> staging;
     // The previous grid may write vectors and read the output.
     const auto vectors = [&] {
-        arch::grid_dependency_launch();
-        arch::grid_dependency_wait();
+        arch::griddepcontrol_launch_dependents();
+        arch::griddepcontrol_wait();
         staging.load(p, work.batch, 0, 0);
     };
     if (p.ahead == 0) vectors();

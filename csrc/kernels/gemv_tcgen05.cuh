@@ -71,8 +71,8 @@ typedef struct nvfp4_tcgen05_params {
 
 #include <cuda.h>
 
-#include "../arch/bulk_copy.cuh"
-#include "../arch/grid_dependency.cuh"
+#include "../arch/cp_async_bulk.cuh"
+#include "../arch/griddepcontrol.cuh"
 #include "../arch/mbarrier.cuh"
 #include "../arch/memory.cuh"
 #include "../arch/shared.cuh"
@@ -216,7 +216,7 @@ class Loader {
 public:
     __device__ __forceinline__ Loader(const Params &p, const Maps &maps, const Shared &shared, uint32_t stages)
         : p(p), maps(maps), shared(shared), stages(stages), stage(p), lines(vector_lines(p)),
-          once(arch::policy_evict_first()), again(arch::policy_evict_last()) {}
+          once(arch::createpolicy_evict_first()), again(arch::createpolicy_evict_last()) {}
 
     // In a dependent launch the weights of the first stages are on their way before the previous grid has ended; what that
     // grid may have written, the vectors, follows.
@@ -233,7 +233,7 @@ public:
                 at.advance(p.stages);
                 more = next_step(part);
             } while (more && at.parity == 0);
-            arch::grid_dependency_wait();
+            arch::griddepcontrol_wait();
 #pragma unroll 1
             do {
                 load_vectors(ahead, there.slot);
@@ -246,8 +246,8 @@ public:
             // A fresh barrier counts as one whose phase before is over.
             arch::mbarrier_wait(barrier(shared.empty, at.slot), at.parity ^ 1);
             // What is handed on to the copies that overwrite the stage's scale columns, after its next full barrier.
-            arch::tcgen05_fence_after();
-            arch::tcgen05_fence_before();
+            arch::tcgen05_fence_after_thread_sync();
+            arch::tcgen05_fence_before_thread_sync();
             load_weights(part, at.slot);
             load_vectors(part, at.slot);
             at.advance(p.stages);
@@ -264,11 +264,11 @@ private:
         arch::mbarrier_arrive_expect_tx(bar, pieces * (kRows + p.n) * kPieceBytes + atoms * (kAtomBytes + lines * kLineBytes));
 #pragma unroll 1
         for (uint32_t piece = 0; piece < pieces; ++piece) {
-            arch::load_box(to + piece * Stage<kN>::kWeightBytes, &maps.weights,
+            arch::cp_async_bulk_tensor_3d(to + piece * Stage<kN>::kWeightBytes, &maps.weights,
                            (part.step * p.pieces + piece) * kPieceBytes, row, matrix_of(p.weights, batch), bar, once);
         }
         const int64_t atom = int64_t(row / kRows) * p.atoms + part.step * p.pieces * kPieceAtoms;
-        arch::load_bulk(to + stage.weight_scales, scales_of(p.weights, batch) + atom * kAtomBytes, atoms * kAtomBytes, bar,
+        arch::cp_async_bulk(to + stage.weight_scales, scales_of(p.weights, batch) + atom * kAtomBytes, atoms * kAtomBytes, bar,
                         once);
     }
 
@@ -278,7 +278,7 @@ private:
         const uint32_t batch = batch_of(p, part.tile);
 #pragma unroll 1
         for (uint32_t piece = 0; piece < pieces; ++piece) {
-            arch::load_box(to + stage.vectors + piece * Stage<kN>::kVectorBytes, &maps.vectors,
+            arch::cp_async_bulk_tensor_3d(to + stage.vectors + piece * Stage<kN>::kVectorBytes, &maps.vectors,
                            (part.step * p.pieces + piece) * kPieceBytes, 0, vectors_batch(p.vectors, batch), bar, again);
         }
         const uint8_t *const scales = scales_of(p.vectors, batch) +
@@ -286,7 +286,7 @@ private:
         const uint32_t copies = lines == kAtomLines ? 1 : atoms, bytes = atoms / copies * lines * kLineBytes;
 #pragma unroll 1
         for (uint32_t i = 0; i < copies; ++i) {
-            arch::load_bulk(to + stage.vector_scales + i * kAtomBytes, scales + i * kAtomBytes, bytes, bar, again);
+            arch::cp_async_bulk(to + stage.vector_scales + i * kAtomBytes, scales + i * kAtomBytes, bytes, bar, again);
         }
     }
 
@@ -360,7 +360,7 @@ __device__ __forceinline__ void multiply(const Params &p, const Shared &shared, 
     constexpr uint32_t kInstruction = arch::nvfp4_instruction(kN);
     const Stage<kN> stage(p);
     const uint32_t base = arch::shared_address(stages), step_columns = p.pieces * kPieceAtoms * kAtomColumns;
-    const bool leader = arch::elect_one();
+    const bool leader = arch::elect_sync();
     Position at, sum;
     Part part(p);
     uint32_t left = first_step(p, blockIdx.x + 1) - first_step(p, blockIdx.x);
@@ -375,7 +375,7 @@ __device__ __forceinline__ void multiply(const Params &p, const Shared &shared, 
             __syncwarp();
             // Dependent grids may start: this CTA has all that it ever asks the SM for, and its last loads are on their
             // way, or next.
-            if (left == last_loads) arch::grid_dependency_launch();
+            if (left == last_loads) arch::griddepcontrol_launch_dependents();
             const uint32_t atoms = step_atoms(p, step), offset = at.slot * stage.bytes;
             const uint32_t mask = scale_mask(p, step);
             if (mask != 0xffffffffu) {
@@ -389,7 +389,7 @@ __device__ __forceinline__ void multiply(const Params &p, const Shared &shared, 
                     __syncwarp();
                 }
             }
-            arch::tcgen05_fence_after();
+            arch::tcgen05_fence_after_thread_sync();
             if (leader) {
                 const uint32_t data = base + offset;
                 const uint32_t scales_a = tmem + kSums * kN + at.slot * 2 * step_columns;
@@ -397,15 +397,15 @@ __device__ __forceinline__ void multiply(const Params &p, const Shared &shared, 
 #pragma unroll 1
                 for (uint32_t i = 0; i < atoms; ++i) {
                     const uint32_t atom = i * kAtomBytes;
-                    arch::tmem_copy_scales(scales_a + i * kAtomColumns,
+                    arch::tcgen05_cp_32x128b_warpx4(scales_a + i * kAtomColumns,
                                            arch::atom_descriptor(data + stage.weight_scales + atom));
-                    arch::tmem_copy_scales(scales_b + i * kAtomColumns,
+                    arch::tcgen05_cp_32x128b_warpx4(scales_b + i * kAtomColumns,
                                            arch::atom_descriptor(data + stage.vector_scales + atom));
                 }
 #pragma unroll 1
                 for (uint32_t i = 0; i < atoms; ++i) {
                     const uint32_t piece = i / kPieceAtoms, in_row = i % kPieceAtoms * kAtomCodeBytes;
-                    arch::mma_nvfp4(to, arch::rows_descriptor(data + piece * Stage<kN>::kWeightBytes + in_row),
+                    arch::tcgen05_mma_mxf4nvf4(to, arch::rows_descriptor(data + piece * Stage<kN>::kWeightBytes + in_row),
                                     arch::rows_descriptor(data + stage.vectors + piece * Stage<kN>::kVectorBytes + in_row),
                                     kInstruction, scales_a + i * kAtomColumns, scales_b + i * kAtomColumns,
                                     step != begin || i != 0);
@@ -475,7 +475,7 @@ __device__ __forceinline__ void add_parts(const Params &p, const Sharers &sharer
             const float *const part = sharers.part(p, min(cta + i, sharers.last));
 #pragma unroll
             for (uint32_t q = 0; q < kQuads; ++q) {
-                of[i][q] = arch::load_written_128(part + min(first / kQuad + q, last_quad) * kQuadFloats);
+                of[i][q] = arch::ld_global_v4_f32(part + min(first / kQuad + q, last_quad) * kQuadFloats);
             }
         }
 #pragma unroll
@@ -497,7 +497,7 @@ __device__ __forceinline__ void add_parts(const Params &p, const Sharers &sharer
 template <class Take>
 __device__ __forceinline__ bool leave_part(const Params &p, const Sharers &sharers, Take take) {
     const uint32_t quads = Sharers::quads(p);
-    const uint64_t again = arch::policy_evict_last();
+    const uint64_t again = arch::createpolicy_evict_last();
     float *const part = sharers.part(p, blockIdx.x);
 #pragma unroll 1
     for (uint32_t first = 0; first < uint32_t(p.n); first += kTaken) {
@@ -507,7 +507,7 @@ __device__ __forceinline__ bool leave_part(const Params &p, const Sharers &share
         for (uint32_t q = 0; q < kTaken / kQuad; ++q) {
             const uint32_t quad = first / kQuad + q;
             const float of[kQuad] = {sum[q * kQuad], sum[q * kQuad + 1], sum[q * kQuad + 2], sum[q * kQuad + 3]};
-            if (q == 0 || quad < quads) arch::store_128(part + quad * kQuadFloats, of, again);
+            if (q == 0 || quad < quads) arch::st_global_v4_f32(part + quad * kQuadFloats, of, again);
         }
     }
     __syncwarp();
@@ -515,7 +515,7 @@ __device__ __forceinline__ bool leave_part(const Params &p, const Sharers &share
     uint32_t last = 0;
     if (lane == 0) {
         uint32_t *const arrivals = p.arrivals + sharers.first * kEpilogueWarps + warp;
-        last = arch::arrive_global(arrivals) == others;
+        last = arch::atom_add_acq_rel(arrivals) == others;
         if (last) *arrivals = 0; // for the next launch
     }
     __syncwarp(); // lane 0 acquired what the others wrote
@@ -532,15 +532,15 @@ __device__ __forceinline__ void take_sums(const Params &p, const Shared &shared,
         const uint32_t empty = barrier(shared.sum_empty, sum.slot), from = tmem + rows + sum.slot * kN;
         arch::mbarrier_wait(barrier(shared.sum_full, sum.slot), sum.parity);
         __syncwarp();
-        arch::tcgen05_fence_after();
+        arch::tcgen05_fence_after_thread_sync();
         const auto take = [&](uint32_t first, float(&taken)[kTaken]) {
             uint32_t words[kTaken];
-            arch::tmem_load_16_columns(words, from + first);
-            arch::tmem_wait_load();
+            arch::tcgen05_ld_32x32b_x16(words, from + first);
+            arch::tcgen05_wait_ld();
 #pragma unroll
             for (uint32_t i = 0; i < kTaken; ++i) taken[i] = __uint_as_float(words[i]);
             if (kN == kTaken || first + kTaken >= uint32_t(p.n)) { // the last ones
-                arch::tcgen05_fence_before();
+                arch::tcgen05_fence_before_thread_sync();
                 arch::mbarrier_arrive_warp(empty, lane);
             }
         };
@@ -585,14 +585,14 @@ __device__ __forceinline__ void run(const Params &p, const Maps &maps, uint8_t *
     uint8_t *const stages = align_to_pattern(dynamic);
     const uint32_t warp = threadIdx.x / kWarp;
     if (warp == kLoadWarp) {
-        const bool loads = arch::elect_one();
+        const bool loads = arch::elect_sync();
         if (loads) {
-            arch::prefetch_tensor_map(&maps.weights);
-            arch::prefetch_tensor_map(&maps.vectors);
+            arch::prefetch_tensormap(&maps.weights);
+            arch::prefetch_tensormap(&maps.vectors);
             init_barriers(p, shared);
         }
         __syncwarp();
-        arch::cta_barrier_arrive(kReady, kThreads); // and does not wait for tensor memory
+        arch::barrier_cta_arrive(kReady, kThreads); // and does not wait for tensor memory
         if (loads) Loader<kN>(p, maps, shared, arch::shared_address(stages)).run();
         return;
     }
@@ -600,22 +600,22 @@ __device__ __forceinline__ void run(const Params &p, const Maps &maps, uint8_t *
         // The previous grid may be about to allocate what tensor memory there is, and the next one may hold some while it
         // waits for this grid to end: this grid allocates after the end of the one, and lets the other start (in
         // `multiply`) when it has allocated.
-        arch::grid_dependency_wait();
-        arch::tmem_alloc(arch::shared_address(&shared.tmem), p.tmem_columns);
-        arch::tmem_relinquish();
+        arch::griddepcontrol_wait();
+        arch::tcgen05_alloc(arch::shared_address(&shared.tmem), p.tmem_columns);
+        arch::tcgen05_relinquish_alloc_permit();
     } else {
         clear_missing_vectors<kN>(p, stages);
-        arch::grid_dependency_wait(); // the previous grid may still read what is stored, and use the workspace
+        arch::griddepcontrol_wait(); // the previous grid may still read what is stored, and use the workspace
     }
-    arch::tcgen05_fence_before();
-    arch::cta_barrier(kReady, kThreads);
-    arch::tcgen05_fence_after();
+    arch::tcgen05_fence_before_thread_sync();
+    arch::barrier_cta_sync(kReady, kThreads);
+    arch::tcgen05_fence_after_thread_sync();
     const uint32_t tmem = shared.tmem;
     if (warp == kMmaWarp) {
         multiply<kN>(p, shared, stages, tmem);
         __syncwarp();
-        arch::tcgen05_fence_after();
-        arch::tmem_dealloc(tmem, p.tmem_columns);
+        arch::tcgen05_fence_after_thread_sync();
+        arch::tcgen05_dealloc(tmem, p.tmem_columns);
     } else {
         take_sums<kN>(p, shared, tmem);
     }

@@ -20,8 +20,8 @@ enum {
 
 #ifdef __CUDACC__
 
-#include "../arch/bulk_copy.cuh"
-#include "../arch/grid_dependency.cuh"
+#include "../arch/cp_async_bulk.cuh"
+#include "../arch/griddepcontrol.cuh"
 #include "../arch/mbarrier.cuh"
 #include "../arch/registers.cuh"
 #include "../arch/wgmma.cuh"
@@ -55,8 +55,8 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
 #pragma unroll 1
     for (int i = 0; i < NVFP4_MANY_STAGES - 1; ++i) loads.next(p, lane);
 
-    arch::grid_dependency_launch();
-    arch::grid_dependency_wait(); // the previous grid may write vectors and read the output
+    arch::griddepcontrol_launch_dependents();
+    arch::griddepcontrol_wait(); // the previous grid may write vectors and read the output
     const uint32_t chunk_steps = Work::chunk_steps(p), buffer_bytes = chunk_steps * 2 * kRows;
     Chunks chunks = Chunks::of(p, work, lane);
     uint32_t chunk_step = work.chunk * chunk_steps; // of the chunk that is multiplied
@@ -92,7 +92,7 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
         float d[kVectors / 2];
 #pragma unroll 1
         for (uint32_t step = first; step < end; ++step, x += 2 * kRows) {
-            arch::wait_copies<NVFP4_MANY_STAGES - 2>();
+            arch::cp_async_wait_group<NVFP4_MANY_STAGES - 2>();
             __syncwarp();
             const many::Codes<Weights> codes(many::Loads::Reader(), from, lane);
             from = loads.behind(from);
@@ -115,8 +115,8 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
                 const uint64_t b = rows >> 32 << 32 | (uint32_t(rows) + (i / 4 * kRows + i % 4 * 32) / 16);
                 arch::wgmma<Element>(d, of[0], of[1], of[2], of[3], b, i != 0 || step != first);
             }
-            arch::wgmma_commit();
-            arch::wgmma_wait<0>();
+            arch::wgmma_commit_group();
+            arch::wgmma_wait_group<0>();
             arch::wgmma_pin(d);
         }
         if (first < end) {

@@ -40,7 +40,7 @@ struct Block {
         __half2 sums = __hmul2(pair[0], x.pair[0]);
 #pragma unroll
         for (int i = 1; i < 8; ++i) sums = __hfma2(pair[i], x.pair[i], sums);
-        return arch::add_mixed(__high2half(sums), __low2float(sums));
+        return arch::add_f32_f16(__high2half(sums), __low2float(sums));
     }
 
   private:
@@ -63,8 +63,8 @@ struct Block {
 
 // A block's scale times a vector's: halves `i` of both. Exact: 4 bits by 4 bits.
 __device__ __forceinline__ float scale_product(const __half2 &w, const __half2 &x, int i) {
-    return i == 0 ? arch::mul_mixed(__low2half(w), __low2half(x))
-                  : arch::mul_mixed(__high2half(w), __high2half(x));
+    return i == 0 ? arch::fma_f32_f16(__low2half(w), __low2half(x))
+                  : arch::fma_f32_f16(__high2half(w), __high2half(x));
 }
 
 }  // namespace nvfp4::half_dot

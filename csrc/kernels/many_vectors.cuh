@@ -61,7 +61,7 @@ typedef struct nvfp4_many_params {
 #include <type_traits>
 
 #include "../arch/cluster.cuh"
-#include "../arch/copy_async.cuh"
+#include "../arch/cp_async.cuh"
 #include "../arch/memory.cuh"
 #include "../arch/shared.cuh"
 #include "../format/operands.cuh"
@@ -130,7 +130,7 @@ struct Queue {
 
     // The copies since the last call are a stage: an empty one too, since stages are counted.
     __device__ __forceinline__ void commit() {
-        arch::commit_copies();
+        arch::cp_async_commit_group();
         to = behind(to);
     }
 };
@@ -170,9 +170,9 @@ struct Loads : Queue<NVFP4_MANY_STAGE_BYTES> {
     __device__ __forceinline__ void copy(uint32_t lane) const {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            arch::copy_async_16<256>(to + i * kPieceBytes + lane * 16, codes[i], step < codes_end);
+            arch::cp_async_16<256>(to + i * kPieceBytes + lane * 16, codes[i], step < codes_end);
         }
-        arch::copy_async_4(to + 2 * kPieceBytes + lane * 4, scales, step < scales_end);
+        arch::cp_async_4(to + 2 * kPieceBytes + lane * 4, scales, step < scales_end);
     }
 
     template <class P>
@@ -190,7 +190,7 @@ struct Loads : Queue<NVFP4_MANY_STAGE_BYTES> {
 
         // Of this lane's two blocks of row g + 8 * i, in the stage at shared address `from`.
         __device__ __forceinline__ uint32_t scales(uint32_t from, int i, uint32_t lane) const {
-            return arch::load_shared_16(from + 2 * kPieceBytes + (lane / 4 + 8 * i) * kStepBlocks + 2 * (lane % 4));
+            return arch::ld_shared_16(from + 2 * kPieceBytes + (lane / 4 + 8 * i) * kStepBlocks + 2 * (lane % 4));
         }
     };
 };
@@ -237,7 +237,7 @@ struct Codes {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             scale_codes[i] = reader.scales(from, i, lane);
-            codes[i] = arch::load_shared_128(from + i * kPieceBytes + lane * 16);
+            codes[i] = arch::ld_shared_128(from + i * kPieceBytes + lane * 16);
         }
 #pragma unroll
         for (int i = 0; i < 2; ++i) Weights::scales(scale_codes[i], scale[i]);
@@ -264,7 +264,7 @@ struct Eight {
     uint4 raw;
 
     __device__ __forceinline__ void load(const uint8_t *elements, const uint8_t *) {
-        raw = arch::load_fresh_128(elements);
+        raw = arch::ld_global_128(elements);
     }
     __device__ __forceinline__ void pairs(uint32_t (&out)[4]) const {
         ordered_pairs<typename Weights::Order>(raw, out);
@@ -279,8 +279,8 @@ struct Eight<NVFP4_ACTIVATION_NVFP4> {
     uint8_t scale;
 
     __device__ __forceinline__ void load(const uint8_t *elements, const uint8_t *scale_at) {
-        codes = arch::load_fresh_32(elements);
-        scale = arch::load_fresh_8(scale_at);
+        codes = arch::ld_global_32(elements);
+        scale = arch::ld_global_8(scale_at);
     }
     __device__ __forceinline__ void pairs(uint32_t (&out)[4]) const {
         scaled_pairs(codes, __low2float(arch::cvt_e4m3x2(scale)), out);
@@ -452,8 +452,8 @@ __device__ __forceinline__ void finish(const Params &p, const Work &work, uint8_
     }
 #if __CUDA_ARCH__ >= 900
     if (p.cluster_log2 != 0) {
-        arch::cluster_arrive();
-        arch::cluster_wait();
+        arch::barrier_cluster_arrive();
+        arch::barrier_cluster_wait();
     }
 #endif
     __syncthreads();
@@ -484,7 +484,7 @@ __device__ __forceinline__ void finish(const Params &p, const Work &work, uint8_
                     for (uint32_t part = 0; part < parts; ++part) {
 #pragma unroll
                         for (uint32_t i = 0; i < kTogether; ++i) {
-                            y[i] += arch::load_peer(arch::peer_address(from[i] + part * part_bytes, rank));
+                            y[i] += arch::ld_shared_cluster_f32(arch::mapa(from[i] + part * part_bytes, rank));
                         }
                     }
                 }
@@ -495,7 +495,7 @@ __device__ __forceinline__ void finish(const Params &p, const Work &work, uint8_
                 for (uint32_t part = 0; part < parts; ++part) {
 #pragma unroll
                     for (uint32_t i = 0; i < kTogether; ++i) {
-                        y[i] += arch::load_shared_float(from[i] + part * part_bytes);
+                        y[i] += arch::ld_shared_f32(from[i] + part * part_bytes);
                     }
                 }
             }
@@ -510,8 +510,8 @@ __device__ __forceinline__ void finish(const Params &p, const Work &work, uint8_
     }
 #if __CUDA_ARCH__ >= 900
     if (p.cluster_log2 != 0) { // others may still read this CTA's sums
-        arch::cluster_arrive();
-        arch::cluster_wait();
+        arch::barrier_cluster_arrive();
+        arch::barrier_cluster_wait();
     }
 #endif
 }

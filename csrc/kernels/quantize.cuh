@@ -28,7 +28,7 @@ typedef struct nvfp4_quantize_params {
 #ifdef __CUDACC__
 
 #include "../arch/convert.cuh"
-#include "../arch/grid_dependency.cuh"
+#include "../arch/griddepcontrol.cuh"
 #include "../entries.cuh"
 #include "../format/dense.cuh"
 #include "../format/encode.cuh"
@@ -137,7 +137,7 @@ __device__ __forceinline__ void quantize_vector(const nvfp4_quantize_params &p, 
     const int64_t vector = int64_t(batch) * p.n + row;
     const float amax = Load::magnitude(vector_max<Load>(x, p.blocks));
     // The vectors have been read: what a dependent grid fetches now delays nothing here.
-    arch::grid_dependency_launch();
+    arch::griddepcontrol_launch_dependents();
     float global = p.global_kind == NVFP4_GLOBAL_COMPUTED ? global_scale(amax)
                    : p.global_kind == NVFP4_GLOBAL_SHARED ? p.global
                                                           : p.globals[vector];
@@ -186,7 +186,7 @@ __device__ __forceinline__ void quantize_vector(const nvfp4_quantize_params &p, 
 // A grid of (CTAs a vector, up to n, up to l).
 template <class Load, bool kTiled>
 __device__ __forceinline__ void quantize(const nvfp4_quantize_params &p) {
-    arch::grid_dependency_wait();
+    arch::griddepcontrol_wait();
 
     for (int32_t batch = int32_t(blockIdx.z); batch < p.l; batch += int32_t(gridDim.z)) {
         for (uint32_t row = blockIdx.y; row < uint32_t(p.n); row += gridDim.y) {

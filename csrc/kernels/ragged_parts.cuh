@@ -7,7 +7,7 @@
 // there, of codes and of scales.
 #pragma once
 
-#include "../arch/copy_async.cuh"
+#include "../arch/cp_async.cuh"
 #include "../arch/shared.cuh"
 #include "many_vectors.cuh"
 
@@ -67,14 +67,14 @@ struct RaggedLoads : Queue<NVFP4_MANY_RAGGED_STAGE_BYTES> {
         for (int i = 0; i < 2; ++i) {
 #pragma unroll
             for (int block = 0; block < 2; ++block) {
-                arch::copy_async_8(to + i * kPieceBytes + lane * 16 + block * 8, codes[i] + block * 8,
+                arch::cp_async_8(to + i * kPieceBytes + lane * 16 + block * 8, codes[i] + block * 8,
                                    blocks_left > block);
             }
         }
         const uint32_t at = to + 2 * kPieceBytes + lane / 2 * kRowScales;
-        arch::copy_async_4_some(at + lane % 2 * kWord, scales, some(scales_left));
+        arch::cp_async_4_some(at + lane % 2 * kWord, scales, some(scales_left));
         // A row that has three words has linear scales, whose words follow each other.
-        if (third) arch::copy_async_4_some(at + 2 * kWord, scales + 2 * kWord, some(scales_left - int32_t(2 * kWord)));
+        if (third) arch::cp_async_4_some(at + 2 * kWord, scales + 2 * kWord, some(scales_left - int32_t(2 * kWord)));
     }
 
     __device__ __forceinline__ void advance(const Params &p, uint32_t steps) {
@@ -102,7 +102,7 @@ struct RaggedLoads : Queue<NVFP4_MANY_RAGGED_STAGE_BYTES> {
 
         // Of this lane's two blocks of row g + 8 * i, in the stage at shared address `from`.
         __device__ __forceinline__ uint32_t scales(uint32_t from, int i, uint32_t) const {
-            return arch::load_shared_8(from + at[i]) | arch::load_shared_8(from + at[i] + 1) << 8;
+            return arch::ld_shared_8(from + at[i]) | arch::ld_shared_8(from + at[i] + 1) << 8;
         }
     };
 

@@ -9,7 +9,7 @@
 // step, as everywhere in gemv_stream. It copies others, so that four lanes copy 32 bytes next to each other.
 #pragma once
 
-#include "../arch/copy_async.cuh"
+#include "../arch/cp_async.cuh"
 #include "../arch/shared.cuh"
 #include "stream_work.cuh"
 
@@ -82,14 +82,14 @@ struct RaggedSteps {
                 const uint8_t *const from = codes[i] + int64_t(here) * int32_t(kRowCodes);
 #pragma unroll
                 for (int q = 0; q < 4; ++q) {
-                    arch::copy_async_8(codes_to + (2 * i + q / 2) * kPieceBytes + q % 2 * 32, from + q * 32,
+                    arch::cp_async_8(codes_to + (2 * i + q / 2) * kPieceBytes + q % 2 * 32, from + q * 32,
                                        blocks_left[i] + before > 4 * q);
                 }
                 const uint8_t *const words = scales[i] + int64_t(here) * scale_step;
                 const int32_t left = scales_left[i] + before;
                 const uint32_t row_to = scales_to + i * 8 * kRowScales;
-                arch::copy_async_4_some(row_to, words, some(left));
-                if (fifth[i]) arch::copy_async_4_some(row_to + kWord, words + kWord, some(left - int32_t(kWord)));
+                arch::cp_async_4_some(row_to, words, some(left));
+                if (fifth[i]) arch::cp_async_4_some(row_to + kWord, words + kWord, some(left - int32_t(kWord)));
             }
         }
 
@@ -122,9 +122,9 @@ struct RaggedSteps {
             for (int i = 0; i < 2; ++i) {
 #pragma unroll
                 for (int h = 0; h < 2; ++h) {
-                    codes[i][h] = arch::load_shared_128(from + (2 * i + h) * kPieceBytes);
+                    codes[i][h] = arch::ld_shared_128(from + (2 * i + h) * kPieceBytes);
                     const uint32_t at = stage + scales_at[i] + h * 8;
-                    scale_codes[i][h] = arch::load_shared_8(at) | arch::load_shared_8(at + 1) << 8;
+                    scale_codes[i][h] = arch::ld_shared_8(at) | arch::ld_shared_8(at + 1) << 8;
                 }
             }
             if (step + 1 < p.steps) return;

@@ -21,7 +21,7 @@ typedef struct nvfp4_read_bulk_params {
 
 #ifdef __CUDACC__
 
-#include "../arch/bulk_copy.cuh"
+#include "../arch/cp_async_bulk.cuh"
 #include "../arch/mbarrier.cuh"
 #include "../arch/shared.cuh"
 #include "../entries.cuh"
@@ -56,13 +56,13 @@ struct Turn {
 
 __device__ __forceinline__ void copy(const Params &p, const Turn &turn, int64_t end, uint64_t policy) {
     arch::mbarrier_arrive_expect_tx(turn.bar(), turn.bytes(end));
-    arch::load_bulk(turn.shared(), p.data + turn.at, turn.bytes(end), turn.bar(), policy);
+    arch::cp_async_bulk(turn.shared(), p.data + turn.at, turn.bytes(end), turn.bar(), policy);
 }
 
 __device__ __forceinline__ uint32_t sum_of(uint32_t shared, uint32_t bytes, uint32_t lane) {
     uint32_t sum = 0;
     for (uint32_t at = 16 * lane; at < bytes; at += 16 * NVFP4_WARP) {
-        const uint4 v = arch::load_shared_128(shared + at);
+        const uint4 v = arch::ld_shared_128(shared + at);
         sum += v.x + v.y + v.z + v.w;
     }
     return sum;
@@ -72,7 +72,7 @@ __device__ __forceinline__ void read(const Params &p) {
     extern __shared__ __align__(128) uint8_t ring[];
     const uint32_t lane = threadIdx.x;
     const int64_t begin = blockIdx.x * p.cta_step, end = min(begin + p.cta_reach, p.bytes);
-    const uint64_t policy = arch::policy_evict_first();
+    const uint64_t policy = arch::createpolicy_evict_first();
     Turn ahead(p, arch::shared_address(ring), begin), turn = ahead;
     if (lane == 0) {
         for (uint32_t i = 0; i < p.stages; ++i) arch::mbarrier_init(turn.bars_at + i * NVFP4_READ_BULK_BAR_BYTES, 1);

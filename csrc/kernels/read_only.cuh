@@ -43,14 +43,14 @@ __device__ __forceinline__ void read(const nvfp4_read_only_params &p) {
     uint4 v[kLoads];
     for (; i + (kLoads - 1) * step < end; i += kLoads * step) {
 #pragma unroll
-        for (int u = 0; u < kLoads; ++u, from += step_bytes) v[u] = arch::load_stream_128(from);
+        for (int u = 0; u < kLoads; ++u, from += step_bytes) v[u] = arch::ld_global_nc_no_allocate_128(from);
 #pragma unroll
         for (int u = 0; u < kLoads; ++u) sum += sum_of(v[u]);
     }
 #pragma unroll
     for (int u = 0; u < kLoads; ++u, i += step, from += step_bytes) {
         v[u] = make_uint4(0, 0, 0, 0);
-        if (i < end) v[u] = arch::load_stream_128(from);
+        if (i < end) v[u] = arch::ld_global_nc_no_allocate_128(from);
     }
 #pragma unroll
     for (int u = 0; u < kLoads; ++u) sum += sum_of(v[u]);

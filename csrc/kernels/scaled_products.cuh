@@ -58,7 +58,7 @@ struct ScaledVector<NVFP4_ACTIVATION_F32> {
         uint4 in[4];
         __device__ __forceinline__ void load(const uint8_t *from) {
 #pragma unroll
-            for (int i = 0; i < 4; ++i) in[i] = arch::load_fresh_128(from + 16 * i);
+            for (int i = 0; i < 4; ++i) in[i] = arch::ld_global_128(from + 16 * i);
         }
     };
 
@@ -156,7 +156,7 @@ class ScaledProducts {
                 Weights::decode(lower[word], scale[1][word / 2], a[1]);
 #pragma unroll
                 for (uint32_t tile = 0; tile < kTiles; ++tile) {
-                    const uint4 b = arch::load_shared_128(x[tile] + (8 * h + word / 2 * 4) * Vectors::kBlockBytes +
+                    const uint4 b = arch::ld_shared_128(x[tile] + (8 * h + word / 2 * 4) * Vectors::kBlockBytes +
                                                           word % 2 * 16);
                     Weights::mma(d[tile], a[0][0], a[1][0], a[0][1], a[1][1], b.x, b.y);
                     Weights::mma(d[tile], a[0][2], a[1][2], a[0][3], a[1][3], b.z, b.w);

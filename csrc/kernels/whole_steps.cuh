@@ -1,7 +1,7 @@
 // Steps of gemv_stream where all are whole ones: K is a multiple of 256, and codes and scales are aligned to 16 bytes.
 #pragma once
 
-#include "../arch/copy_async.cuh"
+#include "../arch/cp_async.cuh"
 #include "../arch/registers.cuh"
 #include "../arch/shared.cuh"
 #include "stream_work.cuh"
@@ -47,17 +47,17 @@ struct WholeSteps {
             for (int i = 0; i < 2; ++i) {
                 const uint8_t *from = codes[i] + int64_t(here) * int32_t(kRowCodes);
                 if (p.far_ahead) {
-                    arch::copy_async_16<256>(to + 2 * i * kPieceBytes, from, has[i]);
+                    arch::cp_async_16<256>(to + 2 * i * kPieceBytes, from, has[i]);
                 } else {
-                    arch::copy_async_16<128>(to + 2 * i * kPieceBytes, from, has[i]);
+                    arch::cp_async_16<128>(to + 2 * i * kPieceBytes, from, has[i]);
                 }
-                arch::copy_async_16<128>(to + (2 * i + 1) * kPieceBytes, from + kRowCodes / 2, has[i]);
+                arch::cp_async_16<128>(to + (2 * i + 1) * kPieceBytes, from + kRowCodes / 2, has[i]);
                 const uint32_t row_to = scales_to + i * 8 * kStepBlocks;
                 const uint8_t *const row = arch::mad_wide_s32(here, scale_step, scales[i]);
                 if constexpr (kBeside) {
-                    arch::copy_async_4_of_128(row_to, row, has[i]);
+                    arch::cp_async_4_of_128(row_to, row, has[i]);
                 } else {
-                    arch::copy_async_4(row_to, row, has[i]);
+                    arch::cp_async_4(row_to, row, has[i]);
                 }
             }
         }
@@ -76,8 +76,8 @@ struct WholeSteps {
             for (int i = 0; i < 2; ++i) {
 #pragma unroll
                 for (int h = 0; h < 2; ++h) {
-                    codes[i][h] = arch::load_shared_128(from + (2 * i + h) * kPieceBytes);
-                    scale_codes[i][h] = arch::load_shared_16(scales_from + i * 8 * kStepBlocks + h * 8);
+                    codes[i][h] = arch::ld_shared_128(from + (2 * i + h) * kPieceBytes);
+                    scale_codes[i][h] = arch::ld_shared_16(scales_from + i * 8 * kStepBlocks + h * 8);
                 }
             }
         }

@@ -69,7 +69,7 @@ impl Kernel {
         // Whether a wait has to try again is the schedule's choice: of some entry point it may never have.
         let mbarrier = include_str!("../../../csrc/arch/mbarrier.cuh");
         if let Some(at) = source_line(line, "mbarrier.cuh", mbarrier) {
-            return line.contains("never taken") && at.contains("while (!mbarrier_try_wait");
+            return line.contains("never taken") && at.contains("while (!mbarrier_try_wait_parity");
         }
         let epilogue = include_str!("../../../csrc/kernels/epilogue.cuh");
         let factor = source_line(line, "epilogue.cuh", epilogue);

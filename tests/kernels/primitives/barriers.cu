@@ -1,5 +1,5 @@
 // csrc/arch/mbarrier.cuh, with bulk copies where bytes are to be counted.
-#include "../../../csrc/arch/bulk_copy.cuh"
+#include "../../../csrc/arch/cp_async_bulk.cuh"
 #include "../../../csrc/arch/cluster.cuh"
 #include "../../../csrc/arch/mbarrier.cuh"
 #include "../../../csrc/arch/shared.cuh"
@@ -25,11 +25,11 @@ extern "C" __global__ void script(const uint8_t *from, const uint32_t *steps, ui
         case kArrive: arch::mbarrier_arrive(bar); break;
         case kExpect: arch::mbarrier_arrive_expect_tx(bar, argument); break;
         case kCopy:
-            arch::load_bulk(arch::shared_address(bytes + at), from, argument, bar,
-                            arch::policy_evict_first());
+            arch::cp_async_bulk(arch::shared_address(bytes + at), from, argument, bar,
+                            arch::createpolicy_evict_first());
             at += argument;
             break;
-        case kTry: answer = arch::mbarrier_try_wait(bar, argument); break;
+        case kTry: answer = arch::mbarrier_try_wait_parity(bar, argument); break;
         case kWait: arch::mbarrier_wait(bar, argument); break;
         }
         out[i] = answer;
@@ -92,7 +92,7 @@ extern "C" __global__ void initialisation(uint32_t *out, uint32_t wrong) {
     }
     __syncwarp();
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-    arch::cluster_wait();
+    arch::barrier_cluster_wait();
     if (threadIdx.x >= 32) arch::mbarrier_arrive(bar);
     arch::mbarrier_wait(bar, 0);
     out[threadIdx.x] = threadIdx.x;

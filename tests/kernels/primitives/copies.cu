@@ -1,5 +1,5 @@
-// csrc/arch/bulk_copy.cuh, with an mbarrier to wait for.
-#include "../../../csrc/arch/bulk_copy.cuh"
+// csrc/arch/cp_async_bulk.cuh, with an mbarrier to wait for.
+#include "../../../csrc/arch/cp_async_bulk.cuh"
 #include "../../../csrc/arch/mbarrier.cuh"
 #include "../../../csrc/arch/shared.cuh"
 
@@ -36,8 +36,8 @@ extern "C" __global__ void bulk(const uint8_t *in, uint8_t *out, uint32_t offset
     if (threadIdx.x == 0) {
         const uint32_t count = wrong == 2 ? bytes - 8 : bytes;
         arch::mbarrier_arrive_expect_tx(bar, count);
-        arch::load_bulk(arch::shared_address(place.bytes + at), in + offset, count, bar,
-                        evict_last ? arch::policy_evict_last() : arch::policy_evict_first());
+        arch::cp_async_bulk(arch::shared_address(place.bytes + at), in + offset, count, bar,
+                        evict_last ? arch::createpolicy_evict_last() : arch::createpolicy_evict_first());
     }
     if (wrong != 1) arch::mbarrier_wait(bar, 0);
     store(out, place, at, bytes);
@@ -49,10 +49,10 @@ extern "C" __global__ void box3(const __grid_constant__ CUtensorMap map, uint8_t
     __shared__ Place place;
     const uint32_t bar = init(place);
     if (threadIdx.x == 0) {
-        arch::prefetch_tensor_map(&map);
+        arch::prefetch_tensormap(&map);
         arch::mbarrier_arrive_expect_tx(bar, wrong == 2 ? bytes - 128 : bytes);
-        arch::load_box(arch::shared_address(place.bytes + at), &map, wrong == 1 ? y : x,
-                       wrong == 1 ? x : y, z, bar, arch::policy_evict_first());
+        arch::cp_async_bulk_tensor_3d(arch::shared_address(place.bytes + at), &map, wrong == 1 ? y : x,
+                       wrong == 1 ? x : y, z, bar, arch::createpolicy_evict_first());
     }
     arch::mbarrier_wait(bar, 0);
     store(out, place, at, bytes);
@@ -68,8 +68,8 @@ extern "C" __global__ void overwrite(const uint8_t *in, uint8_t *out, uint32_t l
     if (loads) {
         if (threadIdx.x == 0) {
             arch::mbarrier_arrive_expect_tx(bar, 1024);
-            arch::load_bulk(arch::shared_address(place.bytes), in, 1024, bar,
-                            arch::policy_evict_first());
+            arch::cp_async_bulk(arch::shared_address(place.bytes), in, 1024, bar,
+                            arch::createpolicy_evict_first());
         }
         arch::mbarrier_wait(bar, 0);
         for (uint32_t i = threadIdx.x; i < 1024; i += blockDim.x) sum += place.bytes[i];
@@ -80,8 +80,8 @@ extern "C" __global__ void overwrite(const uint8_t *in, uint8_t *out, uint32_t l
     if (wrong != 2) __syncthreads();
     if (threadIdx.x == 0) {
         arch::mbarrier_arrive_expect_tx(bar, 1024);
-        arch::load_bulk(arch::shared_address(place.bytes), in + 1024, 1024, bar,
-                        arch::policy_evict_first());
+        arch::cp_async_bulk(arch::shared_address(place.bytes), in + 1024, 1024, bar,
+                        arch::createpolicy_evict_first());
     }
     arch::mbarrier_wait(bar, loads ? 1 : 0);
     store(out, place, 0, 1024);

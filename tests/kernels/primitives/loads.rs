@@ -13,24 +13,24 @@ const LOADS: [(&str, usize, &str); 9] = [
         "ld.global.nc.L1::no_allocate.L2::evict_first.L2::256B.v8.u32",
     ),
     (
-        "load_stream_128",
+        "ld_global_nc_no_allocate_128",
         16,
         "ld.global.nc.L1::no_allocate.L2::256B.v4.u32",
     ),
     (
-        "load_stream_64",
+        "ld_global_nc_no_allocate_64",
         8,
         "ld.global.nc.L1::no_allocate.L2::256B.v2.u32",
     ),
-    ("load_fresh_128", 16, "ld.global.v4.u32"),
-    ("load_fresh_64", 8, "ld.global.v2.u32"),
-    ("load_cached_32", 4, "ld.global.nc.u32"),
-    ("load_cached_16", 2, "ld.global.nc.u16"),
-    ("load_cached_8", 1, "ld.global.nc.u8"),
-    ("load_fresh_8", 1, "ld.global.u8"),
+    ("ld_global_128", 16, "ld.global.v4.u32"),
+    ("ld_global_64", 8, "ld.global.v2.u32"),
+    ("ld_global_nc_32", 4, "ld.global.nc.u32"),
+    ("ld_global_nc_16", 2, "ld.global.nc.u16"),
+    ("ld_global_nc_8", 1, "ld.global.nc.u8"),
+    ("ld_global_8", 1, "ld.global.u8"),
 ];
 /// Of Blackwell only.
-const WIDEST: &str = "load_stream_256";
+const WIDEST: &str = "ld_global_nc_no_allocate_256";
 const THREADS: usize = 64;
 
 fn widths() {

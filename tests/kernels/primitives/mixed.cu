@@ -11,15 +11,15 @@ struct Operands {
 };
 
 // Wrong: the other half.
-extern "C" __global__ void add_mixed(const Operands *in, float *out, uint32_t wrong) {
+extern "C" __global__ void add_f32_f16(const Operands *in, float *out, uint32_t wrong) {
     const Operands x = in[threadIdx.x];
-    out[threadIdx.x] = nvfp4::arch::add_mixed(wrong ? x.b : x.a, x.c);
+    out[threadIdx.x] = nvfp4::arch::add_f32_f16(wrong ? x.b : x.a, x.c);
 }
 
 // Wrong: a square.
-extern "C" __global__ void mul_mixed(const Operands *in, float *out, uint32_t wrong) {
+extern "C" __global__ void fma_f32_f16(const Operands *in, float *out, uint32_t wrong) {
     const Operands x = in[threadIdx.x];
-    out[threadIdx.x] = nvfp4::arch::mul_mixed(x.a, wrong ? x.a : x.b);
+    out[threadIdx.x] = nvfp4::arch::fma_f32_f16(x.a, wrong ? x.a : x.b);
 }
 
 #endif

@@ -37,10 +37,10 @@ fn sums_and_products() {
     }));
     type Compute = fn(&(f16, f16, f32)) -> f32;
     let kinds: [(&str, Compute, &str); 2] = [
-        ("add_mixed", |x| x.0.to_f32() + x.2, "add.rn.f32.f16"),
+        ("add_f32_f16", |x| x.0.to_f32() + x.2, "add.rn.f32.f16"),
         // f32 holds the product of two halves, and -0 added to it changes nothing.
         (
-            "mul_mixed",
+            "fma_f32_f16",
             |x| x.0.to_f32() * x.1.to_f32(),
             "fma.rn.f32.f16",
         ),

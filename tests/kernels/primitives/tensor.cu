@@ -1,5 +1,5 @@
 // csrc/arch/tcgen05.cuh: multiplications, with what brings their operands and takes their results.
-#include "../../../csrc/arch/bulk_copy.cuh"
+#include "../../../csrc/arch/cp_async_bulk.cuh"
 #include "../../../csrc/arch/mbarrier.cuh"
 #include "../../../csrc/arch/shared.cuh"
 #include "../../../csrc/arch/tcgen05.cuh"
@@ -42,16 +42,16 @@ extern "C" __global__ void __launch_bounds__(128)
     for (uint32_t i = t; i < sizeof(Image) / 16; i += 128) reinterpret_cast<uint4 *>(&image)[i] = in[i];
     if (wrong != kNoProxyFence) arch::fence_proxy_async();
     if (warp == 0) {
-        arch::tmem_alloc(arch::shared_address(&tmem_storage), 256);
-        arch::tmem_relinquish();
+        arch::tcgen05_alloc(arch::shared_address(&tmem_storage), 256);
+        arch::tcgen05_relinquish_alloc_permit();
     }
     if (t == 0) {
         arch::mbarrier_init(done, 1);
         arch::fence_mbarrier_init();
     }
-    arch::tcgen05_fence_before();
+    arch::tcgen05_fence_before_thread_sync();
     __syncthreads();
-    arch::tcgen05_fence_after();
+    arch::tcgen05_fence_after_thread_sync();
     const uint32_t tmem = tmem_storage, scales_a = tmem + 128, scales_b = tmem + 160;
     const uint32_t instruction = arch::nvfp4_instruction(wrong == kHalfOfN ? n / 2 : n);
 
@@ -67,15 +67,15 @@ extern "C" __global__ void __launch_bounds__(128)
     };
     for (uint32_t round = 0; round < rounds; ++round) {
         if (warp == 0) {
-            if (arch::elect_one()) {
+            if (arch::elect_sync()) {
                 for (uint32_t k = first; k < last; ++k) {
-                    arch::tmem_copy_scales(scales_a + 4 * k, atom(image.scales_a, k));
-                    arch::tmem_copy_scales(scales_b + 4 * k, atom(image.scales_b, k));
+                    arch::tcgen05_cp_32x128b_warpx4(scales_a + 4 * k, atom(image.scales_a, k));
+                    arch::tcgen05_cp_32x128b_warpx4(scales_b + 4 * k, atom(image.scales_b, k));
                 }
                 for (uint32_t k = first; k < last; ++k) {
                     uint32_t sa = scales_a + 4 * k, sb = scales_b + 4 * k;
                     if (wrong == kScalesExchanged) sa = sb, sb = scales_a + 4 * k;
-                    arch::mma_nvfp4(tmem, rows(image.a, k), rows(image.b, k), instruction, sa, sb,
+                    arch::tcgen05_mma_mxf4nvf4(tmem, rows(image.a, k), rows(image.b, k), instruction, sa, sb,
                                     k != first || (round != 0 && keep));
                 }
                 if (wrong != kNoCommit) arch::tcgen05_commit(done);
@@ -84,17 +84,17 @@ extern "C" __global__ void __launch_bounds__(128)
         }
         if (wrong != kNoWait) arch::mbarrier_wait(done, round & 1);
         __syncwarp();
-        if (wrong != kNoFenceAfterWait) arch::tcgen05_fence_after();
+        if (wrong != kNoFenceAfterWait) arch::tcgen05_fence_after_thread_sync();
         const uint32_t lanes = wrong == kOtherLanes ? 0 : warp * 32 << 16;
         for (uint32_t c = 0; c < n; c += 16) {
             uint32_t sums[16];
-            arch::tmem_load_16_columns(sums, tmem + lanes + c + (wrong == kNextColumn));
-            if (wrong != kNoWaitLoad) arch::tmem_wait_load();
+            arch::tcgen05_ld_32x32b_x16(sums, tmem + lanes + c + (wrong == kNextColumn));
+            if (wrong != kNoWaitLoad) arch::tcgen05_wait_ld();
             for (uint32_t i = 0; i < 16; ++i) out[(round * 128 + t) * n + c + i] = sums[i];
         }
-        if (wrong != kNoFenceBeforeBarrier) arch::tcgen05_fence_before();
+        if (wrong != kNoFenceBeforeBarrier) arch::tcgen05_fence_before_thread_sync();
         __syncthreads();
-        if (wrong != kNoFenceAfterBarrier) arch::tcgen05_fence_after();
+        if (wrong != kNoFenceAfterBarrier) arch::tcgen05_fence_after_thread_sync();
     }
-    if (warp == 0 && wrong != kNoDealloc) arch::tmem_dealloc(tmem, 256);
+    if (warp == 0 && wrong != kNoDealloc) arch::tcgen05_dealloc(tmem, 256);
 }

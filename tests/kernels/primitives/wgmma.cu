@@ -1,7 +1,7 @@
 // csrc/arch/wgmma.cuh: D = A x B over slices of 16 of K, and what multiplications need around them.
 #include "../../../csrc/arch/wgmma.cuh"
 
-#include "../../../csrc/arch/bulk_copy.cuh"
+#include "../../../csrc/arch/cp_async_bulk.cuh"
 #include "../../../csrc/arch/shared.cuh"
 
 using namespace nvfp4;
@@ -54,12 +54,12 @@ __device__ void multiply(const uint4 *b, const uint4 *a, float *out, uint32_t sl
             } else {
                 arch::wgmma_f16<kN>(d, fragment[0], fragment[1], fragment[2], fragment[3], here, keep);
             }
-            if (wrong != kNoCommit) arch::wgmma_commit();
+            if (wrong != kNoCommit) arch::wgmma_commit_group();
             if (wrong == kOverwritten && t == 0) image.rows[0] = 0;
             if (wrong == kOnePending) {
-                arch::wgmma_wait<1>();
+                arch::wgmma_wait_group<1>();
             } else if (wrong != kNoWait) {
-                arch::wgmma_wait<0>();
+                arch::wgmma_wait_group<0>();
             }
             arch::wgmma_pin(d);
         }

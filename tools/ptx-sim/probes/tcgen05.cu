@@ -14,32 +14,32 @@ struct Scene {
 
 __device__ __forceinline__ u32 begin(Scene& scene, u32 columns) {
     if (threadIdx.x < 32) {
-        arch::tmem_alloc(smem(&scene.tmem), columns);
-        arch::tmem_relinquish();
+        arch::tcgen05_alloc(smem(&scene.tmem), columns);
+        arch::tcgen05_relinquish_alloc_permit();
     }
     if (threadIdx.x == 0) {
         mbar_init(smem(&scene.barrier), 1);
         fence_init();
     }
     fence_async();
-    arch::tcgen05_fence_before();
+    arch::tcgen05_fence_before_thread_sync();
     __syncthreads();
-    arch::tcgen05_fence_after();
+    arch::tcgen05_fence_after_thread_sync();
     return scene.tmem;
 }
 
 __device__ __forceinline__ void end(u32 tmem, u32 columns) {
-    arch::tcgen05_fence_before();
+    arch::tcgen05_fence_before_thread_sync();
     __syncthreads();
-    arch::tcgen05_fence_after();
-    if (threadIdx.x < 32) arch::tmem_dealloc(tmem, columns);
+    arch::tcgen05_fence_after_thread_sync();
+    if (threadIdx.x < 32) arch::tcgen05_dealloc(tmem, columns);
 }
 
 // Until what thread 0 committed is complete; 0 where that takes too long.
 __device__ __forceinline__ u32 committed(Scene& scene) {
     const u32 done = mbar_poll(smem(&scene.barrier), 0);
     __syncwarp();
-    arch::tcgen05_fence_after();
+    arch::tcgen05_fence_after_thread_sync();
     return done;
 }
 
@@ -60,8 +60,8 @@ __device__ __forceinline__ void store_16_columns(u32 tmem, const u32 (&r)[16]) {
 // What columns 0 to 15 of this thread's lane hold.
 __device__ __forceinline__ void keep_16_columns(u32 tmem, u32* o) {
     u32 r[16];
-    arch::tmem_load_16_columns(r, own_lanes(tmem));
-    arch::tmem_wait_load();
+    arch::tcgen05_ld_32x32b_x16(r, own_lanes(tmem));
+    arch::tcgen05_wait_ld();
     for (u32 i = 0; i < 16; i++) o[16 * threadIdx.x + i] = r[i];
 }
 
@@ -74,15 +74,15 @@ __device__ __forceinline__ void fill_16_columns(u32 tmem) {
 // Two allocations by one warp: where they are.
 extern "C" __global__ void tcgen05_alloc(u32* o, u32 first, u32 second) {
     __shared__ u32 at[2];
-    arch::tmem_alloc(smem(&at[0]), first);
-    arch::tmem_alloc(smem(&at[1]), second);
-    arch::tmem_relinquish();
+    arch::tcgen05_alloc(smem(&at[0]), first);
+    arch::tcgen05_alloc(smem(&at[1]), second);
+    arch::tcgen05_relinquish_alloc_permit();
     __syncwarp();
     const u32 a = at[0], b = at[1];
     o[0] = a;
     o[1] = b;
-    arch::tmem_dealloc(a, first);
-    arch::tmem_dealloc(b, second);
+    arch::tcgen05_dealloc(a, first);
+    arch::tcgen05_dealloc(b, second);
 }
 
 // Commits with nothing to wait for.
@@ -131,9 +131,9 @@ LOADED_AND_STORED(tcgen05_ld_16x32bx2, "16x32bx2.x4", ", 8")
         _Pragma("unroll 1") for (u32 i = threadIdx.x; i < 1024; i += 128) rows[i] = in[i];                 \
         const u32 tmem = begin(scene, 32);                                                                 \
         fill_16_columns(tmem);                                                                             \
-        arch::tcgen05_fence_before();                                                                      \
+        arch::tcgen05_fence_before_thread_sync();                                                                      \
         __syncthreads();                                                                                   \
-        arch::tcgen05_fence_after();                                                                       \
+        arch::tcgen05_fence_after_thread_sync();                                                                       \
         if (threadIdx.x == 0) {                                                                            \
             const u64 from = arch::shared_descriptor(smem(rows), stride, 0) | (u64)(leading >> 4) << 16;   \
             asm volatile("tcgen05.cp.cta_group::1." shape " [%0], %1;" ::"r"(tmem), "l"(from) : "memory"); \
@@ -169,12 +169,12 @@ extern "C" __global__ void __launch_bounds__(128)
     if (threadIdx.x == 0) {
 #pragma unroll 1
         for (u32 k = 0; k < slices; k++) {
-            arch::tmem_copy_scales(scales_a + 4 * k, arch::atom_descriptor(smem(image.scales_a) + 512 * k));
-            arch::tmem_copy_scales(scales_b + 4 * k, arch::atom_descriptor(smem(image.scales_b) + 512 * k));
+            arch::tcgen05_cp_32x128b_warpx4(scales_a + 4 * k, arch::atom_descriptor(smem(image.scales_a) + 512 * k));
+            arch::tcgen05_cp_32x128b_warpx4(scales_b + 4 * k, arch::atom_descriptor(smem(image.scales_b) + 512 * k));
         }
 #pragma unroll 1
         for (u32 k = 0; k < slices; k++)
-            arch::mma_nvfp4(tmem, arch::rows_descriptor(smem(image.a) + 32 * k),
+            arch::tcgen05_mma_mxf4nvf4(tmem, arch::rows_descriptor(smem(image.a) + 32 * k),
                             arch::rows_descriptor(smem(image.b) + 32 * k), arch::nvfp4_instruction(n),
                             scales_a + 4 * k, scales_b + 4 * k + shift, k != 0);
         arch::tcgen05_commit(smem(&scene.barrier));
@@ -184,8 +184,8 @@ extern "C" __global__ void __launch_bounds__(128)
 #pragma unroll 1
     for (u32 c = 0; c < n; c += 16) {
         u32 r[16];
-        arch::tmem_load_16_columns(r, own_lanes(tmem) + c);
-        arch::tmem_wait_load();
+        arch::tcgen05_ld_32x32b_x16(r, own_lanes(tmem) + c);
+        arch::tcgen05_wait_ld();
         for (u32 i = 0; i < 16; i++) o[threadIdx.x * n + c + i] = r[i];
     }
     end(tmem, 256);
@@ -213,13 +213,13 @@ extern "C" __global__ void __launch_bounds__(128)
     u32 r[16];
     for (u32 i = 0; i < 16; i++) r[i] = c[row];
     store_16_columns(own_lanes(tmem), r);
-    arch::tcgen05_fence_before();
+    arch::tcgen05_fence_before_thread_sync();
     __syncthreads();
-    arch::tcgen05_fence_after();
+    arch::tcgen05_fence_after_thread_sync();
     if (t == 0) {
-        arch::tmem_copy_scales(at_a, arch::atom_descriptor(smem(image.scales_a)));
-        arch::tmem_copy_scales(at_b, arch::atom_descriptor(smem(image.scales_b)));
-        arch::mma_nvfp4(tmem, arch::rows_descriptor(smem(image.a)), arch::rows_descriptor(smem(image.b)),
+        arch::tcgen05_cp_32x128b_warpx4(at_a, arch::atom_descriptor(smem(image.scales_a)));
+        arch::tcgen05_cp_32x128b_warpx4(at_b, arch::atom_descriptor(smem(image.scales_b)));
+        arch::tcgen05_mma_mxf4nvf4(tmem, arch::rows_descriptor(smem(image.a)), arch::rows_descriptor(smem(image.b)),
                         arch::nvfp4_instruction(16), at_a, at_b, true);
         arch::tcgen05_commit(smem(&scene.barrier));
     }

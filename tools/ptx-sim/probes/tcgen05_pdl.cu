@@ -1,6 +1,6 @@
 // Programmatic dependent launch of kernels that take tensor memory, all of it: the first lets the second start at once,
 // and allocates late. One warp.
-#include "../../../csrc/arch/grid_dependency.cuh"
+#include "../../../csrc/arch/griddepcontrol.cuh"
 #include "../../../csrc/arch/tcgen05.cuh"
 
 #include "common.cuh"
@@ -9,16 +9,16 @@ using namespace nvfp4;
 
 __device__ __forceinline__ void use(u32* o, u32 columns) {
     __shared__ u32 at;
-    arch::tmem_alloc(smem(&at), columns);
-    arch::tmem_relinquish();
+    arch::tcgen05_alloc(smem(&at), columns);
+    arch::tcgen05_relinquish_alloc_permit();
     __syncwarp();
     const u32 tmem = at;
     if (threadIdx.x == 0) *o = tmem;
-    arch::tmem_dealloc(tmem, columns);
+    arch::tcgen05_dealloc(tmem, columns);
 }
 
 extern "C" __global__ void pdl_first(u32* o, u32 columns) {
-    arch::grid_dependency_launch();
+    arch::griddepcontrol_launch_dependents();
 #pragma unroll 1
     for (u32 i = 0; i < 200; i++) sleep_ns(1000);
     use(o, columns);
@@ -26,18 +26,18 @@ extern "C" __global__ void pdl_first(u32* o, u32 columns) {
 
 // Waits for the first, and allocates then: the order of this repository's kernels.
 extern "C" __global__ void pdl_wait_then_allocate(u32* o, u32 columns) {
-    arch::grid_dependency_wait();
+    arch::griddepcontrol_wait();
     use(o + 1, columns);
 }
 
 // Allocates while the first may still run. With half of tensor memory each, both have room.
 extern "C" __global__ void pdl_allocate_then_wait(u32* o, u32 columns) {
     __shared__ u32 at;
-    arch::tmem_alloc(smem(&at), columns);
-    arch::tmem_relinquish();
+    arch::tcgen05_alloc(smem(&at), columns);
+    arch::tcgen05_relinquish_alloc_permit();
     __syncwarp();
     const u32 tmem = at;
-    arch::grid_dependency_wait();
+    arch::griddepcontrol_wait();
     if (threadIdx.x == 0) o[1] = tmem < 0x10000;
-    arch::tmem_dealloc(tmem, columns);
+    arch::tcgen05_dealloc(tmem, columns);
 }

@@ -76,8 +76,8 @@ extern "C" __global__ void __launch_bounds__(128)
 #pragma unroll
     for (u32 k = 0; k < 4; k++)
         wgmma_f16<64>(d, words[4 * k], words[4 * k + 1], words[4 * k + 2], words[4 * k + 3], rows + 2 * k, true);
-    wgmma_commit();
-    wgmma_wait<0>();
+    wgmma_commit_group();
+    wgmma_wait_group<0>();
     wgmma_pin(d);
     for (u32 i = 0; i < 32; i++) o[32 * g + i] = __float_as_uint(d[i]);
 }

@@ -5,7 +5,7 @@
 namespace nvfp4::arch {
 
 // Waits until the grids that this one depends on have ended and their writes can be seen.
-__device__ __forceinline__ void grid_dependency_wait() {
+__device__ __forceinline__ void griddepcontrol_wait() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
@@ -13,7 +13,7 @@ __device__ __forceinline__ void grid_dependency_wait() {
 
 // Lets grids that depend on this one start, once all CTAs have come here. They see its writes only
 // after a wait of their own.
-__device__ __forceinline__ void grid_dependency_launch() {
+__device__ __forceinline__ void griddepcontrol_launch_dependents() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif

@@ -7,7 +7,7 @@ namespace nvfp4::arch {
 
 // Four matrices of 8 rows of 16 bytes. Lane 8 * i + r has the shared address of row r of matrix i. Word i of lane
 // 4 * g + t becomes the t-th word of row g of matrix i. Volatile: not moved over waits for what fills shared memory.
-__device__ __forceinline__ uint4 load_matrices(uint32_t row_address) {
+__device__ __forceinline__ uint4 ldmatrix_x4(uint32_t row_address) {
     uint4 v;
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
