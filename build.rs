@@ -55,7 +55,7 @@ mod device {
     pub(crate) fn build() -> Result<(), String> {
         println!("cargo::rerun-if-changed=build");
         let manifest = folder("CARGO_MANIFEST_DIR")?;
-        // For tests that run on a GPU: they say of which sources they are.
+        // A list of hashes for tests that run on a GPU: they say of which sources they are.
         let mut tested = Vec::new();
         for (folder, hash) in sources::on_a_gpu(&manifest)? {
             println!("cargo::rerun-if-changed={folder}");
@@ -211,7 +211,7 @@ mod cuda {
 
         let archs = archs.join(";");
         println!("cargo::rustc-env=NVFP4_GEMV_COMPILED_ARCHS={archs}");
-        // For build scripts of dependents: DEP_NVFP4_GEMV_ARCHS.
+        // The architectures for build scripts of dependents: DEP_NVFP4_GEMV_ARCHS.
         println!("cargo::metadata=archs={archs}");
         Ok(true)
     }

@@ -1,5 +1,5 @@
-//! The CPU path against this machine's streaming-read bandwidth, strictly alternating, so that
-//! what else runs on the machine meets all of them alike.
+//! The CPU path against this machine's streaming-read bandwidth. Both alternate strictly, so that other work of the
+//! machine meets both alike.
 //!
 //! `cargo bench --no-default-features --bench cpu_ratio [-- ROUNDS [M K]]`
 
@@ -53,8 +53,8 @@ fn main() {
             .expect("threads");
         let read = StreamingRead::new(shape.weight_bytes(), threads);
         println!("{threads} threads: the fastest read is {}", read.way());
-        // Each product has a read of its own just before it: what else the machine does changes
-        // from second to second, and meets such a pair alike.
+        // Each product has a read of its own just before it: other work of the machine changes from second to second,
+        // and meets such a pair alike.
         let mut rows: Vec<(String, Vec<[f64; 2]>)> = Vec::new();
         for round in 0..rounds + 1 {
             let mut row = 0;

@@ -1,8 +1,8 @@
-//! Time on the first GPU, by CUDA events, with throughput in weight bytes: cold, where launches take turns
-//! over more weights than twice the L2 cache holds, and warm, where it is always the same weights.
+//! Time on the first GPU, by CUDA events, with throughput in weight bytes. Cold: launches take turns over more weights
+//! than twice the L2 cache holds. Warm: the weights are always the same.
 //!
-//! `cargo bench --bench gpu [-- FILTER]`. `nvfp4-gemv bench` compares with the memory's ceiling; this
-//! follows single kernels from change to change, with criterion's statistics.
+//! `cargo bench --bench gpu [-- FILTER]`. `nvfp4-gemv bench` compares with the memory's ceiling. This benchmark follows
+//! single kernels from change to change, with criterion's statistics.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What to do where there is no nvcc: for who builds this crate as a dependency, and for who builds its
+//! Advice where there is no nvcc: for somebody who builds this crate as a dependency, and for somebody who builds its
 //! repository.
 
 use std::path::Path;
@@ -21,10 +21,10 @@ pub(crate) const PYPI: [&str; 5] = [
 pub(crate) const PYPI_RELEASE: &str = "13.0";
 pub(crate) const PYPI_HOME: &str = "nvidia/cu13";
 
-/// Who reads the advice.
+/// The reader of the advice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reader {
-    /// Has this crate's repository, `cargo xtask` with it.
+    /// The reader has this crate's repository, `cargo xtask` with it.
     Repository,
     /// Has a `Cargo.toml` that names this crate, by a path, a git repository or a version.
     Dependent,
@@ -45,8 +45,8 @@ impl Reader {
     }
 }
 
-/// The whole message: what to do for the CPU alone, what to do for a compiler, what for a GPU without one, and only then
-/// the rest.
+/// The whole message: what to do for the CPU alone, what to do for a compiler, what for a GPU without one, and only
+/// then the rest.
 pub(crate) fn no_nvcc(missing: &NotFound, reader: Reader, no_kernels: &str) -> String {
     let packages: Vec<String> = PYPI
         .iter()

@@ -11,7 +11,7 @@ pub(crate) const DEFAULT: &str = "80;90a;100f;120f";
 /// [`NATIVE`] among them stands for the GPUs of this machine.
 pub(crate) const VARIABLE: &str = "NVFP4_GEMV_ARCHS";
 
-/// In the list: the architectures of the GPUs that are in the machine that builds.
+/// An entry of the list: the architectures of the GPUs that are in the machine that builds.
 pub(crate) const NATIVE: &str = "native";
 
 /// Reads the list. `gpus` asks for the compute capabilities of this machine's GPUs, one a line, such as

@@ -1,4 +1,4 @@
-//! Runs nvcc on every unit of `csrc` and on its host code, side by side, and only on what changed.
+//! Runs nvcc on every unit of `csrc` and on its host code, side by side, and only on units that changed.
 //!
 //! `cc` would compile CUDA with relocatable device code, which costs a device link and inlining
 //! across files; so nvcc is run here, and `cc` only archives the objects.
@@ -99,7 +99,7 @@ pub(crate) const RACECHECK: &str = "NVFP4_GEMV_RACECHECK";
 /// Says in the machine code which line of the source it is, for profilers and compute-sanitizer.
 pub(crate) const LINEINFO: &str = "NVFP4_GEMV_LINEINFO";
 
-/// What host.cu includes: the units that this build has.
+/// File that host.cu includes: a list of the units that this build has.
 const COMPILED_UNITS: &str = "compiled_units.inc";
 
 impl Job {

@@ -1,18 +1,17 @@
 //! Builds without kernels: everything type-checks, documents and links, and nothing is launched.
 //!
-//! For documentation, editors and `cargo check` where there is no nvcc. The C functions that `csrc` would
-//! define are replaced by ones that only return [`CODE`], so that a program links, runs its CPU path, and
-//! says what its GPU paths lack.
+//! For documentation, editors and `cargo check` where there is no nvcc. Functions that only return [`CODE`] replace the
+//! C functions that `csrc` would define. So a program links, runs its CPU path, and says what its GPU paths lack.
 
 use std::ffi::OsString;
 
 /// Asks for a build without kernels, where it is set and neither empty nor `0`.
 pub(crate) const VARIABLE: &str = "NVFP4_GEMV_NO_KERNELS";
 
-/// What docs.rs sets; its machines have no nvcc.
+/// Environment variable that docs.rs sets; its machines have no nvcc.
 pub(crate) const DOCS_RS: &str = "DOCS_RS";
 
-/// What the functions return: no `cudaError_t`. The generated file has it too.
+/// Value that the functions return. It is no `cudaError_t`. The generated file has this constant too.
 pub(crate) const CODE: i32 = -1;
 
 /// Whether a build without kernels is asked for.

@@ -31,7 +31,7 @@ pub(crate) struct Nvcc {
     pub(crate) path: PathBuf,
     /// Its release.
     pub(crate) version: Version,
-    /// Where it was found: `NVCC`, `PATH`, ... `cargo xtask` shows it, the build script does not.
+    /// Place where nvcc was found: `NVCC`, `PATH`, ... `cargo xtask` shows it, the build script does not.
     #[allow(dead_code)]
     pub(crate) place: String,
     /// The places before that one.
@@ -129,7 +129,7 @@ pub(crate) fn version(nvcc: &Path) -> Result<Version, String> {
     Version::parse(&says(nvcc)?).ok_or_else(|| "prints no version".into())
 }
 
-/// What an nvcc says of its version: its release, and which build of it it is.
+/// Version that an nvcc states: its release, and the build of that release.
 pub(crate) fn says(nvcc: &Path) -> Result<String, String> {
     // `NVCC=nvcc` is a name to be looked up, not a file.
     if nvcc.components().count() > 1 && !nvcc.is_file() {

@@ -1,4 +1,4 @@
-//! Where `cargo xtask toolchain` puts what it installs, below cargo's target directory. Shared by xtask and by programs
+//! Folder into which `cargo xtask toolchain` installs, below cargo's target directory. Shared by xtask and by programs
 //! that look there.
 
 /// The folder of all of it.

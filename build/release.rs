@@ -1,5 +1,5 @@
-//! Releases of CUDA, and the oldest whose compilers the kernels' sources are written for. Shared by the build script and
-//! `cargo xtask`, which look for nvcc, and by what loads NVRTC.
+//! Releases of CUDA, and the oldest whose compilers the kernels' sources are written for. Shared by the build script
+//! and `cargo xtask`, which look for nvcc, and by what loads NVRTC.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Which kernels these are: files of measured times name them, and so does the record of what ran on a GPU.
+//! Hashes that identify the kernels: files of measured times name them, and so does the record of what ran on a GPU.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// The folders that decide what runs on a GPU: kernels, their launch plans, the choice, and who launches.
 const ON_A_GPU: [&str; 4] = ["csrc", "src/dispatch", "src/kernel", "src/raw"];
 
-/// These folders with a hash of each.
+/// The folders whose sources run on a GPU, each with a hash.
 pub(crate) fn on_a_gpu(root: &Path) -> Result<Vec<(&'static str, String)>, String> {
     let hashed = |folder| Ok((folder, hash(&root.join(folder))?));
     ON_A_GPU.into_iter().map(hashed).collect()
@@ -32,11 +32,11 @@ pub(crate) fn hash(folder: &Path) -> Result<String, String> {
     Ok(format!("{hash:016x}"))
 }
 
-/// The sources of a run-time compiler, as Rust: a list of what a kernel's file includes, by the names that stand in its
-/// `#include`, and of the kernels' files themselves, each with its text.
+/// The sources of a run-time compiler, as Rust: a list of names with texts. It has the files that a kernel's file
+/// includes, by the names that stand in its `#include`, and the kernels' files themselves.
 ///
-/// Names are those that a file of `kernels` uses. Files of other folders use the same, since none includes a neighbour by
-/// its bare name. What stands in `nvrtc` takes the place of headers that NVRTC does not have.
+/// Names are those that a file of `kernels` uses. Files of other folders use the same, since none includes a neighbour
+/// by its bare name. Files of `nvrtc` take the place of headers that NVRTC does not have.
 pub(crate) fn embedded(csrc: &Path) -> Result<String, String> {
     let mut files = Vec::new();
     collect(csrc, &mut files)?;

@@ -1,7 +1,8 @@
 //! Layers of a model as one CUDA graph: each reads what the one before wrote.
 //!
-//! Shows prepared calls (checks, dispatch and tensor maps once), chained launches (a layer reads its weights before the
-//! layer before it has ended) with the argument why that is safe here, and a graph that is replayed with other input.
+//! Shows prepared calls (checks, dispatch and tensor maps once), chained launches, and a graph that is replayed with
+//! other input. A chained launch reads a layer's weights before the layer before has ended; the example argues why that
+//! is safe here.
 //!
 //! Needs feature `cuda` (nvcc to build) and a GPU of compute capability 8.0 or higher; says so where there is none.
 //! Chained launches overlap from compute capability 9.0 on. `cargo run --release --example chain_in_a_graph`
@@ -63,7 +64,7 @@ fn main() -> Result<()> {
     let graph = stream.end_capture(flags)?.context("nothing was captured")?;
     println!("{LAYERS} layers, each by {:?}", prepared[0].choice());
 
-    // Both buffers have been swapped an even number of times: x is what the first layer reads and the last one wrote.
+    // Both buffers have been swapped an even number of times: the first layer reads x, and the last layer writes x.
     for step in 1..=3 {
         stream.memcpy_htod(&vec![step as f32; shape.k()], &mut x)?;
         graph.launch()?;

@@ -33,7 +33,7 @@ fn main() -> Result<()> {
     let (rows, k, dialect) = (layer.rows(), layer.k(), layer.dialect());
     println!("\n{name}: {rows} x {k}, {dialect}");
 
-    // What the file has beside the layer: f32 vectors, one after the other, and their exact products in f64.
+    // Tensors that the file has beside the layer: f32 vectors, one after the other, and their exact products in f64.
     let beside = |what: &str| checkpoint.tensor(&format!("{name}.{what}"));
     let x = match beside("test_input") {
         Some(input) => input.to_f32()?,
@@ -57,7 +57,7 @@ fn main() -> Result<()> {
         println!("the file has no output to compare with");
         return Ok(());
     };
-    // Of each element, the sum of |w * x|: what the error of its sum is proportional to.
+    // The sum of |w * x| of each element: the error of the element's sum is proportional to it.
     let magnitude = reference::gemv(&shape, &weights, &vectors)?.magnitude;
     let roundings = Implementation::best().roundings(&shape, Activation::F32);
     let mut worst: f64 = 0.0;

@@ -1,8 +1,8 @@
 //! Two layers of a checkpoint, cut for several ranks that are threads, and computed on the CPU.
 //!
-//! Shows tensor parallelism without GPUs: the first layer is cut by rows (column-parallel), the second one along K
-//! (row-parallel): each rank computes its part of both alone, and one sum over the ranks makes the result whole. Needs no
-//! GPU, and the repository, for `tests/data`; the package that is published has none.
+//! Shows tensor parallelism without GPUs. The first layer is cut by rows (column-parallel), the second one along K
+//! (row-parallel). Each rank computes its part of both layers alone, and one sum over the ranks makes the result whole.
+//! Needs no GPU, and the repository, for `tests/data`; the package that is published has none.
 //! `cargo run --release --no-default-features --features checkpoint --example checkpoint_shards`
 
 use std::thread;
@@ -71,7 +71,7 @@ fn product(shape: &Shape, weights: &Weights<'_>, x: &[f32]) -> Result<Vec<f32>> 
     Ok(y)
 }
 
-/// What this model has between the layers: of each number alone, and so each rank can.
+/// The model's function between the layers. It acts on each number alone, so each rank can compute it.
 fn gelu(y: Vec<f32>) -> Vec<f32> {
     let tanh = |x: f32| ((2.0 / std::f32::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh();
     y.into_iter().map(|x| 0.5 * x * (1.0 + tanh(x))).collect()

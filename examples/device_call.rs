@@ -1,7 +1,7 @@
 //! A linear layer on a GPU, with cudarc's buffers and stream.
 //!
-//! Shows how quantised weights reach a device once, how a call is enqueued on a stream, and what the call says about its
-//! choice. The result is compared with the exact one.
+//! Shows how quantised weights reach a device once, how a call is enqueued on a stream, and what the call says about
+//! its choice. The result is compared with the exact one.
 //!
 //! Needs feature `cuda` (nvcc to build) and a GPU of compute capability 8.0 or higher; says so where there is none.
 //! `cargo run --release --example device_call`

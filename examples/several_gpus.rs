@@ -1,10 +1,10 @@
 //! An MLP over several GPUs, through NCCL, in a CUDA graph.
 //!
-//! Shows how ranks find each other, how each gets its part of the weights, and how a pair of layers with its sum over all
-//! ranks is captured once. Started by no launcher, one process has a thread for each GPU that it sees.
+//! Shows how ranks find each other, how each gets its part of the weights, and how a pair of layers with its sum over
+//! all ranks is captured once. Started by no launcher, one process has a thread for each GPU that it sees.
 //!
-//! Needs features `nccl` and `cuda` (nvcc to build) or `jit`, libnccl, and GPUs of compute capability 8.0 or higher; says so
-//! where there is none. `cargo run --release --features nccl --example several_gpus`, or with a process a GPU:
+//! Needs features `nccl` and `cuda` (nvcc to build) or `jit`, libnccl, and GPUs of compute capability 8.0 or higher;
+//! says so where there is none. `cargo run --release --features nccl --example several_gpus`, or with a process a GPU:
 //! `torchrun --no-python --nproc-per-node 2 target/release/examples/several_gpus`
 
 use std::{sync::Arc, thread, time::Duration};

@@ -39,7 +39,7 @@ fn main() -> Result<()> {
         println!("saved to {}", file.display());
     }
 
-    // As another program would, which does not tune: this needs `tune::machine`, and no `Tuner`.
+    // Another program, which does not tune, would do this: it needs `tune::machine`, and no `Tuner`.
     let tuned = Tuned::load(&file, tuner.machine())?;
     let found = tuned.find(&shape, &operands).context("not in the file")?;
     let best = found.kernels.first().context("no kernel was found")?;

@@ -46,9 +46,9 @@ pub(crate) fn len_or(
     Ok(())
 }
 
-/// `got` bytes are the scales of `rows` rows a batch, as many batches as the shape has with `batch` bytes from one to
-/// the next, and not what densely packed scales of the other layout would take. What `batch` pads may be there behind
-/// the last batch, or not.
+/// Checks that `got` bytes are the scales of `rows` rows a batch, as many batches as the shape has, with `batch` bytes
+/// from one to the next. A length that densely packed scales of the other layout would have is an error. The bytes by
+/// which `batch` pads may be there behind the last batch, or not.
 pub(crate) fn scales_len(
     operand: &'static str,
     got: usize,
@@ -82,12 +82,12 @@ pub(crate) fn scales_len(
     })
 }
 
-/// What a batch stride may be, where there are several batches.
+/// Batch strides that are allowed where there are several batches.
 #[derive(Clone, Copy)]
 pub(crate) enum Batches {
-    /// It steps over a batch or more.
+    /// The stride steps over a batch or more.
     Apart,
-    /// Or it is 0, as vectors' may be: all batches share one.
+    /// The stride may also be 0, as vectors' may be: all batches share one.
     MayBeShared,
 }
 
@@ -180,8 +180,8 @@ pub(crate) fn resolve(
     Ok(strides)
 }
 
-/// `got` elements are one for each row, M that all matrices share, or as many for each of them. Returns the elements from a
-/// matrix's to the next one's: 0 where they are shared.
+/// `got` elements are one for each row, M that all matrices share, or as many for each of them. Returns the elements
+/// from a matrix's to the next one's: 0 where they are shared.
 pub(crate) fn of_rows(
     operand: &'static str,
     m: usize,
@@ -239,7 +239,7 @@ pub(crate) fn strided(
     reach(shape, strides.batch, batch)
 }
 
-/// What all batches reach, where one reaches `batch`.
+/// Bytes that all batches reach, where one batch reaches `batch`.
 pub(crate) fn reach(shape: &Shape, batch_stride: usize, batch: usize) -> Result<usize> {
     extent(shape.l(), batch_stride, 1, 0, batch)
         .filter(|&reach| isize::try_from(reach).is_ok())

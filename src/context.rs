@@ -34,7 +34,7 @@ pub(crate) fn same_context(
     })
 }
 
-/// What the raw calls ask for.
+/// Makes the stream's context current, which the raw calls ask for.
 pub(crate) fn make_current(stream: &Arc<CudaStream>) -> Result<()> {
     stream
         .context()

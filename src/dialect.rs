@@ -1,4 +1,4 @@
-//! The tools that make NVFP4 checkpoints, and what they do differently.
+//! The tools that make NVFP4 checkpoints, and the differences between them.
 
 use crate::tensor::GlobalScale;
 use crate::types::named;
@@ -14,7 +14,7 @@ named! {
 }
 
 impl Dialect {
-    /// What the tensor of the codes is called, after the layer's name and a dot.
+    /// Name of the tensor of the codes, after the layer's name and a dot.
     pub const fn codes(self) -> &'static str {
         match self {
             Self::ModelOpt => "weight",
@@ -22,12 +22,12 @@ impl Dialect {
         }
     }
 
-    /// What the tensor of the block scales is called.
+    /// Name of the tensor of the block scales.
     pub const fn scales(self) -> &'static str {
         "weight_scale"
     }
 
-    /// What the tensor of the global scale is called.
+    /// Name of the tensor of the global scale.
     pub const fn global(self) -> &'static str {
         match self {
             Self::ModelOpt => "weight_scale_2",
@@ -35,7 +35,7 @@ impl Dialect {
         }
     }
 
-    /// What the tensor of the activations' global scale is called.
+    /// Name of the tensor of the activations' global scale.
     pub const fn input_global(self) -> &'static str {
         match self {
             Self::ModelOpt => "input_scale",

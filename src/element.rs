@@ -7,12 +7,13 @@ use half::{bf16, f16};
 use crate::memory::{Buffer, Host, Memory};
 use crate::types::FloatType;
 
-/// f16, bf16 or f32: the element types of results, of what is added to them, and of what is quantised.
+/// f16, bf16 or f32: the element types of results, of residuals that are added to results, and of vectors that are
+/// quantised.
 pub trait Element: Copy + Debug + Send + Sync + Into<f32> + sealed::Sealed + 'static {
     /// Its type, as a value.
     const TYPE: FloatType;
 
-    /// The same number in f32; exact.
+    /// This number in f32; exact.
     fn to_f32(self) -> f32 {
         self.into()
     }

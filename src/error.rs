@@ -1,4 +1,4 @@
-//! Everything that can go wrong, each with what a user needs to mend it.
+//! Everything that can go wrong, each error with what a user needs to mend it.
 
 use std::str::FromStr;
 
@@ -47,15 +47,15 @@ pub enum Error {
     /// A buffer ends before the shape does.
     #[error("{operand}: {got} {unit} are too short, the shape needs {needed}{hint}")]
     BufferTooShort {
-        /// Which operand.
+        /// The operand's name.
         operand: &'static str,
-        /// What is counted: bytes or elements.
+        /// The unit of the counts: bytes or elements.
         unit: &'static str,
-        /// How many the shape, layout and strides need.
+        /// The count that the shape, layout and strides need.
         needed: usize,
-        /// How many there are.
+        /// The count that is there.
         got: usize,
-        /// What is probably wrong, or empty.
+        /// The probable fault, or empty.
         hint: String,
     },
 
@@ -64,13 +64,13 @@ pub enum Error {
         "{operand}: {got} {unit} are too long, the shape needs {needed}: pass a slice of so many"
     )]
     BufferTooLong {
-        /// Which operand.
+        /// The operand's name.
         operand: &'static str,
-        /// What is counted: bytes or elements.
+        /// The unit of the counts: bytes or elements.
         unit: &'static str,
-        /// How many the shape and layout need; with strides, the most that they span.
+        /// The count that the shape and layout need; with strides, the most that they span.
         needed: usize,
-        /// How many there are.
+        /// The count that is there.
         got: usize,
     },
 
@@ -80,7 +80,7 @@ pub enum Error {
          what the {fits} layout takes"
     )]
     LayoutContradiction {
-        /// Which operand.
+        /// The operand's name.
         operand: &'static str,
         /// The layout it is tagged with.
         tagged: ScaleLayout,
@@ -95,9 +95,9 @@ pub enum Error {
     /// A stride would make rows or batches overlap.
     #[error("{operand}: a stride of {stride} {unit} is smaller than the {needed} it steps over")]
     StrideTooSmall {
-        /// Which stride.
+        /// The stride's name.
         operand: &'static str,
-        /// What is counted: bytes or elements.
+        /// The unit of the strides: bytes or elements.
         unit: &'static str,
         /// The stride that was given.
         stride: usize,
@@ -108,7 +108,7 @@ pub enum Error {
     /// A stride is larger than kernels can count.
     #[error("{operand}: a stride of {stride} elements; {most} at most")]
     StrideTooLarge {
-        /// Which stride.
+        /// The stride's name.
         operand: &'static str,
         /// The stride that was given, in elements.
         stride: usize,
@@ -119,25 +119,25 @@ pub enum Error {
     /// A stride or an offset breaks the alignment kernels need.
     #[error("{operand}: {value:#x} is not a multiple of {align} bytes")]
     Misaligned {
-        /// Which pointer or stride.
+        /// The name of the pointer or stride.
         operand: &'static str,
         /// Its value, in bytes.
         value: u64,
-        /// What it must be a multiple of.
+        /// The alignment: the number of bytes that the value must be a multiple of.
         align: u64,
     },
 
     /// A null pointer where data must be.
     #[error("{operand}: null pointer")]
     NullPointer {
-        /// Which operand.
+        /// The operand's name.
         operand: &'static str,
     },
 
     /// A block scale is NaN (0x7F or 0xFF).
     #[error("{operand}: the scale of batch {batch}, row {row}, block {block} is NaN")]
     ScaleNan {
-        /// Which operand.
+        /// The operand's name.
         operand: &'static str,
         /// Batch of the scale.
         batch: usize,
@@ -152,7 +152,7 @@ pub enum Error {
         "{operand}: the scale of batch {batch}, row {row}, block {block} is negative ({code:#04x})"
     )]
     ScaleNegative {
-        /// Which operand.
+        /// The operand's name.
         operand: &'static str,
         /// Batch of the scale.
         batch: usize,
@@ -164,16 +164,16 @@ pub enum Error {
         code: u8,
     },
 
-    /// A global scale is zero, negative, NaN, infinite or subnormal, or what it makes is: the reciprocal of a
-    /// divisor, or the product of the global scales of weights and vectors. Kernels multiply by it in f32, where a
-    /// subnormal number has lost bits.
+    /// A global scale is zero, negative, NaN, infinite or subnormal. Or a value that is made of it is so: the
+    /// reciprocal of a divisor, or the product of the global scales of weights and vectors. Kernels multiply by the
+    /// scale in f32, where a subnormal number has lost bits.
     #[error(
         "{operand}: {value:?} is not usable as a scale; it must be positive and finite, and not below {:?}, the \
          least normal f32; a divisor's reciprocal must be so too",
         f32::MIN_POSITIVE
     )]
     GlobalScale {
-        /// Which scale.
+        /// The scale's name.
         operand: &'static str,
         /// Its value.
         value: f32,
@@ -182,7 +182,7 @@ pub enum Error {
     /// A row's alpha is NaN or infinite.
     #[error("row alpha: element {index} is {value}; it must be finite")]
     RowAlpha {
-        /// Which element.
+        /// The element's index.
         index: usize,
         /// Its value.
         value: f32,
@@ -204,14 +204,14 @@ pub enum Error {
         "the weights are a selection of matrices; {wants} all of them: take the weights that were selected from"
     )]
     Selected {
-        /// Who wants, and how, as part of a sentence.
+        /// The user of all matrices, and how, as part of a sentence.
         wants: &'static str,
     },
 
     /// A problem's alpha is neither one number nor one for each row.
     #[error("alpha: {got} elements; it has 1, for all rows, or one for each of the {rows} rows")]
     AlphaLength {
-        /// How many elements it has.
+        /// The number of its elements.
         got: usize,
         /// M.
         rows: usize,
@@ -220,11 +220,11 @@ pub enum Error {
     /// The output's memory is also an input's.
     #[error("the output overlaps {operand}")]
     OutputOverlaps {
-        /// Which input.
+        /// The input's name.
         operand: &'static str,
     },
 
-    /// What is added to a result is of another type.
+    /// A residual, which is added to a result, is of another type than the output.
     #[error("the residual is {residual}, the output {output}; they have one type")]
     ResidualType {
         /// The output's element type.
@@ -236,9 +236,9 @@ pub enum Error {
     /// Two buffers of one call share memory, and the call writes one of them.
     #[error("{operand} and {other} overlap")]
     Overlap {
-        /// One of them.
+        /// The name of one buffer.
         operand: &'static str,
-        /// The other.
+        /// The name of the other buffer.
         other: &'static str,
     },
 
@@ -277,7 +277,7 @@ pub enum Error {
     /// kernel with another kernel.
     #[error("the options contradict each other: {given} is of {owner}, and {asked} was asked for")]
     Contradiction {
-        /// What was given: a kernel's or a config's name.
+        /// The kernel's name, or that it is the config, which was given.
         given: &'static str,
         /// The path or kernel that it belongs to.
         owner: &'static str,
@@ -288,7 +288,7 @@ pub enum Error {
     /// Operands lie on another device than the stream.
     #[error("{operand}: on device {found}, the stream is on device {stream}")]
     WrongDevice {
-        /// Which operand.
+        /// The operand's name.
         operand: &'static str,
         /// The device it is on.
         found: usize,
@@ -301,7 +301,7 @@ pub enum Error {
         "{operand}: in another CUDA context than the stream's; memory of one context cannot be used in another"
     )]
     WrongContext {
-        /// Which operand.
+        /// The operand's name.
         operand: &'static str,
     },
 
@@ -311,7 +311,7 @@ pub enum Error {
          global scales are bound when it is prepared; prepare it again"
     )]
     NotAsPrepared {
-        /// Which operand.
+        /// The operand's name.
         operand: &'static str,
     },
 
@@ -339,21 +339,21 @@ pub enum Error {
     ImplementationUnavailable {
         /// Its name.
         implementation: &'static str,
-        /// What it needs of a CPU.
+        /// The instructions that it needs of a CPU.
         needs: &'static str,
     },
 
     /// `NVFP4_GEMV_PATH` or a flag names no path.
     #[error("{name:?} is not a path; use auto, {}", listed(&GemvPath::ALL.map(GemvPath::name)))]
     UnknownPath {
-        /// What was given.
+        /// The name that was given.
         name: String,
     },
 
     /// A flag names no kernel.
     #[error("{name:?} is not a kernel; use {}", listed(known))]
     UnknownKernel {
-        /// What was given.
+        /// The name that was given.
         name: String,
         /// The names that there are.
         known: Vec<&'static str>,
@@ -362,7 +362,7 @@ pub enum Error {
     /// No NVIDIA driver, or one that is too old.
     #[error("no usable NVIDIA driver: {reason}")]
     NoDriver {
-        /// What was looked for and found.
+        /// Text that says what was looked for and what was found.
         reason: String,
     },
 
@@ -404,7 +404,8 @@ pub enum Error {
         error: Box<NvrtcError>,
     },
 
-    /// A launch that is to be compiled names a kernel that its unit does not have, or no unit. Launches of plans do not.
+    /// A launch that is to be compiled names a kernel that its unit does not have, or no unit. Launches of plans do
+    /// not.
     #[cfg(feature = "jit")]
     #[error(
         "there is no kernel {kernel:?} in a unit {unit:?}; a launch of a plan names one that is there"
@@ -435,11 +436,12 @@ pub enum Error {
         nvrtc: (u32, u32),
         /// Major and minor of the newest CUDA that the driver supports.
         driver: (i32, i32),
-        /// What the driver says.
+        /// The driver's text.
         message: String,
     },
 
-    /// A call that is being captured into a graph takes a kernel that is still to be compiled: a call compiles nothing then.
+    /// A call that is being captured into a graph takes a kernel that is still to be compiled: a call compiles nothing
+    /// then.
     #[cfg(feature = "jit")]
     #[error(
         "{kernel} is still to be compiled for this device, and the stream is being captured; prepare the call, or call it \
@@ -453,7 +455,7 @@ pub enum Error {
     /// CUDA reported an error.
     #[error("{during}: CUDA error {code} ({message})")]
     Cuda {
-        /// What was being done.
+        /// The operation during which CUDA reported the error.
         during: &'static str,
         /// The `cudaError_t` or `CUresult`.
         code: i32,
@@ -470,7 +472,7 @@ impl FromStr for GemvPath {
     }
 }
 
-/// What helps, as a sentence behind the error.
+/// Advice that helps, as a sentence behind the error.
 #[cfg(feature = "jit")]
 fn hint(error: &NvrtcError) -> String {
     let hint = error.hint();

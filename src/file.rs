@@ -13,7 +13,7 @@ use safetensors::{Dtype, SafeTensors};
 use crate::input::{self, InputError};
 use crate::printable;
 
-/// What is wrong with a file, by name: the file, the tensor, what was expected, what was found.
+/// Errors of a file, which name the file, the tensor, what was expected and what was found.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
@@ -30,7 +30,7 @@ pub enum FileError {
     NotRegular {
         /// The path.
         file: PathBuf,
-        /// What it is.
+        /// The kind of thing that the path leads to.
         found: &'static str,
     },
     /// The file has more bytes than are read of such a file. Nothing of it was used.
@@ -53,7 +53,7 @@ pub enum FileError {
     Format {
         /// The file.
         file: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         reason: String,
     },
     /// The file is of another format, which its first bytes tell.
@@ -61,7 +61,7 @@ pub enum FileError {
     OtherFormat {
         /// The file.
         file: PathBuf,
-        /// What it is.
+        /// The format that the first bytes belong to.
         found: &'static str,
     },
     /// A tensor that must be there is not.
@@ -71,7 +71,7 @@ pub enum FileError {
         file: PathBuf,
         /// The tensor's name.
         tensor: String,
-        /// What it should hold.
+        /// The content that the tensor should hold.
         expected: String,
     },
     /// A tensor has another element type or shape than it must have.
@@ -112,9 +112,9 @@ impl FileError {
     }
 }
 
-/// Files up to this many bytes are read, larger ones are mapped. Reading so many takes milliseconds, and
-/// what was read cannot go away: nothing that happens to the file later matters. A shard of a model has
-/// gigabytes, of which a program may want one layer; that is what mapping is for.
+/// Files up to this many bytes are read, larger ones are mapped. Reading so many takes milliseconds, and bytes that
+/// were read cannot go away: nothing that happens to the file later matters. A shard of a model has gigabytes, of which
+/// a program may want one layer; mapping is for such files.
 pub const READ_UP_TO: u64 = 16 << 20;
 
 /// A safetensors file, in memory if it has up to [`READ_UP_TO`] bytes, or else mapped. Its header has been
@@ -164,7 +164,7 @@ impl Bytes {
     }
 }
 
-/// What a file is that has another format's first bytes. Asked of what has failed to be read as safetensors.
+/// The format of a file that has another format's first bytes. Asked of a file that could not be read as safetensors.
 pub(crate) fn not_safetensors(bytes: &[u8]) -> Option<&'static str> {
     const FORMATS: [(&[u8], &str); 7] = [
         (b"GGUF", "a GGUF file, which is not read"),
@@ -220,7 +220,7 @@ impl TensorFile {
         })
     }
 
-    /// Where the file is.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -243,7 +243,7 @@ impl TensorFile {
         Some(Tensor { file, name, info })
     }
 
-    /// A tensor that must be there; `expected` says in the error what it should hold.
+    /// A tensor that must be there. The error of a missing tensor says `expected`: what the tensor should hold.
     ///
     /// # Errors
     /// [`FileError::MissingTensor`].
@@ -307,7 +307,7 @@ impl<'a> Tensor<'a> {
         Err(self.wrong(format!("{dtype} {shape:?}")))
     }
 
-    /// The error that this tensor is not what was expected.
+    /// The error that this tensor is not as expected.
     pub fn wrong(&self, expected: impl Into<String>) -> FileError {
         FileError::WrongTensor {
             file: self.file.path.clone(),

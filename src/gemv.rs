@@ -20,7 +20,7 @@ use crate::types::Activation;
 ///
 /// # Errors
 /// Operands that contradict the shape; scales that are NaN or negative; options that contradict each other, or ask for
-/// what cannot run. Nothing is computed then.
+/// something that cannot run. Nothing is computed then.
 ///
 /// ```
 /// use nvfp4_gemv::{gemv, GlobalScale, Options, Output, ScaleLayout, Shape, Vectors, Weights};
@@ -102,7 +102,7 @@ impl<'a, 'w> PreparedGemv<'a, 'w> {
         &self.shape
     }
 
-    /// What computes it, and why.
+    /// The path that computes it, and the reason for the choice.
     pub fn choice(&self) -> &Choice {
         &self.choice
     }

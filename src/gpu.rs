@@ -1,4 +1,4 @@
-//! What is known of a GPU: enough to choose a kernel and to plan its launch without one.
+//! Properties of a GPU: enough to choose a kernel and to plan its launch without a GPU.
 
 use crate::products::Product;
 
@@ -18,12 +18,13 @@ pub struct Gpu {
     /// Bytes of device memory; 0 where they are not known.
     pub memory_bytes: u64,
     /// The architectures that there is machine code for, as in `NVFP4_GEMV_ARCHS`: `80;90a;100f`. Those that this build
-    /// carries; or, with feature `jit`, where none of them runs on the GPU, the GPU's own, for which kernels are compiled at
-    /// run time.
+    /// carries; or, with feature `jit`, where none of them runs on the GPU, the GPU's own, for which kernels are
+    /// compiled at run time.
     pub images: &'static str,
 }
 
-/// What of a GPU kernels' checks, defaults and plans depend on: not its name, nor what is known of its memory.
+/// Properties of a GPU that kernels' checks, defaults and plans depend on: not its name, and not its L2 cache and
+/// memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
     compute_capability: (i32, i32),
@@ -33,7 +34,7 @@ pub(crate) struct Limits {
 }
 
 impl Gpu {
-    /// What kernels depend on.
+    /// The properties that kernels depend on.
     pub(crate) fn limits(&self) -> Limits {
         let Self {
             name: _,
@@ -55,8 +56,8 @@ impl Gpu {
     /// The [`images`](Self::images) of a build that was not told which architectures to compile for.
     pub const DEFAULT_IMAGES: &'static str = env!("NVFP4_GEMV_DEFAULT_ARCHS");
 
-    /// A GPU of which nothing is known but its compute capability: it has what
-    /// [the product that stands for that](Product::of_compute_capability) has.
+    /// A GPU of which only the compute capability is known: everything else is that of [the product that stands for
+    /// it](Product::of_compute_capability).
     ///
     /// Source: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability", for shared memory.
     pub fn of_compute_capability(compute_capability: (i32, i32), images: &'static str) -> Self {

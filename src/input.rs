@@ -1,9 +1,9 @@
 //! The one way in which this crate opens a file that somebody names.
 //!
-//! A path may lead to anything. Opening a named pipe waits until somebody writes to it, opening some
-//! devices does something, and reading `/dev/zero` never ends. So the type is looked at first, the file is
-//! opened without waiting, and the type is looked at again on what was opened, which nobody can exchange.
-//! Files that are read whole have a limit.
+//! A path may lead to anything. Opening a named pipe waits until somebody writes to it, opening some devices does
+//! something, and reading `/dev/zero` never ends. So the type is looked at first, and the file is opened without
+//! waiting. Then the type is looked at again on the opened file, which nobody can exchange. Files that are read whole
+//! have a limit.
 
 use std::fs::{File, FileType, Metadata, OpenOptions};
 use std::io::{self, Read};
@@ -14,9 +14,9 @@ use std::path::Path;
 pub(crate) enum InputError {
     /// The system's reason.
     Io(io::Error),
-    /// It is something else than a file: what.
+    /// The path leads to something else than a file; the text says to what.
     NotRegular(&'static str),
-    /// It has more bytes than such a file can have.
+    /// The file has more bytes than such a file can have.
     TooLarge {
         /// The most bytes.
         most: u64,

@@ -1,5 +1,5 @@
-//! NVFP4 block-scaled GEMV: `y[l][n][m] = alpha · Σ_k w[l][m][k] · x[l][n][k]`, W in NVFP4 (4-bit
-//! E2M1 values, an FP8 scale for each 16, an FP32 global scale), on Blackwell tensor cores (verified in
+//! NVFP4 block-scaled GEMV: `y[l][n][m] = alpha · Σ_k w[l][m][k] · x[l][n][k]`. The weights W are NVFP4: 4-bit E2M1
+//! values, an FP8 scale for each 16, an FP32 global scale. The product runs on Blackwell tensor cores (verified in
 //! simulation, not yet on hardware), CUDA cores and CPUs.
 //!
 //! # A tour
@@ -8,17 +8,18 @@
 //! - [`Weights`], [`Vectors`], [`Output`]: borrowed operands, in host memory or (feature `cuda` or `jit`) in
 //!   a device's, with their [`ScaleLayout`], [`GlobalScale`] and [`Strides`].
 //! - [`gemv`](fn@gemv) computes host operands, [`gemv_on_device`] a device's, [`raw::gemv`] operands by address. Each
-//!   takes [`Options`]: which path, [`Kernel`] or [`Config`], or none of these. Each returns a [`Choice`]: what
-//!   computed it, and why. [`dispatch`] is where that is decided, [`kernel`] is what there is to choose from.
+//!   takes [`Options`]: which path, [`Kernel`] or [`Config`], or none of these. Each returns a [`Choice`]: the path and
+//!   config that computed it, and the reason. [`dispatch`] makes the choice, from the kernels of [`kernel`].
 //! - [`PreparedGemv`], [`PreparedGemvOnDevice`] and [`raw::PreparedRawGemv`] are the same calls, checked and dispatched
-//!   once. [`tune`][mod@tune] measures what a device does best with a problem, and keeps it in files; only calls that are
-//!   given it use it.
+//!   once. [`tune`][mod@tune] measures which kernel and config is fastest on a device for a problem, and keeps the
+//!   results in files. Only calls that are given such results use them.
 //! - With feature `cuda` or `jit`, [`TiledWeights`] owns scales in the tensor cores' layout, and
 //!   [`QuantizedVectors`] owns vectors that are quantised on the device.
 //! - [`checkpoint`] opens ModelOpt and compressed-tensors files, [`mod@quantize`] makes NVFP4 of
 //!   f32, f16 and bf16, [`format`](mod@format) has the codecs.
-//! - [`shard`] cuts weights for several ranks, [`mod@parallel`] computes pairs of layers on them with one sum for both,
-//!   [`ranks`] reads what a launcher says of them, and [`nccl`] lets their GPUs communicate.
+//! - [`shard`] cuts weights for several ranks. [`mod@parallel`] computes pairs of layers on the ranks, with one sum for
+//!   both layers. [`ranks`] reads the variables that a launcher sets for the ranks, and [`nccl`] lets their GPUs
+//!   communicate.
 //! - [`mod@reference`] is the truth that everything is held to, with the error each kernel may make.
 //!
 //! # An example
@@ -47,24 +48,24 @@
 //! # CUDA graphs
 //!
 //! A device call enqueues kernels on the stream that it is given: it allocates nothing, synchronises nothing and copies
-//! nothing. So it can be captured into a CUDA graph and replayed:
-//! [`gemv_on_device`], [`PreparedGemvOnDevice::launch`], [`QuantizedVectors::quantize`], and the calls of
-//! [`raw`]. What makes buffers, such as [`TiledWeights::new`], comes before the capture. The rest is up to
-//! the caller:
+//! nothing. So a device call can be captured into a CUDA graph and replayed: [`gemv_on_device`],
+//! [`PreparedGemvOnDevice::launch`], [`QuantizedVectors::quantize`], and the calls of [`raw`]. A call that makes
+//! buffers, such as [`TiledWeights::new`], comes before the capture. The rest is up to the caller:
 //!
-//! - **A stream that can be captured.** CUDA's legacy default stream cannot be. It is what cudarc's
-//!   `CudaContext::default_stream` returns; `CudaContext::new_stream` makes another one.
+//! - **A stream that can be captured.** CUDA's legacy default stream cannot be, and cudarc's
+//!   `CudaContext::default_stream` returns that stream. `CudaContext::new_stream` makes another one.
 //! - **No event tracking.** Once a context has a stream beside the default one, cudarc lets every call with its views
-//!   wait for the events that earlier uses of the buffers have left. Inside a capture CUDA does not allow to wait for
-//!   events of before it. `CudaContext::disable_event_tracking` turns this off, best as soon as the context is
-//!   there. It is `unsafe`: from then on the program itself orders its streams, and frees no buffer that another
-//!   stream still uses. Calls of `raw` take addresses, and know no events.
+//!   wait for the events that earlier uses of the buffers have left. Inside a capture CUDA allows no wait for events
+//!   from before the capture. `CudaContext::disable_event_tracking` turns the tracking off, best as soon as the context
+//!   is there. That function is `unsafe`: from then on the program itself orders its streams, and frees no buffer that
+//!   another stream still uses. Calls of `raw` take addresses, and know no events.
 //! - **Kernels that are loaded.** The first call that takes a kernel in a context has CUDA load its machine code, for
 //!   which CUDA may allocate and wait. Inside a capture that works too, and becomes no part of the graph. Preparing a
 //!   call loads its kernels beforehand; so does a call before the capture. A kernel that is [compiled at run
 //!   time](#features) must be prepared or called before.
 //! - **Memory that stays.** A graph keeps addresses. All buffers live until the last replay has run, a `Workspace` too,
-//!   which a replay writes, and a replay reads what they hold by then. Shape, strides, global scales, kernel and config stay as captured.
+//!   which a replay writes. A replay reads the content that the buffers hold by then. Shape, strides, global scales,
+//!   kernel and config stay as captured.
 //!
 //! ```no_run
 //! # #[cfg(feature = "device")]
@@ -115,18 +116,20 @@
 //!
 //! - `cuda` (default): the CUDA paths, with machine code for the usual GPUs. Needs nvcc 12.9 or newer when building, no
 //!   GPU and no driver.
-//! - `jit`: the CUDA paths, with kernels that are compiled at run time where there is no machine code for the GPU: module
-//!   [`jit`]. Needs nothing when building, and NVRTC at run time.
+//! - `jit`: the CUDA paths, with kernels that are compiled at run time where there is no machine code for the GPU:
+//!   module [`jit`]. Needs nothing when building, and NVRTC at run time.
 //! - `device`: what these two share. Alone it computes nothing on a GPU.
-//! - `nccl`: several GPUs through NCCL: module [`nccl`], and layers of module [`mod@parallel`] on them. Needs nothing when
-//!   building, and libnccl at run time. Brings `device`.
-//! - `checkpoint` (default): modules [`checkpoint`] and [`file`][mod@file], which read NVFP4 layers of safetensors files.
+//! - `nccl`: several GPUs through NCCL: module [`nccl`], and layers of module [`mod@parallel`] on them. Needs nothing
+//!   when building, and libnccl at run time. Brings `device`.
+//! - `checkpoint` (default): modules [`checkpoint`] and [`file`][mod@file], which read NVFP4 layers of safetensors
+//!   files.
 //! - `tune` (default): module [`tune`][mod@tune], which keeps what was measured in files and, with `cuda`, measures.
 //! - none: the CPU path, without nvcc or a C++ compiler.
 //!
 //! The `nvfp4-gemv` program is a package of its own, `nvfp4-gemv-cli`.
 //!
-// What only a build with the feature documents. Without it, these links lead to what is said of features.
+// Links to items that only a build with the feature documents. Without the feature, these links lead to the section on
+// features.
 #![cfg_attr(
     not(feature = "device"),
     doc = "
@@ -201,7 +204,7 @@ mod output;
 #[cfg(nvfp4_gemv_no_kernels)]
 #[allow(unused_variables)]
 mod no_kernels {
-    //! What stands for the C functions in a build without kernels: `build/no_kernels.rs`.
+    //! Functions that stand for the C functions in a build without kernels: `build/no_kernels.rs`.
     use crate::ffi::*;
     include!(concat!(env!("OUT_DIR"), "/no_kernels.rs"));
 }
@@ -266,7 +269,7 @@ pub use types::{Activation, FloatType, GemvPath, ScaleLayout};
 #[cfg(feature = "device")]
 pub use workspace::Workspace;
 
-/// What device calls take buffers and streams of, in the version that they take.
+/// cudarc, whose buffers and streams device calls take, in the version that they take.
 #[cfg(feature = "device")]
 pub use cudarc;
 /// f16 and bf16, in the version that calls take.

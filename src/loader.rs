@@ -1,7 +1,7 @@
 //! The one way in which this crate loads a library of the system, by its path or by its name.
 //!
-//! What the system's loader says is kept: a library that is there may lack another one that it needs. The loader opens
-//! whatever has the name, and waits for ever at a pipe: so only regular files are given to it.
+//! The message of the system's loader is kept: a library that is there may lack another one that it needs. The loader
+//! opens whatever has the name, and waits for ever at a pipe: so only regular files are given to it.
 
 use std::env;
 use std::error::Error;
@@ -29,14 +29,14 @@ pub(crate) unsafe fn at(path: &Path) -> Result<Library, String> {
 /// Why a library was not loaded by its name.
 #[derive(Debug)]
 pub(crate) enum NotLoaded {
-    /// None has the name.
+    /// No library has the name.
     NotFound(String),
-    /// One is there, and something is wrong with it.
+    /// A library is there, and something is wrong with it.
     Refused(String),
 }
 
 impl NotLoaded {
-    /// What the system's loader says.
+    /// The message of the system's loader.
     pub(crate) fn why(self) -> String {
         let (Self::NotFound(why) | Self::Refused(why)) = self;
         why
@@ -76,7 +76,7 @@ unsafe fn load(file: &OsStr) -> Result<Library, String> {
     })
 }
 
-/// What a name would lead to in a list of folders, where the loader would open it and it is neither a file nor a
+/// The path that a name leads to in a list of folders, where the loader would open it and it is neither a file nor a
 /// folder.
 fn odd_in(folders: &OsStr, name: &str) -> Option<PathBuf> {
     let folders = folders_of(folders).filter_map(|folder| {

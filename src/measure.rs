@@ -1,8 +1,8 @@
 //! Times work on a device, and what the device's memory can do at most, in the same way.
 //!
-//! Launches are [captured into one CUDA graph](crate#cuda-graphs), which is replayed and timed with events: the host's
-//! part is not in the figure, about half a microsecond of graph node a launch is. Callers rotate
-//! over copies of the weights larger than twice the L2 cache, so that every launch reads memory.
+//! Launches are [captured into one CUDA graph](crate#cuda-graphs), which is replayed and timed with events. The host's
+//! part is not in the figure; about half a microsecond of graph node a launch is. Callers rotate over copies of the
+//! weights larger than twice the L2 cache, so that every launch reads memory.
 
 use std::sync::Arc;
 
@@ -39,9 +39,9 @@ impl Timing {
 
 /// Copies of `bytes` that together exceed 64 times an L2 cache of `l2_bytes`: at least two.
 ///
-/// More than the cache holds is not enough. A kernel that marks its weights as the first to leave the cache
-/// lets older lines stay, and finds as much as the cache holds of whatever it takes turns over. With four times
-/// the cache, one on an H200 seemed 11% faster than memory. Of 64 times the cache that is 1.6% at most.
+/// More copies than the cache holds are not enough. A kernel that marks its weights as the first to leave the cache
+/// lets older lines stay. Such a kernel finds as much as the cache holds of the copies that it takes turns over. With
+/// four times the cache, one on an H200 seemed 11% faster than memory. Of 64 times the cache that is 1.6% at most.
 pub fn copies_for_cold_l2(bytes: usize, l2_bytes: u64) -> usize {
     let several = (l2_bytes as usize).saturating_mul(64);
     (several / bytes.max(1)).saturating_add(1).max(2)
@@ -59,7 +59,7 @@ impl Stopwatch {
     /// Creates the events.
     ///
     /// # Errors
-    /// What CUDA reports.
+    /// Errors that CUDA reports.
     pub fn new(stream: &Arc<CudaStream>) -> Result<Self> {
         let event = || {
             stream
@@ -77,7 +77,7 @@ impl Stopwatch {
     /// Begins here in the stream.
     ///
     /// # Errors
-    /// What CUDA reports.
+    /// Errors that CUDA reports.
     pub fn start(&self) -> Result<()> {
         let recorded = self.begin.record(&self.stream);
         recorded.map_err(|error| driver_error("recording an event", error))
@@ -86,7 +86,7 @@ impl Stopwatch {
     /// Ends here in the stream, waits for it, and returns the seconds since [`start`](Self::start).
     ///
     /// # Errors
-    /// What CUDA reports, also of the work that was timed.
+    /// Errors that CUDA reports, also of the work that was timed.
     pub fn stop(&self) -> Result<f64> {
         self.end
             .record(&self.stream)
@@ -114,16 +114,16 @@ impl std::fmt::Debug for Replay {
 impl Replay {
     /// Captures `launches` calls of `launch`, each given its index, on `stream`.
     ///
-    /// [What can be captured](crate#cuda-graphs) says what stream and context must be.
+    /// [The rules for CUDA graphs](crate#cuda-graphs) say what stream and context must be.
     ///
     /// # Errors
-    /// What `launch` returns, and what CUDA reports.
+    /// Errors that `launch` returns or CUDA reports.
     ///
     /// # Safety
-    /// A graph keeps addresses, not memory. All memory that the captured launches use lives until the last replay
-    /// has run, whether `launch` borrows it, shares it or made it: nothing that `launch` does, and nobody else,
-    /// frees it. Until then nobody else writes it, or reads what the launches write, but between replays that were
-    /// waited for. What `launch` promised in order to enqueue unsafe launches holds at each replay.
+    /// A graph keeps addresses, not memory. All memory that the captured launches use lives until the last replay has
+    /// run, whether `launch` borrows it, shares it or made it. Neither `launch` nor anybody else frees that memory.
+    /// Until then nobody else writes it, or reads what the launches write, except between replays that were waited for.
+    /// Promises that `launch` made in order to enqueue unsafe launches hold at each replay.
     pub unsafe fn capture(
         stream: &Arc<CudaStream>,
         launches: usize,
@@ -150,7 +150,7 @@ impl Replay {
         })
     }
 
-    /// How many launches a replay makes.
+    /// The number of launches that a replay makes.
     pub fn launches(&self) -> usize {
         self.launches
     }
@@ -158,7 +158,7 @@ impl Replay {
     /// Enqueues one replay.
     ///
     /// # Errors
-    /// What CUDA reports.
+    /// Errors that CUDA reports.
     pub fn enqueue(&self) -> Result<()> {
         let launched = self.graph.launch();
         launched.map_err(|error| driver_error("replaying a graph of launches", error))
@@ -167,7 +167,7 @@ impl Replay {
     /// Replays once, and returns the seconds of one launch.
     ///
     /// # Errors
-    /// What CUDA reports.
+    /// Errors that CUDA reports.
     pub fn seconds_a_launch(&self) -> Result<f64> {
         self.stopwatch.start()?;
         self.enqueue()?;
@@ -201,11 +201,11 @@ fn end_capture(stream: &Arc<CudaStream>) -> std::result::Result<Option<CudaGraph
 /// two to warm up. All of them have run when it returns, also with an error.
 ///
 /// # Errors
-/// What `launch` returns, and what CUDA reports.
+/// Errors that `launch` returns or CUDA reports.
 ///
 /// # Safety
-/// As [`Replay::capture`]'s, until this returns. That `launch` borrows a buffer is not enough: it is called before the
-/// replays, and a closure can as well free what it used. Hence this is not allowed without a promise:
+/// As [`Replay::capture`]'s, until this returns. That `launch` borrows a buffer is not enough: `launch` is called
+/// before the replays, and a closure can as well free what it used. Hence a call without the promise is not allowed:
 ///
 /// ```compile_fail,E0133
 /// # use std::sync::Arc;
@@ -256,10 +256,10 @@ pub struct ReadOnly<'a> {
 }
 
 impl<'a> ReadOnly<'a> {
-    /// To read from `data`, on the stream's device.
+    /// A kernel that reads from `data`, on the stream's device.
     ///
     /// # Errors
-    /// Data on another device than the stream's; what CUDA reports of an allocation of four bytes.
+    /// Data on another device than the stream's; errors that CUDA reports of an allocation of four bytes.
     pub fn new(stream: &Arc<CudaStream>, data: &'a CudaSlice<u8>, gpu: &'a Gpu) -> Result<Self> {
         same_device("data to read", data.stream(), stream)?;
         let sink = stream.alloc_zeros::<u32>(1);
@@ -271,7 +271,7 @@ impl<'a> ReadOnly<'a> {
         })
     }
 
-    /// How many bytes there are to read from.
+    /// The number of bytes that there are to read from.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
         self.data.len()
@@ -281,7 +281,7 @@ impl<'a> ReadOnly<'a> {
     /// [`enqueue`](Self::enqueue) can be captured.
     ///
     /// # Errors
-    /// [`Error::Config`] for a config that the GPU cannot run; what CUDA reports.
+    /// [`Error::Config`] for a config that the GPU cannot run; errors that CUDA reports.
     pub fn prepare(&self, config: &ReadConfig) -> Result<()> {
         make_current(&self.stream)?;
         raw::prepare_read_only(config, self.gpu)
@@ -290,7 +290,7 @@ impl<'a> ReadOnly<'a> {
     /// Enqueues a read of `bytes` (rounded down to a multiple of 16) at `offset`, a multiple of 16.
     ///
     /// # Errors
-    /// A range past the data; [`Error::Config`] for a config that the GPU cannot run; what CUDA reports.
+    /// A range past the data; [`Error::Config`] for a config that the GPU cannot run; errors that CUDA reports.
     pub fn enqueue(&self, config: &ReadConfig, offset: usize, bytes: usize) -> Result<()> {
         let end = offset.saturating_add(bytes);
         let needed = end..=usize::MAX;
@@ -315,7 +315,8 @@ impl<'a> ReadOnly<'a> {
         unsafe { raw::read_only(config, &read, self.gpu, self.stream.cu_stream().cast()) }
     }
 
-    /// Times reads of `bytes`, launch `i` at `offset(i)`, with each config: as [`time_launches`] does, the fastest first.
+    /// Times reads of `bytes`, launch `i` at `offset(i)`, with each config: as [`time_launches`] does, the fastest
+    /// first.
     ///
     /// # Errors
     /// [`prepare`](Self::prepare)'s and [`enqueue`](Self::enqueue)'s.

@@ -1,4 +1,4 @@
-//! Where operands lie: in host memory, or on a CUDA device.
+//! Memory that operands lie in: host memory, or a CUDA device's.
 
 use std::fmt::Debug;
 
@@ -13,7 +13,7 @@ pub trait Memory: sealed::Sealed + Sized + 'static {
 
 /// A buffer that knows its length.
 pub trait Buffer {
-    /// How many elements it holds.
+    /// The number of elements that it holds.
     fn count(&self) -> usize;
 }
 

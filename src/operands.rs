@@ -1,22 +1,22 @@
-//! What is asked about operands besides their shape, and operands by address.
+//! Properties of operands besides their shape, and operands by address.
 
 use crate::shape::Strides;
 use crate::tensor::GlobalScale;
 use crate::types::{Activation, FloatType, ScaleLayout};
 
-/// What dispatch and kernels ask about operands besides their shape.
+/// Properties of operands that dispatch and kernels ask about, besides their shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Operands {
     /// The vectors' element type.
     pub activation: Activation,
-    /// How the weights' block scales lie.
+    /// Layout of the weights' block scales.
     pub weight_layout: ScaleLayout,
-    /// How NVFP4 vectors' block scales lie; linear for others, which have none.
+    /// Layout of NVFP4 vectors' block scales; linear for other vectors, which have none.
     pub vector_layout: ScaleLayout,
-    /// How addresses and strides are aligned.
+    /// Alignment of addresses and strides.
     pub alignment: Alignment,
-    /// Bytes of the workspace that the call is given, or 0. Some kernels need one, and are not chosen without it; others
-    /// divide their work otherwise then. See [`RawWorkspace`].
+    /// Bytes of the workspace that the call is given, or 0. Some kernels need one, and are not chosen without it;
+    /// others divide their work otherwise then. See [`RawWorkspace`].
     pub workspace: u64,
     /// Whether each batch says which matrix it has.
     pub select: bool,
@@ -38,7 +38,8 @@ impl Operands {
         }
     }
 
-    /// The same with a workspace of so many bytes; [`u64::MAX`] asks what would be chosen if there were always enough.
+    /// These operands with a workspace of so many bytes; [`u64::MAX`] asks what would be chosen if there were always
+    /// enough.
     #[must_use]
     pub fn with_workspace(self, bytes: u64) -> Self {
         Self {
@@ -64,8 +65,8 @@ pub struct Alignment {
     pub vectors: u32,
     /// The codes alone, and their strides.
     pub vector_codes: u32,
-    /// The scales alone, and their strides: in the linear layout also the one from a vector to the next, which `vectors`
-    /// leaves out.
+    /// The scales alone, and their strides: in the linear layout also the one from a vector to the next, which
+    /// `vectors` leaves out.
     pub vector_scales: u32,
 }
 
@@ -79,7 +80,7 @@ impl Alignment {
         vector_scales: 32,
     };
 
-    /// What every operand has.
+    /// The alignment that every operand has.
     pub const LEAST: Self = Self {
         codes: 8,
         scales: 1,
@@ -104,13 +105,13 @@ impl Alignment {
 /// NVFP4 weights by address; see [`Weights`](crate::Weights).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RawWeights {
-    /// Packed E2M1 codes `[L][M][K/2]`, 8-byte aligned; with [`select`](Self::select) of as many matrices as it says. With
-    /// 16-byte alignment there are faster kernels; 32-byte alignment is expected to help on Blackwell, which nobody has
-    /// measured.
+    /// Packed E2M1 codes `[L][M][K/2]`, 8-byte aligned; with [`select`](Self::select) of as many matrices as it says.
+    /// With 16-byte alignment there are faster kernels; 32-byte alignment is expected to help on Blackwell, which
+    /// nobody has measured.
     pub codes: u64,
     /// E4M3 block scales, densely packed batches; 4-byte aligned in the 128x4 layout.
     pub scales: u64,
-    /// How the scales lie.
+    /// Layout of the scales.
     pub layout: ScaleLayout,
     /// The global scale.
     pub global: GlobalScale,
@@ -118,17 +119,18 @@ pub struct RawWeights {
     pub row_alpha: u64,
     /// Elements from one matrix's row factors to the next's: 0 (shared) or M.
     pub row_alpha_batch_stride: usize,
-    /// Which matrix each batch has; `None`: batch l has matrix l.
+    /// The matrix that each batch has; `None`: batch l has matrix l.
     pub select: Option<RawSelect>,
 }
 
-/// Which matrix of the weights each batch has, by address; see [`Weights::select`](crate::Weights::select).
+/// The matrix of the weights that each batch has, by address; see [`Weights::select`](crate::Weights::select).
 ///
 /// There are [`matrices`](Self::matrices) of codes, scales, row factors and bias then. A batch whose number is none of
 /// theirs has NaN as its results.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RawSelect {
-    /// i32 numbers `[L]`, 4-byte aligned. They are complete when the launch may start: of a chained launch, as weights are.
+    /// i32 numbers `[L]`, 4-byte aligned. They are complete when the launch may start; for a chained launch, as weights
+    /// are.
     pub ids: u64,
     /// Matrices that there are: from one to [`Shape::MAX_DIM`](crate::Shape::MAX_DIM).
     pub matrices: usize,
@@ -145,7 +147,7 @@ pub enum RawVectors {
         code_strides: Strides,
         /// E4M3 block scales; any alignment.
         scales: u64,
-        /// How the scales lie.
+        /// Layout of the scales.
         layout: ScaleLayout,
         /// Their strides in bytes; the 128x4 layout uses the batch stride only.
         scale_strides: Strides,
@@ -179,13 +181,12 @@ impl RawVectors {
     }
 }
 
-/// Device memory for what a call computes on the way, by address: vectors in the order in which a kernel reads them, for
-/// example. Kernels that need none run without; [`workspace_bytes`](crate::dispatch::workspace_bytes) says how much the
-/// one that would be chosen needs.
+/// Device memory for intermediate data of a call, by address: vectors in the order in which a kernel reads them, for
+/// example. Kernels that need no workspace run without one. [`workspace_bytes`](crate::dispatch::workspace_bytes) says
+/// how much the kernel that would be chosen needs.
 ///
-/// What lies in it before a call does not matter, but for [its front](Self::COUNTER_BYTES), and neither does what lies there
-/// afterwards. Calls that may run at the
-/// same time need one each: calls in one stream can share one.
+/// The content before a call does not matter, except for [the front](Self::COUNTER_BYTES), and neither does the content
+/// afterwards. Calls that may run at the same time need one workspace each: calls in one stream can share one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RawWorkspace {
     /// [`ALIGNMENT`](Self::ALIGNMENT)-byte aligned; 0 for none.
@@ -200,14 +201,14 @@ impl RawWorkspace {
         address: 0,
         bytes: 0,
     };
-    /// What the address is a multiple of, as that of every allocation is.
+    /// Bytes that the address is a multiple of, as that of every allocation is.
     pub const ALIGNMENT: u64 = 256;
-    /// Bytes in front that must be zeros before the first call that uses it, and that every call leaves zeros: some kernels
-    /// count in them who has come. `Workspace`, of feature `device`, sees to it.
+    /// Bytes in front that must be zeros before the first call that uses it, and that every call leaves zeros: some
+    /// kernels count in them who has come. `Workspace`, of feature `device`, sees to the zeros.
     pub const COUNTER_BYTES: u64 = 8192;
 }
 
-/// The output by address, `[L][N][M]`, and what is added to it; see [`Output`](crate::Output).
+/// The output by address, `[L][N][M]`, and the numbers that are added to it; see [`Output`](crate::Output).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RawOutput {
     /// Aligned to its elements.
@@ -221,8 +222,8 @@ pub struct RawOutput {
     pub bias: u64,
     /// Elements from one matrix's bias to the next's: 0 (shared) or M.
     pub bias_batch_stride: usize,
-    /// Numbers that are added to results, or 0. They have the output's type and strides. They are the output's own, at its
-    /// address, or none of them lies between the output's first byte and its last.
+    /// Address of numbers that are added to results, or 0. The numbers have the output's type and strides. They are the
+    /// output's own, at its address, or none of them lies between the output's first byte and its last.
     pub residual: u64,
 }
 
@@ -241,7 +242,7 @@ impl RawOutput {
 }
 
 impl Operands {
-    /// What there is to ask about operands at these addresses.
+    /// The properties of operands at these addresses.
     pub fn of(shape: &crate::Shape, weights: &RawWeights, vectors: &RawVectors) -> Self {
         let (vector_layout, of_vectors) = match vectors {
             RawVectors::Nvfp4 {
@@ -294,7 +295,7 @@ mod tests {
     use super::*;
     use crate::shape::{Dims, Shape};
 
-    /// Which strides count for which alignment, of vectors whose scales lie 21 bytes apart.
+    /// Strides that count for each alignment, with vectors whose scales lie 21 bytes apart.
     #[test]
     fn strides_that_are_used_count() {
         let of = |n, l, layout| {

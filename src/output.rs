@@ -1,4 +1,4 @@
-//! Where a result goes, and what is added to it on the way.
+//! The output of a product: the buffer of the result, and numbers that are added to the result.
 
 use crate::check::{self, Batches};
 use crate::element::{Element, Floats, FloatsMut};
@@ -7,13 +7,13 @@ use crate::memory::{Buffer, Host, Memory};
 use crate::shape::{Shape, Strides};
 use crate::types::FloatType;
 
-/// Where the result goes: `[L][N][M]`, and what is added to it.
+/// The buffer of the result, `[L][N][M]`, and numbers that are added to the result.
 ///
 /// The result is `y[l][n][m] = Σ_k w[l][m][k] · x[l][n][k] + bias[m] + r[l][n][m]`, of weights and vectors with all
 /// their scales and factors. The [bias](Self::with_bias) and the residual `r` ([`adding`](Self::adding),
-/// [`accumulating`](Self::accumulating)) are added where they are given, on the CPU in f64, on a GPU in f32. What they make
-/// is rounded to f32, and then to the element type. Every element is written; what
-/// [strides](Self::with_strides) leave out is not. f16 results past 65504 become infinite.
+/// [`accumulating`](Self::accumulating)) are added where they are given, on the CPU in f64, on a GPU in f32. The sum is
+/// rounded to f32, and then to the element type. Every element is written; elements that [strides](Self::with_strides)
+/// leave out are not. f16 results past 65504 become infinite.
 ///
 /// In host memory it is made by [`Output::of`], of a slice, an array or a `Vec` of f16, bf16 or f32; on a device by
 /// `Output::on_device`, of a view.
@@ -32,10 +32,10 @@ pub struct Output<'a, S: Memory = Host> {
     pub(crate) residual: Option<Residual<'a, S>>,
 }
 
-/// What is added to the result, element by element.
+/// Numbers that are added to the result, element by element.
 #[derive(Debug)]
 pub(crate) enum Residual<'a, S: Memory> {
-    /// What the output holds.
+    /// The output's content before the call.
     Itself,
     /// Something else.
     Of(Floats<'a, S>),
@@ -47,7 +47,8 @@ impl<'a> Output<'a> {
         Self::new(T::floats_mut::<Host>(y))
     }
 
-    /// The same with `bias[m]` added to each result of row m: M elements that all matrices share, or as many for each.
+    /// This output with `bias[m]` added to each result of row m: M elements that all matrices share, or as many for
+    /// each.
     ///
     /// ```
     /// use nvfp4_gemv::{gemv, GlobalScale, Options, Output, ScaleLayout, Shape, Vectors, Weights};
@@ -65,8 +66,8 @@ impl<'a> Output<'a> {
         Self { bias, ..self }
     }
 
-    /// The same with `r[l][n][m]` added to each result: numbers of the output's type that lie as the output does, with its
-    /// strides.
+    /// This output with `r[l][n][m]` added to each result: numbers of the output's type that lie as the output does,
+    /// with its strides.
     #[must_use]
     pub fn adding<T: Element>(self, r: &'a [T]) -> Self {
         self.with_residual(Residual::Of(T::floats::<Host>(r)))
@@ -110,16 +111,16 @@ impl<'a, S: Memory> Output<'a, S> {
         Self { residual, ..self }
     }
 
-    /// The same with what the output holds added to each result: `y += W x`. There is one residual: the last that was given
-    /// counts, of this or of `adding`.
+    /// This output with its content before the call added to each result: `y += W x`. There is one residual: the last
+    /// that was given counts, of `accumulating` or of `adding`.
     #[must_use]
     pub fn accumulating(self) -> Self {
         self.with_residual(Residual::Itself)
     }
 
     /// Steps in elements where results do not follow each other. From a vector to the next: M or more, and on a device
-    /// less than 2^31. From a batch to the next: at least what a batch reaches, from its first result to its last. What
-    /// lies between results is left as it is.
+    /// less than 2^31. From a batch to the next: at least the elements that a batch spans, from its first result to its
+    /// last. Elements between results are left as they are.
     #[must_use]
     pub fn with_strides(self, strides: Strides) -> Self {
         let strides = Some(strides);
@@ -157,10 +158,10 @@ impl<'a, S: Memory> Output<'a, S> {
     }
 }
 
-/// How an [`Output`] lies, checked.
+/// Strides of an [`Output`], checked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OutputLayout {
-    /// In elements, of the residual too.
+    /// Strides in elements, of the residual too.
     pub(crate) strides: Strides,
     /// Elements from one matrix's bias to the next's: 0 where all share one.
     pub(crate) bias_batch: usize,

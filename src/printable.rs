@@ -1,9 +1,9 @@
 //! Text from elsewhere, as it may be printed.
 //!
-//! Names of tensors and files come from whoever made them. Printed as they are, an escape character in
-//! one recolours or clears a terminal, a newline makes up a line of a log, and a character that turns the
-//! direction of writing hides what stands after it. This crate's errors, and its program, print such text
-//! in these forms only; whoever prints a `file::Tensor::name` may want to as well.
+//! Names of tensors and files come from whoever made them. Printed as they are, an escape character in one recolours or
+//! clears a terminal. A newline makes up a line of a log, and a character that turns the direction of writing hides
+//! what stands after it. This crate's errors, and its program, print such text in these forms only. Whoever prints a
+//! `file::Tensor::name` may want to as well.
 //!
 //! ```
 //! use nvfp4_gemv::printable;
@@ -70,7 +70,7 @@ struct Escaped<'a>(Cow<'a, str>);
 
 impl fmt::Display for Escaped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // These three are printed by themselves, and `escape_debug` doubles or escapes them.
+        // Quotes and backslashes are printed by themselves, and `escape_debug` doubles or escapes them.
         for piece in self.0.split_inclusive(['\'', '"', '\\']) {
             let plain = piece.trim_end_matches(['\'', '"', '\\']);
             write!(f, "{}{}", plain.escape_debug(), &piece[plain.len()..])?;

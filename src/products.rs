@@ -3,9 +3,9 @@
 /// A product. The figures are published ones; nothing here was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Product {
-    /// As programs take it: `rtx5090`.
+    /// Name as programs take it: `rtx5090`.
     pub name: &'static str,
-    /// As its driver says it.
+    /// Name as the product's driver says it.
     pub full_name: &'static str,
     /// Major and minor compute capability.
     pub compute_capability: (i32, i32),
@@ -13,14 +13,14 @@ pub struct Product {
     pub multiprocessors: u32,
     /// Bytes a second that its memory gives at most. No kernel reaches that.
     pub memory_bandwidth: u64,
-    /// What connects several of them in one host; none where a host has one.
+    /// The connection between several of them in one host; none where a host has one.
     pub link: Option<Link>,
 }
 
-/// What connects GPUs of one host.
+/// A connection between GPUs of one host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// How.
+    /// The kind of connection.
     pub kind: LinkKind,
     /// Bytes a second each way that a GPU has at most, as published.
     pub bandwidth: u64,
@@ -36,7 +36,7 @@ pub enum LinkKind {
 }
 
 impl LinkKind {
-    /// As people write it.
+    /// Name as people write it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::NvLink => "NVLink",
@@ -61,12 +61,12 @@ impl Link {
 }
 
 impl Product {
-    /// The known products. Of those with one compute capability the first is what
-    /// [`of_compute_capability`](Self::of_compute_capability) gives.
+    /// The known products. [`of_compute_capability`](Self::of_compute_capability) gives the first one with a compute
+    /// capability.
     ///
-    /// Sources: NVIDIA's data sheets for the memory; for multiprocessors the architecture white papers and, of B300, GB10
-    /// and Jetson Thor, published output of the driver. NVLink's rates are half of those that data sheets have, which add both
-    /// ways. NVLink bridges, which some of those with PCIe can have, are left out.
+    /// Sources: NVIDIA's data sheets for the memory; for multiprocessors the architecture white papers and, of B300,
+    /// GB10 and Jetson Thor, published output of the driver. NVLink's rates are half of those that data sheets have,
+    /// which add both ways. NVLink bridges, which some of those with PCIe can have, are left out.
     pub const ALL: &[Self] = &[
         Self::new(
             "a100",
@@ -158,8 +158,9 @@ impl Product {
             .find(|product| product.name.eq_ignore_ascii_case(name))
     }
 
-    /// What to plan with for a GPU of which no more is known: the first product of its compute capability; where there is
-    /// none, the first of the same major; else the first of the newest older compute capability; else the first of all.
+    /// The product to plan with for a GPU of which no more is known: the first product of its compute capability. Where
+    /// there is none, it is the first of the same major. Else it is the first of the newest older compute capability,
+    /// or else the first of all.
     pub fn of_compute_capability(compute_capability: (i32, i32)) -> &'static Self {
         let first = |is: &dyn Fn((i32, i32)) -> bool| {
             let mut all = Self::ALL.iter();

@@ -77,7 +77,7 @@ impl QuantizedVectors {
     /// Allocates the buffers, as vectors of zeros. M of the shape means nothing.
     ///
     /// # Errors
-    /// What CUDA reports of the allocations.
+    /// Errors that CUDA reports of the allocations.
     pub fn new(stream: &Arc<CudaStream>, shape: &Shape, layout: ScaleLayout) -> Result<Self> {
         let vectors = shape.l() * shape.n();
         // CUDA allocates no nothing, which N = 0 and L = 0 would ask for.
@@ -97,8 +97,8 @@ impl QuantizedVectors {
     /// products are NaN.
     ///
     /// # Errors
-    /// Vectors that are NVFP4 already, contradict the shape, are misaligned or lie on another
-    /// device; what CUDA reports of the launch.
+    /// Vectors that are NVFP4 already, contradict the shape, are misaligned or lie on another device; errors that CUDA
+    /// reports of the launch.
     pub fn quantize(
         &mut self,
         stream: &Arc<CudaStream>,

@@ -9,21 +9,21 @@ use crate::shape::{BLOCK, Shape};
 use crate::tensor::{VectorScale, Vectors, Weights};
 use crate::types::FloatType;
 
-/// The exact result and what its rounding errors scale with.
+/// The exact result, and the magnitudes that its rounding errors scale with.
 #[derive(Clone, Debug)]
 pub struct Reference {
     /// `y[l][n][m]`, correct to about K/16 roundings of f64.
     pub y: Vec<f64>,
-    /// `Σ_k |w · x|` of the same elements: what the error of a sum is proportional to. A subnormal element of an
-    /// f16 or bf16 vector counts as the smallest normal number, as matrix instructions are taken to align
-    /// products. An element of an f32 vector below 2^-109 counts as that: as the sum of three bf16 it has no bits
-    /// below 2^-133. With bf16 and f32 vectors 2^-118 is added, times the row's factors: f32 sums times 2^-7 are kept
-    /// as multiples of 2^-149.
+    /// `Σ_k |w · x|` of the same elements, which the error of a sum is proportional to. A subnormal element of an f16
+    /// or bf16 vector counts as the smallest normal number, as matrix instructions are taken to align products. An
+    /// element of an f32 vector below 2^-109 counts as that: as the sum of three bf16 it has no bits below 2^-133. With
+    /// bf16 and f32 vectors 2^-118 is added, times the row's factors: f32 sums times 2^-7 are kept as multiples of
+    /// 2^-149.
     pub magnitude: Vec<f64>,
 }
 
 impl Reference {
-    /// The same with these numbers added, one to each element: bias, or residual.
+    /// This reference with these numbers added, one to each element: bias, or residual.
     #[must_use]
     pub fn plus(mut self, added: impl IntoIterator<Item = f64>) -> Self {
         let results = self.y.iter_mut().zip(&mut self.magnitude);
@@ -38,7 +38,7 @@ impl Reference {
 /// Computes the GEMV from the definition.
 ///
 /// # Errors
-/// What [`gemv`](crate::gemv) refuses, this refuses.
+/// The errors of [`gemv`](crate::gemv).
 pub fn gemv(shape: &Shape, weights: &Weights<'_>, vectors: &Vectors<'_>) -> Result<Reference> {
     weights.check(shape)?;
     let x = decode_vectors(shape, vectors)?;
@@ -97,7 +97,7 @@ pub fn decode_row(weights: &Weights<'_>, batch: usize, row: usize) -> Vec<f64> {
         .collect()
 }
 
-/// What all weights of a row are multiplied by: the global scale and the row's alpha.
+/// The factor of all weights of a row: the global scale times the row's alpha.
 fn row_factor(weights: &Weights<'_>, batch: usize, row: usize) -> f64 {
     matrix_row_factor(weights, weights.matrix_of(batch), row)
 }
@@ -112,7 +112,7 @@ fn matrix_row_factor(weights: &Weights<'_>, matrix: usize, row: usize) -> f64 {
 /// Vectors `[L][N][K]` as numbers, all scales applied.
 ///
 /// # Errors
-/// What [`gemv`](crate::gemv) refuses of vectors.
+/// The errors of [`gemv`](crate::gemv) for vectors.
 pub fn decode_vectors(shape: &Shape, vectors: &Vectors<'_>) -> Result<Vec<f64>> {
     let mut x = Vec::with_capacity(shape.vector_elements());
     let mut dense = |strides: crate::Strides, value: &dyn Fn(usize) -> f64| {
@@ -149,19 +149,19 @@ pub fn decode_vectors(shape: &Shape, vectors: &Vectors<'_>) -> Result<Vec<f64>> 
     Ok(x)
 }
 
-/// How far a result computed with at most `roundings` successive f32 roundings of any term, and
-/// one conversion to `output`, may lie from `y`, where `magnitude` is `Σ |w · x|`.
+/// The most that a result may differ from `y`. The result was computed with at most `roundings` successive f32
+/// roundings of any term, and one conversion to `output`. `magnitude` is `Σ |w · x|`.
 ///
-/// A term that passes through `d` roundings is off by a factor of at most `(1+u)^d`, u = 2^-24, so
-/// the sum is off by at most `((1+u)^d - 1) · Σ |w · x|` (Higham, Accuracy and Stability of
-/// Numerical Algorithms, 2nd ed., §3.1 and §4.2), whatever the order of the sum. The conversion
-/// adds half a unit in the last place of the output type, at least half its smallest subnormal.
-/// What `roundings` is for each path: [`Config::roundings`](crate::Config::roundings) and
-/// [`cpu::Implementation::roundings`](crate::cpu::Implementation::roundings); the table of both stands in
-/// `docs/architecture.md`, and every test that compares with the truth uses them.
+/// A term that passes through `d` roundings is off by a factor of at most `(1+u)^d`, u = 2^-24. So the sum is off by at
+/// most `((1+u)^d - 1) · Σ |w · x|`, whatever the order of the sum. Source: Higham, Accuracy and Stability of Numerical
+/// Algorithms, 2nd ed., §3.1 and §4.2. The conversion adds half a unit in the last place of the output type, at least
+/// half its smallest subnormal. [`Config::roundings`](crate::Config::roundings) and
+/// [`cpu::Implementation::roundings`](crate::cpu::Implementation::roundings) give `roundings` for each path. The table
+/// of both stands in `docs/architecture.md`, and every test that compares with the truth uses them.
 ///
-/// On a GPU it holds while a sum's products with alpha, then with the row's alpha, are 0 or normal f32 numbers: kernels
-/// multiply in this order, and what leaves the range on the way does not come back. The CPU has no such limit.
+/// On a GPU the bound holds while a sum's products with alpha, then with the row's alpha, are 0 or normal f32 numbers.
+/// Kernels multiply in this order, and a product that leaves the range on the way does not come back. The CPU has no
+/// such limit.
 ///
 /// Infinite where the output type may overflow.
 pub fn error_bound(y: f64, magnitude: f64, roundings: u32, output: FloatType) -> f64 {
@@ -176,14 +176,14 @@ pub fn error_bound(y: f64, magnitude: f64, roundings: u32, output: FloatType) ->
     sum + (largest * 2f64.powi(-precision)).max(2f64.powi(tiny - 1))
 }
 
-/// How far a sum of parts may lie from the sum of the exact ones, as ranks add up what each has: the parts, which are
-/// given as the exact number and how far from it the part may lie ([`error_bound`]), are numbers of a type, and so is what
-/// each addition of two of them makes.
+/// The most that a sum of parts may differ from the sum of the exact parts, as ranks add up what each has. A part is
+/// given as the exact number and how far from it the part may lie ([`error_bound`]). Parts are numbers of type
+/// `element`, and so is the result of each addition of two of them.
 ///
-/// Of n parts each passes through n - 1 additions at most, in whatever order they are made. So the sum is off by what the
-/// parts are, and by `((1+v)^(n-1) - 1) · Σ |part|`, where v is how far an addition rounds (Higham, Accuracy and Stability of
-/// Numerical Algorithms, 2nd ed., §4.2): half a unit in the last place; for f16 and bf16, f32's half unit too, since they may
-/// be added in f32 and rounded again. Sums below the normal range are exact.
+/// Each of n parts passes through n - 1 additions at most, in whatever order they are made. So the sum is off by the
+/// errors of the parts, and by `((1+v)^(n-1) - 1) · Σ |part|`, where v is how far an addition rounds. Source: Higham,
+/// Accuracy and Stability of Numerical Algorithms, 2nd ed., §4.2. v is half a unit in the last place. For f16 and bf16,
+/// f32's half unit is added, since parts may be added in f32 and rounded again. Sums below the normal range are exact.
 ///
 /// Infinite where a sum on the way may overflow.
 ///
@@ -211,7 +211,7 @@ pub fn sum_error_bound(parts: &[(f64, f64)], element: FloatType) -> f64 {
     }
 }
 
-/// Of a type: precision with the hidden bit, exponent of the smallest subnormal, largest finite value.
+/// Limits of a type: precision with the hidden bit, exponent of the smallest subnormal, largest finite value.
 fn limits(of: FloatType) -> (i32, i32, f64) {
     match of {
         FloatType::F16 => (11, -24, 65504.0),
@@ -279,7 +279,7 @@ mod tests {
         // One part is added to nothing, and none are 0.
         assert_eq!(sum_error_bound(&[(5.0, 0.125)], FloatType::Bf16), 0.125);
         assert_eq!(sum_error_bound(&[], FloatType::F32), 0.0);
-        // What is left may be small, and a sum on the way not.
+        // The sum may be small, and a sum on the way not.
         let on_the_way = [(4e4, 0.0), (4e4, 0.0), (-8e4, 0.0)];
         assert!(sum_error_bound(&on_the_way, FloatType::F16).is_infinite());
         assert!(sum_error_bound(&on_the_way, FloatType::Bf16).is_finite());

@@ -20,8 +20,8 @@ pub enum Refusal {
     #[error("built with neither feature `cuda` nor feature `jit`")]
     BuiltWithoutCuda,
     /// A build without kernels: for documentation, editors and `cargo check` (`NVFP4_GEMV_NO_KERNELS`), or with feature
-    /// `device` alone. With feature `jit` there is no such build; the refusal is then of a [`Gpu`](crate::Gpu) whose `images`
-    /// are empty.
+    /// `device` alone. With feature `jit` there is no such build; the refusal is then of a [`Gpu`](crate::Gpu) whose
+    /// `images` are empty.
     #[error("{}", without_kernels(cfg!(feature = "cuda"), cfg!(feature = "jit")))]
     BuiltWithoutKernels,
     /// The device lacks what the kernel is made of.
@@ -33,7 +33,7 @@ pub enum Refusal {
     ComputeCapability {
         /// The device's, major and minor.
         found: (i32, i32),
-        /// What the kernel needs.
+        /// The compute capability that the kernel needs.
         needed: &'static str,
     },
     /// No machine code for this device in this build.
@@ -57,7 +57,7 @@ pub enum Refusal {
     Activation {
         /// The vectors' element type.
         found: Activation,
-        /// Those that it multiplies.
+        /// The kinds of vectors that it multiplies.
         takes: &'static str,
     },
     /// The kernel reads scales in the 128x4 layout only.
@@ -74,7 +74,7 @@ pub enum Refusal {
     RowLength {
         /// Elements of a row.
         k: usize,
-        /// What K must be.
+        /// The condition on K.
         needed: &'static str,
     },
     /// Rows of several batches are counted on, and a group of rows has one batch.
@@ -82,7 +82,7 @@ pub enum Refusal {
     RowsOfBatch {
         /// M.
         m: usize,
-        /// What M must be a multiple of.
+        /// The number that M must be a multiple of.
         of: usize,
     },
     /// More rows than the kernel counts.
@@ -131,19 +131,19 @@ pub enum Refusal {
     /// A config's value that no kernel is compiled for, or that this problem has no use for.
     #[error("{name} is {value}, and may be {takes}")]
     Field {
-        /// Which field of the config.
+        /// The field's name.
         name: &'static str,
         /// Its value.
         value: u32,
-        /// What it may be.
+        /// The values that it may have.
         takes: &'static str,
     },
 }
 
-/// What else helps than an architecture that is compiled in, where the build does not have it.
+/// Advice beside an architecture that is compiled in: feature `jit`, where the build does not have it.
 pub(crate) const OR_JIT: &str = or_jit(cfg!(feature = "jit"));
 
-/// What to do where the machine code of a build, for these architectures, does not run on a compute capability.
+/// Advice where the machine code of a build, for these architectures, does not run on a compute capability.
 pub(crate) fn other_build(images: &str, (major, minor): (i32, i32)) -> String {
     let number = major.saturating_mul(10).saturating_add(minor);
     match u32::try_from(number) {
@@ -188,14 +188,14 @@ fn without_kernels(cuda: bool, jit: bool) -> &'static str {
     }
 }
 
-/// What a kernel says that it takes, where those are NVFP4 vectors only.
+/// The text for kernels that take NVFP4 vectors only.
 pub(crate) const NVFP4: &str = "NVFP4";
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// What a build has already is not advised.
+    /// Features that a build has already are not advised.
     #[test]
     fn advice_is_of_features_that_the_build_lacks() {
         let advises = |text: &str, what: &str| text.contains(&format!("with feature {what}"));

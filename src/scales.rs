@@ -10,11 +10,10 @@ use crate::types::ScaleLayout;
 /// `k` is the operand's K, `source` holds `batches · from.bytes(rows, k/16)` bytes.
 ///
 /// # Errors
-/// [`Error::KZero`](crate::Error::KZero) or
-/// [`Error::KNotMultipleOfBlock`](crate::Error::KNotMultipleOfBlock) for a bad K,
-/// [`Error::BufferTooShort`](crate::Error::BufferTooShort) or [`Error::BufferTooLong`](crate::Error::BufferTooLong) for a
-/// source of another length,
-/// [`Error::SizeOverflow`](crate::Error::SizeOverflow) for sizes past the address range.
+/// [`Error::KZero`](crate::Error::KZero) or [`Error::KNotMultipleOfBlock`](crate::Error::KNotMultipleOfBlock) for a bad
+/// K, [`Error::BufferTooShort`](crate::Error::BufferTooShort) or [`Error::BufferTooLong`](crate::Error::BufferTooLong)
+/// for a source of another length, [`Error::SizeOverflow`](crate::Error::SizeOverflow) for sizes past the address
+/// range.
 ///
 /// ```
 /// use nvfp4_gemv::{convert_scales, ScaleLayout::{Linear, Tiled128x4}};

@@ -8,7 +8,7 @@ use crate::types::ScaleLayout;
 /// Elements that share one block scale.
 pub const BLOCK: usize = 16;
 
-/// The dimensions of a problem, by name: what [`Shape::new`] checks.
+/// The dimensions of a problem, by name, unchecked: [`Shape::new`] checks them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Dims {
     /// Rows of the weights.
@@ -143,7 +143,7 @@ impl Shape {
         self.l * self.n * self.k
     }
 
-    /// Bytes a kernel must read of the weights: codes and unpadded scales. What GB/s figures count.
+    /// Bytes a kernel must read of the weights: codes and unpadded scales. Figures in GB/s count these bytes.
     pub const fn weight_bytes(&self) -> usize {
         self.weight_code_bytes() + self.l * self.m * self.blocks()
     }
@@ -186,14 +186,14 @@ impl fmt::Display for Shape {
 /// Steps from one row to the next and from one batch to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Strides {
-    /// From one vector to the next of the same batch.
+    /// Step from one vector to the next of the same batch.
     pub row: usize,
-    /// From one batch to the next.
+    /// Step from one batch to the next.
     pub batch: usize,
 }
 
 impl Strides {
-    /// Of batches of `rows` rows with nothing between them; `row` is a row's length.
+    /// Strides of batches of `rows` rows with nothing between them; `row` is a row's length.
     pub const fn packed(rows: usize, row: usize) -> Self {
         let batch = rows * row;
         Self { row, batch }

@@ -1,15 +1,15 @@
-//! Weights cut into shards, one for each rank: what tensor parallelism begins with.
+//! Weights cut into shards, one for each rank: the beginning of tensor parallelism.
 //!
-//! A layer whose weights are too many for one GPU, or whose time on one is too long, is divided among several, which are
-//! called ranks. Its weights `[L][M][K]` can be cut in two ways.
+//! A layer whose weights are too many for one GPU, or whose time on one is too long, is divided among several, which
+//! are called ranks. Its weights `[L][M][K]` can be cut in two ways.
 //!
-//! - [`Split::Rows`]: each rank has M / ranks rows, multiplies them by the whole vector, and has that part of the result.
-//!   Where the weight matrix is written as `[K][M]`, as in Megatron-LM, this is a column-parallel layer.
+//! - [`Split::Rows`]: each rank has M / ranks rows, multiplies them by the whole vector, and has that part of the
+//!   result. Where the weight matrix is written as `[K][M]`, as in Megatron-LM, this is a column-parallel layer.
 //! - [`Split::K`]: each rank has K / ranks columns, multiplies them by its part of the vector, and has a summand of the
-//!   whole result; all ranks' summands are added (an all-reduce). In Megatron-LM this is a row-parallel layer.
+//!   whole result. All ranks' summands are added (an all-reduce). In Megatron-LM this is a row-parallel layer.
 //!
-//! A layer cut by rows, followed by one cut by K, needs one such addition for both: the first one's part of the result is
-//! the second one's part of the vector.
+//! A layer cut by rows, followed by one cut by K, needs one such addition for both. The first layer's part of the
+//! result is the second layer's part of the vector.
 //!
 //! Source: Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism",
 //! section 3.
@@ -64,13 +64,13 @@ pub enum ShardError {
         .split.dimension(), .split.advice(*size, *ranks, *granule)
     )]
     Indivisible {
-        /// Which dimension.
+        /// The dimension.
         split: Split,
         /// Its size.
         size: usize,
         /// The ranks that there are.
         ranks: usize,
-        /// What each part must be a multiple of.
+        /// The number that each part must be a multiple of.
         granule: usize,
         /// Why it must, as part of a sentence.
         why: &'static str,
@@ -101,7 +101,8 @@ pub enum ShardError {
 /// Ranks that are tried when others would work: what one host has, or two.
 pub(crate) const MOST_ADVISED: usize = 16;
 
-/// Rows whose length is a multiple of this are not ragged: the fastest kernels take no others, or take others more slowly.
+/// Rows whose length is a multiple of this are not ragged: the fastest kernels take no others, or take others more
+/// slowly.
 const EVEN: usize = 256;
 
 /// Whether a row is even, and so many equal parts of it are not.
@@ -117,7 +118,7 @@ impl Split {
         }
     }
 
-    /// What a rank's part of the dimension must be a multiple of, and why.
+    /// The number that a rank's part of the dimension must be a multiple of, and why.
     const fn granule(self, layout: ScaleLayout) -> (usize, &'static str) {
         match (self, layout) {
             (Self::Rows, ScaleLayout::Linear) => {
@@ -137,7 +138,7 @@ impl Split {
         }
     }
 
-    /// What would work in the place of a size and ranks that do not.
+    /// Advice in the place of a size and ranks that do not work: a size or ranks that would.
     fn advice(self, size: usize, ranks: usize, granule: usize) -> String {
         let step = ranks.saturating_mul(granule);
         let above = size.checked_next_multiple_of(step);
@@ -186,10 +187,12 @@ pub struct Sharding {
 }
 
 impl Sharding {
-    /// Divides a layer, whose scales have this layout. The shape's N does not matter to it; [`shape`](Self::shape) keeps it.
+    /// Divides a layer, whose scales have this layout. The shape's N does not matter to it; [`shape`](Self::shape)
+    /// keeps it.
     ///
     /// # Errors
-    /// [`ShardError::NoRanks`], and [`ShardError::Indivisible`] with what would work. A single rank takes every layer.
+    /// [`ShardError::NoRanks`]; [`ShardError::Indivisible`] with sizes and ranks that would work. A single rank takes
+    /// every layer.
     pub fn new(
         shape: &Shape,
         layout: ScaleLayout,
@@ -251,8 +254,8 @@ impl Sharding {
         Shape::new(Dims { m, n, k, l }).expect("a part of a shape is one")
     }
 
-    /// Whether K of the whole is a multiple of 256 and K of each rank's part is not: then the fastest kernels cannot compute a
-    /// part, or take longer for its bytes.
+    /// Whether K of the whole is a multiple of 256 and K of each rank's part is not. Then the fastest kernels cannot
+    /// compute a part, or take longer for its bytes.
     pub fn makes_rows_ragged(&self) -> bool {
         self.split == Split::K && makes_ragged(self.size(), self.ranks)
     }
@@ -270,11 +273,12 @@ impl Sharding {
         }
     }
 
-    /// The weights of a rank. What lies in one piece in the whole weights is borrowed from them, the rest is copied.
+    /// The weights of a rank. Buffers that lie in one piece in the whole weights are borrowed from them, others are
+    /// copied.
     ///
     /// # Errors
-    /// [`ShardError::NoSuchRank`]; [`ShardError::Weights`] and [`ShardError::Layout`] for other weights than those that this
-    /// divides.
+    /// [`ShardError::NoSuchRank`]; [`ShardError::Weights`] and [`ShardError::Layout`] for other weights than those that
+    /// this divides.
     pub fn shard<'a>(&self, weights: &Weights<'a>, rank: usize) -> Result<Shard<'a>, ShardError> {
         let range = self.range(rank)?;
         weights.all("ranks divide")?;
@@ -354,7 +358,7 @@ impl Sharding {
     }
 }
 
-/// The same part of each of so many pieces of equal length, which follow each other.
+/// One part of each of so many pieces of equal length, which follow each other: the same range in every piece.
 struct Pieces {
     count: usize,
     stride: usize,
@@ -412,7 +416,7 @@ impl Shard<'_> {
         self.row_alpha.as_deref()
     }
 
-    /// As an operand. Reads every scale once, as [`Weights::new`] does.
+    /// The weights as an operand. Reads every scale once, as [`Weights::new`] does.
     ///
     /// # Errors
     /// As [`Weights::new`]'s; none where the whole weights were made by that.

@@ -1,5 +1,5 @@
-//! The operands: NVFP4 weights, vectors, outputs. All borrow; what they hold is checked against
-//! the [`Shape`] before anything runs.
+//! The operands: NVFP4 weights, vectors, outputs. All borrow their buffers, which are checked against the [`Shape`]
+//! before anything runs.
 
 use half::{bf16, f16};
 
@@ -33,7 +33,7 @@ impl GlobalScale {
         }
     }
 
-    /// What to multiply by, in f64, where a divisor's reciprocal loses nothing that f32 would hold.
+    /// The factor that stands for this scale, in f64, where a divisor's reciprocal loses nothing that f32 would hold.
     pub fn multiplier(self) -> f64 {
         match self {
             Self::Multiplier(value) => f64::from(value),
@@ -122,7 +122,7 @@ impl<'a, S: Memory> Weights<'a, S> {
         }
     }
 
-    /// How the scales lie.
+    /// Layout of the scales.
     pub fn layout(&self) -> ScaleLayout {
         self.layout
     }
@@ -140,7 +140,8 @@ impl<'a, S: Memory> Weights<'a, S> {
         }
     }
 
-    /// These weights fit `shape`, whose N may differ from the one they were made with. Of a selection each batch has an id.
+    /// Checks that these weights fit `shape`, whose N may differ from the one they were made with. A selection has an
+    /// id for each batch.
     pub(crate) fn check(&self, shape: &Shape) -> Result<()> {
         let [mut weights, call] =
             [&self.shape, shape].map(|shape| [shape.m(), shape.k(), shape.l()]);
@@ -201,9 +202,9 @@ impl<'a> Weights<'a> {
 }
 
 impl Weights<'_> {
-    /// The same weights for batches of which each says which matrix it has: batch l has matrix `ids[l]`. A call has as many
-    /// batches as there are ids. Experts of a mixture are matrices of one array, for example. Row factors, and a
-    /// [bias](crate::Output::with_bias) where it is not shared, are the matrices': L of these weights is their number.
+    /// These weights for batches that each say which matrix they have: batch l has matrix `ids[l]`. A call has as many
+    /// batches as there are ids. Experts of a mixture are matrices of one array, for example. Row factors are the
+    /// matrices', and so is a [bias](crate::Output::with_bias) that is not shared: L of these weights is their number.
     ///
     /// # Errors
     /// [`Error::Select`] for the number of a matrix that does not exist, [`Error::Selected`] where these weights are a
@@ -264,8 +265,8 @@ impl<'a> Weights<'a, crate::Device> {
 
     /// As [`Weights::select`], in place of an earlier selection; the content is not looked at, and may change between
     /// launches and between replays of a CUDA graph. A batch with the number of a matrix that does not exist reads the
-    /// first matrix, and has NaN as its results. A chained launch reads ids before it waits for the kernels before it, as
-    /// it reads codes: whoever asks for it promises that they are complete
+    /// first matrix, and has NaN as its results. A chained launch reads ids before it waits for the kernels before it,
+    /// as it reads codes: whoever asks for a chained launch promises that the ids are complete
     /// ([`Options`](crate::Options#chained-launches)).
     pub fn select_on_device<'s>(
         &'s self,
@@ -297,7 +298,7 @@ impl<'a> Weights<'a, crate::Device> {
 /// The global scale of NVFP4 vectors.
 #[derive(Debug)]
 pub enum VectorScale<'a, S: Memory = Host> {
-    /// One for all.
+    /// One global scale for all vectors.
     Shared(GlobalScale),
     /// A multiplier for each vector, `[L][N]`.
     PerVector(S::Slice<'a, f32>),
@@ -327,8 +328,8 @@ pub struct Nvfp4Vectors<'a, S: Memory = Host> {
 const VECTOR_SCALES: &str = "vector scales";
 
 impl<'a, S: Memory> Nvfp4Vectors<'a, S> {
-    /// Densely packed vectors: codes `[L][N][K/2]`; scales `[L][N][K/16]`, or N rows of the 128x4
-    /// layout a batch. They are checked when they are used.
+    /// Densely packed vectors: codes `[L][N][K/2]`; scales `[L][N][K/16]`, or N rows of the 128x4 layout a batch. The
+    /// buffers are checked when they are used.
     pub fn new(
         codes: S::Slice<'a, u8>,
         scales: S::Slice<'a, u8>,
@@ -395,7 +396,7 @@ impl<'a, S: Memory> Nvfp4Vectors<'a, S> {
             ScaleLayout::Tiled128x4 => {
                 let bytes = self.layout.bytes(n, blocks);
                 let given = self.scale_strides.map_or(bytes, |s| s.batch);
-                // Where there is no other batch, nothing steps over whatever was given.
+                // A stride between batches is not used where there is no other batch, whatever was given.
                 let batch = if l > 1 { given } else { bytes };
                 if l > 1 {
                     Batches::MayBeShared.check(VECTOR_SCALES, "bytes", batch, bytes)?;
@@ -477,8 +478,8 @@ impl<'a, T: std::fmt::Debug + 'static, S: Memory> DenseVectors<'a, T, S> {
         }
     }
 
-    /// Steps between rows and batches, in elements. On a device, multiples of 16 bytes. A step of 0 between batches: all
-    /// batches have the same vectors.
+    /// Steps between rows and batches, in elements. On a device, multiples of 16 bytes. A step of 0 between batches:
+    /// all batches have the same vectors.
     pub fn with_strides(mut self, strides: Strides) -> Self {
         self.strides = Some(strides);
         self
@@ -638,7 +639,7 @@ mod tests {
     use crate::shape::Dims;
     use proptest::prelude::*;
 
-    /// What a device call multiplies and adds is inside the buffer, whatever strides were given.
+    /// Everything that a device call multiplies and adds is inside the buffer, whatever strides were given.
     #[test]
     fn strides_that_nothing_steps_over_mean_nothing() {
         let x = [1.0f32; 64];

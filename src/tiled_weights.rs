@@ -30,10 +30,10 @@ impl<T> Held<'_, T> {
 
 /// NVFP4 weights `[L][M][K]` on a device, whose block scales are in the 128x4 layout.
 ///
-/// Linear scales, as checkpoints have them, are brought into the 128x4 layout once, in memory that
-/// this type owns: [`bytes`](Self::bytes) of it, about one byte for 16 weights (an eighth of the
-/// codes) with rows padded to 128 and K to 64. Scales that are 128x4 already cost nothing. Making one allocates:
-/// it comes before what is [captured into a CUDA graph](crate#cuda-graphs).
+/// Linear scales, as checkpoints have them, are brought into the 128x4 layout once, in memory that this type owns. That
+/// memory has [`bytes`](Self::bytes), about one byte for 16 weights (an eighth of the codes) with rows padded to 128
+/// and K to 64. Scales that are 128x4 already cost nothing. Making a `TiledWeights` allocates: it comes before what is
+/// [captured into a CUDA graph](crate#cuda-graphs).
 ///
 /// ```no_run
 /// use cudarc::driver::CudaContext;
@@ -71,8 +71,8 @@ pub struct TiledWeights<'a> {
 }
 
 impl<'a> TiledWeights<'a> {
-    /// Bytes of device memory that scales in the 128x4 layout take: what is allocated for weights
-    /// whose scales come linear.
+    /// Bytes of device memory that scales in the 128x4 layout take: so many are allocated for weights whose scales come
+    /// linear.
     ///
     /// ```
     /// use nvfp4_gemv::{TiledWeights, Shape};
@@ -91,7 +91,7 @@ impl<'a> TiledWeights<'a> {
     /// early, as [`Options`](crate::Options#chained-launches) says: synchronise the stream before.
     ///
     /// # Errors
-    /// Weights on another device, no memory, what CUDA reports of the launch.
+    /// Weights on another device, no memory, errors that CUDA reports of the launch.
     pub fn new(stream: &Arc<CudaStream>, weights: Weights<'a, Device>) -> Result<Self> {
         same_device("weight codes", weights.codes.stream(), stream)?;
         weights.all("a change of layout takes")?;
@@ -111,7 +111,7 @@ impl<'a> TiledWeights<'a> {
     /// The view that calls take. Checks lengths only.
     ///
     /// # Errors
-    /// None for what was checked when this was made.
+    /// No errors for weights that were checked when this was made.
     pub fn weights(&self) -> Result<Weights<'_, Device>> {
         let weights = Weights::on_device(
             &self.shape,
@@ -155,8 +155,8 @@ impl TiledWeights<'static> {
             }
         };
         if relaid.is_some() {
-            // They are freed below, on the stream that they were allocated on, which need not be the one that
-            // still reads them. Where cudarc tracks events it waits for that by itself.
+            // The linear scales are freed below, on the stream that they were allocated on, which need not be the
+            // stream that still reads them. Where cudarc tracks events it waits for that by itself.
             let freed_on = scales.stream();
             let joined = freed_on.join(stream);
             joined.map_err(|error| driver_error("waiting for 128x4 scales", error))?;

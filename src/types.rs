@@ -10,7 +10,7 @@ macro_rules! named {
         }
 
         impl $type {
-            /// All of them, in the order in which they are declared.
+            /// All values, in the order in which they are declared.
             pub const ALL: [Self; [$(Self::$value),*].len()] = [$(Self::$value),*];
 
             /// The name in messages, tables, flags and JSON.
@@ -41,8 +41,8 @@ named! {
         Cpu = "cpu",
         /// A GPU's CUDA cores, sm_80 and up.
         CudaCore = "cuda-core",
-        /// Blackwell's block-scaled tensor cores: tcgen05 on sm_100 and sm_103, block-scaled mma.sync on sm_120 and sm_121.
-        /// Verified in simulation, not yet on hardware.
+        /// Blackwell's block-scaled tensor cores: tcgen05 on sm_100 and sm_103, block-scaled mma.sync on sm_120 and
+        /// sm_121. Verified in simulation, not yet on hardware.
         TensorCore = "tensor-core",
     }
 }

@@ -1,4 +1,4 @@
-//! Device memory for what calls compute on the way.
+//! Device memory for intermediate data of calls.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -8,17 +8,17 @@ use crate::context::{driver_error, same_device};
 use crate::error::{Error, Result};
 use crate::operands::RawWorkspace;
 
-/// Device memory for what calls compute on the way, such as vectors in the order in which a kernel reads them. Kernels
-/// that need one are not chosen without it: [`Options::workspace`](crate::Options::workspace) gives it to a call, and
-/// [`workspace_bytes`](crate::dispatch::workspace_bytes) says how much the call would use.
+/// Device memory for intermediate data of calls, such as vectors in the order in which a kernel reads them. Kernels
+/// that need a workspace are not chosen without it: [`Options::workspace`](crate::Options::workspace) gives it to a
+/// call, and [`workspace_bytes`](crate::dispatch::workspace_bytes) says how much the call would use.
 ///
 /// One is enough for all calls of a stream, which run one after the other. It belongs to that stream: a call on another
-/// one could run at the same time, and is refused. Threads that call on one stream wait for each other while they enqueue:
-/// the launches of two calls must not mix.
+/// one could run at the same time, and is refused. Threads that call on one stream wait for each other while they
+/// enqueue: the launches of two calls must not mix.
 ///
-/// Clones share the memory, and a prepared call keeps it alive. It is freed in the order of its stream: behind the calls
-/// that use it. A CUDA graph keeps nothing alive: the workspace of captured calls must outlive its replays, and those
-/// of the stream's other calls must not run beside them.
+/// Clones share the memory, and a prepared call keeps it alive. It is freed in the order of its stream: behind the
+/// calls that use it. A CUDA graph keeps nothing alive: the workspace of captured calls must outlive its replays, and
+/// those of the stream's other calls must not run beside them.
 ///
 /// ```no_run
 /// use cudarc::driver::CudaContext;
@@ -57,7 +57,8 @@ impl Workspace {
     /// Allocates so many bytes on the stream's device, as zeros.
     ///
     /// # Errors
-    /// The per-thread default stream, which is another stream in each thread. What CUDA reports of the allocation.
+    /// The per-thread default stream, which is another stream in each thread. Errors that CUDA reports of the
+    /// allocation.
     pub fn new(stream: &Arc<CudaStream>, bytes: u64) -> Result<Self> {
         // CUDA refuses empty allocations.
         let len = usize::try_from(bytes).unwrap_or(usize::MAX).max(1);
@@ -70,7 +71,7 @@ impl Workspace {
     ///
     /// # Errors
     /// The per-thread default stream, which is another stream in each thread. An address that is not a multiple of
-    /// [`RawWorkspace::ALIGNMENT`]. What CUDA reports of writing the zeros.
+    /// [`RawWorkspace::ALIGNMENT`]. Errors that CUDA reports of writing the zeros.
     pub fn of_memory(mut memory: CudaSlice<u8>) -> Result<Self> {
         let bytes = memory.len() as u64;
         let counters = memory.len().min(RawWorkspace::COUNTER_BYTES as usize);
@@ -86,7 +87,7 @@ impl Workspace {
         if handle(&stream) == PER_THREAD {
             return Err(Error::WorkspaceOfAnotherStream);
         }
-        // What other streams still read of it is waited for.
+        // Reads of the memory that other streams have enqueued are waited for.
         let (address, written) = memory.device_ptr_mut(&stream);
         drop(written);
         crate::check::pointer("workspace", address, RawWorkspace::ALIGNMENT)?;
@@ -115,7 +116,7 @@ impl Workspace {
         self.raw
     }
 
-    /// For a call on this stream, while its launches are enqueued.
+    /// Takes the workspace for a call on this stream, while the call's launches are enqueued.
     pub(crate) fn hold(&self, stream: &Arc<CudaStream>) -> Result<MutexGuard<'_, ()>> {
         same_device("workspace", self.stream(), stream)?;
         match handle(self.stream()) == handle(stream) {

@@ -148,7 +148,7 @@ fn write(name: &str, tensors: Tensors) -> (TempDir, PathBuf) {
     (dir, path)
 }
 
-/// What opening `fc` says after `spoil`; the file's name is always in it.
+/// The error of opening `fc` after `spoil`; the file's name is always in it.
 fn message(dialect: Dialect, spoil: impl FnOnce(&mut Tensors)) -> String {
     let mut tensors = small(dialect);
     spoil(&mut tensors);
@@ -226,7 +226,7 @@ fn sharded_checkpoints() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     let mut first = small(Dialect::ModelOpt);
-    // Of one layer, some tensors may be in one file and some in another.
+    // The tensors of one layer may be in several files.
     let second = first.split_off(2);
     file::write(&at("a.safetensors"), first, None).unwrap();
     file::write(&at("b.safetensors"), second, None).unwrap();

@@ -35,7 +35,7 @@ struct Files {
 }
 
 impl Files {
-    /// With a layer `a.l` [128, 128] of a dialect, all its tensors and no label.
+    /// A layer `a.l` [128, 128] of a dialect, with all its tensors and no label.
     fn new(dialect: Dialect) -> Self {
         let mut files = Self {
             directory: tempfile::tempdir().unwrap(),
@@ -100,7 +100,7 @@ impl Files {
         notes.map(Note::to_string).collect()
     }
 
-    /// That the layer is computed, with one note that says all this.
+    /// Demands that the layer is computed, with one note that says all `parts`.
     #[track_caller]
     fn notes_that(&self, parts: &[&str]) {
         let notes = self.notes();
@@ -116,7 +116,7 @@ impl Files {
         checkpoint.layer(layer).unwrap_err()
     }
 
-    /// That the layer is refused with words that say all this, the file and the layer.
+    /// Demands that the layer is refused, with words that name the file and the layer and say all `parts`.
     #[track_caller]
     fn refused(&self, parts: &[&str]) -> CheckpointError {
         let error = self.error_of("a.l");
@@ -165,7 +165,7 @@ fn unknown_tensors_are_refused_by_name_and_harmless_ones_are_not() {
         for rest in ["weight_scale_3", "_extra_state", "some.module.weight"] {
             files = files.with(&format!("a.l.{rest}"), NewTensor::f32(&[1], &[1.0]));
         }
-        // Of other layers, whatever their names begin with.
+        // Tensors of other layers, whatever their names begin with.
         files = files.with("a.l2.pre_quant_scale", NewTensor::f32(&[1], &[1.0]));
         files = files.with("a.pre_quant_scale", NewTensor::f32(&[1], &[1.0]));
         let named = [
@@ -227,7 +227,7 @@ fn layers_with_tensors_of_both_dialects_are_refused() {
                 "{error}"
             );
         }
-        // The codes of one with the global scale of the other.
+        // The codes of one dialect with the global scale of the other.
         let files = Files::new(dialect).without(&format!("a.l.{}", dialect.global()));
         let files = files.with(
             &format!("a.l.{}", other.global()),
@@ -251,7 +251,7 @@ fn layers_in_comfy_uis_layout_are_refused() {
     let layers = |name: &str, format: &str| {
         json!({ "format_version": "1.0", "layers": { name: { "format": format } } }).to_string()
     };
-    // It names the layer, or what the layer's name ends with, or cannot be understood.
+    // The entry names the layer, or the end of the layer's name, or cannot be understood.
     for text in [
         &layers("a.l", "nvfp4")[..],
         &layers("model.diffusion_model.a.l", "nvfp4"),
@@ -269,7 +269,7 @@ fn layers_in_comfy_uis_layout_are_refused() {
             "{text}: {error}"
         );
     }
-    // It is about other layers only.
+    // The entry is about other layers only.
     for other in ["b.l", "a.l2", "a.l.proj", "al"] {
         assert_eq!(with(&layers(other, "nvfp4")).notes(), [""; 0], "{other}");
     }
@@ -358,7 +358,7 @@ fn stacked_experts_are_named() {
         Files::new(Dialect::ModelOpt).with("a.experts", zeros(Dtype::BF16, &[2, 16, 16], 2));
     let error = files.error_of("a.experts");
     assert!(matches!(error, CheckpointError::NotNvfp4 { .. }), "{error}");
-    // With global scales for all of them it looks like a layer.
+    // Stacked experts with global scales for all of them look like a layer.
     let files = Files::new(Dialect::ModelOpt)
         .with("a.l.weight", zeros(Dtype::U8, &[4, 32, 64], 1))
         .with("a.l.weight_scale", zeros(Dtype::F8_E4M3, &[4, 32, 8], 1))
@@ -439,14 +439,14 @@ fn missing_files_of_several_are_named() {
     };
     let directory = files.directory.path();
     assert_eq!(missing(directory), (vec![shard(1), shard(3)], 2));
-    // One of them by name is opened, with a note.
+    // One file of several, opened by name, gives a note.
     let one = Checkpoint::open(at(&shard(2))).unwrap();
     assert!(matches!(one.notes(), [Note::OneOfSeveral { .. }]));
     one.layer("a.l").unwrap();
     let error = one.layer("b").unwrap_err().to_string();
     assert!(error.contains("one file of several"), "{error}");
 
-    // With an index it is known what is where.
+    // An index tells which tensor is in which file.
     let index =
         |map: Value| std::fs::write(at(INDEX_FILE), json!({ "weight_map": map }).to_string());
     index(json!({ "a.l.weight": shard(2), "a.l.pre_quant_scale": shard(3) })).unwrap();
@@ -479,7 +479,7 @@ fn missing_files_of_several_are_named() {
         .unwrap();
 }
 
-/// As large as that of a published model with 370,000 tensors.
+/// The index is as large as the index of a published model with 370,000 tensors.
 #[test]
 fn an_index_of_a_large_model_is_read() {
     let files = Files::new(Dialect::ModelOpt);
@@ -499,7 +499,7 @@ fn an_index_of_a_large_model_is_read() {
     checkpoint.layer("a.l").unwrap();
 }
 
-/// What is said of a layer in each place where it can be.
+/// Files that say `quantization` of a layer, in each place where that can be said.
 fn in_each_place(dialect: Dialect, quantization: &Value) -> [Files; 4] {
     let new = || Files::new(dialect);
     let inside = json!({ "quantization": quantization });
@@ -562,7 +562,7 @@ fn labels_that_change_the_product_are_errors() {
             assert!(matches!(error, CheckpointError::Config { .. }), "{error}");
         }
     }
-    // In the config of a model of several parts.
+    // The entry is in the config of a model of several parts.
     let inside =
         json!({ "text_config": { "quantization_config": { "quant_algo": "NVFP4_SVDQUANT" } } });
     Files::new(Dialect::ModelOpt)
@@ -678,7 +678,7 @@ fn labels_that_agree_say_nothing() {
             assert_eq!(files.notes(), [""; 0], "{says}");
         }
     }
-    // What is said in one file of layers in another is not.
+    // Metadata of one file says nothing of layers in another file.
     let files = Files::new(Dialect::ModelOpt);
     let path = files.write();
     let other = path.with_file_name("other.safetensors");
@@ -709,7 +709,7 @@ fn configs_that_cannot_be_read_are_notes() {
         let files = Files::new(Dialect::ModelOpt);
         std::fs::create_dir(files.directory.path().join(name)).unwrap();
         files.notes_that(&[name, "a directory"]);
-        // What is JSON of other shapes says nothing.
+        // JSON of other shapes says nothing.
         for text in [
             "[]",
             "null",
@@ -729,7 +729,7 @@ fn configs_that_cannot_be_read_are_notes() {
     }
 }
 
-/// A model of several parts has it in one of them, or in several, or beside them, too.
+/// A model of several parts has the label in one part, in several, or beside them, too.
 #[test]
 fn what_changes_the_product_is_found_wherever_a_config_has_it() {
     let rotated =
@@ -755,12 +755,12 @@ fn what_changes_the_product_is_found_wherever_a_config_has_it() {
             files.refused(&[entry, "transform_config"]);
         }
     }
-    // What is said twice in a file is one note.
+    // Two equal labels in a file give one note.
     let label = || json!({ "quant_method": "fp8" });
     let twice = json!({ "quantization_config": label(), "text_config": { "quantization_config": label() } });
     let files = Files::new(Dialect::ModelOpt).beside("config.json", twice);
     files.notes_that(&["\"fp8\""]);
-    // More of them than a file can have.
+    // More labels than a file can have.
     let many = vec![json!({ "quantization_config": {} }); 1025];
     let files = Files::new(Dialect::ModelOpt).beside("config.json", json!(many));
     files.notes_that(&["config.json", "more than 1024"]);

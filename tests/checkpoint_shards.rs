@@ -46,7 +46,7 @@ fn each_layer(check: impl Fn(&Recorded<'_>)) {
     assert_eq!(layers, 3);
 }
 
-/// What a rank gets of the whole vectors: the part of each that its columns take.
+/// A rank's part of the whole vectors: the part of each vector that the rank's columns take.
 #[derive(Clone, Copy)]
 enum X<'a> {
     F32(&'a [f32]),
@@ -90,7 +90,7 @@ fn product(shape: &Shape, weights: &Weights<'_>, x: &Vectors<'_>) -> Vec<f32> {
     y
 }
 
-/// Each rank's product, on a thread of its own, and what it then does with it together with the others.
+/// Each rank's product, on a thread of its own, and the step that all ranks then make together.
 fn over_ranks(
     whole: &Weights<'_>,
     split: Split,
@@ -120,7 +120,7 @@ fn over_ranks(
     })
 }
 
-/// Cut by rows, and gathered: the bits of the whole layer, on every rank.
+/// Weights cut by rows, and results gathered: the bits of the whole layer, on every rank.
 #[test]
 fn column_parallel_layers_are_the_whole_ones() {
     each_layer(|recorded| {
@@ -153,7 +153,7 @@ fn in_vectors(parts: &[f32], ranks: usize) -> Vec<f32> {
     (0..VECTORS).flat_map(of).copied().collect()
 }
 
-/// Cut along K, and added up: the exact product, and what the file has for it, within the bound of the sums.
+/// Weights cut along K, and results added up: the exact product, and the file's output, within the bound of the sums.
 #[test]
 fn row_parallel_layers_are_the_whole_ones() {
     each_layer(|recorded| {
@@ -175,7 +175,7 @@ fn row_parallel_layers_are_the_whole_ones() {
                         assert_eq!(result[at].to_bits(), results[0][at].to_bits());
                     }
                     if let X::F32(_) = x {
-                        // The file's own may come of weights that were rounded to f32.
+                        // The file's own output may come of weights that were rounded to f32.
                         let off = off(&results[0], recorded.y[at]);
                         let bound = parts.bound + parts.magnitude * 2f64.powi(-23);
                         assert!(off <= bound, "{ranks} ranks: {at}: {off}");
@@ -189,9 +189,9 @@ fn row_parallel_layers_are_the_whole_ones() {
 /// An element of the exact result, by ranks.
 struct Parts {
     of_ranks: Vec<f64>,
-    /// Of the ranks' sum.
+    /// Bound of the ranks' sum.
     bound: f64,
-    /// Of the whole.
+    /// Magnitude of the whole.
     magnitude: f64,
 }
 

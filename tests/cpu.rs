@@ -59,7 +59,7 @@ impl Case {
             Data::Exact => [0x38, 0x40][r.usize(0..2)],
             Data::FullRange => r.u8(0..=0x7e),
         };
-        // Of the padded array; the 128x4 layout has no room for other columns.
+        // Pitch of the padded array; the 128x4 layout has no room for other columns.
         let pitch = if padded { k + 16 } else { k };
         // NaN wherever nothing may be read.
         let scales =
@@ -133,7 +133,7 @@ impl Case {
         }
     }
 
-    /// The same values, the weights' scales in this layout.
+    /// The case with the weights' scales in this layout, and with the same values.
     fn with_weight_scales_in(mut self, layout: ScaleLayout) -> Self {
         let (m, k, l) = (self.shape.m(), self.shape.k(), self.shape.l());
         self.scales = convert_scales(&self.scales, self.layout, layout, m, k, l).unwrap();
@@ -166,7 +166,7 @@ impl Case {
         }
     }
 
-    /// Of padded vectors whose rows are so long.
+    /// Strides of padded vectors whose rows are so long.
     fn padded_strides(&self, row: usize) -> Strides {
         Strides::packed(padded_rows(self.shape.n()), row)
     }
@@ -294,7 +294,7 @@ fn full_range_data_is_inside_the_bound() {
                     for (i, got) in got.into_iter().enumerate() {
                         let (y, magnitude) = (truth.y[i], truth.magnitude[i]);
                         let bound = error_bound(y, magnitude, roundings, output);
-                        // Where the output type may overflow only its sign is known.
+                        // If the output type may overflow, only the result's sign is known.
                         let error = match bound.is_infinite() {
                             true => 0.0,
                             false => (got - y).abs(),
@@ -388,7 +388,7 @@ fn neither_layout_nor_rows_change_a_bit() {
             let mut case = Case::new(shape, activation, Data::FullRange, 5 + n as u64);
             case.row_alpha = None;
             case = case.with_weight_scales_in(ScaleLayout::Linear);
-            // The first 40 rows alone, which are grouped otherwise.
+            // The first 40 rows alone, which the CPU path groups otherwise.
             let few = Shape::new(dims(40)).unwrap();
             let codes = &case.codes[..few.weight_code_bytes()];
             let scales = &case.scales[..few.weight_scale_bytes(case.layout)];
@@ -456,7 +456,7 @@ fn assert_inside_the_bound(
     }
 }
 
-/// In f64: nothing is lost between large numbers that cancel.
+/// The additions are in f64: nothing is lost between large numbers that cancel.
 #[test]
 fn bias_and_residual_are_added_in_more_bits_than_f32_has() {
     let shape = Shape::matrix(1, 16).unwrap();
@@ -477,7 +477,7 @@ fn bias_and_residual_are_added_in_more_bits_than_f32_has() {
     }
 }
 
-/// Bias and residual, and results where strides say; what is between them stays as it is.
+/// Bias and residual, and results where strides say; bytes between results stay as they are.
 #[test]
 fn bias_and_residual_are_added_and_strides_kept() {
     fn of<T: Element + Into<f64> + PartialEq>(nearest: fn(f64) -> T) {
@@ -634,7 +634,7 @@ fn batches_select_matrices() {
                 let x = &x[batch * n * k..][..n * k];
                 let only = [id];
                 let w = w.select(&only).unwrap();
-                // Of one batch the bias is that of all matrices, too.
+                // A call of one batch has the bias of all matrices, too.
                 let expected = run(&one, &w, x, &bias);
                 assert!(
                     y[batch * n * m..][..n * m] == expected,
@@ -676,7 +676,7 @@ fn batches_select_matrices() {
     }
 }
 
-/// What does not fit is refused, and nothing is written.
+/// A bias or residual that does not fit is refused, and nothing is written.
 #[test]
 fn bias_and_residual_that_do_not_fit_are_refused() {
     let shape = Shape::matrix(8, 16).unwrap();
@@ -793,8 +793,8 @@ fn factors_that_leave_f32_on_the_way_come_back() {
 
 #[test]
 fn each_batch_has_its_own_row_alphas_where_there_are_as_many() {
-    // Two batches of two rows of ones: 16 times the alpha. Written down here, since the reference asks the same function
-    // where a batch's alphas are.
+    // Two batches of two rows of ones: 16 times the alpha. The results are written down here, since the reference asks
+    // the same function where a batch's alphas are.
     let dims = Dims {
         m: 2,
         n: 1,
@@ -933,7 +933,7 @@ fn bad_input_is_refused_and_nothing_written() {
         };
         let first = refused(Implementation::Portable);
         for implementation in implementations() {
-            // As text, because a NaN in an error is not equal to itself.
+            // The errors are compared as text, because a NaN in an error is not equal to itself.
             let error = refused(implementation).to_string();
             assert_eq!(error, first.to_string(), "{implementation}");
         }

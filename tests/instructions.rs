@@ -1,7 +1,8 @@
-//! What a call that is not prepared takes of the host, up to what needs CUDA: its operands by address are checked, a kernel
-//! and its config are chosen, launches are planned. In instructions, which a child process executes one at a time: counts
-//! are the same on every run, and on a machine that is busy. They depend on the compiler, and on the processor, by which libc
-//! chooses how to copy. So budgets are a fifth above what was counted, with Rust 1.95 on a Xeon with AVX-512.
+//! Instructions that the host executes for a call that is not prepared, up to the part that needs CUDA. The call checks
+//! its operands by address, chooses a kernel and its config, and plans launches. A child process executes the
+//! instructions one at a time: counts are the same on every run, and on a busy machine. Counts depend on the compiler,
+//! and on the processor, by which libc chooses how to copy. So budgets are a fifth above the counts of Rust 1.95 on a
+//! Xeon with AVX-512.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 use std::hint::black_box;
@@ -19,13 +20,13 @@ use nvfp4_gemv::{
     RawWeights, ScaleLayout, Shape, Strides,
 };
 
-/// Instructions of `work` in a child process, after `warm_up`: tables are read at the first use. `None` where a sandbox lets
-/// nobody trace.
+/// Instructions of `work` in a child process, after `warm_up`: tables are read at the first use. `None` if a sandbox
+/// lets nobody trace.
 fn instructions(warm_up: impl Fn(), work: impl Fn()) -> Option<u64> {
     const NOTHING: *mut () = ptr::null_mut();
     warm_up();
-    // SAFETY: the child runs `work`, which takes no lock that another thread may hold, and otherwise what may run after a
-    // fork.
+    // SAFETY: the child runs `work`, which takes no lock that another thread may hold, and otherwise only what may run
+    // after a fork.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "fork");
     if child == 0 {
@@ -44,7 +45,7 @@ fn instructions(warm_up: impl Fn(), work: impl Fn()) -> Option<u64> {
             libc::_exit(0)
         }
     }
-    // What it stops for, or 0 where it ends.
+    // The signal that the child stops for, or 0 if the child ends.
     let stop = || -> c_int {
         let mut status = 0;
         // SAFETY: the address is of the variable.
@@ -77,7 +78,7 @@ fn instructions(warm_up: impl Fn(), work: impl Fn()) -> Option<u64> {
     Some(count)
 }
 
-/// What surrounds the work: the signals' own instructions.
+/// Instructions around the work: those of the signals.
 fn nothing() -> Option<u64> {
     instructions(|| (), || ())
 }

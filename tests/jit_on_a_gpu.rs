@@ -1,6 +1,6 @@
-//! When kernels are compiled at run time, on a GPU that this program has no machine code for.
+//! Time of compilation of kernels at run time, on a GPU for which this program has no machine code.
 //!
-//! One trial, alone in its process: which kernels the process has compiled is what it asks about.
+//! One trial, alone in its process: it asks which kernels the process has compiled.
 
 use std::process::ExitCode;
 
@@ -27,7 +27,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&Arguments::from_args(), vec![trial]).exit_code()
 }
 
-/// Why there is nothing to see.
+/// Reason why the test cannot run.
 fn missing() -> Option<String> {
     let gpu = match raw::device_count().and_then(|_| raw::gpu(0)) {
         Ok(gpu) => gpu,

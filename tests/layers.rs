@@ -1,4 +1,4 @@
-//! The layers of the crate: what docs/architecture.md begins with is what the sources obey.
+//! The layers of the crate: the sources obey the picture at the beginning of docs/architecture.md.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -113,7 +113,7 @@ fn exports() -> BTreeMap<String, String> {
     exports
 }
 
-/// Which modules each module uses.
+/// The modules that each module uses.
 fn uses() -> BTreeMap<String, BTreeSet<String>> {
     let (layers, exports) = (picture(), exports());
     let module_of = |name: &String| -> Option<String> {
@@ -147,7 +147,7 @@ fn every_module_stands_in_the_picture() {
         line.strip_prefix("mod ")?.strip_suffix([';', '{'])
     });
     for module in modules.map(str::trim) {
-        // What stands for C functions, where there are none.
+        // `no_kernels` stands for C functions where there are none.
         if module != "no_kernels" {
             assert!(
                 layers.contains_key(module),

@@ -1,4 +1,4 @@
-//! What a real libnccl does on a machine without a GPU: everything but to compute. Where there is no libnccl, these are
+//! A real libnccl on a machine without a GPU: it does everything except compute. Without libnccl, these tests are
 //! ignored, with the reason.
 
 use std::process::ExitCode;
@@ -48,7 +48,7 @@ fn ids_are_new_each_time() -> Result<(), NcclError> {
     Ok(())
 }
 
-/// At once, and again: nothing waits, and nothing is left behind that a second try would find.
+/// Joining fails at once, twice: nothing waits, and nothing is left behind that a second try would find.
 fn joining_without_a_gpu_says_what_is_missing() -> Result<(), NcclError> {
     for _ in 0..2 {
         let error = nccl::join_alone(Duration::from_secs(600)).unwrap_err();

@@ -1,8 +1,9 @@
-//! What a program says that would communicate, where there is no NCCL.
+//! Errors of a program that would communicate, without NCCL.
 
 use nvfp4_gemv::nccl::{self, NcclError, UniqueId};
 
-/// One test, alone in its process: it changes the environment, and what was found stays for as long as the process lives.
+/// One test, alone in its process: it changes the environment, and what was found stays for as long as the process
+/// lives.
 #[test]
 fn a_missing_library_is_a_typed_error_with_a_hint() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,10 +1,11 @@
-//! What a program says that would compile kernels, where there is no NVRTC.
+//! Errors of a program that would compile kernels, without NVRTC.
 
 use nvfp4_gemv::jit::{self, Cache, NvrtcError};
 use nvfp4_gemv::kernel::relayout;
 use nvfp4_gemv::{Error, ScaleLayout, Shape};
 
-/// One test, alone in its process: it changes the environment, and what was found stays for as long as the process lives.
+/// One test, alone in its process: it changes the environment, and what was found stays for as long as the process
+/// lives.
 #[test]
 fn a_missing_library_is_a_typed_error_with_a_hint() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Pairs of layers over several ranks, which are threads here: what they compute is what one computes.
+//! Pairs of layers over several ranks, which are threads here: the ranks compute what one device computes.
 
 use nvfp4_gemv::cpu::Implementation;
 use nvfp4_gemv::parallel::{GroupError, HostRank, LayersError, TensorParallel, silu_times};
@@ -9,7 +9,7 @@ use nvfp4_gemv::{
     Weights, convert_scales, gemv,
 };
 
-/// What owns the weights of a layer.
+/// Owner of the weights of a layer.
 struct Layer {
     shape: Shape,
     codes: Vec<u8>,
@@ -23,7 +23,7 @@ impl Layer {
         let mut r = fastrand::Rng::with_seed(seed);
         let shape = Shape::matrix(m, k).unwrap();
         let codes = (0..shape.weight_code_bytes()).map(|_| r.u8(..)).collect();
-        // From 2^-4 to 2.
+        // Block scales from 2^-4 to 2.
         let linear = (0..shape.weight_scale_bytes(ScaleLayout::Linear)).map(|_| r.u8(0x18..=0x40));
         let linear: Vec<u8> = linear.collect();
         Self {
@@ -57,7 +57,7 @@ fn with_vectors(shape: &Shape, n: usize) -> Shape {
     Shape::new(Dims { m, n, k, l }).unwrap()
 }
 
-/// What each rank gets of the pair, each on a thread of its own.
+/// Results of the pair on each rank. Each rank is a thread of its own.
 fn over_ranks(
     layers: &TensorParallel<'_>,
     n: usize,
@@ -78,8 +78,8 @@ fn over_ranks(
     })
 }
 
-/// Every rank has the same bits, the same ones again, and they are the whole's within the bound of the last layer's sums:
-/// what is between is computed by rows, and so has the same bits as one device's.
+/// Demands that every rank has the same bits, twice, and that they are within the bound of the last layer's sums.
+/// Everything before these sums is computed by rows, and so has the same bits as one device's.
 fn check(ranks: usize, n: usize, last: &Weights<'_>, middle: &[f32], again: [Vec<Vec<f32>>; 2]) {
     let [results, second] = again;
     assert_eq!(results.len(), ranks);
@@ -125,7 +125,7 @@ fn an_mlp_over_ranks_is_what_one_computes() {
     }
 }
 
-/// What stands for the attention here: each head of q is its head of k, times its head of v.
+/// The attention here is a simple stand-in: each head of q is its head of k, times its head of v.
 #[test]
 fn projections_over_ranks_are_what_one_computes() {
     const HEAD: usize = 64;
@@ -223,7 +223,7 @@ fn layers_that_do_not_fit_are_refused() {
 
 #[test]
 fn sums_are_made_in_the_order_of_the_ranks() {
-    // In another order the small one would not be lost.
+    // Another order would not lose the small number.
     let parts: [f32; 4] = [1.0, 1e8, -1e8, 0.5];
     let sums: Vec<f32> = std::thread::scope(|scope| {
         let threads: Vec<_> = HostRank::group(4)
@@ -231,7 +231,7 @@ fn sums_are_made_in_the_order_of_the_ranks() {
             .map(|rank| {
                 scope.spawn(move || {
                     let mut sum = [0.0];
-                    // Many rounds: none takes what is of another one.
+                    // Many rounds: no round takes parts of another one.
                     for round in 0..50 {
                         let mut all = [0.0; 4];
                         rank.all_gather(&[rank.rank() as f32 + round as f32], &mut all)
@@ -252,7 +252,7 @@ fn sums_are_made_in_the_order_of_the_ranks() {
     assert_eq!(sums, [0.5; 4]);
 }
 
-/// A rank that ends, by an error in what is between its layers or by a panic, ends the others' wait.
+/// A rank that ends, by an error between its layers or by a panic, ends the others' wait.
 #[test]
 fn a_rank_that_ends_ends_the_others_wait() {
     for panics in [false, true] {

@@ -16,7 +16,7 @@ fn data(file: &str) -> Checkpoint {
     Checkpoint::open(format!("{data}/{file}.safetensors")).unwrap()
 }
 
-/// How many of the first 128 rows' scales and codes differ from the layer's.
+/// Numbers of scales and codes of the first 128 rows that differ from the layer's.
 fn differences(q: &Quantized, layer: &Layer<'_>) -> (usize, usize) {
     assert_eq!((q.rows, q.k), (128, layer.k()));
     let scales = q.scales.iter().zip(layer.scales());
@@ -98,7 +98,7 @@ fn follows_the_tools_order_of_operations() {
             let (scale, codes) = by_the_tools_formula(&x, dialect, global);
             assert_eq!(q.scales, [scale]);
             assert_eq!(q.codes, e2m1::pack(codes));
-            // That this test can tell: multiplying by a reciprocal is what one would do instead.
+            // The test can tell the formula from the obvious one: multiplying by a reciprocal.
             let reciprocal = 1.0 / (e4m3::decode(scale) * unit);
             let other = x.map(|x| e2m1::encode(x * reciprocal));
             differ_in_another_order += usize::from(other != codes);
@@ -269,7 +269,7 @@ fn vectors_have_a_scale_each() {
     assert_eq!(q.globals[1], alone.global.stored());
 }
 
-/// What the device's quantiser is held to.
+/// The host's rule that the device's quantiser must follow.
 #[test]
 fn vectors_without_errors_for_content() {
     let mut x = vec![0.01f32; 96];
@@ -363,8 +363,8 @@ proptest! {
         }
     }
 
-    /// A block's largest element survives with at most 1/16 (the scale's rounding) plus 1/6
-    /// (half the gap between 4 and 6) of its magnitude lost, where the scale is a normal number.
+    /// A block's largest element loses at most 1/16 (the scale's rounding) plus 1/6 (half the gap between 4 and 6) of
+    /// its magnitude, if the scale is a normal number.
     #[test]
     fn error_of_a_block_is_bounded((k, x) in matrix(), modelopt: bool) {
         let dialect = Dialect::ALL[usize::from(modelopt)];
@@ -381,8 +381,8 @@ proptest! {
         }
     }
 
-    /// What has been quantised is a fixed point, where the scale is a normal number. (As numbers:
-    /// the code -0 becomes 0.)
+    /// Quantised numbers are a fixed point if the scale is a normal number. (They are compared as numbers: the code -0
+    /// becomes 0.)
     #[test]
     fn quantising_again_changes_nothing((k, x) in matrix(), modelopt: bool) {
         let dialect = Dialect::ALL[usize::from(modelopt)];

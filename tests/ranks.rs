@@ -1,5 +1,5 @@
-//! Ranks that are processes of this machine, with the environments that launchers give them: they meet, and what keeps them
-//! from it is an error. No GPU is needed for that.
+//! Ranks that are processes of this machine, with the environments that launchers give them. The processes meet, and
+//! anything that keeps them from meeting is an error. No GPU is needed.
 
 use std::net::TcpListener;
 use std::process::{Command, ExitCode, Stdio};
@@ -8,14 +8,14 @@ use std::time::Duration;
 use libtest_mimic::{Arguments, Trial};
 use nvfp4_gemv::ranks::{Launcher, Ranks, RanksError};
 
-/// Set for a process that this one starts: for how many milliseconds it waits for the others.
+/// Variable of a process that this one starts: for how many milliseconds the process waits for the others.
 const TIMEOUT: &str = "NVFP4_GEMV_TEST_TIMEOUT";
-/// Of ranks that all come. None waits for so long.
+/// Timeout of ranks that all come. None waits for so long.
 const LONG: Duration = Duration::from_secs(120);
-/// Of ranks that nobody joins, however long they wait.
+/// Timeout of ranks that nobody joins, however long they wait.
 const SHORT: Duration = Duration::from_millis(100);
 
-/// As many bytes as NCCL's ids have.
+/// Bytes of an id: as many as NCCL's ids have.
 const ID: usize = 128;
 
 fn main() -> ExitCode {
@@ -54,7 +54,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
-/// What a started process does: rank 0 makes an id, and all return it.
+/// Work of a started process: rank 0 makes an id, and all ranks return it.
 fn rank(timeout: Duration) -> Result<Vec<u8>, RanksError> {
     let ranks = Ranks::of_environment()?;
     let id: Vec<u8> = match ranks.rank() {
@@ -66,7 +66,7 @@ fn rank(timeout: Duration) -> Result<Vec<u8>, RanksError> {
     ranks.share(&id, timeout)
 }
 
-/// What a launcher tells a process of one host: its rank, and how many there are.
+/// Facts that a launcher tells a process of one host: its rank, and the number of ranks.
 #[derive(Clone, Copy)]
 struct Told {
     rank: usize,
@@ -137,7 +137,7 @@ impl Ports {
     }
 }
 
-/// What processes print that are started in this order, with nothing else in their environment.
+/// Output of processes that are started in this order, with nothing else in their environment.
 fn run(launcher: Launcher, processes: &[Told], timeout: Duration) -> Vec<String> {
     let ports = Ports::new();
     let started: Vec<_> = processes
@@ -189,7 +189,7 @@ fn processes_of_every_launcher_get_the_id_of_rank_0() {
     assert_eq!(ids.len(), count);
 }
 
-/// What is printed by the rank that noticed something, and by those that it tells.
+/// Output of the rank that noticed an error, and of the ranks that it tells.
 fn noticed_and_told(error: RanksError) -> [String; 2] {
     let says = error.to_string();
     [error, RanksError::Refused { says }].map(|error| format!("{error:?}"))
@@ -225,7 +225,7 @@ fn a_process_that_does_not_come_ends_the_wait() {
             timeout: SHORT,
         };
         assert_eq!(alone, [format!("{absent:?}")], "{launcher}");
-        // Where rank 0 is the one that does not come.
+        // Rank 0 is the one that does not come.
         let alone = run(launcher, &[told(2, 3)], SHORT);
         let is_unreachable = alone[0].starts_with("Unreachable { rank: 2, at: \"127.0.0.1:");
         assert!(is_unreachable, "{launcher}: {alone:?}");

@@ -1,4 +1,4 @@
-//! Weights cut into shards: put together they are the whole, and what ranks compute is what one computes.
+//! Weights cut into shards: the shards together are the whole, and ranks compute what one computes.
 
 use nvfp4_gemv::cpu::Implementation;
 use nvfp4_gemv::reference::{self, error_bound};
@@ -9,7 +9,7 @@ use nvfp4_gemv::{
 };
 use proptest::prelude::*;
 
-/// What owns the weights of a layer.
+/// Owner of the weights of a layer.
 struct Layer {
     shape: Shape,
     codes: Vec<u8>,
@@ -139,8 +139,8 @@ proptest! {
     }
 }
 
-/// What the ranks compute, each on a thread of its own, is what one computes of the whole: the same bits where each has
-/// rows of the result; inside the bound of the sums where each has a summand.
+/// Ranks, each on a thread of its own, compute what one computes of the whole. If each has rows of the result, the bits
+/// are the same. If each has a summand, the result is inside the bound of the sums.
 #[test]
 fn ranks_compute_what_one_computes() {
     for layout in ScaleLayout::ALL {
@@ -279,7 +279,7 @@ fn wrong_worlds_are_refused() {
     ));
 }
 
-/// What lies in one piece is not copied.
+/// A shard that lies in one piece is not copied.
 #[test]
 fn rows_of_one_matrix_are_borrowed() {
     for layout in ScaleLayout::ALL {

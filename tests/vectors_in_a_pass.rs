@@ -1,4 +1,5 @@
-//! How many vectors kernels take in a pass: what docs/using.md says, and README and questions.md refer to.
+//! Numbers of vectors that kernels take in a pass, as docs/using.md gives them. README and questions.md refer to that
+//! page.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! The driver's own launch, with nothing around it: an empty kernel, and the very kernel, grid and
-//! parameters that a call of this crate enqueues, taken out of a graph that the call was captured into.
+//! The driver's own launch, with nothing around it: an empty kernel, and the kernel that a call of this crate enqueues.
+//! The kernel, its grid and its parameters are taken out of a graph into which the call was captured.
 
 use std::error::Error;
 use std::ffi::{CString, c_void};
@@ -14,7 +14,7 @@ pub(crate) struct Bare {
     function: sys::CUfunction,
     /// CTAs of a cluster, or 0.
     cluster: u32,
-    /// Owns what the parameters point to.
+    /// Owner of the memory that the parameters point to.
     _graph: Option<CudaGraph>,
 }
 

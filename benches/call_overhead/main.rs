@@ -1,9 +1,9 @@
-//! What a call costs the host: the driver's bare launch of the same kernel, a prepared call by address, a
-//! prepared call with cudarc's views, and calls that are not prepared.
+//! Host time of a call: the driver's bare launch of the same kernel, a prepared call by address, a prepared call with
+//! cudarc's views, and calls that are not prepared.
 //!
-//! `cargo bench --bench call_overhead [-- [--json] [--check] [--shape M,K] [--batches N]]`, or the
-//! program that `cargo bench --bench call_overhead --no-run` names, on a machine with a GPU.
-//! `--check` fails where a prepared call costs more than a microsecond over the bare launch.
+//! `cargo bench --bench call_overhead [-- [--json] [--check] [--shape M,K] [--batches N]]` runs it on a machine with a
+//! GPU. So does the program that `cargo bench --bench call_overhead --no-run` names. `--check` fails if a prepared call
+//! costs more than a microsecond over the bare launch.
 
 mod bare;
 
@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 
 /// Launches between two waits for the device: fewer than its queue holds, or the host would wait.
 const BATCH: usize = 256;
-/// What a prepared call may cost over the bare launch.
+/// Time that a prepared call may cost over the bare launch.
 const LIMIT_NS: f64 = 1000.0;
 const LAYOUT: ScaleLayout = ScaleLayout::Tiled128x4;
 
@@ -285,7 +285,7 @@ fn one_kernel(
         Ok(prepared_tracked.launch(&tracked_stream, &weights, &vectors, output)?)
     }));
 
-    // Two rounds to warm up. The ways take turns, so that what else the machine does meets all alike.
+    // The first two rounds warm up. The ways take turns, so that other work of the machine meets all alike.
     for round in 0..arguments.batches + 2 {
         for way in &mut ways {
             let start = Instant::now();

@@ -1,7 +1,7 @@
-//! What is said of layers beside their tensors: `config.json`, `hf_quant_config.json`, and files' own metadata.
+//! Information on layers beside their tensors: `config.json`, `hf_quant_config.json`, and files' own metadata.
 //!
-//! Tensors are what is computed. A config may say that they mean something else, which is an error, or be wrong
-//! about them, as published labels are, which is a [`Note`].
+//! The tensors are computed. A config may say that they mean something else, which is an error. Or a config may be
+//! wrong about them, as published labels are, which is a [`Note`].
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use crate::input::{self, InputError};
 pub const CONFIG_FILE: &str = "config.json";
 /// ModelOpt's, with an object `quantization`.
 pub const QUANT_CONFIG_FILE: &str = "hf_quant_config.json";
-/// The same as entries of a file's metadata.
+/// Entries of a file's metadata that hold the same objects.
 const QUANT_CONFIG_ENTRY: &str = "hf_quant_config";
 const CONFIG_ENTRY: &str = "quantization_config";
 /// ComfyUI's entry.
@@ -32,10 +32,10 @@ const SCHEME_KEYS: [&str; 3] = [CONFIG_ENTRY, "quantization", "compression_confi
 /// More than any config has: most have less than 1 MB, one that lists 70,000 modules by name 8 to 16.
 const MOST_CONFIG_BYTES: u64 = 32 << 20;
 
-/// More than any file has of [`SCHEME_KEYS`].
+/// Limit: more than any file has of [`SCHEME_KEYS`].
 const MOST_SCHEMES: usize = 1024;
 
-/// What of a layer's tensors a config can agree or disagree with.
+/// Facts about a layer's tensors that a config can agree or disagree with.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Facts<'a> {
     pub(super) name: &'a str,
@@ -45,14 +45,14 @@ pub(super) struct Facts<'a> {
     pub(super) files: [&'a Path; 2],
 }
 
-/// All that is said of a checkpoint's layers.
+/// Everything that configs and metadata say of a checkpoint's layers.
 #[derive(Debug, Default)]
 pub(super) struct Configs {
     schemes: Vec<Scheme>,
     comfy: Vec<Comfy>,
     /// The config files that were read.
     pub(super) files: Vec<PathBuf>,
-    /// What was not read.
+    /// Configs and entries that were not read.
     pub(super) notes: Vec<Note>,
 }
 
@@ -221,7 +221,8 @@ struct Names {
 }
 
 impl Names {
-    /// Of lists of strings; what is none is left out, and so is a regular expression that is no pattern.
+    /// Makes names of lists of strings. An entry that is no string is left out, and so is a regular expression that is
+    /// no pattern.
     fn of<'a>(lists: impl Iterator<Item = &'a Value>) -> Self {
         let mut names = Self::default();
         let all = lists.filter_map(Value::as_array).flatten();
@@ -247,7 +248,7 @@ impl Names {
         is_pattern
     }
 
-    /// What names a layer or a module that it is in.
+    /// The name or pattern that names a layer or a module that it is in.
     fn naming(&self, layer: &str) -> Option<&str> {
         let exact = modules(layer).find_map(|module| self.exact.get(module));
         let exact = exact.map(String::as_str);
@@ -270,7 +271,7 @@ fn modules(layer: &str) -> impl Iterator<Item = &str> {
     std::iter::successors(Some(layer), |name| Some(name.rsplit_once('.')?.0))
 }
 
-/// One config's words on quantisation.
+/// The statements of one config on quantisation.
 #[derive(Debug)]
 struct Scheme {
     file: PathBuf,
@@ -279,7 +280,7 @@ struct Scheme {
     method: Option<String>,
     dialect: Option<Dialect>,
     of_all: Algorithm,
-    /// Where there are several algorithms: by module.
+    /// Algorithms by module, where there are several.
     of_layers: Option<HashMap<String, Algorithm>>,
     of_patterns: Vec<(String, Algorithm)>,
     excluded: Names,
@@ -388,12 +389,13 @@ impl Scheme {
         }
     }
 
-    /// What a file's metadata say is said of its own layers.
+    /// Whether this scheme speaks of a layer: a file's metadata speak of the file's own layers only.
     fn is_about(&self, layer: &Facts<'_>) -> bool {
         self.entry.is_none() || layer.files.contains(&&*self.file)
     }
 
-    /// What it says of a layer that its tensors are not, or why its product would be another one.
+    /// Ok: contradictions between this scheme and the layer's tensors. Err: why the layer's product would be another
+    /// one.
     fn check(&self, layer: &Facts<'_>) -> Result<Vec<String>, String> {
         if self.transforms {
             return Err(
@@ -459,7 +461,7 @@ impl Scheme {
         let agree = candidates.iter().filter(is_nvfp4);
         if agree.clone().next().is_some() {
             let all = |vectors: GroupVectors| agree.clone().all(|group| group.vectors == vectors);
-            // Where an algorithm is named, it has said the same.
+            // Where an algorithm is named, its check has made these notes already.
             let (named, has) = (self.of_all.name.is_some(), layer.has_input_scale);
             if !named && has && all(GroupVectors::AsTheyAre) {
                 notes.push("weights only, and it has an input scale".into());
@@ -495,7 +497,7 @@ struct Group {
     vectors: GroupVectors,
 }
 
-/// What a group says of vectors.
+/// How a group says that vectors are quantised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GroupVectors {
     AsTheyAre,
@@ -505,13 +507,13 @@ enum GroupVectors {
     Dynamic,
 }
 
-/// What a group says of weights.
+/// Verdict of a group on its weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Verdict {
     Nvfp4,
-    /// It says they are something else, as tensors show they are not.
+    /// The group says that the weights are something else, and the tensors show that they are not.
     Other(String),
-    /// It says what would change the product.
+    /// The group asks for something that would change the product.
     Changes(String),
 }
 
@@ -564,7 +566,7 @@ impl Verdict {
     }
 }
 
-/// What is wrong with the elements of a block, where they are not NVFP4's.
+/// The difference between the elements of a block and NVFP4's, where there is one.
 fn wrong_block(size: Option<&Value>) -> Option<String> {
     let size = size?;
     let is_block = size.as_u64() == Some(BLOCK as u64) || size.as_f64() == Some(BLOCK as f64);

@@ -1,4 +1,4 @@
-//! What can be wrong with a checkpoint.
+//! Errors of checkpoints.
 
 use std::path::PathBuf;
 
@@ -29,7 +29,7 @@ pub enum CheckpointError {
         close: Vec<String>,
         /// How many NVFP4 layers there are.
         total: usize,
-        /// What may be why: files that were not opened, quantised layers that are not read.
+        /// Possible reasons: files that were not opened, quantised layers that are not read.
         notes: Vec<Note>,
     },
     /// The layer is there, and is not NVFP4.
@@ -103,7 +103,7 @@ pub enum CheckpointError {
         file: PathBuf,
         /// The layer.
         layer: String,
-        /// What says it.
+        /// The tensor or entry that says it.
         told_by: String,
     },
     /// A tensor that makes the layer's product another one.
@@ -118,7 +118,7 @@ pub enum CheckpointError {
         layer: String,
         /// The tensor.
         tensor: String,
-        /// What it does.
+        /// The tensor's effect on the product.
         effect: &'static str,
     },
     /// Tensors below a layer's name that are not known. The product might depend on them.
@@ -146,7 +146,7 @@ pub enum CheckpointError {
         file: PathBuf,
         /// The layer.
         layer: String,
-        /// What it says.
+        /// The file's statement that would change the product.
         says: String,
     },
     /// The index says that a tensor of the layer is in a file that was not opened, or has no such tensor.
@@ -188,7 +188,7 @@ pub enum CheckpointError {
     Index {
         /// The index file.
         file: PathBuf,
-        /// What is wrong with it.
+        /// The fault in the index.
         reason: String,
     },
     /// Files of a checkpoint of several are not there: the index or the other files' names tell.

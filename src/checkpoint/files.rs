@@ -13,13 +13,13 @@ use crate::input;
 /// The index in a directory of several files.
 pub const INDEX_FILE: &str = "model.safetensors.index.json";
 
-/// More than any index has: the largest known, of some 370,000 tensors, has 43 MB.
+/// Limit: more than any index has. The largest known, of some 370,000 tensors, has 43 MB.
 const MOST_INDEX_BYTES: u64 = 256 << 20;
 
-/// What a path means.
+/// Files that a path stands for.
 #[derive(Debug, Default)]
 pub(super) struct Found {
-    /// Where configs lie.
+    /// The directory of the configs.
     pub(super) directory: PathBuf,
     /// The safetensors files.
     pub(super) files: Vec<PathBuf>,
@@ -105,7 +105,7 @@ impl Found {
                         tensors,
                     };
                 }
-                // Of another checkpoint.
+                // The index is another checkpoint's.
                 Ok(_) => {}
                 Err(error) => found.notes.push(Note::Unread {
                     file: index,
@@ -144,14 +144,14 @@ fn all_in(directory: &Path) -> Result<Vec<PathBuf>, CheckpointError> {
     }
 }
 
-/// What the name of one file of several says: `model`, 2 and 5 of `model-00002-of-00005.safetensors`.
+/// The parts of the name of one file of several: `model`, 2 and 5 of `model-00002-of-00005.safetensors`.
 fn numbered(name: &str) -> Option<(&str, u32, u32)> {
     let (rest, total) = name.strip_suffix(".safetensors")?.rsplit_once("-of-")?;
     let (stem, number) = rest.rsplit_once('-')?;
     Some((stem, number.parse().ok()?, total.parse().ok()?))
 }
 
-/// As many missing files are named.
+/// The most missing files that are named.
 const NAMED: usize = 3;
 
 /// Files that are missing.
@@ -162,7 +162,7 @@ struct Missing {
     total: usize,
 }
 
-/// What is missing beside these, as far as numbered names tell.
+/// Files that are missing beside these, as far as numbered names tell.
 fn missing_of<'a>(names: impl Iterator<Item = &'a str>) -> Missing {
     let mut series: BTreeMap<(&str, u32), BTreeSet<u64>> = BTreeMap::new();
     for (stem, number, total) in names.filter_map(numbered) {
@@ -171,7 +171,7 @@ fn missing_of<'a>(names: impl Iterator<Item = &'a str>) -> Missing {
     }
     let mut missing = Missing::default();
     for ((stem, total), numbers) in series {
-        // Some count from 0.
+        // Some series count from 0.
         let first = u64::from(!numbers.contains(&0));
         let all = first..first + u64::from(total);
         // A name may claim any total: what is absent is counted without going through it.
@@ -202,7 +202,7 @@ fn nothing_missing(directory: &Path, missing: Missing) -> Result<(), CheckpointE
     }
 }
 
-/// The tensors that an index names, each with its file. These must lie beside it: an index is data from
+/// The tensors that an index names, each with its file. The files must lie beside the index: an index is data from
 /// elsewhere, and must not make us open files anywhere else.
 fn read_index(index: &Path) -> Result<BTreeMap<String, String>, CheckpointError> {
     let wrong = |reason: String| CheckpointError::Index {
@@ -222,7 +222,7 @@ fn read_index(index: &Path) -> Result<BTreeMap<String, String>, CheckpointError>
     }
 }
 
-/// What is read of an index; the rest of it is not kept.
+/// The tensors that are read of an index; the rest of it is not kept.
 struct Index {
     tensors: BTreeMap<String, String>,
 }
@@ -338,7 +338,7 @@ mod tests {
         assert_eq!(missing.total, 2000 * (TOTAL - 1) + 3);
         let first = [2, 3, 4].map(|n| format!("m0000-{n:05}-of-{TOTAL}.safetensors"));
         assert_eq!(missing.first, first);
-        // Those that count from 0, to the last number that there is.
+        // Names that count from 0, to the last number that there is.
         let all = [0, 1, TOTAL - 1, TOTAL].map(|n| format!("m-{n}-of-{TOTAL}.safetensors"));
         assert_eq!(missing_of(all.iter().map(String::as_str)).total, TOTAL - 3);
     }

@@ -31,7 +31,7 @@ fn bounded(bytes: &[u8]) -> Result<Value, serde_json::Error> {
     Ok(value)
 }
 
-/// With null for `Infinity`, `-Infinity` and `NaN`; `None` where there are none outside strings.
+/// The text with null for `Infinity`, `-Infinity` and `NaN`; `None` where there are none outside strings.
 fn without_python_numbers(bytes: &[u8]) -> Option<Vec<u8>> {
     // As long, so that an error's column remains what it was.
     const NUMBERS: [(&[u8], &[u8]); 3] = [

@@ -1,23 +1,23 @@
-//! What the tensors below a layer's name mean for its product: the only place that says so.
+//! Meaning of the tensors below a layer's name for its product: this is the only place that says so.
 //!
 //! A layer's own tensors are its dialect's ([`Dialect`](super::Dialect)). Everything else below its name, such as
-//! `layer.bias` or `layer.lora_a.weight`, is looked up here. What is not in the table is refused by name, since
-//! the product might depend on it.
+//! `layer.bias` or `layer.lora_a.weight`, is looked up here. A tensor that is not in the table is refused by name,
+//! since the product might depend on it.
 
 use super::pattern::name_matches;
 
-/// What a tensor below a layer's name does.
+/// Effect of a tensor below a layer's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Meaning {
     /// Nothing: it is data beside the layer, or belongs to what comes after it.
     Nothing,
-    /// It is added to the product, which the caller does.
+    /// The tensor is added to the product, which the caller does.
     Added,
-    /// It says the weight's shape.
+    /// The tensor says the weight's shape.
     WeightShape,
-    /// It says that codes and block scales lie in another way.
+    /// The tensor says that codes and block scales lie in another way.
     OtherLayout,
-    /// It changes the product: how.
+    /// The tensor changes the product; the text says how.
     Changes(&'static str),
 }
 
@@ -70,10 +70,10 @@ const TABLE: &[(&str, Meaning)] = &[
     // Sparse weights.
     ("*bitmask", REPARAMETRISED),
     ("bias", Added),
-    // Of a router: for what is chosen by the product.
+    // A router's tensor: it serves what is chosen by the product.
     ("e_score_correction_bias", Added),
     ("weight_shape", WeightShape),
-    // Of the cache of keys and values, and of what takes the result.
+    // Tensors of the cache of keys and values, and of what takes the result.
     ("q_scale", Nothing),
     ("k_scale", Nothing),
     ("v_scale", Nothing),
@@ -82,12 +82,12 @@ const TABLE: &[(&str, Meaning)] = &[
     ("v_zero_point", Nothing),
     ("kv_cache_scaling_factor", Nothing),
     ("output_scale", Nothing),
-    // What test files have beside a layer.
+    // Tensors that test files have beside a layer.
     ("test_*", Nothing),
     ("original_*", Nothing),
 ];
 
-/// What a tensor does, by what follows the layer's name and a dot; `None` for what is not known.
+/// Effect of a tensor, by the part of its name behind the layer's name and a dot; `None` for an unknown tensor.
 pub(super) fn meaning(rest: &str) -> Option<Meaning> {
     let rest = rest.to_lowercase();
     // A module of its own below the layer: only what changes the product is known of those.

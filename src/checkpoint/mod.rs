@@ -129,8 +129,8 @@ impl<'a> Layer<'a> {
         self.input_global.as_ref().map(scale).transpose()
     }
 
-    /// What is no error, and what a user of this layer should know: labels that its tensors contradict, a bias that
-    /// is not added, an input scale that is not usable.
+    /// Notes on this layer: facts that are no errors, and that a user should know. They are labels that the tensors
+    /// contradict, a bias that is not added, an input scale that is not usable.
     pub fn notes(&self) -> &[Note] {
         &self.notes
     }
@@ -138,7 +138,7 @@ impl<'a> Layer<'a> {
     /// The weights, borrowed from the mapped file.
     ///
     /// # Errors
-    /// None, unless the file has been changed since the layer was opened.
+    /// No errors, unless the file has been changed since the layer was opened.
     pub fn weights(&self) -> crate::Result<Weights<'a>> {
         Weights::new(
             &self.shape,
@@ -206,7 +206,7 @@ impl<'a> Layer<'a> {
     }
 }
 
-/// What there is below a layer's name beside its own tensors, all of which is known not to change its product.
+/// Tensors below a layer's name beside its own, all of which are known not to change its product.
 #[derive(Default)]
 struct Beside<'a> {
     weight_shape: Option<Tensor<'a>>,
@@ -268,7 +268,7 @@ impl<'a> Beside<'a> {
     }
 }
 
-/// What a dialect's own tensors of a layer are called.
+/// Names of a dialect's own tensors of a layer.
 fn names(dialect: Dialect) -> [&'static str; 4] {
     [
         dialect.codes(),

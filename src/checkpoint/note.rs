@@ -1,4 +1,4 @@
-//! What a checkpoint says that is no error, and that its user should know.
+//! Notes: facts about a checkpoint that are no errors, and that its user should know.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ pub enum Note {
         file: PathBuf,
         /// The layer.
         layer: String,
-        /// What it says, and what the tensors are.
+        /// The statement, and what the tensors are.
         says: String,
     },
     /// A tensor that is added to a layer's product, which the caller has to do.
@@ -26,7 +26,7 @@ pub enum Note {
     },
     /// A layer's input scale is not usable. Vectors that are not quantised with it do not need it.
     InputScale {
-        /// What is wrong with it, with the file and the tensor.
+        /// The fault, with the file and the tensor.
         reason: String,
     },
     /// A config is there and was not read.
@@ -38,7 +38,7 @@ pub enum Note {
     },
     /// Tensors of quantised layers that this crate does not read.
     Unsupported {
-        /// What they are.
+        /// The kind of these tensors.
         what: &'static str,
         /// The first of them.
         tensor: String,

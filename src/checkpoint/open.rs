@@ -16,7 +16,7 @@ use crate::file::{FileError, Tensor, TensorFile};
 pub struct Checkpoint {
     path: PathBuf,
     files: Vec<TensorFile>,
-    /// Which file holds a tensor.
+    /// The file that holds a tensor, by the tensor's name: an index into `files`.
     tensors: BTreeMap<String, usize>,
     layers: BTreeMap<String, Dialect>,
     /// Tensors that the index has in other files than those above.
@@ -77,7 +77,7 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
-    /// What was opened.
+    /// The path that was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -92,7 +92,8 @@ impl Checkpoint {
         &self.configs.files
     }
 
-    /// What is no error, and what a user should know: configs that are not read, stacked experts.
+    /// Notes on the checkpoint: facts that are no errors, and that a user should know, such as configs that are not
+    /// read and stacked experts.
     pub fn notes(&self) -> &[Note] {
         &self.notes
     }
@@ -173,10 +174,10 @@ impl Checkpoint {
     /// A layer by its name. A trailing dot, or the full name of one of its tensors, is understood.
     ///
     /// # Errors
-    /// [`CheckpointError::NoLayer`] with the names that come closest; [`CheckpointError::NotNvfp4`]
-    /// for a layer of another type, [`CheckpointError::StackedExperts`] and [`CheckpointError::Mxfp4`] for what is
-    /// near; [`CheckpointError::File`] for a tensor that is missing or has another type or shape, a block scale that is
-    /// NaN or negative, a global scale that is [not usable](crate::Error::GlobalScale).
+    /// [`CheckpointError::NoLayer`] with the names that come closest. [`CheckpointError::NotNvfp4`] for a layer of
+    /// another type, [`CheckpointError::StackedExperts`] and [`CheckpointError::Mxfp4`] for layers that are near to
+    /// NVFP4. [`CheckpointError::File`] for a tensor that is missing or has another type or shape, a block scale that
+    /// is NaN or negative, a global scale that is [not usable](crate::Error::GlobalScale).
     ///
     /// For layers whose product is more than codes, block scales and global scale say:
     /// [`CheckpointError::ChangesProduct`], [`CheckpointError::UnknownTensors`], [`CheckpointError::OtherLayout`],
@@ -232,8 +233,8 @@ impl Checkpoint {
         })
     }
 
-    /// Layers by the tensors that only NVFP4 has. What else they need is checked when they are
-    /// opened, so that the error can say what is missing.
+    /// Layers by the tensors that only NVFP4 has. The other tensors of a layer are checked when the layer is opened, so
+    /// that the error can say what is missing.
     fn find_layers(&self) -> BTreeMap<String, Dialect> {
         let mut layers = BTreeMap::new();
         for name in self.tensors.keys() {

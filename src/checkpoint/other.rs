@@ -1,4 +1,4 @@
-//! Quantised layers that are near to this crate's, and not read: what they are.
+//! Quantised layers that are near to this crate's, and not read: their kinds.
 
 use safetensors::Dtype;
 
@@ -148,7 +148,7 @@ pub(super) fn why_not(checkpoint: &Checkpoint, name: &str) -> Option<CheckpointE
     None
 }
 
-/// What there is of layers that are not read.
+/// Notes on the layers that are not read.
 pub(super) fn unsupported(checkpoint: &Checkpoint) -> Vec<Note> {
     let of = |what: &'static str, is: &dyn Fn(&Tensor<'_>) -> bool| {
         let mut found = checkpoint.tensors().filter(is);

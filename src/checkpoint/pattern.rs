@@ -1,7 +1,7 @@
 //! Patterns of names, as configs and commands have them.
 
-/// Whether `name` is what `pattern` describes: `*` stands for any characters, `?` for one. What comes before a dot
-/// may be missing where the pattern has `*.` for it: `*.gate.weight` describes `gate.weight`, too.
+/// Whether `pattern` describes `name`: `*` stands for any characters, `?` for one. A leading `*.` of the pattern also
+/// stands for nothing: `*.gate.weight` describes `gate.weight`, too.
 ///
 /// ```
 /// use nvfp4_gemv::checkpoint::name_matches;
@@ -17,7 +17,7 @@ pub fn name_matches(pattern: &str, name: &str) -> bool {
 fn glob(pattern: &str, name: &str) -> bool {
     let [pattern, name] = [pattern, name].map(|text| text.chars().collect::<Vec<char>>());
     let (mut p, mut n) = (0, 0);
-    // Where to go on when a later part does not fit: the last star, one character further.
+    // Positions at which to go on when a later part does not fit: the last star, one character further.
     let mut retry = None;
     while n < name.len() {
         match pattern.get(p) {

@@ -1,4 +1,4 @@
-//! What is fetched into the caches before it is used, and how far ahead.
+//! Prefetching: the data that is fetched into the caches before it is used, and how far ahead.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 #[cfg(target_arch = "x86_64")]
 use crate::cpu::rows::WHOLE_ROWS_UP_TO;
 
-/// From what a kernel reads to what it fetches meanwhile.
+/// Distances from what a kernel reads to what it fetches meanwhile.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub(super) struct Ahead {
@@ -21,11 +21,12 @@ pub(super) struct Ahead {
 }
 
 impl Ahead {
-    /// Where whole rows are read. Past the end of a row lies the next row that the same stream will read.
+    /// The distances for kernels that read whole rows. Past the end of a row lies the next row that the same stream
+    /// will read.
     ///
-    /// 2 KiB of four rows and their scales are a fifth of a first-level cache of 48 KiB. Where it is smaller, the vectors need
-    /// it, and the second level, which is slower to read but larger, is given more (docs/notes/cpu.md, "Prefetch by the size of
-    /// the cache").
+    /// 2 KiB of four rows and their scales are a fifth of a first-level cache of 48 KiB. Where it is smaller, the
+    /// vectors need it, and the second level, which is slower to read but larger, is given more (docs/notes/cpu.md,
+    /// "Prefetch by the size of the cache").
     #[cfg(target_arch = "x86_64")]
     pub(super) fn whole_rows() -> Self {
         static AHEAD: OnceLock<Ahead> = OnceLock::new();
@@ -50,7 +51,8 @@ impl Ahead {
         }
     }
 
-    /// For a kernel of `N` vectors, fetches `LINES` cache lines of codes and one of scales, ahead of those that lie here.
+    /// For a kernel of `N` vectors, fetches `LINES` cache lines of codes and one of scales, ahead of those that lie
+    /// here.
     ///
     /// Who reads no whole rows takes `near` for granted: such kernels have no time to ask.
     #[cfg(target_arch = "x86_64")]

@@ -21,7 +21,7 @@ pub(super) const STEP: usize = 8;
 
 /// The kernels.
 pub(super) const KERNELS: Kernels = Kernels {
-    // What `even_and_odd_dwords` makes of blocks 0 1 2 3 and 4 5 6 7.
+    // The order that `even_and_odd_dwords` makes of blocks 0 1 2 3 and 4 5 6 7.
     lanes: &[0, 1, 4, 5, 2, 3, 6, 7],
     order: &ORDER,
     nvfp4: Family {
@@ -81,7 +81,7 @@ unsafe fn step<const N: usize>(row: &Row<'_>, s: usize) -> ([__m256i; 2], __m128
     }
 }
 
-/// The same of a last step that is `left` blocks long, zeros past them.
+/// Loads a last step that is `left` blocks long, with zeros past these blocks.
 #[inline(always)]
 unsafe fn tail(row: &Row<'_>, s: usize, left: usize) -> ([__m256i; 2], __m128i) {
     let mut codes = [0; 64];

@@ -20,7 +20,7 @@ use crate::shape::BLOCK;
 /// Blocks of a step; also the lanes of an accumulator.
 pub(super) const STEP: usize = 16;
 
-/// With VNNI.
+/// Kernels with VNNI.
 pub(super) const VNNI: Kernels = Kernels {
     lanes: &LANES,
     order: &ORDER,
@@ -29,7 +29,7 @@ pub(super) const VNNI: Kernels = Kernels {
     parts: None,
 };
 
-/// With VNNI and BF16.
+/// Kernels with VNNI and BF16.
 pub(super) const BF16: Kernels = Kernels {
     lanes: &LANES,
     order: &ORDER,
@@ -38,7 +38,7 @@ pub(super) const BF16: Kernels = Kernels {
     parts: Some([avx512_bf16::ONE, avx512_bf16::TWO]),
 };
 
-/// Without VNNI.
+/// Kernels without VNNI.
 pub(super) const BW: Kernels = Kernels {
     lanes: &LANES,
     order: &ORDER,
@@ -89,7 +89,7 @@ const DENSE: Family = Family {
 /// Words of a decoded block: 16 weights in bytes, a scale.
 const DECODED_NVFP4: usize = 5;
 
-/// What `even_and_odd_dwords` makes of blocks 0 to 7 and 8 to 15: the lane of each block.
+/// The lane of each block, as `even_and_odd_dwords` orders blocks 0 to 7 and 8 to 15.
 const LANES: [usize; STEP] = {
     let mut lanes = [0; STEP];
     let mut lane = 0;
@@ -254,7 +254,7 @@ unsafe fn nvfp4_weights<const TAIL: bool>(
     }
 }
 
-/// What a step of an NVFP4 vector holds.
+/// One step of an NVFP4 vector.
 #[derive(Clone, Copy)]
 struct Step {
     planes: [__m512i; 4],
@@ -690,8 +690,8 @@ unsafe fn products<P: Products, const R: usize, const N: usize>(
     x: &[&[u32]; N],
     used: usize,
 ) -> [[f32; N]; R] {
-    // SAFETY: the caller asserted the lengths and has the features. Decoded rows and tiles of vectors are whole cache lines,
-    // of which each load takes one: the address is a multiple of 64.
+    // SAFETY: the caller asserted the lengths and has the features. Decoded rows and tiles of vectors are whole cache
+    // lines, of which each load takes one: the address is a multiple of 64.
     unsafe {
         let mut acc = [[_mm512_setzero_ps(); N]; R];
         for at in (0..used).step_by(16) {

@@ -22,7 +22,7 @@ use crate::cpu::rows::{
     WHOLE_ROWS_UP_TO, by_size, by_vectors,
 };
 
-/// For vectors of one part.
+/// Kernels for vectors of one part.
 pub(super) const ONE: Family = Family {
     direct: direct_one,
     direct_tile: 256,
@@ -37,7 +37,7 @@ pub(super) const ONE: Family = Family {
     }),
 };
 
-/// For few vectors of two parts.
+/// Kernels for few vectors of two parts.
 pub(super) const TWO: Family = Family {
     direct: direct_two,
     direct_tile: 64,
@@ -80,8 +80,8 @@ unsafe fn add_half<const P: usize, const R: usize, const N: usize>(
     half: usize,
     acc: &mut [[__m512; N]],
 ) {
-    // SAFETY: the caller asserted the lengths and has the features. Tiles of vectors are whole cache lines, of which each
-    // load takes one: the address is a multiple of 64.
+    // SAFETY: the caller asserted the lengths and has the features. Tiles of vectors are whole cache lines, of which
+    // each load takes one: the address is a multiple of 64.
     unsafe {
         let mut sum = [[_mm512_setzero_ps(); N]; R];
         for p in 0..4 {
@@ -188,8 +188,8 @@ unsafe fn step<const P: usize, const R: usize, const N: usize, const TAIL: bool>
     }
 }
 
-/// Writes the weights of each step times their scales in the order of the vectors: pairs of bf16 values. A weight has two
-/// significant bits and a scale four, so their product is a bf16 value.
+/// Writes the weights of each step times their scales in the order of the vectors: pairs of bf16 values. A weight has
+/// two significant bits and a scale four, so their product is a bf16 value.
 #[inline(always)]
 unsafe fn decode_row(row: &Row<'_>, out: &mut [Line]) {
     let blocks = row.scales.len();
@@ -210,8 +210,8 @@ unsafe fn decode_row(row: &Row<'_>, out: &mut [Line]) {
 
 #[inline(always)]
 unsafe fn decode_step<const TAIL: bool>(row: &Row<'_>, s: usize, left: usize, out: *mut u32) {
-    // SAFETY: the caller asserted the lengths and has the features. Decoded tiles are whole cache lines, of which each store
-    // takes one: the address is a multiple of 64.
+    // SAFETY: the caller asserted the lengths and has the features. Decoded tiles are whole cache lines, of which each
+    // store takes one: the address is a multiple of 64.
     unsafe {
         fetch::<MAX_VECTORS>(row, s);
         let scales = decode_scales(scale_bytes::<TAIL>(row, s, left));

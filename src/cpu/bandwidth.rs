@@ -41,9 +41,9 @@ impl Way {
     }
 }
 
-/// Measures the streaming-read bandwidth of this machine, in bytes a second: the best of several
-/// passes over `bytes` (make it several times the last-level cache) on `threads` threads, with the
-/// widest loads the CPU has, in the way that suits its prefetchers best.
+/// Measures the streaming-read bandwidth of this machine, in bytes a second: the best of several passes over `bytes` on
+/// `threads` threads. Make `bytes` several times the last-level cache. The loads are the widest that the CPU has, in
+/// the way that suits its prefetchers best.
 ///
 /// Allocates `bytes` and reads them about twenty times. To compare something with it, use
 /// [`StreamingRead`] and alternate.
@@ -74,7 +74,7 @@ impl StreamingRead {
             .num_threads(threads.max(1))
             .build()
             .ok();
-        // Written, because pages that never were are all the same one in the cache.
+        // The buffer is written, because pages that never were are all the same one in the cache.
         let words = bytes.div_ceil(64).max(1) * 8;
         let buffer = (0..words as u64).collect();
         let mut read = Self {
@@ -95,7 +95,7 @@ impl StreamingRead {
         read
     }
 
-    /// How it reads, for people.
+    /// The way in which it reads, for people.
     pub fn way(&self) -> String {
         let Way { streams, prefetch } = self.way;
         format!(

@@ -1,11 +1,10 @@
 //! The CPU path.
 //!
-//! There are five implementations, one for each set of vector instructions worth telling apart.
-//! All have the same members, `Kernels`: the order in which they want the elements of vectors, and
-//! for NVFP4 vectors as for the others a `Family` of kernels. `gemv` is what the safe call comes
-//! down to. It takes [`Implementation::best`], the fastest one that this CPU can run: the CPU is
-//! asked on the first call, the answer is kept in a static. [`gemv_with`] takes the one it is given,
-//! or says what the CPU lacks; nothing is replaced silently.
+//! There are five implementations, one for each set of vector instructions worth telling apart. All have the same
+//! members, `Kernels`: the order in which they want the elements of vectors, and for NVFP4 vectors as for the others a
+//! `Family` of kernels. The safe call comes down to `gemv`. `gemv` takes [`Implementation::best`], the fastest one that
+//! this CPU can run: the CPU is asked on the first call, the answer is kept in a static. [`gemv_with`] takes the
+//! implementation that it is given, or says what the CPU lacks; nothing is replaced silently.
 //!
 //! A call brings the vectors once into what the kernels load (`prepare`), and spreads the rows over
 //! rayon's threads (`parallel`). The weights are read in place, once from memory; 128x4 scales are
@@ -15,17 +14,21 @@
 //! | N | K | weights |
 //! |---|---|---|
 //! | 1, 2 | whole rows | decoded into registers, four rows at once; each row is one long stream for the memory |
-//! | 3 to `direct_up_to`, 4 to 8 | in tiles whose vectors stay in the first-level cache | the same, one or two rows and four vectors at once, so that sums fit the registers |
-//! | more | in shorter tiles | decoded once for all vectors, some rows at a time, into a buffer that stays in the first-level cache; then multiplied with four vectors at a time |
+//! | few more | in tiles | decoded into registers, one or two rows and four vectors at once |
+//! | more | in shorter tiles | decoded once for all vectors, then multiplied with four vectors at a time |
 //!
-//! With NVFP4 vectors the 16 products of a block are summed as integers and multiplied by the
-//! product of two scales without rounding; only the f32 sum over blocks rounds. Wider vectors become
-//! f32 values or, for the kernels that use BF16 instructions, bf16 parts whose sum is the value. The
-//! products of a block are summed in f32, then multiplied by the block's scale; where weights
-//! are decoded once for all such vectors, they are multiplied by their scales then, which is exact.
-//! The sums of K tiles are added in their order. So the order of a sum depends on K, N and the
-//! implementation, and for f16 and bf16 vectors on whether all values of all vectors of the call suit
-//! BF16 instructions: not on the threads, not on M or L, and not on the layout of the scales.
+//! "Few more" is 3 to `direct_up_to`, which is 4 to 8. The vectors of a tile stay in the first-level cache, and the
+//! sums fit the registers. With more vectors, some rows at a time are decoded into a buffer, which stays in the
+//! first-level cache.
+//!
+//! With NVFP4 vectors the 16 products of a block are summed as integers and multiplied by the product of two scales
+//! without rounding; only the f32 sum over blocks rounds. Wider vectors become f32 values. For the kernels that use
+//! BF16 instructions they become bf16 parts whose sum is the value. The products of a block are summed in f32, then
+//! multiplied by the block's scale. Where weights are decoded once for all such vectors, the weights are multiplied by
+//! their scales at that point, which is exact. The sums of K tiles are added in the order of the tiles. So the order of
+//! a sum depends on K, N and the implementation. For f16 and bf16 vectors it also depends on whether all values of all
+//! vectors of the call suit BF16 instructions. It does not depend on the threads, on M or L, or on the layout of the
+//! scales.
 
 mod ahead;
 mod bandwidth;
@@ -64,15 +67,15 @@ named! {
         Avx2 = "avx2",
         /// AVX-512 F, BW, VL and DQ.
         Avx512 = "avx512",
-        /// The same and VNNI, which speeds up NVFP4 vectors.
+        /// As `Avx512`, and VNNI, which speeds up NVFP4 vectors.
         Avx512Vnni = "avx512-vnni",
-        /// The same and BF16, which speeds up f16 and bf16 vectors.
+        /// As `Avx512Vnni`, and BF16, which speeds up f16 and bf16 vectors.
         Avx512Bf16 = "avx512-bf16",
     }
 }
 
 impl Implementation {
-    /// What it needs of a CPU, as text.
+    /// Instructions that a CPU must have for it, as text.
     pub const fn needs(self) -> &'static str {
         match self {
             Self::Portable => "nothing",
@@ -126,13 +129,12 @@ impl Implementation {
         })
     }
 
-    /// The most successive f32 roundings that any term of a result passes through: what
-    /// [`reference::error_bound`](crate::reference::error_bound) asks for, and this
-    /// implementation's entry in the table of error bounds.
+    /// The most successive f32 roundings that any term of a result passes through.
+    /// [`reference::error_bound`](crate::reference::error_bound) takes this number, and it is this implementation's
+    /// entry in the table of error bounds.
     ///
-    /// The sum of `K / 16` blocks is cut into K tiles, the sum of a tile spread over lanes and
-    /// steps; the lanes are added in pairs, then the tiles one after the other. How long a tile is
-    /// depends on N.
+    /// The sum of `K / 16` blocks is cut into K tiles, and the sum of a tile is spread over lanes and steps. The lanes
+    /// are added in pairs, then the tiles one after the other. The length of a tile depends on N.
     pub const fn roundings(self, shape: &Shape, activation: Activation) -> u32 {
         let sum = match activation {
             Activation::Nvfp4 => self.sum_roundings(shape, Form::Nvfp4),
@@ -145,16 +147,17 @@ impl Implementation {
                     Some(_) => self.sum_roundings(shape, Form::Parts(parts)),
                     None => 0,
                 };
-                // Which of them it is depends on the values.
+                // The values decide which of the two forms is used.
                 if as_f32 > in_parts { as_f32 } else { in_parts }
             }
         };
-        // alpha itself, the result of the products with it, a row's alpha and a vector's scale, and, as a third, all
-        // roundings in f64: of these, of alpha, and the reference's.
+        // Three more roundings. The first is alpha itself. The second is the result of the products with alpha, a row's
+        // alpha and a vector's scale. The third stands for all roundings in f64: of these products, of alpha, and of
+        // the reference.
         sum as u32 + 3
     }
 
-    /// Of the sum of a row, after the products.
+    /// Roundings in the sum of a row, after the products.
     const fn sum_roundings(self, shape: &Shape, form: Form) -> usize {
         let (family, n) = (self.kernels().family(form), shape.n());
         let tile = family.tile(n, shape.blocks());
@@ -177,15 +180,15 @@ impl Implementation {
         of_tile + shape.blocks().div_ceil(tile) - 1
     }
 
-    /// Of the sum of so many blocks with an NVFP4 vector. Each step adds one exact term to each
-    /// lane, of which the first does not round.
+    /// Roundings in the sum of so many blocks with an NVFP4 vector. Each step adds one exact term to each lane, and the
+    /// first of these additions does not round.
     const fn nvfp4_roundings(self, blocks: usize) -> usize {
         let lanes = self.kernels().lanes.len();
         let used = if blocks < lanes { blocks } else { lanes };
         blocks.div_ceil(lanes) - 1 + used.next_power_of_two().ilog2() as usize
     }
 
-    /// Of the sum of so many blocks with a vector in f32.
+    /// Roundings in the sum of so many blocks with a vector in f32.
     const fn dense_roundings(self, blocks: usize, direct: bool) -> usize {
         // Products that a lane sums, such sums that it adds up, roundings when lanes are added.
         let (products, sums, lanes) = match self {

@@ -35,14 +35,14 @@ const JOBS_PER_THREAD: usize = 8;
 /// Everything that multiplies a sum: alpha, the row's alpha and the vector's global scale.
 struct Scaling<'a> {
     alpha: f32,
-    /// And the elements from one matrix to the next.
+    /// Row alphas, and the elements from one matrix's to the next's.
     row_alpha: Option<(&'a [f32], usize)>,
     vector_globals: Option<&'a [f32]>,
 }
 
 impl Scaling<'_> {
-    /// In f64, which holds every product of four f32 numbers in its normal range: nothing overflows or vanishes on the way
-    /// to a result that f32 has.
+    /// In f64, which holds every product of four f32 numbers in its normal range: nothing overflows or vanishes on the
+    /// way to a result that f32 has.
     fn apply(&self, sum: f32, matrix: usize, row: usize, vector: usize) -> f64 {
         let mut y = f64::from(sum) * f64::from(self.alpha);
         if let Some((alpha, stride)) = self.row_alpha {
@@ -64,8 +64,8 @@ struct Out<'a, T> {
     residual: Option<Residual<'a, Host>>,
 }
 
-// SAFETY: `run` gives each row of a batch to one job, and no other reads or writes its elements: strides that were checked
-// make indices distinct. The slices may be shared.
+// SAFETY: `run` gives each row of a batch to one job, and no other reads or writes its elements: strides that were
+// checked make indices distinct. The slices may be shared.
 unsafe impl<T: Send> Sync for Out<'_, T> {}
 
 impl<'a, T: Element> Out<'a, T> {
@@ -108,7 +108,7 @@ impl<'a, T: Element> Out<'a, T> {
     }
 }
 
-/// What a job needs beside the operands; made once for many jobs.
+/// Buffers that a job needs beside the operands; made once for many jobs.
 #[derive(Default)]
 struct Scratch {
     /// The job's rows in the order of the computation: strip by strip, group by group.
@@ -124,9 +124,9 @@ struct Scratch {
 /// A row of a job.
 #[derive(Clone, Copy)]
 struct JobRow {
-    /// In the batch.
+    /// Index of the row in the batch.
     row: usize,
-    /// In the strip.
+    /// Index of the row in the strip.
     slot: usize,
 }
 
@@ -142,7 +142,7 @@ struct Strip<'a> {
     blocks: usize,
     /// From these rows' codes in this tile to those that will be read after them, in bytes.
     next: isize,
-    /// The same for scales in the 128x4 layout.
+    /// Distance to the next scales in the 128x4 layout, in bytes.
     next_scales: isize,
 }
 
@@ -281,7 +281,7 @@ impl Call<'_, '_> {
         );
     }
 
-    /// What is fetched while a row of a strip, or those near it, are read: the rows so many groups on.
+    /// Distances to what is fetched while a row of a strip, or rows near it, are read: to the rows so many groups on.
     fn ahead(&self, strip: &Strip<'_>, row: JobRow, groups_on: usize) -> Ahead {
         let mut ahead = match self.family.reads_whole_rows(self.shape.n()) {
             true => Ahead::whole_rows(),
@@ -301,7 +301,7 @@ impl Call<'_, '_> {
             }
         };
         if self.weights.layout == ScaleLayout::Tiled128x4 {
-            // They have been brought into rows, so they are in the caches.
+            // The scales have been brought into rows, so they are in the caches.
             ahead.scales = 0;
         }
         ahead
@@ -462,7 +462,7 @@ pub(super) unsafe fn run(
 }
 
 impl Call<'_, '_> {
-    /// All rows of all batches, to the output.
+    /// Computes all rows of all batches, to the output.
     ///
     /// # Safety
     /// The CPU has what the kernels need.

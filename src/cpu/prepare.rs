@@ -56,19 +56,19 @@ pub(super) fn words_mut(lines: &mut [Line]) -> &mut [u32] {
     unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), lines.len() * 16) }
 }
 
-/// What the scales of NVFP4 vectors are multiplied with: a quarter, because weights and vectors
-/// are both doubled to be integers, times 2^8, because kernels read an E4M3 weight scale as f16
-/// bits, which makes it smaller by that. A power of two, so exact.
+/// Factor of the scales of NVFP4 vectors: a power of two, so products with it are exact. It contains a quarter, because
+/// weights and vectors are both doubled to be integers. It contains 2^8, because kernels read an E4M3 weight scale as
+/// f16 bits, which makes the scale smaller by that factor.
 pub(super) const SCALE_FACTOR: f32 = 256.0 / 4.0;
 
-/// What vectors become.
+/// Forms into which vectors are brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     /// Steps of blocks, of NVFP4 vectors.
     Nvfp4,
     /// f32 values.
     F32,
-    /// So many bf16 values for each, whose sum it is.
+    /// So many bf16 values for each element, whose sum the element is.
     Parts(usize),
 }
 
@@ -107,10 +107,10 @@ fn f16_fits(x: f16) -> bool {
     x.to_bits() & 0x7c00 != 0x7c00
 }
 
-/// Whether the kernels for parts can take a value: 0 or from 2^-100 to 2^110. They make zero of
-/// subnormal numbers; such values are multiples of 2^-107, weights times their scales of 2^-10, and
-/// sums of products of both of 2^-117. And no lane overflows: it sums up to 64 products in a K
-/// tile, with weights times scales of up to 6 * 448.
+/// Whether the kernels for parts can take a value: 0 or from 2^-100 to 2^110. The kernels make zero of subnormal
+/// numbers. Such values are multiples of 2^-107, weights times their scales are multiples of 2^-10, and sums of
+/// products of both are multiples of 2^-117. And no lane overflows: it sums up to 64 products in a K tile, with weights
+/// times scales of up to 6 * 448.
 fn bf16_fits(x: bf16) -> bool {
     let magnitude = x.to_bits() & 0x7fff;
     magnitude == 0 || (27 << 7..237 << 7).contains(&magnitude)
@@ -239,7 +239,7 @@ impl Prepared {
         Ok(prepared)
     }
 
-    /// What the vectors have become.
+    /// The form that the vectors have.
     pub(super) fn form(&self) -> Form {
         self.form
     }

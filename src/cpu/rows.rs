@@ -1,4 +1,4 @@
-//! What kernels are given of the weights and of the vectors, and what they give back.
+//! Inputs of the kernels, from weights and vectors, and the kernels' results.
 
 use crate::cpu::ahead::Ahead;
 use crate::cpu::prepare::{DENSE_STEP, Form, Line, Tile};
@@ -23,7 +23,7 @@ pub(super) const STRIP_GROUPS: usize = 4;
 /// not stay in the first-level cache, so K is cut into tiles.
 pub(super) const WHOLE_ROWS_UP_TO: usize = 2;
 
-/// What every implementation consists of.
+/// The functions and sizes of one implementation.
 ///
 /// The functions are unsafe to call on a CPU without the features of their implementation; all
 /// else they check.
@@ -31,13 +31,13 @@ pub(super) struct Kernels {
     /// The lane that holds each block of a step of the NVFP4 kernels; as many blocks as a step
     /// has, 8 or 16.
     pub(super) lanes: &'static [usize],
-    /// Which element of each 128 the dense kernels read at which position.
+    /// The element of each 128 that the dense kernels read at each position.
     pub(super) order: &'static [u8; 128],
-    /// For NVFP4 vectors.
+    /// The kernels for NVFP4 vectors.
     pub(super) nvfp4: Family,
-    /// For f32 vectors, which f16 and bf16 ones become.
+    /// The kernels for f32 vectors, which f16 and bf16 ones become.
     pub(super) dense: Family,
-    /// For f16 and bf16 vectors in one bf16 part and in two, where there are such kernels.
+    /// The kernels for f16 and bf16 vectors in one bf16 part and in two, where there are such kernels.
     pub(super) parts: Option<[Family; 2]>,
 }
 
@@ -55,16 +55,16 @@ impl Kernels {
 
 /// The kernels for one kind of vectors, and the sizes that suit them.
 pub(super) struct Family {
-    /// For few vectors: multiplies weights while they are in registers.
+    /// The kernel for few vectors: multiplies weights while they are in registers.
     ///
-    /// One row or a group of rows times up to [`MAX_VECTORS`] vectors of a tile.
+    /// The kernel takes one row or a group of rows times up to [`MAX_VECTORS`] vectors of a tile.
     pub(super) direct: unsafe fn(&Rows<'_>, &Tile<'_>) -> Sums,
-    /// Blocks of a K tile for `direct` and up to [`MAX_VECTORS`], where it does not read whole rows; for more, tiles are
-    /// half as long.
+    /// Blocks of a K tile for `direct` and up to [`MAX_VECTORS`], where it does not read whole rows; for more, tiles
+    /// are half as long.
     pub(super) direct_tile: usize,
     /// The most vectors for which `direct` is faster than `decoding`.
     pub(super) direct_up_to: usize,
-    /// For more vectors, where it is ever faster.
+    /// The kernels for more vectors, where decoding once is ever faster.
     pub(super) decoding: Option<Decoding>,
 }
 
@@ -83,7 +83,7 @@ pub(super) struct Decoding {
 }
 
 impl Family {
-    /// What decodes the weights once for `n` vectors; `None` where the direct kernel takes them.
+    /// The kernels that decode the weights once for `n` vectors; `None` where the direct kernel takes the vectors.
     pub(super) const fn decoding(&self, n: usize) -> Option<&Decoding> {
         if n <= self.direct_up_to {
             None
@@ -122,7 +122,7 @@ pub(super) struct Row<'a> {
     pub(super) codes: &'a [u8],
     /// 1 byte a block.
     pub(super) scales: &'a [u8],
-    /// What kernels fetch while they read it.
+    /// Distances to the data that kernels fetch while they read the row.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     pub(super) ahead: Ahead,
 }
@@ -143,7 +143,7 @@ impl Row<'_> {
 pub(super) struct Rows<'a> {
     /// 1 or 4.
     pub(super) count: usize,
-    /// Where `count` is 1 only the first is used.
+    /// The rows; where `count` is 1 only the first is used.
     pub(super) rows: [Row<'a>; GROUP_ROWS],
 }
 
@@ -152,7 +152,7 @@ pub(super) type Sums = [[f32; MAX_VECTORS]; GROUP_ROWS];
 
 /// Rows of a K tile as `decode` has written them.
 pub(super) struct Decoded<'a> {
-    /// Those of all rows, one row after the other.
+    /// The lines of all rows, one row after the other.
     pub(super) lines: &'a [Line],
     pub(super) rows: usize,
 }
@@ -165,7 +165,7 @@ impl<'a> Decoded<'a> {
     }
 }
 
-/// Where `multiply` adds its sums: that of row `r` and vector `v` to `sums[r * pitch + v]`.
+/// The array to which `multiply` adds its sums: that of row `r` and vector `v` to `sums[r * pitch + v]`.
 pub(super) struct SumsOfRows<'a> {
     pub(super) sums: &'a mut [f32],
     pub(super) pitch: usize,

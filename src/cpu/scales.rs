@@ -1,9 +1,9 @@
 //! Weight scales of the 128x4 layout, brought into rows.
 //!
-//! The kernels read the scales of a row one after the other. In the 128x4 layout four of them lie
-//! together, and the next four 512 bytes further. Here the scales of a strip are copied into rows,
-//! for one K tile at a time: 16 rows of a strip share 64 bytes of every atom, which are a cache
-//! line where the scales are aligned as one, so each line is read once.
+//! The kernels read the scales of a row one after the other. In the 128x4 layout four of them lie together, and the
+//! next four 512 bytes further. Here the scales of a strip are copied into rows, for one K tile at a time. The 16 rows
+//! of a strip share 64 bytes of every atom. These bytes are a cache line where the scales are aligned as one, so each
+//! line is read once.
 
 use crate::cpu::rows::{GROUP_ROWS, STRIP_GROUPS};
 
@@ -19,8 +19,9 @@ pub(super) const fn atom_bytes(rows: usize) -> usize {
 /// "Row blocks of scales at once").
 const KEPT: usize = 256 << 10;
 
-/// Groups of a strip, of a job of so many, where its scales of so many blocks are brought into rows at once: as many as
-/// stay in the cache, since the scales of all are read in the order of the memory, and those of few with gaps.
+/// Groups of a strip, where the scales of the whole strip are brought into rows at once. `groups` is the number of
+/// groups of a job, `blocks` the blocks of a row. As many groups are taken as stay in the cache: the scales of all
+/// groups are read in the order of the memory, those of few groups with gaps.
 pub(super) fn groups_at_once(groups: usize, blocks: usize) -> usize {
     let mut fit = groups;
     while fit > STRIP_GROUPS && fit * GROUP_ROWS * pitch(blocks) > KEPT {
@@ -35,8 +36,8 @@ pub(super) const fn pitch(blocks: usize) -> usize {
     (blocks.div_ceil(64) | 1) * 64
 }
 
-/// Copies a strip's scales: whole groups of `STRIP_GROUPS`, `rows` rows of `blocks` blocks. `scales` starts at the strip's
-/// first byte in the tile's first atom; `out` takes the rows, [`pitch`] apart, in the order of the strip.
+/// Copies a strip's scales: whole groups of `STRIP_GROUPS`, `rows` rows of `blocks` blocks. `scales` starts at the
+/// strip's first byte in the tile's first atom; `out` takes the rows, [`pitch`] apart, in the order of the strip.
 ///
 /// `next` bytes further lie the scales that will be copied after these, which are fetched into the
 /// caches.

@@ -1,4 +1,4 @@
-//! From cudarc's views to addresses, checked, with the guards that order a call after what wrote them.
+//! Makes checked addresses of cudarc's views, with the guards that order a call after earlier writes of the buffers.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ impl Bound<'_> {
     }
 }
 
-/// Of at most ten buffers; no allocation.
+/// Guards of at most ten buffers; no allocation.
 #[derive(Default)]
 struct Guards<'a> {
     guards: [Option<SyncOnDrop<'a>>; 10],
@@ -163,7 +163,7 @@ pub(crate) fn read<'a, T>(
     Ok(view.device_ptr(stream))
 }
 
-/// The same of a buffer that a call writes.
+/// The address of a buffer that a call writes, if it is of the stream's device and context, and its guard.
 fn written<'a, T>(
     operand: &'static str,
     view: &'a mut CudaViewMut<'_, T>,

@@ -24,13 +24,13 @@ pub use prepared::PreparedGemvOnDevice;
 /// on `stream`, as the [`Options`] ask, and says what it enqueued.
 ///
 /// Nothing is allocated, synchronised or copied, so that the call can be [captured into a CUDA
-/// graph](crate#cuda-graphs). The operands' own events order this call after what wrote them, as cudarc does for
-/// all of its views.
+/// graph](crate#cuda-graphs). The operands' own events order this call after earlier writes of the buffers, as cudarc
+/// does for all of its views.
 ///
 /// # Errors
-/// Operands that contradict the shape, lie on another device or in another context, or are misaligned; a workspace of
-/// another stream; options that contradict each other, or were [tuned on another GPU](crate::Error::TunedElsewhere); what they ask for cannot run; no
-/// kernel for this device; what CUDA reports of the launch.
+/// Operands that contradict the shape, lie on another device or in another context, or are misaligned. A workspace of
+/// another stream. Options that contradict each other, were [tuned on another GPU](crate::Error::TunedElsewhere), or
+/// ask for something that cannot run. No kernel for this device. Errors that CUDA reports of the launch.
 ///
 /// ```no_run
 /// use cudarc::driver::CudaContext;
@@ -98,15 +98,14 @@ pub fn gemv_on_device(
     let bound = bind::bind(stream, shape, weights, vectors, &mut output)?;
     let call = bound.call(shape)?;
     make_current(stream)?;
-    // SAFETY: the stream's context is current. The views hold valid device memory of at least the
-    // lengths that were checked against the shape, borrowed through this call; cudarc's events,
-    // recorded by the guards in `bound`, keep their memory from being freed or reused before the
-    // enqueued work has run. The workspace is this stream's, and held: the launches of calls that use it follow
-    // each other there, and it is freed behind them.
+    // SAFETY: the stream's context is current. The views hold valid device memory of at least the lengths that were
+    // checked against the shape, borrowed through this call. cudarc's events, recorded by the guards in `bound`, keep
+    // the memory from being freed or reused before the enqueued work has run. The workspace is this stream's, and held:
+    // the launches of calls that use it follow each other there, and it is freed behind them.
     unsafe { raw::gemv(&call, gpu, options, stream.cu_stream().cast()) }
 }
 
-/// What is known of a device, asked for once a process.
+/// Properties of a device, asked for once a process.
 fn gpu(ordinal: usize) -> Result<&'static Gpu> {
     static GPUS: OnceLock<Vec<OnceLock<Gpu>>> = OnceLock::new();
     let known = |gpus: &'static Vec<OnceLock<Gpu>>| gpus.get(ordinal)?.get();

@@ -17,16 +17,16 @@ use crate::workspace::Workspace;
 
 /// A GEMV on a device whose kernel, config, launches and tensor maps were made once.
 ///
-/// It is bound to the addresses of its operands but borrows none: buffers stay the caller's, to be written
-/// between launches and kept in one structure with this. Each [launch](Self::launch) takes the views
-/// again, which proves that the memory is still there, and refuses other ones.
+/// A prepared call is bound to the addresses of its operands but borrows none: buffers stay the caller's, to be written
+/// between launches and kept in one structure with this. Each [launch](Self::launch) takes the views again, which
+/// proves that the memory is still there, and refuses other views.
 ///
-/// A launch allocates nothing and looks nothing up. Beside the driver's launch it compares addresses and
-/// makes the context current. cudarc's event tracking, where it is on and the context has several streams,
-/// waits for and records an event for each operand, as in every call with cudarc's views; that costs
-/// more than the launch. [`CudaContext::disable_event_tracking`] turns it off for programs that order their
-/// streams themselves, and [`raw`](Self::raw) launches by address, without views. A launch can be [captured into a
-/// CUDA graph](crate#cuda-graphs), where the tracking must be off.
+/// A launch allocates nothing and looks nothing up. Beside the driver's launch it compares addresses and makes the
+/// context current. Where cudarc's event tracking is on and the context has several streams, the tracking waits for and
+/// records an event for each operand, as in every call with cudarc's views. That costs more than the launch.
+/// [`CudaContext::disable_event_tracking`] turns the tracking off for programs that order their streams themselves, and
+/// [`raw`](Self::raw) launches by address, without views. A launch can be [captured into a CUDA
+/// graph](crate#cuda-graphs), where the tracking must be off.
 ///
 /// ```no_run
 /// use cudarc::driver::CudaContext;
@@ -75,7 +75,7 @@ const _: () = {
 
 impl PreparedGemvOnDevice {
     /// Prepares [`gemv_on_device`](crate::gemv_on_device) of these operands. Enqueues nothing; `stream` says which
-    /// device. What [chained](Options::chained) options promise holds at each [launch](Self::launch).
+    /// device. The promise of [chained](Options::chained) options holds at each [launch](Self::launch).
     ///
     /// # Errors
     /// As [`gemv_on_device`](crate::gemv_on_device).
@@ -101,8 +101,8 @@ impl PreparedGemvOnDevice {
         })
     }
 
-    /// Enqueues it on a stream of the device it was prepared on, with a workspace on the workspace's stream. The views are those that it was prepared
-    /// with, or others of the same memory.
+    /// Enqueues it on a stream of the device it was prepared on, with a workspace on the workspace's stream. The views
+    /// are those that it was prepared with, or others of the same memory.
     ///
     /// # Errors
     /// [`Error::NotAsPrepared`] for other operands, [`Error::WrongDevice`], [`Error::WrongContext`], operands that
@@ -129,11 +129,11 @@ impl PreparedGemvOnDevice {
         same("vectors", bound.vectors == call.vectors)?;
         same("outputs", bound.output == call.output)?;
         make_current(stream)?;
-        // SAFETY: the stream's context is current, and is the one that was current when this was
-        // prepared. The views hold valid device memory at the addresses that were prepared, of at least
-        // the lengths that were checked against the shape; cudarc's events, recorded by the guards in
-        // `bound`, keep it from being freed or reused before the enqueued work has run. The workspace is kept by
-        // `self` and held: the launches of calls that use it follow each other on its stream, and it is freed behind them.
+        // SAFETY: the stream's context is current, and is the one that was current when this was prepared. The views
+        // hold valid device memory at the addresses that were prepared, of at least the lengths that were checked
+        // against the shape. cudarc's events, recorded by the guards in `bound`, keep the memory from being freed or
+        // reused before the enqueued work has run. The workspace is kept by `self` and held: the launches of calls that
+        // use it follow each other on its stream, and it is freed behind them.
         unsafe { self.prepared.launch(stream.cu_stream().cast()) }
     }
 
@@ -142,7 +142,7 @@ impl PreparedGemvOnDevice {
         self.call.shape()
     }
 
-    /// What computes it, and why.
+    /// The path and config that compute it, and the reason for the choice.
     pub fn choice(&self) -> &Choice {
         self.prepared.choice()
     }

@@ -8,8 +8,8 @@ use crate::types::GemvPath;
 /// The variable that forces a path by its [name](GemvPath::name), or `auto`.
 pub const PATH_VARIABLE: &str = "NVFP4_GEMV_PATH";
 
-/// What [`PATH_VARIABLE`] asks for. Read on every call of this function; [`select`](super::select) reads it once a
-/// process.
+/// The path that [`PATH_VARIABLE`] asks for. Read on every call of this function; [`select`](super::select) reads it
+/// once a process.
 ///
 /// # Errors
 /// [`Error::UnknownPath`](crate::Error::UnknownPath) where it names none.
@@ -21,7 +21,7 @@ pub fn forced_by_environment() -> Result<Option<GemvPath>> {
     }
 }
 
-/// The same, read once.
+/// The path that [`PATH_VARIABLE`] asks for, read once.
 pub(super) fn forced() -> Result<Option<GemvPath>> {
     static FORCED: OnceLock<Result<Option<GemvPath>>> = OnceLock::new();
     FORCED.get_or_init(forced_by_environment).clone()

@@ -1,5 +1,5 @@
-//! Choices that a thread made lately. A call that is not prepared asks for the same one each time, and only the first time is
-//! it worked out: it depends on nothing but what is compared here. Nothing is allocated.
+//! Choices that a thread made lately. A call that is not prepared asks for the same choice each time, and only the
+//! first time is it worked out. A choice depends on nothing but what is compared here. Nothing is allocated.
 
 use std::cell::RefCell;
 use std::ptr;
@@ -11,12 +11,12 @@ use super::select::Asked;
 use crate::error::Result;
 use crate::kernel::{Checked, Job};
 
-/// More than the layers of a model have shapes.
+/// Choices that are kept: more than the layers of a model have shapes.
 const MOST: usize = 32;
 
 #[derive(Clone, Copy)]
 struct Made {
-    /// Of a job on a GPU of this model.
+    /// The model of the job's GPU, by the built-in table of it.
     model: Option<*const Measurements>,
     asked: Asked,
     checked: Checked,
@@ -33,7 +33,8 @@ thread_local! {
     static LATELY: RefCell<Lately> = const { RefCell::new(Lately { made: [None; MOST], next: 0 }) };
 }
 
-/// What was chosen for a job, or what is chosen now. `choose` asks no tables but the built-in ones.
+/// The choice that was made lately for a job, or the one that `choose` makes now. `choose` asks no tables but the
+/// built-in ones.
 pub(super) fn lately(
     asked: &Asked,
     job: &Job<'_>,

@@ -1,8 +1,8 @@
 //! THE dispatch table: which kernel computes a problem, with which config, and why. Pure: no CUDA, no clock, no
 //! environment but one variable, read by [`forced_by_environment`].
 //!
-//! Each kernel itself says whether it can compute a problem, and why not: [`Kernel::available`](crate::Kernel). What is
-//! known of its time there is an [`Estimate`], which rests on the best [`Evidence`] that there is:
+//! Each kernel itself says whether it can compute a problem, and why not: [`Kernel::available`](crate::Kernel). An
+//! [`Estimate`] of its time there rests on the best [`Evidence`] that there is:
 //!
 //! 1. times of this problem on this device: a file of `tune`, if the caller gives one;
 //! 2. times of this problem on this model of GPU: the tables that come with the crate, [`measured`];
@@ -10,8 +10,8 @@
 //! 4. a model, where nobody measured.
 //!
 //! [`rank`] orders all kernels by that. [`select`] takes the first one that can compute the problem, within what the
-//! caller's [`Options`] ask for, and asks no kernel that is known to stand behind it. What was asked for is never replaced
-//! by something else. [`plan`] makes the launches of a call of what was selected: its config was checked then, and is not
+//! caller's [`Options`] ask for, and asks no kernel that is known to stand behind it. A request is never replaced by
+//! something else. [`plan`] makes the launches of a call of what was selected: its config was checked then, and is not
 //! checked again.
 
 mod environment;

@@ -1,5 +1,5 @@
-//! What is expected of a kernel where nobody measured, of what its module says: which share of the read-only ceiling it
-//! reaches, and which of those with the same share is preferred.
+//! Model of a kernel where nobody measured, from what the kernel's module says. It states which share of the read-only
+//! ceiling the kernel reaches, and which of the kernels with the same share is preferred.
 
 use crate::kernel::{Config, Cost, Job, Kernel};
 use crate::operands::Operands;
@@ -11,9 +11,9 @@ pub(super) struct Way {
     kernel: Kernel,
     /// Vectors of a pass over the weights, at most.
     pass: u32,
-    /// What the vectors of a pass cost.
+    /// Cost of the vectors of a pass.
     cost: Cost,
-    /// What the config leaves of the share.
+    /// Fraction of the share that the config leaves.
     left: f64,
 }
 
@@ -52,7 +52,7 @@ impl Way {
 /// with memory and start sooner; from three on they run out of issue slots first. That it is three follows from the
 /// modules' constants (0.85 / 1.2 < 0.76 < 0.85 / 1.1), not from a measurement: no tensor core has run this.
 pub(super) fn share(way: &Way, shape: &Shape, operands: &Operands) -> f64 {
-    // Of a call without vectors as of one.
+    // A call without vectors counts as one with one vector.
     let (n, pass) = (shape.n().max(1), way.pass as usize);
     let whole_passes = (n / pass) as f64 * way.cost.pass(pass);
     let one = way.kernel.share_of_one(shape, operands) * way.left;

@@ -1,4 +1,4 @@
-//! What a caller asks for, and what was chosen.
+//! Options that a caller asks for, and the choice that was made.
 
 use std::fmt;
 
@@ -13,8 +13,8 @@ use crate::types::GemvPath;
 #[cfg(feature = "device")]
 use crate::workspace::Workspace;
 
-/// What a caller asks of a call beyond its operands. The default asks for nothing: the fastest kernel that is known
-/// of for the problem is taken, unless the environment names a path.
+/// Requests of a caller for a call, beyond the call's operands. The default requests nothing: the fastest kernel that
+/// is known of for the problem is taken, unless the environment names a path.
 ///
 /// ```
 /// use nvfp4_gemv::{GemvPath, Options};
@@ -22,26 +22,24 @@ use crate::workspace::Workspace;
 /// let on_cuda_cores = Options::new().path(GemvPath::CudaCore);
 /// ```
 ///
-/// What is asked for is never replaced by something else: a path, kernel or config that cannot run is an
-/// error that says why. A kernel implies its path, a config its kernel; two that contradict each other are an
-/// error too.
+/// A request is never replaced by something else: a path, kernel or config that cannot run is an error that says why. A
+/// kernel implies its path, a config its kernel; two requests that contradict each other are an error too.
 ///
 /// # Chained launches
 ///
-/// With [`chained`](Self::chained), launches follow each other with programmatic dependent launch, as layers of a
-/// model can: from compute capability 9.0 on, a kernel may start before the kernels before it in the stream have
-/// ended. It may read codes and block scales of the weights at once, and the ids of a
-/// [selection](crate::Weights::select). Then it waits for those kernels, and only after
-/// that it reads vectors and row factors, and writes the output. Kernels have defaults of their own for this, and some
-/// launches of chained calls wait all the same where that was faster. Below
-/// compute capability 9.0, and on the CPU, launches do not overlap, and this changes nothing.
+/// With [`chained`](Self::chained), launches follow each other with programmatic dependent launch, as layers of a model
+/// can. From compute capability 9.0 on, a kernel may start before the kernels before it in the stream have ended. The
+/// kernel may read codes and block scales of the weights at once, and the ids of a [selection](crate::Weights::select).
+/// Then the kernel waits for the kernels before it. Only after that does it read vectors and row factors, and write the
+/// output. Kernels have defaults of their own for this, and some launches of chained calls wait all the same where that
+/// was faster. Below compute capability 9.0, and on the CPU, launches do not overlap, and `chained` changes nothing.
 ///
-/// Nothing can check that the weights are complete by then, so whoever asks for it promises it: **no kernel that may
-/// still be running when this one starts writes the codes, block scales or ids that it reads.** The kernel right before it
-/// is not the only one that may be. A chained launch may let the next one start before it has waited itself. So the
-/// promise is about all chained launches right before this one in the stream, and about the kernel before the first
-/// of those. An ordinary launch, a copy or a memset starts when all that is before it has ended: what was written
-/// before one of these is complete.
+/// Nothing can check that the weights are complete by then. So a caller who asks for chained launches promises: **no
+/// kernel that may still be running when this one starts writes the codes, block scales or ids that it reads.** The
+/// kernel right before this one is not the only one that may be running: a chained launch may let the next launch start
+/// before it has waited itself. So the promise is about all chained launches right before this one in the stream, and
+/// about the kernel before the first of those. An ordinary launch, a copy or a memset starts when all work before it
+/// has ended: data that was written before one of these is complete.
 #[derive(Clone, Copy, Debug)]
 pub struct Options<'a> {
     pub(crate) path: Option<GemvPath>,
@@ -75,33 +73,33 @@ impl<'a> Options<'a> {
         Self::default()
     }
 
-    /// On this path, whatever the environment says; `None` stands for any.
+    /// Asks for this path, whatever the environment says; `None` stands for any.
     #[must_use]
     pub fn path(mut self, path: impl Into<Option<GemvPath>>) -> Self {
         self.path = path.into();
         self
     }
 
-    /// With this kernel; `None` stands for any.
+    /// Asks for this kernel; `None` stands for any.
     #[must_use]
     pub fn kernel(mut self, kernel: impl Into<Option<Kernel>>) -> Self {
         self.kernel = kernel.into();
         self
     }
 
-    /// With this config; `None` stands for the best one that is known of.
+    /// Asks for this config; `None` stands for the best one that is known of.
     #[must_use]
     pub fn config(mut self, config: impl Into<Option<Config>>) -> Self {
         self.config = config.into();
         self
     }
 
-    /// With what was measured on this very device, a `tune::Tuned`: for the problems in it, its kernels
-    /// and configs go before what this crate knows of itself.
+    /// Gives measurements on this very device, a `tune::Tuned`: for the problems in it, its kernels and configs go
+    /// before the built-in tables and the model.
     ///
-    /// A table of another GPU is [refused](crate::Error::TunedElsewhere). Whether it was made with this driver, version
-    /// and build is what `tune::Tuned::load` checks; of a table that was read without it, nobody
-    /// does: its configs are checked all the same before they run, but they may not be the fastest.
+    /// A table of another GPU is [refused](crate::Error::TunedElsewhere). `tune::Tuned::load` checks whether a table
+    /// was made with this driver, version and build. Nobody checks that of a table that was read without `load`. The
+    /// configs of such a table are checked before they run, but they may not be the fastest.
     #[must_use]
     pub fn tuned(mut self, table: &'a impl AsRef<Measurements>) -> Self {
         self.tuned = Some(table.as_ref());
@@ -116,7 +114,7 @@ impl<'a> Options<'a> {
         self
     }
 
-    /// With memory for what the call computes on the way: without it, kernels that need some are not chosen. A call in
+    /// Gives memory for intermediate data of the call: without it, kernels that need some are not chosen. A call in
     /// host memory needs none.
     #[cfg(feature = "device")]
     #[must_use]
@@ -125,7 +123,7 @@ impl<'a> Options<'a> {
         self
     }
 
-    /// What is asked about operands, with the workspace that is given here.
+    /// The operands' properties, with the workspace that is given here.
     pub(super) fn with_workspace(&self, operands: &Operands) -> Operands {
         #[cfg(feature = "device")]
         if let Some(workspace) = self.workspace {
@@ -143,16 +141,17 @@ impl<'a> Options<'a> {
         Ok(*call)
     }
 
-    /// With programmatic dependent launch: ["Chained launches"](Self#chained-launches).
+    /// Asks for programmatic dependent launch: ["Chained launches"](Self#chained-launches).
     ///
     /// # Safety
-    /// For every launch of every call that is given this value or a copy of it, for every later `launch` of a
-    /// `PreparedGemvOnDevice` or `PreparedRawGemv` that was made with it (the first is a safe function, and relies on this
-    /// promise), and at every replay of a graph that such a launch was captured into: no kernel that may still be running when the launch starts writes the codes,
-    /// block scales or ids of its weights. ["Chained launches"](Self#chained-launches) says which kernels those are. Do not
-    /// give the value to code that cannot keep this.
+    /// No kernel that may still be running when a launch starts writes the codes, block scales or ids of the launch's
+    /// weights. ["Chained launches"](Self#chained-launches) says which kernels may still be running. The promise is for
+    /// every launch of every call that is given this value or a copy of it. The promise is also for every later
+    /// `launch` of a `PreparedGemvOnDevice` or `PreparedRawGemv` that was made with the value.
+    /// `PreparedGemvOnDevice::launch` is a safe function, and relies on this promise. The promise is also for every
+    /// replay of a graph that such a launch was captured into. Do not give the value to code that cannot keep this.
     ///
-    /// Without the promise there is no such value:
+    /// Without the promise there are no such options:
     ///
     /// ```compile_fail,E0133
     /// let options = nvfp4_gemv::Options::new().chained();
@@ -172,7 +171,7 @@ impl<'a> Options<'a> {
         self.chained
     }
 
-    /// The same, chained or not, where nothing is launched: to ask what would be chosen.
+    /// These options, chained or not, where nothing is launched: to ask what would be chosen.
     #[cfg(test)]
     pub(super) fn as_if_chained(mut self, chained: bool) -> Self {
         self.chained = chained;
@@ -180,7 +179,7 @@ impl<'a> Options<'a> {
     }
 }
 
-/// What computes a problem, and why that was chosen.
+/// The path and config that compute a problem, and why they were chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// The path.
@@ -220,27 +219,27 @@ impl fmt::Display for Asker {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
-    /// It was asked for: the config, the kernel, or a path that has no other kernel.
+    /// The config, the kernel, or a path that has no other kernel was asked for.
     Asked {
-        /// By whom.
+        /// The one who asked.
         by: Asker,
     },
-    /// Of the path that was asked for, the best kernel.
+    /// The best kernel of the path that was asked for.
     BestOfPath {
-        /// By whom.
+        /// The one who asked.
         by: Asker,
         /// Why, as part of a sentence.
         why: &'static str,
-        /// What that rests on.
+        /// The evidence for that.
         evidence: Evidence,
     },
     /// Host operands are computed where they lie.
     OperandsOnHost,
-    /// It is the fastest, as far as is known.
+    /// The fastest kernel, as far as is known.
     Best {
         /// Why, as part of a sentence.
         why: &'static str,
-        /// What that rests on.
+        /// The evidence for that.
         evidence: Evidence,
     },
     /// A better kernel cannot run this.

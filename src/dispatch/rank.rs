@@ -1,4 +1,4 @@
-//! The kernels of a GPU in the order of what is known of them for a problem.
+//! The order of a GPU's kernels for a problem, from the best evidence on each kernel.
 
 use std::array;
 use std::cell::OnceCell;
@@ -13,7 +13,7 @@ use crate::operands::Operands;
 use crate::refusal::Refusal;
 use crate::shape::Shape;
 
-/// What an estimate rests on, from the best evidence to the least.
+/// Evidence for an estimate, from the best to the least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Evidence {
@@ -24,8 +24,8 @@ pub enum Evidence {
         /// The GPU.
         on: &'static str,
     },
-    /// This kernel has no time where another one of its path has: it was slower, and how much was not kept. The
-    /// estimate is the other kernel's, changed as the model says: this kernel's share is at most that.
+    /// This kernel has no time, and another kernel of its path has one: this kernel was slower, and by how much was not
+    /// kept. The estimate is the other kernel's, changed as the model says: this kernel's share is at most that.
     Behind {
         /// The other kernel.
         kernel: Kernel,
@@ -47,7 +47,7 @@ pub enum Evidence {
 }
 
 impl Evidence {
-    /// Whether an estimate that rests on this says only what its kernel does not exceed.
+    /// Whether an estimate that rests on this is only a bound, which the kernel's share does not exceed.
     pub fn is_bound(&self) -> bool {
         matches!(self, Self::Behind { .. })
     }
@@ -74,7 +74,7 @@ pub struct Estimate {
     pub share: f64,
     /// Seconds a call; `None` where all that is known is of another model of GPU, or of the model of kernels.
     pub seconds: Option<f64>,
-    /// What both rest on.
+    /// The evidence for share and seconds.
     pub evidence: Evidence,
 }
 
@@ -85,7 +85,7 @@ pub struct Ranked {
     pub kernel: Kernel,
     /// The config that it would take, or why it cannot compute the problem.
     pub config: Result<Config, Refusal>,
-    /// What is known of its time. Of a kernel that cannot compute the problem: how fast it would be, where that is
+    /// The estimate of its time. For a kernel that cannot compute the problem: how fast it would be, where that is
     /// known and a caller could change the problem.
     pub estimate: Option<Estimate>,
 }
@@ -126,27 +126,27 @@ pub fn rank(
 
 const KERNELS: usize = Kernel::ALL.len();
 
-/// What was measured of a job's problem, what there is to look further in, and what kernels say of the job.
+/// Measurements of a job's problem, tables to look further in, and the kernels' answers on the job.
 pub(super) struct Tables<'t> {
     job: &'t Job<'t>,
     tuned: Option<&'t Entry>,
-    /// On the same model of GPU, and its name.
+    /// The measurements of this problem on the same model of GPU, and the model's name.
     model: Option<(&'static Entry, &'static str)>,
     /// The table of that model.
     of_model: Option<&'static Measurements>,
     asked: [Asked; KERNELS],
 }
 
-/// What a kernel says of a job: asked once, and only if somebody wants to know.
+/// A kernel's answers on a job: asked once, and only if somebody wants to know.
 #[derive(Default)]
 struct Asked {
     available: OnceCell<Result<(), Refusal>>,
     config: OnceCell<Result<Checked, Refusal>>,
-    /// What the model expects it to reach: [`model::share`].
+    /// The share that the model expects: [`model::share`].
     share: OnceCell<f64>,
 }
 
-/// Where a tuned file was made, as [`Evidence::Behind`] says it.
+/// Name of the GPU that a tuned file was made on, as [`Evidence::Behind`] prints it.
 const HERE: &str = "this GPU";
 
 /// The built-in table of a GPU's model.
@@ -193,8 +193,8 @@ impl<'t> Tables<'t> {
         *self.asked[kernel as usize].share.get_or_init(share)
     }
 
-    /// The config that a kernel takes for the job: the fastest one that was measured for this very problem, where it can
-    /// still run, or else its default.
+    /// The config that a kernel takes for the job: the fastest one that was measured for this very problem, where it
+    /// can still run, or else its default.
     pub(super) fn config(&self, kernel: Kernel) -> Result<Checked, Refusal> {
         let job = self.job;
         let find = || {
@@ -204,7 +204,7 @@ impl<'t> Tables<'t> {
             let timed = entries.find_map(|entry| entry.of(kernel));
             let measured = timed.and_then(|timed| match timed.chained {
                 Some(chained) if job.chained => Some(chained.config),
-                // What is fastest alone, unless the kernel knows better for chains.
+                // The config that is fastest alone, unless the kernel knows a better one for chains.
                 None if job.chained => timed.config.in_chain(job),
                 _ => Some(timed.config),
             });
@@ -240,8 +240,8 @@ impl<'t> Tables<'t> {
         ranked.map(|(_, _, kernel, estimate)| (kernel, estimate))
     }
 
-    /// Those that may be the first of some kernels to run, the fastest first: what is known to be no faster than one that
-    /// runs is left out, and is not estimated.
+    /// The kernels that may be the first of some kernels to run, the fastest first. A kernel that is known to be no
+    /// faster than one that runs is left out, and is not estimated.
     pub(super) fn contenders(
         &self,
         among: impl Fn(Kernel) -> bool,
@@ -251,7 +251,7 @@ impl<'t> Tables<'t> {
         self.rank(move |kernel| among(kernel) && !behind(kernel))
     }
 
-    /// What was measured of this very problem, by the best evidence.
+    /// Measurements of this very problem, by the best evidence.
     fn exact(&self) -> Option<&'t Entry> {
         self.tuned.or(self.model.map(|(entry, _)| entry))
     }
@@ -276,7 +276,7 @@ impl<'t> Tables<'t> {
         kernel != leader.kernel() && stand_in().is_some_and(no_faster)
     }
 
-    /// What is known of a kernel.
+    /// The estimate for a kernel, from the best evidence.
     fn estimate(&self, kernel: Kernel) -> Option<Estimate> {
         let (job, available) = (self.job, self.available(kernel));
         // No change of the problem's operands would help.
@@ -307,7 +307,8 @@ impl<'t> Tables<'t> {
             Some(self.nearest(&near?, kernel))
         };
         let modelled = || {
-            // What cannot run is worth a guess only where nothing else of its path can, and nothing was measured.
+            // A kernel that cannot run is worth a guess only where no other kernel of its path can run, and nothing was
+            // measured.
             let alone = || {
                 let mut path = Kernel::ALL
                     .iter()
@@ -325,8 +326,9 @@ impl<'t> Tables<'t> {
     }
 
     /// The share of the nearest problem that was measured, changed by as much as the model says that the problem
-    /// differs. A kernel that has no time there was no faster than the one that has: what the model thinks of the two
-    /// there does not put it in front of it here, but what it thinks of how they change from there to here may.
+    /// differs. A kernel that has no time there was no faster than the kernel that has one. The model's opinion of
+    /// these two kernels there does not put the kernel without a time in front here. The model's opinion of how each
+    /// kernel changes from there to here may.
     fn nearest(&self, near: &Near<'static>, of: Kernel) -> Estimate {
         let Near {
             table,
@@ -366,9 +368,10 @@ impl<'t> Tables<'t> {
         }
     }
 
-    /// What an entry says of a kernel: its own time; or, where it has none but can compute the job and the entry's problem,
-    /// the best time of its path's kernels, which it did not exceed. A time of a kernel that the model expects to be slower
-    /// than this one even with one vector says nothing of it.
+    /// The time of an entry that stands for a kernel. A kernel with a time of its own has that one. A kernel without
+    /// one that can compute the job and the entry's problem has the best time of its path's kernels, which it did not
+    /// exceed. A time of a kernel that the model expects to be slower than this kernel even with one vector says
+    /// nothing of this kernel.
     fn stand_in<'e>(&self, entry: &'e Entry, kernel: Kernel) -> Option<&'e Timed> {
         let job = self.job;
         let of_one = |kernel: Kernel| kernel.share_of_one(job.shape, job.operands);
@@ -380,11 +383,12 @@ impl<'t> Tables<'t> {
             let of_path = of_path.filter(|timed| counts(timed, entry, job));
             of_path.min_by(|a, b| seconds(a, job).total_cmp(&seconds(b, job)))
         };
-        // What could not run there was not slower there.
+        // A kernel that could not run there was not slower there.
         let can = || {
             let operands = entry.operands.with_workspace(u64::MAX);
             let then = Job::new(&entry.shape, &operands, job.gpu).chained(job.chained);
-            // It is the same with less of a workspace: what needs more says so, and would be no faster with it.
+            // The answer is the same with less of a workspace: a kernel that needs more says so, and would be no faster
+            // with it.
             let can = matches!(
                 self.available(kernel),
                 Ok(()) | Err(Refusal::Workspace { .. })
@@ -393,7 +397,7 @@ impl<'t> Tables<'t> {
         };
         match entry.of(kernel) {
             Some(own) if counts(own, entry, job) => Some(own),
-            // It was measured, and is known to be no better than the best that counts.
+            // The kernel was measured, and is known to be no better than the best time that counts.
             Some(_) => {
                 let all = entry.kernels.iter();
                 all.filter(|timed| counts(timed, entry, job))
@@ -403,8 +407,8 @@ impl<'t> Tables<'t> {
         }
     }
 
-    /// What a kernel without a time reaches of what another one does that was measured beside it: as much as the model
-    /// says, and no more, because it was slower.
+    /// Fraction of another kernel's share that a kernel without a time reaches; the other kernel was measured at this
+    /// problem. The fraction is as large as the model says, and at most 1, because the kernel was slower.
     fn relative(&self, of: Kernel, other: Kernel) -> f64 {
         match of == other {
             true => 1.0,
@@ -413,13 +417,13 @@ impl<'t> Tables<'t> {
     }
 }
 
-/// By how much the model must see a kernel in front of the one that was no slower at the nearest problem: what it is changed
-/// from is only what it did not exceed there.
+/// Factor by which the model must see a kernel in front of the kernel that was no slower at the nearest problem. The
+/// share that the model starts from is only one that the kernel did not exceed there.
 const CLEARLY: f64 = 1.1;
 
-/// Whether a kernel's time says something of a job. In a chain isolated times do not, where others of the entry were
-/// measured chained: a kernel without such a time was slower there, or it was faster in a chain of this problem alone and
-/// slower between others.
+/// Whether a kernel's time says something of a job. In a chain isolated times do not, where other kernels of the entry
+/// were measured chained. A kernel without a chained time was slower there, or it was faster in a chain of this problem
+/// alone and slower between other layers.
 fn counts(timed: &Timed, entry: &Entry, job: &Job<'_>) -> bool {
     let is_chained = |timed: &Timed| timed.chained.is_some();
     !job.chained || is_chained(timed) || !entry.kernels.iter().any(is_chained)

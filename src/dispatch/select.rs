@@ -14,21 +14,23 @@ use crate::refusal::Refusal;
 use crate::shape::Shape;
 use crate::types::GemvPath;
 
-/// Where the operands lie, and what the machine there can run.
+/// The memory that the operands lie in, and the machine that computes there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target<'a> {
     /// Host memory.
     Host,
-    /// This GPU's memory.
+    /// The memory of this GPU.
     Gpu(&'a Gpu),
 }
 
-/// Picks the kernel and its config for a problem, or checks that what was asked for can compute it.
+/// Picks the kernel and its config for a problem, or checks that the path, kernel or config that was asked for can
+/// compute the problem.
 ///
 /// # Errors
-/// Where what was asked for, or everything, cannot compute the problem: [`Error::PathUnavailable`],
-/// [`Error::KernelUnavailable`] or [`Error::Config`]. [`Error::Contradiction`] for options that contradict each other.
-/// [`Error::TunedElsewhere`] for measurements of another GPU. [`Error::UnknownPath`] where `NVFP4_GEMV_PATH` names none.
+/// [`Error::PathUnavailable`], [`Error::KernelUnavailable`] or [`Error::Config`] where the request, or every kernel,
+/// cannot compute the problem. [`Error::Contradiction`] for options that contradict each other.
+/// [`Error::TunedElsewhere`] for measurements of another GPU. [`Error::UnknownPath`] where `NVFP4_GEMV_PATH` names
+/// none.
 ///
 /// ```
 /// use nvfp4_gemv::dispatch::{Target, select};
@@ -62,8 +64,9 @@ pub fn select(
     Ok(chosen(&checked, reason))
 }
 
-/// Picks the kernel and its config for a call in a GPU's memory, as [`select`] does, and plans its launches: all that a call
-/// which is not prepared does before it touches CUDA. A workspace of the options takes the place of the call's.
+/// Picks the kernel and its config for a call in a GPU's memory, as [`select`] does, and plans its launches. A call
+/// that is not prepared does no more than this before it touches CUDA. A workspace of the options takes the place of
+/// the call's.
 ///
 /// # Errors
 /// As [`select`]'s; a workspace that [overlaps](Call::with_workspace) an operand.
@@ -88,8 +91,8 @@ pub fn plan(call: &Call, gpu: &Gpu, options: &Options<'_>) -> Result<(Choice, Pl
     Ok((chosen(&checked, reason), checked.plan(call, gpu)))
 }
 
-/// Bytes of a workspace that a call would use: those of the kernel and config that [`select`] picks where there is always
-/// enough. 0 where the best one needs none.
+/// Bytes of a workspace that a call would use: those of the kernel and config that [`select`] picks where there is
+/// always enough. 0 where the best one needs none.
 ///
 /// # Errors
 /// As [`select`]'s, on this GPU.
@@ -121,7 +124,8 @@ pub fn workspace_bytes(
         .map_or(0, |config| config.workspace_bytes(&job)))
 }
 
-/// What a caller or the environment asks for. A config implies its kernel, a kernel its path.
+/// The path, kernel and config that a caller or the environment asks for. A config implies its kernel, a kernel its
+/// path.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) struct Asked {
     path: Option<GemvPath>,
@@ -235,7 +239,7 @@ impl Asked {
             }
         }
         let path = self.path.unwrap_or(GemvPath::CudaCore);
-        // Of each path the kernel that takes the most problems, and of several the one for such a GPU.
+        // The kernel of each path that takes the most problems; of several such kernels the one for this GPU.
         let of_path = |kernel: &Kernel| match self.kernel {
             Some(asked) => *kernel == asked,
             None => kernel.path() == path && kernel.takes_most(),
@@ -259,7 +263,7 @@ impl Asked {
 
 /// A config that cannot compute what it was asked for.
 fn refused(config: &Config, reason: Refusal) -> Error {
-    // As in tables.
+    // The config is written as in tables.
     let config = serde_json::to_string(config).unwrap_or_else(|_| format!("{config:?}"));
     Error::Config { config, reason }
 }
@@ -273,7 +277,7 @@ fn chosen(checked: &Checked, reason: Reason) -> Choice {
     }
 }
 
-/// What was tuned, if on such a GPU.
+/// The tuned table, if it was made on such a GPU.
 fn made_on<'t>(table: &'t Measurements, gpu: &Gpu) -> Result<&'t Measurements> {
     let tuned = &table.machine.gpu;
     match tuned.is_of(gpu) {

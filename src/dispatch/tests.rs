@@ -37,9 +37,9 @@ fn choose(shape: &Shape, operands: &Operands, gpu: &Gpu, chained: bool) -> Choic
     select(shape, operands, Target::Gpu(gpu), &options).unwrap()
 }
 
-/// `choices.tsv` has the choices of the crate when dispatch still ranked paths, and a path's rule picked its kernel: GPU,
-/// sizes M,K,L,N, vectors, layout, alignment of the weights, chained, config. Every kernel is there for every GPU that
-/// takes it. Whoever changes a rule on purpose changes the lines that it is about.
+/// `choices.tsv` has the choices of the crate when dispatch still ranked paths, and a path's rule picked its kernel:
+/// GPU, sizes M,K,L,N, vectors, layout, alignment of the weights, chained, config. Every kernel is there for every GPU
+/// that takes it. Whoever changes a rule on purpose changes the lines that it is about.
 #[test]
 fn choices_are_as_they_were() {
     for line in include_str!("choices.tsv").lines() {
@@ -116,7 +116,7 @@ fn of_a_table_the_fastest_is_taken(table: &'static Measurements) {
             if estimate.evidence == (Evidence::Measured { on }) {
                 own.push((one.kernel, estimate.seconds.unwrap()));
             }
-            // What has no time there stands behind what has, and can run.
+            // A kernel without a time there stands behind the kernel with the best time, and can run.
             if estimate.evidence.is_bound() {
                 assert!(one.config.is_ok() && estimate.seconds.unwrap() >= best.seconds);
             }
@@ -153,10 +153,10 @@ fn other_problems_and_other_hoppers_follow_the_nearest() {
         let (first, why) = (ranked[0].kernel, ranked[0].estimate.unwrap().evidence);
         assert_eq!((first, why), (Kernel::Ring, evidence(Kernel::Ring)));
         assert!(why.to_string().contains("after ring with 4096x7168x8"));
-        // What a problem takes there is no time of another model of GPU.
+        // The problem's time on the H200 is no time of another model of GPU.
         assert_eq!(ranked[0].estimate.unwrap().seconds, None);
     }
-    // What the ring kernel cannot do, another one does nearly as well.
+    // Where the ring kernel cannot compute a problem, another kernel does nearly as well.
     let odd = Shape::new(Dims {
         m: 4096,
         n: 1,
@@ -253,7 +253,7 @@ fn tuned_times_go_before_all_others() {
     )
     .reason;
     assert!(!other.to_string().contains("tuned"), "{other}");
-    // What else was tried on its path was slower.
+    // The other kernels that were tried on its path were slower.
     let ranked = rank(&shape, &nvfp4(TILED), &gpu, Some(&tuned), false);
     let order: Vec<Kernel> = ranked.iter().map(|one| one.kernel).collect();
     assert_eq!(order[..2], [Kernel::Dot, Kernel::Stream]);
@@ -290,7 +290,8 @@ fn times_say_nothing_of_kernels_that_the_model_expects_to_be_faster() {
     }
 }
 
-/// The table of the H200 has the ragged 28672x8208 with as many vectors, where packed cannot run and mma was the fastest.
+/// The table of the H200 has the ragged 28672x8208 with as many vectors, where packed cannot run and mma was the
+/// fastest.
 #[test]
 fn what_could_not_run_at_the_nearest_problem_was_not_slower_there() {
     let dims = Dims {
@@ -361,7 +362,7 @@ fn without_measurements_the_model_decides() {
         let choice = choose(&shape, &operands, &gpu(on), false);
         assert_eq!(choice.kernel(), Some(kernel), "{on:?} n = {n}");
         let reason = choice.reason.to_string();
-        // What the best kernel of another path cannot do is the reason for the next.
+        // Where the best kernel, of another path, cannot run, its refusal is the reason for the next kernel.
         let says = match on.0 == 10 && n > 2 && layout == linear {
             true => "not tcgen05: the weights' scales are linear",
             false => "(modelled)",
@@ -444,7 +445,7 @@ fn what_cannot_run_says_why() {
     assert_eq!((choice.path, choice.kernel()), (GemvPath::Cpu, None));
 }
 
-/// What is asked for is taken, with what it implies, or refused; two things that contradict each other are refused.
+/// A request is taken, with what it implies, or refused; two requests that contradict each other are refused.
 #[test]
 fn paths_kernels_and_configs_that_are_asked_for() {
     let (shape, gpu) = (Shape::matrix(4096, 4096).unwrap(), h200());
@@ -524,20 +525,21 @@ fn a_neighbour_is_scaled_as_the_model_says() {
         })
         .unwrap()
     };
-    // So long vectors go four a pass, and eight of them were measured: one more is a pass more, which costs less than
-    // one of four; any number of fours is as many passes.
+    // So long vectors go four a pass, and eight of them were measured. One more vector is one more pass, which costs
+    // less than a pass of four. Any number of fours is as many passes.
     let eight = seconds(shape(8, 1));
     for (n, passes) in [(9, 2.0 + 1.0 / 1.1), (16, 4.0), (20, 5.0)] {
         let times = seconds(shape(n, 1)) / eight;
         assert!((times - passes / 2.0).abs() < 1e-9, "{n}: {times}");
     }
-    // Of what is nearest, twice the bytes.
+    // The nearest problem's time is scaled: twice the bytes take twice as long.
     let (one, two) = (seconds(shape(7, 40)), seconds(shape(7, 80)));
     assert!((two / one - 2.0).abs() < 1e-9, "{one} {two}");
 }
 
-/// With sixteen vectors the model thinks more of `stream` than of `packed`, which was measured to be faster on large matrices:
-/// what has no time there is not put in front of what has. With eight, `stream` was the fastest of all.
+/// With sixteen vectors the model thinks more of `stream` than of `packed`, which was measured to be faster on large
+/// matrices. A kernel without a time there is not put in front of a kernel with one. With eight, `stream` was the
+/// fastest of all.
 #[test]
 fn what_was_slower_at_the_neighbour_is_not_picked_here() {
     // `packed` needs a workspace.
@@ -634,7 +636,7 @@ fn a_kernel_takes_every_call() {
     }
 }
 
-/// What is known to stand behind is not asked: no choice differs by that.
+/// Kernels that are known to stand behind are not asked: no choice differs by that.
 #[test]
 fn the_choice_is_the_first_that_can_run() {
     for gpu in [h200(), gpu((9, 0)), gpu((12, 0))] {
@@ -682,7 +684,7 @@ fn what_was_chosen_before_changes_nothing() {
         let (once, twice) = (scope.spawn(all), scope.spawn(again));
         assert_eq!(once.join().unwrap(), twice.join().unwrap());
     });
-    // Of few problems it remembers the choice, and asks for no other one.
+    // For a few problems the thread remembers the choice, and asks for no other one.
     let (shape, operands) = &few[0];
     let gpu = h200();
     let ask = |options: &Options<'_>| select(shape, operands, Target::Gpu(&gpu), options).unwrap();
@@ -707,7 +709,7 @@ fn a_workspace_is_asked_for_where_it_would_be_used() {
             _ => None,
         };
         assert!(asked_for.is_none() || asked_for == with.kernel(), "{shape}");
-        // What the best kernel lacks beside is said first.
+        // Anything else that the best kernel lacks is said first.
         let is_best = matches!(with.reason, Reason::Best { .. });
         if is_best && with.kernel() == Some(Kernel::Packed) {
             assert_eq!(asked_for, with.kernel(), "{shape}: {}", without.reason);

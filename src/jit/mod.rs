@@ -1,30 +1,32 @@
 //! Kernels that are compiled at run time, by NVRTC: feature `jit`.
 //!
-//! Where a program carries no machine code for a device, because it was built without nvcc or is older than the
-//! device's architecture, a kernel is compiled when it is asked for. Its source is embedded in the program, with all that it
-//! includes. Each kernel is compiled by itself, when it is first needed, for exactly the device's architecture: from the same
-//! sources as nvcc's code, and with the same launch plans.
+//! A kernel is compiled at run time where a program carries no machine code for a device: the program was built without
+//! nvcc, or is older than the device's architecture. The kernel's source is embedded in the program, with all that it
+//! includes. Each kernel is compiled by itself, when it is first needed, for exactly the device's architecture. It is
+//! compiled from the same sources as nvcc's code, and has the same launch plans.
 //!
 //! # When
 //!
 //! - [`PreparedGemvOnDevice::new`](crate::PreparedGemvOnDevice::new) and
 //!   [`raw::PreparedRawGemv::new`](crate::raw::PreparedRawGemv::new) compile the kernels of their launches.
-//! - A call that is not prepared compiles what no earlier one has. That is done before it enqueues anything.
+//! - A call that is not prepared compiles the kernels that no earlier call has, before it enqueues anything.
 //! - A call on a stream that is being captured into a graph compiles nothing, and reads no file. Where its kernel was
 //!   neither prepared nor called before in this process, it is [`Error::NotCompiled`].
 //! - Launches of prepared calls compile nothing, ever.
 //!
-//! A kernel is compiled, or read from the cache, once in a process for each architecture, and loaded once in each CUDA context. [`observe`] tells
-//! a program of it. [`compile`] makes machine code without a GPU, to fill a cache beforehand.
+//! A kernel is compiled, or read from the cache, once in a process for each architecture, and loaded once in each CUDA
+//! context. [`observe`] tells a program of it. [`compile`] makes machine code without a GPU, to fill a cache
+//! beforehand.
 //!
 //! # The library
 //!
-//! NVRTC is loaded when a kernel is first asked for, whether it is then compiled or in the cache. The first of these that
-//! is new enough is taken:
+//! NVRTC is loaded when a kernel is first asked for, whether it is then compiled or in the cache. The first of these
+//! that is new enough is taken:
 //!
-//! 1. the one in the folder that the environment's [`LIBRARY_VARIABLE`] names. Where that is set, no other is looked for.
-//! 2. what the system's loader finds by the name `libnvrtc.so`: in `LD_LIBRARY_PATH`, as it was when the process started, and
-//!    where the system keeps libraries. Those with a newer major release in their name come first.
+//! 1. the one in the folder that the environment's [`LIBRARY_VARIABLE`] names. Where that is set, no other is looked
+//!    for.
+//! 2. the library that the system's loader finds by the name `libnvrtc.so`: in `LD_LIBRARY_PATH`, as it was when the
+//!    process started, and where the system keeps libraries. Those with a newer major release in their name come first.
 //! 3. the newest in `lib64` or `lib` of `CUDA_HOME`, then of `CUDA_PATH`.
 //! 4. the newest in `/usr/local/cuda/lib64`.
 //!
@@ -34,11 +36,11 @@
 //!
 //! # The cache
 //!
-//! What was compiled is kept in the folder that [`CACHE_VARIABLE`] names, or in `nvfp4-gemv` in `XDG_CACHE_HOME` or
-//! `~/.cache`; the value `off` keeps nothing. A file's name is a hash of source, headers, options, architecture and NVRTC's
-//! build: so NVRTC must be there even where all kernels are in the cache, and another NVRTC compiles anew. Files appear
-//! whole, so that several processes may write at once; one that is damaged, or is not a regular file, is compiled
-//! again. A folder that cannot be written to is no error: then every process compiles.
+//! Compiled kernels are kept in the folder that [`CACHE_VARIABLE`] names, or in `nvfp4-gemv` in `XDG_CACHE_HOME` or
+//! `~/.cache`; the value `off` keeps nothing. A file's name is a hash of source, headers, options, architecture and
+//! NVRTC's build. So NVRTC must be there even where all kernels are in the cache, and another NVRTC compiles anew.
+//! Files appear whole, so that several processes may write at once. A file that is damaged, or is not a regular file,
+//! is compiled again. A folder that cannot be written to is no error: then every process compiles.
 //!
 //! Whoever can write to the folder can have this process run code of theirs on the GPU. So a folder that the variable
 //! does not name is made for its user alone. One that is there is used only where it is this user's, or root's, and
@@ -68,7 +70,7 @@ pub const LIBRARY_VARIABLE: &str = nvrtc_names::PLACE;
 /// The environment variable that names the cache's folder, or says `off`.
 pub const CACHE_VARIABLE: &str = nvrtc_names::CACHE;
 
-/// Where compiled kernels are kept. [`of_user`](Self::of_user) is the one that calls read.
+/// A folder in which compiled kernels are kept, or none. Calls read that of [`of_user`](Self::of_user).
 // A type of its own: what the inner one has beside the folder takes a loaded NVRTC.
 #[derive(Clone, Debug)]
 pub struct Cache(cache::Cache);
@@ -79,17 +81,17 @@ impl Cache {
         Self(cache::Cache::of_user())
     }
 
-    /// One in a folder, which is made when something is kept.
+    /// A cache in a folder, which is made when something is kept.
     pub fn at(folder: impl Into<PathBuf>) -> Self {
         Self(cache::Cache::at(folder))
     }
 
-    /// None: everything is compiled.
+    /// No cache: everything is compiled.
     pub fn none() -> Self {
         Self(cache::Cache::none())
     }
 
-    /// Its folder.
+    /// The cache's folder.
     pub fn folder(&self) -> Option<&Path> {
         self.0.folder()
     }
@@ -101,36 +103,36 @@ impl Cache {
     }
 }
 
-/// What the kernels' files include, and these files themselves: name in `#include`, and text.
+/// The files that kernels' files include, and the kernels' files themselves: name in `#include`, and text.
 const EMBEDDED: &[(&str, &str)] = &include!(concat!(env!("OUT_DIR"), "/embedded.rs"));
 
 /// Something that happens to a kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// Its compilation begins: it takes a second or so.
+    /// The kernel's compilation begins: it takes a second or so.
     Begins {
         /// The kernel.
         kernel: &'static str,
         /// The architecture that it is compiled for, such as `90a`.
         arch: String,
     },
-    /// It was compiled.
+    /// The kernel was compiled.
     Compiled {
         /// The kernel.
         kernel: &'static str,
         /// The architecture.
         arch: String,
-        /// How long NVRTC took.
+        /// The time that NVRTC took.
         took: Duration,
     },
-    /// It was in the cache.
+    /// The kernel was in the cache.
     Cached {
         /// The kernel.
         kernel: &'static str,
         /// The architecture.
         arch: String,
-        /// How long that took to find and read.
+        /// The time that it took to find and read the kernel.
         took: Duration,
     },
 }
@@ -139,13 +141,13 @@ type Observer = Box<dyn Fn(&Event) + Send + Sync>;
 
 static OBSERVER: OnceLock<Observer> = OnceLock::new();
 
-/// Has a function called with what happens to kernels from now on, on the thread that asks for the kernel: when a
-/// compilation begins, when it has succeeded, and when a kernel was in the cache. A compilation that fails is the error of the
-/// call that asked for it, and no further event. There is one such function a process: the first stays. Says whether this one
-/// is it.
+/// Has a function called with each event of a kernel from now on, on the thread that asks for the kernel. There is an
+/// event when a compilation begins, when it has succeeded, and when a kernel was in the cache. A compilation that fails
+/// is the error of the call that asked for it, and no further event. There is one such function a process: the first
+/// stays. Returns whether this function is the one.
 ///
-/// Whoever else asks for the kernel waits meanwhile. So the function must not ask for kernels itself, by preparing or calling
-/// what takes any: for the same one it would wait for ever.
+/// Whoever else asks for the kernel waits meanwhile. So the function must not ask for kernels itself, by preparing or
+/// making a call that takes any: for the same kernel it would wait for ever.
 pub fn observe(observer: impl Fn(&Event) + Send + Sync + 'static) -> bool {
     OBSERVER.set(Box::new(observer)).is_ok()
 }
@@ -159,19 +161,21 @@ fn tell(event: impl FnOnce() -> Event) {
 /// The NVRTC that this process compiles with: its release and build, and where it is.
 ///
 /// # Errors
-/// [`NvrtcError::Missing`] and [`NvrtcError::TooOld`] where there is none, and [`NvrtcError::Call`] of one that does not work.
+/// [`NvrtcError::Missing`] and [`NvrtcError::TooOld`] where there is none, and [`NvrtcError::Call`] of one that does
+/// not work.
 pub fn library() -> Result<(String, String), NvrtcError> {
     let nvrtc = Nvrtc::get()?;
     let version = format!("{} ({})", nvrtc.version(), nvrtc.build());
     Ok((version, nvrtc.place().to_string()))
 }
 
-/// Compiles the kernel of a launch for an architecture, such as `90a`, or takes what the cache has. Needs no GPU: launches
-/// are those of [`Config::plan`](crate::Config::plan). With [`Cache::of_user`] this fills the cache that calls read.
+/// Compiles the kernel of a launch for an architecture, such as `90a`, or takes what the cache has. Needs no GPU:
+/// launches are those of [`Config::plan`](crate::Config::plan). With [`Cache::of_user`] this fills the cache that calls
+/// read.
 ///
 /// # Errors
-/// [`Error::NoEntry`]: a launch that is not of a plan. [`Error::Jit`]: no NVRTC, or one that does not know the architecture,
-/// or an architecture that does not have the kernel's instructions.
+/// [`Error::NoEntry`]: a launch that is not of a plan. [`Error::Jit`]: no NVRTC, or one that does not know the
+/// architecture, or an architecture that does not have the kernel's instructions.
 pub fn compile(launch: &Launch, arch: &str, cache: &Cache) -> Result<Compiled> {
     let kernel = launch.entry;
     let no_entry = || Error::NoEntry {
@@ -213,8 +217,8 @@ pub(crate) fn release() -> (u32, u32) {
     Nvrtc::get().map(Nvrtc::release).unwrap_or_default()
 }
 
-/// What NVRTC is told beside the architecture. As in nvcc, functions without a mark that are called on the device are the
-/// device's: generic lambdas need it.
+/// The options of NVRTC beside the architecture. As in nvcc, functions without a mark that are called on the device are
+/// the device's: generic lambdas need it.
 fn options() -> Vec<String> {
     ["--std=c++17", "--device-as-default-execution-space"]
         .map(String::from)
@@ -263,13 +267,14 @@ pub(crate) fn code(launch: &Launch, arch: &'static str) -> Result<Code> {
     Ok(code)
 }
 
-/// Makes the machine code of these launches' kernels, on all processors at once. What fails does so again where it is used.
+/// Makes the machine code of these launches' kernels, on all processors at once. A compilation that fails does so again
+/// where its kernel is used.
 #[cfg(feature = "tune")]
 pub(crate) fn code_of_all<'l>(launches: impl Iterator<Item = &'l Launch>, arch: &'static str) {
     each_kernel(launches, |launch| drop(code(launch, arch)));
 }
 
-/// Once for each kernel, on all processors.
+/// Calls `make` once for each kernel, on all processors.
 #[cfg(feature = "tune")]
 fn each_kernel<'l>(launches: impl Iterator<Item = &'l Launch>, make: impl Fn(&Launch) + Sync) {
     let kernels: BTreeMap<&str, &Launch> = launches.map(|launch| (launch.entry, launch)).collect();
@@ -292,7 +297,7 @@ pub(crate) fn code_that_is_there(launch: &Launch, arch: &'static str) -> Result<
     let slot = slot(launch.entry, arch);
     let code = match slot.try_lock() {
         Ok(code) => code.clone(),
-        // Who panicked had made it, or not.
+        // A thread that panicked had made the code, or not.
         Err(TryLockError::Poisoned(code)) => code.into_inner().clone(),
         Err(TryLockError::WouldBlock) => None,
     };
@@ -352,7 +357,7 @@ mod tests {
         drop(busy);
         assert_eq!(code_that_is_there(&launch, "90a"), Ok(made.clone()));
         assert_eq!(code_that_is_there(&launch, "100a"), missing);
-        // What is there stays so where a thread has panicked since, as an observer may.
+        // Code that is there stays so where a thread has panicked since, as an observer may.
         let panicked = std::thread::spawn(move || {
             let _code = slot.lock().unwrap();
             panic!("so that the lock is poisoned");

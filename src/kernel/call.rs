@@ -1,4 +1,4 @@
-//! One problem by address, checked: what a launch plan is made of.
+//! A problem with its addresses, checked. Launch plans are made from a `Call`.
 
 use super::params::{
     NVFP4_ATOM_BLOCKS, NVFP4_ATOM_BYTES, NVFP4_ATOM_ROWS, NVFP4_OUTPUT_BF16, NVFP4_OUTPUT_F16,
@@ -12,7 +12,7 @@ use crate::shape::{Shape, Strides};
 use crate::tensor::{GlobalScale, combine};
 use crate::types::{Activation, FloatType, ScaleLayout};
 
-// The kernels' header and the layout's definition speak of the same atoms.
+// The kernels' header and the layout's definition agree on the size of atoms.
 const _: () = assert!(
     NVFP4_ATOM_ROWS as usize == ScaleLayout::ATOM_ROWS
         && NVFP4_ATOM_BLOCKS as usize == ScaleLayout::ATOM_BLOCKS
@@ -20,7 +20,7 @@ const _: () = assert!(
 
 const OUTPUT: &str = "output";
 
-/// One problem by address, checked: what is in one is consistent.
+/// A problem with its addresses, checked: its fields are consistent with each other.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Call {
     pub(crate) shape: Shape,
@@ -32,10 +32,10 @@ pub struct Call {
     pub(crate) alpha: f32,
 }
 
-/// The operands of one pass over the weights, as kernels take them: the vectors from the pass's first one on.
+/// The operands of one pass over the weights, as kernels take them. Vectors are counted from the first one of the pass.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pass {
-    /// Vectors.
+    /// Number of vectors of the pass.
     pub(super) n: i32,
     pub(super) weights: nvfp4_weights,
     pub(super) vectors: nvfp4_vectors,
@@ -43,13 +43,13 @@ pub(super) struct Pass {
 }
 
 impl Call {
-    /// Checks everything that can be without reading device memory, and combines the global scales. Where M, N or L is 0
-    /// there is nothing to compute, and addresses mean nothing.
+    /// Checks everything that can be checked without reading device memory, and combines the global scales. If M, N or
+    /// L is 0, there is nothing to compute, and addresses mean nothing.
     ///
     /// # Errors
-    /// Null or misaligned pointers, strides that are too small, too large or misaligned, a global scale that is
-    /// [not usable](crate::Error::GlobalScale), an output that overlaps an input: what is between the first byte of a strided
-    /// operand and its last counts as its own.
+    /// Null or misaligned pointers; strides that are too small, too large or misaligned; a [global
+    /// scale](crate::Error::GlobalScale) that is not usable; an output that overlaps an input. All bytes from the first
+    /// to the last of a strided operand count as its own.
     pub fn new(
         shape: &Shape,
         weights: &RawWeights,
@@ -75,7 +75,7 @@ impl Call {
         Ok(call)
     }
 
-    /// The same with a workspace.
+    /// This call with a workspace.
     ///
     /// # Errors
     /// A misaligned workspace, and one that overlaps an operand.
@@ -100,7 +100,7 @@ impl Call {
         self.output.strides.unwrap_or(packed)
     }
 
-    /// What the output reaches, after checking its address and strides.
+    /// Bytes from the output's first to its last, after a check of its address and strides.
     fn output_bytes(&self) -> Result<usize> {
         let (shape, size) = (&self.shape, self.output.element.bytes());
         pointer(OUTPUT, self.output.address, size as u64)?;
@@ -124,7 +124,7 @@ impl Call {
         }
     }
 
-    /// The same with a bias at an address where no memory is: an operand of the epilogue.
+    /// This call with a bias, an operand of the epilogue, at an address where no memory is.
     #[doc(hidden)]
     pub fn biased_nowhere(mut self) -> Self {
         self.output.bias = 6 << 59;
@@ -132,8 +132,8 @@ impl Call {
     }
 
     /// A call with packed operands at addresses where no memory is: enough to plan its launches. The weights' codes and
-    /// scales are aligned to `align` bytes, a power of two, everything else as allocations are. Its workspace is as large
-    /// as any kernel asks for.
+    /// scales are aligned to `align` bytes, a power of two; everything else is aligned as allocations are. The
+    /// workspace is as large as any kernel asks for.
     #[doc(hidden)]
     pub fn nowhere(shape: &Shape, activation: Activation, layout: ScaleLayout, align: u64) -> Self {
         let at = |i: u64| i << 59;
@@ -185,20 +185,21 @@ impl Call {
         self.regions()?.check_disjoint(self.output.address, bytes)
     }
 
-    /// Matrices of the weights.
+    /// Number of matrices that the weights have.
     fn matrices(&self) -> usize {
         let select = self.weights.select;
         select.map_or(self.shape.l(), |select| select.matrices)
     }
 
-    /// Bytes of all matrices, where one has so many.
+    /// Bytes of all matrices, if one has `one` bytes.
     fn of_matrices(&self, one: usize) -> Result<usize> {
         let all = self.matrices().checked_mul(one);
         all.filter(|&bytes| isize::try_from(bytes).is_ok())
             .ok_or_else(|| self.overflow())
     }
 
-    /// Numbers of rows, which lie so far apart from a matrix to the next.
+    /// Elements of an operand with one number a row, if `stride` elements lie between the first numbers of a matrix and
+    /// the next.
     fn rows(&self, stride: usize) -> Result<usize> {
         extent(self.matrices(), stride, 1, 0, self.shape.m())
             .filter(|&rows| isize::try_from(rows).is_ok())
@@ -215,7 +216,7 @@ impl Call {
         }
     }
 
-    /// Where the inputs lie.
+    /// Memory regions of the inputs, after a check of their addresses and strides.
     fn regions(&self) -> Result<Regions> {
         let (shape, weights) = (&self.shape, &self.weights);
         let mut regions = Regions::default();
@@ -241,7 +242,7 @@ impl Call {
                     matrices,
                 });
             }
-            // Ids, which are signed, reach no further.
+            // Ids are signed 32-bit numbers, and reach no further.
             if matrices > Shape::MAX_DIM {
                 return Err(self.overflow());
             }
@@ -321,7 +322,7 @@ impl Call {
             let rows = self.rows(output.bias_batch_stride)?;
             regions.push(BIAS, output.bias, rows.saturating_mul(4));
         }
-        // A result's own memory is read before it is written, by the same thread.
+        // A residual may lie in the output's own memory: one thread reads the residual before it writes the result.
         if output.residual != 0 && output.residual != output.address {
             const RESIDUAL: &str = "residual";
             pointer(RESIDUAL, output.residual, output.element.bytes() as u64)?;
@@ -335,16 +336,16 @@ impl Call {
         &self.shape
     }
 
-    /// What dispatch asks about the operands.
+    /// Properties of the operands on which dispatch depends.
     pub fn operands(&self) -> Operands {
         Operands::of(&self.shape, &self.weights, &self.vectors).with_workspace(self.workspace.bytes)
     }
 
-    /// Passes over the weights, each for at most `most` vectors: a power of two, and no more than the rows of an atom
-    /// of scales.
+    /// Passes over the weights, each for at most `most` vectors. `most` is a power of two, and no more than the rows of
+    /// an atom of scales.
     ///
-    /// So the vectors of a pass have the scales of rows of one atom, beginning at a multiple of their number, and a
-    /// kernel that counts them from 0 finds their scales as those of rows from 0 on.
+    /// So the scales of a pass's vectors are those of rows of one atom, beginning at a multiple of `most`. A kernel
+    /// that counts the vectors of a pass from 0 finds their scales as those of rows from 0 on.
     pub(super) fn passes(&self, most: usize) -> impl Iterator<Item = Pass> + '_ {
         assert!(
             most.is_power_of_two() && most <= NVFP4_ATOM_ROWS as usize,
@@ -356,7 +357,7 @@ impl Call {
             .map(move |first| self.pass(first, most.min(n - first)))
     }
 
-    /// The pass for the vectors `first..first + n`, of which the first is the first of a [pass](Self::passes).
+    /// The pass for the vectors `first..first + n`, where vector `first` begins a [pass](Self::passes).
     fn pass(&self, first: usize, n: usize) -> Pass {
         let blocks = self.shape.blocks();
         let (vectors, strides, vector_scales, layout, scale_strides) = match self.vectors {
@@ -407,7 +408,7 @@ impl Call {
         }
     }
 
-    /// Which matrix each batch has.
+    /// The operand that says which matrix each batch has.
     pub(super) fn select_operand(&self) -> nvfp4_select {
         nvfp4_select {
             ids: self.weights.select.map_or(0, |select| select.ids),
@@ -416,7 +417,7 @@ impl Call {
         }
     }
 
-    /// What becomes of sums, for the vectors from `first` on.
+    /// Operands of the epilogue, for the vectors from `first` on.
     fn epilogue(&self, first: usize) -> nvfp4_epilogue {
         let n = self.shape.n();
         let vector_alpha = match self.vectors {
@@ -453,7 +454,7 @@ impl Call {
         }
     }
 
-    /// How results lie.
+    /// Size and strides of the results.
     fn results(&self) -> Results {
         let (shape, size) = (&self.shape, self.output.element.bytes());
         let strides = self.output_strides();
@@ -469,8 +470,8 @@ impl Call {
     }
 }
 
-/// How results lie, and what is added to them: the bytes of one, and from a vector's to the next one's and from a batch's
-/// to the next one's so many elements.
+/// Size and strides of results, and of the residuals that are added to them. `size` is bytes of one result. `vector`
+/// and `batch` are elements from one vector, or batch, to the next.
 #[derive(Clone, Copy)]
 struct Results {
     size: usize,
@@ -479,13 +480,13 @@ struct Results {
 }
 
 impl Results {
-    /// Those of a vector, where they all are at an address.
+    /// Address of a vector's results, if all results begin at `address`.
     fn at(&self, address: u64, vector: usize) -> u64 {
         address + (vector * self.vector * self.size) as u64
     }
 }
 
-/// The number that kernels know a type by.
+/// The number that stands for a type in kernels' parameters.
 fn float_type(element: FloatType) -> i32 {
     let number = match element {
         FloatType::F16 => NVFP4_OUTPUT_F16,
@@ -495,7 +496,7 @@ fn float_type(element: FloatType) -> i32 {
     number as i32
 }
 
-/// How the scales of rows of `blocks` blocks lie; `row_stride` counts for the linear layout.
+/// How the scales of rows of `blocks` blocks lie. `row_stride` counts in the linear layout only.
 fn scale_steps(layout: ScaleLayout, blocks: usize, row_stride: usize) -> nvfp4_scale_steps {
     let (row_stride, group_stride, tiled) = match layout {
         ScaleLayout::Linear => (row_stride, NVFP4_ATOM_BLOCKS, false),
@@ -556,7 +557,8 @@ mod tests {
         of_row + block / 4 * i64::from(steps.group_stride) + block % 4
     }
 
-    /// Where a kernel finds the scales of a vector of a pass, counted from the pass's first, they are by the layout.
+    /// A kernel counts vectors from the first one of the pass. The scales that the kernel finds for a vector are those
+    /// that the layout gives.
     #[test]
     fn scales_of_every_pass_lie_where_the_layout_says() {
         for layout in ScaleLayout::ALL {

@@ -25,7 +25,7 @@ pub struct DirectConfig {
 }
 
 impl DirectConfig {
-    /// Legal and plain: what a literal starts from, not a good choice.
+    /// A legal and plain config that literals start from; not a good choice.
     pub const DEFAULT: Self = Self {
         blocks_per_load: 1,
         warps: 1,
@@ -36,14 +36,14 @@ impl DirectConfig {
 const UNIT: &str = "gemv_direct";
 const PASS: usize = NVFP4_PASS_VECTORS as usize;
 
-/// NVFP4 vectors come here where shared memory has no room for them, so that they are many, or long; and with a selection,
-/// also one vector, which is slow: eight are computed.
+/// Entry points for NVFP4 vectors. Such vectors come here if shared memory has no room for them, so they are many, or
+/// long. With a selection a single vector comes, too, which is slow: eight are computed.
 const NVFP4: [Entry; 2] = [
     Entry::new("gemv_direct_nvfp4_n8_b1", 8, 1),
     Entry::new("gemv_direct_nvfp4_n8_b2", 8, 2),
 ];
 
-/// The entry points for vectors that are not NVFP4. Loads of one block are for weights that allow no other.
+/// The entry points for vectors that are not NVFP4. Loads of one block are for weights that allow no wider load.
 macro_rules! dense {
     ($activation:literal) => {
         [
@@ -62,8 +62,8 @@ impl KernelConfig for DirectConfig {
     const WHY: &'static str = "it takes every problem";
     const TAKES_MOST: bool = true;
 
-    /// Fitted to shares of the ceiling on an H200: 0.36 to 0.41 with one f16 vector, where one is counted as 0.75, and 0.11
-    /// with eight.
+    /// Fitted to shares of the ceiling on an H200: 0.36 to 0.41 with one f16 vector, and 0.11 with eight. One f16
+    /// vector is counted as 0.75.
     fn cost(_: &Job<'_>) -> Cost {
         Cost::Linear {
             first_vector: 2.0,
@@ -98,7 +98,7 @@ impl KernelConfig for DirectConfig {
         Ok(config)
     }
 
-    /// NVFP4 vectors are the dot kernel's, where it has room for them: that was always faster.
+    /// No candidates for NVFP4 vectors that the dot kernel has room for: the dot kernel was always faster.
     fn candidates(job: &Job<'_>) -> Vec<Self> {
         let Ok(default) = Self::default_for(job) else {
             return Vec::new();
@@ -141,8 +141,8 @@ impl KernelConfig for DirectConfig {
         field("k_split", k_split, "a divisor of the warps", divides)
     }
 
-    /// Dense vectors add the 16 roundings of a block and of its product with the scale. Fields that no kernel has
-    /// count as the nearest one that does.
+    /// Dense vectors add the 16 roundings of a block and of its product with the scale. A value of a field that no
+    /// kernel has counts as the nearest value that one has.
     fn roundings(&self, shape: &Shape, activation: Activation) -> u32 {
         let block = match activation {
             Activation::Nvfp4 => 0,
@@ -229,7 +229,8 @@ mod tests {
         Gpu::of_compute_capability((9, 0), "90a")
     }
 
-    /// Where the dot kernel has no room, this one is measured. Elsewhere it is there for who asks.
+    /// If the dot kernel has no room for the vectors, the direct kernel is measured. Otherwise the direct kernel is
+    /// there for callers who ask.
     #[test]
     fn nvfp4_vectors_come_where_they_are_too_long_for_the_dot_kernel() {
         let (gpu, operands) = (h200(), Operands::new(Activation::Nvfp4, LINEAR));
@@ -245,7 +246,7 @@ mod tests {
             assert_eq!(!Kernel::Direct.candidates(&job).is_empty(), mine, "{shape}");
             assert_eq!(Kernel::Dot.candidates(&job).is_empty(), mine, "{shape}");
             assert!(Kernel::Direct.default_config(&job).is_ok());
-            // A selection is this kernel's alone.
+            // Only the direct kernel takes a selection.
             let select = true;
             let operands = Operands { select, ..operands };
             let job = Job::new(&shape, &operands, &gpu);

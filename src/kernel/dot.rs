@@ -36,7 +36,7 @@ pub struct DotConfig {
 }
 
 impl DotConfig {
-    /// Legal and plain: what a literal starts from, not a good choice.
+    /// A legal and plain config that literals start from; not a good choice.
     pub const DEFAULT: Self = Self {
         blocks_per_load: 1,
         warps: 1,
@@ -49,7 +49,7 @@ const UNIT: &str = "gemv_dot";
 const WIDE_UNIT: &str = "gemv_dot_wide";
 const PASS: usize = NVFP4_PASS_VECTORS as usize;
 
-/// Loads of one block are for weights that allow no other.
+/// Entry points. Loads of one block are for weights that allow no wider load.
 const ENTRIES: [Entry; 10] = [
     Entry::new("gemv_dot_n1_b1", 1, 1),
     Entry::new("gemv_dot_n1_b2", 1, 2),
@@ -76,8 +76,8 @@ impl KernelConfig for DotConfig {
         }
     }
 
-    /// Fitted to shares of the ceiling on an H200: 0.48 with four NVFP4 vectors, where one is counted as 0.85, and 0.30 with
-    /// eight.
+    /// Fitted to shares of the ceiling on an H200: 0.48 with four NVFP4 vectors, and 0.30 with eight. One NVFP4 vector
+    /// is counted as 0.85.
     fn cost(_: &Job<'_>) -> Cost {
         Cost::Linear {
             first_vector: 1.0,
@@ -93,9 +93,9 @@ impl KernelConfig for DotConfig {
         }
     }
 
-    /// With four blocks a load, for up to four vectors on Blackwells of data centres: their memory is too fast for the
-    /// instructions of the stream kernel. By the estimates of docs/notes/estimates.md, not by measurement, that one is ahead
-    /// with eight.
+    /// With four blocks a load, dot comes first for up to four vectors on Blackwells of data centres: their memory is
+    /// too fast for the instructions of the stream kernel. With eight vectors stream is ahead, by the estimates of
+    /// docs/notes/estimates.md, not by measurement.
     fn is_first(job: &Job<'_>) -> bool {
         let default = || Self::available(job).and_then(|()| Self::default_for(job));
         job.gpu.compute_capability.0 == 10
@@ -162,7 +162,7 @@ impl KernelConfig for DotConfig {
             k_split,
             ctas,
         } = *self;
-        // What a size is made of is in range before the size is computed.
+        // The fields that a size is computed from are checked first.
         field(
             "blocks_per_load",
             blocks_per_load,
@@ -191,7 +191,8 @@ impl KernelConfig for DotConfig {
         shared_memory(self.shared_bytes(job, self.entry(job.shape.n())), job.gpu)
     }
 
-    /// The products of a block are exact. Fields that no kernel has count as the nearest one that does.
+    /// The products of a block are exact. A value of a field that no kernel has counts as the nearest value that one
+    /// has.
     fn roundings(&self, shape: &Shape, _: Activation) -> u32 {
         let blocks_per_load = self.blocks_per_load.clamp(1, NVFP4_DOT_WIDE_BLOCKS);
         let k_split = self.k_split.clamp(1, NVFP4_DOT_MAX_WARPS);
@@ -315,7 +316,8 @@ fn loads(job: &Job<'_>) -> impl Iterator<Item = u32> {
     .flatten()
 }
 
-/// So many CTAs for each SM, or as many as there are tiles for. A CTA stays inside a batch, whose vectors it decodes.
+/// CTAs that share a batch: `per_sm` for each SM over all batches, but no more than the batch has tiles. A CTA stays
+/// inside a batch, whose vectors it decodes.
 fn ctas(job: &Job<'_>, per_sm: usize) -> u32 {
     let tiles = row_tiles(job, NVFP4_DOT_ROWS).max(1);
     let ctas = job.gpu.multiprocessors as usize * per_sm / job.shape.l().max(1);

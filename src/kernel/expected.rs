@@ -1,33 +1,33 @@
-//! What kernels say of their time where nobody measured: a count of instructions and bytes (docs/notes/estimates.md), and
-//! how times on an H200 grow with the vectors.
+//! Estimates of kernels' times for jobs that nobody measured: by counts of instructions and bytes
+//! (docs/notes/estimates.md), and by how times on an H200 grow with the number of vectors.
 
 use crate::types::Activation;
 
-/// What a pass costs, in passes of one vector of a kernel that loses no time on its products.
+/// The cost of a pass. The unit is a pass of one vector of a kernel that loses no time on its products.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Cost {
-    /// As much for any number of vectors.
+    /// One cost, whatever the number of vectors.
     Whole,
-    /// As much for each vector, or for each of as many more as make a multiple of `columns`.
+    /// A cost for the first vector, and one for each further vector. Vectors are counted up to a multiple of `columns`.
     Linear {
         first_vector: f64,
         further_vector: f64,
         columns: u32,
     },
-    /// Of a kernel that is compiled for 1, 2, 4, 8 and 16 vectors, and computes as many.
+    /// Costs of a kernel that is compiled for 1, 2, 4, 8 and 16 vectors, and computes as many as it is compiled for.
     Compiled([f64; 5]),
 }
 
 impl Cost {
-    /// Four vectors cost 30% more than one, and eight 70%: of f32 vectors in the stream kernel, of the dot kernel with four
-    /// blocks a load, and where nothing was measured.
+    /// Four vectors cost 30% more than one, and eight 70% more. This cost is for f32 vectors in the stream kernel, for
+    /// the dot kernel with four blocks a load, and for what nobody measured.
     pub(super) const FAST: Self = Self::Linear {
         first_vector: 1.0,
         further_vector: 0.1,
         columns: 1,
     };
 
-    /// Of a pass of so many vectors.
+    /// The cost of a pass of `vectors` vectors.
     pub(crate) fn pass(&self, vectors: usize) -> f64 {
         match (self, vectors) {
             (_, 0) => 0.0,
@@ -56,11 +56,11 @@ pub(super) fn share_of_one(activation: Activation) -> f64 {
     match activation {
         Activation::Nvfp4 => 0.85,
         Activation::F16 | Activation::Bf16 => 0.75,
-        // The direct kernel reaches half of it.
+        // The direct kernel reaches half of this share.
         Activation::F32 => 0.7,
     }
 }
 
-/// What is left of the share of the stream and the dot kernel where rows start anywhere, or vectors are f32: on an H200 0.69
-/// to 0.86, and 0.86 to 0.94 with f32 vectors (docs/notes/tuning.md).
+/// Factor on the share of the stream and the dot kernel where rows start anywhere, or vectors are f32. Measured on an
+/// H200: 0.69 to 0.86, and 0.86 to 0.94 with f32 vectors (docs/notes/tuning.md).
 pub(super) const RAGGED: f64 = 0.8;

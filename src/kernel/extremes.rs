@@ -1,5 +1,5 @@
-//! Configs, GPUs and shapes of extreme values. Fields are public and come from files: whatever they say, nothing
-//! panics (tests run with overflow checks), and what is legal is a launch that the GPU takes.
+//! Tests with configs, GPUs and shapes of extreme values. Fields are public and come from files. Whatever the fields
+//! say, nothing panics (tests run with overflow checks), and a legal config gives launches that the GPU takes.
 
 use proptest::prelude::*;
 
@@ -168,7 +168,8 @@ fn gpu() -> impl Strategy<Value = Gpu> {
     )
 }
 
-/// The roundings of any config can be counted, and its plan is a launch that the GPU takes, if there is one.
+/// Whether the config is legal. An error if its roundings cannot be counted, or if a legal config's plan has a launch
+/// that the GPU does not take.
 fn is_sound(config: &Config, job: &Job<'_>) -> Result<bool, TestCaseError> {
     prop_assert!(config.roundings(job.shape, job.operands.activation) > 0);
     let in_flight = config.bytes_in_flight(job);
@@ -203,7 +204,7 @@ fn is_sound(config: &Config, job: &Job<'_>) -> Result<bool, TestCaseError> {
             "{launch:?}"
         );
         let shared = u64::from(launch.dynamic_shared) + u64::from(launch.static_shared);
-        // Every GPU has what kernels have without asking.
+        // Every GPU has room for static shared memory.
         let fits = shared <= u64::from(job.gpu.shared_bytes);
         prop_assert!(launch.dynamic_shared == 0 || fits, "{launch:?}");
     }
@@ -247,7 +248,8 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Whatever operands are aligned to, and however vectors' scales lie: a choice does not check a default again.
+    /// A default is legal for any alignment of operands and any layout of the vectors' scales: dispatch does not check
+    /// a default again.
     #[test]
     fn any_default_is_legal(
         shape in shape(),
@@ -275,7 +277,7 @@ proptest! {
     }
 }
 
-/// What literals start from computes a small problem somewhere, and is what files leave out.
+/// Each `DEFAULT` computes a small problem on some GPU, and gives the values that files leave out.
 #[test]
 fn defaults_are_legal() {
     let shape = Shape::matrix(128, 512).unwrap();
@@ -294,7 +296,7 @@ fn defaults_are_legal() {
     }
 }
 
-/// What panicked once: sizes that overflow, and divisions by zero.
+/// Sizes that overflow and divisions by zero, which panicked once.
 #[test]
 fn one_extreme_at_a_time() {
     let shape = Shape::matrix(1 << 20, 4096).unwrap();

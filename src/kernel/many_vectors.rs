@@ -1,4 +1,4 @@
-//! What the kernels for many vectors share: how a problem is divided, and the plan of their launches
+//! Code that the kernels for many vectors share: the division of a problem, and the plan of launches
 //! (`csrc/kernels/many_vectors.cuh`).
 
 use std::cmp::Reverse;
@@ -23,47 +23,48 @@ use crate::types::Activation;
 pub(super) const STEP: usize = (NVFP4_MANY_STEP_BLOCKS * NVFP4_BLOCK) as usize;
 /// Sets of warps that may share a tile, and CTAs of a cluster.
 const POWERS: [u32; 4] = [1, 2, 4, 8];
-/// What K is a multiple of where rows are not ragged.
+/// K is a multiple of this number of elements where rows are not ragged.
 const WHOLE: usize = 64;
 
-/// Why they are first where nobody measured.
+/// Part of a sentence: why these kernels come first for jobs that nobody measured.
 pub(super) const WHY: &str = "it decodes each weight once for all vectors";
-/// What is left of the share of mma where rows are ragged: with 16 to 128 vectors 0.87 to 0.95 on an H200
+/// Factor on the share of mma where rows are ragged. Measured on an H200 with 16 to 128 vectors: 0.87 to 0.95
 /// (docs/notes/many-vectors.md).
 const RAGGED: f64 = 0.92;
 
-/// One of the kernels.
+/// Description of one of the kernels for many vectors.
 pub(super) struct Kind {
     pub(super) unit: &'static str,
     /// Whether the GPU has the kernel's instructions.
     pub(super) runs_on: fn(&Job<'_>) -> Result<(), Refusal>,
-    /// Steps of a set whose products matrix instructions add to one another, at most.
+    /// The most steps of a set of warps whose products matrix instructions add to one another.
     pub(super) summed_steps: fn(&Division) -> u32,
     /// Warps of a tile, each with 16 of its rows.
     pub(super) tile_warps: u32,
-    /// What multiplies.
+    /// The instructions that multiply.
     pub(super) products: Products,
-    /// Numbers of vectors that it is compiled for.
+    /// Numbers of vectors that the kernel is compiled for.
     pub(super) vectors: &'static [u32],
-    /// The same as text.
+    /// The numbers of `vectors` as text.
     pub(super) takes_vectors: &'static str,
-    /// Warps of a CTA, at most, for each.
+    /// The most warps of a CTA, for each of `vectors`.
     pub(super) most_warps: &'static [u32],
-    /// Pieces of vectors that a warp holds in registers, a step of eight vectors each, in a pass of so many vectors.
+    /// Pieces of vectors that a warp holds in registers, as a function of the vectors of a pass. A piece is a step of
+    /// eight vectors.
     pub(super) held: fn(u32) -> u32,
-    /// What `chunk` may be where that is too few, as text.
+    /// Allowed values of `chunk`, as text, for when warps cannot hold a chunk's pieces.
     pub(super) takes_chunk: &'static str,
     /// Buffers of vectors in shared memory.
     pub(super) buffers: u32,
     /// Bytes of mbarriers in shared memory.
     pub(super) barriers: u32,
-    /// What `tiles` may be beside `parts`, as text.
+    /// Allowed values of `tiles` beside `parts`, as text.
     pub(super) takes_tiles: &'static str,
     /// Entry points: NVFP4, f16 and bf16 vectors.
     pub(super) entries: [&'static [&'static str]; 3],
-    /// What the vectors of a pass are expected to cost.
+    /// The expected cost of the vectors of a pass.
     pub(super) cost: Cost,
-    /// The config where nothing was measured.
+    /// The rule for the config of jobs that nobody measured.
     pub(super) default: fn(&Kind, &Job<'_>) -> Option<Division>,
     /// The unit for ragged rows, if the kernel has one.
     pub(super) ragged: Option<Ragged>,
@@ -73,13 +74,13 @@ pub(super) struct Kind {
 /// (`csrc/kernels/ragged_parts.cuh`).
 pub(super) struct Ragged {
     pub(super) unit: &'static str,
-    /// Numbers of vectors that it is compiled for: some of the kind's, its most among them.
+    /// Numbers of vectors that the unit is compiled for: some of the kind's, the largest among them.
     pub(super) vectors: &'static [u32],
     /// Entry points: NVFP4, f16 and bf16 vectors.
     pub(super) entries: [&'static [&'static str]; 3],
 }
 
-/// Makes a type whose fields are a [`Division`]'s the config of the kernel that the module's `KIND` describes.
+/// Makes a type with the fields of a [`Division`] the config of the kernel that the module's `KIND` describes.
 macro_rules! divided {
     ($config:ident) => {
         impl From<$config> for Division {
@@ -173,7 +174,7 @@ macro_rules! divided {
 }
 pub(super) use divided;
 
-/// wgmma is Hopper's alone.
+/// Checks that the GPU has `wgmma`: Hopper alone has this instruction.
 pub(super) fn has_wgmma(job: &Job<'_>) -> Result<(), Refusal> {
     match job.gpu.compute_capability {
         (9, _) => Ok(()),
@@ -187,7 +188,7 @@ pub(super) fn has_wgmma(job: &Job<'_>) -> Result<(), Refusal> {
 /// A config: how a problem is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Division {
-    /// Of a CTA.
+    /// Tiles of a CTA.
     pub(super) tiles: u32,
     /// Sets of warps that share the K of a tile.
     pub(super) parts: u32,
@@ -208,7 +209,7 @@ impl Kind {
         self.vectors[self.vectors.len() - 1]
     }
 
-    /// Where in `vectors` the number stands that the first pass is compiled for, where passes are as few as can be.
+    /// Index in `vectors` of the number that the first pass is compiled for, if passes are as few as can be.
     fn most_at_once(&self, job: &Job<'_>) -> usize {
         self.at(job, job.shape.n().min(self.most_vectors() as usize) as u32)
     }
@@ -238,14 +239,14 @@ impl Kind {
         }
     }
 
-    /// The unit of ragged rows, where the job is for it.
+    /// The unit for ragged rows, if the job is for this unit.
     fn ragged(&self, job: &Job<'_>) -> Option<&Ragged> {
         let ragged = has_ragged_rows(job.shape, job.operands);
         self.ragged.as_ref().filter(|_| ragged)
     }
 
-    /// Where in `vectors` the smallest number stands that has room for `n`, of those that there are kernels for: for ragged
-    /// rows not all.
+    /// Index in `vectors` of the smallest number with room for `n` vectors. Only numbers that the job's unit is
+    /// compiled for count: the unit for ragged rows does not have all.
     fn at(&self, job: &Job<'_>, n: u32) -> usize {
         let ragged = self.ragged(job);
         let exists = |vectors| ragged.is_none_or(|ragged| ragged.vectors.contains(vectors));
@@ -256,7 +257,7 @@ impl Kind {
         at.unwrap_or(self.vectors.len() - 1)
     }
 
-    /// The unit and the entry point of one of the numbers of vectors.
+    /// The unit and the entry point for the number of vectors at index `compiled`.
     fn entry(&self, job: &Job<'_>, compiled: usize) -> (&'static str, &'static str) {
         let activation = at_activation(job.operands.activation);
         match self.ragged(job) {
@@ -270,7 +271,7 @@ impl Kind {
         }
     }
 
-    /// Of a stage of a warp's queue.
+    /// Bytes of a stage of a warp's queue.
     fn stage_bytes(&self, job: &Job<'_>) -> u32 {
         match self.ragged(job) {
             None => NVFP4_MANY_STAGE_BYTES,
@@ -284,7 +285,7 @@ pub(super) fn has_ragged_rows(shape: &Shape, operands: &Operands) -> bool {
     !shape.k().is_multiple_of(WHOLE) || operands.alignment.codes < 16
 }
 
-/// Where the entry points for vectors of a type are among those of NVFP4, f16 and bf16.
+/// Index of a vector type among NVFP4, f16 and bf16, the order of entry points.
 pub(super) fn at_activation(activation: Activation) -> usize {
     match activation {
         Activation::Nvfp4 => 0,
@@ -293,16 +294,17 @@ pub(super) fn at_activation(activation: Activation) -> usize {
     }
 }
 
-/// Whether the operands are what steps can be copied of.
+/// Checks that steps can be copied from the operands.
 pub(super) fn takes_operands(job: &Job<'_>) -> Result<(), Refusal> {
     job.not_f32()?;
     job.row_length(WHOLE, "a multiple of 64")?;
     takes_rows(job, 16)
 }
 
-/// What holds for ragged rows, too: codes aligned to so many bytes, scales to four, and a grid that can be counted.
+/// Checks the needs that ragged rows have, too: codes aligned to `codes` bytes, scales to four, and a grid that can be
+/// counted.
 fn takes_rows(job: &Job<'_>, codes: u32) -> Result<(), Refusal> {
-    // Copies of so many bytes of codes and 4 of scales; vectors have the alignment that they need.
+    // Copies take `codes` bytes of codes and 4 of scales. Vectors have the alignment that they need.
     let alignment = &job.operands.alignment;
     for (has, needed) in [(alignment.codes, codes), (alignment.scales, 4)] {
         if has < needed {
@@ -317,7 +319,7 @@ fn takes_rows(job: &Job<'_>, codes: u32) -> Result<(), Refusal> {
     }
 }
 
-/// What [`Kind::held`] is where a kernel has nothing else.
+/// [`Kind::held`] of kernels that have no number of their own.
 pub(super) fn held(vectors: u32) -> u32 {
     match vectors {
         ..=NVFP4_MANY_HOLD_ONE => 1,
@@ -339,8 +341,8 @@ pub(super) fn places(job: &Job<'_>) -> u64 {
     }
 }
 
-/// A CTA's dynamic shared memory, in bytes from its start: the queues, then buffers of vectors, in whose place are the
-/// sums after the last step; then mbarriers.
+/// Offsets in a CTA's dynamic shared memory, in bytes: the queues, then buffers of vectors, then mbarriers. After the
+/// last step the sums are in the place of queues and buffers.
 struct Layout {
     x_at: u64,
     stored_at: u64,
@@ -361,7 +363,8 @@ impl Division {
         kind.tile_warps * self.tiles * self.parts
     }
 
-    /// At which of the kernel's numbers of vectors the first pass is, which has most.
+    /// Index in the kernel's numbers of vectors of the number that the first pass, which has most vectors, is compiled
+    /// for.
     fn compiled(&self, kind: &Kind, job: &Job<'_>) -> usize {
         kind.at(job, (job.shape.n() as u64).min(self.vectors.into()) as u32)
     }
@@ -420,7 +423,7 @@ impl Division {
         shared_memory(self.layout(kind, job, compiled).bytes, job.gpu)
     }
 
-    /// For a kernel that is compiled for one of the numbers of vectors.
+    /// Shared memory of a kernel that is compiled for the number of vectors at index `compiled`.
     fn layout(&self, kind: &Kind, job: &Job<'_>, compiled: usize) -> Layout {
         let [warps, parts, chunk, vectors] = [
             self.warps(kind),
@@ -505,19 +508,19 @@ impl Division {
         }
     }
 
-    /// For how many vectors the kernel of the first pass is compiled, which has most.
+    /// The number of vectors that the kernel of the first pass, which has most, is compiled for.
     pub(super) fn compiled_vectors(&self, kind: &Kind, job: &Job<'_>) -> u32 {
         kind.vectors[self.compiled(kind, job)]
     }
 
-    /// Steps of a set in a chunk.
+    /// Steps of a chunk that one set of warps takes.
     pub(super) fn chunk_steps(&self) -> u32 {
         self.chunk / self.parts.max(1)
     }
 
-    /// A term passes through the eight matrix instructions of each step that are added to one another, each of which
-    /// counts for [`scaled_matrix_roundings`], and the additions that follow. The factor that ends a sum is a power of
-    /// two, and exact.
+    /// A term passes through the eight matrix instructions of each step that are added to one another, and then through
+    /// the additions that follow. Each instruction counts for [`scaled_matrix_roundings`]. The factor that ends a sum
+    /// is a power of two, and exact.
     pub(super) fn roundings(&self, kind: &Kind, shape: &Shape, activation: Activation) -> u32 {
         let summed = (kind.summed_steps)(self).min(steps(shape) as u32);
         summed
@@ -525,8 +528,8 @@ impl Division {
             .saturating_add(self.additions(shape) + ALPHAS)
     }
 
-    /// Additions of f32 that follow the matrix instructions: of a set's steps or chunks, at most one a step, and those of
-    /// the sets and CTAs that share a tile.
+    /// f32 additions that follow the matrix instructions: for a set's steps or chunks at most one a step, and one for
+    /// each set and CTA that share a tile.
     fn additions(&self, shape: &Shape) -> u32 {
         steps(shape) as u32 + self.parts.min(8) * self.cluster.min(8)
     }
@@ -535,10 +538,10 @@ impl Division {
         (kind.default)(kind, job).ok_or(Refusal::VectorMemory)
     }
 
-    /// The config of least time, as counted here. A wave is as many CTAs as there are SMs. It takes time by the steps of all
-    /// warps of a CTA, fewer than eight warps as much as eight, and as much as 30 such steps to begin and to end. Of those that take
-    /// the same, the one that divides K least has the fewest sums to add. docs/notes/many-vectors.md, "mma: which config",
-    /// has measurements.
+    /// The config of least time, as counted here. A wave is as many CTAs as there are SMs. The time of a wave is the
+    /// steps of all warps of a CTA, and 30 such steps more to begin and to end. Fewer than eight warps take as much
+    /// time as eight. Of configs that take the same time, the one that divides K least has the fewest sums to add.
+    /// docs/notes/many-vectors.md, "mma: which config", has measurements.
     pub(super) fn least_time(kind: &Kind, job: &Job<'_>) -> Option<Self> {
         let compiled = kind.most_at_once(job);
         let vectors = kind.vectors[compiled];
@@ -570,9 +573,9 @@ impl Division {
         })
     }
 
-    /// The config that was fastest or nearly so for problems measured on an H200 (docs/notes/many-vectors.md). A CTA has
-    /// as many sets of warps as fit. Each set has a tile of its own, if enough SMs then have a CTA. If not, sets share
-    /// tiles, and last CTAs do.
+    /// The config that was fastest or nearly so for problems measured on an H200 (docs/notes/many-vectors.md). A CTA
+    /// has as many sets of warps as fit. Each set has a tile of its own, if enough SMs then have a CTA. If not, sets
+    /// share tiles, and last CTAs do.
     pub(super) fn most_warps(kind: &Kind, job: &Job<'_>) -> Option<Self> {
         let compiled = kind.most_at_once(job);
         let vectors = kind.vectors[compiled];
@@ -648,7 +651,7 @@ impl Division {
         self.groups(kind, job) * job.shape.l() as u64 * u64::from(self.cluster)
     }
 
-    /// The largest chunk of which warps hold their shares in registers, or `parts`.
+    /// The largest chunk whose vectors warps hold in registers, or `parts` if that is more.
     fn chunk(kind: &Kind, vectors: u32, tiles: u32, parts: u32) -> u32 {
         let pieces = (kind.held)(vectors) * kind.tile_warps * tiles * parts;
         let columns = vectors / NVFP4_MANY_COLUMNS;
@@ -656,7 +659,7 @@ impl Division {
         chunk.max(parts)
     }
 
-    /// The legal config with the largest chunk, if there is one: `parts` may be none that the kernel takes.
+    /// The legal config with the largest chunk, if there is one: `parts` may be a number that the kernel does not take.
     fn with_chunk(
         kind: &Kind,
         job: &Job<'_>,

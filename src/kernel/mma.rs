@@ -31,7 +31,7 @@ pub struct MmaConfig {
 }
 
 impl MmaConfig {
-    /// Legal and plain: what a literal starts from, not a good choice.
+    /// A legal and plain config that literals start from; not a good choice.
     pub const DEFAULT: Self = Self {
         tiles: 1,
         parts: 1,
@@ -44,7 +44,7 @@ impl MmaConfig {
 const KIND: &Kind = &Kind {
     unit: "gemv_mma",
     runs_on: |job| job.needs((8, 0), "8.0 or newer"),
-    // Each step by itself.
+    // Each step is summed by itself.
     summed_steps: |_| 1,
     tile_warps: 1,
     products: Products::WarpMatrix { vectors: 8 },
@@ -88,9 +88,9 @@ const KIND: &Kind = &Kind {
             "gemv_mma_bf16_n128",
         ],
     ],
-    // Fitted to times on an H200: 1.7 to 1.9 times what `stream` takes with one f16 vector for 16 of them, 2.5 to 2.8 for 32,
-    // 4.5 to 5.3 for 64 and 7.9 to 9.3 for 128 (docs/notes/many-vectors.md, "mma: 128 vectors"). Its matrix instructions have
-    // eight columns, whether there are vectors for all or not.
+    // Fitted to times on an H200, as multiples of the time of `stream` with one f16 vector (docs/notes/many-vectors.md,
+    // "mma: 128 vectors"). The multiples are 1.7 to 1.9 for 16 vectors, 2.5 to 2.8 for 32, 4.5 to 5.3 for 64 and 7.9 to
+    // 9.3 for 128. Matrix instructions of the kernel have eight columns, whether there are vectors for all or not.
     cost: Cost::Linear {
         first_vector: 1.32,
         further_vector: 0.056,

@@ -1,5 +1,5 @@
-//! The kernel for up to 128 NVFP4 vectors on the block-scaled FP4 instruction of a warp: `csrc/kernels/gemv_mma_fp4.cuh`.
-//! Compute capability 12.x. Verified in simulation, not yet on hardware.
+//! The kernel for up to 128 NVFP4 vectors on the block-scaled FP4 instruction of a warp:
+//! `csrc/kernels/gemv_mma_fp4.cuh`. Compute capability 12.x. Verified in simulation, not yet on hardware.
 
 use std::mem::offset_of;
 
@@ -22,12 +22,12 @@ use crate::refusal::Refusal;
 use crate::shape::Shape;
 use crate::types::Activation;
 
-/// The config of the mma-fp4 kernel. A group is the rows that a CTA multiplies, 16 a warp; a step is 256 elements of K of a
-/// group and of the vectors.
+/// The config of the mma-fp4 kernel. A group is the rows that a CTA multiplies, 16 a warp. A step is 256 elements of K
+/// of a group and of the vectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MmaFp4Config {
-    /// Warps of a CTA that multiply: 1 to 8. One more brings what they multiply.
+    /// Warps of a CTA that multiply: 1 to 8. One more warp brings what they multiply.
     pub warps: u32,
     /// Steps that shared memory holds: 2 to 8.
     pub stages: u32,
@@ -38,7 +38,7 @@ pub struct MmaFp4Config {
 }
 
 impl MmaFp4Config {
-    /// Legal and plain: what a literal starts from, not a good choice.
+    /// A legal and plain config that literals start from; not a good choice.
     pub const DEFAULT: Self = Self {
         warps: 1,
         stages: 2,
@@ -49,12 +49,13 @@ impl MmaFp4Config {
 
 const UNIT: &str = "gemv_mma_fp4";
 
-/// The share of the read-only ceiling that is expected, of any number of vectors of a pass: between what the stream kernel
-/// is given for eight of them and for sixteen. So it is taken from nine vectors on, whether that kernel would read all
-/// weights twice or not; for fewer where they do not fit its shared memory; and for five to eight where rows are ragged for
-/// it. On an RTX 5090 both have instructions and bytes in flight enough for memory's rate with up to eight vectors, and the
-/// stream kernel has run on hardware. The mma kernel, too, takes more vectors in a pass, with more than three times the
-/// instructions, and from 33 on the rate of f16 matrix instructions is below memory's (docs/notes/mma-fp4.md).
+/// Expected share of the read-only ceiling, for any number of vectors of a pass. This share lies between those that the
+/// stream kernel is given for eight and for sixteen vectors. So mma-fp4 is taken from nine vectors on, whether stream
+/// would read all weights twice or not. With fewer vectors mma-fp4 is taken if they do not fit stream's shared memory,
+/// and for five to eight if rows are ragged for stream. On an RTX 5090 both kernels keep up with memory's rate, by
+/// instructions and by bytes in flight, with up to eight vectors, and stream has run on hardware. The mma kernel takes
+/// more vectors in a pass, too, but with more than three times the instructions. From 33 vectors on the rate of f16
+/// matrix instructions is below memory's (docs/notes/mma-fp4.md).
 const SHARE: f64 = 0.5;
 
 /// Numbers of vectors that the kernel is compiled for, with their entry points.
@@ -67,30 +68,31 @@ const ENTRIES: [(u32, &str); 5] = [
 ];
 
 const MOST_VECTORS: u32 = ENTRIES[ENTRIES.len() - 1].0;
-/// A stage that is multiplied, and one that is brought.
+/// The fewest stages: one that is multiplied, and one that is brought.
 const LEAST_STAGES: u32 = 2;
 const MOST_STAGES: u32 = NVFP4_MMA_FP4_MAX_STAGES;
-/// Codes and scales of a row in a step.
+/// Bytes of codes and scales of a row in a step.
 const STAGE_ROW_BYTES: u32 = NVFP4_MMA_FP4_ROW_BYTES + NVFP4_MMA_FP4_ROW_SCALES;
 /// Matrix instructions that a step's products of a row and a vector pass through.
 const STEP_INSTRUCTIONS: u32 = NVFP4_MMA_FP4_STEP / NVFP4_MMA_FP4_SLICE;
 /// Bytes of weights that an SM should have in flight beside the stages that it multiplies. By Little's law an RTX 5090
-/// (1.79 TB/s, 170 SMs) needs 9.5 KB an SM for the 0.9 us that docs/notes/estimates.md assumes: this is three times that,
-/// for the times at which a CTA starts and ends.
+/// (1.79 TB/s, 170 SMs) needs 9.5 KB an SM for the 0.9 us that docs/notes/estimates.md assumes. This number is three
+/// times that, for the times at which a CTA starts and ends.
 const BYTES_IN_FLIGHT: u32 = 28 << 10;
-/// What a CTA costs beside its steps, in rows of a step: the time of a memory latency, in which an RTX 5090's SM reads 9.5 KB.
+/// The cost of a CTA beside its steps, in rows of a step: the time of a memory latency, in which an RTX 5090's SM reads
+/// 9.5 KB.
 const START: u64 = 66;
 
 // SAFETY: bindgen makes padding fields of this structure's padding.
 unsafe impl KernelParameters for nvfp4_mma_fp4_params {}
 
-/// Which of [`ENTRIES`] a pass of `n` vectors takes.
+/// Index in [`ENTRIES`] of the entry point for a pass of `n` vectors.
 fn at(n: u64) -> usize {
     let at = ENTRIES.iter().position(|&(most, _)| n <= u64::from(most));
     at.unwrap_or(ENTRIES.len() - 1)
 }
 
-/// Where the first pass is among them, if passes are as few as can be.
+/// The number of vectors that the first pass is compiled for, if passes are as few as can be.
 fn most_at_once(shape: &Shape) -> u32 {
     ENTRIES[at(shape.n() as u64)].0
 }
@@ -100,7 +102,7 @@ fn steps(shape: &Shape) -> u64 {
     shape.k().div_ceil(NVFP4_MMA_FP4_STEP as usize) as u64
 }
 
-/// A CTA's dynamic shared memory, in bytes from its start: the stages' codes, then their scales, then mbarriers. After the
+/// Offsets in a CTA's dynamic shared memory, in bytes: the stages' codes, then their scales, then mbarriers. After the
 /// last step the sums are in the place of the stages.
 struct Layout {
     scales_at: u64,
@@ -109,7 +111,7 @@ struct Layout {
 }
 
 impl MmaFp4Config {
-    /// For how many vectors the kernel of the first pass is compiled, which has most.
+    /// The number of vectors that the kernel of the first pass, which has most, is compiled for.
     fn compiled(&self, shape: &Shape) -> u32 {
         ENTRIES[at((shape.n() as u64).min(self.vectors.into()))].0
     }
@@ -124,7 +126,7 @@ impl MmaFp4Config {
         (shape.m() as u64).div_ceil(self.rows().into())
     }
 
-    /// For a kernel that is compiled for so many vectors.
+    /// Shared memory of a kernel that is compiled for `vectors` vectors.
     fn layout(&self, vectors: u32) -> Layout {
         let [rows, stages, columns] = [self.rows(), self.stages, vectors].map(u64::from);
         let stage_rows = rows + columns;
@@ -140,8 +142,9 @@ impl MmaFp4Config {
         }
     }
 
-    /// With the fewest stages that keep enough in flight, or as many as fit; nothing where not even the least do. Where
-    /// SMs have several CTAs and room for two, two keep it in flight together: one starts while the other multiplies.
+    /// This config with the fewest stages that keep enough bytes in flight, or with as many as fit. `None` if not even
+    /// the least do. If SMs have several CTAs and room for two, two CTAs keep these bytes in flight together: one
+    /// starts while the other multiplies.
     fn with_stages(self, job: &Job<'_>) -> Option<Self> {
         if self.ctas(job.shape) > job.gpu.multiprocessors.into() {
             let half = self.with_in_flight(BYTES_IN_FLIGHT / 2, job);
@@ -155,7 +158,7 @@ impl MmaFp4Config {
         self.with_in_flight(BYTES_IN_FLIGHT, job)
     }
 
-    /// The same for so many bytes in flight.
+    /// This config with the fewest stages that keep `bytes` bytes in flight, or with as many as fit.
     fn with_in_flight(self, bytes: u32, job: &Job<'_>) -> Option<Self> {
         let of_cta = steps(job.shape).div_ceil(self.cluster.into());
         let beside = bytes.div_ceil(self.rows() * STAGE_ROW_BYTES);
@@ -188,9 +191,9 @@ impl MmaFp4Config {
         self.groups(shape) * shape.l() as u64 * u64::from(self.cluster)
     }
 
-    /// Rows of steps that come to the SM that has most CTAs: what the time is, as long as memory limits it. Vectors come
-    /// from L2, and count half. Clusters of more than two CTAs do not fill all SMs of a GPC, and a cluster's sums take
-    /// longer the larger it is.
+    /// Rows of steps that come to the SM with most CTAs: a measure of the time, as long as memory limits it. Vectors
+    /// come from L2, and count half. Clusters of more than two CTAs do not fill all SMs of a GPC. The larger a cluster
+    /// is, the longer its sums take.
     fn cost(&self, job: &Job<'_>) -> u64 {
         let shape = job.shape;
         let sms = u64::from(job.gpu.multiprocessors);
@@ -257,8 +260,8 @@ impl KernelConfig for MmaFp4Config {
         maps_batches(job)
     }
 
-    /// The division of rows and K with which the SM that has most to bring has least: see `cost`. Nothing of it was
-    /// measured.
+    /// The division of rows and K with the least `cost`: the SM that has most to bring then has least. Nothing of this
+    /// rule was measured.
     fn default_for(job: &Job<'_>) -> Result<Self, Refusal> {
         match Self::divisions(job).min_by_key(|config| config.cost(job)) {
             Some(config) => Ok(config),
@@ -274,8 +277,8 @@ impl KernelConfig for MmaFp4Config {
         }
     }
 
-    /// The divisions that the rule finds at most half as slow again as the best one; of the default fewer and more stages,
-    /// and passes of other numbers of vectors.
+    /// Candidates are the divisions whose `cost` is at most half as much again as the default's. Further candidates are
+    /// the default with fewer and more stages, and with other numbers of vectors in a pass.
     fn candidates(job: &Job<'_>) -> Vec<Self> {
         let Ok(default) = Self::default_for(job) else {
             return Vec::new();
@@ -318,10 +321,10 @@ impl KernelConfig for MmaFp4Config {
         shared_memory(self.layout(self.compiled(job.shape)).bytes, job.gpu)
     }
 
-    /// A term passes through the instructions of its step, each of which counts for `MATRIX_ROUNDINGS`; then through an
-    /// addition for each step of its CTA, and one for each CTA of the cluster.
+    /// A term passes through the instructions of its step, each of which counts for `MATRIX_ROUNDINGS`. The term then
+    /// passes through an addition for each step of its CTA, and one for each CTA of the cluster.
     fn roundings(&self, shape: &Shape, _: Activation) -> u32 {
-        // A cluster that no kernel has counts as the nearest one that does.
+        // A size of a cluster that no kernel has counts as the nearest size that one has.
         let cluster = self.cluster.clamp(1, MOST_CLUSTER);
         let steps = steps(shape).div_ceil(cluster.into()) as u32;
         STEP_INSTRUCTIONS * MATRIX_ROUNDINGS + steps + cluster + ALPHAS

@@ -1,5 +1,5 @@
-//! The GPU kernels, one module each: a kernel's configs, what it needs, the default, the candidates, the
-//! error it may make, and the plan of its launches. All of it is plain data and arithmetic: no CUDA, no device.
+//! The GPU kernels, one module each. A module has the kernel's configs, requirements, default, candidates, error bound
+//! and launch plan. Modules are plain data and arithmetic: no CUDA, no device.
 
 mod call;
 mod direct;
@@ -56,8 +56,7 @@ pub use stream::StreamConfig;
 pub use tcgen05::Tcgen05Config;
 pub use wgmma::WgmmaConfig;
 
-/// A problem without its addresses, and the GPU that shall compute it: what checks, defaults and candidates
-/// depend on.
+/// A problem without its addresses, and the GPU that shall compute it. Checks, defaults and candidates depend on a job.
 #[derive(Clone, Copy, Debug)]
 pub struct Job<'a> {
     /// The dimensions.
@@ -81,13 +80,13 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// The same, with launches that overlap or do not.
+    /// This job, with launches that overlap or do not.
     #[must_use]
     pub fn chained(self, chained: bool) -> Self {
         Self { chained, ..self }
     }
 
-    /// Asks about the job or, where there is nothing to compute, about one row of it: kernels divide by M, N and L.
+    /// Calls `ask` with the job, or with one row of the job if M, N or L is 0: kernels divide by M, N and L.
     fn some<T>(&self, ask: impl FnOnce(&Job<'_>) -> T) -> T {
         match Shape::new(Dims {
             m: 1,
@@ -103,22 +102,23 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Whether launches of this job overlap: older devices know no such launches, and are right without.
+    /// Whether launches of this job overlap. Devices before compute capability 9.0 have no such launches, and give
+    /// right results without them.
     fn dependent(&self) -> bool {
         self.chained && self.gpu.compute_capability >= (9, 0)
     }
 
-    /// The build carries machine code of a unit for the GPU.
+    /// Checks that the build carries machine code of a unit for the GPU.
     fn image(&self, unit: &str) -> Result<(), Refusal> {
         image(self.gpu, unit)
     }
 
-    /// The GPU's compute capability is `least` or more.
+    /// Checks that the GPU's compute capability is `least` or more.
     fn needs(&self, least: (i32, i32), needed: &'static str) -> Result<(), Refusal> {
         compute_capability(self.gpu, least, needed)
     }
 
-    /// K is a multiple of `of`.
+    /// Checks that K is a multiple of `of`.
     fn row_length(&self, of: usize, needed: &'static str) -> Result<(), Refusal> {
         let k = self.shape.k();
         match k.is_multiple_of(of) {
@@ -127,7 +127,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// The operands allow copies of 16 bytes.
+    /// Checks that the operands allow copies of 16 bytes.
     fn aligned_16(&self) -> Result<(), Refusal> {
         match self.operands.alignment.is_16() {
             true => Ok(()),
@@ -135,7 +135,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// The vectors are NVFP4.
+    /// Checks that the vectors are NVFP4.
     fn nvfp4(&self) -> Result<(), Refusal> {
         match self.operands.activation {
             Activation::Nvfp4 => Ok(()),
@@ -146,7 +146,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// The vectors are anything but f32.
+    /// Checks that the vectors are anything but f32.
     fn not_f32(&self) -> Result<(), Refusal> {
         match self.operands.activation {
             found @ Activation::F32 => Err(Refusal::Activation {
@@ -159,7 +159,8 @@ impl<'a> Job<'a> {
 }
 
 impl Gpu {
-    /// The architecture of machine code for GPUs of exactly this compute capability, as in `NVFP4_GEMV_ARCHS`: `80`, `90a`.
+    /// The architecture of machine code for GPUs of exactly this compute capability, as in `NVFP4_GEMV_ARCHS`: `80`,
+    /// `90a`.
     pub fn own_image((major, minor): (i32, i32)) -> String {
         let number = major.saturating_mul(10).saturating_add(minor);
         units::own(number.max(0) as u32)
@@ -173,7 +174,7 @@ pub(crate) fn images_run(images: &str, compute_capability: (i32, i32)) -> bool {
     images.any(|arch| units::runs_on(arch, compute_capability))
 }
 
-/// The build carries machine code of a unit for a GPU.
+/// Checks that the build carries machine code of a unit for a GPU.
 fn image(gpu: &Gpu, unit: &str) -> Result<(), Refusal> {
     let &Gpu {
         compute_capability,
@@ -194,7 +195,7 @@ fn image(gpu: &Gpu, unit: &str) -> Result<(), Refusal> {
     }
 }
 
-/// A GPU's compute capability is `least` or more.
+/// Checks that a GPU's compute capability is `least` or more.
 fn compute_capability(gpu: &Gpu, least: (i32, i32), needed: &'static str) -> Result<(), Refusal> {
     let found = gpu.compute_capability;
     match found >= least {
@@ -203,7 +204,7 @@ fn compute_capability(gpu: &Gpu, least: (i32, i32), needed: &'static str) -> Res
     }
 }
 
-/// A config's value is one that `holds`.
+/// Checks a field of a config: `holds` says whether the field may have this value.
 fn field(name: &'static str, value: u32, takes: &'static str, holds: bool) -> Result<(), Refusal> {
     match holds {
         true => Ok(()),
@@ -211,7 +212,7 @@ fn field(name: &'static str, value: u32, takes: &'static str, holds: bool) -> Re
     }
 }
 
-/// `needed` bytes of shared memory fit a CTA of the GPU.
+/// Checks that `needed` bytes of shared memory fit a CTA of the GPU.
 fn shared_memory(needed: u64, gpu: &Gpu) -> Result<(), Refusal> {
     let available = gpu.shared_bytes;
     match needed <= u64::from(available) {
@@ -220,12 +221,12 @@ fn shared_memory(needed: u64, gpu: &Gpu) -> Result<(), Refusal> {
     }
 }
 
-/// Whether kernels for so many vectors of a pass have more registers, warps or CTAs: see shared.h.
+/// Whether `vectors` vectors of a pass are few: kernels then have more rows, warps or CTAs (`csrc/shared.h`).
 fn few(vectors: usize) -> bool {
     vectors <= NVFP4_FEW_VECTORS as usize
 }
 
-/// Those that are kept, each once, in their order.
+/// The configs that `keep` accepts, each once, in their order.
 fn distinct<T: Copy + PartialEq>(configs: Vec<T>, keep: impl Fn(&T) -> bool) -> Vec<T> {
     let mut distinct = Vec::with_capacity(configs.len());
     for config in configs {
@@ -236,33 +237,33 @@ fn distinct<T: Copy + PartialEq>(configs: Vec<T>, keep: impl Fn(&T) -> bool) -> 
     distinct
 }
 
-/// Most CTAs of a cluster on every device: CUDA C++ Programming Guide, "Thread Block Clusters".
+/// The most CTAs of a cluster that every device takes: CUDA C++ Programming Guide, "Thread Block Clusters".
 const MOST_CLUSTER: u32 = 8;
-/// Shared memory that every CTA takes beside what it asks for.
+/// Bytes of shared memory that every CTA takes in addition to those that it asks for.
 const RESERVED: u32 = 1024;
 
-/// Roundings of the product of the global scales to f32, and of the multiplications by it, the row
-/// alpha and the vector alpha.
+/// f32 roundings of an output's factors: of the product of the global scales, and of the multiplications by that
+/// product, the row alpha and the vector alpha.
 const ALPHAS: u32 = 4;
 
-/// Shared memory of a multiprocessor: what one CTA can ask for, and what it takes beside that.
+/// Bytes of shared memory of a multiprocessor: those that one CTA can ask for, and the reserved ones.
 fn multiprocessor_shared(gpu: &Gpu) -> u64 {
     u64::from(gpu.shared_bytes) + u64::from(RESERVED)
 }
 
-/// CTAs that ask for so many bytes of shared memory, and for which a multiprocessor has room.
+/// Number of CTAs for which a multiprocessor has room, if each asks for `bytes` bytes of shared memory.
 fn with_room(bytes: u64, gpu: &Gpu) -> u64 {
     multiprocessor_shared(gpu) / (bytes + u64::from(RESERVED))
 }
 
-/// The fewest bytes of shared memory with which no multiprocessor has room for more CTAs of a grid than its share.
+/// The fewest bytes of shared memory of a CTA with which no multiprocessor has room for more than its share of a grid.
 fn apart(ctas: u64, gpu: &Gpu) -> u64 {
     let share = ctas.div_ceil(u64::from(gpu.multiprocessors.max(1)));
-    // A byte more than what one CTA too many could have.
+    // One byte more than each CTA could have if there were one CTA too many.
     (multiprocessor_shared(gpu) / (share + 1) + 1).saturating_sub(RESERVED.into())
 }
 
-/// What every kernel's module has: its config, which knows everything else.
+/// The interface of a kernel's module: its config, whose type knows everything else about the kernel.
 trait KernelConfig: Copy + PartialEq + Sized {
     /// The most vectors that any config takes in a pass over the weights.
     const MOST_VECTORS: u32;
@@ -270,55 +271,56 @@ trait KernelConfig: Copy + PartialEq + Sized {
     /// Bytes of workspace that some config uses, though the default may use less.
     const OPTIONAL_WORKSPACE: u64 = 0;
 
-    /// Why it is first where nobody measured, if it is, as part of a sentence.
+    /// Part of a sentence: why the kernel comes first for jobs that nobody measured, if it does.
     const WHY: &'static str;
 
-    /// No kernel of its path takes more problems on the GPUs that have its instructions: where none can compute a job, this
-    /// one's reason is the path's.
+    /// Whether no kernel of the same path takes more problems on the GPUs that have this kernel's instructions. If no
+    /// kernel can compute a job, this kernel's refusal is the path's.
     const TAKES_MOST: bool = false;
 
     /// Whether the time of a single vector depends on the config, as far as is expected.
     const ONE_VECTOR_VARIES: bool = false;
 
-    /// The share of the read-only ceiling that it is expected to reach with one vector, if it loses no time on its products.
+    /// The share of the read-only ceiling that the kernel is expected to reach with one vector, if it loses no time on
+    /// its products.
     fn share_of_one(_: &Shape, operands: &Operands) -> f64 {
         expected::share_of_one(operands.activation)
     }
 
-    /// What the vectors of a pass are expected to cost.
+    /// The expected cost of the vectors of a pass.
     fn cost(_: &Job<'_>) -> Cost {
         Cost::FAST
     }
 
-    /// The same with this config.
+    /// The expected cost of the vectors of a pass with this config.
     fn cost_with(&self, job: &Job<'_>) -> Cost {
         Self::cost(job)
     }
 
-    /// What this config leaves of the share.
+    /// The fraction of the kernel's share that this config leaves.
     fn share_left(&self, _: &Job<'_>) -> f64 {
         1.0
     }
 
-    /// Whether it is before all others that are expected to reach the same share.
+    /// Whether the kernel comes before all others that are expected to reach the same share.
     fn is_first(_: &Job<'_>) -> bool {
         false
     }
 
-    /// Whether it takes a selection of matrices.
+    /// Whether the kernel takes a selection of matrices.
     const TAKES_SELECT: bool = false;
 
     /// Whether the kernel can compute the job at all, with some config.
     fn available(job: &Job<'_>) -> Result<(), Refusal>;
 
-    /// The default for a job that it can compute.
+    /// The default config for a job that the kernel can compute.
     fn default_for(job: &Job<'_>) -> Result<Self, Refusal>;
 
-    /// Configs worth measuring, the default first; none where it cannot compute the job.
+    /// Configs worth measuring, the default first; none if the kernel cannot compute the job.
     fn candidates(job: &Job<'_>) -> Vec<Self>;
 
-    /// Whether this config can compute a job that the kernel can compute: there is an entry point for it, and
-    /// room on the GPU. Whatever the fields say, it does not panic.
+    /// Whether this config can compute a job that the kernel can compute: there is an entry point for it, and room on
+    /// the GPU. `check` does not panic, whatever the fields say.
     fn check(&self, job: &Job<'_>) -> Result<(), Refusal>;
 
     /// The most vectors that this config takes in a pass over the weights.
@@ -329,7 +331,7 @@ trait KernelConfig: Copy + PartialEq + Sized {
     /// The most successive f32 roundings that any term passes through.
     fn roundings(&self, shape: &Shape, activation: Activation) -> u32;
 
-    /// What a config that is the fastest of launches that wait becomes where they are chained, and no chain was measured:
+    /// The config for chained launches, if this config was the fastest of launches that wait and no chain was measured.
     /// `None` if the default is better.
     fn in_chain(&self, job: &Job<'_>) -> Option<Self> {
         let alone = Job {
@@ -350,25 +352,25 @@ trait KernelConfig: Copy + PartialEq + Sized {
     /// Bytes of weights that a CTA has asked for at once, for estimates.
     fn bytes_in_flight(&self, job: &Job<'_>) -> u64;
 
-    /// What the main loop of the first launch's kernel computes, for estimates. The config is legal.
+    /// The work of the main loop of the first launch's kernel, for estimates. The config is legal.
     fn main_loop(&self, job: &Job<'_>) -> MainLoop;
 }
 
-/// What one pass over the source of a kernel's main loop computes, before the compiler unrolls it: what the figures of
-/// the machine code are counted by.
+/// The work of one iteration of a kernel's main loop as it stands in the source, before the compiler unrolls it.
+/// Figures of the machine code are counted per iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct MainLoop {
     /// Weights that a lane multiplies.
     pub lane_weights: u32,
-    /// Vectors that it multiplies each of them with.
+    /// Vectors that a lane multiplies each weight with.
     pub vectors: u32,
-    /// What its products are made of.
+    /// How the products are made.
     pub products: Products,
     /// Columns of tensor memory of a CTA.
     pub tensor_columns: u32,
 }
 
-/// What multiplies.
+/// The instructions that multiply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Products {
@@ -378,23 +380,23 @@ pub enum Products {
     PackedHalf,
     /// Fused multiply-adds of f16 pairs or f32.
     Float,
-    /// `mma.sync`, one for eight of a lane's weights and so many vectors.
+    /// `mma.sync`, one instruction for eight of a lane's weights and `vectors` vectors.
     WarpMatrix {
-        /// The vectors.
+        /// Vectors of one instruction.
         vectors: u32,
     },
-    /// `mma.sync` with block scales, one for 32 of a lane's weights and so many vectors.
+    /// `mma.sync` with block scales, one instruction for 32 of a lane's weights and `vectors` vectors.
     ScaledWarpMatrix {
-        /// The vectors.
+        /// Vectors of one instruction.
         vectors: u32,
     },
-    /// `wgmma`, one for eight of a lane's weights and all vectors.
+    /// `wgmma`, one instruction for eight of a lane's weights and all vectors.
     WarpgroupMatrix,
     /// One instruction of the block-scaled tensor cores.
     Matrix,
 }
 
-/// The registry: makes [`Kernel`] and [`Config`] of one line a kernel.
+/// The registry of kernels: makes [`Kernel`] and [`Config`] from one line for each kernel.
 macro_rules! kernels {
     ($($(#[$doc:meta])* $kernel:ident($config:ident) = $name:literal on $path:ident;)*) => {
         /// A GPU kernel.
@@ -404,14 +406,14 @@ macro_rules! kernels {
             $($(#[$doc])* $kernel,)*
         }
 
-        /// How a kernel divides a problem among warps, CTAs and steps; says which kernel, too.
+        /// How a kernel divides a problem among warps, CTAs and steps. The variant says which kernel.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
         #[serde(rename_all = "kebab-case", deny_unknown_fields)]
         pub enum Config {
             $($(#[$doc])* $kernel($config),)*
         }
 
-        // What files leave out is read as this, so that no value of it changes.
+        // Fields that files leave out are read as these defaults, so no value of a default may change.
         $(impl Default for $config {
             fn default() -> Self {
                 Self::DEFAULT
@@ -433,12 +435,12 @@ macro_rules! kernels {
                 match self { $(Self::$kernel => $name),* }
             }
 
-            /// The path that it belongs to.
+            /// The path that the kernel belongs to.
             pub const fn path(self) -> GemvPath {
                 match self { $(Self::$kernel => GemvPath::$path),* }
             }
 
-            /// Whether it can compute the job at all, with some config.
+            /// Whether the kernel can compute the job at all, with some config.
             ///
             /// # Errors
             /// Why not.
@@ -454,7 +456,7 @@ macro_rules! kernels {
                 })
             }
 
-            /// Its default config for a job.
+            /// The kernel's default config for a job.
             ///
             /// # Errors
             /// Why it cannot compute the job.
@@ -465,17 +467,17 @@ macro_rules! kernels {
                 })
             }
 
-            /// The most vectors that any of its configs takes in a pass over the weights.
+            /// The most vectors that any of the kernel's configs takes in a pass over the weights.
             pub(crate) const fn most_vectors(self) -> u32 {
                 match self { $(Self::$kernel => <$config as KernelConfig>::MOST_VECTORS),* }
             }
 
-            /// Why it is first where nobody measured, as part of a sentence.
+            /// Part of a sentence: why the kernel comes first for jobs that nobody measured.
             pub(crate) const fn why(self) -> &'static str {
                 match self { $(Self::$kernel => <$config as KernelConfig>::WHY),* }
             }
 
-            /// No kernel of its path takes more problems on the GPUs that have its instructions.
+            /// Whether no kernel of the same path takes more problems on the GPUs that have this kernel's instructions.
             pub(crate) const fn takes_most(self) -> bool {
                 match self { $(Self::$kernel => <$config as KernelConfig>::TAKES_MOST),* }
             }
@@ -485,18 +487,18 @@ macro_rules! kernels {
                 match self { $(Self::$kernel => <$config as KernelConfig>::ONE_VECTOR_VARIES),* }
             }
 
-            /// The share of the read-only ceiling that it is expected to reach with one vector, if it loses no time on its
-            /// products.
+            /// The share of the read-only ceiling that the kernel is expected to reach with one vector, if it loses no
+            /// time on its products.
             pub(crate) fn share_of_one(self, shape: &Shape, operands: &Operands) -> f64 {
                 match self { $(Self::$kernel => <$config as KernelConfig>::share_of_one(shape, operands)),* }
             }
 
-            /// What the vectors of a pass are expected to cost.
+            /// The expected cost of the vectors of a pass.
             pub(crate) fn cost(self, job: &Job<'_>) -> Cost {
                 match self { $(Self::$kernel => <$config as KernelConfig>::cost(job)),* }
             }
 
-            /// Whether it is before all others that are expected to reach the same share.
+            /// Whether the kernel comes before all others that are expected to reach the same share.
             pub(crate) fn is_first(self, job: &Job<'_>) -> bool {
                 job.some(|job| match self { $(Self::$kernel => <$config as KernelConfig>::is_first(job)),* })
             }
@@ -517,7 +519,8 @@ macro_rules! kernels {
                 match self { $(Self::$kernel => <$config as KernelConfig>::OPTIONAL_WORKSPACE),* }
             }
 
-            /// Its configs worth measuring for a job, the default first; none where it cannot compute it.
+            /// The kernel's configs worth measuring for a job, the default first; none if the kernel cannot compute the
+            /// job.
             pub fn candidates(self, job: &Job<'_>) -> Vec<Config> {
                 if self.available(job).is_err() {
                     return Vec::new();
@@ -535,13 +538,13 @@ macro_rules! kernels {
             #[cfg(test)]
             const DEFAULTS: &'static [Self] = &[$(Self::$kernel($config::DEFAULT)),*];
 
-            /// The kernel that it belongs to.
+            /// The kernel that the config belongs to.
             pub const fn kernel(&self) -> Kernel {
                 match self { $(Self::$kernel(_) => Kernel::$kernel),* }
             }
 
-            /// Whether it can compute a job: there is a kernel for it, and room on the GPU. Where there is nothing to
-            /// compute, the kernel's needs alone count: no launch will have the config.
+            /// Whether the config can compute a job: there is an entry point for it, and room on the GPU. If there is
+            /// nothing to compute, only the kernel's needs count: no launch will have the config.
             ///
             /// # Errors
             /// Why not.
@@ -553,8 +556,8 @@ macro_rules! kernels {
                 match self { $(Self::$kernel(config) => config.check(job)),* }
             }
 
-            /// What it becomes for a job that is chained, where it is the fastest of launches that wait, and no chain was
-            /// measured: `None` if the kernel's default is better.
+            /// The config for a chained job, if this config was the fastest of launches that wait and no chain was
+            /// measured. `None` if the kernel's default is better.
             pub(crate) fn in_chain(&self, job: &Job<'_>) -> Option<Self> {
                 job.some(|job| match self {
                     $(Self::$kernel(config) => KernelConfig::in_chain(config, job).map(Self::from)),*
@@ -566,12 +569,12 @@ macro_rules! kernels {
                 match self { $(Self::$kernel(config) => KernelConfig::pass_vectors(config)),* }
             }
 
-            /// What the vectors of a pass are expected to cost with it.
+            /// The expected cost of the vectors of a pass with this config.
             pub(crate) fn cost(&self, job: &Job<'_>) -> Cost {
                 match self { $(Self::$kernel(config) => config.cost_with(job)),* }
             }
 
-            /// What it leaves of its kernel's share.
+            /// The fraction of the kernel's share that this config leaves.
             pub(crate) fn share_left(&self, job: &Job<'_>) -> f64 {
                 match self { $(Self::$kernel(config) => config.share_left(job)),* }
             }
@@ -579,7 +582,8 @@ macro_rules! kernels {
             /// The most successive f32 roundings that any term passes through:
             /// [`reference::error_bound`](crate::reference::error_bound) needs it.
             pub fn roundings(&self, shape: &Shape, activation: Activation) -> u32 {
-                // Of a call without vectors as of one: kernels ask which of their entries takes so many.
+                // A call without vectors counts as a call of one: kernels ask which of their entry points takes so
+                // many.
                 let one = Shape::new(Dims {
                     m: shape.m(),
                     n: shape.n().max(1),
@@ -592,7 +596,7 @@ macro_rules! kernels {
                 }
             }
 
-            /// Bytes of a [workspace](crate::RawWorkspace) that it uses for a job that it can compute.
+            /// Bytes of a [workspace](crate::RawWorkspace) that the config uses for a job that it can compute.
             pub fn workspace_bytes(&self, job: &Job<'_>) -> u64 {
                 if job.shape.is_empty() {
                     return 0;
@@ -605,7 +609,7 @@ macro_rules! kernels {
                 job.some(|job| match self { $(Self::$kernel(config) => config.bytes_in_flight(job)),* })
             }
 
-            /// What the main loop of the first launch's kernel computes, for estimates.
+            /// The work of the main loop of the first launch's kernel, for estimates.
             ///
             /// # Errors
             /// Why it cannot compute the job.
@@ -630,7 +634,7 @@ macro_rules! kernels {
                 Ok(self.launches(call, &job))
             }
 
-            /// The launches of a call that is the job which the config was checked for.
+            /// The launches of a call. The config was checked for the job of this call.
             fn launches(&self, call: &Call, job: &Job<'_>) -> Plan {
                 match self {
                     _ if call.shape.is_empty() => Plan::new(),
@@ -642,34 +646,34 @@ macro_rules! kernels {
 }
 
 kernels! {
-    /// Rows in bulk copies, into a ring in shared memory; integer products with an NVFP4 vector, `mma.sync` with an f16 or bf16
-    /// one. One vector a pass; sm_90 and up.
+    /// Rows in bulk copies, into a ring in shared memory. Integer products with an NVFP4 vector, `mma.sync` with an f16
+    /// or bf16 vector. One vector a pass, sm_90 and up.
     Ring(RingConfig) = "ring" on CudaCore;
     /// Rows through a queue of each warp in shared memory, multiplied on `mma.sync`. Any vectors, any K.
     Stream(StreamConfig) = "stream" on CudaCore;
     /// Tiles of 64 rows for up to 128 vectors, each weight decoded once and multiplied on Hopper's `wgmma`. Any vectors
     /// but f32, K a multiple of 64, sm_90a.
     Wgmma(WgmmaConfig) = "wgmma" on CudaCore;
-    /// Tiles of 16 rows for up to 128 vectors, each weight decoded once and multiplied on `mma.sync`. Any vectors but f32,
-    /// any K.
+    /// Tiles of 16 rows for up to 128 vectors, each weight decoded once and multiplied on `mma.sync`. Any vectors but
+    /// f32, any K.
     Mma(MmaConfig) = "mma" on CudaCore;
-    /// As wgmma, with vectors that a launch before packs into a workspace, and work dealt evenly to CTAs; a launch behind adds
-    /// the sums that they share there. Any vectors but f32, K a multiple of 64, sm_90a.
+    /// Products as in wgmma, of vectors that a launch before packs into a workspace. Work is dealt evenly to CTAs; a
+    /// launch behind adds the sums of rows that CTAs share. Any vectors but f32, K a multiple of 64, sm_90a.
     Packed(PackedConfig) = "packed" on CudaCore;
     /// Rows straight into registers, NVFP4 vectors decoded in shared memory; integer products, or f16 ones that are as
     /// exact.
     Dot(DotConfig) = "dot" on CudaCore;
     /// Rows straight into registers, vectors decoded where they are used; f16x2 or f32 products. Any vectors, any K.
     Direct(DirectConfig) = "direct" on CudaCore;
-    /// Tiles of 128 rows for up to 128 vectors on block-scaled tensor cores, work dealt evenly to CTAs. NVFP4 vectors, sm_100
-    /// and sm_103.
+    /// Tiles of 128 rows for up to 128 vectors on block-scaled tensor cores, work dealt evenly to CTAs. NVFP4 vectors,
+    /// sm_100 and sm_103.
     Tcgen05(Tcgen05Config) = "tcgen05" on TensorCore;
-    /// Groups of 16 to 128 rows for up to 128 vectors, on the block-scaled FP4 instruction of a warp. NVFP4 vectors, K a
-    /// multiple of 64, compute capability 12.x.
+    /// Groups of 16 to 128 rows for up to 128 vectors, on the block-scaled FP4 instruction of a warp. NVFP4 vectors, K
+    /// a multiple of 64, compute capability 12.x.
     MmaFp4(MmaFp4Config) = "mma-fp4" on TensorCore;
 }
 
-/// A config, and the job that it was checked for: launches are planned of it without another check. Only
+/// A config, and the job that it was checked for. Launches are planned from a `Checked` without another check. Only
 /// [`Config::checked`] and [`Kernel::default_checked`] make one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Checked {
@@ -681,20 +685,20 @@ pub(crate) struct Checked {
 }
 
 impl Config {
-    /// Checks it for a job.
+    /// Checks the config for a job.
     ///
     /// # Errors
-    /// As [`check`](Self::check)'s.
+    /// Errors of [`check`](Self::check).
     pub(crate) fn checked(self, job: &Job<'_>) -> Result<Checked, Refusal> {
         self.check(job).map(|()| Checked::of(self, job))
     }
 }
 
 impl Kernel {
-    /// Its default for a job: a default is legal, and is not checked again.
+    /// The kernel's default for a job. A default is legal, and is not checked again.
     ///
     /// # Errors
-    /// As [`default_config`](Self::default_config)'s.
+    /// Errors of [`default_config`](Self::default_config).
     pub(crate) fn default_checked(self, job: &Job<'_>) -> Result<Checked, Refusal> {
         let config = self.default_config(job)?;
         debug_assert_eq!(config.check(job), Ok(()), "{config:?}");
@@ -718,7 +722,7 @@ impl Checked {
         self.config
     }
 
-    /// Whether a job is the one that it was checked for.
+    /// Whether `job` is the job that the config was checked for.
     pub(crate) fn is_for(&self, job: &Job<'_>) -> bool {
         self.shape == *job.shape
             && self.operands == *job.operands

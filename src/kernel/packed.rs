@@ -1,5 +1,5 @@
-//! The kernel for up to 128 vectors that a launch before packs into a workspace, multiplied on Hopper's `wgmma`, with work
-//! dealt evenly to CTAs: `csrc/kernels/gemv_packed.cuh`.
+//! The kernel for up to 128 vectors that a launch before packs into a workspace: `csrc/kernels/gemv_packed.cuh`.
+//! Products are made on Hopper's `wgmma`, and work is dealt evenly to CTAs.
 
 use super::many_vectors::{self, at_activation, has_wgmma, takes_operands};
 use super::params::{
@@ -23,14 +23,14 @@ use crate::refusal::Refusal;
 use crate::shape::Shape;
 use crate::types::Activation;
 
-/// The config of the packed kernel. A group is the rows that a CTA multiplies at once, 16 a warp; a span is 256 elements of
-/// K of a group.
+/// The config of the packed kernel. A group is the rows that a CTA multiplies at once, 16 a warp. A span is 256
+/// elements of K of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PackedConfig {
     /// Warps of a group: 1 to 16, or to 12 with more than 64 vectors.
     pub warps: u32,
-    /// Spans of a chunk, which work is dealt in. With fewer than 33 vectors matrix instructions add up a chunk.
+    /// Spans of a chunk. Work is dealt in chunks. With fewer than 33 vectors matrix instructions add up a chunk.
     pub chunk: u32,
     /// CTAs, up to one for each multiprocessor. Each cluster of them has as many chunks as the others, or one more.
     pub ctas: u32,
@@ -38,13 +38,13 @@ pub struct PackedConfig {
     pub cluster: u32,
     /// Vectors of a pass over the weights, at most: 8, 16, 32, 64 or 128.
     pub vectors: u32,
-    /// Whether each pass of a chained call begins when the launch before it has ended, and not while that still runs. Without
-    /// effect on calls that are not chained.
+    /// Whether each pass of a chained call begins when the launch before has ended, and not while that launch still
+    /// runs. Without effect on calls that are not chained.
     pub waits: bool,
 }
 
 impl PackedConfig {
-    /// Legal and plain: what a literal starts from, not a good choice.
+    /// A legal and plain config that literals start from; not a good choice.
     pub const DEFAULT: Self = Self {
         warps: 1,
         chunk: 1,
@@ -96,9 +96,9 @@ const SPAN_STEPS: u64 = NVFP4_PACKED_SPAN_STEPS as u64;
 const SPAN: usize = (NVFP4_PACKED_SPAN_BLOCKS * NVFP4_BLOCK) as usize;
 /// Matrix instructions of a span.
 const SPAN_INSTRUCTIONS: u32 = SPAN as u32 / 16;
-/// A stage that is multiplied, and one that is brought.
+/// The fewest stages: one that is multiplied, and one that is brought.
 const LEAST_STAGES: u32 = 2;
-/// Of where sums begin in the workspace.
+/// Alignment of the place where sums begin in the workspace, in bytes.
 const PARTIAL_ALIGN: u64 = 256;
 
 // SAFETY: bindgen makes padding fields of this structure's padding.
@@ -108,13 +108,13 @@ unsafe impl KernelParameters for nvfp4_packed_params {}
 // SAFETY: as above.
 unsafe impl KernelParameters for nvfp4_packed_add_params {}
 
-/// At which of [`VECTORS`] a pass of `n` is.
+/// Index in [`VECTORS`] of the number that a pass of `n` vectors is compiled for.
 fn at(n: u64) -> usize {
     let at = VECTORS.iter().position(|&most| n <= u64::from(most));
     at.unwrap_or(VECTORS.len() - 1)
 }
 
-/// Where the first pass is, if passes are as few as can be.
+/// The number of vectors that the first pass is compiled for, if passes are as few as can be.
 fn most_at_once(shape: &Shape) -> u32 {
     VECTORS[at(shape.n() as u64)]
 }
@@ -124,7 +124,7 @@ fn spans(shape: &Shape) -> u64 {
     shape.k().div_ceil(SPAN) as u64
 }
 
-/// Warps of a group at most, of a kernel that is compiled for so many vectors.
+/// The most warps of a group, for a kernel that is compiled for `vectors` vectors.
 fn most_warps(vectors: u32) -> u32 {
     NVFP4_PACKED_GROUP_WARPS
         * match vectors {
@@ -133,17 +133,17 @@ fn most_warps(vectors: u32) -> u32 {
         }
 }
 
-/// Bytes of a span of vectors, packed.
+/// Bytes of a span of `vectors` packed vectors.
 fn span_vector_bytes(vectors: u32) -> u64 {
     SPAN_STEPS * u64::from(vectors * NVFP4_MANY_VECTOR_STEP_BYTES)
 }
 
-/// Bytes of the vectors of a batch, packed for a kernel that is compiled for so many.
+/// Bytes of a batch's packed vectors, for a kernel that is compiled for `vectors` vectors.
 fn packed_batch_bytes(vectors: u32, shape: &Shape) -> u64 {
     spans(shape).saturating_mul(span_vector_bytes(vectors))
 }
 
-/// Where sums of parts of groups begin in the workspace, behind the packed vectors, which come first.
+/// Offset of the sums of parts of groups from the packed vectors, which come first in the workspace.
 fn partial_at(vectors: u32, shape: &Shape) -> u64 {
     packed_batch_bytes(vectors, shape)
         .saturating_mul(shape.l() as u64)
@@ -151,11 +151,11 @@ fn partial_at(vectors: u32, shape: &Shape) -> u64 {
         .unwrap_or(u64::MAX)
 }
 
-/// Bytes of the workspace where passes are as few as can be. As much for all configs: those with fewer CTAs or vectors
-/// would need less.
+/// Bytes of the workspace, if passes are as few as can be. The number is the same for all configs: those with fewer
+/// CTAs or vectors would need less.
 fn workspace_bytes(job: &Job<'_>) -> u64 {
     let vectors = most_at_once(job.shape);
-    // A CTA leaves two sums at most: of the group that it begins in, and the one that it ends in.
+    // A CTA leaves sums of two groups at most: of the group that it begins in, and of the group that it ends in.
     let of_cta = 2
         * u64::from(most_warps(vectors) * NVFP4_MANY_WARP_ROWS * vectors)
         * size_of::<f32>() as u64;
@@ -165,7 +165,7 @@ fn workspace_bytes(job: &Job<'_>) -> u64 {
         .saturating_add(all)
 }
 
-/// A CTA's dynamic shared memory, in bytes from its start: stages of codes, of vectors and of scales; then mbarriers.
+/// Offsets in a CTA's dynamic shared memory, in bytes: stages of codes, of vectors and of scales; then mbarriers.
 struct Layout {
     stages: u32,
     vectors_at: u64,
@@ -175,8 +175,8 @@ struct Layout {
 }
 
 impl PackedConfig {
-    /// One with a CTA for each multiprocessor, and one with fewer, if there is a number near it with which no group is
-    /// divided, or all groups are divided alike.
+    /// Two configs. The first has a CTA for each multiprocessor. The second has fewer CTAs, if there is a number near
+    /// the first with which no group is divided, or all groups are divided alike.
     fn with_warps(job: &Job<'_>, warps: u32) -> [Self; 2] {
         const TRIES: usize = 64;
         let vectors = most_at_once(job.shape);
@@ -198,12 +198,12 @@ impl PackedConfig {
         let chunks = one_a_multiprocessor.chunks(job.shape);
         let even = match u64::from(sms).checked_div(groups) {
             None => None,
-            // As many groups for each CTA.
+            // The same number of groups for each CTA.
             Some(0) => (1..=sms)
                 .rev()
                 .take(TRIES)
                 .find(|&ctas| groups.is_multiple_of(ctas.into())),
-            // As many CTAs for each group.
+            // The same number of CTAs for each group.
             Some(most) => {
                 let mut times = (1..=most).rev().take(TRIES);
                 let times = times.find(|&times| chunks.is_multiple_of(times));
@@ -217,7 +217,7 @@ impl PackedConfig {
         [one_a_multiprocessor, even]
     }
 
-    /// At which of [`VECTORS`] the first pass is, which has most.
+    /// Index in [`VECTORS`] of the number that the first pass, which has most vectors, is compiled for.
     fn compiled(&self, shape: &Shape) -> usize {
         at((shape.n() as u64).min(self.vectors.into()))
     }
@@ -227,7 +227,8 @@ impl PackedConfig {
         self.warps * NVFP4_MANY_WARP_ROWS
     }
 
-    /// Units of scales of a stage: one a row, or of all atoms that have some of a group's rows.
+    /// Units of scales of a stage: one a row, or in the 128x4 layout those of all atoms that have some of a group's
+    /// rows.
     fn scale_units(&self, tiled: bool) -> u32 {
         match tiled {
             false => self.rows(),
@@ -241,7 +242,7 @@ impl PackedConfig {
         }
     }
 
-    /// With as many stages as there is room for, two at least.
+    /// Shared memory of a CTA, with as many stages as there is room for, two at least.
     fn layout(&self, vectors: u32, tiled: bool, shared_bytes: u32) -> Layout {
         let codes = u64::from(self.rows() * NVFP4_PACKED_SPAN_BYTES);
         let scales = u64::from(self.scale_units(tiled) * NVFP4_PACKED_SCALE_UNIT);
@@ -280,7 +281,7 @@ impl PackedConfig {
         (self.groups(job) * job.shape.l() as u64 * self.chunks(job.shape)) as u32
     }
 
-    /// How they are dealt, and to how many clusters.
+    /// How the chunks of all groups are dealt, and to how many clusters.
     fn deal(&self, job: &Job<'_>) -> (nvfp4_packed_deal, u32) {
         let all = self.all_chunks(job);
         let clusters = (self.ctas / self.cluster).min(all);
@@ -312,7 +313,8 @@ impl PackedConfig {
         maps
     }
 
-    /// The fewest warps with which there are no more groups than multiprocessors, if so few are enough.
+    /// The fewest warps of a group with which there are no more groups than multiprocessors. `None` if a group cannot
+    /// have so many warps.
     fn even_warps(job: &Job<'_>) -> Option<u32> {
         let of_batch = u64::from(job.gpu.multiprocessors) / job.shape.l() as u64;
         let rows = (job.shape.m() as u64).div_ceil(of_batch.max(1));
@@ -323,15 +325,16 @@ impl PackedConfig {
 
     /// The most parts that a group is divided into.
     fn most_parts(&self, shape: &Shape) -> u32 {
-        // What takes less than 2^31 chunks is a shape of this kernel.
+        // This kernel takes only shapes of less than 2^31 chunks.
         let chunks = self.chunks(shape).min(u32::MAX.into()) as u32;
         chunks.min(self.ctas / self.cluster.max(1))
     }
 }
 
-/// Whether a chained call of so many vectors begins when the launch before has ended, where nothing else is known. On an H200
-/// chains with 64 vectors lost up to a seventh otherwise, and with 128 up to 4%; on an H100 with eight up to 4% behind calls of
-/// `stream`, as most of such calls are (docs/notes/many-vectors.md, "Chains"). Five to seven were not measured.
+/// Whether a chained call of `vectors` vectors begins when the launch before has ended, where nothing else is known.
+/// Otherwise chains lost time: on an H200 up to a seventh with 64 vectors, and up to 4% with 128. On an H100 chains
+/// with eight vectors lost up to 4% behind calls of `stream`, which most such calls follow (docs/notes/many-vectors.md,
+/// "Chains"). Five to seven were not measured.
 fn waits(vectors: usize) -> bool {
     matches!(vectors, 5..=8 | 33..)
 }
@@ -341,11 +344,11 @@ fn scales_aligned(job: &Job<'_>) -> bool {
     job.operands.alignment.scales >= 16 && job.shape.k().is_multiple_of(SPAN)
 }
 
-/// Whether chunks are counted in 31 bits, for every config.
+/// Checks that chunks can be counted in 31 bits, for every config.
 fn takes_chunks(job: &Job<'_>) -> Result<(), Refusal> {
     let shape = job.shape;
     let columns = u64::from(MOST_VECTORS / NVFP4_MANY_COLUMNS);
-    // Pieces that are packed are counted too, a step of eight vectors each.
+    // Pieces that are packed are counted in 31 bits, too: a piece is a step of eight vectors.
     let pieces = spans(shape)
         .saturating_mul(SPAN_STEPS)
         .saturating_mul(shape.l() as u64)
@@ -400,9 +403,9 @@ impl KernelConfig for PackedConfig {
         }
     }
 
-    /// What was fastest or nearly so for problems measured on an H200 (docs/notes/many-vectors.md): as many warps as can be,
-    /// where most multiprocessors then have a group, and eight where they have not; and one CTA a multiprocessor, or nearly
-    /// so many if no group is then divided, or all alike.
+    /// The config that was fastest or nearly so for problems measured on an H200 (docs/notes/many-vectors.md). Groups
+    /// have as many warps as can be, if most multiprocessors then have a group, and eight warps if not. There is one
+    /// CTA a multiprocessor, or nearly so many if no group is then divided, or all are divided alike.
     fn default_for(job: &Job<'_>) -> Result<Self, Refusal> {
         let sms = u64::from(job.gpu.multiprocessors);
         let most = most_warps(most_at_once(job.shape));
@@ -502,9 +505,10 @@ impl KernelConfig for PackedConfig {
         shared_memory(layout.bytes, job.gpu)
     }
 
-    /// A term passes through the sixteen matrix instructions of each span that are added to one another, those of a chunk, or
-    /// with many vectors all of its part of a group, each of which counts for [`scaled_matrix_roundings`]. The additions of
-    /// chunks and of parts follow. The factor that ends a sum is a power of two, and exact.
+    /// A term passes through the sixteen matrix instructions of each span that are added to one another. The spans of a
+    /// chunk are added so, or with many vectors all spans of the term's part of a group. Each instruction counts for
+    /// [`scaled_matrix_roundings`]. The additions of chunks and of parts follow. The factor that ends a sum is a power
+    /// of two, and exact.
     fn roundings(&self, shape: &Shape, activation: Activation) -> u32 {
         let spans = spans(shape).min(u32::MAX.into()) as u32;
         let chunk = self.chunk.max(1);
@@ -537,7 +541,7 @@ impl KernelConfig for PackedConfig {
             // Behind the counters of other kernels.
             let packed = call.workspace.address + RawWorkspace::COUNTER_BYTES;
             let packed_batch_bytes = packed_batch_bytes(vectors, shape) as i64;
-            // Columns that have a vector: the others' sums are not stored.
+            // Columns that have a vector. Sums of other columns are not stored.
             let columns = (pass.n as u32).div_ceil(NVFP4_MANY_COLUMNS);
             let partial = packed + partial_at(vectors, shape);
             plan.push(Launch {
@@ -568,12 +572,12 @@ impl KernelConfig for PackedConfig {
                 unit: UNIT,
                 grid: [clusters * self.cluster, 1, 1],
                 cluster: if self.cluster > 1 { self.cluster } else { 0 },
-                // Those of one warpgroup more bring what the others multiply.
+                // The threads of one warpgroup more bring what the others multiply.
                 threads: (self.warps.next_multiple_of(NVFP4_PACKED_GROUP_WARPS)
                     + NVFP4_PACKED_GROUP_WARPS)
                     * NVFP4_WARP,
                 dynamic_shared: layout.bytes as u32,
-                // It may start at once: it reads weights, which were there before this call.
+                // This launch may start at once: it reads weights, which were there before the call.
                 dependent: true,
                 maps: self.maps(call),
                 parameters: Parameters::of(&nvfp4_packed_params {
@@ -661,7 +665,8 @@ mod tests {
     use crate::shape::Dims;
     use crate::types::{Activation, ScaleLayout};
 
-    /// Of three launches the first reads what the call before may write. The others follow launches of the same call.
+    /// The first of three launches reads data that the call before may write. The second and the third follow launches
+    /// of the same call.
     #[test]
     fn a_chained_call_waits_for_the_one_before_where_that_is_faster() {
         let gpu = Gpu::of_compute_capability((9, 0), "90a");

@@ -1,5 +1,5 @@
-//! Launch plans: everything that a launch is, as plain data. A kernel's module makes one of a problem; a GPU
-//! and the simulator execute the same.
+//! Launch plans: everything that a launch is, as plain data. A kernel's module makes a plan from a problem. A GPU and
+//! the simulator execute the same plan.
 
 use super::params::nvfp4_tensor_map;
 
@@ -12,13 +12,14 @@ pub(crate) const MOST_PARAMETER_BYTES: usize = 384;
 /// Source: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
 pub const MOST_GRID_Y: u32 = 65535;
 
-/// The launches of one call, in order: for each pass over the weights one that multiplies, and around it what it needs.
+/// The launches of one call, in order. Each pass over the weights has one launch that multiplies, and before and behind
+/// it the auxiliary launches that it needs.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     launches: Few<Launch>,
 }
 
-/// Values in order: one, as most plans have launches, takes no allocation.
+/// Values in order. A single value takes no allocation: most plans have one launch.
 #[allow(clippy::large_enum_variant, reason = "one is the usual number")]
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Few<T> {
@@ -51,7 +52,7 @@ impl<T> Few<T> {
 }
 
 impl Plan {
-    /// A call that launches nothing.
+    /// A plan without launches.
     pub fn new() -> Self {
         Self::default()
     }
@@ -90,17 +91,18 @@ pub struct Launch {
     pub cluster: u32,
     /// Bytes of dynamic shared memory of a CTA.
     pub dynamic_shared: u32,
-    /// Bytes of static shared memory of a CTA, which the kernel has beside them.
+    /// Bytes of static shared memory of a CTA, which the kernel has in addition to the dynamic ones.
     pub static_shared: u32,
-    /// Programmatic dependent launch.
+    /// Whether this is a programmatic dependent launch.
     pub dependent: bool,
-    /// It multiplies nothing: it writes what a later launch needs, or ends what an earlier one began.
+    /// Whether the launch multiplies nothing: it writes data that a later launch needs, or ends what an earlier launch
+    /// began.
     pub auxiliary: bool,
     /// Tensor maps, which are the kernel's first argument, one after the other. Unused ones have rank 0.
     pub maps: [nvfp4_tensor_map; MOST_MAPS],
     /// The kernel's parameter structure, its last argument.
     pub parameters: Parameters,
-    /// Where batches are more than a grid's y holds, how the launch is repeated for the others.
+    /// How the launch is repeated for batches that a grid's y does not hold.
     pub repeat: Option<Repeat>,
 }
 
@@ -131,12 +133,12 @@ impl Launch {
     }
 }
 
-/// How a launch whose grid has a CTA row a batch is repeated.
+/// How a launch is repeated whose grid has one row of CTAs for each batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repeat {
     /// Batches in all.
     pub batches: u32,
-    /// Where in the parameters the first batch of a launch stands, in bytes.
+    /// Offset of the number of a launch's first batch in the parameters, in bytes.
     pub first_batch: usize,
 }
 
@@ -149,7 +151,7 @@ pub struct Parameters {
 }
 
 impl Parameters {
-    /// Of a structure that [`KernelParameters`] vouches for.
+    /// The bytes of a structure that [`KernelParameters`] vouches for.
     pub(crate) fn of<P: KernelParameters>(parameters: &P) -> Self {
         const { assert!(size_of::<P>() <= MOST_PARAMETER_BYTES && align_of::<P>() <= 64) };
         let mut bytes = [0; MOST_PARAMETER_BYTES];
@@ -173,7 +175,7 @@ impl Parameters {
         &self.bytes[..self.len]
     }
 
-    /// The same bytes, to be changed: a test of the plan plants faults there.
+    /// The bytes, mutable: a test of the plan plants faults there.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes[..self.len]
     }

@@ -10,7 +10,7 @@ use crate::shape::{Shape, Strides};
 use crate::tensor::GlobalScale;
 use crate::types::{FloatType, ScaleLayout};
 
-/// Where the global scales of quantised vectors come from.
+/// The source of the global scales of quantised vectors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Global {
     /// Each vector's largest magnitude / 2688; 1 for a vector of zeros.
@@ -22,7 +22,7 @@ pub enum Global {
     PerVector(u64),
 }
 
-/// Vectors `[L][N][K]` to quantise by address, and where to; see `QuantizedVectors`.
+/// Vectors `[L][N][K]` to quantise, and places for the results, by address; see `QuantizedVectors`.
 #[derive(Clone, Copy, Debug)]
 pub struct Quantize {
     /// The element type of the vectors.
@@ -31,7 +31,7 @@ pub struct Quantize {
     pub values: u64,
     /// Strides of the vectors in bytes, multiples of 16.
     pub strides: Strides,
-    /// Where the global scales come from.
+    /// The source of the global scales.
     pub global: Global,
     /// Written: packed E2M1 codes, dense `[L][N][K/2]`, 8-byte aligned.
     pub codes: u64,
@@ -40,8 +40,8 @@ pub struct Quantize {
     pub scales: u64,
     /// The layout of the block scales.
     pub layout: ScaleLayout,
-    /// Written: the global scales as multipliers, f32 `[L][N]`, 4-byte aligned: what
-    /// `RawVectors::Nvfp4` takes as its `vector_alpha`.
+    /// Written: the global scales as multipliers, f32 `[L][N]`, 4-byte aligned. `RawVectors::Nvfp4` takes them as its
+    /// `vector_alpha`.
     pub vector_alpha: u64,
 }
 

@@ -13,17 +13,17 @@ use super::{compute_capability, field, image, shared_memory};
 use crate::gpu::Gpu;
 use crate::refusal::Refusal;
 
-/// How a kernel reads bytes, and does nothing else. Printed in one line of a table: `loads 8x256x4` is 8 CTAs an SM,
-/// 256 threads, 4 loads; `bulk 1x12x8192` is 1 CTA an SM and a ring of 12 copies of 8192 bytes; [`Share`] stands behind.
+/// How a kernel reads bytes, and does nothing else. A config prints in one line: `loads 8x256x4` is 8 CTAs an SM, 256
+/// threads, 4 loads. `bulk 1x12x8192` is 1 CTA an SM and a ring of 12 copies of 8192 bytes. [`Share`] stands behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReadConfig {
     /// Loads of 16 bytes into registers.
     Loads {
-        /// That a thread has asked for at once: 4 or 8.
+        /// Loads that a thread has asked for at once: 4 or 8.
         loads: u32,
-        /// Of a CTA: whole warps, 1024 at most.
+        /// Threads of a CTA: whole warps, 1024 at most.
         threads: u32,
-        /// Which CTA reads what.
+        /// Which bytes each CTA reads.
         share: Share,
     },
     /// Bulk copies into a ring in shared memory, from compute capability 9.0 on.
@@ -32,20 +32,20 @@ pub enum ReadConfig {
         copy_bytes: u32,
         /// Copies that a CTA has asked for at once.
         stages: u32,
-        /// Which CTA reads what.
+        /// Which bytes each CTA reads.
         share: Share,
     },
 }
 
-/// Which CTA reads what.
+/// Which bytes each CTA reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Share {
-    /// So many CTAs an SM take turns: a load of each thread, or a copy, is one turn.
+    /// CTAs take turns. One turn is a load of each thread, or a copy.
     Turns {
         /// CTAs of an SM: 1 to 32.
         ctas: u32,
     },
-    /// So many CTAs an SM have a contiguous part each, all of the same size.
+    /// Each CTA has a contiguous part. All parts have the same size.
     Parts {
         /// CTAs of an SM: 1 to 32.
         ctas: u32,
@@ -54,17 +54,17 @@ pub enum Share {
     Pieces,
 }
 
-/// What is to be read.
+/// The bytes to read.
 #[derive(Clone, Copy, Debug)]
 pub struct Read {
-    /// Where: 16-byte aligned.
+    /// Address of the bytes, 16-byte aligned.
     pub data: u64,
-    /// How much; rounded down to a multiple of 16.
+    /// Number of bytes, rounded down to a multiple of 16.
     pub bytes: usize,
-    /// 4 bytes, 4-byte aligned.
+    /// Address of the sink: 4 bytes, 4-byte aligned.
     pub sink: u64,
-    /// Add the sum of all 32-bit words, modulo 2^32, to the sink: for tests. Otherwise the sink is practically never
-    /// written, and no memory traffic is added.
+    /// Whether the sum of all 32-bit words, modulo 2^32, is added to the sink: for tests. Otherwise the sink is
+    /// practically never written, and no memory traffic is added.
     pub sums: bool,
 }
 
@@ -73,20 +73,20 @@ const LOADS_UNIT: &str = HELPERS;
 const BULK_UNIT: &str = "read_bulk";
 const MOST_COPY_BYTES: u32 = 1 << 16;
 const MOST_CTAS: u32 = 32;
-/// Contiguous parts begin at multiples of it: what L2 fetches at once.
+/// Contiguous parts begin at multiples of this number of bytes, which L2 fetches at once.
 const PART_BYTES: u64 = 256;
-/// The most CTAs of a grid of [`Share::Pieces`]: pieces of more bytes than grids have CTAs for are longer.
+/// The most CTAs of a grid of [`Share::Pieces`]. If the bytes have more pieces than that, pieces are longer.
 const MOST_PIECES: u64 = 1 << 24;
 
 impl ReadConfig {
-    /// Reads reasonably well on every GPU.
+    /// A config that reads reasonably well on every GPU.
     pub const DEFAULT: Self = Self::Loads {
         loads: 4,
         threads: 256,
         share: Share::Turns { ctas: 8 },
     };
 
-    /// Configs of which one or another is the fastest, depending on the size and the GPU: those that it can run.
+    /// Configs that the GPU can run, of which one or another is the fastest, depending on the size and the GPU.
     pub fn candidates(gpu: &Gpu) -> Vec<Self> {
         let loads = |loads, threads, share| Self::Loads {
             loads,
@@ -119,7 +119,7 @@ impl ReadConfig {
         all
     }
 
-    /// Whether a GPU can run it.
+    /// Whether a GPU can run this config.
     ///
     /// # Errors
     /// Why not.
@@ -155,7 +155,7 @@ impl ReadConfig {
         }
     }
 
-    /// Which CTA reads what.
+    /// Which bytes each CTA reads.
     pub fn share(&self) -> Share {
         match *self {
             Self::Loads { share, .. } | Self::Bulk { share, .. } => share,
@@ -172,7 +172,8 @@ impl ReadConfig {
         }
     }
 
-    /// The launch on so many multiprocessors (at least 1), of a config that [`check`](Self::check) found right.
+    /// The launch of this config, which [`check`](Self::check) found right, on `multiprocessors` multiprocessors (at
+    /// least 1).
     pub fn launch(&self, read: &Read, multiprocessors: u32) -> Launch {
         let piece = u64::from(NVFP4_READ_PIECE);
         let bytes = read.bytes as u64 / piece * piece;
@@ -270,14 +271,14 @@ impl ReadConfig {
     }
 }
 
-/// What CTAs read, in bytes.
+/// The division of the bytes among CTAs. Steps and reaches are in bytes.
 struct Division {
     ctas: u32,
-    /// From where a CTA begins to where the next one does.
+    /// Distance from the first byte of a CTA to the first byte of the next CTA.
     cta_step: u64,
-    /// What a CTA reads lies within so many from where it begins.
+    /// All that a CTA reads lies within this distance of its first byte.
     cta_reach: u64,
-    /// From a load or copy of a CTA to its next one.
+    /// Distance from a load or copy of a CTA to its next one.
     step: u64,
 }
 
@@ -286,7 +287,7 @@ fn load_bytes(threads: u32) -> u64 {
     u64::from(threads) * u64::from(NVFP4_READ_PIECE)
 }
 
-/// Shared memory of a ring.
+/// Bytes of shared memory of a ring.
 fn ring_bytes(copy_bytes: u32, stages: u32) -> u64 {
     u64::from(stages) * u64::from(copy_bytes + NVFP4_READ_BULK_BAR_BYTES)
 }
@@ -382,7 +383,7 @@ mod tests {
         );
     }
 
-    /// Grids that no GPU takes would fail only there.
+    /// All sizes have a grid that GPUs take. Other grids would fail only on a GPU.
     #[test]
     fn sizes_of_any_kind_have_a_launch() {
         for multiprocessors in [0, 1, 132, u32::MAX] {

@@ -12,8 +12,8 @@ use crate::types::ScaleLayout;
 /// Bytes of an atom in shared memory, with a gap that puts the atoms of a row into other banks.
 const ATOM_BYTES: u32 = NVFP4_ATOM_BYTES + NVFP4_ATOM_LINE_BYTES;
 
-/// The launch that writes the scales at `source` to `destination` in the layout `to`, from the other one. The addresses
-/// were checked, and the shape is not empty.
+/// The launch that writes the scales at `source` to `destination` in the layout `to`, from the other layout. The
+/// addresses were checked, and the shape is not empty.
 pub fn launch(shape: &Shape, to: ScaleLayout, source: u64, destination: u64) -> Launch {
     let parameters = nvfp4_relayout_params {
         m: shape.m() as i32,

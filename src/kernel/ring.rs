@@ -35,20 +35,20 @@ pub struct RingConfig {
     pub depth: u32,
     /// Rows, in the order of their scales, that stay in one CTA: 1 or 4.
     pub granule: u32,
-    /// L1 keeps block scales: in the 128x4 layout two units share what it fetches at once. Rings that take most of
-    /// an SM's shared memory leave L1 too small for it.
+    /// Whether L1 keeps block scales: in the 128x4 layout two units share what L1 fetches at once. Rings that take most
+    /// of an SM's shared memory leave L1 too small to keep scales.
     pub cached: bool,
     /// CTAs that share the rows of all batches: no more than there are granules.
     pub ctas: u32,
-    /// Eighths of all units, 0 to 7, that are nobody's at first. A CTA takes the next of them when one of its groups has
-    /// room, so that all CTAs end at about the same time. What is taken is counted in the workspace; in a call without one
-    /// all units are dealt, as with 0. Not 0 only with `chunks` 2 and `rows` 1 or 2 (others are not compiled), and where
-    /// each group of each CTA keeps `depth` + 2 units of its own.
+    /// Eighths of all units, 0 to 7, that belong to no CTA at first. A CTA takes the next of these units when one of
+    /// its groups has room, so that all CTAs end at about the same time. Units that are taken are counted in the
+    /// workspace. In a call without a workspace all units are dealt, as with 0. A value that is not 0 needs `chunks` 2
+    /// and `rows` 1 or 2: others are not compiled. Each group of each CTA then keeps `depth` + 2 units of its own.
     pub counted: u32,
 }
 
 impl RingConfig {
-    /// Legal and plain: what a literal starts from, not a good choice.
+    /// A legal and plain config that literals start from; not a good choice.
     pub const DEFAULT: Self = Self {
         chunks: 1,
         groups: 1,
@@ -64,7 +64,7 @@ impl RingConfig {
 const UNIT: &str = "gemv_ring";
 /// Vectors of a pass over the weights.
 const PASS: usize = 1;
-/// What K must be a multiple of: scales of a row are copied 16 bytes at once.
+/// K is a multiple of this number of elements: scales of a row are copied 16 bytes at once.
 const STEP: usize = 256;
 const UNIT_ROWS: u64 = NVFP4_RING_UNIT_ROWS as u64;
 const MAX_WARPS: u32 = NVFP4_RING_MAX_WARPS;
@@ -72,36 +72,36 @@ const MAX_WARPS: u32 = NVFP4_RING_MAX_WARPS;
 const WARP_CHUNK: usize = 2 * NVFP4_RING_CHUNK_BYTES as usize * NVFP4_WARP as usize;
 const ROWS: [u32; 3] = [1, 2, 4];
 const DEPTHS: std::ops::RangeInclusive<u32> = 1..=8;
-/// Bytes of codes that the ring had better hold: measured on an H200, docs/notes/ring.md.
+/// Bytes of codes that the ring should hold: measured on an H200, docs/notes/ring.md.
 const RING_BYTES: u64 = 64 << 10;
-/// The same where launches follow each other with programmatic dependent launch: more, since it fills while
-/// the vector is awaited. Two CTAs with short rows still fit an SM, one of each launch.
+/// Bytes of codes that the ring should hold in chained launches: more, since the ring fills while the vector is
+/// awaited. With short rows, two CTAs still fit an SM, one of each launch.
 const CHAINED_RING_BYTES: u64 = 128 << 10;
 const CHAINED_SHORT_RING_BYTES: u64 = 96 << 10;
-/// Bytes of codes of the smallest ring, with one CTA a multiprocessor, that is worth measuring in chains of large matrices with
-/// a 16-bit vector: smaller ones were the fastest of single layers, and slow between others (docs/notes/ring.md, "16-bit
-/// vectors").
+/// The smallest ring, in bytes of codes, that is worth measuring in chains of large matrices with a 16-bit vector and
+/// one CTA a multiprocessor. Smaller rings were the fastest of single layers, and slow between others
+/// (docs/notes/ring.md, "16-bit vectors").
 const APART_BYTES: u64 = 80 << 10;
-/// Shares of counted units that are worth measuring, the best one first, and bytes of codes from which on they are:
+/// Values of `counted` that are worth measuring, the best one first, and the bytes of codes from which on they are:
 /// docs/notes/ring.md.
 const COUNTED: [u32; 2] = [4, 6];
 const COUNTED_BYTES: u64 = 60_000_000;
 /// Bytes of codes from which on the default counts units.
 const MANY_BYTES: u64 = 100_000_000;
-/// What `counted` counts in.
+/// The denominator of `counted`.
 const EIGHTHS: u32 = 8;
 /// Two counters at the front of the workspace.
 const COUNTERS: u64 = 2;
 const _: () = assert!(COUNTERS * NVFP4_RING_COUNTER_STRIDE as u64 <= RawWorkspace::COUNTER_BYTES);
-/// K of a short row, at most.
+/// The largest K of a short row.
 const SHORT: usize = 7167;
 
-/// What the ring kernel reaches of the stream kernel's share with one 16-bit vector where it is behind: on an H100 0.95 to
-/// 0.99 (docs/notes/ring.md, "16-bit vectors").
+/// Factor from the stream kernel's share to the ring kernel's with one 16-bit vector, where ring is behind. Measured on
+/// an H100: 0.95 to 0.99 (docs/notes/ring.md, "16-bit vectors").
 const BEHIND_STREAM: f64 = 0.97;
 
-/// Whether it is ahead of the stream kernel with one 16-bit vector, on an H100: where rows are short, and where there are
-/// many weights.
+/// Whether ring is ahead of the stream kernel with one 16-bit vector, on an H100: where rows are short, and where there
+/// are many weights.
 fn is_ahead(shape: &Shape) -> bool {
     shape.k() < 4096 || shape.weight_bytes() >= 100_000_000
 }
@@ -150,7 +150,7 @@ impl KernelConfig for RingConfig {
         }
     }
 
-    /// A default whose units are all dealt, or of many weights counted in part, where there is a workspace.
+    /// The default, which deals all units; or counts a part of them, if there are many weights and a workspace.
     fn default_for(job: &Job<'_>) -> Result<Self, Refusal> {
         let dealt = Self::default_dealt(job)?;
         let counted = Self {
@@ -168,14 +168,15 @@ impl KernelConfig for RingConfig {
         let Ok(default) = Self::default_for(job) else {
             return Vec::new();
         };
-        // With several vectors, others read the weights less often: one time says how far behind this kernel is.
+        // With several vectors, other kernels read the weights less often. One time says how far behind ring is.
         if job.shape.n() > PASS {
             return vec![default];
         }
-        // What is in flight hides the latency of memory; more does nothing.
+        // Bytes in flight hide the latency of memory; more do nothing.
         let (deepest, rings) = match job.chained {
             false => (4, RING_BYTES * 3 / 5..=RING_BYTES * 5 / 2),
-            // CTAs of a chained launch come to wherever there is room: a multiprocessor has none for three of these.
+            // CTAs of a chained launch come to wherever there is room. No multiprocessor has room for three with such a
+            // ring.
             true if !integers(job) && code_bytes(job.shape) >= COUNTED_BYTES => {
                 (6, APART_BYTES..=RING_BYTES * 13 / 4)
             }
@@ -289,7 +290,8 @@ impl KernelConfig for RingConfig {
                     && rows <= 2
                     && self.keeps_enough(shape, tiled)),
         )?;
-        // What counted units take, also where a call without a workspace deals them: a workspace refuses no config.
+        // The check includes what counted units take, even if a call without a workspace deals them. So a workspace
+        // refuses no config.
         shared_memory(self.layout(shape, tiled, counted > 0).bytes, job.gpu)
     }
 
@@ -300,13 +302,13 @@ impl KernelConfig for RingConfig {
         }
     }
 
-    /// A thread adds two blocks of each chunk, each by one fused operation, then come five additions over the
-    /// lanes, and one for each warp that shares the row. Blocks and the product of two block scales are exact.
+    /// A thread adds two blocks of each chunk, each by one fused operation. Five additions over the lanes follow, and
+    /// one for each warp that shares the row. Blocks and the product of two block scales are exact.
     ///
-    /// With a 16-bit vector a chunk is eight matrix instructions in a chain ([`scaled_matrix_roundings`]), of a thread and
-    /// three others. The factor that ends a sum is a power of two, and exact.
+    /// With a 16-bit vector a chunk is eight matrix instructions in a chain ([`scaled_matrix_roundings`]), of a thread
+    /// and three others. The factor that ends a sum is a power of two, and exact.
     fn roundings(&self, shape: &Shape, activation: Activation) -> u32 {
-        // Chunks that no kernel has count as the most that one has.
+        // A number of chunks that no kernel has counts as the nearest one that a kernel has.
         let chunks = self.chunks.clamp(1, 2);
         let of_chunk = match activation {
             Activation::Nvfp4 => 2,
@@ -374,7 +376,7 @@ impl KernelConfig for RingConfig {
     }
 
     fn bytes_in_flight(&self, job: &Job<'_>) -> u64 {
-        // Codes and an eighth of it, their scales.
+        // Codes, and their scales, which have an eighth of the codes' bytes.
         let units = u64::from(self.groups) * u64::from(self.depth);
         units.saturating_mul(unit_bytes(job.shape) / 8 * 9)
     }
@@ -404,7 +406,7 @@ macro_rules! both {
         ]
     };
 }
-/// Those that every type of vectors has, in the order of [`RingConfig::entry`].
+/// The entry points that every type of vectors has, in the order of [`RingConfig::entry`].
 macro_rules! entries {
     ($type:literal) => {
         [
@@ -416,13 +418,13 @@ macro_rules! entries {
     };
 }
 
-/// What a CTA has: granules of its own, and dynamic shared memory, in bytes from its start. The ring stands first.
+/// A CTA's own granules, and offsets in its dynamic shared memory, in bytes. The ring stands first.
 struct Layout {
-    /// Places that CTAs have of their own. The others' units are counted.
+    /// Places that are dealt to CTAs. Units of the other places are counted.
     dealt: u64,
     granules_per_cta: u64,
     granules_left: u64,
-    /// The most that a group has, of its own and counted.
+    /// The most units of a group, its own and counted ones.
     turns: u64,
     scales_at: u64,
     bars_at: u64,
@@ -433,9 +435,9 @@ struct Layout {
 }
 
 impl RingConfig {
-    /// The config that was fastest or nearly so for problems measured on an H200, with a smaller ring where
-    /// shared memory is short, and more CTAs than SMs where a CTA's sums would not fit. In chains, a deeper ring
-    /// where the GPU has room.
+    /// The config that was fastest or nearly so for problems measured on an H200. The ring is smaller where shared
+    /// memory is short. There are more CTAs than SMs where a CTA's sums would not fit. In chains the ring is deeper, if
+    /// the GPU has room.
     fn default_dealt(job: &Job<'_>) -> Result<Self, Refusal> {
         let (shape, tiled) = (job.shape, job.operands.tiled());
         let granule = if tiled { 4 } else { 1 };
@@ -518,20 +520,21 @@ impl RingConfig {
         if self.cached { in_l1 } else { in_l2 }
     }
 
-    /// Whether units of a call are counted.
+    /// Whether this config counts units of a call.
     fn counts(&self, job: &Job<'_>) -> bool {
         self.counted > 0 && counters(job)
     }
 
-    /// How many units are counted: the last ones of all.
+    /// Number of counted units: the last ones of all.
     fn counted_units(&self, shape: &Shape, tiled: bool) -> u64 {
         let units = places(shape, tiled).div_ceil(UNIT_ROWS);
         units * u64::from(self.counted.min(EIGHTHS)) / u64::from(EIGHTHS)
     }
 
-    /// Whether the first `depth` + NVFP4_RING_AHEAD units of every group are its CTA's own, where the others are counted. In
-    /// its turn t a producer announces the unit of turn t + NVFP4_RING_AHEAD. In its first `depth` turns it must not: the
-    /// warps of the CTA have not met yet, and the launch before may still use the counters.
+    /// Whether the first `depth` + NVFP4_RING_AHEAD units of every group are its CTA's own, if the other units are
+    /// counted. In turn t a producer announces the unit of turn t + NVFP4_RING_AHEAD. In the first `depth` turns a
+    /// producer must announce no counted unit: the warps of the CTA have not met yet, and the launch before may still
+    /// use the counters.
     fn keeps_enough(&self, shape: &Shape, tiled: bool) -> bool {
         let layout = self.layout(shape, tiled, true);
         let units = layout.granules_per_cta * u64::from(self.granule) / UNIT_ROWS;
@@ -548,7 +551,7 @@ impl RingConfig {
         };
         let dealt = ((all.div_ceil(UNIT_ROWS) - counted) * UNIT_ROWS).min(all);
         let granules = dealt.div_ceil(self.granule.into());
-        // Of the CTA that has most: a unit more where its first one is cut by the alignment.
+        // Units of the CTA that has most: one more if alignment cuts the first one.
         let own = (granules.div_ceil(ctas) * u64::from(self.granule)).div_ceil(UNIT_ROWS) + 1;
         // Room for twice as many counted units as there are: groups that have no room left leave enough to others.
         let turns = own.div_ceil(groups) + (2 * counted).div_ceil(groups * ctas) + 1;
@@ -600,7 +603,7 @@ fn unit_bytes(shape: &Shape) -> u64 {
     UNIT_ROWS * shape.row_code_bytes() as u64
 }
 
-/// So many CTAs for each SM, or as many as there are granules for.
+/// `per_sm` CTAs for each SM, but no more than there are granules.
 fn ctas(job: &Job<'_>, granule: u32, per_sm: u64) -> u32 {
     let granules = places(job.shape, job.operands.tiled()) / u64::from(granule);
     let Gpu {
@@ -624,8 +627,8 @@ fn places(shape: &Shape, tiled: bool) -> u64 {
     }
 }
 
-/// The kernel counts places in 32 bits, and finds a row's batch by multiplying with 2^32 / M, rounded up: exact
-/// while what the rounding adds, times the row, stays below 2^32.
+/// Whether the kernel can count places in 32 bits, and find a row's batch by multiplying with 2^32 / M, rounded up. The
+/// product is exact while what the rounding adds, times the row, stays below 2^32.
 fn places_are_counted(shape: &Shape, tiled: bool) -> bool {
     let (m, places) = (shape.m() as u64, places(shape, tiled));
     let added = (1_u64 << 32).div_ceil(m) * m - (1 << 32);

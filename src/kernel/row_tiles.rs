@@ -1,5 +1,5 @@
-//! What the kernels direct and dot share, after `csrc/kernels/row_tiles.cuh`: a lane loads one or several blocks of a
-//! row at once, a warp computes a tile of rows.
+//! Code that the kernels direct and dot share, after `csrc/kernels/row_tiles.cuh`. A lane loads one or several blocks
+//! of a row at once; a warp computes a tile of rows.
 
 use super::call::{Call, Pass};
 use super::params::{NVFP4_TILED_ROW_STEP, NVFP4_WARP, nvfp4_direct_params};
@@ -7,10 +7,10 @@ use super::plan::KernelParameters;
 use super::{ALPHAS, Job};
 use crate::shape::Shape;
 
-/// An entry point, by what it is compiled for.
+/// An entry point, and the numbers that it is compiled for.
 pub(super) struct Entry {
     pub(super) name: &'static str,
-    /// Vectors; a pass with fewer computes the last one several times.
+    /// Vectors that are computed. A pass with fewer vectors computes the last one several times.
     pub(super) vectors: usize,
     pub(super) blocks_per_load: u32,
 }
@@ -24,8 +24,8 @@ impl Entry {
         }
     }
 
-    /// The first one of `entries`, in the order of their vectors, for such loads and a pass of `n` vectors; the last
-    /// one, which has most vectors, where there is none.
+    /// The first entry point of `entries`, in the order of their vectors, for such loads and a pass of `n` vectors. If
+    /// there is none, the last entry point, which has most vectors.
     pub(super) fn of(entries: &'static [Self], blocks_per_load: u32, n: usize) -> &'static Self {
         entries
             .iter()
@@ -34,8 +34,8 @@ impl Entry {
     }
 }
 
-/// Whether a load of the weights can have so many blocks: rows are whole loads, codes are aligned to 8 bytes a
-/// block and scales to one.
+/// Whether a load of the weights can have `blocks` blocks: rows are whole loads, codes are aligned to 8 bytes a block
+/// and scales to one.
 pub(super) fn can_load(job: &Job<'_>, blocks: u32) -> bool {
     let alignment = job.operands.alignment;
     job.shape.blocks().is_multiple_of(blocks as usize)
@@ -43,14 +43,14 @@ pub(super) fn can_load(job: &Job<'_>, blocks: u32) -> bool {
         && alignment.scales >= blocks
 }
 
-/// Steps of a row: a warp's load in each lane.
+/// Steps of a row. A step is one load of each lane of a warp.
 pub(super) fn steps(shape: &Shape, blocks_per_load: u32) -> usize {
     shape
         .blocks()
         .div_ceil((NVFP4_WARP * blocks_per_load) as usize)
 }
 
-/// The row step of tiles: the rows of a tile share sectors of 128x4 scales.
+/// Rows from one row of a tile to the next. In the 128x4 layout the rows of a tile share sectors of scales.
 fn row_step(job: &Job<'_>) -> u32 {
     if job.operands.tiled() {
         NVFP4_TILED_ROW_STEP
@@ -59,7 +59,7 @@ fn row_step(job: &Job<'_>) -> u32 {
     }
 }
 
-/// Tiles of `rows` rows that a batch takes. With a row step they come in whole groups of as many.
+/// Tiles of `rows` rows that a batch takes: a multiple of the row step.
 pub(super) fn row_tiles(job: &Job<'_>, rows: u32) -> usize {
     let step = row_step(job) as usize;
     job.shape.m().div_ceil(step * rows as usize) * step
@@ -82,7 +82,7 @@ pub(super) fn roundings(shape: &Shape, blocks_per_load: u32, k_split: u32) -> u3
     in_lane + across_lanes + k_split + ALPHAS
 }
 
-/// The parameters for a pass, of which the kernel dot adds its own.
+/// The parameters for a pass. The kernel dot adds parameters of its own.
 pub(super) fn parameters(
     call: &Call,
     job: &Job<'_>,

@@ -19,8 +19,8 @@ use crate::refusal::Refusal;
 use crate::shape::Shape;
 use crate::types::Activation;
 
-/// The config of the stream kernel. A CTA's rows, in tiles of 16, are steps of 256 elements of K; each warp
-/// takes as many of them as the others, one after the other.
+/// The config of the stream kernel. A CTA's rows, in tiles of 16, are divided into steps of 256 elements of K. Each
+/// warp takes as many steps as the others, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct StreamConfig {
@@ -28,23 +28,23 @@ pub struct StreamConfig {
     pub warps: u32,
     /// Steps that a warp's queue holds: 3, 4 or 6.
     pub stages: u32,
-    /// Vectors of a pass over the weights, at most: 1, 2, 4, 8 or 16. Of ragged rows 8 at most, of f32
-    /// vectors 4.
+    /// Vectors of a pass over the weights, at most: 1, 2, 4, 8 or 16. With ragged rows 8 at most, with f32 vectors 4.
     pub vectors: u32,
-    /// Bytes of weights that L2 fetches at once: 128 or 256. Of ragged rows, and for f32 vectors, always 128.
+    /// Bytes of weights that L2 fetches at once: 128 or 256. With ragged rows, and with f32 vectors, always 128.
     pub fetch: u32,
-    /// Stages of the first filling of a queue, which is all stages but one, that a chained launch asks for only after
-    /// the launch before has ended, behind the vectors: 0, so that weights come as early as they can, to all of them, so
-    /// that vectors do not wait behind weights. Without effect on launches that are not chained.
+    /// Stages of a queue's first filling that a chained launch asks for only after the launch before has ended, behind
+    /// the vectors. The first filling is all stages but one. With 0, weights come as early as they can. With all stages
+    /// of the filling, vectors do not wait behind weights. Without effect on launches that are not chained.
     pub behind: u32,
-    /// Whether CTAs of a chained launch ask for so much shared memory that no multiprocessor has room for more of them than
-    /// its share. They come while the launch before still runs, to wherever there is room. Without this, one multiprocessor
-    /// may get two of them while another gets none, and the launch takes twice as long; with it, fewer of them can come
-    /// before CTAs of the launch before have ended. Without effect on launches that are not chained.
+    /// Whether CTAs of a chained launch ask for so much shared memory that no multiprocessor has room for more of them
+    /// than its share. CTAs come while the launch before still runs, to wherever there is room. Without `spread`, one
+    /// multiprocessor may get two CTAs while another gets none, and the launch takes twice as long. With `spread`,
+    /// fewer CTAs can come before CTAs of the launch before have ended. Without effect on launches that are not
+    /// chained.
     pub spread: bool,
-    /// Warps that take steps of a row side by side: 1, 2, 4 or 8. With more than one, a CTA asks for longer pieces of fewer
-    /// rows at once, and stores sums more often. `warps` is a multiple of it, and so is the number of a row's steps; 1 of
-    /// ragged rows, and with more than two vectors in a pass.
+    /// Warps that take steps of a row side by side: 1, 2, 4 or 8. With more than one, a CTA asks for longer pieces of
+    /// fewer rows at once, and stores sums more often. `warps` is a multiple of `beside`, and so is the number of a
+    /// row's steps. With ragged rows, and with more than two vectors in a pass, `beside` is 1.
     pub beside: u32,
     /// CTAs that share the rows of all batches: no more than there are rows, or fours of rows where the
     /// weights' scales are in the 128x4 layout.
@@ -52,7 +52,7 @@ pub struct StreamConfig {
 }
 
 impl StreamConfig {
-    /// Legal and plain: what a literal starts from, not a good choice.
+    /// A legal and plain config that literals start from; not a good choice.
     pub const DEFAULT: Self = Self {
         warps: 1,
         stages: 3,
@@ -65,36 +65,37 @@ impl StreamConfig {
     };
 }
 
-/// Of problems that are not [ragged](is_ragged), and of those that are.
+/// The unit for problems that are not [ragged](is_ragged); the other unit is for those that are.
 const UNIT: &str = "gemv_stream";
 const RAGGED_UNIT: &str = "gemv_stream_ragged";
 /// Elements of K of a step.
 const STEP: usize = (NVFP4_STREAM_STEP_BLOCKS * NVFP4_BLOCK) as usize;
 const TILE_ROWS: u64 = NVFP4_STREAM_TILE_ROWS as u64;
-/// From how many bytes of weights on L2 had better fetch 256 at once: measured on an H200,
-/// docs/notes/stream.md.
+/// Bytes of weights from which on L2 should fetch 256 bytes at once: measured on an H200, docs/notes/stream.md.
 const FAR_AHEAD_BYTES: usize = 100_000_000;
-/// Weights of an SM that count as little: tried on an H200, without figures that were kept (docs/notes/tuning.md).
+/// Bytes of weights of an SM below which they count as little: tried on an H200, without figures that were kept
+/// (docs/notes/tuning.md).
 const SMALL_BYTES: u64 = 96 << 10;
-/// Warps of the default, the first that fit: on an H200 eight were faster than nine to eleven, of which one scheduler of four
-/// has three (docs/notes/stream.md, "Long vectors").
+/// Numbers of warps of the default, which takes the first that fits. On an H200 eight warps were faster than nine to
+/// eleven, of which one scheduler of four has three (docs/notes/stream.md, "Long vectors").
 const WARPS: [u32; 9] = [12, 8, 7, 6, 5, 4, 3, 2, 1];
-/// The longest rows of which a chained launch with several vectors asks for all weights behind them: on an H200 that was
-/// better for rows of 4096 and 5120 elements, and worse for 8192 (docs/notes/stream.md, "Chains").
+/// Elements of the longest rows for which a chained launch with several vectors asks for all weights behind the
+/// vectors. On an H200 that was better for rows of 4096 and 5120 elements, and worse for 8192 (docs/notes/stream.md,
+/// "Chains").
 const SHORT_ROWS: usize = 5120;
 /// Numbers of stages that the kernel knows how to wait for.
 const STAGES: [u32; 3] = [3, 4, 6];
-/// Numbers of warps that may take steps side by side. Several were faster with few vectors and linear scales only, on an
-/// H100 (docs/notes/stream.md, "Warps side by side").
+/// Numbers of warps that may take steps side by side. More than one warp was faster with few vectors and linear scales
+/// only, on an H100 (docs/notes/stream.md, "Warps side by side").
 const BESIDE: [u32; 4] = [1, 2, 4, 8];
-/// Numbers of vectors that it is compiled for, the most first.
+/// Numbers of vectors that the kernel is compiled for, the largest first.
 const VECTORS: [u32; 5] = [16, 8, 4, 2, 1];
-/// The most of ragged rows, and of f32.
+/// The most vectors of a pass with ragged rows, and with f32 vectors.
 const MOST_RAGGED: u32 = 8;
 const MOST_F32: u32 = 4;
 
-/// What vectors cost on an H200 (docs/notes/stream.md, "More vectors and the model"). Ragged rows know no sixteen, which are
-/// two passes of eight.
+/// Costs of vectors on an H200 (docs/notes/stream.md, "More vectors and the model"). Ragged rows have no kernel for
+/// sixteen vectors, which are two passes of eight.
 const COST_F16: Cost = Cost::Compiled([1.0, 1.02, 1.07, 1.14, 1.6]);
 const COST_BF16: Cost = Cost::Compiled([1.0, 1.07, 1.1, 1.2, 1.65]);
 const COST_NVFP4: Cost = Cost::Compiled([1.0, 1.04, 1.1, 1.3, 1.8]);
@@ -116,7 +117,7 @@ impl KernelConfig for StreamConfig {
     }
 
     fn cost(job: &Job<'_>) -> Cost {
-        // The memory of Blackwells of data centres is too fast for its instructions to be hidden as on an H200.
+        // The memory of Blackwells of data centres is too fast to hide the kernel's instructions as on an H200.
         if job.gpu.compute_capability.0 == 10 {
             return Cost::FAST;
         }
@@ -129,8 +130,9 @@ impl KernelConfig for StreamConfig {
         }
     }
 
-    /// Where its vectors leave shared memory for few warps: on an H200, one bf16 vector of 36864 to 53248 elements
-    /// (docs/notes/stream.md, "Long vectors"); one warp was not measured.
+    /// The fraction of the share that is left with few warps, if vectors leave shared memory for few. Measured on an
+    /// H200 with one bf16 vector of 36864 to 53248 elements (docs/notes/stream.md, "Long vectors"); one warp was not
+    /// measured.
     fn share_left(&self, job: &Job<'_>) -> f64 {
         let ctas = self.ctas / job.gpu.multiprocessors.max(1);
         match self.warps.saturating_mul(ctas.max(1)) {
@@ -147,7 +149,8 @@ impl KernelConfig for StreamConfig {
     fn available(job: &Job<'_>) -> Result<(), Refusal> {
         job.needs((8, 0), "8.0 or newer")?;
         job.image(compiled_in(job))?;
-        // Copies of 8 bytes of codes, as aligned as all are, and 4 of scales; vectors have the alignment that they need.
+        // Copies take 8 bytes of codes, to which all codes are aligned, and 4 of scales. Vectors have the alignment
+        // that they need.
         if job.operands.alignment.scales < 4 {
             return Err(Refusal::Alignment { needed: 4 });
         }
@@ -175,8 +178,9 @@ impl KernelConfig for StreamConfig {
         }
     }
 
-    /// The config that was fastest or nearly so for problems measured on an H200, with fewer warps where shared
-    /// memory is short, and more CTAs than SMs where a CTA's sums or the vectors of all its batches would not fit.
+    /// The config that was fastest or nearly so for problems measured on an H200. There are fewer warps where shared
+    /// memory is short. There are more CTAs than SMs where a CTA's sums or the vectors of all its batches would not
+    /// fit.
     fn default_for(job: &Job<'_>) -> Result<Self, Refusal> {
         let shape = job.shape;
         let units = units(job);
@@ -215,8 +219,8 @@ impl KernelConfig for StreamConfig {
                 })
             })
         };
-        // Fewer vectors a pass sooner than fewer warps, and both sooner than a CTA for each unit: every CTA decodes
-        // the vectors of its batches.
+        // Fewer vectors a pass are tried before fewer warps, and both before a CTA for each unit: every CTA decodes the
+        // vectors of its batches.
         let every = [units];
         find(8, &ctas)
             .or_else(|| find(1, &ctas))
@@ -268,7 +272,7 @@ impl KernelConfig for StreamConfig {
             all.find(|config| config.check(job).is_ok())
         }));
         if job.dependent() {
-            // As the default does it, as early as can be, and as late as launches that wait.
+            // The default's way, weights as early as can be, and weights as late as in launches that wait.
             let ways = |config: Self| {
                 let with = |behind, spread| Self {
                     behind,
@@ -369,25 +373,25 @@ impl KernelConfig for StreamConfig {
             .try_for_each(|vectors| shared_memory(self.layout(job, vectors).bytes, job.gpu))
     }
 
-    /// A config may say anything: one vector at least.
+    /// One vector at least, whatever the config says.
     fn pass_vectors(&self) -> u32 {
         self.vectors.max(1)
     }
 
-    /// In the pass that has most.
+    /// The roundings of the pass that has most.
     ///
-    /// A warp adds what it makes of a step to its sum of a tile, and one addition for each warp that shares the
-    /// tile follows. The factor that ends a sum is a power of two, and exact.
+    /// A warp adds what it makes of a step to its sum of a tile. One addition for each warp that shares the tile
+    /// follows. The factor that ends a sum is a power of two, and exact.
     ///
-    /// One or two vectors: a lane adds four blocks a step, and two additions over lanes follow. NVFP4 blocks
-    /// are exact. Those of f16 and bf16 vectors are four matrix instructions in a chain, each of which counts
-    /// for six (`MATRIX_ROUNDINGS` in this file derives it). The product with the block's scale is rounded
-    /// together with the addition, by one fused operation. A bf16 vector is summed in two parts, each element in
-    /// one of them, and one more rounding adds the parts.
+    /// One or two vectors: a lane adds four blocks a step, and two additions over lanes follow. NVFP4 blocks are exact.
+    /// Blocks of f16 and bf16 vectors are four matrix instructions in a chain, each of which counts for six
+    /// (`MATRIX_ROUNDINGS` in this file derives this number). The product with the block's scale is rounded together
+    /// with the addition, by one fused operation. A bf16 vector is summed in two parts, each element in one of them,
+    /// and one more rounding adds the parts.
     ///
     /// More vectors, two of bf16, or any of f32: weights are multiplied by their scales first, exactly. Eight matrix
     /// instructions in a chain (`scaled_matrix_roundings`) make half a step of all lanes. An f32 vector is summed in
-    /// three parts, which are bf16: two more roundings add them, and one is for what the parts lose of elements below
+    /// three parts, which are bf16. Two more roundings add the parts. One is for what the parts lose of elements below
     /// 2^-109, which count as 2^-109 in S ([`Reference::magnitude`](crate::reference::Reference)).
     fn roundings(&self, shape: &Shape, activation: Activation) -> u32 {
         let steps = steps(shape) as u32;
@@ -404,7 +408,7 @@ impl KernelConfig for StreamConfig {
             block + 4 * steps + 2 + parts
         };
         let [first, last] = self.passes(shape).map(of_pass);
-        // Warps that no kernel has count as the most that one has.
+        // More warps than any kernel has count as the most that one has.
         first.max(last) + self.warps.min(NVFP4_STREAM_MAX_WARPS) + ALPHAS
     }
 
@@ -494,8 +498,8 @@ impl KernelConfig for StreamConfig {
 // SAFETY: bindgen makes padding fields of this structure's padding.
 unsafe impl KernelParameters for nvfp4_stream_params {}
 
-/// Whether a problem is for the unit of ragged rows: they have steps that are not whole ones, or start where copies of 16
-/// bytes do not; or the vectors are f32, for which there is that unit only.
+/// Whether a problem is for the unit of ragged rows: rows have steps that are not whole, or start where copies of 16
+/// bytes do not. Problems with f32 vectors have that unit only.
 pub(super) fn is_ragged(shape: &Shape, operands: &Operands) -> bool {
     operands.activation == Activation::F32
         || !shape.k().is_multiple_of(STEP)
@@ -506,7 +510,8 @@ fn is_whole(job: &Job<'_>) -> bool {
     !is_ragged(job.shape, job.operands)
 }
 
-/// Vectors of a pass that are worth a try, the most first: no kernel for sixteen where eight are all.
+/// Numbers of vectors of a pass that are worth a try, the largest first. Sixteen are not, if eight are all or rows are
+/// ragged.
 fn numbers(job: &Job<'_>) -> impl Iterator<Item = u32> {
     let most = match is_whole(job) && job.shape.n() > MOST_RAGGED as usize {
         true => VECTORS[0],
@@ -523,7 +528,7 @@ fn compiled_in(job: &Job<'_>) -> &'static str {
     }
 }
 
-/// Of a warp's queue.
+/// Bytes of a stage of a warp's queue.
 fn stage_bytes(job: &Job<'_>) -> u32 {
     match is_whole(job) {
         true => NVFP4_STREAM_STAGE_BYTES,
@@ -531,7 +536,7 @@ fn stage_bytes(job: &Job<'_>) -> u32 {
     }
 }
 
-/// The entry point for a pass of as many vectors: 1, 2, 4, 8 or 16; with warps side by side 1 or 2, of whole steps.
+/// The entry point for a pass of `vectors` vectors: 1, 2, 4, 8 or 16. With warps side by side 1 or 2, of whole steps.
 fn entry(job: &Job<'_>, vectors: u32, beside: bool) -> &'static str {
     if beside {
         let [one, two] = match job.operands.activation {
@@ -563,7 +568,7 @@ fn entry(job: &Job<'_>, vectors: u32, beside: bool) -> &'static str {
             "gemv_stream_bf16_n8",
             "gemv_stream_bf16_n16",
         ],
-        // No pass has more than eight, or than four of f32.
+        // No pass of ragged rows has more than eight vectors, or than four of f32.
         (Activation::Nvfp4, false) => [
             "gemv_stream_ragged_nvfp4_n1",
             "gemv_stream_ragged_nvfp4_n2",
@@ -602,7 +607,7 @@ fn entry(job: &Job<'_>, vectors: u32, beside: bool) -> &'static str {
     }
 }
 
-/// A CTA's dynamic shared memory, in bytes from its start, and how many batches' vectors it holds. The queues
+/// Offsets in a CTA's dynamic shared memory, in bytes, and the number of batches whose vectors it holds. The queues
 /// stand first.
 struct Layout {
     x_batches: u64,
@@ -615,7 +620,7 @@ struct Layout {
 }
 
 impl StreamConfig {
-    /// The same with what is best in chains, by measurements on an H200 (docs/notes/stream.md, "Chains").
+    /// This config with what is best in chains, by measurements on an H200 (docs/notes/stream.md, "Chains").
     fn for_chain(self, job: &Job<'_>) -> Self {
         if !job.dependent() {
             return self;
@@ -637,7 +642,7 @@ impl StreamConfig {
         }
     }
 
-    /// Vectors that the kernels of the first pass, which has most, and of the last one are compiled for.
+    /// Numbers of vectors that the kernels of the first pass, which has most, and of the last pass are compiled for.
     fn passes(&self, shape: &Shape) -> [u32; 2] {
         let (n, most) = (shape.n() as u32, self.pass_vectors());
         [n.min(most), (n - 1) % most + 1].map(u32::next_power_of_two)
@@ -648,12 +653,12 @@ impl StreamConfig {
         units(job).div_ceil(self.ctas.into()) * unit(job)
     }
 
-    /// The most tiles of a CTA: one more where its first one is cut by the alignment.
+    /// The most tiles of a CTA: one more if alignment cuts the first one.
     fn tiles(&self, job: &Job<'_>) -> u64 {
         self.most_places(job).div_ceil(TILE_ROWS) + u64::from(job.shape.l() > 1)
     }
 
-    /// For a pass whose kernel is compiled for so many vectors.
+    /// Shared memory of a pass whose kernel is compiled for `vectors` vectors.
     fn layout(&self, job: &Job<'_>, vectors: u32) -> Layout {
         let kept = Kept::new(job.operands.activation, vectors);
         // Whole steps: zeros stand behind a row's end.
@@ -663,7 +668,7 @@ impl StreamConfig {
         let x_batches = (self.most_places(job) + places - 2) / places + 1;
         let x_batches = x_batches.min(job.shape.l() as u64);
         let x_at = warps * u64::from(self.stages * stage_bytes(job));
-        // One block more than there are, or columns that are read at once would lie in the same banks.
+        // A column has one block more than there are, or columns that are read at once would lie in the same banks.
         let column_bytes = (blocks + 1) * kept.block_bytes;
         let zero_at = x_at + x_batches * kept.columns * column_bytes;
         let x_scale_at = zero_at + kept.zero_blocks * kept.block_bytes;
@@ -692,13 +697,13 @@ fn is_scaled(activation: Activation, vectors: u32) -> bool {
         }
 }
 
-/// How the vectors of a pass lie in shared memory.
+/// Sizes of a pass's vectors in shared memory.
 struct Kept {
     /// Columns that the vectors take.
     columns: u64,
-    /// Of a column's block.
+    /// Bytes of a column's block.
     block_bytes: u64,
-    /// Beside it, of a block of all vectors.
+    /// Bytes of scales of a block of all vectors.
     scale_bytes: u64,
     /// Blocks of zeros that some lanes read instead.
     zero_blocks: u64,
@@ -742,37 +747,38 @@ impl Kept {
 /// of an element of the result are not zero.
 ///
 /// The ISA leaves the rounding of the sum open. An H200 was recorded (`tools/ptx-sim/docs/semantics.md`, "Warp
-/// matrices") to cut every term, products and accumulator alike, toward zero at 2^-25 of the largest
-/// exponent E, to add the rest exactly, and to cut the sum to f32. Let u = 2^-24, and S the sum of the
-/// terms' magnitudes. (Of a bf16 vector the codes are bf16 times 2^-126, 0.5 subnormal as in f16; what a
-/// sum below f32's normal numbers would lose, no term has: `block_dot.cuh`.)
+/// matrices"). The H200 cuts every term, products and accumulator alike, toward zero at 2^-25 of the largest exponent
+/// E. The H200 then adds the rest exactly, and cuts the sum to f32. Let u = 2^-24, and S the sum of the terms'
+/// magnitudes. (With a bf16 vector the codes are bf16 times 2^-126, and 0.5 is subnormal as in f16. No term has bits
+/// that a sum below f32's normal numbers would lose: `block_dot.cuh`.)
 ///
-/// - Of five terms the largest loses nothing (a product has at most 13 bits, the accumulator 24), so the
-///   cuts lose less than 4 * 2^(E-25) = 2^(E-23). A product's exponent is the sum of its factors'. That
-///   is the product's own but for subnormal factors. The code 0.5, decoded to f16, may be one: then the
-///   largest term is at least 2^(E-1), and the loss below 4 u S; else it is below 2 u S. Where the
-///   largest exponent is that of a subnormal element of the vector, all terms are multiples of what would
-///   be cut, and nothing is lost.
+/// - Of five terms the largest loses nothing (a product has at most 13 bits, the accumulator 24), so the cuts lose less
+///   than 4 * 2^(E-25) = 2^(E-23). A product's exponent is the sum of its factors' exponents. This sum is the product's
+///   own exponent but for subnormal factors. The code 0.5, decoded to f16, may be subnormal: then the largest term is
+///   at least 2^(E-1), and the loss below 4 u S. Otherwise the loss is below 2 u S. Where the largest exponent is that
+///   of a subnormal element of the vector, all terms are multiples of what would be cut, and nothing is lost.
 /// - Cutting the sum to f32 loses less than 2 u S.
 ///
-/// Together less than 6 u S, which is what six roundings may lose. That leaves room for hardware that cuts
-/// a bit earlier, at 2^-24, where codes are not subnormal: from compute capability 10.0 on they are decoded
-/// by an instruction.
+/// Together these losses are less than 6 u S, which is what six roundings may lose. That leaves room for hardware that
+/// cuts a bit earlier, at 2^-24, where codes are not subnormal: from compute capability 10.0 on an instruction decodes
+/// the codes.
 const MATRIX_ROUNDINGS: u32 = 6;
 
-/// The same for weights times their scales, where sixteen products are not zero (`scaled_products.cuh`).
+/// f32 roundings that one `mma.sync.m16n8k16` counts for with weights times their scales, where sixteen products are
+/// not zero (`scaled_products.cuh`).
 ///
-/// As above, but of 17 terms 16 may be cut: they lose less than 16 * 2^(E-25) = 2^(E-21). Assumed, as the
-/// simulator does: a product with zero has no exponent, a subnormal factor that of the smallest normal number.
+/// As for `MATRIX_ROUNDINGS`, but of 17 terms 16 may be cut: the cuts lose less than 16 * 2^(E-25) = 2^(E-21). The
+/// assumptions are those of the simulator: a product with zero has no exponent, and a subnormal factor has that of the
+/// smallest normal number.
 ///
 /// - A subnormal element of a vector is counted as the smallest normal one in S
-///   ([`Reference::magnitude`](crate::reference::Reference)), and so the largest term is at least 2^E where weights
-///   are normal, as in bf16: the cuts lose at most 8 u S. Cutting the sum loses less than 2 u S. Together 10.
-/// - In f16, weights are kept times 2^-7, and below 2^-14 where the scale is below 2^-6: down to 2^-17, three
-///   binades below what their exponent says. The largest term then is at least 2^(E-3), and the cuts lose at
-///   most 64 u S: 66 in all. From compute capability 10.0 on they are kept as they are, and normal.
+///   ([`Reference::magnitude`](crate::reference::Reference)). So the largest term is at least 2^E where weights are
+///   normal, as in bf16, and the cuts lose at most 8 u S. Cutting the sum loses less than 2 u S. Together 10.
+/// - In f16, weights are kept times 2^-7. Where the scale is below 2^-6, weights are below 2^-14: down to 2^-17, three
+///   binades below what their exponent says. The largest term then is at least 2^(E-3), and the cuts lose at most 64 u
+///   S: 66 in all. From compute capability 10.0 on weights are kept as they are, and normal.
 ///
-/// That was recorded on an H200 only. With room for hardware that cuts a bit earlier, at 2^-24: 18 and 130.
+/// These cuts were recorded on an H200 only. With room for hardware that cuts a bit earlier, at 2^-24: 18 and 130.
 pub(super) fn scaled_matrix_roundings(activation: Activation) -> u32 {
     match activation {
         Activation::Bf16 | Activation::F32 => 18,
@@ -780,7 +786,7 @@ pub(super) fn scaled_matrix_roundings(activation: Activation) -> u32 {
     }
 }
 
-/// Of a row.
+/// Steps of a row.
 fn steps(shape: &Shape) -> u64 {
     shape.k().div_ceil(STEP) as u64
 }
@@ -800,7 +806,7 @@ fn unit(job: &Job<'_>) -> u64 {
     if job.operands.tiled() { 4 } else { 1 }
 }
 
-/// Of all batches.
+/// Units of all batches.
 fn units(job: &Job<'_>) -> u64 {
     places(job) * job.shape.l() as u64 / unit(job)
 }

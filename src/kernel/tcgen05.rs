@@ -21,8 +21,8 @@ use crate::refusal::Refusal;
 use crate::shape::Shape;
 use crate::types::{Activation, ScaleLayout};
 
-/// The config of the tcgen05 kernel. The K steps of all tiles of 128 rows, one tile's after the other's, are dealt to CTAs
-/// in equal shares.
+/// The config of the tcgen05 kernel. The K steps of all tiles of 128 rows, one tile's after the other's, are dealt to
+/// CTAs in equal shares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Tcgen05Config {
@@ -37,7 +37,7 @@ pub struct Tcgen05Config {
 }
 
 impl Tcgen05Config {
-    /// Legal and plain: what a literal starts from, not a good choice.
+    /// A legal and plain config that literals start from; not a good choice.
     pub const DEFAULT: Self = Self {
         step: 256,
         stages: 2,
@@ -48,7 +48,7 @@ impl Tcgen05Config {
 
 const UNIT: &str = "gemv_tcgen05";
 
-/// The share of the read-only ceiling that is expected, of any number of vectors of a pass.
+/// Expected share of the read-only ceiling, for any number of vectors of a pass.
 const SHARE: f64 = 0.76;
 
 /// Rows of the N operand that the kernel is compiled for, with their entry points.
@@ -71,20 +71,20 @@ const STEPS: [u32; 2] = [
 ];
 /// CTAs for which the workspace has counters.
 const MOST_CTAS: u64 = RawWorkspace::COUNTER_BYTES / (4 * NVFP4_TCGEN05_EPILOGUE_WARPS) as u64;
-/// f32 roundings of one block-scaled matrix instruction of 64 elements, here and in mma-fp4. Neither the ISA nor anything
-/// public says how it adds; an adder that aligns and truncates four sums of blocks and D could round about five times.
-/// A B200 and an RTX 50 have to say.
+/// f32 roundings of one block-scaled matrix instruction of 64 elements, here and in mma-fp4. Neither the ISA nor
+/// anything public says how the instruction adds. An adder that aligns and truncates four sums of blocks and D could
+/// round about five times. A B200 and an RTX 50 have to say.
 pub(super) const MATRIX_ROUNDINGS: u32 = 8;
-/// Bytes of weights that an SM should have in flight: Little's law at 8 TB/s and 148 SMs gives 43 to 54 KB for latencies of
-/// 0.8 to 1 microsecond.
+/// Bytes of weights that an SM should have in flight: Little's law at 8 TB/s and 148 SMs gives 43 to 54 KB for
+/// latencies of 0.8 to 1 microsecond.
 const BYTES_IN_FLIGHT: u64 = 64 << 10;
-/// What sharing tiles costs, in steps of 256 elements: sums go to the workspace and back, about a microsecond.
+/// The cost of sharing tiles, in steps of 256 elements: sums go to the workspace and back, about a microsecond.
 const SHARING: u64 = 3;
 
 // SAFETY: bindgen makes padding fields of this structure's padding.
 unsafe impl KernelParameters for nvfp4_tcgen05_params {}
 
-/// The kernel for a pass of `n` vectors, of which [`ENTRIES`] has one.
+/// The entry of [`ENTRIES`] for a pass of `n` vectors.
 fn compiled(n: u64) -> (u32, &'static str) {
     let entry = ENTRIES.into_iter().find(|&(rows, _)| n <= u64::from(rows));
     entry.unwrap_or(ENTRIES[ENTRIES.len() - 1])
@@ -116,7 +116,7 @@ fn part_bytes(n: u64) -> u64 {
     floats * size_of::<f32>() as u64
 }
 
-/// Whether steps are counted in 31 bits, for every config.
+/// Checks that steps can be counted in 31 bits, for every config.
 fn takes_steps(job: &Job<'_>) -> Result<(), Refusal> {
     let steps = (job.shape.k() as u64).div_ceil(STEPS[0].into());
     match all_tiles(job.shape).saturating_mul(steps) <= i32::MAX as u64 {
@@ -128,12 +128,12 @@ fn takes_steps(job: &Job<'_>) -> Result<(), Refusal> {
 /// How steps are dealt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Deal {
-    /// Of a tile.
+    /// Steps of a tile.
     steps: u64,
     /// Steps that are dealt together.
     unit: u64,
     ctas: u64,
-    /// Units of each CTA; the first `more` have one more.
+    /// Units of each CTA; the first `more` CTAs have one more.
     each: u64,
     more: u64,
 }
@@ -157,7 +157,7 @@ impl Tcgen05Config {
         self.step / NVFP4_TCGEN05_PIECE_ELEMENTS
     }
 
-    /// For a legal step.
+    /// How steps are dealt, for a legal `step`.
     fn deal(&self, shape: &Shape) -> Deal {
         let steps = (shape.k() as u64).div_ceil(self.step.into());
         let tiles = all_tiles(shape);
@@ -175,21 +175,21 @@ impl Tcgen05Config {
         }
     }
 
-    /// Columns of tensor memory that a CTA uses, with so many rows of the N operand: sums, and of every stage both operands'
-    /// scales.
+    /// Columns of tensor memory that a CTA uses, with `rows` rows of the N operand: for sums, and in every stage for
+    /// both operands' scales.
     fn columns(&self, rows: u32) -> u32 {
         let atoms = self.pieces() * NVFP4_TCGEN05_PIECE_ATOMS;
         SUMS * rows + self.stages * 2 * atoms * NVFP4_TCGEN05_ATOM_COLUMNS
     }
 
-    /// Bytes of dynamic shared memory: the stages, and what aligns the first.
+    /// Bytes of dynamic shared memory: the stages, and bytes that align the first stage.
     fn dynamic_bytes(&self, rows: u32) -> u32 {
         let piece = NVFP4_TCGEN05_STAGE_PIECE_BYTES + rows * NVFP4_TCGEN05_PIECE_BYTES;
         self.stages * self.pieces() * piece + NVFP4_TCGEN05_PATTERN_BYTES
             - NVFP4_TCGEN05_SHARED_ALIGN
     }
 
-    /// Bytes of shared memory of a CTA, of the pass that takes most.
+    /// Bytes of shared memory of a CTA, in the pass that takes most.
     fn shared_bytes(&self, shape: &Shape) -> u64 {
         u64::from(self.dynamic_bytes(most_rows(shape)) + NVFP4_TCGEN05_STATIC_BYTES)
     }
@@ -206,13 +206,13 @@ impl Tcgen05Config {
         if !deal.shares() {
             return 0;
         }
-        // A CTA leaves two sums at most: of the tile that it begins in, and the one that it ends in. The last CTA ends with
-        // a tile.
+        // A CTA leaves sums of two tiles at most: of the tile that it begins in, and of the tile that it ends in. The
+        // last CTA ends with a tile.
         let n = (job.shape.n() as u64).min(MOST_VECTORS.into());
         RawWorkspace::COUNTER_BYTES + (2 * deal.ctas - 1) * part_bytes(n)
     }
 
-    /// The most stages with which `fit` CTAs fit an SM, but no more than a CTA has steps.
+    /// This config with the most stages with which `fit` CTAs fit an SM, but no more stages than a CTA has steps.
     fn with_stages(self, fit: u64, job: &Job<'_>) -> Option<Self> {
         let most = self.deal(job.shape).most();
         let most = most.clamp(LEAST_STAGES.into(), MOST_STAGES.into()) as u32;
@@ -221,7 +221,8 @@ impl Tcgen05Config {
         all.find(|config| config.check(job).is_ok() && config.fit(job) >= fit)
     }
 
-    /// With room for another launch's CTA beside this one's, if enough is in flight then; else with as many stages as fit.
+    /// This config with room for another launch's CTA beside its own, if enough is in flight then; else with as many
+    /// stages as fit.
     fn with_room(self, job: &Job<'_>) -> Option<Self> {
         let beside = self.with_stages(2, job);
         let all = self.with_stages(1, job);
@@ -235,7 +236,7 @@ impl Tcgen05Config {
         }
     }
 
-    /// A CTA for each multiprocessor, as far as there is work for it.
+    /// A config with a CTA for each multiprocessor, as far as there is work.
     fn of_step(step: u32, divided: bool, job: &Job<'_>) -> Option<Self> {
         let config = Self {
             step,
@@ -244,7 +245,7 @@ impl Tcgen05Config {
             divided,
         };
         let deal = config.deal(job.shape);
-        // Two steps each at least, if tiles are shared: else adding the parts takes longer than what it adds.
+        // Each CTA has two steps at least, if tiles are shared: else adding the parts takes longer than computing them.
         let most = match divided {
             true => deal.ctas.div_ceil(2),
             false => deal.ctas,
@@ -254,7 +255,7 @@ impl Tcgen05Config {
         Self { ctas, ..config }.with_room(job)
     }
 
-    /// Of a legal config, steps of 256 elements in the time of the CTA that has most to do.
+    /// The time of the CTA that has most to do, in steps of 256 elements. The config is legal.
     fn cost(&self, job: &Job<'_>) -> u64 {
         let deal = self.deal(job.shape);
         let sharing = if deal.shares() { SHARING } else { 0 };
@@ -312,8 +313,9 @@ impl KernelConfig for Tcgen05Config {
         maps_batches(job)
     }
 
-    /// The division with which the CTA that has most to do has least, of those that the workspace is large enough for. Where
-    /// a larger one would spare it a quarter of that, it takes that one. Nothing of it was measured.
+    /// The division of least `cost`, of those that the workspace is large enough for: the CTA that has most to do then
+    /// has least. If a larger workspace would save more than a quarter of that cost, the rule takes the division that
+    /// needs the larger workspace. Nothing of this rule was measured.
     fn default_for(job: &Job<'_>) -> Result<Self, Refusal> {
         let least = |job: &Job<'_>| Self::divisions(job).min_by_key(|config| config.cost(job));
         match least(job) {
@@ -391,7 +393,8 @@ impl KernelConfig for Tcgen05Config {
         }
     }
 
-    /// `MATRIX_ROUNDINGS` for each instruction of a part of a tile, which is all of the tile at most, and one for each part.
+    /// `MATRIX_ROUNDINGS` for each instruction of a part of a tile, which is all of the tile at most; and one rounding
+    /// for each part.
     fn roundings(&self, shape: &Shape, _: Activation) -> u32 {
         let parts = match self.divided {
             true => u64::from(self.ctas).min(atoms(shape)),
@@ -425,7 +428,7 @@ impl KernelConfig for Tcgen05Config {
                 tmem_columns: self.columns(rows).next_power_of_two(),
                 weights: pass.weights,
                 vectors: pass.vectors,
-                // Nobody asks for them where no tile is shared.
+                // The kernel uses neither address if no tile is shared.
                 arrivals: if shares { call.workspace.address } else { 0 },
                 partial: match shares {
                     true => call.workspace.address + RawWorkspace::COUNTER_BYTES,

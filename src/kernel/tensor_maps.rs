@@ -5,7 +5,7 @@ use super::params::{NVFP4_SWIZZLE_128, nvfp4_tensor_map};
 use super::{Call, Job};
 use crate::refusal::Refusal;
 
-/// What a batch of codes must have less of: cuTensorMapEncodeTiled takes strides below 2^40.
+/// Bytes that a batch of codes must stay below: cuTensorMapEncodeTiled takes strides below 2^40.
 const MOST_BATCH_BYTES: u64 = 1 << 40;
 
 /// Whether a tensor map's stride holds a batch of codes.
@@ -16,10 +16,10 @@ pub(super) fn maps_batches(job: &Job<'_>) -> Result<(), Refusal> {
     }
 }
 
-/// A row of one box of codes: what the 128-byte swizzle takes.
+/// Bytes of a row of one box of codes: as many as the 128-byte swizzle takes.
 const BOX_BYTES: u32 = 128;
 
-/// The tensor map of the weights' codes, of which a copy takes 256 elements of so many rows.
+/// The tensor map of the weights' codes. A copy takes 256 elements of `rows` rows.
 pub(super) fn weights_map(call: &Call, rows: u32) -> nvfp4_tensor_map {
     let shape = &call.shape;
     let [m, l] = [shape.m(), shape.l()].map(|size| size as u64);
@@ -34,8 +34,8 @@ pub(super) fn weights_map(call: &Call, rows: u32) -> nvfp4_tensor_map {
     }
 }
 
-/// The same of a pass's NVFP4 vectors. The strides of a single row or batch are not used, but must be valid. Vectors that all
-/// batches share are one batch: `vectors_batch` of `csrc/format/operands.cuh`.
+/// The tensor map of the codes of a pass's NVFP4 vectors. The strides of a single row or batch are not used, but must
+/// be valid. Vectors that all batches share are one batch: `vectors_batch` of `csrc/format/operands.cuh`.
 pub(super) fn vectors_map(call: &Call, pass: &Pass, rows: u32) -> nvfp4_tensor_map {
     let shape = &call.shape;
     let row = shape.row_code_bytes() as u64;

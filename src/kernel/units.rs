@@ -14,25 +14,25 @@ pub(crate) struct Unit {
     pub(crate) name: &'static str,
     /// A file of `csrc/kernels`, without `.cuh`.
     pub(crate) source: &'static str,
-    /// What the source compiles, where several units share it: a macro to define.
+    /// A macro to define, if several units share the source: it says what the source compiles.
     pub(crate) part: Option<&'static str>,
     needs: Needs,
 }
 
-/// What a unit's kernels need of an architecture.
+/// Requirements of a unit's kernels on an architecture.
 #[derive(Clone, Copy, Debug)]
 enum Needs {
     /// sm_80 or newer, as every kernel does.
     Nothing,
     /// This architecture or a newer one: 90.
     Newer(u32),
-    /// The same, and code for that architecture or family alone (`100a`, `100f`).
+    /// This architecture or a newer one, and code for one architecture or family alone (`100a`, `100f`).
     NewerSpecific(u32),
-    /// Code for architectures of this major version alone.
+    /// Architectures of this major version, and code for one architecture or family alone.
     MajorSpecific(u32),
 }
 
-/// The unit of the kernels beside GEMV.
+/// The unit of the kernels that are no GEMV.
 pub(crate) const HELPERS: &str = "helpers";
 
 pub(crate) const UNITS: &[Unit] = &[

@@ -13,14 +13,15 @@ use crate::refusal::Refusal;
 use crate::shape::Shape;
 use crate::types::Activation;
 
-/// The config of the wgmma kernel. A tile is 64 rows and has four warps, a warpgroup, and a step 128 elements of K of a tile.
+/// The config of the wgmma kernel. A tile is 64 rows and has four warps, a warpgroup. A step is 128 elements of K of a
+/// tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct WgmmaConfig {
     /// Tiles of a CTA.
     pub tiles: u32,
-    /// Warpgroups that share a tile's K: 1, 2 or 4. A CTA has `tiles * parts` warpgroups: up to 4, or to 3 with more than
-    /// 32 vectors in a pass, or to 2 with more than 64.
+    /// Warpgroups that share a tile's K: 1, 2 or 4. A CTA has `tiles * parts` warpgroups: up to 4, or to 3 with more
+    /// than 32 vectors in a pass, or to 2 with more than 64.
     pub parts: u32,
     /// Steps whose vectors a buffer in shared memory holds: a multiple of `parts`.
     pub chunk: u32,
@@ -31,7 +32,7 @@ pub struct WgmmaConfig {
 }
 
 impl WgmmaConfig {
-    /// Legal and plain: what a literal starts from, not a good choice.
+    /// A legal and plain config that literals start from; not a good choice.
     pub const DEFAULT: Self = Self {
         tiles: 1,
         parts: 1,
@@ -44,7 +45,7 @@ impl WgmmaConfig {
 const KIND: &Kind = &Kind {
     unit: "gemv_wgmma",
     runs_on: has_wgmma,
-    // Those of a chunk.
+    // The steps of a chunk are summed together.
     summed_steps: Division::chunk_steps,
     tile_warps: NVFP4_WGMMA_TILE_WARPS,
     products: Products::WarpgroupMatrix,

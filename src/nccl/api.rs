@@ -1,7 +1,7 @@
 //! NCCL's functions, by name from its library.
 //!
-//! Not by cudarc, whose functions panic where the library, or one of them, is not there. Names, types and numbers are those
-//! of nccl.h, where they do not change.
+//! Not by cudarc, whose functions panic where the library, or one of them, is not there. Names, types and numbers are
+//! those of nccl.h, where they do not change.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
@@ -41,8 +41,8 @@ impl Id {
     pub(super) const BYTES: usize = 128;
 }
 
-/// `ncclConfig_t` as NCCL 2.14 had it. Newer ones append to it: they read `size` bytes, and take their defaults for what
-/// `version` did not have.
+/// `ncclConfig_t` as NCCL 2.14 had it. Newer ones append to it: they read `size` bytes, and take their defaults for
+/// what `version` did not have.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct Config {
@@ -50,12 +50,12 @@ pub(super) struct Config {
     magic: c_uint,
     version: c_uint,
     blocking: c_int,
-    /// What a newer NCCL has here; its "not set", should one look at it.
+    /// The field that a newer NCCL has here. The value is NCCL's "not set", should an NCCL look at the field.
     next: c_int,
 }
 
 impl Config {
-    /// Of a communicator whose calls do not block.
+    /// The config of a communicator whose calls do not block.
     pub(super) const NOT_BLOCKING: Self = Self {
         size: size_of::<Self>(),
         magic: 0xcafe_beef,
@@ -65,7 +65,7 @@ impl Config {
     };
 }
 
-/// What every NCCL has, and what says which one it is.
+/// The function that every NCCL has, and that says which version the library is.
 pub(super) const GET_VERSION: &str = "ncclGetVersion";
 pub(super) type GetVersion = unsafe extern "C" fn(*mut c_int) -> Status;
 
@@ -75,12 +75,13 @@ macro_rules! api {
         #[derive(Clone, Debug)]
         pub(super) struct Api {
             $(pub(super) $field: $type,)*
-            /// Where the library has them.
+            /// The functions of windows, where the library has them.
             pub(super) windows: Option<Windows>,
         }
 
         impl Api {
-            /// Those of a library, which stays loaded for as long as the process lives. Otherwise says what it lacks.
+            /// Looks up the functions of a library, which stays loaded for as long as the process lives. An error says
+            /// what the library lacks.
             pub(super) fn of(library: Library) -> Result<Self, String> {
                 let api = Self {
                     $($field: {
@@ -153,8 +154,8 @@ impl Windows {
 }
 
 impl Api {
-    /// What a result means, in NCCL's words; and what NCCL last said in this process, which may be of another communicator:
-    /// of what failed in one alone it keeps nothing.
+    /// The meaning of a result in NCCL's words, and what NCCL last said in this process. The second text may be of
+    /// another communicator: NCCL keeps nothing of a failure in one communicator alone.
     pub(super) fn text(&self, status: Status) -> (String, String) {
         let of = |text: *const c_char| match text.is_null() {
             true => String::new(),

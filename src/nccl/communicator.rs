@@ -17,26 +17,28 @@ use crate::element::Element;
 use crate::error::Error;
 use crate::types::FloatType;
 
-/// A rank's part of what all ranks do together.
+/// One rank's part in the collectives of all ranks.
 ///
-/// Every rank makes one with the same [`UniqueId`], and then all make the same calls in the same order. Each rank has a GPU
-/// and a thread of its own, in one process or in several: a thread that made two, one after the other, would wait in the
-/// first one for the second.
+/// Every rank makes one with the same [`UniqueId`], and then all make the same calls in the same order. Each rank has a
+/// GPU and a thread of its own, in one process or in several. A thread that made two communicators, one after the
+/// other, would wait in the first one for the second.
 ///
 /// A call enqueues, as all of this crate's calls on a device do, and can be [captured into a CUDA
-/// graph](crate#cuda-graphs), by all ranks alike. NCCL enqueues on a thread of its own, for which the call waits: so capture
-/// with mode `THREAD_LOCAL` or `RELAXED`, not `GLOBAL`, and capture what is launched often. The first call with a number of
-/// elements may let NCCL connect the ranks in another way than before, for which it allocates: make it once before the
-/// capture.
+/// graph](crate#cuda-graphs), by all ranks alike. NCCL enqueues on a thread of its own, for which the call waits. So
+/// capture with mode `THREAD_LOCAL` or `RELAXED`, not `GLOBAL`, and capture launches that are made often. The first
+/// call with a number of elements may let NCCL connect the ranks in another way than before, for which NCCL allocates.
+/// Make such a call once before the capture.
 ///
-/// After an error of NCCL's, which may be another rank's, and after one of the work that [`synchronize`](Self::synchronize)
-/// waits for, it is of no more use: all later calls are [`NcclError::Aborted`]. NCCL ends it on a thread of its own meanwhile:
-/// soon what the GPU waits for; then, when no graph has its collectives any more, what it has allocated. What a call refuses
-/// before it asks NCCL, such as memory of another device, ends nothing.
+/// After an error of NCCL's, which may be another rank's, a communicator is of no more use: all later calls are
+/// [`NcclError::Aborted`]. It is of no more use either after an error of the work that
+/// [`synchronize`](Self::synchronize) waits for. NCCL meanwhile ends the communicator on a thread of its own. First and
+/// soon NCCL ends the collectives that the GPU waits for. Then, when no graph has the communicator's collectives any
+/// more, NCCL frees what it has allocated. A call that refuses something before it asks NCCL, such as memory of another
+/// device, ends nothing.
 ///
-/// Dropped without an error, it waits for the other ranks to drop theirs, at most for the timeout; and
-/// then, after an error too, a few seconds more at most, for NCCL to end it. Destroy graphs with its collectives before: NCCL
-/// cannot end it while there are any, and nothing in the process can cut that short.
+/// Dropped without an error, a communicator waits for the other ranks to drop theirs, at most for the timeout. Then,
+/// after an error too, it waits a few seconds more at most, for NCCL to end it. Destroy graphs with its collectives
+/// before: NCCL cannot end the communicator while there are any, and nothing in the process can cut that short.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -73,12 +75,12 @@ const _: () = {
 };
 
 impl Communicator {
-    /// Joins the other ranks with the device of a stream, and adds up a number of each on it, which shows that all are there.
-    /// The timeout is a `Duration`, which is also that of every later wait, or [`Timeouts`].
+    /// Joins the other ranks with the device of a stream, and adds up a number of each on it, which shows that all are
+    /// there. The timeout is a `Duration`, which is also that of every later wait, or [`Timeouts`].
     ///
     /// # Errors
     /// As [`library`](super::library)'s; [`NcclError::NoSuchRank`]; [`NcclError::Timeout`] where a rank does not come;
-    /// [`NcclError::Call`], [`NcclError::Failed`], [`NcclError::WrongSum`]; what CUDA reports.
+    /// [`NcclError::Call`], [`NcclError::Failed`], [`NcclError::WrongSum`]; errors that CUDA reports.
     pub fn new(
         stream: &Arc<CudaStream>,
         ranks: usize,
@@ -123,12 +125,12 @@ impl Communicator {
         }
     }
 
-    /// This one's number.
+    /// The number of this rank.
     pub fn rank(&self) -> usize {
         self.session.rank()
     }
 
-    /// How many there are.
+    /// The number of ranks.
     pub fn ranks(&self) -> usize {
         self.session.ranks()
     }
@@ -146,12 +148,12 @@ impl Communicator {
         same_device("values", values.stream(), stream)?;
         let count = values.len();
         let (address, _guard) = values.device_ptr_mut(stream);
-        // SAFETY: the view is of the stream's device and holds so many elements; the guard, which lives through the call,
-        // keeps its memory until the enqueued work has run.
+        // SAFETY: the view is of the stream's device and holds so many elements; the guard, which lives through the
+        // call, keeps its memory until the enqueued work has run.
         unsafe { self.all_reduce_raw(stream, address, address, count, T::TYPE) }
     }
 
-    /// Collects what all ranks have, in the order of their numbers.
+    /// Collects the elements of all ranks, in the order of the ranks' numbers.
     ///
     /// # Errors
     /// [`NcclError::GatherLength`], which ends nothing; else as [`all_reduce`](Self::all_reduce)'s.
@@ -173,9 +175,9 @@ impl Communicator {
         let (to, _written) = all.device_ptr_mut(stream);
         self.session
             .call("ncclAllGather", "collecting", |api, comm| {
-                // SAFETY: the views are of the stream's device, which is current, and hold so many elements; the guards, which
-                // live through the call, keep their memory until the enqueued work has run. The session gives a communicator
-                // that is there.
+                // SAFETY: the views are of the stream's device, which is current, and hold so many elements. The
+                // guards, which live through the call, keep their memory until the enqueued work has run. The session
+                // gives a communicator that is there.
                 unsafe {
                     (api.all_gather)(
                         from as *const _,
@@ -192,8 +194,8 @@ impl Communicator {
     /// [`all_reduce`](Self::all_reduce) by address, from one place to another or in place.
     ///
     /// # Safety
-    /// Both addresses are of valid memory of the stream's device for so many elements, which stays valid until the enqueued
-    /// work has run, in every replay of a graph too; they are the same, or do not overlap.
+    /// Both addresses are of valid memory of the stream's device for so many elements. The memory stays valid until the
+    /// enqueued work has run, in every replay of a graph too. The two regions are the same, or do not overlap.
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce)'s.
@@ -228,8 +230,8 @@ impl Communicator {
     /// Waits for the stream, as `CudaStream::synchronize` does, and for the other ranks no longer than the timeout.
     ///
     /// # Errors
-    /// [`NcclError::Timeout`], [`NcclError::Failed`], [`NcclError::Aborted`]; what CUDA reports of the stream's work. After any
-    /// of them the communicator is aborted.
+    /// [`NcclError::Timeout`], [`NcclError::Failed`], [`NcclError::Aborted`]; errors that CUDA reports of the stream's
+    /// work. After any of them the communicator is aborted.
     pub fn synchronize(&self, stream: &Arc<CudaStream>) -> Result<(), NcclError> {
         make_current(stream)?;
         self.session
@@ -244,8 +246,9 @@ impl Communicator {
         self.session.check("looking after the other ranks")
     }
 
-    /// Gives up: what the GPU waits for ends soon, with any content, and the other ranks notice at their timeout. This returns
-    /// at once, also while another thread waits with this communicator, which then gets [`NcclError::Aborted`].
+    /// Gives up: collectives that the GPU waits for end soon, with any content, and the other ranks notice at their
+    /// timeout. This returns at once, also while another thread waits with this communicator, which then gets
+    /// [`NcclError::Aborted`].
     pub fn abort(&self) {
         self.session.abort("this rank gave up");
     }

@@ -1,8 +1,8 @@
 //! Ends of communicators, on threads of their own.
 //!
-//! `ncclCommAbort` and `ncclCommDestroy` return only when nothing uses the communicator any more. Captured graphs with its
-//! collectives do, for as long as they live, and their owner may be the one who waits. So nobody waits for these calls
-//! without a bound, unless the system has no thread left for them.
+//! `ncclCommAbort` and `ncclCommDestroy` return only when nothing uses the communicator any more. Captured graphs with
+//! its collectives do, for as long as they live, and their owner may be the one who waits. So nobody waits for these
+//! calls without a bound, unless the system has no thread left for them.
 
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread;
@@ -26,8 +26,8 @@ struct Last(Handle);
 unsafe impl Send for Last {}
 
 impl Ending {
-    /// Calls `ncclCommAbort` or `ncclCommDestroy` on a thread of its own. Where the system gives no thread, on this one: what
-    /// the GPU waits for must end, even if it takes long.
+    /// Calls `ncclCommAbort` or `ncclCommDestroy` on a thread of its own. Where the system gives no thread, on this
+    /// one: what the GPU waits for must end, even if it takes long.
     ///
     /// # Safety
     /// The communicator is there, and nobody uses it from here on.
@@ -45,7 +45,7 @@ impl Ending {
             move || {
                 // All of it moves to the thread, and not its field alone.
                 let last = last;
-                // SAFETY: as the caller says. What this returns does not matter: there is nothing that would help.
+                // SAFETY: as the caller says. The result does not matter: there is nothing that would help.
                 unsafe { call(last.0) };
                 ending.set_returned();
             }

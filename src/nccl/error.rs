@@ -1,4 +1,4 @@
-//! What can be wrong with NCCL and between ranks, and what helps.
+//! Errors of NCCL and between ranks, and advice that helps.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ pub enum NcclError {
     /// No library was found, or none that can be loaded.
     #[error("NCCL is not there: {}", .looked_at.join("; "))]
     Missing {
-        /// Where it was looked for, and what was there.
+        /// The places that were looked at, and what was there.
         looked_at: Vec<String>,
     },
     /// The library is older than what is called of it.
@@ -23,9 +23,9 @@ pub enum NcclError {
         version: String,
         /// The oldest that will do.
         needed: String,
-        /// What that one has first, as part of a sentence.
+        /// The feature that the oldest usable version has first, as part of a sentence.
         why: &'static str,
-        /// Where the library is.
+        /// The library's place.
         place: String,
     },
     /// The library has no symmetric windows.
@@ -55,10 +55,10 @@ pub enum NcclError {
         /// The ranks that there are.
         ranks: usize,
     },
-    /// What ranks gather is not as long as all of their parts.
+    /// The buffer for what ranks gather is not as long as all of their parts.
     #[error("{got} elements for what {ranks} ranks with {part} each gather: there must be {}", part * ranks)]
     GatherLength {
-        /// How many there are.
+        /// The number of elements that it has.
         got: usize,
         /// A rank's part.
         part: usize,
@@ -78,14 +78,14 @@ pub enum NcclError {
         status: i32,
         /// Its result.
         result: String,
-        /// What NCCL last said in this process, most often of this; or empty.
+        /// The text that NCCL last said in this process, most often of this failure; or empty.
         said: String,
     },
-    /// NCCL reports that what it does by itself failed: on this rank, on another one, or on the way between them, which the
-    /// status tells apart as far as NCCL does. The communicator was aborted.
+    /// NCCL reports a failure of what it does by itself: on this rank, on another one, or on the way between them. The
+    /// status tells these apart as far as NCCL does. The communicator was aborted.
     #[error("rank {rank} of {ranks}, while {doing}: NCCL reports {result}{}; the communicator was aborted", spoken(.said))]
     Failed {
-        /// What was being done.
+        /// The operation that was going on.
         doing: &'static str,
         /// The rank that noticed.
         rank: usize,
@@ -93,9 +93,9 @@ pub enum NcclError {
         ranks: usize,
         /// NCCL's number of what it reports.
         status: i32,
-        /// What it reports.
+        /// The result that NCCL reports.
         result: String,
-        /// What NCCL last said in this process, most often of this; or empty.
+        /// The text that NCCL last said in this process, most often of this failure; or empty.
         said: String,
     },
     /// Another rank did not do its part in time: it died, was never started, or is slower than the timeout allows. The
@@ -106,13 +106,13 @@ pub enum NcclError {
         timeout.as_secs_f64()
     )]
     Timeout {
-        /// What was being done.
+        /// The operation that was going on.
         doing: &'static str,
         /// The rank that waited.
         rank: usize,
         /// The ranks that there are.
         ranks: usize,
-        /// How long it waited.
+        /// The time that the rank waited.
         timeout: Duration,
     },
     /// A communicator that failed before.
@@ -134,7 +134,7 @@ pub enum NcclError {
         ranks: usize,
         /// The sum.
         got: f32,
-        /// What it should be.
+        /// The sum that it should be.
         expected: f32,
     },
     /// The device, or an operand on it.
@@ -173,7 +173,7 @@ impl NcclError {
         }
     }
 
-    /// What helps.
+    /// Advice that helps.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Missing { .. } | Self::TooOld { .. } | Self::NoWindows { .. } => Some(format!(

@@ -1,7 +1,7 @@
-//! Where NCCL is: in the order that the documentation of [`nccl`](super) has.
+//! Search for NCCL, in the order that the documentation of [`nccl`](super) has.
 //!
-//! By its name the system's loader looks for a library in LD_LIBRARY_PATH, as it was when the process started, and where the
-//! system keeps libraries. A CUDA installation has no NCCL, so there is no other place to look.
+//! By its name the system's loader looks for a library in LD_LIBRARY_PATH, as it was when the process started, and
+//! where the system keeps libraries. A CUDA installation has no NCCL, so there is no other place to look.
 
 use std::ffi::c_int;
 use std::path::{Path, PathBuf};
@@ -13,10 +13,10 @@ use super::error::NcclError;
 use super::{LEAST, PLACE, Version};
 use crate::{loader, printable};
 
-/// As it is named in every installation; without the number in those for developers.
+/// Names of the library, as in every installation; without the number in those for developers.
 const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
 
-/// What the least version has first.
+/// The feature that the least version has first.
 const WHY: &str = "the first whose communicators need not block";
 
 /// A library with its version, and where it is.

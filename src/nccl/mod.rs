@@ -1,30 +1,31 @@
 //! Several GPUs, through NCCL: feature `nccl`.
 //!
-//! A [`Communicator`] belongs to one rank, and so to one GPU: it adds up ([`all_reduce`](Communicator::all_reduce)) or
-//! collects ([`all_gather`](Communicator::all_gather)) what all ranks have, on the rank's stream, also while a CUDA graph is
-//! captured. Ranks are processes, or threads of one process. All of them need the same [`UniqueId`]: rank 0 makes it, and
-//! [`ranks`](crate::ranks) brings it to the others of processes that a launcher started.
+//! A [`Communicator`] belongs to one rank, and so to one GPU. It adds up ([`all_reduce`](Communicator::all_reduce)) or
+//! collects ([`all_gather`](Communicator::all_gather)) what all ranks have, on the rank's stream, also while a CUDA
+//! graph is captured. Ranks are processes, or threads of one process. All of them need the same [`UniqueId`]: rank 0
+//! makes it. Where a launcher started the processes, [`ranks`](crate::ranks) brings it to the other ranks.
 //!
 //! # No hang
 //!
-//! NCCL's calls wait for other ranks, and a GPU does inside a collective. So no communicator here blocks: each call that
-//! waits has a timeout, of [`Timeouts`], after which the communicator is aborted, which ends what the GPU waits for too. Wait
-//! for a stream with [`Communicator::synchronize`], not with cudarc's: that one looks after the other ranks meanwhile.
+//! NCCL's calls wait for other ranks, and a GPU does inside a collective. So no communicator here blocks: each call
+//! that waits has a timeout, of [`Timeouts`]. After the timeout the communicator is aborted, which also ends the
+//! collectives that the GPU waits for. Wait for a stream with [`Communicator::synchronize`], not with cudarc's: the
+//! communicator looks after the other ranks meanwhile.
 //!
-//! NCCL's abort itself waits while there are graphs with the communicator's collectives. So it runs on a thread of its own,
-//! and who waited gets the error at once, and can destroy the graphs.
+//! NCCL's abort itself waits while there are graphs with the communicator's collectives. So it runs on a thread of its
+//! own, and who waited gets the error at once, and can destroy the graphs.
 //!
 //! # The library
 //!
-//! It is loaded when it is first asked for: the one in the folder that the environment's [`LIBRARY_VARIABLE`] names, and
-//! no other where that is set; else the one that the system's loader finds by the name `libnccl.so.2`. [`LEAST`] is the
-//! oldest that will do: the first whose communicators need not block. A missing or older library is an error, with what
-//! helps in [`NcclError::hint`].
+//! The library is loaded when it is first asked for. Where the environment's [`LIBRARY_VARIABLE`] is set, the library
+//! is the one in the folder that the variable names, and no other. Otherwise the library is the one that the system's
+//! loader finds by the name `libnccl.so.2`. [`LEAST`] is the oldest version that will do: the first whose communicators
+//! need not block. A missing or older library is an error, with advice in [`NcclError::hint`].
 //!
 //! # Windows
 //!
-//! From NCCL 2.27 on, sums of memory that all ranks have registered, a [`Window`], may take less time where GPUs reach each
-//! other's memory: NCCL chooses. Such sums may have other bits than those of other memory.
+//! From NCCL 2.27 on, sums of memory that all ranks have registered, a [`Window`], may take less time where GPUs reach
+//! each other's memory: NCCL chooses. Such sums may have other bits than those of other memory.
 //!
 //! # The same bits
 //!
@@ -119,8 +120,8 @@ pub fn has_windows() -> Result<bool, NcclError> {
     Ok(api()?.windows.is_some())
 }
 
-/// Makes a communicator of one rank, on the device that is current or would be, and ends it: for the test that has a
-/// library and no driver, and so no stream for [`Communicator::new`].
+/// Makes a communicator of one rank, on the device that is current or would be, and ends it. This is for the test that
+/// has a library and no driver, and so no stream for [`Communicator::new`].
 #[doc(hidden)]
 pub fn join_alone(timeout: Duration) -> Result<(), NcclError> {
     let id = UniqueId::new()?;
@@ -137,13 +138,13 @@ fn api() -> Result<&'static Api, NcclError> {
     Ok(&found()?.api)
 }
 
-/// What ranks have in common: rank 0 makes it, and all take it to the same [`Communicator::new`].
+/// An identifier that ranks have in common: rank 0 makes it, and all ranks give it to the same [`Communicator::new`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct UniqueId([u8; Id::BYTES]);
 
 impl UniqueId {
-    /// A new one, of no other communicator. Who makes it also listens for the others: NCCL opens a port, on the interface
-    /// that `NCCL_SOCKET_IFNAME` names or that it finds.
+    /// A new one, of no other communicator. The process that makes it also listens for the others: NCCL opens a port,
+    /// on the interface that `NCCL_SOCKET_IFNAME` names or that it finds.
     ///
     /// # Errors
     /// As [`library`]'s, and [`NcclError::Call`].
@@ -170,18 +171,18 @@ impl UniqueId {
         }
     }
 
-    /// As it travels to other ranks.
+    /// The id's bytes, as it travels to other ranks.
     pub fn bytes(&self) -> &[u8; 128] {
         &self.0
     }
 
-    /// As it came from rank 0.
+    /// The id with these bytes, as they came from rank 0.
     pub fn from_bytes(bytes: [u8; 128]) -> Self {
         Self(bytes)
     }
 }
 
-/// It lets whoever has it into the communicator, so it is not printed.
+/// An id lets whoever has it into the communicator, so it is not printed.
 impl fmt::Debug for UniqueId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("UniqueId").finish_non_exhaustive()

@@ -35,12 +35,12 @@ struct State {
     failed: Option<NcclError>,
     /// The call that ends it.
     ending: Option<Arc<Ending>>,
-    /// Of waits that begin now.
+    /// The timeout of waits that begin now.
     timeout: Duration,
 }
 
-// SAFETY: NCCL's communicators belong to no thread; calls with one must not run at the same time, and the lock around this
-// sees to that.
+// SAFETY: NCCL's communicators belong to no thread; calls with one must not run at the same time, and the lock around
+// this sees to that.
 unsafe impl Send for State {}
 
 impl Session {
@@ -58,11 +58,11 @@ impl Session {
         };
         let mut config = Config::NOT_BLOCKING;
         let id = Id { bytes: id };
-        // NCCL fills this in at once, and a thread of it does so again when all have come. After an error nobody knows whether
-        // it still will, so it stays.
+        // NCCL fills this in at once, and a thread of it does so again when all have come. After an error nobody knows
+        // whether it still will, so it stays.
         let place = Box::into_raw(Box::new(AtomicPtr::<c_void>::new(null_mut())));
-        // SAFETY: a place for a communicator, made above, which stays; ranks and rank that were checked; a configuration of
-        // the version that it says, which NCCL copies.
+        // SAFETY: a place for a communicator, made above, which stays; ranks and rank that were checked; a
+        // configuration of the version that it says, which NCCL copies.
         let status = unsafe { (api.init)((*place).as_ptr(), count, id, number, &mut config) };
         let session = Self {
             api,
@@ -112,8 +112,8 @@ impl Session {
         self.settle(status, name, doing)
     }
 
-    /// Waits until something is done that depends on the other ranks, and looks after them meanwhile. The communicator is
-    /// aborted at the timeout, when NCCL reports a failure, and when what is waited for has failed.
+    /// Waits until something is done that depends on the other ranks, and looks after them meanwhile. The communicator
+    /// is aborted at the timeout, when NCCL reports a failure, and when what is waited for has failed.
     pub(super) fn wait(
         &self,
         doing: &'static str,
@@ -161,8 +161,8 @@ impl Session {
     /// Memory of every rank becomes a window, or is given back.
     ///
     /// # Safety
-    /// The memory is of [`Windows::allocate`] on the device that is current, and has so many bytes. Nobody else uses it, nor
-    /// frees it but by [`give_back`](Self::give_back).
+    /// The memory is of [`Windows::allocate`] on the device that is current, and has so many bytes. Nobody else uses
+    /// it, nor frees it but by [`give_back`](Self::give_back).
     pub(super) unsafe fn window(
         &self,
         memory: *mut c_void,
@@ -175,7 +175,8 @@ impl Session {
             Ok(none) => (Some(none), self.not_registered()),
             Err(error) => (None, error),
         };
-        // SAFETY: what was registered, or not; nothing was enqueued with the memory, and the caller says that nobody uses it.
+        // SAFETY: what was registered, or not; nothing was enqueued with the memory, and the caller says that nobody
+        // uses it.
         unsafe { self.give_back(window, memory, |_| true) };
         Err(error)
     }
@@ -192,7 +193,8 @@ impl Session {
             "ncclCommWindowRegister",
             "registering a window",
             |_, comm| {
-                // SAFETY: the caller answers for the memory; the place stays, and the session gives a communicator that is there.
+                // SAFETY: the caller answers for the memory; the place stays, and the session gives a communicator that
+                // is there.
                 unsafe { (windows.register)(comm, memory, bytes, place, SYMMETRIC) }
             },
         )?;
@@ -200,12 +202,12 @@ impl Session {
         Ok(*unsafe { Box::from_raw(place) })
     }
 
-    /// A window becomes memory as any other, and is freed. Where the communicator was aborted and NCCL may still use the
-    /// memory, it is not freed, and this says so.
+    /// A window becomes memory as any other, and is freed. Where the communicator was aborted and NCCL may still use
+    /// the memory, it is not freed, and this says so.
     ///
     /// # Safety
-    /// The window is what [`register`](Self::register) returned, or none where that failed, and the memory is its own; from
-    /// here on nobody uses either. The device of the memory is current.
+    /// The window is what [`register`](Self::register) returned, or none where that failed, and the memory is its own;
+    /// from here on nobody uses either. The device of the memory is current.
     pub(super) unsafe fn give_back(
         &self,
         window: Option<Handle>,
@@ -230,19 +232,20 @@ impl Session {
         if !is_unused {
             return false;
         }
-        // SAFETY: memory of `allocate`, which the caller says that nobody uses; and NCCL does not: it is no window any more, or
-        // the communicator has ended, and so has what was enqueued.
+        // SAFETY: memory of `allocate`, which the caller says that nobody uses. NCCL does not use it either: it is no
+        // window any more, or the communicator has ended, and so has what was enqueued.
         unsafe { (windows.free)(memory) == SUCCESS }
     }
 
-    /// Whether NCCL has ended the communicator, for which this waits so long at most, all windows and the drop together. One
-    /// that works has not.
+    /// Whether NCCL has ended the communicator, for which this waits so long at most, all windows and the drop
+    /// together. One that works has not.
     fn has_ended(&self, within: Duration) -> bool {
         let ending = self.lock().ending.clone();
         ending.is_some_and(|ending| ending.has_returned(within))
     }
 
-    /// Gives up what is under way, and the communicator. What the GPU waits for ends soon; this does not wait for that.
+    /// Gives up the calls that are under way, and the communicator. The collectives that the GPU waits for end soon;
+    /// this does not wait for that.
     pub(super) fn abort(&self, why: &'static str) {
         let mut state = self.lock();
         if state.failed.is_none() {
@@ -302,7 +305,7 @@ impl Session {
         }
     }
 
-    /// What state NCCL says that the communicator is in.
+    /// The state of the communicator, as NCCL reports it.
     fn ask(&self, state: &State) -> Result<Status, NcclError> {
         let mut is = SUCCESS;
         // SAFETY: the communicator is there, since nothing has aborted it; a place for its state.

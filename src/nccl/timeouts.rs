@@ -17,10 +17,11 @@ use std::time::Duration;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// For all to come and be connected, and for their first sum.
+    /// The timeout for all to come and be connected, and for their first sum.
     pub joining: Duration,
-    /// For everything later: a call to be enqueued, a stream's work, the others' leaving. Includes what NCCL connects at the
-    /// first call with another number of elements, and all that was enqueued before what is waited for.
+    /// The timeout for everything later: a call to be enqueued, a stream's work, the others' leaving. Includes NCCL's
+    /// connecting at the first call with another number of elements, and all work that was enqueued before the work
+    /// that is waited for.
     pub waiting: Duration,
 }
 
@@ -34,8 +35,9 @@ impl From<Duration> for Timeouts {
 }
 
 impl Timeouts {
-    /// What dropping a communicator and all of its windows waits at most for NCCL to end it, after whatever that waits for
-    /// other ranks; and each window for its stream's work. That takes milliseconds, unless a graph still has its collectives.
+    /// The longest time that dropping a communicator and all of its windows waits for NCCL to end it. That comes after
+    /// whatever the drop waits for other ranks. Each window also waits at most so long for its stream's work. All of
+    /// that takes milliseconds, unless a graph still has the communicator's collectives.
     pub(super) fn ending(&self) -> Duration {
         self.waiting.min(Duration::from_secs(5))
     }

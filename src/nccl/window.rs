@@ -15,19 +15,22 @@ use super::error::NcclError;
 use crate::context::{driver_error, make_current};
 use crate::element::Element;
 
-/// What windows are multiples of, in bytes: `NCCL_WIN_REQUIRED_ALIGNMENT`.
+/// The number of bytes that windows are multiples of: `NCCL_WIN_REQUIRED_ALIGNMENT`.
 const GRANULE: usize = 4096;
 
-/// Device memory that all ranks have registered for their collectives, as symmetric: NCCL's windows, from 2.27 on. Give its
-/// view to [`Communicator::all_reduce`], and NCCL takes kernels for symmetric memory where it can and finds them faster.
+/// Device memory that all ranks have registered for their collectives, as symmetric: NCCL's windows, from 2.27 on. Give
+/// its view to [`Communicator::all_reduce`], and NCCL takes kernels for symmetric memory where it can and finds them
+/// faster.
 ///
 /// All ranks make windows of the same length in the same order, and drop them when none of them has work left on them.
 ///
-/// Of a communicator that was aborted, NCCL may still use the memory when a window is dropped: for as long as there are
-/// graphs with its collectives. Dropping waits a few seconds for that to end, and then lets the memory go unfreed.
+/// NCCL may still use the memory of an aborted communicator's window when the window is dropped: for as long as there
+/// are graphs with the communicator's collectives. Dropping waits a few seconds for that to end, and then lets the
+/// memory go unfreed.
 #[derive(Debug)]
 pub struct Window<T: Element + DeviceRepr> {
-    /// Never dropped as it is: the memory is NCCL's. Lent as views only, so that nobody can put another one in its place.
+    /// Never dropped as it is: the memory is NCCL's. Lent as views only, so that nobody can put another one in its
+    /// place.
     values: ManuallyDrop<CudaSlice<T>>,
     handle: Registered,
     communicator: Arc<Communicator>,
@@ -43,12 +46,12 @@ unsafe impl Send for Registered {}
 unsafe impl Sync for Registered {}
 
 impl<T: Element + DeviceRepr + ValidAsZeroBits> Window<T> {
-    /// Allocates so many elements, as zeros, on the stream's device, which must be the communicator's, and registers them
-    /// together with the other ranks.
+    /// Allocates so many elements, as zeros, on the stream's device, which must be the communicator's, and registers
+    /// them together with the other ranks.
     ///
     /// # Errors
     /// [`NcclError::NoWindows`], [`NcclError::NotRegistered`]; a stream of another device than the communicator's; as
-    /// [`Communicator::all_reduce`]'s; what CUDA reports.
+    /// [`Communicator::all_reduce`]'s; errors that CUDA reports.
     pub fn new(
         stream: &Arc<CudaStream>,
         communicator: &Arc<Communicator>,
@@ -70,8 +73,8 @@ impl<T: Element + DeviceRepr + ValidAsZeroBits> Window<T> {
         })?;
         // SAFETY: memory of `allocate` on the current device, of so many bytes, which `drop` gives back.
         let handle = Registered(unsafe { session.window(memory, bytes) }?);
-        // SAFETY: memory of the stream's device for so many elements, and more. `ManuallyDrop` keeps cudarc from freeing
-        // it.
+        // SAFETY: memory of the stream's device for so many elements, and more. `ManuallyDrop` keeps cudarc from
+        // freeing it.
         let values = unsafe { stream.upgrade_device_ptr(memory.addr() as u64, len) };
         let mut window = Self {
             values: ManuallyDrop::new(values),
@@ -108,8 +111,8 @@ impl<T: Element + DeviceRepr> Drop for Window<T> {
         if make_current(&stream).is_ok() {
             let window = Some(self.handle.0);
             let ends = |within| ends(&stream, within);
-            // SAFETY: the window and its memory, of `allocate` on the stream's device, which is current. What borrowed them is
-            // gone.
+            // SAFETY: the window and its memory, of `allocate` on the stream's device, which is current. Views that
+            // borrowed them are gone.
             unsafe {
                 let session = &self.communicator.session;
                 session.give_back(window, memory as *mut c_void, ends);

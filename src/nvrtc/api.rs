@@ -1,7 +1,8 @@
 //! NVRTC's functions, of a library that was loaded.
 //!
-//! They are looked up here, and not by cudarc: that one asks for the releases that it was built for, and where another
-//! package of a program has cudarc link its libraries, it would have the program ask for NVRTC when it starts.
+//! The functions are looked up here, and not by cudarc. cudarc asks for the releases that it was built for. And where
+//! another package of a program has cudarc link its libraries, cudarc would have the program ask for NVRTC when the
+//! program starts.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
@@ -29,7 +30,8 @@ macro_rules! api {
         }
 
         impl Api {
-            /// Those of a library, which stays loaded for as long as the process lives. Otherwise says what it lacks.
+            /// Looks up the functions of a library, which stays loaded for as long as the process lives. An error says
+            /// what the library lacks.
             pub(super) fn of(library: Library) -> Result<Self, String> {
                 let api = Self {
                     $($field: {
@@ -69,7 +71,7 @@ api! {
 }
 
 impl Api {
-    /// What a result means, in NVRTC's words.
+    /// The meaning of a result, in NVRTC's words.
     pub(super) fn text(&self, status: Status) -> String {
         // SAFETY: the function takes any number.
         let text = unsafe { (self.error_string)(status) };

@@ -15,23 +15,23 @@ use self::specific::SPECIFIC_SINCE;
 pub struct Arch {
     /// Ten times the compute capability: 80, 90, 103, 120.
     pub number: u32,
-    /// What else than the code of the base architecture may be used.
+    /// The instructions that may be used beside those of the base architecture.
     pub features: Features,
 }
 
-/// Which instructions beside the base architecture's may be used.
+/// Instructions that may be used beside the base architecture's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Features {
-    /// None: the code also runs on later architectures.
+    /// No others: the code also runs on later architectures.
     Base,
-    /// Those of the family (`f`): GPUs of the same major compute capability.
+    /// Instructions of the family (`f`): GPUs of the same major compute capability.
     Family,
-    /// All of this very architecture (`a`).
+    /// All instructions of this very architecture (`a`).
     Specific,
 }
 
 impl Arch {
-    /// That of code for the very GPUs of a number, with all features that they have.
+    /// The architecture of code for the very GPUs of a number, with all features that they have.
     pub fn own(number: u32) -> Self {
         let features = match number {
             SPECIFIC_SINCE.. => Features::Specific,

@@ -1,4 +1,4 @@
-//! What was compiled before, on disk: a file for each source, options and NVRTC.
+//! Results of earlier compilations, on disk: a file for each source, options and NVRTC.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -18,12 +18,12 @@ pub struct Cache {
     store: Option<Store>,
 }
 
-/// Where a compilation's result came from, and how long that took.
+/// The place that a compilation's result came from, and how long that took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
     /// NVRTC compiled it.
     Compiled(Duration),
-    /// It was in the cache.
+    /// The result was in the cache.
     Cached(Duration),
 }
 
@@ -37,14 +37,14 @@ impl Cache {
         }
     }
 
-    /// One in a folder, which is made when something is kept.
+    /// A cache in a folder, which is made when something is kept.
     pub fn at(folder: impl Into<PathBuf>) -> Self {
         Self {
             store: Some(Store::at(folder)),
         }
     }
 
-    /// None: everything is compiled.
+    /// No cache: everything is compiled.
     pub fn none() -> Self {
         Self { store: None }
     }
@@ -75,7 +75,7 @@ impl Cache {
         self.compile_telling(nvrtc, source, arch, options, stage, || ())
     }
 
-    /// The same, which says so before it compiles.
+    /// Does as [`compile`](Self::compile), and calls `begins` before it compiles.
     ///
     /// # Errors
     /// As [`compile`](Self::compile)'s.
@@ -126,7 +126,7 @@ fn user_store(variable: impl Fn(&str) -> Option<PathBuf>) -> Option<Store> {
     Some(Store::private(caches?.join(CACHE_FOLDER)))
 }
 
-/// Of everything that the result depends on.
+/// The key: a hash of everything that the result depends on.
 fn key(made_by: &str, source: &Source, arch: Arch, options: &[String], stage: Stage) -> String {
     let (arch, stage) = (arch.to_string(), format!("{stage:?}"));
     let mut parts = vec!["2", made_by, &arch, &stage, &source.name, &source.text];
@@ -164,7 +164,7 @@ mod tests {
         text.text = "other".into();
         let mut header = source();
         header.headers = [("b.cuh".into(), "other".into())].into();
-        // The same letters, cut in another place.
+        // A header whose name and text have the same letters, cut in another place.
         let mut moved = source();
         moved.headers = [("b.cuht".into(), "wo".into())].into();
         let others = [

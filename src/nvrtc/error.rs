@@ -1,4 +1,4 @@
-//! What can be wrong with NVRTC, and what helps.
+//! Errors of NVRTC, and advice that helps.
 
 use super::arch::{Arch, ArchError};
 use crate::nvrtc_names;
@@ -10,7 +10,7 @@ pub enum NvrtcError {
     /// No library was found, or none that can be loaded.
     #[error("NVRTC is not there: {}", .looked_at.join("; "))]
     Missing {
-        /// Where it was looked for, and what was there.
+        /// The places that were looked at, and what was there.
         looked_at: Vec<String>,
     },
     /// The library is older than what is compiled with it. Where several are, this is the first that was looked at.
@@ -20,20 +20,20 @@ pub enum NvrtcError {
         version: String,
         /// The oldest that will do.
         needed: String,
-        /// Where it is.
+        /// The library's place.
         place: String,
     },
     /// The library does not compile for the architecture.
     #[error("NVRTC {version} does not compile for sm_{arch}, only for {}", supported(.known))]
     Architecture {
-        /// What was asked for.
+        /// The architecture that was asked for.
         arch: Arch,
         /// The library's version.
         version: String,
         /// The numbers of the architectures that it compiles for.
         known: Vec<u32>,
     },
-    /// What was asked for is no architecture.
+    /// The name that was asked for is no architecture's.
     #[error(transparent)]
     NoArchitecture(#[from] ArchError),
     /// The source does not compile.
@@ -41,9 +41,9 @@ pub enum NvrtcError {
     Source {
         /// The source's name.
         name: String,
-        /// What it was compiled for.
+        /// The architecture that it was compiled for.
         arch: Arch,
-        /// What NVRTC says.
+        /// NVRTC's log.
         log: String,
     },
     /// A call failed.
@@ -56,13 +56,13 @@ pub enum NvrtcError {
         call: &'static str,
         /// Its result.
         result: String,
-        /// What NVRTC says of it, or empty.
+        /// NVRTC's log of it, or empty.
         log: String,
     },
 }
 
 impl NvrtcError {
-    /// What helps.
+    /// Advice that helps.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Missing { .. } | Self::TooOld { .. } => Some(format!(

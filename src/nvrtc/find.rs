@@ -1,7 +1,7 @@
-//! Where NVRTC is: in the order that the documentation of the library's module `jit` has.
+//! Search for NVRTC, in the order that the documentation of the library's module `jit` has.
 //!
-//! By its name the system's loader looks for a library in LD_LIBRARY_PATH, as it was when the process started, and where
-//! the system keeps libraries. A library of another place is loaded by its path. NVRTC itself asks for
+//! By its name the system's loader looks for a library in LD_LIBRARY_PATH, as it was when the process started, and
+//! where the system keeps libraries. A library of another place is loaded by its path. NVRTC itself asks for
 //! `libnvrtc-builtins` by name in the same way: so that one is loaded before it, and the loader takes it then.
 
 use std::env;
@@ -17,14 +17,14 @@ use crate::loader::{self, NotLoaded};
 use crate::nvrtc_names::{PLACE, TARGET};
 use crate::printable;
 
-/// Where the library was found.
+/// Place where the library was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     /// The system's loader found it by its name: LD_LIBRARY_PATH, or where the system keeps libraries.
     Loader,
     /// In a folder.
     Folder {
-        /// What named the folder.
+        /// The variable, for example, that named the folder.
         named_by: String,
         /// The folder.
         folder: PathBuf,
@@ -102,7 +102,7 @@ pub(super) fn first(
     Err(too_old.unwrap_or(NvrtcError::Missing { looked_at }))
 }
 
-/// What the loader finds by a name, the newest release first.
+/// Libraries that the loader finds by a name, the newest release first.
 fn by_name() -> impl Iterator<Item = Candidate> {
     let releases = (OLDEST.0..=NEWEST_BY_NAME).rev();
     let names = releases
@@ -116,17 +116,17 @@ fn by_name() -> impl Iterator<Item = Candidate> {
                 Ok(api) => Ok((Place::Loader, api)),
                 Err(why) => Err(by_loader(format!("{name}: {why}"))),
             }),
-            // Of those that nobody has, one name is enough.
+            // One name is enough for the message about names that nobody has.
             Err(NotLoaded::NotFound(_)) if name != NAME => None,
-            // One that is there may lack a library that it needs.
+            // A library that is there may lack another one that it needs.
             Err(error) => Some(Err(by_loader(error.why()))),
         }
     })
 }
 
-/// The folders that may have it, of CUDA installations; and of `cargo xtask toolchain --nvrtc`, in the target directory of
-/// the repository that a program of it was built in. No folder depends on where the program lies: around a program in a
-/// folder that others may write to, they could put a library of theirs.
+/// The folders that may have it, of CUDA installations; and of `cargo xtask toolchain --nvrtc`, in the target directory
+/// of the repository that a program of it was built in. No folder depends on where the program lies: around a program
+/// in a folder that others may write to, they could put a library of theirs.
 fn folders(
     variable: impl Fn(&str) -> Option<PathBuf>,
     target: Option<&str>,
@@ -259,7 +259,7 @@ mod tests {
         assert_eq!(folders(Some("target")), without, "of wherever one stands");
     }
 
-    /// What the process says in which the test below looks.
+    /// Prints the messages of the process in which the test below looks.
     #[cfg(target_os = "linux")]
     #[test]
     #[ignore = "it is the process that another test starts"]
@@ -293,7 +293,7 @@ mod tests {
         // The system's own words: too short, or no ELF file.
         fs::write(&library, "not a library").unwrap();
         says(&format!("{}: ", library.display()));
-        // It would be waited for.
+        // A pipe would be waited for.
         fs::remove_file(&library).unwrap();
         let made = Command::new("mkfifo").arg(&library).status().unwrap();
         assert!(made.success());
@@ -321,7 +321,7 @@ mod tests {
         fs::write(directory.path().join("libnvrtc.so.13"), "not a library").unwrap();
         let why = says_here();
         assert!(why.contains("libnvrtc.so.13 cannot be loaded: "), "{why}");
-        // What the system says, and not which of its functions did.
+        // The reason that the system gives, and not which of its functions failed.
         let (_, reason) = why.split_once("cannot be loaded: ").unwrap_or_default();
         assert!(reason.contains("libnvrtc.so.13: "), "{why}");
         #[cfg(unix)]

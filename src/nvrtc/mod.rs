@@ -1,11 +1,11 @@
-//! NVRTC, NVIDIA's compiler as a library: found and loaded when a compilation's result is asked for, never before. What
-//! it makes is [kept on disk](cache), by its build among others: so it is loaded for what is kept, too.
+//! NVRTC, NVIDIA's compiler as a library: found and loaded when a compilation's result is asked for, never before. Its
+//! results are [kept on disk](cache), by NVRTC's build among others: so NVRTC is loaded for results that are kept, too.
 //!
 //! This folder knows nothing of what is compiled. It is a module of two packages: of the library, where feature `jit`
 //! compiles kernels, and of `mma-explorer`, which names these files by their path. So neither package depends on the
-//! other, and there is no third one to publish. Each has a module `nvrtc_names` with what differs: the names of its
-//! environment variables and of its folder, where else the library is looked for, and what helps its users. Both have
-//! `printable`, `input` and `loader`.
+//! other, and there is no third package to publish. Each package has a module `nvrtc_names` with the differences. These
+//! are the names of the package's environment variables and of its folder, where else the library is looked for, and
+//! what helps the package's users. Both packages have `printable`, `input` and `loader`.
 
 mod api;
 pub mod arch;
@@ -15,7 +15,7 @@ mod find;
 mod store;
 #[cfg(test)]
 mod tests;
-// What `cargo xtask toolchain` installs is where it says.
+// `cargo xtask toolchain` installs NVRTC where this module says.
 #[path = "../../build/places.rs"]
 pub(crate) mod places;
 #[path = "../../build/release.rs"]
@@ -37,7 +37,7 @@ pub use find::Place;
 /// A source with the headers that it includes by name, all of them embedded in this program or made by it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {
-    /// What messages call it.
+    /// The name that messages call it by.
     pub name: String,
     /// CUDA C++.
     pub text: String,
@@ -45,7 +45,7 @@ pub struct Source {
     pub headers: Arc<[(String, String)]>,
 }
 
-/// What is made of a source.
+/// Results of a compilation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Compiled {
     /// Assembly, for the simulator and for people.
@@ -54,12 +54,12 @@ pub struct Compiled {
     pub cubin: Vec<u8>,
 }
 
-/// How far to compile.
+/// The result that a compilation ends with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub enum Stage {
-    /// To PTX.
+    /// PTX.
     Ptx,
-    /// To PTX, and to machine code.
+    /// PTX, and machine code.
     Cubin,
 }
 
@@ -77,8 +77,8 @@ impl Nvrtc {
     /// The process's NVRTC, loaded at the first call.
     ///
     /// # Errors
-    /// [`NvrtcError::Missing`] and [`NvrtcError::TooOld`] where there is none, and [`NvrtcError::Call`] of one that does
-    /// not work; all later calls then say the same.
+    /// [`NvrtcError::Missing`] and [`NvrtcError::TooOld`] where there is none, and [`NvrtcError::Call`] of one that
+    /// does not work; all later calls then say the same.
     pub fn get() -> Result<&'static Self, NvrtcError> {
         static LOADED: OnceLock<Result<Nvrtc, NvrtcError>> = OnceLock::new();
         LOADED
@@ -140,7 +140,7 @@ impl Nvrtc {
         Ok(words.collect::<Vec<_>>().join(" "))
     }
 
-    /// Where the library was found.
+    /// The place where the library was found.
     pub fn place(&self) -> &Place {
         &self.place
     }
@@ -155,7 +155,7 @@ impl Nvrtc {
         (self.version.0, self.version.1)
     }
 
-    /// Its build, such as `CL-36424714 13.0.88`: what else than its release its output depends on.
+    /// Its build, such as `CL-36424714 13.0.88`: its output depends on the build, beside the release.
     pub fn build(&self) -> &str {
         &self.build
     }
@@ -235,7 +235,7 @@ impl Nvrtc {
         log: String,
     ) -> NvrtcError {
         match (result, arch) {
-            // What else is passed beside the architecture is right or wrong for all of them.
+            // Other options beside the architecture are right or wrong for all architectures.
             (INVALID_OPTION, Some(arch)) if log.is_empty() || log.contains(ARCHITECTURE) => {
                 NvrtcError::Architecture {
                     arch,
@@ -261,7 +261,7 @@ impl Nvrtc {
 const MOST_ARCHS: usize = 4096;
 const MOST_BYTES: usize = 1 << 30;
 
-/// What is wrong with a library that says that there is more than there can be.
+/// The error of a library that says that there is more than there can be.
 fn absurd(call: &'static str, of: &str) -> NvrtcError {
     NvrtcError::Call {
         call,
@@ -273,7 +273,7 @@ fn absurd(call: &'static str, of: &str) -> NvrtcError {
 /// The option that says what is compiled for.
 const ARCHITECTURE: &str = "--gpu-architecture";
 
-/// Text for C. What this program compiles has no zeros in it; a text that has some ends there.
+/// Text for C. Texts that this program compiles have no zeros in them. A text that has a zero ends there.
 fn text(text: &str) -> CString {
     let end = text.find('\0').unwrap_or(text.len());
     CString::new(&text[..end]).unwrap_or_default()

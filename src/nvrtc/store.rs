@@ -16,10 +16,10 @@ use sha2::{Digest, Sha256};
 
 use crate::input;
 
-/// More than any file has: a kernel's machine code has a few hundred kB.
+/// Limit: more than any file has. A kernel's machine code has a few hundred kB.
 const MOST_BYTES: u64 = 256 << 20;
 
-/// What a file holds: a text, and bytes, which may be none.
+/// Contents of a file: a text, and bytes, which may be none.
 pub(crate) type Parts = (String, Vec<u8>);
 
 /// The folder.
@@ -37,7 +37,7 @@ struct Head {
 }
 
 impl Head {
-    /// Of a file of this name, with these parts.
+    /// The head of a file of this name, with these parts.
     fn of(name: &str, text: &[u8], binary: &[u8]) -> Self {
         let mut hash = Sha256::new();
         for part in [name.as_bytes(), text, binary] {
@@ -53,7 +53,7 @@ impl Head {
 }
 
 impl Store {
-    /// In a folder, which is made when something is kept.
+    /// A store in a folder, which is made when something is kept.
     pub(crate) fn at(folder: impl Into<PathBuf>) -> Self {
         Self {
             folder: folder.into(),
@@ -82,7 +82,7 @@ impl Store {
         &self.folder
     }
 
-    /// What a file holds. None where it is missing or damaged.
+    /// The contents of a file. None where the file is missing or damaged.
     pub(crate) fn read(&self, name: &str) -> Option<Parts> {
         if self.refused().is_some() {
             return None;
@@ -161,8 +161,8 @@ fn why_not_private(owner: u32, mode: u32, user: u32) -> Option<&'static str> {
     }
 }
 
-/// Of everything that a file is made of. Each part is preceded by its length, so that no two lists of parts hash the
-/// same text.
+/// A hash of everything that a file is made of. Each part is preceded by its length, so that no two lists of parts hash
+/// the same text.
 pub(crate) fn key<'a>(parts: impl IntoIterator<Item = &'a str>) -> String {
     let mut hash = Sha256::new();
     for part in parts {

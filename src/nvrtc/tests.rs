@@ -1,4 +1,4 @@
-//! What is said of a library that is too old or does not work: of functions that stand for NVRTC's.
+//! Tests of what is said of a library that is too old or does not work. Functions here stand for NVRTC's.
 
 use std::cell::Cell;
 use std::ffi::{c_char, c_int};
@@ -15,7 +15,8 @@ use crate::nvrtc_names;
 
 thread_local! {
     static VERSION: Cell<(c_int, c_int)> = const { Cell::new((13, 0)) };
-    /// What `nvrtcCompileProgram` returns where it is told an architecture, and where not; and the log, which ends with zero.
+    /// The results of `nvrtcCompileProgram` where it is told an architecture, and where not. Below is the log, which
+    /// ends with zero.
     static RESULT: Cell<[Status; 2]> = const { Cell::new([0; 2]) };
     static LOG: Cell<&'static str> = const { Cell::new("\0") };
     /// How many architectures there are, and how many bytes of PTX, where that is not as it is.
@@ -162,7 +163,7 @@ fn a_library_that_is_too_old_is_passed_over() {
     assert!(matches!(error, NvrtcError::Missing { .. }), "{error:?}");
 }
 
-/// It is broken, or not NVRTC: it is believed neither what it has nor how much that is.
+/// The library is broken, or not NVRTC: it is believed neither what it has nor how much that is.
 #[test]
 fn a_library_that_says_too_much_is_an_error() {
     let fails = || {
@@ -236,7 +237,7 @@ fn what_the_library_says_of_a_failure_is_kept() {
     VERSION.set((13, 0));
     assert_eq!(compiled(), Ok(()));
 
-    // It lacks its builtins, at the first source.
+    // NVRTC lacks its builtins, at the first source.
     RESULT.set([7, 7]);
     LOG.set("nvrtc: error: failed to open libnvrtc-builtins.so.13.0.\n\0");
     let error = compiled().unwrap_err();

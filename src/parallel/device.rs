@@ -21,7 +21,7 @@ use crate::shard::Shard;
 use crate::tensor::{DenseVectors, GlobalScale, Vectors, Weights};
 use crate::types::ScaleLayout;
 
-/// What vectors and results between layers are made of: f32, f16, bf16.
+/// Element types of vectors and results between layers: f32, f16, bf16.
 pub trait DeviceElement: Element + DeviceRepr + ValidAsZeroBits {
     /// Vectors of it, as an operand.
     fn vectors(values: CudaView<'_, Self>) -> Vectors<'_, Device>;
@@ -45,10 +45,11 @@ element! {
 
 /// A rank's part of a pair of layers on its GPU, with all buffers that it needs: [`RankLayers::on_device`].
 ///
-/// A [launch](Self::launch) enqueues the first layers, what is between, the last layer, and the sum over all ranks, in this
-/// order on one stream; and what [quantises](Placement::nvfp4) before the layers, where they take NVFP4. It allocates nothing, and can be captured into a CUDA graph, as calls of this crate
-/// [can](crate#cuda-graphs): by all ranks alike, and after one launch that was not captured, which lets NCCL connect the
-/// ranks. Nothing of the sum overlaps the kernels before it, whose results it needs.
+/// A [launch](Self::launch) enqueues the first layers, the work of `between`, the last layer, and the sum over all
+/// ranks, in this order on one stream. Before layers that take NVFP4, the launch enqueues the kernel that
+/// [quantises](Placement::nvfp4). A launch allocates nothing. A launch can be captured into a CUDA graph, as calls of
+/// this crate [can](crate#cuda-graphs), by all ranks alike. One launch that is not captured must come before, which
+/// lets NCCL connect the ranks. Nothing of the sum overlaps the kernels before it, whose results the sum needs.
 #[derive(Debug)]
 pub struct LayersOnDevice<T: DeviceElement> {
     first: Vec<Layer>,
@@ -61,7 +62,7 @@ pub struct LayersOnDevice<T: DeviceElement> {
     communicator: Arc<Communicator>,
 }
 
-/// Where the sum over all ranks is made.
+/// The memory in which the sum over all ranks is made.
 #[derive(Debug)]
 enum Summed<T: DeviceElement> {
     Plain(CudaSlice<T>),
@@ -156,11 +157,12 @@ impl Layer {
 }
 
 impl RankLayers<'_> {
-    /// Copies this rank's weights to its GPU, and prepares the products for n vectors. What
-    /// [chained](Options::chained) options promise holds at each launch.
+    /// Copies this rank's weights to its GPU, and prepares the products for n vectors. The promise of
+    /// [chained](Options::chained) options holds at each launch.
     ///
     /// # Errors
-    /// [`LayersError::OtherRank`]; a stream of another device than the communicator's; what the products refuse; what CUDA reports of memory and copies.
+    /// [`LayersError::OtherRank`]; a stream of another device than the communicator's; errors of the products; errors
+    /// that CUDA reports of memory and copies.
     pub fn on_device<T: DeviceElement>(
         &self,
         stream: &Arc<CudaStream>,
@@ -253,18 +255,18 @@ impl<T: DeviceElement> LayersOnDevice<T> {
         self.output.view()
     }
 
-    /// What computes each layer, in their order, and why.
+    /// The choice for each layer, in the order of the layers: what computes it, and why.
     pub fn choices(&self) -> Vec<&Choice> {
         let layers = self.first.iter().chain([&self.last]);
         layers.map(|layer| layer.prepared().choice()).collect()
     }
 
-    /// Enqueues all of it. `between` enqueues what makes the last layer's vectors `[n][K of its part]` of the first layers'
-    /// results, `[n][rows]` each; on the same stream, or ordered with it.
+    /// Enqueues all of it. `between` enqueues the kernels that make the last layer's vectors `[n][K of its part]` of
+    /// the first layers' results, `[n][rows]` each. It enqueues them on the same stream, or ordered with it.
     ///
     /// # Errors
-    /// What `between` says; what the launches and the ranks say. After an error the other ranks wait for this one, until their
-    /// timeout.
+    /// Errors of `between`, of the launches and of the ranks. After an error the other ranks wait for this rank, until
+    /// their timeout.
     pub fn launch<E: From<LayersError>>(
         &mut self,
         stream: &Arc<CudaStream>,

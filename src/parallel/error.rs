@@ -1,4 +1,4 @@
-//! What is wrong with layers over several ranks, and whose error it is.
+//! Errors of layers over several ranks, and whose error each is.
 
 use std::error::Error as StdError;
 
@@ -15,19 +15,19 @@ pub enum LayersError {
     /// Two layers that belong together do not fit.
     #[error("{dimension} is {found}, and must be {expected}, as {of} is")]
     Mismatch {
-        /// Which dimension of which layer.
+        /// The dimension, with its layer.
         dimension: &'static str,
         /// Its size.
         found: usize,
-        /// What it must be.
+        /// The size that it must have.
         expected: usize,
-        /// Which dimension of which layer it must be equal to.
+        /// The dimension, with its layer, that it must be equal to.
         of: &'static str,
     },
     /// Layers with batches: those of tensor parallelism have one matrix.
     #[error("{layer}: L is {l}, and a layer over several ranks has one matrix")]
     Batches {
-        /// Which layer.
+        /// The layer's name.
         layer: &'static str,
         /// L.
         l: usize,
@@ -35,7 +35,7 @@ pub enum LayersError {
     /// A layer cannot be cut.
     #[error("{layer}: {error}")]
     Shard {
-        /// Which layer.
+        /// The layer's name.
         layer: &'static str,
         /// Why not.
         error: ShardError,
@@ -47,7 +47,7 @@ pub enum LayersError {
         with_ranks(work)
     )]
     Heads {
-        /// Which layer.
+        /// The layer's name.
         layer: &'static str,
         /// Its rows.
         rows: usize,
@@ -55,13 +55,13 @@ pub enum LayersError {
         head: usize,
         /// The ranks that there are.
         ranks: usize,
-        /// So many could share all of the layers, of 16 at most.
+        /// Numbers of ranks that could share all of the layers, up to 16.
         work: Vec<usize>,
     },
     /// A vector has another length than the layers take.
     #[error("{what}: {got} elements, and {needed} are needed")]
     Length {
-        /// Which vector.
+        /// The vector's name.
         what: &'static str,
         /// Elements that it has.
         got: usize,
@@ -82,10 +82,10 @@ pub enum LayersError {
     /// A product.
     #[error(transparent)]
     Gemv(#[from] Error),
-    /// What threads do together.
+    /// An error of ranks that are threads.
     #[error(transparent)]
     Group(#[from] GroupError),
-    /// What GPUs do together.
+    /// An error of ranks that have a GPU each.
     #[cfg(feature = "nccl")]
     #[error(transparent)]
     Nccl(#[from] NcclError),
@@ -107,20 +107,20 @@ fn with_ranks(work: &[usize]) -> String {
     }
 }
 
-/// Where the error of one of several ranks comes from, as far as it says so.
+/// The rank that caused the error of one of several ranks, as far as the error says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Origin {
     /// The rank itself.
     ThisRank,
     /// The rank itself or another one: NCCL's system errors, such as of a connection, do not say.
     Unknown,
-    /// Another rank's end, of which this is what was seen: a time that is over, a rank that is gone, a communicator that was
-    /// aborted before.
+    /// Another rank's end, of which this is what was seen: a time that is over, a rank that is gone, a communicator
+    /// that was aborted before.
     AnotherRank,
 }
 
-/// Where an error comes from, by all that it holds. Where several ranks end with errors, the one with the least origin
-/// explains the others.
+/// The rank that caused an error, by all that the error holds. Where several ranks end with errors, the error with the
+/// least origin explains the others.
 ///
 /// ```
 /// use nvfp4_gemv::parallel::{GroupError, LayersError, Origin, origin};
@@ -134,12 +134,12 @@ pub enum Origin {
 /// ```
 pub fn origin(error: &(dyn StdError + 'static)) -> Origin {
     let all = std::iter::successors(Some(error), |&error| error.source());
-    // What says nothing of other ranks is the rank's own.
+    // An error that says nothing of other ranks is the rank's own.
     all.map(of_one).max().unwrap_or(Origin::ThisRank)
 }
 
 fn of_one(error: &(dyn StdError + 'static)) -> Origin {
-    // What is transparent shows the source of what it holds, and not that.
+    // A transparent error shows the source of the error that it holds, and not that error.
     let group = match error.downcast_ref() {
         Some(LayersError::Group(group)) => Some(group),
         _ => error.downcast_ref(),
@@ -193,7 +193,8 @@ mod tests {
         assert_eq!(both(aborted), [Origin::AnotherRank; 2]);
         let missing = NcclError::Missing { looked_at: vec![] };
         assert_eq!(both(missing), [Origin::ThisRank; 2]);
-        // Of CUDA, of the system, internal, an argument, usage (two ranks on one GPU), of another rank: as nccl.h counts.
+        // Errors of CUDA, of the system, internal, of an argument, of usage (two ranks on one GPU), of another rank: as
+        // nccl.h counts.
         let origins = [
             (1, Origin::ThisRank),
             (2, Origin::Unknown),

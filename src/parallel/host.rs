@@ -9,7 +9,7 @@ use crate::output::Output;
 use crate::shard::Shard;
 use crate::tensor::Vectors;
 
-/// Why threads do not get what they exchange.
+/// Errors of ranks that are threads, when they exchange parts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GroupError {
@@ -25,7 +25,7 @@ pub enum GroupError {
         /// Elements that each rank gave.
         lengths: Vec<usize>,
     },
-    /// What is to be filled has another length than all parts.
+    /// The buffer that is to be filled has another length than all parts together.
     #[error("{got} elements for parts of {needed} in all")]
     GatherLength {
         /// Elements that it has.
@@ -35,10 +35,10 @@ pub enum GroupError {
     },
 }
 
-/// A rank that is a thread: what a communicator of GPUs is, in one process and on its CPU.
+/// A rank that is a thread: for threads of one process, on its CPU, what a communicator is for GPUs.
 ///
-/// Sums are made in the order of the ranks, so they have the same bits on all of them and every time. Dropped, by a panic
-/// too, it ends what others wait for.
+/// Sums are made in the order of the ranks, so they have the same bits on all of them and every time. Dropped, by a
+/// panic too, a rank ends the waits of the others.
 #[derive(Debug)]
 pub struct HostRank {
     rank: usize,
@@ -53,9 +53,9 @@ struct Shared {
 
 #[derive(Debug)]
 struct State {
-    /// What each rank has given in this round.
+    /// The part that each rank has given in this round.
     given: Vec<Option<Vec<f32>>>,
-    /// What all gave in the round before, until all have taken it.
+    /// The parts of the round before, until all ranks have taken them.
     whole: Arc<Vec<Vec<f32>>>,
     to_take: usize,
     rounds: usize,
@@ -64,7 +64,7 @@ struct State {
 }
 
 impl HostRank {
-    /// So many ranks, for a thread each.
+    /// A group of so many ranks, for a thread each.
     pub fn group(ranks: usize) -> Vec<Self> {
         let state = State {
             given: vec![None; ranks],
@@ -84,12 +84,12 @@ impl HostRank {
         (0..ranks).map(rank).collect()
     }
 
-    /// This one's number.
+    /// The number of this rank.
     pub fn rank(&self) -> usize {
         self.rank
     }
 
-    /// How many there are.
+    /// The number of ranks.
     pub fn ranks(&self) -> usize {
         self.lock().given.len()
     }
@@ -110,7 +110,7 @@ impl HostRank {
         Ok(())
     }
 
-    /// Collects what all ranks have, in the order of their numbers.
+    /// Collects the values of all ranks, in the order of the ranks' numbers.
     ///
     /// # Errors
     /// [`GroupError::Gone`], [`GroupError::Lengths`], [`GroupError::GatherLength`].
@@ -180,7 +180,7 @@ impl HostRank {
 
 impl Drop for HostRank {
     fn drop(&mut self) {
-        // Those that end behind the first one may do so because of it.
+        // Ranks that end behind the first one may do so because of it.
         self.lock().gone.get_or_insert(self.rank);
         self.shared.changed.notify_all();
     }
@@ -195,15 +195,15 @@ pub fn silu_times(gate: &[f32], up: &[f32], out: &mut [f32]) {
 }
 
 impl RankLayers<'_> {
-    /// Computes the pair of layers for n vectors `[n][K]`, together with the other ranks, which do the same: the whole result
-    /// `[n][M]`, the same bits on all of them.
+    /// Computes the pair of layers for n vectors `[n][K]`, together with the other ranks, which do the same: the whole
+    /// result `[n][M]`, the same bits on all of them.
     ///
-    /// `between` gets this rank's part of the first layers' results, `[n][rows]` each, and fills the last layer's vectors,
-    /// `[n][K of its part]`. Its error goes to this rank's caller; what the others get is [`GroupError::Gone`], once this
-    /// rank's `group` is dropped.
+    /// `between` gets this rank's part of the first layers' results, `[n][rows]` each, and fills the last layer's
+    /// vectors, `[n][K of its part]`. Its error goes to this rank's caller. The other ranks get [`GroupError::Gone`],
+    /// once this rank's `group` is dropped.
     ///
     /// # Errors
-    /// [`LayersError::Length`], [`LayersError::OtherRank`]; what `between` says; what the products and the ranks say.
+    /// [`LayersError::Length`], [`LayersError::OtherRank`]; errors of `between`, of the products and of the ranks.
     pub fn compute<E: From<LayersError>>(
         &self,
         n: usize,

@@ -1,15 +1,16 @@
 //! Pairs of layers over several ranks: tensor parallelism with one sum for both.
 //!
-//! The MLP of a decoder, and the projections around its attention, have one form: layers that read the same vector, then
-//! something between that mixes no columns of different ranks, then a layer that reads its result. The first ones are cut by
-//! rows and the last one along K ([`Split`]): so each rank computes its part of everything without the others, and one
-//! addition at the end gives all of them the whole result.
+//! The MLP of a decoder, and the projections around its attention, have one form. Some layers read the same vector;
+//! something between them and the last layer mixes no columns of different ranks; the last layer reads its result. The
+//! first layers are cut by rows and the last layer along K ([`Split`]). So each rank computes its part of everything
+//! without the others. One addition at the end gives all of them the whole result.
 //!
 //! [`TensorParallel::mlp`] and [`TensorParallel::attention`] check that the weights fit each other and the ranks, and
-//! [`TensorParallel::rank`] cuts a rank's part. That one computes [on the host](RankLayers::compute), where ranks are
+//! [`TensorParallel::rank`] cuts a rank's part. That part computes [on the host](RankLayers::compute), where ranks are
 //! threads, or, with feature `nccl`, is copied to the rank's GPU: `RankLayers::on_device`.
 //!
-//! What is between is the caller's: `silu(gate) * up` of an MLP, which [`silu_times`] computes on the host, or the attention.
+//! The computation between the layers is the caller's: `silu(gate) * up` of an MLP, which [`silu_times`] computes on
+//! the host, or the attention.
 //!
 //! ```
 //! use nvfp4_gemv::parallel::{HostRank, LayersError, TensorParallel, silu_times};
@@ -60,18 +61,18 @@ pub use placement::{Placement, VectorGlobals};
 /// A pair of layers, checked and divided among ranks. It borrows the whole weights.
 #[derive(Debug)]
 pub struct TensorParallel<'a> {
-    /// Those that are cut by rows, with their names.
+    /// The layers that are cut by rows, with their names.
     first: Vec<(&'static str, &'a Weights<'a>, Sharding)>,
     last: (&'static str, &'a Weights<'a>, Sharding),
     ranks: usize,
 }
 
 impl<'a> TensorParallel<'a> {
-    /// An MLP: gate and up, what is between, and down.
+    /// An MLP: gate and up, the computation between, and down.
     ///
     /// # Errors
-    /// [`LayersError::Mismatch`], [`LayersError::Batches`]; [`LayersError::Shard`] for sizes that do not divide, with those
-    /// that would.
+    /// [`LayersError::Mismatch`], [`LayersError::Batches`]; [`LayersError::Shard`] for sizes that do not divide, with
+    /// those that would.
     pub fn mlp(
         gate: &'a Weights<'a>,
         up: &'a Weights<'a>,
@@ -86,8 +87,8 @@ impl<'a> TensorParallel<'a> {
         Self::new(&[("gate", gate), ("up", up)], ("down", down), ranks)
     }
 
-    /// The projections around an attention: q, k and v with heads of so many rows, the attention, and o. Each rank has whole
-    /// heads, and those of k and v that its heads of q look at.
+    /// The projections around an attention: q, k and v with heads of so many rows, the attention, and o. Each rank has
+    /// whole heads, and those of k and v that its heads of q look at.
     ///
     /// # Errors
     /// As [`mlp`](Self::mlp)'s; [`LayersError::Heads`].
@@ -158,7 +159,7 @@ impl<'a> TensorParallel<'a> {
         self.ranks
     }
 
-    /// What a rank has of each layer: the first ones in their order, and the last one.
+    /// A rank's part of each layer: the first layers in their order, and the last layer.
     ///
     /// # Errors
     /// [`LayersError::Shard`] for a rank that there is not.
@@ -206,12 +207,12 @@ impl<'a> RankLayers<'a> {
         &self.first
     }
 
-    /// Its part of the layer that reads what is between.
+    /// Its part of the layer that reads the result of the computation between.
     pub fn last(&self) -> &Shard<'a> {
         &self.last
     }
 
-    /// It is cut for this rank.
+    /// Checks that the part is cut for this rank.
     fn is_for(&self, found: usize, of: usize) -> Result<(), LayersError> {
         let (rank, ranks) = (self.rank, self.ranks);
         match (rank, ranks) == (found, of) {

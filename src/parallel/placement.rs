@@ -1,4 +1,4 @@
-//! How a rank's part is placed on its GPU, and what its layers read there.
+//! Placement of a rank's part on its GPU, and the vectors that its layers read there.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use crate::shape::Shape;
 use crate::tensor::{GlobalScale, VectorScale, Vectors};
 use crate::types::ScaleLayout;
 
-/// What [`RankLayers::place`](super::RankLayers::place) prepares: for how many vectors, of which kind, and where the sum is
-/// made. All ranks have the same one.
+/// How [`RankLayers::place`](super::RankLayers::place) prepares layers: for how many vectors, of which kind, and where
+/// the sum is made. All ranks have the same placement.
 ///
 /// ```
 /// use nvfp4_gemv::GlobalScale;
@@ -38,9 +38,9 @@ pub struct Placement {
 /// whole; scales of each rank's own would give other results.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct VectorGlobals {
-    /// Of what the first layers read.
+    /// The global scale of the vectors that the first layers read.
     pub input: GlobalScale,
-    /// Of what the last layer reads.
+    /// The global scale of the vectors that the last layer reads.
     pub between: GlobalScale,
 }
 
@@ -60,7 +60,8 @@ impl Placement {
         self
     }
 
-    /// The layers read NVFP4 vectors: a launch quantises what is given and what is between, each with one kernel more.
+    /// The layers read NVFP4 vectors: a launch quantises the vectors that are given and those between, each with one
+    /// kernel more.
     pub const fn nvfp4(mut self, globals: VectorGlobals) -> Self {
         self.nvfp4 = Some(globals);
         self
@@ -77,7 +78,7 @@ impl Placement {
     }
 }
 
-/// What layers read: vectors as they are written, and as NVFP4 where they take that.
+/// Vectors that layers read: as they are written, and as NVFP4 where the layers take that.
 #[derive(Debug)]
 pub(super) struct Read<T: DeviceElement> {
     values: CudaSlice<T>,
@@ -101,7 +102,7 @@ impl<T: DeviceElement> Read<T> {
         })
     }
 
-    /// Where they are written.
+    /// The buffer in which the vectors are written.
     pub(super) fn values(&mut self) -> &mut CudaSlice<T> {
         &mut self.values
     }
@@ -115,7 +116,7 @@ impl<T: DeviceElement> Read<T> {
         Ok(quantized.quantize_with(stream, &vectors, &VectorScale::Shared(*global))?)
     }
 
-    /// As the layers take them.
+    /// The vectors as the layers take them.
     pub(super) fn vectors(&self) -> Vectors<'_, Device> {
         match &self.nvfp4 {
             None => T::vectors(self.values.as_view()),

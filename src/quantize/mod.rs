@@ -73,7 +73,7 @@ impl Quantized {
     /// The matrix as weights: M = rows, L = 1.
     ///
     /// # Errors
-    /// None for what [`quantize`] made.
+    /// No errors for weights that [`quantize`] made.
     pub fn weights(&self) -> crate::Result<Weights<'_>> {
         Weights::new(
             &Shape::matrix(self.rows, self.k)?,
@@ -165,8 +165,8 @@ fn amax<T: Element>(values: &[T]) -> f32 {
 /// Magnitudes that the format covers with a global scale of 1: 6 · 448.
 const RANGE: f32 = e2m1::MAX * e4m3::MAX;
 
-/// The global scale for a tensor whose largest magnitude is `amax`, one that a GEMV takes: zeros get 1, the
-/// tiniest tensors the least normal f32, or the divisor whose reciprocal that is.
+/// The global scale for a tensor whose largest magnitude is `amax`, one that a GEMV takes. Zeros get 1. The tiniest
+/// tensors get the least normal f32, or the divisor whose reciprocal that is.
 fn global_scale(amax: f32, dialect: Dialect) -> GlobalScale {
     match dialect {
         Dialect::ModelOpt if amax == 0.0 => GlobalScale::Multiplier(1.0),
@@ -225,7 +225,7 @@ fn block_scale(amax: f32, dialect: Dialect, global: GlobalScale) -> u8 {
     }
 }
 
-/// What a code of 1.0 is worth in a block.
+/// The value of a code of 1.0 in a block.
 fn step(scale: u8, global: GlobalScale) -> f32 {
     let scale = e4m3::decode(scale);
     match global {

@@ -78,9 +78,9 @@ pub fn quantize_vectors<T: Element>(
     Ok(out)
 }
 
-/// What the device's quantiser writes, bit for bit: [`quantize_vectors`], without errors for
-/// content, which a device call cannot look at. A row that holds a NaN or an infinity becomes zeros
-/// (codes 0, block scales 1.0) whose global scale is NaN, so that every product with it is NaN.
+/// Computes what the device's quantiser writes, bit for bit: [`quantize_vectors`], without errors for content, which a
+/// device call cannot look at. A row that holds a NaN or an infinity becomes zeros (codes 0, block scales 1.0) whose
+/// global scale is NaN, so that every product with it is NaN.
 ///
 /// With `global` the global scales are given instead of computed; one for each row that is not
 /// positive and finite makes its row such a NaN row. A divisor counts as its reciprocal in f32.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Launcher, PORT_VARIABLE};
 use crate::printable;
 
-/// What is wrong with what a launcher says, or between ranks that meet.
+/// Errors in what a launcher says, or between ranks that meet.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RanksError {
@@ -15,11 +15,11 @@ pub enum RanksError {
          alone"
     )]
     Missing {
-        /// What sets such variables.
+        /// The launcher that sets such variables.
         launcher: Launcher,
         /// The variable.
         name: &'static str,
-        /// One that is there.
+        /// One variable that is there.
         found: &'static str,
     },
     /// A variable is no number of ranks.
@@ -66,7 +66,7 @@ pub enum RanksError {
          {PORT_VARIABLE} or MASTER_PORT to a free port there, in the environment of all ranks"
     )]
     NoMeeting {
-        /// What started this process.
+        /// The launcher that started this process.
         launcher: Launcher,
         /// The variable.
         name: &'static str,
@@ -94,29 +94,29 @@ pub enum RanksError {
     Listen {
         /// The port.
         port: u16,
-        /// What the system says.
+        /// The system's reason.
         why: String,
     },
     /// Rank 0 is not there.
     #[error("rank {rank} does not reach rank 0 at {} within {} s: {why}", printable::text(.at), timeout.as_secs_f64())]
     Unreachable {
-        /// This rank.
+        /// The number of this rank.
         rank: usize,
         /// Host and port.
         at: String,
-        /// How long it was tried.
+        /// The time that it was tried.
         timeout: Duration,
-        /// What the system said last.
+        /// The system's last reason.
         why: String,
     },
     /// Ranks did not come.
     #[error("{} of {ranks} ranks did not come within {} s: {}", absent.len(), timeout.as_secs_f64(), few(absent))]
     Absent {
-        /// Which ones.
+        /// The numbers of these ranks.
         absent: Vec<usize>,
         /// The ranks that there should be.
         ranks: usize,
-        /// How long they were waited for.
+        /// The time that they were waited for.
         timeout: Duration,
     },
     /// Rank 0 cannot take the ranks' connections.
@@ -129,13 +129,13 @@ pub enum RanksError {
         came: usize,
         /// The ranks that there should be.
         ranks: usize,
-        /// What the system says.
+        /// The system's reason.
         why: String,
     },
     /// Ranks came, and ended before all others had come.
     #[error("{} of {ranks} ranks came and have gone: {}", gone.len(), few(gone))]
     Gone {
-        /// Which ones.
+        /// The numbers of these ranks.
         gone: Vec<usize>,
         /// The ranks that there should be.
         ranks: usize,
@@ -145,9 +145,9 @@ pub enum RanksError {
     World {
         /// The rank.
         rank: usize,
-        /// What it was told.
+        /// The number of ranks that it was told.
         theirs: usize,
-        /// What rank 0 was told.
+        /// The number of ranks that rank 0 was told.
         ours: usize,
     },
     /// Two processes say that they are the same rank, or one says that it is none.
@@ -155,7 +155,7 @@ pub enum RanksError {
     Rank {
         /// The rank.
         rank: usize,
-        /// What is wrong with that.
+        /// The fault of that number, as part of a sentence.
         why: &'static str,
     },
     /// Rank 0 does not let a rank go on.
@@ -164,7 +164,7 @@ pub enum RanksError {
         /// Its error.
         says: String,
     },
-    /// What listens at rank 0's port is not rank 0, or is one of another version of this crate.
+    /// A program that is not rank 0 listens at rank 0's port, or a rank 0 of another version of this crate.
     #[error("what listens at {} is no rank 0 of this version", printable::text(.at))]
     Stranger {
         /// Host and port.

@@ -1,36 +1,37 @@
-//! What launchers tell processes, in the environment.
+//! Variables that launchers set in the environment of processes.
 
 use std::net::Ipv6Addr;
 
 use super::{HOST, Launcher, PORT, PORT_VARIABLE, Ranks, RanksError};
 
-/// Set where torchrun itself listens at the port.
+/// The variable that is set where torchrun itself listens at the port.
 const TORCHRUN_LISTENS: &str = "TORCHELASTIC_USE_AGENT_STORE";
 
-/// Names of a launcher's variables: a process's number, how many there are, and the same within its host. Of several names
-/// the first one that is set counts.
+/// Names of a launcher's variables: a process's number, how many processes there are, and both within the process's
+/// host. Of several names the first one that is set counts.
 struct Names {
     launcher: Launcher,
     rank: &'static [&'static str],
     ranks: &'static [&'static str],
     local_rank: &'static [&'static str],
     local_ranks: &'static [&'static str],
-    /// What all processes have in common, and those of others do not: all of these together.
+    /// Variables whose values together all processes of a job have in common, and those of other jobs do not.
     job: &'static [&'static str],
     starts: Starts,
 }
 
-/// By what it shows that the launcher has started a process.
+/// Variables that show that the launcher has started a process.
 enum Starts {
-    /// By any of its variables, which nobody else sets.
+    /// Any of its variables, which nobody else sets.
     Any,
-    /// By two of the three that it needs: others may set one of them, since their names are of everybody.
+    /// Two of the three that it needs: others may set one of them, since their names are of everybody.
     Two,
-    /// By this one beside others. Slurm sets the others also in batch scripts, which are no ranks.
+    /// This variable beside others. Slurm sets the others also in batch scripts, which are no ranks.
     With(&'static str),
 }
 
-/// What a launcher started may start others: torchrun runs under srun. So the innermost come first.
+/// The launchers. A process that a launcher started may start others: torchrun runs under srun. So the innermost
+/// launchers come first.
 const NAMES: [Names; 4] = [
     Names {
         launcher: Launcher::Torchrun,
@@ -78,7 +79,7 @@ struct Numbers {
     local_rank: usize,
 }
 
-/// What variables say, of which none is empty.
+/// The rank that variables describe; `get` gives no empty ones.
 pub(super) fn of_variables(get: &impl Fn(&str) -> Option<String>) -> Result<Ranks, RanksError> {
     let Some(names) = NAMES.iter().find(|names| names.started(get)) else {
         return Ok(Ranks::ALONE);

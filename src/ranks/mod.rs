@@ -1,14 +1,15 @@
 //! Who takes part: ranks that a launcher started, and how they meet.
 //!
-//! A rank is a process with a GPU of its own, or a thread. Launchers tell each process its number in its environment, each
-//! in words of its own; [`Ranks`] reads those of torchrun, Open MPI, MPICH and its relatives, and Slurm. Started by none, a
-//! process is alone: rank 0 of 1.
+//! A rank is a process with a GPU of its own, or a thread. Launchers tell each process its number in its environment,
+//! each in words of its own; [`Ranks`] reads those of torchrun, Open MPI, MPICH and its relatives, and Slurm. Started
+//! by none, a process is alone: rank 0 of 1.
 //!
-//! To communicate, all need what rank 0 makes, such as NCCL's id. [`Ranks::share`] brings it to them: rank 0 waits for all
-//! others at the address that the environment names (`MASTER_ADDR`, `MASTER_PORT`), and answers when every one has come. A
-//! rank that does not come is named in the error that all others get. Ranks of another job, by the name that its launcher
-//! gives it, are turned away. This is for networks that are trusted, as NCCL's own connections are: whoever reaches the port
-//! can take a rank's place. Which variables say all of this is a table of `docs/several-gpus.md`.
+//! To communicate, all ranks need something that rank 0 makes, such as NCCL's id. [`Ranks::share`] brings it to them:
+//! rank 0 waits for all others at the address that the environment names (`MASTER_ADDR`, `MASTER_PORT`), and answers
+//! when every one has come. A rank that does not come is named in the error that all others get. Ranks of another job,
+//! by the name that its launcher gives it, are turned away. This is for networks that are trusted, as NCCL's own
+//! connections are: whoever reaches the port can take a rank's place. Which variables say all of this is a table of
+//! `docs/several-gpus.md`.
 //!
 //! ```
 //! use nvfp4_gemv::ranks::{Launcher, Ranks};
@@ -36,7 +37,7 @@ use std::time::Duration;
 pub use error::RanksError;
 
 crate::types::named! {
-    /// What started a rank's process.
+    /// The program that started a rank's process.
     Launcher {
         /// Nothing that says so: the process is alone.
         None = "none",
@@ -63,10 +64,10 @@ pub struct Ranks {
     rank: usize,
     ranks: usize,
     local_rank: usize,
-    /// Where they meet, as far as the environment says it.
+    /// The host at which ranks meet, as far as the environment says it.
     host: Option<String>,
     port: Option<u16>,
-    /// What all of them are together, as the launcher calls it.
+    /// The job that all ranks belong to, as the launcher calls it.
     job: Option<String>,
 }
 
@@ -82,7 +83,7 @@ impl Ranks {
         job: None,
     };
 
-    /// What this process's environment says.
+    /// The rank that this process's environment describes.
     ///
     /// # Errors
     /// [`RanksError::Missing`], [`RanksError::NoNumber`], [`RanksError::NoPort`], [`RanksError::Contradiction`].
@@ -93,7 +94,7 @@ impl Ranks {
         })
     }
 
-    /// What variables say that are not, or not only, the environment's.
+    /// The rank that variables describe, where these are not, or not only, the environment's.
     ///
     /// # Errors
     /// As [`of_environment`](Self::of_environment)'s.
@@ -101,7 +102,7 @@ impl Ranks {
         launcher::of_variables(&|name| get(name).filter(|value| !value.is_empty()))
     }
 
-    /// What started it.
+    /// The launcher that started it.
     pub fn launcher(&self) -> Launcher {
         self.launcher
     }
@@ -111,7 +112,7 @@ impl Ranks {
         self.rank
     }
 
-    /// How many there are.
+    /// The number of ranks.
     pub fn ranks(&self) -> usize {
         self.ranks
     }
@@ -121,8 +122,8 @@ impl Ranks {
         self.local_rank
     }
 
-    /// The GPU of this rank, of so many that it sees: the one of its number within the host; or the only one, where the
-    /// launcher shows each rank its own.
+    /// The GPU of this rank, among so many that the rank sees. It is the GPU of the rank's number within the host, or
+    /// the only GPU, where the launcher shows each rank its own.
     ///
     /// # Errors
     /// [`RanksError::TooFewDevices`].
@@ -138,15 +139,15 @@ impl Ranks {
         }
     }
 
-    /// Brings rank 0's bytes to all ranks, which all call this; those of the others do not matter. At most
+    /// Brings rank 0's bytes to all ranks. All ranks call this; the bytes of the others do not matter. At most
     /// [`MOST_BYTES`](Self::MOST_BYTES). Alone, nothing is sent. May be called again, by all of them.
     ///
-    /// Rank 0 waits for the others as long as the timeout, and they do so for it; where it comes later than they, a little more
-    /// than twice as long.
+    /// Rank 0 waits for the others as long as the timeout, and the others as long for rank 0. Where rank 0 comes later
+    /// than they, they wait a little more than twice as long.
     ///
     /// # Errors
-    /// [`RanksError::NoMeeting`] where the environment does not say where; [`RanksError::TooLong`] and
-    /// [`RanksError::TooMany`]; what keeps ranks from coming, after the timeout at the latest.
+    /// [`RanksError::NoMeeting`] where the environment does not say where ranks meet; [`RanksError::TooLong`] and
+    /// [`RanksError::TooMany`]; the errors that keep ranks from coming, after the timeout at the latest.
     pub fn share(&self, bytes: &[u8], timeout: Duration) -> Result<Vec<u8>, RanksError> {
         if bytes.len() > Self::MOST_BYTES {
             let (got, most) = (bytes.len(), Self::MOST_BYTES);
@@ -172,9 +173,9 @@ impl Ranks {
         }
     }
 
-    /// As many bytes as can be shared at most.
+    /// The most bytes that can be shared.
     pub const MOST_BYTES: usize = 4096;
 
-    /// As many ranks as can meet at most: rank 0 has a connection to each.
+    /// The most ranks that can meet: rank 0 has a connection to each.
     pub const MOST_RANKS: usize = 1 << 20;
 }

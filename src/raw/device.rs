@@ -1,4 +1,4 @@
-//! What devices and versions there are, and what CUDA's error codes mean.
+//! Devices and versions that there are, and the meaning of CUDA's error codes.
 
 use std::ffi::CStr;
 
@@ -17,7 +17,7 @@ pub const COMPILED_ARCHS: &str = env!("NVFP4_GEMV_COMPILED_ARCHS");
 /// A hash of the kernels' sources: times of other sources are not times of this build.
 pub const KERNELS: &str = env!("NVFP4_GEMV_KERNELS");
 
-/// Versions of CUDA: what the driver supports, and the runtime that is linked in, if one is.
+/// Versions of CUDA: the newest that the driver supports, and the runtime that is linked in, if one is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Versions {
     /// Major and minor of the newest CUDA the driver supports; `None` where there is no driver.
@@ -44,7 +44,7 @@ pub(super) fn release(version: i32) -> (i32, i32) {
     (version / 1000, version % 1000 / 10)
 }
 
-/// How many devices the driver shows; at least one.
+/// The number of devices that the driver shows; at least one.
 ///
 /// # Errors
 /// [`Error::NoDriver`], [`Error::NoDevice`], [`Error::NoKernels`].
@@ -55,7 +55,7 @@ pub fn device_count() -> Result<u32> {
     }
 }
 
-/// What is known of device `ordinal`, with this build's kernels.
+/// The properties of device `ordinal`, with the images of this build's kernels.
 ///
 /// # Errors
 /// [`Error::NoDriver`], [`Error::NoDevice`], [`Error::Cuda`] for an ordinal that does not exist.
@@ -103,7 +103,7 @@ pub(super) fn status(during: &'static str, code: i32) -> Result<()> {
     status_with(during, code, || versions().ok())
 }
 
-/// The same, of the question which versions there are: it is not asked again.
+/// Translates a `cudaError_t` of the function that asks for versions: they are not asked for again.
 pub(super) fn status_of_versions(during: &'static str, code: i32) -> Result<()> {
     status_with(during, code, || None)
 }
@@ -134,7 +134,7 @@ pub(super) fn explain(
     explain_with(during, code, text, || versions().ok())
 }
 
-/// Where a driver is missing, its version and the runtime's say why.
+/// Translates a code to an error. Where a driver is missing, its version and the runtime's say why.
 fn explain_with(
     during: &'static str,
     code: i32,
@@ -191,7 +191,8 @@ fn no_driver(versions: Option<Versions>, text: impl FnOnce() -> String) -> Error
 mod tests {
     use super::*;
 
-    /// Of each error that says so. What the versions are is asked once, and not where they are what was asked.
+    /// Every error of a driver that is no use says so. The versions are asked for once, and not where the error is of
+    /// asking for them.
     #[test]
     fn a_driver_that_is_no_use_is_no_driver() {
         for code in [3, 34, 35, 802, 803, 804] {

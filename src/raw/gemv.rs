@@ -12,25 +12,25 @@ use crate::kernel::Call;
 use crate::kernel::params::nvfp4_tensor_map;
 use crate::kernel::plan::Plan;
 
-/// Enqueues one problem's kernels on `stream`, a `CUstream` or `cudaStream_t`, and says which. A problem with M = 0,
-/// N = 0 or L = 0 enqueues nothing. `gpu` is what [`gpu()`](super::gpu()) says of the stream's device. Can be [captured
-/// into a CUDA graph](crate#cuda-graphs). With feature `jit` it may [compile its kernels](super#kernels-that-are-compiled)
-/// first.
+/// Enqueues one problem's kernels on `stream`, a `CUstream` or `cudaStream_t`, and says which. A problem where M, N or
+/// L is 0 enqueues nothing. `gpu` is what [`gpu()`](super::gpu()) says of the stream's device. The call can be
+/// [captured into a CUDA graph](crate#cuda-graphs). With feature `jit` it may [compile its
+/// kernels](super#kernels-that-are-compiled) first.
 ///
 /// # Errors
-/// Options that contradict each other; what they ask for cannot run; no kernel for this problem on this GPU; with feature
-/// `jit` that a kernel cannot be compiled (`Error::Jit`) or loaded (`Error::NotLoaded`), or is still to be compiled while
-/// the stream is being captured (`Error::NotCompiled`); and what CUDA reports of the launch.
+/// Options that contradict each other, or ask for something that cannot run. No kernel for this problem on this GPU.
+/// Errors that CUDA reports of the launch. With feature `jit`: a kernel that cannot be compiled (`Error::Jit`) or
+/// loaded (`Error::NotLoaded`), or is still to be compiled while the stream is being captured (`Error::NotCompiled`).
 ///
 /// # Safety
-/// The context of `stream` is current, and every address of the call is valid in it, for the bytes that the
-/// shape and strides reach, until the work that this call enqueues has run. Nothing else writes
-/// them, or reads the output, meanwhile.
+/// The context of `stream` is current. Every address of the call is valid in that context, for the bytes that the shape
+/// and strides reach, until the work that this call enqueues has run. Nothing else writes the memory there, or reads
+/// the output, meanwhile.
 ///
-/// That holds for the workspace, too, of the call or the options: nothing else reads or writes it meanwhile, and no
-/// other thread enqueues a call that uses it between the launches of this one.
+/// The workspace of the call or the options is valid as long, too. Nothing else reads or writes it meanwhile, and no
+/// other thread enqueues a call that uses it between the launches of this call.
 ///
-/// What is captured into a graph runs at each replay: all of this holds until the last one has run.
+/// A call that is captured into a graph runs at each replay: all of this holds until the last replay has run.
 pub unsafe fn gemv(
     call: &Call,
     gpu: &Gpu,
@@ -38,9 +38,9 @@ pub unsafe fn gemv(
     stream: *mut c_void,
 ) -> Result<Choice> {
     let prepared = PreparedRawGemv::of(call, gpu, options, Some(stream))?;
-    // SAFETY: this function's own contract; the context is the same. What dependent launches ask for: whoever made chained
-    // options has promised it of the first one; later ones of a plan read weights before the one in front of them has ended,
-    // which were complete when the first one started.
+    // SAFETY: this function's own contract; the context is the same. Dependent launches need complete weights. Whoever
+    // made chained options has promised that of the first launch. Later launches of a plan read weights before the
+    // launch in front of them has ended, and these weights were complete when the first launch started.
     unsafe { prepared.launch(stream) }?;
     Ok(prepared.choice)
 }
@@ -49,8 +49,8 @@ pub unsafe fn gemv(
 /// addresses that they were made of and to the context that was current; it owns no memory and does not
 /// keep any alive. For other addresses, prepare another one.
 ///
-/// It is `Send` and `Sync`: any thread may launch it, on any stream of the context. But all its launches write the same
-/// output, so they must not overlap each other.
+/// A prepared call is `Send` and `Sync`: any thread may launch it, on any stream of the context. But all its launches
+/// write the same output, so they must not overlap each other.
 #[derive(Clone)]
 pub struct PreparedRawGemv {
     loaded: Loaded,
@@ -72,9 +72,9 @@ impl fmt::Debug for PreparedRawGemv {
 }
 
 impl PreparedRawGemv {
-    /// Prepares one problem for the context that is current: chooses, plans the launches, loads their kernels, which feature
-    /// `jit` may have compiled first, and encodes tensor maps. Enqueues nothing, and follows no address. A [workspace](Options::workspace) of the options takes the
-    /// place of the call's.
+    /// Prepares one problem for the context that is current: chooses, plans the launches, loads their kernels, which
+    /// feature `jit` may have compiled first, and encodes tensor maps. Enqueues nothing, and follows no address. A
+    /// [workspace](Options::workspace) of the options takes the place of the call's.
     ///
     /// # Errors
     /// As [`gemv()`]'s; nothing is captured here.
@@ -96,7 +96,7 @@ impl PreparedRawGemv {
         })
     }
 
-    /// What computes it, and why.
+    /// The path and config that compute it, and the reason for the choice.
     pub fn choice(&self) -> &Choice {
         &self.choice
     }
@@ -106,8 +106,8 @@ impl PreparedRawGemv {
         self.loaded.plan()
     }
 
-    /// The launches' tensor maps, each as the plan describes it and as the driver encoded it: for the test that compares
-    /// the driver's bytes with the simulator's.
+    /// The launches' tensor maps, each as the plan describes it and as the driver encoded it: for the test that
+    /// compares the driver's bytes with the simulator's.
     #[doc(hidden)]
     pub fn encoded_maps(&self) -> impl Iterator<Item = (&nvfp4_tensor_map, &EncodedMap)> {
         self.loaded.maps()
@@ -117,15 +117,16 @@ impl PreparedRawGemv {
     /// and nothing else. Can be [captured into a CUDA graph](crate#cuda-graphs).
     ///
     /// # Errors
-    /// What CUDA reports of the launch.
+    /// Errors that CUDA reports of the launch.
     ///
     /// # Safety
     /// As [`gemv()`]'s, for the addresses that this was prepared with; and the current
     /// context is the one it was prepared in.
     pub unsafe fn launch(&self, stream: *mut c_void) -> Result<()> {
-        // SAFETY: this function's own contract; the plan is of a call that was checked. What dependent launches ask for:
-        // whoever made chained options has promised it of the first one; later ones of a plan read weights before the one
-        // in front of them has ended, which were complete when the first one started.
+        // SAFETY: this function's own contract; the plan is of a call that was checked. Dependent launches need
+        // complete weights. Whoever made chained options has promised that of the first launch. Later launches of a
+        // plan read weights before the launch in front of them has ended, and these weights were complete when the
+        // first launch started.
         unsafe { self.loaded.enqueue(stream) }
     }
 }

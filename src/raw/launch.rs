@@ -16,13 +16,13 @@ use crate::kernel::plan::{Few, Launch, MOST_MAPS, Plan};
 #[derive(Clone)]
 pub(super) struct Loaded {
     plan: Plan,
-    /// One for each launch of the plan.
+    /// The kernels, one for each launch of the plan.
     kernels: Few<Kernel>,
 }
 
 impl Loaded {
-    /// Enqueues nothing, and follows no address. `stream` is of a call that enqueues at once: where it is being captured,
-    /// nothing is compiled.
+    /// Enqueues nothing, and follows no address. `stream` is of a call that enqueues at once: where it is being
+    /// captured, nothing is compiled.
     pub(super) fn new(plan: Plan, stream: Option<*mut c_void>) -> Result<Self> {
         let mut kernels = Few::default();
         for launch in plan.launches() {
@@ -161,8 +161,8 @@ impl Kernel {
         };
         #[cfg(feature = "jit")]
         if let Code::Compiled(function) = self.code {
-            // SAFETY: the function was loaded in this context, and the parameters are those that its plan says it takes. The
-            // rest is this function's own contract.
+            // SAFETY: the function was loaded in this context, and the parameters are those that its plan says it
+            // takes. The rest is this function's own contract.
             return unsafe { driver::launch(launch.entry, function, &launched, stream) };
         }
         // SAFETY: the structure, and what it points to, live through the call, which copies them. The entry point was
@@ -174,8 +174,8 @@ impl Kernel {
     }
 }
 
-/// The entry point of a name. What was found once is kept: calls that are not prepared ask each time, and the C function
-/// compares the name with those of all kernels.
+/// The entry point of a name. Entry points that were found are kept: calls that are not prepared ask each time, and the
+/// C function compares the name with those of all kernels.
 fn entry(name: &'static str) -> Result<*const c_void> {
     /// Addresses, exposed: pointers are not `Sync`.
     static FOUND: RwLock<BTreeMap<&str, usize>> = RwLock::new(BTreeMap::new());

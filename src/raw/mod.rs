@@ -1,17 +1,17 @@
 //! The unsafe pointer API: device addresses and a stream, no cudarc type. For engines that keep
 //! their own buffers.
 //!
-//! A [`Call`] is a problem by address; making one checks everything that can be checked without reading device
-//! memory. Nothing is allocated on the device, synchronised or copied by what enqueues kernels: it can be [captured into a
-//! CUDA graph](crate#cuda-graphs). [`PreparedRawGemv`] does once what every [`gemv()`] would do again, and leaves the
-//! launches.
+//! A [`Call`] is a problem by address; making one checks everything that can be checked without reading device memory.
+//! A function that enqueues kernels allocates nothing on the device, synchronises nothing and copies nothing: it can be
+//! [captured into a CUDA graph](crate#cuda-graphs). [`PreparedRawGemv`] does once the work that every [`gemv()`] would
+//! do again, and leaves the launches.
 //!
 //! # Kernels that are compiled
 //!
-//! With feature `jit`, and on a device that this build has no machine code for, [`gemv()`], [`quantize()`], [`relayout()`] and
-//! [`read_only()`] compile the kernels that this process has not asked for before: that takes seconds, reads and writes
-//! files, and is not done while the stream is being captured. [`PreparedRawGemv::new`] does it beforehand; launches of what it
-//! made never do. The documentation of module `jit` has the rest.
+//! With feature `jit`, on a device that this build has no machine code for, [`gemv()`], [`quantize()`], [`relayout()`]
+//! and [`read_only()`] compile kernels: those that this process has not asked for before. That takes seconds, reads and
+//! writes files, and is not done while the stream is being captured. [`PreparedRawGemv::new`] compiles beforehand;
+//! launches of a prepared call never compile. The documentation of module `jit` has the rest.
 //!
 //! # Examples
 //!
@@ -48,7 +48,8 @@
 //! # Ok::<(), nvfp4_gemv::Error>(())
 //! ```
 //!
-//! The same layer for every token of a model: prepared when the engine has placed its buffers, launched from then on.
+//! The layer of the example above for every token of a model: prepared when the engine has placed its buffers, launched
+//! from then on.
 //!
 //! ```no_run
 //! use std::ffi::c_void;

@@ -13,19 +13,18 @@ use crate::types::ScaleLayout;
 /// `cudaStream_t`, as one kernel. M of the shape means nothing. N = 0 or L = 0 enqueues nothing. Can be
 /// [captured into a CUDA graph](crate#cuda-graphs).
 ///
-/// Codes, scales and multipliers are those of [`crate::quantize::quantize_vectors_or_nan`], bit for
-/// bit: a vector that holds a NaN or an infinity becomes zeros whose multiplier is NaN, so that all
-/// that is computed from it is NaN.
+/// Codes, scales and multipliers are those of [`crate::quantize::quantize_vectors_or_nan`], bit for bit. A vector that
+/// holds a NaN or an infinity becomes zeros whose multiplier is NaN, so that all that is computed from it is NaN.
 ///
 /// # Errors
-/// Null or misaligned pointers, strides that are too small or misaligned, a shared global scale that
-/// is not positive and finite, regions that overlap; with feature `jit` what [`gemv()`](super::gemv()) says of kernels that
-/// are compiled; and what CUDA reports of the launch. Content in device memory is not looked at.
+/// Null or misaligned pointers, strides that are too small or misaligned, a shared global scale that is not positive
+/// and finite, regions that overlap. With feature `jit` the errors that [`gemv()`](super::gemv()) has of kernels that
+/// are compiled. Errors that CUDA reports of the launch. Content in device memory is not looked at.
 ///
 /// # Safety
-/// The context of `stream` is current, and every address is valid in it, for the bytes that the
-/// shape and strides reach, until the work that this call enqueues has run. Nothing else writes
-/// them, or reads what is written, meanwhile.
+/// The context of `stream` is current. Every address is valid in that context, for the bytes that the shape and strides
+/// reach, until the work that this call enqueues has run. Nothing else writes the memory there, or reads what is
+/// written, meanwhile.
 pub unsafe fn quantize(shape: &Shape, quantize: &Quantize, stream: *mut c_void) -> Result<()> {
     if shape.l() == 0 || shape.n() == 0 {
         return Ok(());

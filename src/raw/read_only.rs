@@ -12,12 +12,12 @@ use crate::kernel::read_only::{Read, ReadConfig};
 /// Enqueues a kernel that only reads: the fastest config is the ceiling for any kernel that must read as much.
 ///
 /// # Errors
-/// Null or misaligned pointers, [`Error::Config`] for what the GPU cannot run; with feature `jit` what
-/// [`gemv()`](super::gemv()) says of kernels that are compiled; and what CUDA reports of the launch.
+/// Null or misaligned pointers, [`Error::Config`] for a config that the GPU cannot run. With feature `jit` the errors
+/// that [`gemv()`](super::gemv()) has of kernels that are compiled. Errors that CUDA reports of the launch.
 ///
 /// # Safety
-/// The context of `stream` is current, and of the GPU. What is to be read and the sink are valid in it until the
-/// enqueued work has run, and nothing else writes them meanwhile.
+/// The context of `stream` is current, and of the GPU. The data to be read and the sink are valid in that context until
+/// the enqueued work has run, and nothing else writes them meanwhile.
 pub unsafe fn read_only(
     config: &ReadConfig,
     read: &Read,
@@ -31,12 +31,12 @@ pub unsafe fn read_only(
     unsafe { launch(plan, stream) }
 }
 
-/// Loads the kernel of a config in the context that is current, which feature `jit` may compile first: [`read_only()`] can then be
-/// captured. Enqueues nothing.
+/// Loads the kernel of a config in the context that is current, which feature `jit` may compile first: [`read_only()`]
+/// can then be captured. Enqueues nothing.
 ///
 /// # Errors
-/// [`Error::Config`] for what the GPU cannot run; with feature `jit` what [`gemv()`](super::gemv()) says of kernels that are
-/// compiled; and what CUDA reports.
+/// [`Error::Config`] for a config that the GPU cannot run. With feature `jit` the errors that [`gemv()`](super::gemv())
+/// has of kernels that are compiled. Errors that CUDA reports.
 pub fn prepare_read_only(config: &ReadConfig, gpu: &Gpu) -> Result<()> {
     let nothing = Read {
         data: 0,

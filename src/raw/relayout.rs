@@ -14,8 +14,8 @@ use crate::types::ScaleLayout;
 /// nothing. M = 0 or L = 0 enqueues nothing.
 ///
 /// # Errors
-/// Null pointers, a 128x4 side that is not 16-byte aligned, regions that overlap; with feature `jit` what
-/// [`gemv()`](super::gemv()) says of kernels that are compiled; and what CUDA reports of the launch.
+/// Null pointers, a 128x4 side that is not 16-byte aligned, regions that overlap. With feature `jit` the errors that
+/// [`gemv()`](super::gemv()) has of kernels that are compiled. Errors that CUDA reports of the launch.
 ///
 /// # Safety
 /// The context of `stream` is current, and both addresses are valid in it, for the bytes of their

@@ -1,4 +1,4 @@
-//! What the CUDA runtime that is linked in says of devices.
+//! Devices and versions, as the CUDA runtime that is linked in reports them.
 
 use super::device::{status, status_of_versions};
 use crate::error::Result;

@@ -15,7 +15,7 @@ use crate::tensor::GlobalScale;
 use crate::types::{Activation, FloatType};
 use crate::workspace::Workspace;
 
-/// What operands are aligned to: more than any kernel asks for.
+/// Alignment of operands in bytes: more than any kernel asks for.
 const ALIGN: usize = 256;
 
 /// More would be graphs that take longer to make than to run. Weights of less than about 100 KB stay in the L2
@@ -23,7 +23,7 @@ const ALIGN: usize = 256;
 const MOST_COPIES: usize = 1024;
 const ENOUGH_COPIES: usize = 512;
 
-/// How many copies of a problem's weights keep them out of the L2 cache.
+/// The number of copies of a problem's weights that keep them out of the L2 cache.
 pub(super) fn cold_copies(shape: &Shape, l2_bytes: u64) -> usize {
     let bytes = shape.weight_bytes();
     let beyond_l2 = (l2_bytes as usize).saturating_mul(2) / bytes.max(1) + 1;
@@ -35,7 +35,7 @@ pub(super) fn cold_copies(shape: &Shape, l2_bytes: u64) -> usize {
 pub(super) struct Buffers {
     /// Codes and scales, copy after copy.
     pub(super) weights: CudaSlice<u8>,
-    /// Where each copy starts.
+    /// Offsets of the copies.
     pub(super) offsets: Vec<usize>,
     scales_at: usize,
     vectors: CudaSlice<u8>,
@@ -47,7 +47,7 @@ pub(super) struct Buffers {
 }
 
 impl Buffers {
-    /// With as many copies of the weights as keep them out of the L2 cache.
+    /// Buffers with as many copies of the weights as keep them out of the L2 cache.
     pub(super) fn new(
         stream: &Arc<CudaStream>,
         shape: &Shape,

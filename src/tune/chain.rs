@@ -1,4 +1,4 @@
-//! Tunes layers that follow each other, where they follow each other: the config that is the fastest in a chain of one
+//! Tunes layers that follow each other, where they follow each other. The config that is the fastest in a chain of one
 //! shape alone need not be the fastest between others.
 
 use std::collections::HashMap;
@@ -25,39 +25,40 @@ const TURNS: usize = 7;
 /// Launches of a replay, at most, or one pass over the layers: small ones are a few microseconds.
 const MOST_LAUNCHES: usize = 1024;
 
-/// What was found of a chain of layers.
+/// Results of tuning a chain of layers.
 #[derive(Clone, Debug)]
 pub struct ChainOutcome {
-    /// Of each problem, in the order in which the layers first have it: what
-    /// [`Tuner::tune_with_chains`] finds of it, with the config that is best in this chain
-    /// [preferred](Outcome::prefer). A problem that several layers have is here once.
+    /// The results of each problem, in the order in which the layers first have it: those of
+    /// [`Tuner::tune_with_chains`], with the config that is best in this chain [preferred](Outcome::prefer). A problem
+    /// that several layers have is here once.
     pub problems: Vec<Outcome>,
-    /// Which of the problems each layer is.
+    /// The problem that each layer is: an index into `problems`.
     pub layers: Vec<usize>,
-    /// What each problem has in the chain.
+    /// The config of each problem in the chain.
     pub configs: Vec<Config>,
-    /// Seconds of all layers with what dispatch chooses without a tuned table.
+    /// Seconds of all layers with the configs that dispatch chooses without a tuned table.
     pub chosen_seconds: f64,
-    /// What is best for each problem in a chain of its own.
+    /// The config that is best for each problem in a chain of its own.
     pub apart: Vec<Config>,
     /// Seconds of all layers with these.
     pub apart_seconds: f64,
-    /// Seconds of all layers with what was found.
+    /// Seconds of all layers with `configs`.
     pub seconds: f64,
 }
 
 impl Tuner {
-    /// Tunes the layers of a chain together: launches in this order, again and again, each with weights of its own, that
-    /// follow each other with programmatic dependent launch.
+    /// Tunes the layers of a chain together: launches in this order, again and again, each with weights of its own,
+    /// that follow each other with programmatic dependent launch.
     ///
     /// First each problem is tuned as [`tune_with_chains`](Self::tune_with_chains) does, within `limits`. Then the best
-    /// configs of each take turns in the chain itself, again within `limits` for each problem, with the others as they
-    /// are, until nothing gets faster, three times at most. Layers of one problem change together. What was found is
-    /// compared with what dispatch chooses and with what is best for each problem apart, and the fastest is kept. Several
-    /// times as long as tuning the problems apart.
+    /// configs of each problem take turns in the chain itself, again within `limits` for each problem, with the other
+    /// problems as they are. That goes on until nothing gets faster, three times at most. Layers of one problem change
+    /// together. The configs that were found are compared with those that dispatch chooses and with those that are best
+    /// for each problem apart. The fastest are kept. All of this takes several times as long as tuning the problems
+    /// apart.
     ///
-    /// A table has one config for a problem: chains that share problems are better tuned as one, or kept in tables of their
-    /// own.
+    /// A table has one config for a problem: chains that share problems are better tuned as one, or kept in tables of
+    /// their own.
     ///
     /// # Errors
     /// [`TuneError::NoChains`] below compute capability 9.0, where launches do not overlap, and for no layers;
@@ -158,7 +159,7 @@ impl Tuner {
         }
         let mut options: Vec<Config> = near.iter().map(|(config, _)| *config).collect();
         options.truncate(MOST_TRIED);
-        // It was measured: `tune_with_chains` has it among its candidates.
+        // The config was measured: `tune_with_chains` has it among its candidates.
         let chosen = self.choice(&of.entry.shape, &of.entry.operands);
         let chosen = chosen.filter(|chosen| of.chained.iter().any(|(one, _)| one == chosen));
         let Some(chosen) = chosen else {
@@ -177,7 +178,7 @@ fn median(mut seconds: Vec<f64>) -> f64 {
     seconds[seconds.len() / 2]
 }
 
-/// Each problem once, in the order of the layers; and which one each layer is.
+/// Each problem once, in the order of the layers; and for each layer the index of its problem.
 fn distinct(layers: &[(Shape, Operands)]) -> (Vec<(Shape, Operands)>, Vec<usize>) {
     let mut problems: Vec<(Shape, Operands)> = Vec::new();
     let of = layers.iter().map(|layer| {
@@ -193,9 +194,9 @@ fn distinct(layers: &[(Shape, Operands)]) -> (Vec<(Shape, Operands)>, Vec<usize>
 
 /// Layers in device memory.
 struct Chain {
-    /// Of each problem: a call with each copy of its weights.
+    /// The calls of each problem: one with each copy of its weights.
     calls: Vec<Vec<Call>>,
-    /// What `calls` point into.
+    /// The memory that `calls` point into.
     _buffers: Vec<Buffers>,
     /// The launches of a replay: a problem, and a copy of its weights.
     launches: Vec<(usize, usize)>,
@@ -204,7 +205,7 @@ struct Chain {
 }
 
 impl Chain {
-    /// As many passes over the layers as keep their weights out of the L2 cache.
+    /// A chain with as many passes over the layers as keep their weights out of the L2 cache.
     fn new(tuner: &Tuner, problems: &[(Shape, Operands)], layers: &[usize]) -> Result<Self> {
         let l2_bytes = tuner.gpu().l2_bytes;
         let bytes: usize = layers.iter().map(|&i| problems[i].0.weight_bytes()).sum();
@@ -236,8 +237,9 @@ impl Chain {
         })
     }
 
-    /// Seconds of one pass, with a config for each problem. Then the device rests for twice as long as that took: without
-    /// rest it may reach its power limit, lower its clock, and the search would find what is best with a low one.
+    /// Seconds of one pass, with a config for each problem. Then the device rests for twice as long as that took.
+    /// Without rest it may reach its power limit and lower its clock, and the search would find what is best with a low
+    /// clock.
     fn seconds(&mut self, tuner: &Tuner, configs: &[Config]) -> Result<f64> {
         for (problem, &config) in configs.iter().enumerate() {
             if !self.prepared.contains_key(&(problem, config)) {

@@ -9,10 +9,11 @@ const SWEEPS: usize = 3;
 /// An option takes another one's place if it is faster by more than this: single times differ by as much.
 const GAIN: f64 = 0.003;
 
-/// Changes one choice at a time, and keeps what is clearly faster: `options[i]` is how many options problem i has,
-/// `choice[i]` the one to start with. `measure` gives the seconds of all problems together with a choice. For one problem
-/// all of its options take turns within `limits`, with the other problems as they are; then comes the next, until a round
-/// over all changes nothing, or after three. A problem with one option is left alone.
+/// Changes one choice at a time, and keeps what is clearly faster. `options[i]` is how many options problem i has,
+/// `choice[i]` the one to start with. `measure` gives the seconds of all problems together with a choice. For one
+/// problem all of its options take turns within `limits`, with the other problems as they are. Then comes the next
+/// problem, until a round over all problems changes nothing, or for three rounds. A problem with one option is left
+/// alone.
 ///
 /// # Errors
 /// The first error of `measure`.
@@ -103,8 +104,8 @@ mod tests {
     }
 
     proptest! {
-        /// Where problems do not disturb each other, each gets an option that is as fast as its fastest, but for
-        /// what does not count.
+        /// Problems that do not disturb each other each get an option that is as fast as their fastest, except for
+        /// differences that do not count.
         #[test]
         fn problems_apart_get_their_fastest(
             times in prop::collection::vec(prop::collection::vec(1.0f64..2.0, 1..6), 1..5)
@@ -113,7 +114,7 @@ mod tests {
             let sum = |choice: &[usize]| -> f64 { choice.iter().zip(&times).map(|(&one, of)| of[one]).sum() };
             let best: f64 = times.iter().map(|of| of.iter().copied().fold(f64::INFINITY, f64::min)).sum();
             let found = found_with(&options, &vec![0; options.len()], sum);
-            // What each of the problems may leave.
+            // Each of the problems may leave a gain of about `GAIN`.
             prop_assert!(sum(&found) <= best * (1.0 + 1.1 * GAIN * options.len() as f64), "{found:?}");
         }
     }

@@ -24,7 +24,7 @@ use crate::shape::Shape;
 /// The machine that a device makes with its driver and this build.
 ///
 /// # Errors
-/// What CUDA reports.
+/// Errors that CUDA reports.
 pub fn machine(gpu: &Gpu) -> Result<Machine> {
     let driver = match raw::versions()?.driver {
         Some((major, minor)) => format!("{major}.{minor}"),
@@ -44,8 +44,8 @@ pub fn machine(gpu: &Gpu) -> Result<Machine> {
 
 /// A device to tune on, with a stream of its own.
 ///
-/// It captures one thing at a time on that stream, without events that order work of several threads. So tuning
-/// takes it alone; another thread makes another one, or waits for this one:
+/// A tuner captures one thing at a time on that stream, without events that order work of several threads. So tuning
+/// takes a tuner alone; another thread makes another tuner, or waits for this one:
 ///
 /// ```compile_fail,E0596
 /// # use nvfp4_gemv::tune::{Limits, Tuner};
@@ -65,42 +65,44 @@ pub struct Tuner {
     machine: Machine,
 }
 
-/// What was found of a problem.
+/// Results of tuning a problem.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// The best of each kernel, for [`Tuned::insert`](super::Tuned::insert).
     pub entry: Entry,
     /// Every candidate that ran, the fastest first.
     pub ranking: Vec<(Config, Found)>,
-    /// The same of launches that follow each other with programmatic dependent launch; empty where they were not
-    /// measured.
+    /// Every candidate that ran in launches that follow each other with programmatic dependent launch, the fastest
+    /// first; empty where they were not measured.
     pub chained: Vec<(Config, Found)>,
     /// Candidates that did not run, and why.
     pub failed: Vec<(Config, Error)>,
-    /// What tuning took.
+    /// The time that tuning took.
     pub took: Took,
 }
 
-/// Where the time went that a problem was tuned for. Its [limits](Limits) are those of the search alone.
+/// Times of the parts of tuning a problem. The [limits](Limits) of tuning are those of the search alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Took {
-    /// In all.
+    /// The time in all.
     pub all: Duration,
-    /// Before the search: filling memory with operands, measuring the ceiling, and, with feature `jit`, compiling.
+    /// The time before the search: filling memory with operands, measuring the ceiling, and, with feature `jit`,
+    /// compiling.
     pub before: Duration,
-    /// The search; with chains, both.
+    /// The time of the search; with chains, of both searches.
     pub search: Duration,
-    /// Of the search, the first round, which measures every candidate once and is always whole; with chains, both.
+    /// The time of the first round of the search, which measures every candidate once and is always whole; with chains,
+    /// of both first rounds.
     pub first_round: Duration,
 }
 
 impl Outcome {
-    /// Puts candidates in front of the others of the ranking, in this order, and the best of each kernel of the new order
-    /// into the entry. `isolated` and `chained` name candidates of the two rankings, the best first; a name of none is
-    /// passed over.
+    /// Puts candidates in front of the others of the ranking, in this order, and the best of each kernel of the new
+    /// order into the entry. `isolated` and `chained` name candidates of the two rankings, the best first; a name of
+    /// none is passed over.
     ///
-    /// The entry's times stay those of cold launches, and the kernel with the least is taken where the entry is used. So
-    /// what is faster cold than the first of the new order is left out of the entry.
+    /// The entry's times stay those of cold launches, and the kernel with the least is taken where the entry is used.
+    /// So a kernel that is faster cold than the first of the new order is left out of the entry.
     pub fn prefer(&mut self, isolated: &[Config], chained: &[Config]) {
         to_front(&mut self.ranking, isolated);
         to_front(&mut self.chained, chained);
@@ -113,11 +115,11 @@ impl Outcome {
 pub struct Repeat {
     /// Whether launches follow each other with programmatic dependent launch.
     pub chained: bool,
-    /// For how long.
+    /// The time of repeating a config.
     pub time: Duration,
 }
 
-/// What a config does when it is repeated for seconds without rest.
+/// Time and energy of a config that is repeated for seconds without rest.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sustained {
     /// Seconds of one launch, the mean.
@@ -129,11 +131,11 @@ pub struct Sustained {
 /// Seconds of launches that one measurement replays.
 const REPLAY: f64 = 1e-3;
 pub(super) const REPLAYS: usize = 3;
-/// So many of the fastest isolated configs are tried in chains, too.
+/// The number of the fastest isolated configs that are tried in chains, too.
 const BEST_ALONE: usize = 4;
 /// Launches of a replay of a kernel that only reads, at least: what starts a graph does not count.
 const CEILING_LAUNCHES: usize = 40;
-/// So many of the kernels that only read are measured again at the end.
+/// The number of the kernels that only read that are measured again at the end.
 const FASTEST_READS: usize = 3;
 /// The pause before work that is sustained.
 const COOL: Duration = Duration::from_secs(1);
@@ -144,7 +146,7 @@ impl Tuner {
     /// Device `ordinal`.
     ///
     /// # Errors
-    /// [`Error::NoDriver`], [`Error::NoDevice`], what CUDA reports.
+    /// [`Error::NoDriver`], [`Error::NoDevice`], errors that CUDA reports.
     pub fn new(ordinal: usize) -> Result<Self> {
         raw::device_count()?;
         let gpu = raw::gpu(u32::try_from(ordinal).unwrap_or(u32::MAX))?;
@@ -166,14 +168,14 @@ impl Tuner {
         &self.gpu
     }
 
-    /// What files of this device are for.
+    /// The machine that files of this device are for.
     pub fn machine(&self) -> &Machine {
         &self.machine
     }
 
-    /// Measures the configs of every kernel that can compute a problem, with caches cold, in turns, until
-    /// one has won or `limits` are reached. The operands are made here, packed, and aligned as allocations
-    /// are: what is found is for such operands.
+    /// Measures the configs of every kernel that can compute a problem, with caches cold, in turns, until one has won
+    /// or `limits` are reached. The operands are made here, packed, and aligned as allocations are: the results are for
+    /// such operands.
     ///
     /// # Errors
     /// [`TuneError::NoCandidates`]; [`TuneError::Gemv`] where memory is short, or no candidate ran.
@@ -187,10 +189,10 @@ impl Tuner {
         self.run(shape, operands, limits, false, progress)
     }
 
-    /// [`tune`](Self::tune), and then as long for launches that follow each other with programmatic dependent
-    /// launch, as layers of a model can: what [`Timed::chained`](crate::dispatch::measured::Timed::chained) is of. Calls whose options are
-    /// [chained](Options::chained) take what was found. Below compute capability 9.0 there are no such launches, and
-    /// nothing more is measured.
+    /// [`tune`](Self::tune), and then as long for launches that follow each other with programmatic dependent launch,
+    /// as layers of a model can. [`Timed::chained`](crate::dispatch::measured::Timed::chained) is a time of such
+    /// launches. Calls whose options are [chained](Options::chained) take the configs that were found for them. Below
+    /// compute capability 9.0 there are no such launches, and nothing more is measured.
     ///
     /// # Errors
     /// [`tune`](Self::tune)'s.
@@ -204,12 +206,12 @@ impl Tuner {
         self.run(shape, operands, limits, true, progress)
     }
 
-    /// Repeats configs for seconds each without rest, after a pause of one, with the operands of
-    /// [`tune`](Self::tune). Cold times are of bursts; a GPU that works for seconds may reach its power limit, and
-    /// lowers its clock then. What counts is the last half of the time.
+    /// Repeats configs for seconds each without rest, after a pause of one, with the operands of [`tune`](Self::tune).
+    /// Cold times are of bursts; a GPU that works for seconds may reach its power limit, and lowers its clock then.
+    /// Only the last half of the time counts.
     ///
-    /// `joules` is asked for the energy that the board has taken so far, before and after that half: this crate does not
-    /// know it. `progress` is told the share of the configs that are done.
+    /// `joules` is asked for the energy that the board has taken so far, before and after that half: this crate does
+    /// not know it. `progress` is told the share of the configs that are done.
     ///
     /// # Errors
     /// [`TuneError::Gemv`] where memory is short, or a config does not run.
@@ -239,8 +241,8 @@ impl Tuner {
             progress(i as f64 / configs.len() as f64);
             let prepared = self.prepare(race.calls, config, race.chained)?;
             let launch = |i: usize| self.launch(&prepared, i);
-            // SAFETY: the buffers live to the end of this function, and so do what is prepared and the stream. Every replay is
-            // waited for below, also after an error. Only this object's one call at a time uses them.
+            // SAFETY: the buffers live to the end of this function, and so do what is prepared and the stream. Every
+            // replay is waited for below, also after an error. Only this object's one call at a time uses them.
             let graph = unsafe { Replay::capture(stream, race.launches, launch) }?;
             let sustained = repeat(&graph, how.time, bytes, &joules).inspect_err(|_| {
                 // The error says more than what this one could.
@@ -268,7 +270,7 @@ impl Tuner {
         let calls: Vec<Call> = (0..buffers.offsets.len())
             .map(|i| buffers.call(stream, i))
             .collect::<Result<_>>()?;
-        // As calls with packed operands will ask.
+        // Operands with the alignment that calls with packed operands will have.
         let operands = calls[0].operands();
         let reads = ReadConfig::candidates(&self.gpu);
         let (before, fastest) = self.ceiling(&buffers, shape, &reads)?;
@@ -300,7 +302,8 @@ impl Tuner {
         let mut chained = Vec::new();
         if chains && self.gpu.compute_capability >= (9, 0) {
             let mut race = race(true);
-            // What is best alone may be best here, and be no candidate for chains; nor need what calls take without a table.
+            // The config that is best alone may be best here, and need not be a candidate for chains. Nor need the
+            // config that calls take without a table.
             let alone = ranking.iter().take(BEST_ALONE).map(|(config, _)| *config);
             for config in alone.chain(self.choice(shape, &operands)) {
                 if !race.candidates.contains(&config) {
@@ -327,7 +330,7 @@ impl Tuner {
         })
     }
 
-    /// What a chained call takes that is given no tuned table.
+    /// The config of a chained call that is given no tuned table.
     pub(super) fn choice(&self, shape: &Shape, operands: &Operands) -> Option<Config> {
         // SAFETY: nothing is launched with these options.
         let chained = unsafe { Options::new().without_environment().chained() };
@@ -364,7 +367,7 @@ impl Tuner {
             |candidate| {
                 let timing = self.time(race, candidates[candidate]);
                 Ok::<f64, TuneError>(timing.unwrap_or_else(|error| {
-                    // One that cannot run loses; whether any can is seen at the end.
+                    // A candidate that cannot run loses; whether any can is seen at the end.
                     if failed.iter().all(|(one, _)| *one != candidate) {
                         failed.push((candidate, error));
                     }
@@ -398,8 +401,8 @@ impl Tuner {
         Ok((ranking, failed))
     }
 
-    /// Compiles what the candidates need and this process does not have, on all processors: one after another, when they are
-    /// prepared, takes minutes.
+    /// Compiles what the candidates need and this process does not have, on all processors: one after another, when
+    /// they are prepared, takes minutes.
     #[cfg(feature = "jit")]
     fn compile_ahead(&self, race: &Race<'_>) -> Result<()> {
         make_current(&self.stream)?;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::printable;
 
-/// Why, and what to do.
+/// Errors of tuning and of its files, with what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TuneError {
@@ -13,7 +13,7 @@ pub enum TuneError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's reason.
         source: std::io::Error,
     },
 
@@ -22,7 +22,7 @@ pub enum TuneError {
     NotRegular {
         /// The path.
         path: PathBuf,
-        /// What it is.
+        /// The kind of thing that the path leads to.
         found: &'static str,
     },
 
@@ -47,14 +47,14 @@ pub enum TuneError {
     Corrupt {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         reason: String,
     },
 
-    /// What was to be saved could not be read again; nothing was written.
+    /// The data to be saved could not be read again; nothing was written.
     #[error("not saved: {}", printable::text(reason))]
     Invalid {
-        /// What is wrong.
+        /// The fault.
         reason: String,
     },
 
@@ -68,11 +68,11 @@ pub enum TuneError {
     Stale {
         /// The file.
         path: PathBuf,
-        /// What has changed.
+        /// The thing that has changed.
         what: &'static str,
-        /// What it was.
+        /// Its value in the file.
         found: String,
-        /// What it is.
+        /// Its value here.
         expected: String,
     },
 
@@ -87,7 +87,7 @@ pub enum TuneError {
         path: PathBuf,
         /// The GPU of the file.
         found: String,
-        /// This GPU.
+        /// The name of this GPU.
         expected: String,
     },
 
@@ -113,7 +113,7 @@ pub enum TuneError {
         compute_capability: (i32, i32),
     },
 
-    /// What a call or CUDA reported.
+    /// An error that a call or CUDA reported.
     #[error(transparent)]
     Gemv(#[from] crate::Error),
 }

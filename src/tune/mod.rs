@@ -1,9 +1,9 @@
-//! Tuning: measures what this device does best with a problem, and keeps it in a file.
+//! Tuning: measures which kernel and config is fastest for a problem on this device, and keeps the results in a file.
 //!
-//! Nothing here happens on its own. `Tuner` (feature `cuda`) measures when it is asked to, for seconds;
-//! [`Tuned`] is what was found, to be [saved](Tuned::save) and [loaded](Tuned::load); and only calls that
-//! are given it use it: [`Options::tuned`](crate::Options::tuned). Without one, the
-//! built-in tables decide ([`crate::dispatch`]). The `nvfp4-gemv tune` command does all of it.
+//! Nothing here happens on its own. `Tuner` (feature `cuda`) measures when it is asked to, for seconds. [`Tuned`] holds
+//! the results, to be [saved](Tuned::save) and [loaded](Tuned::load). Only calls that are given a `Tuned` use it:
+//! [`Options::tuned`](crate::Options::tuned). Without one, the built-in tables decide ([`crate::dispatch`]). The
+//! `nvfp4-gemv tune` command does all of it.
 //!
 //! A file belongs to a GPU (name, compute capability, multiprocessors), the CUDA version of its driver,
 //! this crate's version and the sources of its kernels. One that was made with others is refused with the
@@ -64,7 +64,7 @@ use crate::shape::Shape;
 /// The variable that programs of this crate take a file's name from. The library does not read it.
 pub const TUNED_VARIABLE: &str = "NVFP4_GEMV_TUNED";
 
-/// What was found on one machine. Two are equal if they say the same of the same problems.
+/// Measurements of one machine. Two are equal if they say the same of the same problems.
 #[derive(Clone, Debug)]
 pub struct Tuned {
     table: Measurements,
@@ -90,9 +90,9 @@ impl Tuned {
     /// Reads a file that was made on `machine`: `tune::machine` says which this is.
     ///
     /// # Errors
-    /// [`TuneError::Corrupt`] for what is no such file, [`TuneError::Foreign`] for another GPU's,
-    /// [`TuneError::Stale`] for one of another driver or version, [`TuneError::Io`],
-    /// [`TuneError::NotRegular`], [`TuneError::TooLarge`].
+    /// [`TuneError::Corrupt`] for a file that is none of tuned configs, [`TuneError::Foreign`] for another GPU's,
+    /// [`TuneError::Stale`] for one of another driver or version, [`TuneError::Io`], [`TuneError::NotRegular`],
+    /// [`TuneError::TooLarge`].
     pub fn load(path: impl AsRef<Path>, machine: &Machine) -> Result<Self, TuneError> {
         let table = store::load(path.as_ref(), machine)?;
         Ok(Self {
@@ -130,25 +130,25 @@ impl Tuned {
         }
     }
 
-    /// Whether [`save`](Self::save) and [`replace`](Self::replace) could write to a path now, as far as that can
-    /// be known before: to be asked before minutes of measuring. Leaves nothing. What is in a file that is there
-    /// is not looked at; [`load`](Self::load) does that.
+    /// Whether [`save`](Self::save) and [`replace`](Self::replace) could write to a path now, as far as that can be
+    /// known before: to be asked before minutes of measuring. Leaves nothing. The content of a file that is there is
+    /// not looked at; [`load`](Self::load) does that.
     ///
     /// # Errors
-    /// [`TuneError::Io`] for a folder that is not there, for a pipe, a device or a directory, for a file that
-    /// may not be written to, and for what else the system refuses.
+    /// [`TuneError::Io`] for a folder that is not there, for a pipe, a device or a directory, and for a file that may
+    /// not be written to. [`TuneError::Io`] also for anything else that the system refuses.
     pub fn check_writable(path: impl AsRef<Path>) -> Result<(), TuneError> {
         store::check_writable(path.as_ref())
     }
 
-    /// Adds this to a file, or writes a new one. What others have added to the file since it was loaded is kept,
-    /// and is in this afterwards too; of a problem that both have, what was [inserted](Self::insert) here since
-    /// the last save counts, and otherwise what is in the file.
+    /// Adds this to a file, or writes a new one. Entries that others have added to the file since it was loaded are
+    /// kept, and are in this afterwards too. Where both have a problem, the entry that was [inserted](Self::insert)
+    /// here since the last save counts, and otherwise the entry in the file.
     ///
-    /// Any number of programs and threads can save to one file: they wait for each other, by a lock on the file
-    /// itself, so that none undoes what another has added. Where the file system has no locks, two that save
-    /// in the same moment may still do that. The file is replaced in one step: who reads it meanwhile finds
-    /// the old one or the new one.
+    /// Any number of programs and threads can save to one file. The savers wait for each other, by a lock on the file
+    /// itself, so that none undoes what another has added. Where the file system has no locks, two that save in the
+    /// same moment may still do that. The file is replaced in one step: who reads it meanwhile finds the old one or the
+    /// new one.
     ///
     /// # Errors
     /// As [`load`](Self::load) for a file that is there: one that is refused is not replaced. [`TuneError::Io`]
@@ -190,19 +190,19 @@ impl Tuned {
         self.table.check().map_err(invalid)
     }
 
-    /// Adds what was found of a problem, in the place of what there was of it. What is wrong with it,
-    /// [`save`](Self::save) says.
+    /// Adds the results of a problem, in the place of earlier ones of that problem. Faults of an entry are found by
+    /// [`save`](Self::save).
     pub fn insert(&mut self, entry: Entry) {
         self.new.insert((entry.shape, comparable(&entry.operands)));
         self.table.insert(entry);
     }
 
-    /// What was found of a problem.
+    /// The results of a problem.
     pub fn find(&self, shape: &Shape, operands: &Operands) -> Option<&Entry> {
         self.table.find(shape, operands)
     }
 
-    /// All of it.
+    /// All measurements.
     pub fn measurements(&self) -> &Measurements {
         &self.table
     }

@@ -31,8 +31,8 @@ pub(super) fn best_of_each_kernel(
     best
 }
 
-/// The same of rankings whose first is not the fastest. Who uses an entry takes the kernel with the least time, so those
-/// that are faster than the first are left out, isolated and chained.
+/// The first of each kernel, of rankings whose first is not the fastest. Who uses an entry takes the kernel with the
+/// least time, so those that are faster than the first are left out, isolated and chained.
 pub(super) fn preferred_of_each_kernel(
     ranking: &[(Config, Found)],
     chained: &[(Config, Found)],
@@ -50,7 +50,8 @@ pub(super) fn preferred_of_each_kernel(
     best
 }
 
-/// Puts candidates in front of the others, in this order. The others keep theirs; names of no candidate are passed over.
+/// Puts candidates in front of the others, in this order. The others keep theirs; names of no candidate are passed
+/// over.
 pub(super) fn to_front(ranking: &mut Ranking, preferred: &[Config]) {
     let place = |config: &Config| {
         let place = preferred.iter().position(|one| one == config);
@@ -118,7 +119,7 @@ mod tests {
         assert_eq!(order, [direct(8), ring(), direct(4)]);
         // ring would be taken instead: 9 are less than 11.
         assert_eq!(configs(&preferred_of_each_kernel(&found, &[])), [direct(8)]);
-        // Where the fastest is preferred, the other kernel stays.
+        // With the fastest preferred, the other kernel stays.
         to_front(&mut found, &[ring()]);
         let best = preferred_of_each_kernel(&found, &[]);
         assert_eq!(configs(&best), [ring(), direct(8)]);

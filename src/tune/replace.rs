@@ -1,8 +1,9 @@
-//! Writes a file in one step: whoever reads it meanwhile finds what was there before, or the whole new content.
+//! Writes a file in one step: whoever reads it meanwhile finds the earlier content, or the whole new content.
 //!
 //! The content goes to a temporary file in the same folder, which then takes the file's name. Until then the name
-//! stands for what it did before. A symbolic link stays one: what it leads to is replaced. A new file has the rights
-//! that the umask leaves; one that replaces another has its mode, and its owner and group as far as the system allows.
+//! stands for what it did before. A symbolic link stays one: the file that it leads to is replaced. A new file has the
+//! rights that the umask leaves; one that replaces another has its mode, and its owner and group as far as the system
+//! allows.
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, ErrorKind, Write};
@@ -12,19 +13,19 @@ use tempfile::NamedTempFile;
 
 use crate::printable;
 
-/// Where a file is written to.
+/// The place that a file is written to.
 struct Place {
     /// The path without symbolic links at its end.
     path: PathBuf,
-    /// What will be replaced, if anything.
+    /// The file that will be replaced, if there is one.
     existing: Option<Metadata>,
 }
 
 /// Whether a file could be written now. Leaves nothing.
 ///
 /// # Errors
-/// What is no regular file is refused: a pipe, a device, a directory. So is a path in a folder that is not there, and
-/// whatever the system refuses.
+/// A path to something that is no regular file is refused: a pipe, a device, a directory. So is a path in a folder that
+/// is not there, and whatever the system refuses.
 pub(super) fn check(path: &Path) -> io::Result<()> {
     Place::of(path)?.temporary().map(drop)
 }
@@ -66,10 +67,10 @@ impl Place {
         })
     }
 
-    /// The place at the end of all links; `None` where another file was there than the system finds through them. A link of
-    /// /proc leads to an open file, whatever has the name that it shows.
+    /// The place at the end of all links; `None` where another file was there than the system finds through them. A
+    /// link of /proc leads to an open file, whatever has the name that it shows.
     fn through_links(path: &Path) -> io::Result<Option<Self>> {
-        // What the system finds through all links comes first: it may not let this process follow them.
+        // The answer of the system through all links comes first: the system may not let this process follow them.
         let found = metadata(path)?;
         if found.as_ref().is_some_and(|found| !found.is_file()) {
             let why = "this is not a regular file";
@@ -141,7 +142,7 @@ fn is_same(one: Option<&Metadata>, other: Option<&Metadata>) -> bool {
     one.is_some() == other.is_some()
 }
 
-/// What is at a path, through symbolic links.
+/// Metadata of the file at a path, through symbolic links.
 fn metadata(path: &Path) -> io::Result<Option<Metadata>> {
     match fs::metadata(path) {
         Ok(metadata) => Ok(Some(metadata)),
@@ -150,7 +151,7 @@ fn metadata(path: &Path) -> io::Result<Option<Metadata>> {
     }
 }
 
-/// Where the last part of a path leads, through symbolic links, whether or not something is there.
+/// The path to which the last part of a path leads, through symbolic links, whether or not something is there.
 fn end_of_links(path: &Path) -> io::Result<PathBuf> {
     /// As many as Linux follows.
     const MOST_LINKS: usize = 40;

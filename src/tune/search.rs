@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// When to stop.
+/// Limits that end a search.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
     /// Starts no round after this much time. The first round is always whole.
@@ -20,7 +20,7 @@ impl Default for Limits {
     }
 }
 
-/// Where a search is.
+/// The state of a search.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Progress {
     /// The round, from 0 on.
@@ -33,16 +33,16 @@ pub struct Progress {
     pub best: f64,
 }
 
-/// What was found of one candidate.
+/// The result of one candidate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Found {
-    /// Which, of those the search was given.
+    /// The candidate: an index into those the search was given.
     pub candidate: usize,
     /// The middle of its times in seconds.
     pub median: f64,
     /// The best.
     pub min: f64,
-    /// How often it was measured before the search ended or dropped it.
+    /// The number of times that it was measured before the search ended or dropped it.
     pub rounds: usize,
 }
 
@@ -69,8 +69,8 @@ impl State {
     }
 }
 
-/// Measures candidates, `groups.len()` of them, strictly in turns, so that what else the machine does
-/// meets all alike, and returns them with the fastest first.
+/// Measures candidates, `groups.len()` of them, strictly in turns, so that other work of the machine meets all
+/// candidates alike, and returns them with the fastest first.
 ///
 /// After each round those are dropped whose best time is clearly more than the median of the fastest. The
 /// fastest of each group stays to the end: a group is a kernel, of which all are reported. `measure` gives the
@@ -124,7 +124,7 @@ pub fn search<E>(
             rounds: state.seconds.len(),
         })
         .collect();
-    // Those that stayed to the end first: the others' times are of fewer rounds.
+    // Candidates that stayed to the end come first: the others' times are of fewer rounds.
     let dropped = |found: &Found| !states[found.candidate].alive;
     found.sort_by(|a, b| {
         let by_time = a.median.total_cmp(&b.median);
@@ -210,7 +210,7 @@ mod tests {
             prop_assert_eq!(found.len(), truth.len());
             let best = truth.iter().copied().fold(f64::INFINITY, f64::min);
             prop_assert!(truth[found[0].candidate] <= best * 1.04);
-            // Of every group the best that can be told is measured to the end.
+            // The best candidate of every group, as far as that can be told, is measured to the end.
             for group in 0..3 {
                 let of_group: Vec<&Found> = found.iter().filter(|f| f.candidate % 3 == group).collect();
                 let most = of_group.iter().map(|f| f.rounds).max();

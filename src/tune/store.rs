@@ -8,7 +8,7 @@ use super::{TuneError, replace};
 use crate::dispatch::measured::{GpuModel, Machine, Measurements};
 use crate::input::{self, InputError};
 
-/// More than any file of tuned configs has.
+/// Limit: more than any file of tuned configs has.
 const MOST_BYTES: u64 = 64 << 20;
 
 /// Reads a file that was made on `machine`. Where it was made is compared before the rest is read: a file of another
@@ -104,9 +104,9 @@ pub(super) fn overwrite(path: &Path, table: &Measurements) -> Result<(), TuneErr
 /// Writes what `merge` makes of a file: of what it holds now, or of `None` where there is no file. Other
 /// processes and threads that call this meanwhile wait, so that nobody's change is lost; readers need not wait.
 ///
-/// There is no file beside it for a lock. The lock is on the very file that will be replaced: whoever gets it
-/// has to see whether the path still leads to that file, and starts anew if somebody has replaced it. Where
-/// there is no file, the first one to publish a new one wins, and the others start anew.
+/// There is no file beside it for a lock. The lock is on the very file that will be replaced. Whoever gets the lock has
+/// to see whether the path still leads to that file, and starts anew if somebody has replaced it. Where there is no
+/// file, the first one to publish a new one wins, and the others start anew.
 pub(super) fn update(
     path: &Path,
     machine: &Machine,

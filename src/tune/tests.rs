@@ -79,7 +79,7 @@ fn tuned() -> Tuned {
     tuned
 }
 
-/// Of each problem's fastest kernel.
+/// Seconds of each problem's fastest kernel.
 fn seconds(tuned: &Tuned) -> Vec<f64> {
     let entries = tuned.measurements().entries().iter();
     entries.map(|entry| entry.kernels[0].seconds).collect()
@@ -265,7 +265,7 @@ fn corrupt_files_are_refused() {
     assert!(matches!(unwritable, Err(TuneError::Io { .. })));
 }
 
-/// What one of several savers adds, `rounds` times: loads, inserts one problem, saves, as programs do.
+/// The work of one of several savers, `rounds` times: loads, inserts one problem, saves, as programs do.
 fn add_problems(path: &std::path::Path, saver: usize, rounds: usize) {
     for round in 0..rounds {
         let mut tuned = Tuned::load_or_new(path, &machine(), "a saver").unwrap();
@@ -374,7 +374,7 @@ fn a_save_keeps_what_others_have_saved() {
     ours.save(&path).unwrap();
     assert_eq!(ours, load(), "after saving we know what they have added");
     assert_eq!(seconds(&ours), [7e-6, 5e-6, 6e-6]);
-    // What was saved once is theirs to change.
+    // An entry that was saved once is theirs to change.
     theirs.insert(entry(256, 3, 4e-6));
     theirs.save(&path).unwrap();
     ours.save(&path).unwrap();
@@ -391,7 +391,7 @@ fn a_save_keeps_what_others_have_saved() {
     other.replace(&path).unwrap();
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 
-    // What is no file is neither read nor replaced.
+    // A path to something that is no file is neither read nor replaced.
     #[cfg(unix)]
     {
         let pipe = folder.path().join("pipe");

@@ -1,4 +1,4 @@
-//! What launch plans ask for, and what there is: entry points, and their static shared memory.
+//! Entry points that launch plans ask for, entry points that exist, and their static shared memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ crate::trials! {
     simulator: plans_and_units_agree;
 }
 
-/// The launches of all defaults and candidates for many problems, and of what is no GEMV.
+/// The launches of all defaults and candidates for many problems, and of kernels that are no GEMV.
 pub(crate) fn planned(arch: &'static str) -> Vec<Launch> {
     let gpu = gpu(arch);
     let mut planned = Vec::new();
@@ -89,8 +89,9 @@ pub(crate) fn planned(arch: &'static str) -> Vec<Launch> {
     planned
 }
 
-/// Every entry point that a default or a candidate takes is in a unit of the architecture, and each in a unit is
-/// taken; plans know how much static shared memory it has, and give it the parameters that it takes.
+/// Every entry point that a default or a candidate takes is in a unit of the architecture, and each entry point of a
+/// unit is taken. Plans know how much static shared memory an entry point has, and give it the parameters that it
+/// takes.
 fn plans_and_units_agree() {
     for arch in ALL.into_iter().chain([CONSUMER]) {
         let mut sizes: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();

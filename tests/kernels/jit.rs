@@ -51,7 +51,7 @@ fn compiled(launch: &Launch, arch: &str, cache: &Cache) -> Compiled {
     jit::compile(launch, arch, cache).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// What trials that look at code compile, or an earlier run of them has.
+/// The cache of kernels that trials compile to look at their code. Later runs use it again.
 fn kept() -> Cache {
     Cache::at(nvfp4_gemv_simulate::target().join("jit"))
 }
@@ -63,8 +63,8 @@ fn some_kernel() -> Launch {
         .expect("it is planned")
 }
 
-/// The sources are embedded: no folder of headers is given. Each compilation has the kernel that was asked for, alone, as
-/// machine code of that architecture.
+/// The sources are embedded: no folder of headers is given. Each compilation has the kernel that was asked for, alone,
+/// as machine code of that architecture.
 fn compile_all(arch: &'static str) {
     let mut count = 0;
     for launch in kernels(arch) {
@@ -82,11 +82,11 @@ fn compile_all(arch: &'static str) {
     assert!(count > 50, "only {count} kernels for {arch}");
 }
 
-/// What a kernel computes with: each instruction on floating-point numbers, and each product of integers. Plain additions
-/// are left out: sums over parts are loops, which each compiler unrolls as it likes. With each instruction goes how often
-/// it is there, but not for what a result is scaled and converted with: a compiler may copy such a block into both paths
-/// that lead to it. Products that one compiler alone contracts with a sum still show: the number of `fma` differs. Of
-/// `tcgen05` the only `fma` is what a result is scaled with.
+/// The arithmetic of a kernel: each instruction on floating-point numbers, and each product of integers. Plain
+/// additions are left out: sums over parts are loops, which each compiler unrolls as it likes. Each instruction has its
+/// count, except the instructions that scale and convert a result: a compiler may copy such a block into both paths
+/// that lead to it. Products that one compiler alone contracts with a sum still show: the number of `fma` differs. In
+/// `tcgen05` the only `fma` scales a result.
 fn arithmetic(ptx: &str, kernel: &str) -> BTreeMap<String, usize> {
     const PRODUCTS: [&str; 4] = ["mma", "wgmma", "dp4a", "tcgen05"];
     const COPIED: [&str; 2] = ["mul", "cvt"];
@@ -115,7 +115,7 @@ fn arithmetic(ptx: &str, kernel: &str) -> BTreeMap<String, usize> {
     counted
 }
 
-/// By both compilers a kernel has the same arithmetic: they differ in how they count addresses.
+/// Both compilers give a kernel the same arithmetic: they differ in how they count addresses.
 fn compare_arithmetic(arch: &'static str) {
     let (mut differ, mut compute) = (BTreeSet::new(), 0);
     for launch in kernels(arch) {
@@ -133,7 +133,7 @@ fn compare_arithmetic(arch: &'static str) {
     assert!(compute > 50, "only {compute} kernels compute for {arch}");
 }
 
-/// The result's bytes of a plan whose kernels `program` has.
+/// Bytes of the result of a plan. `program` has the plan's kernels.
 fn result(
     operands: &Arc<Operands>,
     config: Config,
@@ -159,7 +159,7 @@ fn result(
     loaded.memory.output().to_vec()
 }
 
-/// On numbers of which sums round: the simulator gives the same bits for both compilers' kernels.
+/// The simulator gives the same bits for both compilers' kernels, on numbers of which sums round.
 fn compare_results(arch: &'static str) {
     let gpu = gpu(arch);
     let mut count = 0;
@@ -257,7 +257,7 @@ fn many_may_keep_the_same_kernel() {
     );
 }
 
-/// Compiles all the same.
+/// A kernel compiles even if the cache's folder cannot be written to.
 fn a_folder_that_cannot_be_written_to() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("a file");
@@ -279,7 +279,7 @@ fn what_cannot_be_compiled_says_why() {
         );
         error.to_string()
     };
-    // Of another unit, which compiles without it.
+    // A kernel of another unit, which compiles without this kernel.
     let elsewhere = Launch {
         unit: "gemv_dot",
         ..some_kernel()
@@ -289,7 +289,7 @@ fn what_cannot_be_compiled_says_why() {
         matches!(error, Error::NoEntry { unit: "gemv_dot", kernel } if kernel == elsewhere.entry),
         "{error:?}"
     );
-    // Of tomorrow, and of long ago.
+    // Architectures of tomorrow, and of long ago.
     let text = says(&some_kernel(), "990a");
     assert!(
         text.contains("does not compile for sm_990a") && text.contains("A newer CUDA's NVRTC"),

@@ -1,9 +1,9 @@
-//! The GPU kernels, a folder each: in the simulator, on a GPU where there is one, and what they refuse.
+//! The GPU kernels, a folder each: in the simulator, on a GPU if there is one, and their refusals.
 //!
-//! Simulations execute the kernels' PTX with ptx-sim, as the launch plans of `src/kernel` say: they need nvcc. What
-//! cannot run is reported as ignored, with the reason. Simulations of minutes are ignored, too:
-//! `cargo xtask check simulator`, or `cargo test --test kernels -- --ignored long`, runs them. Of planted faults the
-//! others plant a share, these all.
+//! Simulations execute the kernels' PTX with ptx-sim, as the launch plans of `src/kernel` say: they need nvcc. Trials
+//! that cannot run are reported as ignored, with the reason. Simulations of minutes are ignored, too.
+//! `cargo xtask check simulator`, or `cargo test --test kernels -- --ignored long`, runs them. Long simulations plant
+//! all faults; the others plant a share.
 
 mod calls;
 mod entries;

@@ -1,6 +1,7 @@
-//! Which kernel takes which operands: each cell of `docs/matrix.md` is executed here, or refused with a typed reason.
+//! Kernels and the operands that they take: each cell of `docs/matrix.md` is executed here, or refused with a typed
+//! reason.
 //!
-//! Where a cell changes on purpose: `NVFP4_GEMV_MATRIX=docs cargo test --release --test kernels matrix::is_the_page`.
+//! After a wanted change of a cell: `NVFP4_GEMV_MATRIX=docs cargo test --release --test kernels matrix::is_the_page`.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -19,7 +20,7 @@ use crate::support::{ptx, trial};
 /// Adds an operand to a call.
 type With = fn(Case) -> Case;
 
-/// What a call may have beside weights and vectors: the page's columns.
+/// Operands that a call may have beside weights and vectors: the page's columns.
 const COLUMNS: [(&str, With); 7] = [
     ("alone", |case| case),
     ("bias", |case| Case {
@@ -90,7 +91,7 @@ fn arch(kernel: Kernel) -> &'static str {
     }
 }
 
-/// Types of vectors, and layouts of the weights' scales and of theirs: the page's rows.
+/// Types of vectors, layouts of the weights' scales and layouts of the vectors' scales: the page's rows.
 fn rows() -> impl Iterator<Item = (Activation, ScaleLayout, ScaleLayout)> {
     let layouts = |activation| {
         let of_vectors = match activation {
@@ -109,7 +110,7 @@ fn case(
     n: usize,
 ) -> Case {
     let dims = Dims {
-        // Of several batches in the 128x4 layout `ring` wants whole blocks of rows.
+        // With several batches in the 128x4 layout, `ring` wants whole blocks of rows.
         m: if weight_layout == ScaleLayout::Linear {
             40
         } else {
@@ -152,7 +153,7 @@ fn cells(kernel: Kernel, gpu: &Gpu) -> Vec<Case> {
 }
 
 fn simulate(kernel: Kernel) {
-    // Few, so that what is dealt among CTAs is several for each.
+    // Few multiprocessors, so that each CTA gets several of the parts that are dealt among CTAs.
     let simulator = Simulator::with_multiprocessors(arch(kernel), 3);
     let cells = cells(kernel, &simulator.gpu);
     assert!(cells.len() > 5, "only {} cells", cells.len());
@@ -236,7 +237,8 @@ fn is_the_page() {
     );
 }
 
-/// Dispatch finds one for each row and column, for few vectors and many, on GPUs of all kinds, with the built-in choice.
+/// Dispatch finds a kernel for each row and column, for few vectors and many, on GPUs of all kinds, with the built-in
+/// choice.
 fn every_cell_has_a_kernel() {
     for arch in ["80", "90a", ptx::BLACKWELL, ptx::CONSUMER] {
         let gpu = gpu(arch);

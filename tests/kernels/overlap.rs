@@ -1,5 +1,5 @@
-//! The tensor-core kernel behind launches that have not ended, on one multiprocessor: its shared and its tensor memory are
-//! for all of them.
+//! The tensor-core kernel behind launches that have not ended, on one multiprocessor. All of the launches share its
+//! shared memory and its tensor memory.
 
 use std::mem::offset_of;
 
@@ -34,8 +34,8 @@ const TAKES_ALL_COLUMNS: &str = "
     tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r2, 512;
 ";
 
-/// Calls of a few vectors and of many, each with the default config and with the one of least shared memory, of which
-/// several CTAs have room on a multiprocessor, among those that `take` wants.
+/// Calls of a few vectors and of many, with two configs each among those that `take` wants. The configs are the
+/// default, and the config of least shared memory, of which several CTAs have room on a multiprocessor.
 fn calls(take: fn(&Chained) -> bool) -> Vec<Chained> {
     let simulator = Simulator::new(ptx::BLACKWELL);
     let of = |(m, n, k)| {
@@ -59,7 +59,7 @@ fn unchanged(ptx: &str) -> String {
     ptx.to_string()
 }
 
-/// One call and the same again: what the first one writes, the second one overwrites.
+/// One call twice: the second launch overwrites the results of the first.
 fn behind_itself() {
     for (seed, call) in calls(|_| true).into_iter().enumerate() {
         let one = call.ready(unchanged);
@@ -77,9 +77,9 @@ fn behind_itself() {
     }
 }
 
-/// As though it took all tensor memory of its multiprocessor, so that every two CTAs there want the same columns. In the old
-/// order, which lets dependents start and allocates before it waits, two launches of it hang. CTAs in clusters are left
-/// out: clusters that wait for each other's columns hang without another launch.
+/// The kernel behind itself, changed to take all tensor memory of its multiprocessor: every two CTAs there want the
+/// same columns. The old order lets dependents start and allocates before it waits: two launches of the kernel hang.
+/// CTAs in clusters are left out: clusters that wait for each other's columns hang without another launch.
 fn behind_itself_with_all_columns() {
     let alone = |call: &Chained| call.planned.iter().all(|launch| launch.cluster <= 1);
     let mut deadlocks = 0;
@@ -115,7 +115,7 @@ fn behind_itself_with_all_columns() {
     assert!(deadlocks > 0, "the old order hangs");
 }
 
-/// Of the grids before the first launch and behind the last one, nothing holds tensor memory.
+/// Options for which no grid before the first launch or behind the last launch holds tensor memory.
 fn between_the_two(options: Options) -> Options {
     let allow = Allowed::NONE
         .with(Relaxation::AllocatedBefore)
@@ -123,7 +123,7 @@ fn between_the_two(options: Options) -> Options {
     Options { allow, ..options }
 }
 
-/// Allocating before it waits, it hangs there; in its own order it does not.
+/// The kernel hangs behind a foreign kernel if it allocates before it waits. In its own order it does not hang.
 fn behind_a_foreign_kernel() {
     let foreign = late_kernel(ptx::BLACKWELL, "foreign", "", TAKES_ALL_COLUMNS);
     let foreign = [(foreign, Launch::new("foreign", [3, 1, 1], [32, 1, 1]))];
@@ -152,9 +152,9 @@ fn behind_a_foreign_kernel() {
     }
 }
 
-/// The kernel's waits for the grid before have something to wait for: the loading thread for the vectors, and the warp that
-/// multiplies for tensor memory. (Those that store come behind a barrier with that warp.) And where a plan does not tell the
-/// kernel that it depends on a grid, the loading thread does not wait.
+/// The kernel's waits for the grid before have something to wait for. The loading thread waits for the vectors, and the
+/// warp that multiplies waits for tensor memory. (Warps that store come behind a barrier with that warp.) If a plan
+/// does not tell the kernel that it depends on a grid, the loading thread does not wait.
 fn what_the_grid_before_writes() {
     const WAITS: usize = 3;
     for (seed, call) in calls(|_| true).into_iter().enumerate() {
@@ -188,7 +188,7 @@ fn what_the_grid_before_writes() {
             let mut noticed = 0;
             for options in few(seed as u64) {
                 match call.run(&[&writer[..], &hasty].concat(), &options) {
-                    // Where the grid before happens to have ended.
+                    // The grid before happens to have ended.
                     Ok(()) => continue,
                     Err(SimError::Violation(v)) if v.kind == ViolationKind::Hazard && !hangs => {
                         let says = WAIT.trim_end_matches(';');
@@ -204,7 +204,7 @@ fn what_the_grid_before_writes() {
     }
 }
 
-/// With 512 columns wherever it allocates or frees some.
+/// The PTX with 512 columns in each instruction that allocates or frees columns.
 fn all_columns(ptx: &str) -> String {
     let of = |text: &str, name: &str| {
         let mut parts = text.split(name);

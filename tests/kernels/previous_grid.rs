@@ -1,5 +1,5 @@
-//! Every kernel behind a grid that has not ended, and that writes the vectors late. The tensor-core kernel, which shares
-//! more than memory with that grid, has trials of its own: `overlap.rs`.
+//! Every kernel behind a grid that has not ended, and that writes the vectors late. The tensor-core kernel, which
+//! shares more than memory with that grid, has its own trials: `overlap.rs`.
 
 use nvfp4_gemv::kernel::params::nvfp4_ring_params;
 use nvfp4_gemv::kernel::{Config, Kernel, RingConfig, StreamConfig};
@@ -19,7 +19,7 @@ crate::trials! {
         every_kernel_of_hopper, consumer_blackwell, counters_of_the_call_before;
 }
 
-/// The default, and of `stream` all places at which it can wait.
+/// The default config; for `stream`, with each place at which it can wait.
 fn configs(simulator: &Simulator, case: &Case, kernel: Kernel) -> Vec<Config> {
     simulator.job(case, true, |job| {
         let Ok(default) = kernel.default_config(job) else {
@@ -33,7 +33,7 @@ fn configs(simulator: &Simulator, case: &Case, kernel: Kernel) -> Vec<Config> {
     })
 }
 
-/// It runs to its end with the right result. Without its waits it reads too early.
+/// Demands that the call runs to its end with the right result, and that without its waits it reads too early.
 fn check(call: &Chained, seed: u64) {
     let writer = [call.writer("")];
     let ours = call.ready(str::to_string);
@@ -44,9 +44,9 @@ fn check(call: &Chained, seed: u64) {
     let mut noticed = 0;
     for options in few(seed) {
         match call.run(&all, &options) {
-            // Where the grid before happens to have ended.
+            // The grid before happens to have ended.
             Ok(()) => {}
-            // Of several launches a later one may find what the first has not written yet.
+            // A later one of several launches may find that the first launch has not written yet.
             Err(SimError::Violation(v)) => {
                 let early = v.message.contains(WAIT.trim_end_matches(';'));
                 let early = early && v.kind == ViolationKind::Hazard;
@@ -59,12 +59,12 @@ fn check(call: &Chained, seed: u64) {
     assert!(noticed > 0, "{}", call.context);
 }
 
-/// How many calls of a kernel there were.
+/// Checks calls of a kernel, and returns their number.
 fn calls_of(kernel: Kernel, simulator: &Simulator) -> usize {
     let mut calls = 0;
     for (turn, activation) in Activation::ALL.into_iter().enumerate() {
         let shape = Shape::new(Dims {
-            // Whole atoms: `ring` computes rows past M from what happens to be there.
+            // Rows are whole atoms: `ring` would compute rows past M from whatever is there.
             m: 128,
             n: [1, 3][turn % 2],
             k: 512,
@@ -83,7 +83,7 @@ fn calls_of(kernel: Kernel, simulator: &Simulator) -> usize {
     calls
 }
 
-/// Of all kernels but those of Blackwell.
+/// Checks all kernels but those of Blackwell.
 fn every_kernel_of_hopper() {
     let simulator = Simulator::with_multiprocessors("90a", 4);
     for &kernel in Kernel::ALL {

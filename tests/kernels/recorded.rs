@@ -67,7 +67,7 @@ const DOT: [(u32, u32, u32); 6] = [
     (16, 1, 2),
 ];
 
-/// Every call. The attributes that do not make a kernel are dealt out in turn.
+/// Every call. The attributes that select no kernel are dealt out in turn.
 fn calls() -> Vec<Call> {
     let mut calls = Vec::new();
     let kernels = [
@@ -115,7 +115,7 @@ fn calls() -> Vec<Call> {
 }
 
 impl Call {
-    /// A name that says all of it.
+    /// A name that contains all of the call.
     fn name(&self) -> String {
         let (case, s) = (&self.case, &self.case.shape);
         let kernel = match self.ctas {

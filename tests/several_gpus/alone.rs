@@ -54,7 +54,7 @@ pub(crate) fn a_stream_of_another_context_is_refused() -> Result<()> {
     let layers = mine.on_device::<f32>(&other, &alone, 1, &Options::new());
     let is_refused = matches!(&layers, Err(LayersError::Gemv(error)) if is_refusal(error));
     ensure!(is_refused, "layers: {layers:?}");
-    // And nothing was ended by that.
+    // No refusal has ended the communicator.
     Ok(alone.check()?)
 }
 

@@ -1,4 +1,4 @@
-//! What all ranks have, on each of them.
+//! Collections of the parts of all ranks, on each of them.
 
 use anyhow::{Result, ensure};
 use half::{bf16, f16};
@@ -21,7 +21,7 @@ fn of<T: Number>(ranks: usize) -> Result<()> {
     on_threads(ranks, |rank| gather::<T>(rank, ranks, &id)).map(drop)
 }
 
-/// What a rank has: numbers that all types hold.
+/// The part of a rank: numbers that all types hold.
 fn part<T: Number>(rank: usize) -> Vec<T> {
     let number = |at: usize| T::of((rank * 100 + at % 100) as f32);
     (0..PART).map(number).collect()

@@ -1,4 +1,4 @@
-//! The exact result of a [`Work`], and how far what ranks compute may lie from it.
+//! The exact result of a [`Work`], and how far the ranks' results may lie from it.
 
 use anyhow::{Result, ensure};
 use nvfp4_gemv::reference::{self, error_bound, sum_error_bound};
@@ -7,7 +7,8 @@ use nvfp4_gemv::{DenseVectors, Strides, Vectors, Weights};
 
 use super::rank::{Computed, Number, WIDE, Work};
 
-/// What down reads: what gate computes exactly, in the vectors' type, and how far what was computed may lie from that.
+/// Vectors that the layer down reads: gate's exact results, in the vectors' type, and how far computed results may lie
+/// from them.
 struct Middle<T> {
     values: Vec<T>,
     /// Rounded up.
@@ -33,8 +34,8 @@ impl<T: Number> Middle<T> {
     }
 }
 
-/// What ranks computed is within the bound of the exact result. A rank's summand is off by its own sums' roundings, and by
-/// what gate's are off, times down's weights; then the ranks' summands are added.
+/// Demands that the ranks' result is within the bound of the exact result. A rank's summand is off by the roundings of
+/// its own sums, and by gate's errors times down's weights. Then the ranks' summands are added.
 pub(crate) fn check<T: Number>(work: &Work, ranks: usize, computed: &Computed) -> Result<()> {
     let [gate, down] = work.weights()?;
     let [of_gate, of_down] = computed.roundings;

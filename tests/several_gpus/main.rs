@@ -1,6 +1,6 @@
-//! Ranks that are GPUs: threads and processes, and what the others get when one ends. Where there are not so many GPUs as a
-//! test needs, or no libnccl, it is ignored, with the reason. Tests whose names begin with `one_gpu` need one. What all
-//! compare with is tried on the CPU.
+//! Ranks that are GPUs: threads and processes, and the errors of the other ranks if one ends. A test that lacks GPUs or
+//! libnccl is ignored, with the reason. Tests whose names begin with `one_gpu` need one GPU. Tests on the CPU try the
+//! expected results that all compare with.
 
 mod alone;
 mod collected;
@@ -27,9 +27,9 @@ use nvfp4_gemv_cli::gpu_record::{Asked, Ran};
 use rank::{Number, Work, by_threads};
 
 const RANKS: usize = 2;
-/// What ranks that all come and compute take at most.
+/// Time that ranks that all come and compute take at most.
 const LONG: Duration = Duration::from_secs(120);
-/// When the end of a rank is noticed at the latest. NCCL may connect ranks in this time, at a first call.
+/// Time in which the end of a rank is noticed at the latest. NCCL may connect ranks in this time, at a first call.
 const SOON: Duration = Duration::from_secs(20);
 
 fn main() -> ExitCode {
@@ -78,7 +78,7 @@ fn on_a_cpu() -> Vec<Trial> {
     ]
 }
 
-/// One rank, or one that waits for another: for a machine with one GPU.
+/// Tests for a machine with one GPU: one rank, or one rank that waits for another.
 fn on_one_gpu() -> Vec<Trial> {
     let trial = |name: &str, run: fn() -> Result<()>| trial(&format!("one_gpu_{name}"), 1, run);
     vec![
@@ -155,7 +155,7 @@ fn failed(error: anyhow::Error) -> Failed {
     Failed::from(format!("{error:#}"))
 }
 
-/// Why there is nothing to see.
+/// Reason why the test cannot run.
 fn missing(gpus: usize) -> Option<String> {
     match (raw::device_count(), nccl::library()) {
         (Err(why), _) => Some(why.to_string()),
@@ -167,7 +167,8 @@ fn missing(gpus: usize) -> Option<String> {
     }
 }
 
-/// One GPU and several: so neither is further from the other than both bounds.
+/// One GPU and several GPUs, each within its bound of the exact result: so neither is further from the other than both
+/// bounds.
 fn ranks_are_exact<T: Number>(ranks: usize) -> Result<()> {
     for n in [1, 3, 8] {
         let work = Work::new(n);
@@ -182,14 +183,14 @@ fn windows_are_exact(ranks: usize) -> Result<()> {
     match by_threads::<f32>(&work, ranks, Placement::new(work.n).in_window()) {
         Ok(computed) => expected::check::<f32>(&work, ranks, &computed),
         Err(error) => match error.downcast_ref() {
-            // An older library says so, and that is all that can be seen with it.
+            // An older library refuses windows, and nothing else can be seen with it.
             Some(LayersError::Nccl(NcclError::NoWindows { .. })) => Ok(()),
             _ => Err(error),
         },
     }
 }
 
-/// What each rank returns, on a thread of its own.
+/// Results of each rank, on a thread of its own.
 fn on_threads<R: Send>(
     ranks: usize,
     rank: impl Fn(usize) -> Result<R> + Copy + Send,

@@ -1,4 +1,4 @@
-//! What the ranks' results are compared with, tried without a GPU: one rank after the other computes on the CPU.
+//! Expected results of the ranks, tried without a GPU: one rank after the other computes on the CPU.
 
 use anyhow::{Result, ensure};
 use half::{bf16, f16};
@@ -27,7 +27,7 @@ fn of<T: Number>() -> Result<()> {
     Ok(())
 }
 
-/// The sum of what the first ranks have.
+/// The sum of the results of the first `come` ranks.
 fn compute<T: Number>(work: &Work, ranks: usize, come: usize) -> Result<Computed> {
     let [gate, down] = work.weights()?;
     let layers = TensorParallel::mlp(&gate, &gate, &down, ranks)?;
@@ -48,7 +48,7 @@ fn compute<T: Number>(work: &Work, ranks: usize, come: usize) -> Result<Computed
     })
 }
 
-/// And how often a term of it is rounded.
+/// A product on the CPU, and how often a term of it is rounded.
 fn product<T: Number>(work: &Work, shard: &Shard<'_>, x: &[T]) -> Result<(Vec<T>, u32)> {
     let shape = work.shape(shard.shape())?;
     let mut y = vec![T::of(0.0); shape.outputs()];

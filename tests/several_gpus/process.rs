@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 
-/// Killed when this is dropped. What it prints is read as it comes, so that no pipe fills.
+/// A child process, killed when this value is dropped. Its output is read as it comes, so that no pipe fills.
 pub(crate) struct Process {
     child: Child,
     lines: Receiver<String>,
@@ -41,7 +41,7 @@ impl Process {
         })
     }
 
-    /// Waits until it has printed this line. NCCL may print others before.
+    /// Waits until the process has printed this line. NCCL may print other lines before.
     pub(crate) fn await_line(&mut self, expected: &str, within: Duration) -> Result<()> {
         let begin = Instant::now();
         loop {
@@ -61,7 +61,7 @@ impl Process {
         Ok(self.child.kill()?)
     }
 
-    /// Waits until it has ended. One that does not is killed, and that is an error.
+    /// Waits until the process has ended. A process that does not end is killed, and that is an error.
     pub(crate) fn wait(&mut self, within: Duration) -> Result<ExitStatus> {
         let begin = Instant::now();
         loop {
@@ -77,7 +77,7 @@ impl Process {
         }
     }
 
-    /// The lines that it printed, when it has ended well.
+    /// The lines that the process printed, when it has ended well.
     pub(crate) fn output(mut self, within: Duration) -> Result<Vec<String>> {
         let status = self.wait(within)?;
         if !status.success() {
@@ -86,7 +86,7 @@ impl Process {
         Ok(self.lines.iter().collect())
     }
 
-    /// What it said of errors, of a process that has ended.
+    /// The error output of a process, which is killed first.
     pub(crate) fn errors(&mut self) -> String {
         let _ = self.child.kill();
         let said = self.errors.take().and_then(|errors| errors.join().ok());

@@ -16,26 +16,26 @@ use super::process::Process;
 use super::rank::{Rank, Work, between, bits, by_threads, captured};
 use super::{LONG, RANKS, SOON};
 
-/// Set for a process that this one starts: what it shall do.
+/// Variable of a process that this one starts: the process's role.
 const ROLE: &str = "NVFP4_GEMV_TEST_ROLE";
 const COMPUTES: &str = "computes";
-/// Rank 0 waits for a sum, for which rank 1 does nothing any more.
+/// Role: rank 0 waits for a sum, for which rank 1 does nothing any more.
 const WAITS: &str = "waits";
-/// All replay a graph with their sum, over and over.
+/// Role: all replay a graph with their sum, over and over.
 const REPLAYS: &str = "replays";
 
-/// Nothing, forever.
+/// Role: the process does nothing, forever.
 const HANGS: &str = "hangs";
 
-/// What a process says when it has come to where the other one may be killed.
+/// Line of a process that has come to where the other process may be killed.
 const READY: &str = "ready to be killed, or to wait";
 
-/// What SIGKILL is.
+/// Number of the signal SIGKILL.
 const KILLED: i32 = 9;
 
 const VECTORS: usize = 3;
 
-/// What this process does where it was started by [`start`].
+/// Work of this process if [`start`] started it.
 pub(crate) fn child() -> Option<ExitCode> {
     let role = env::var(ROLE).ok()?;
     Some(match play(&role) {
@@ -93,7 +93,7 @@ fn waits(number: usize, mut rank: Rank<f32>) -> Result<()> {
     once(&mut rank)?;
     if number != 0 {
         println!("{READY}");
-        // Until it is killed; or the test ends, and nobody holds the other end.
+        // The process waits until it is killed; or the test ends, and nobody holds the other end.
         std::io::stdin().read_to_end(&mut Vec::new())?;
         bail!("rank {number} was not killed");
     }
@@ -102,7 +102,7 @@ fn waits(number: usize, mut rank: Rank<f32>) -> Result<()> {
     is_noticed(rank.mlp.synchronize(&rank.stream))
 }
 
-/// One is killed somewhere in a replay, and the graph of the other one is alive when that ends its wait.
+/// One rank is killed somewhere in a replay. The other rank's graph is alive when its wait ends.
 fn replays(number: usize, mut rank: Rank<f32>) -> Result<()> {
     once(&mut rank)?;
     let (stream, mlp) = (&rank.stream, &mut rank.mlp);
@@ -161,7 +161,7 @@ fn start(role: &str) -> Result<Vec<Process>> {
     (0..RANKS).map(start).collect()
 }
 
-/// What keeps the tests of killed ranks from waiting forever themselves.
+/// Hanging processes are killed, so that the tests of killed ranks do not wait forever themselves.
 pub(crate) fn on_a_cpu_one_that_hangs_is_killed() -> Result<()> {
     let start = || Process::start(Command::new(env::current_exe()?).env(ROLE, HANGS));
     let mut hangs = start()?;
@@ -183,7 +183,7 @@ pub(crate) fn have_the_bits_of_threads() -> Result<()> {
     let placement = Placement::new(VECTORS);
     let threads = as_text(&by_threads::<f32>(&Work::new(VECTORS), RANKS, placement)?.y);
     for process in start(COMPUTES)? {
-        // NCCL may print what it is.
+        // NCCL may print what it is, before the results.
         let printed = process.output(3 * LONG)?;
         ensure!(printed.contains(&threads), "other bits");
     }

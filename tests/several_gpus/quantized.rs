@@ -1,4 +1,4 @@
-//! Layers that read NVFP4 vectors: what is given and what is between are quantised on each rank.
+//! Layers that read NVFP4 vectors: each rank quantises the given vectors, and the vectors between the layers.
 
 use anyhow::{Result, ensure};
 use half::bf16;
@@ -13,13 +13,13 @@ use nvfp4_gemv::{Activation, FloatType, GlobalScale, Options, Output, VectorScal
 use super::rank::{Rank, WIDE, Work};
 use super::{LONG, on_threads};
 
-/// Elements of the vectors are 0.5 at most, and those between 1.
+/// Elements of the given vectors are 0.5 at most, and elements between the layers are 1 at most.
 const GLOBALS: VectorGlobals = VectorGlobals {
     input: GlobalScale::Divisor(2.0 * 6.0 * 448.0),
     between: GlobalScale::Divisor(6.0 * 448.0),
 };
 
-/// What a rank has: gate's results and the sum, and how often their kernels round a term.
+/// Outcome of a rank: gate's results and the sum, and how often their kernels round a term.
 struct Outcome {
     gate: Vec<bf16>,
     y: Vec<bf16>,
@@ -52,7 +52,7 @@ fn on_gpu(work: &Work, rank: usize, ranks: usize, id: &UniqueId) -> Result<Outco
     })
 }
 
-/// The same on the CPU, without a rank's summand where one is left out.
+/// The check on the CPU. It fails if a rank's summand is left out.
 pub(crate) fn on_a_cpu_the_bound_is_kept_unless_a_rank_is_left_out() -> Result<()> {
     for (ranks, n) in [(1, 1), (2, 8), (4, 3)] {
         let work = Work::new(n);
@@ -101,7 +101,8 @@ fn product(work: &Work, shard: &Shard<'_>, x: &Vectors) -> Result<(Vec<bf16>, u3
     Ok((y, roundings))
 }
 
-/// What down reads, of a rank: its part of each vector. No rank's own results, so that a rounding of them moves no code.
+/// Vectors that a rank's layer down reads: its part of each vector. They are not the rank's own results, so that a
+/// rounding of those moves no code.
 fn middle(work: &Work, rank: usize, ranks: usize) -> Vec<bf16> {
     let mut random = fastrand::Rng::with_seed(2);
     let whole: Vec<bf16> = (0..work.n * WIDE)
@@ -112,7 +113,7 @@ fn middle(work: &Work, rank: usize, ranks: usize) -> Vec<bf16> {
     (0..work.n).flat_map(of_vector).copied().collect()
 }
 
-/// What is made of each rank's number and layers.
+/// Results of `make` for each rank's number and layers.
 fn of_each_rank<R>(
     work: &Work,
     ranks: usize,

@@ -1,4 +1,4 @@
-//! A rank with its part of an MLP, and what it computes.
+//! A rank with its part of an MLP, and its results.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use super::{LONG, on_threads};
 pub(crate) const HIDDEN: usize = 512;
 pub(crate) const WIDE: usize = 1024;
 
-/// What vectors are made of, here and on a device.
+/// Element type of vectors, here and on a device.
 pub(crate) trait Number: DeviceElement + std::fmt::Debug + 'static {
     const ACTIVATION: Activation;
 
@@ -49,7 +49,7 @@ numbers! {
     bf16 => Bf16, bf16::from_f32;
 }
 
-/// An MLP without what is between: gate and up are the same weights, and down reads what gate computes.
+/// An MLP without a function between the layers: gate and up are the same weights, and down reads gate's results.
 pub(crate) struct Work {
     codes: Vec<u8>,
     scales: Vec<u8>,
@@ -101,7 +101,7 @@ impl Work {
     }
 }
 
-/// What ranks computed, and how often a kernel rounds a term: of gate and of down, on the rank where it is most.
+/// Results of ranks, and how often a kernel rounds a term: of gate and of down, on the rank with the most roundings.
 pub(crate) struct Computed {
     pub(crate) y: Vec<f32>,
     pub(crate) roundings: [u32; 2],
@@ -136,7 +136,7 @@ impl<T: Number> Rank<T> {
         })
     }
 
-    /// How often gate's kernel and down's round a term.
+    /// Number of roundings of a term, by gate's kernel and by down's.
     pub(crate) fn roundings(&self, activation: Activation) -> [u32; 2] {
         let of = |(config, shape): &(Config, Shape)| config.roundings(shape, activation);
         self.computing.each_ref().map(of)
@@ -175,7 +175,7 @@ pub(crate) fn stream_of(rank: usize) -> Result<Arc<CudaStream>> {
     Ok(context.new_stream()?)
 }
 
-/// What is enqueued, as a graph.
+/// The work that `enqueue` puts into the stream, as a graph.
 pub(crate) fn captured(
     stream: &Arc<CudaStream>,
     enqueue: impl FnOnce() -> Result<()>,
@@ -188,7 +188,7 @@ pub(crate) fn captured(
     graph.context("nothing was captured")
 }
 
-/// What computes gate and down, and their shapes here.
+/// Configs that compute gate and down, and the layers' shapes here.
 fn computing<T: Number>(
     work: &Work,
     mine: &RankLayers<'_>,
@@ -203,7 +203,7 @@ fn computing<T: Number>(
     Ok([of(0, mine.first()[0].shape())?, of(2, mine.last().shape())?])
 }
 
-/// What is between is the result of gate.
+/// The operation between the layers: it copies the result of gate.
 pub(crate) fn between<T: Number>(
     stream: &Arc<CudaStream>,
     gate_up: &[CudaSlice<T>],

@@ -1,8 +1,8 @@
-//! What is said when a mapped file goes away.
+//! The message when a mapped file goes away.
 //!
-//! Large tensor files are mapped. Where one becomes shorter while it is used, or its disk fails, the system
-//! sends the signal SIGBUS, whose default is to end the program without a word. The program ends in the handler;
-//! a temporary file that has a name stays then, and one without a name goes away as always.
+//! Large tensor files are mapped. If a mapped file becomes shorter while it is used, or its disk fails, the system
+//! sends the signal SIGBUS, whose default is to end the program without a word. The program ends in the handler; a
+//! temporary file that has a name stays then, and one without a name goes away as always.
 
 #[cfg(target_os = "linux")]
 pub(crate) use linux::report;

@@ -1,4 +1,4 @@
-//! Where a command writes to: what may be replaced there, and what never.
+//! The destination of a command's output: which files it may replace, and which never.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use nvfp4_gemv::checkpoint::{Checkpoint, INDEX_FILE};
 use nvfp4_gemv_cli::file::WriteError;
 use nvfp4_gemv_cli::output::Destination;
 
-/// What `--output` and `--force` of a command mean. Says before long work what cannot be written.
+/// The destination that `--output` and `--force` of a command mean. Reports before long work what cannot be written.
 pub(crate) fn output(
     path: &Path,
     force: bool,

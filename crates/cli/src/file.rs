@@ -19,7 +19,7 @@ use crate::output::Destination;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {
-    /// What it is made from cannot be read.
+    /// An input cannot be read.
     #[error(transparent)]
     Input(#[from] FileError),
     /// A tensor cannot be converted to what should be written.
@@ -36,7 +36,7 @@ pub enum WriteError {
         /// Why.
         reason: String,
     },
-    /// The file cannot be written. Whatever was at its place before is still there.
+    /// The file cannot be written. A file that was at its place before is still there.
     #[error(
         "{}: cannot be written: {}",
         printable::path(file),
@@ -45,7 +45,7 @@ pub enum WriteError {
     Write {
         /// The file.
         file: PathBuf,
-        /// What went wrong.
+        /// The reason.
         reason: String,
     },
     /// A file is there already, and may not be replaced.
@@ -57,7 +57,7 @@ pub enum WriteError {
 }
 
 impl WriteError {
-    /// What [`crate::output`] reports of a file.
+    /// The error for a failure that [`crate::output`] reports of a file.
     pub fn writing(file: &Path, error: std::io::Error) -> Self {
         let file = file.to_owned();
         match error.kind() {
@@ -73,11 +73,11 @@ impl WriteError {
 /// A tensor to be written.
 #[derive(Clone, Debug)]
 pub struct NewTensor<'a> {
-    /// Its element type.
+    /// Element type.
     pub dtype: Dtype,
-    /// Its shape, outermost dimension first.
+    /// Shape, outermost dimension first.
     pub shape: Vec<usize>,
-    /// Its bytes, little-endian, row-major.
+    /// Bytes of the elements, little-endian, row-major.
     pub bytes: Cow<'a, [u8]>,
 }
 
@@ -112,16 +112,16 @@ impl<'a> NewTensor<'a> {
 /// A tensor to be written. It may make its bytes when it is asked for them, so that a whole file need not be in
 /// memory at once.
 pub trait Content {
-    /// Its element type.
+    /// Element type.
     fn dtype(&self) -> Dtype;
 
-    /// Its shape, outermost dimension first.
+    /// Shape, outermost dimension first.
     fn shape(&self) -> &[usize];
 
     /// How many bytes it has.
     fn byte_len(&self) -> usize;
 
-    /// Its bytes, little-endian, row-major: [`byte_len`](Self::byte_len) of them.
+    /// Bytes of the elements, little-endian, row-major: [`byte_len`](Self::byte_len) of them.
     ///
     /// # Errors
     /// Why they cannot be made. Nothing is written then.

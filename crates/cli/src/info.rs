@@ -82,7 +82,7 @@ pub(crate) fn run(_args: &Args) -> Result<Report> {
             }));
         }
         text.push_str(&format!("  {:<13} {}\n", path.name(), state(&why_not_path)));
-        // What all of its kernels lack is said once.
+        // A reason that holds for all kernels of the path is printed once.
         if why_not_path.is_none() {
             text.push_str(&lines);
         }

@@ -13,7 +13,7 @@ use crate::destination::files_of;
 use crate::engine::{InputScale, Inputs};
 use crate::report::count;
 
-/// Where a layer's own test data is, by convention of this project's test files.
+/// Name of a layer's own test data, by convention of this project's test files.
 pub(crate) const TEST_INPUT: &str = "test_input";
 
 /// Vectors `[n][K]` as plain numbers, and where they come from.
@@ -21,11 +21,11 @@ pub(crate) const TEST_INPUT: &str = "test_input";
 pub(crate) struct Source {
     pub(crate) values: Vec<f32>,
     pub(crate) n: usize,
-    /// For people.
+    /// The source in words, for people.
     pub(crate) from: String,
     /// The files that they are read from, beside the layer's.
     pub(crate) files: Vec<PathBuf>,
-    /// They are the first rows of the layer's own test input.
+    /// Whether the vectors are the first rows of the layer's own test input.
     pub(crate) is_test_input: bool,
 }
 

@@ -1,12 +1,12 @@
-//! What the program says of kernels that are compiled at run time.
+//! Output about kernels that are compiled at run time.
 
 use std::io::{self, IsTerminal, Write};
 
 use nvfp4_gemv::jit::{self, Cache, Event};
 use serde_json::{Value, json};
 
-/// Says on stderr which kernels are compiled, since that takes a while: where a person looks, a line each when it begins,
-/// and what it took when it ends.
+/// Says on stderr which kernels are compiled, since that takes a while: where a person looks, a line each when it
+/// begins, and what it took when it ends.
 pub(crate) fn show_progress() {
     let terminal = io::stderr().is_terminal();
     jit::observe(move |event| {
@@ -25,7 +25,7 @@ pub(crate) fn show_progress() {
     });
 }
 
-/// What compiles and what keeps: as lines of text, and as JSON.
+/// The compiler, and the cache of its results: as lines of text, and as JSON.
 pub(crate) fn describe() -> (String, Value) {
     describe_with(&Cache::of_user())
 }

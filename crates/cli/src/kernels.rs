@@ -37,14 +37,14 @@ struct Entry {
     shape: Shape,
     /// Bytes of weights that a CTA has asked for at once.
     bytes_in_flight: u64,
-    /// Of kernels that multiply.
+    /// Only for kernels that multiply.
     gemv: Option<Gemv>,
-    /// What makes one launch show an entry point better than another, what counts most first: K; all vectors in one
-    /// pass; how many they are; the kernel's default config.
+    /// Rank of this launch among those of its entry point, the most important first: K, all vectors in one pass, how
+    /// many they are, the kernel's default config. The highest one is shown.
     rank: (usize, bool, usize, bool),
 }
 
-/// What a launch computes, and how.
+/// The computation of a launch, and its config.
 struct Gemv {
     config: Config,
     operands: Operands,
@@ -57,7 +57,7 @@ const SHORT: usize = 2048;
 /// Numbers of vectors for which kernels have entry points: powers of two up to the largest pass that a kernel may take.
 const VECTORS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 
-/// What weights can be aligned to: kernels have entry points for each. The widest first.
+/// Alignments of weights that kernels have entry points for, the widest first.
 const ALIGNMENTS: [u64; 3] = [32, 16, 8];
 
 pub(crate) fn run(args: &Args) -> Result<Report> {

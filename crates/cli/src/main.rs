@@ -71,7 +71,7 @@ enum Command {
 fn wrong_usage(error: clap::Error) -> clap::Error {
     let printable = std::env::args_os()
         .map(|argument| nvfp4_gemv::printable::text(&argument.to_string_lossy()).to_string());
-    // What was wrong is wrong when it is escaped, or else was the escaped character.
+    // Escaped arguments are wrong in the same way, unless the escaped character was the error.
     Cli::try_parse_from(printable).err().unwrap_or(error)
 }
 

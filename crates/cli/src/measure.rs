@@ -157,7 +157,7 @@ mod tests {
         assert!(Check::new(&[f64::INFINITY], &[f64::INFINITY], bound).passed);
     }
 
-    /// Of f16, and of f32, whose bound is infinite itself there.
+    /// Results of f16, and of f32, whose bound is infinite itself there.
     #[test]
     fn a_result_that_overflows_fails_and_one_near_the_end_does_not() {
         for (output, truth, near) in [

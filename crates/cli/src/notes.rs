@@ -1,4 +1,4 @@
-//! What a checkpoint says that is no error: on stderr for people, and in the JSON for scripts.
+//! Notes of a checkpoint, which are no errors: on stderr for people, and in the JSON for scripts.
 
 use std::io::{self, Write};
 

@@ -118,17 +118,17 @@ fn parse_capability(text: &str) -> Result<(i32, i32), String> {
         .ok_or_else(|| "expected MAJOR.MINOR, for example 10.0".into())
 }
 
-/// What a plan is for.
+/// The target of a plan.
 struct Where {
-    /// None for host memory.
+    /// The GPU; none for host memory.
     gpu: Option<Gpu>,
     tuned: Option<Measurements>,
     /// Why this machine has no GPU, if it is for this machine.
     no_gpu: Option<Error>,
-    /// What this build lacks for it, and what build the plan is for instead.
+    /// Features that this build lacks for the GPU, and the build that the plan is for instead.
     other_build: Option<String>,
     product: Option<&'static Product>,
-    /// That no product of this compute capability is known, and what stands for it.
+    /// The statement that no product of this compute capability is known, and which one stands for it.
     unknown: Option<String>,
 }
 
@@ -183,7 +183,7 @@ impl Where {
     }
 }
 
-/// What there is to say where no product has a compute capability.
+/// The notice for a compute capability that no product has.
 fn unknown((major, minor): (i32, i32)) -> Option<String> {
     let all = Product::ALL.iter();
     let mut known: Vec<_> = all.map(|product| product.compute_capability).collect();
@@ -410,7 +410,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     })
 }
 
-/// What allocations are aligned to.
+/// Alignment of allocations.
 const ALLOCATED: u64 = 256;
 
 /// Passes over the weights that a config makes for a shape.
@@ -429,8 +429,8 @@ fn passes_line(config: &Config, shape: &Shape) -> String {
     }
 }
 
-/// Launches, and of which passes they are where these are several: `plan` has `first` of the first one, and those of the
-/// last one.
+/// Launches, and of which passes they are where these are several: `plan` has `first` of the first one, and those of
+/// the last one.
 fn launch_lines(plan: &[Launch], first: usize, passes: usize) -> String {
     let lines: Vec<String> = plan.iter().map(launch_line).collect();
     let (first, last) = lines.split_at(first);
@@ -450,7 +450,7 @@ fn launch_lines(plan: &[Launch], first: usize, passes: usize) -> String {
     lines.collect()
 }
 
-/// What stands in the place of the table where there is no GPU to plan for: all kernels lack the same.
+/// The text in the place of the table where there is no GPU to plan for: all kernels lack the same.
 fn without_a_gpu(lines: &[Line]) -> String {
     let why = lines.first().and_then(|line| line.config.as_ref().err());
     let why = why.map_or("", String::as_str);
@@ -491,11 +491,10 @@ struct Line {
     config: Result<Config, String>,
     /// Passes over the weights.
     passes: Option<usize>,
-    /// Of the first pass and of the last one.
+    /// Launches of the first pass and of the last one.
     launches: Vec<Launch>,
     estimate: Option<Estimate>,
-    /// Seconds that it takes at least, where the estimate has no time: what its share gives at the rate that is published
-    /// of the memory.
+    /// Least time in seconds, where the estimate has no time: what its share gives at the memory's published rate.
     at_published_rate: Option<f64>,
 }
 

@@ -1,4 +1,4 @@
-//! What a command reports, and how it is printed: text for people, one JSON object for scripts.
+//! The report of a command, and how it is printed: text for people, one JSON object for scripts.
 
 use std::io::{self, Write};
 
@@ -19,9 +19,9 @@ use crate::engine::NotEnoughMemory;
 /// The result of a command.
 #[derive(Debug)]
 pub(crate) struct Report {
-    /// For people, with a newline at the end.
+    /// Text for people, with a newline at the end.
     pub(crate) text: String,
-    /// For scripts.
+    /// JSON for scripts.
     pub(crate) json: Value,
     /// Whether all checks passed; decides the exit code.
     pub(crate) passed: bool,
@@ -89,9 +89,9 @@ impl Report {
     }
 }
 
-/// Text of several lines in which nothing but the ends of lines acts on a terminal. What is put into the
-/// text escapes itself where it comes from elsewhere, its newlines too ([`printable`]); this sees to it that
-/// a place where that was forgotten prints no more than a wrong line.
+/// Text of several lines in which nothing but the ends of lines acts on a terminal. Text from elsewhere is escaped
+/// where it enters, its newlines too ([`printable`]). If a place forgets that, this function reduces the damage to a
+/// wrong line.
 fn for_people(text: &str) -> String {
     let lines: Vec<String> = text
         .split('\n')
@@ -112,12 +112,12 @@ fn with_causes(error: &anyhow::Error) -> String {
     message
 }
 
-/// What to do about an error, where that is known.
+/// Advice about an error, where there is any.
 fn hint(error: &anyhow::Error, takes_path: bool) -> Option<String> {
     if let Some(error) = error.downcast_ref::<CheckpointError>() {
         return match error {
             CheckpointError::NotNvfp4 { found, .. }
-                // Of a matrix: stacked experts are copied.
+                // The tensor is a matrix: stacked experts are copied.
                 if ["F32 [", "F16 [", "BF16 ["]
                     .iter()
                     .any(|t| found.starts_with(t))
@@ -155,7 +155,7 @@ fn hint(error: &anyhow::Error, takes_path: bool) -> Option<String> {
     gemv_hint(gemv_error(error)?, takes_path)
 }
 
-/// What NCCL lacks or says.
+/// The error of NCCL, or that it is missing.
 #[cfg(feature = "nccl")]
 fn nccl_error(error: &anyhow::Error) -> Option<&NcclError> {
     match error.downcast_ref() {
@@ -240,7 +240,7 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// Its lines, each with a note behind it, which is long and no column.
+    /// The table's lines, each with a note behind it, which is long and no column.
     pub(crate) fn with_notes(&self, notes: &[String]) -> String {
         let rows = self.to_string();
         let lines = rows.lines().zip(notes);

@@ -9,7 +9,7 @@ use nvfp4_gemv::{Activation, BLOCK, Dims, FloatType, ScaleLayout, Shape};
 
 use crate::report::count;
 
-/// What `--activation` takes.
+/// The parser of `--activation`.
 pub(crate) fn activation() -> impl TypedValueParser<Value = Activation> {
     one_of(Activation::ALL.map(|value| match value {
         Activation::Nvfp4 => (value, value.name(), "4-bit, quantised here"),
@@ -19,7 +19,7 @@ pub(crate) fn activation() -> impl TypedValueParser<Value = Activation> {
     }))
 }
 
-/// What `--output-type` takes.
+/// The parser of `--output-type`.
 pub(crate) fn output_type() -> impl TypedValueParser<Value = FloatType> {
     one_of(FloatType::ALL.map(|value| match value {
         FloatType::F16 => (value, value.name(), "IEEE half precision"),
@@ -28,7 +28,7 @@ pub(crate) fn output_type() -> impl TypedValueParser<Value = FloatType> {
     }))
 }
 
-/// What `--dialect` takes.
+/// The parser of `--dialect`.
 pub(crate) fn dialect() -> impl TypedValueParser<Value = Dialect> {
     one_of(Dialect::ALL.map(|value| match value {
         Dialect::ModelOpt => (value, value.name(), "NVIDIA ModelOpt"),
@@ -40,7 +40,7 @@ pub(crate) fn dialect() -> impl TypedValueParser<Value = Dialect> {
     }))
 }
 
-/// What `--layout` takes.
+/// The parser of `--layout`.
 pub(crate) fn layout() -> impl TypedValueParser<Value = ScaleLayout> {
     const TILED: &str = "Tiles of 128 rows x 4 scales, as tensor cores read them";
     one_of(ScaleLayout::ALL.map(|value| match value {
@@ -115,7 +115,7 @@ fn expected() -> String {
     format!("expected {SYNTAX} or MxK[xL[xN]], for example 4096,7168 or 4096x7168x8")
 }
 
-/// What `--n` takes: the vectors of a call.
+/// The parser of `--n`: the vectors of a call.
 pub(crate) fn parse_n(text: &str) -> Result<usize, String> {
     let n = text
         .trim()
@@ -214,7 +214,7 @@ mod tests {
             })
             .unwrap())
         );
-        // What a shape prints is what it is read from.
+        // A printed shape is read as the same shape.
         let printed = Shape::new(Dims {
             m: 4096,
             n: 1,

@@ -145,7 +145,7 @@ fn an_alpha_of_another_length_is_refused() {
     }
 }
 
-/// What is read can be computed, and what is refused when it is computed is refused when it is read.
+/// A problem that can be read can be computed, and a problem whose computation is refused is refused when it is read.
 #[test]
 fn reading_and_computing_refuse_the_same_alphas() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
-//! Times on devices: what was measured, for which operands, and the tables that this crate comes with.
+//! Times on devices: the measurements, the operands that they are for, and the tables that this crate comes with.
 //!
 //! A table is JSON Lines, the same for built-in tables (beside this file) and for files that `nvfp4-gemv tune` writes:
-//! the machine, then a line a problem. To refill a built-in one, run on that GPU, with a build of what is measured,
+//! the machine, then a line a problem. To refill a built-in table, run on that GPU, with a build of what is measured,
 //! `nvfp4-gemv tune --suite --chained --seconds 1.5 --replace --out h200.jsonl`, and put the file here. The table of
 //! another GPU comes the same way, with a line in `builtin.rs`, or with `cargo xtask first-light --apply`. The H200's
 //! has since had its times and ceilings, not its configs, replaced by hand with those of `nvfp4-gemv bench`: its `from`
@@ -40,7 +40,7 @@ impl GpuModel {
     }
 }
 
-/// What a time depends on besides the problem.
+/// Circumstances that a time depends on besides the problem.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Machine {
     /// The device.
@@ -61,10 +61,10 @@ pub struct Timed {
     pub config: Config,
     /// Seconds a call, with cold caches.
     pub seconds: f64,
-    /// The best of launches that follow each other with programmatic dependent launch, where that was measured. Where a
-    /// kernel of an entry has such a time and others have none, these were slower there, or
-    /// were left out because they are faster in a chain of this problem alone and slower between other layers
-    /// (`tune::Tuner::tune_chain`): no chained call takes them before it.
+    /// The best time of launches that follow each other with programmatic dependent launch, where that was measured.
+    /// Where one kernel of an entry has such a time and another kernel has none, no chained call takes the other kernel
+    /// before it. The other kernel was slower there, or its time was left out, because it is faster in a chain of this
+    /// problem alone and slower between other layers (`tune::Tuner::tune_chain`).
     pub chained: Option<Chained>,
 }
 
@@ -75,7 +75,8 @@ impl Timed {
     }
 }
 
-/// The best of a kernel in launches that follow each other with programmatic dependent launch, as layers of a model can.
+/// The best of a kernel in launches that follow each other with programmatic dependent launch, as layers of a model
+/// can.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Chained {
@@ -85,36 +86,36 @@ pub struct Chained {
     pub seconds: f64,
 }
 
-/// What was measured of one problem.
+/// Measurements of one problem.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
     /// Its sizes.
     pub shape: Shape,
-    /// Its operands. Of their alignment counts only whether [everything is a multiple of
+    /// Its operands. Only one thing counts of their alignment: whether [everything is a multiple of
     /// 16](Alignment::is_16).
     pub operands: Operands,
     /// Seconds of a kernel that only reads as many bytes as the weights have.
     pub ceiling_seconds: f64,
-    /// The best of each kernel that was tried, fastest first; at least one. Of a kernel that has none here, the best
-    /// of another one of its path was faster, if there is one.
+    /// The best of each kernel that was tried, fastest first; at least one. Where a kernel has no time here, the best
+    /// of another kernel of its path was faster, if there is one.
     pub kernels: Vec<Timed>,
 }
 
 /// Measurements on one machine, a problem at most once.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measurements {
-    /// Where.
+    /// The machine that the measurements were made on.
     pub machine: Machine,
-    /// How and when, for people.
+    /// How and when the measurements were made, for people.
     pub from: String,
     entries: Vec<Entry>,
-    /// Where the entry of a problem is.
+    /// Indices of the entries, by their problems.
     index: HashMap<Problem, usize>,
-    /// Of each entry, for [`nearest`], which calls ask that are not prepared.
+    /// Sizes of the entries, for [`nearest`], which calls that are not prepared ask.
     sizes: Vec<Size>,
 }
 
-/// What an entry is found by.
+/// The key of an entry.
 #[derive(Clone, Copy, Debug, Eq, Hash)]
 #[allow(
     clippy::derived_hash_with_manual_eq,
@@ -181,13 +182,14 @@ impl Size {
     }
 }
 
-/// As far as so many octaves.
+/// Distance, in octaves, between problems whose scales lie in different layouts.
 const OTHER_LAYOUT: f64 = 4.0;
-/// The same for tables of other models of GPU than the first: less than twice or half as many vectors, which are 2.
+/// Distance, in octaves, of tables of other models of GPU than the first: less than that of twice or half as many
+/// vectors, which is 2.
 const OTHER_MODEL: f64 = 1.5;
 
 impl Entry {
-    /// What was measured of a kernel.
+    /// The best time of a kernel.
     pub fn of(&self, kernel: Kernel) -> Option<&Timed> {
         self.kernels.iter().find(|timed| timed.kernel() == kernel)
     }
@@ -200,17 +202,17 @@ impl Entry {
 
 #[cfg(feature = "tune")]
 impl Machine {
-    /// Where the measurements of a table were made, of which no more is read.
+    /// The machine that the measurements of a table were made on. No more is read of the table.
     ///
     /// # Errors
-    /// What is wrong with it, as part of a sentence.
+    /// The fault of the table, as part of a sentence.
     pub(crate) fn from_json_lines(text: &str) -> Result<Self, String> {
         wire::parse_machine(text)
     }
 }
 
 impl Measurements {
-    /// None yet.
+    /// A table without entries.
     pub fn new(machine: Machine, from: impl Into<String>) -> Self {
         Self {
             machine,
@@ -221,12 +223,12 @@ impl Measurements {
         }
     }
 
-    /// All of them.
+    /// All entries.
     pub fn entries(&self) -> &[Entry] {
         &self.entries
     }
 
-    /// What was measured of a problem.
+    /// The measurements of a problem.
     pub fn find(&self, shape: &Shape, operands: &Operands) -> Option<&Entry> {
         let at = self.index.get(&Problem::new(shape, operands))?;
         Some(&self.entries[*at])
@@ -249,7 +251,7 @@ impl Measurements {
     /// Reads a table.
     ///
     /// # Errors
-    /// What is wrong with it, as part of a sentence.
+    /// The fault of the table, as part of a sentence.
     pub fn from_json_lines(text: &str) -> Result<Self, String> {
         wire::parse(text)
     }
@@ -258,7 +260,7 @@ impl Measurements {
     /// writes: entries that were [inserted](Self::insert) may say anything.
     ///
     /// # Errors
-    /// What is wrong, as part of a sentence.
+    /// The fault of the entries, as part of a sentence.
     #[cfg(feature = "tune")]
     pub(crate) fn check(&self) -> Result<(), String> {
         wire::check(self)
@@ -279,7 +281,7 @@ impl AsRef<Self> for Measurements {
 /// A time that was measured of a problem near another one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Near<'t> {
-    /// Where it stands.
+    /// The table that it stands in.
     pub(super) table: &'t Measurements,
     /// The problem.
     pub(super) entry: &'t Entry,
@@ -287,11 +289,12 @@ pub(super) struct Near<'t> {
     pub(super) timed: &'t Timed,
 }
 
-/// The measurements of some tables that are nearest to a problem, of those in which `pick` finds a time: one for each of N
-/// things to pick. Near is the same type of vectors, then the fewest octaves between the numbers of vectors (which count
-/// double), of bytes and of rows (which count half); K counts only by its bytes. The other scale layout is as far as
-/// [`OTHER_LAYOUT`] octaves, and tables behind the first are as far as [`OTHER_MODEL`]: the first is of the model of GPU that is
-/// asked for, or else the one that has most. Of those that are as near, the first counts.
+/// The measurements of some tables that are nearest to a problem, among those in which `pick` finds a time: one for
+/// each of N things to pick. Only problems with the same type of vectors are compared. The nearest is the one with the
+/// fewest octaves between the numbers of vectors (which count double), of bytes and of rows (which count half). K
+/// counts only by its bytes. The other scale layout is as far as [`OTHER_LAYOUT`] octaves, and tables behind the first
+/// are as far as [`OTHER_MODEL`]. The first table is that of the model of GPU that is asked for, or else the one that
+/// has most. Of problems at the same distance, the first counts.
 pub(super) fn nearest<'t, const N: usize>(
     tables: impl Iterator<Item = &'t Measurements>,
     shape: &Shape,
@@ -344,7 +347,7 @@ mod tests {
     use crate::types::ScaleLayout;
 
     thread_local! {
-        /// How often two problems were compared on this thread.
+        /// The number of times that two problems were compared on this thread.
         pub(super) static COMPARISONS: Cell<usize> = const { Cell::new(0) };
     }
 
@@ -439,7 +442,7 @@ mod tests {
                 for timed in &entry.kernels {
                     let share = entry.share(timed);
                     assert!((0.01..1.1).contains(&share), "{}: {share}", entry.shape);
-                    // These overlap with each other, the ceiling's launches do not.
+                    // Chained launches overlap with each other, the ceiling's launches do not.
                     if let Some(chained) = timed.chained {
                         let share = entry.ceiling_seconds / chained.seconds;
                         assert!((0.01..1.2).contains(&share), "{}: {share}", entry.shape);
@@ -472,7 +475,7 @@ mod tests {
         assert_eq!(never, [None]);
     }
 
-    /// What is far from all of the first table may be near to some of another.
+    /// A problem that is far from all problems of the first table may be near to one of another table.
     #[test]
     fn nearest_prefers_the_first_table() {
         let whole = &builtin()[0];
@@ -491,7 +494,7 @@ mod tests {
             (std::ptr::eq(near.table, &part), near.entry.shape)
         };
         assert_eq!(near(4096, 1, Activation::Nvfp4), (true, shape(4096, 1)));
-        // Of half as many rows again, that is .6 octaves of bytes and of rows.
+        // Half as many rows again are .6 octaves of bytes and of rows.
         assert_eq!(near(6144, 1, Activation::Nvfp4), (true, shape(4096, 1)));
         assert_eq!(near(14336, 1, Activation::Nvfp4), (false, shape(14336, 1)));
         assert_eq!(near(4096, 8, Activation::Nvfp4), (false, shape(4096, 8)));

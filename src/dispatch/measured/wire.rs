@@ -1,4 +1,4 @@
-//! What a file of measurements says, version 4: JSON Lines. The first line is the machine, then comes a line a problem.
+//! Files of measurements, version 4: JSON Lines. The first line is the machine; each line behind it is a problem.
 
 use serde::{Deserialize, Serialize};
 use serde_json::StreamDeserializer;
@@ -42,7 +42,7 @@ pub(super) fn parse(text: &str) -> Result<Measurements, String> {
     let (head, mut lines) = begin(text)?;
     let mut table = Measurements::new(head.machine, head.from);
     while let Some(line) = lines.next() {
-        // Of JSON that is none, or of other fields, it says the line itself.
+        // Where a line is no JSON, or has other fields, the error itself names the line.
         let line = line.map_err(|error| error.to_string())?;
         let at = |why| {
             format!(
@@ -67,7 +67,7 @@ pub(super) fn parse_machine(text: &str) -> Result<Machine, String> {
 
 /// The first line, and the others, which are not read yet.
 fn begin(text: &str) -> Result<(Head, StreamDeserializer<'_, StrRead<'_>, Line>), String> {
-    /// What is looked at first: files of another format may have other fields.
+    /// The format alone, which is looked at first: files of another format may have other fields.
     #[derive(Deserialize)]
     struct Format {
         format: String,

@@ -1,4 +1,4 @@
-//! Configs and shared memory by hand. That defaults and candidates are legal: `extremes.rs`.
+//! Tests of configs and shared memory, by hand. `extremes.rs` tests that defaults and candidates are legal.
 
 use std::mem::offset_of;
 
@@ -24,7 +24,7 @@ fn h200() -> Gpu {
     Gpu::of_compute_capability((9, 0), "90a")
 }
 
-/// What `ask` says of a problem on an H200.
+/// The answer of `ask` for a problem on an H200.
 fn of<T>(
     (m, n, k, l): (usize, usize, usize, usize),
     activation: Activation,
@@ -57,7 +57,7 @@ fn roundings_by_hand() {
     assert_eq!(USUAL.roundings(&shape, Activation::Nvfp4), 16 + 2 + 12 + 4);
     let sixteen_bits = 24 + 16 + 2 + 12 + 4;
     assert_eq!(USUAL.roundings(&shape, Activation::F16), sixteen_bits);
-    // Of a bf16 vector two parts are added.
+    // Two parts of a bf16 vector are added.
     assert_eq!(USUAL.roundings(&shape, Activation::Bf16), sixteen_bits + 1);
     // Several vectors: eight instructions in a chain, two such chains a step. Nine vectors are a pass of eight and
     // one of one, of which the first counts.
@@ -87,7 +87,7 @@ fn roundings_by_hand() {
     assert_eq!(USUAL.roundings(&two, Activation::F16), sixteen_bits);
 }
 
-/// One config for all but the smallest.
+/// All shapes but the smallest have one config, but for `fetch`.
 #[test]
 fn configs_of_the_benchmark_shapes() {
     for (m, k, l) in [
@@ -143,7 +143,7 @@ fn short_memory_takes_passes_then_warps_then_everything() {
     assert!(ctas(2, 1, 16384, 10_000).unwrap() > 132);
 }
 
-/// Where there are more than eight, they fit, and no row is ragged.
+/// A pass has sixteen vectors if there are more than eight, they fit, and no row is ragged.
 #[test]
 fn sixteen_vectors_a_pass() {
     for (n, k, vectors) in [
@@ -252,7 +252,7 @@ fn stages_that_are_not_behind_the_wait_are_ahead_of_it() {
     assert_eq!([0, 1, 2].map(|behind| ahead(behind, false)), [0; 3]);
 }
 
-/// Of 132 multiprocessors, which have 228 KB of shared memory, 1 KB of them for each CTA.
+/// The GPU has 132 multiprocessors with 228 KB of shared memory each, of which every CTA takes 1 KB.
 #[test]
 fn chained_ctas_that_are_spread_leave_no_room_for_more_than_their_share() {
     const ROOM: u64 = 228 << 10;
@@ -278,7 +278,7 @@ fn chained_ctas_that_are_spread_leave_no_room_for_more_than_their_share() {
         );
         assert_eq!(shared(1, ctas, true, false), used);
     }
-    // Those that leave no such room as they are.
+    // CTAs of 16 warps leave no such room as they are.
     assert_eq!(shared(16, 132, true, true), shared(16, 132, false, true));
 }
 

@@ -1,4 +1,4 @@
-//! Defaults, shares and plans by hand. That defaults and candidates are legal: `extremes.rs`.
+//! Tests of defaults, shares and plans, by hand. `extremes.rs` tests that defaults and candidates are legal.
 
 use std::mem::offset_of;
 
@@ -12,7 +12,7 @@ use crate::shape::Dims;
 
 type Mnkl = (usize, usize, usize, usize);
 
-/// What `ask` says of a problem on a B200, with or without a workspace.
+/// The answer of `ask` for a problem on a B200, with `workspace` bytes of workspace.
 fn of<T>((m, n, k, l): Mnkl, workspace: u64, ask: impl FnOnce(&Job<'_>) -> T) -> T {
     let shape = Shape::new(Dims { m, n, k, l }).unwrap();
     let operands = Operands::new(Activation::Nvfp4, ScaleLayout::Tiled128x4);
@@ -45,8 +45,8 @@ const fn deal(steps: u64, unit: u64, ctas: u64, each: u64, more: u64) -> Deal {
 /// The contest's shapes, without N.
 const CONTEST: [(usize, usize, usize); 3] = [(7168, 16384, 1), (4096, 7168, 8), (7168, 2048, 4)];
 
-/// Of 56 tiles of 64 steps, 256 of 28 and 224 of 8: all multiprocessors have work from the begin to the end, in one wave, and
-/// none has more than one step more than another.
+/// The shapes have 56 tiles of 64 steps, 256 of 28 and 224 of 8. All multiprocessors have work from the beginning to
+/// the end, in one wave, and none has more than one step more than another.
 #[test]
 fn contest_shapes_are_one_balanced_wave() {
     let deals = [
@@ -55,7 +55,8 @@ fn contest_shapes_are_one_balanced_wave() {
         deal(8, 1, 148, 12, 16),
     ];
     for ((m, k, l), expected) in CONTEST.into_iter().zip(deals) {
-        // Five stages of 22.5 KB are half of what an SM has; with more rows of the N operand its half holds too little.
+        // Five stages of 22.5 KB are half of what an SM has. With more rows of the N operand, half of an SM holds too
+        // little.
         for (n, stages) in [(1, 5), (3, 5), (8, 5), (16, 5), (17, 4), (64, 8), (128, 6)] {
             of((m, n, k, l), u64::MAX, |job| {
                 let default = Tcgen05Config::default_for(job).unwrap();
@@ -65,14 +66,14 @@ fn contest_shapes_are_one_balanced_wave() {
                 let in_flight = u64::from(stages) * 128 * (128 + 16);
                 assert_eq!(default.bytes_in_flight(job), in_flight);
                 assert!(in_flight >= 48 << 10);
-                // The next launch's CTA has room beside this one's where its stages are so small.
+                // The next launch's CTA has room beside this launch's if stages are so small.
                 assert_eq!(default.fit(job), if n < 64 { 2 } else { 1 });
             });
         }
     }
 }
 
-/// Two parts of 128 rows for each of 148 CTAs but the last: of four vectors or 128.
+/// Each of 148 CTAs but the last has two parts of 128 rows. A part has sums of 4 to 128 vectors, a multiple of four.
 #[test]
 fn workspaces_by_hand() {
     for (n, floats) in [(1, 4), (3, 4), (8, 8), (17, 20), (128, 128), (129, 128)] {
@@ -87,8 +88,8 @@ fn workspaces_by_hand() {
     }
 }
 
-/// What the default does without a workspace: 56 CTAs would have 64 steps each instead of 25, and of 256 tiles a CTA has 56
-/// steps instead of 49 and the three that sharing counts as. 224 tiles are 16 steps either way.
+/// The default without a workspace. Of 56 tiles, 56 CTAs would have 64 steps each instead of 25. Of 256 tiles, a CTA
+/// has 56 steps instead of 49 and the three that sharing counts as. Of 224 tiles, a CTA has 16 steps either way.
 #[test]
 fn without_a_workspace_tiles_are_whole_unless_that_costs_a_quarter() {
     let [long, wide, short] = CONTEST.map(|(m, k, l)| {
@@ -135,8 +136,8 @@ fn odd_shapes_by_hand() {
     }
 }
 
-/// 150 vectors are a pass of 128 and one of 22; rows of 800 elements have four steps, or two of twice the length, and their
-/// last atom has two scales.
+/// 150 vectors are a pass of 128 and one of 22. Rows of 800 elements have four steps, or two of twice the length, and
+/// their last atom has two scales.
 #[test]
 fn plans_by_hand() {
     let (m, n, k, l) = (300, 150, 800, 2);
@@ -165,7 +166,7 @@ fn plans_by_hand() {
             assert_eq!(weights.address, call.weights.codes);
             assert_eq!(weights.size, [400, 300, 2, 0]);
             assert_eq!(weights.box_size, [128, 128, 1, 0]);
-            // As many rows as there are vectors, not as the instruction takes.
+            // The box and the tensor have as many rows as there are vectors, not as the instruction takes.
             assert_eq!(of_vectors.size, [400, vectors, 2, 0]);
             assert_eq!(of_vectors.box_size, [128, vectors as u32, 1, 0]);
 
@@ -210,7 +211,7 @@ fn plans_by_hand() {
 }
 
 proptest! {
-    /// Every unit is dealt to one CTA; no CTA has more than one more than another, and each has one.
+    /// Every unit is dealt to one CTA. No CTA has two units more than another, and each CTA has one.
     #[test]
     fn shares_are_equal(
         m in 1usize..40_000,
@@ -228,7 +229,7 @@ proptest! {
             prop_assert_eq!(deal.steps, steps);
             prop_assert_eq!((deal.each * deal.ctas + deal.more) * deal.unit, tiles * steps);
             prop_assert!(deal.more < deal.ctas && deal.each > 0 && deal.ctas <= ctas.into());
-            // A tile is shared if a CTA begins elsewhere than with one.
+            // A tile is shared if some CTA does not begin with a tile.
             let first = |cta: u64| (cta * deal.each + cta.min(deal.more)) * deal.unit;
             let shared = (0..deal.ctas).any(|cta| first(cta) % steps != 0);
             prop_assert_eq!(deal.shares(), shared);

@@ -13,15 +13,15 @@ use super::super::api::{
 use super::super::error::NcclError;
 use super::super::session::Session;
 
-/// What takes no time takes longer only where it hangs.
+/// A limit for what takes no time: longer means that it hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a communicator points to here.
+/// The value that a communicator points to here.
 #[derive(Default)]
 pub(super) struct Fake {
-    /// What each look at it says.
+    /// The status that each look at it returns.
     pub(super) state: AtomicI32,
-    /// After so many looks it is done.
+    /// The number of looks after which it is done.
     pub(super) looks: AtomicI32,
     pub(super) aborted: AtomicUsize,
     pub(super) finalized: AtomicUsize,
@@ -57,8 +57,8 @@ impl Fake {
         Session::start(api(), 2, 1, self.id(), timeouts.into())
     }
 
-    /// How often it was aborted, finalised and destroyed. The first and the last begin on threads of their own, so this waits
-    /// for as many of these as are expected.
+    /// How often it was aborted, finalised and destroyed. The first and the last begin on threads of their own, so this
+    /// waits for as many of these as are expected.
     pub(super) fn counts(&self, expected: [usize; 3]) -> [usize; 3] {
         let counts = || [&self.aborted, &self.finalized, &self.destroyed].map(|n| n.load(SeqCst));
         let begin = Instant::now();
@@ -73,14 +73,14 @@ impl Fake {
         self.no_graphs.notify_all();
     }
 
-    /// As NCCL does, whatever else fails.
+    /// Waits for graphs, as NCCL does, whatever else fails.
     fn wait_for_graphs(&self) {
         let graphs = self.graphs.lock().unwrap();
         drop(self.no_graphs.wait_while(graphs, |there| *there).unwrap());
     }
 }
 
-/// What a thread makes, which must not wait forever for that.
+/// The value that a thread makes, which must not wait forever for that.
 pub(super) fn returns<T: Send + 'static>(make: impl FnOnce() -> T + Send + 'static) -> T {
     let (send, made) = mpsc::channel();
     spawn(move || send.send(make()));

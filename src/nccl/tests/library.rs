@@ -1,4 +1,4 @@
-//! Which libraries are taken.
+//! Tests of which libraries are taken.
 
 use std::path::Path;
 use std::process::Command;
@@ -104,7 +104,7 @@ fn refused(folder: &Path) -> NcclError {
     load(Some(folder.into())).unwrap_err()
 }
 
-/// Why a library of this C is not taken. What links Rust compiles C too.
+/// The reason why a library of this C is not taken. The program `cc`, which links Rust, compiles C too.
 #[cfg(unix)]
 fn of_source(source: &str) -> NcclError {
     let folder = tempfile::tempdir().unwrap();

@@ -60,7 +60,8 @@ fn ranks_that_do_not_come_end_at_the_timeout() {
     assert!(error.hint().unwrap().contains("first rank that ended"));
 }
 
-/// Memory that is missing, two ranks on one GPU: NCCL's own thread joins the others, and so reports what is this rank's as well.
+/// Memory that is missing, two ranks on one GPU: NCCL's own thread joins the others, and so reports what is this rank's
+/// as well.
 #[test]
 fn joining_that_fails_is_told_from_a_rank_that_fails_meanwhile() {
     let hint_of = |status| {
@@ -124,7 +125,7 @@ fn a_rank_that_died_ends_the_wait_before_the_timeout() {
     ));
 }
 
-/// What was enqueued is done, and still a failure that NCCL reports is one.
+/// The enqueued work is done, and still a failure that NCCL reports is one.
 #[test]
 fn a_failure_is_reported_also_of_work_that_is_done() {
     let fake = Fake::new(SUCCESS, 0);
@@ -182,7 +183,7 @@ fn joining_has_a_timeout_of_its_own() {
         waiting: Duration::ZERO,
     });
     let session = session.unwrap();
-    // What is added up to see that all are there belongs to it.
+    // The sum that shows that all ranks are there belongs to joining.
     let mut looks = 1000;
     let done = || {
         looks -= 1;

@@ -22,8 +22,8 @@ impl Host {
     /// Listens at a port: for this machine alone where the host's name is one of its own addresses for itself, else for
     /// all.
     ///
-    /// A rank of this machine that tries to reach the port before anybody listens may be given that very port for its own
-    /// side (see `connect`), and has it for a moment. So a port that is in use is tried for a while.
+    /// A rank of this machine that tries to reach the port before anybody listens may be given that very port for its
+    /// own side (see `connect`). It has the port for a moment. So a port that is in use is tried for a while.
     pub(in crate::ranks) fn open(host: &str, port: u16) -> Result<Self, RanksError> {
         let addresses = places(host, resolved, own_name().as_deref());
         let addresses: Vec<SocketAddr> = addresses.iter().map(|&at| (at, port).into()).collect();
@@ -81,14 +81,14 @@ impl Host {
     }
 }
 
-/// Where rank 0 listens, the first place that can be had: at loopback addresses where the host has no others, however
-/// it is spelt. A name that cannot be resolved here may be one that others can.
+/// The addresses at which rank 0 listens, at the first that can be had: loopback addresses where the host has no
+/// others, however it is spelt. A name that cannot be resolved here may be one that others can.
 fn places(
     host: &str,
     resolve: impl Fn(&str) -> Vec<IpAddr>,
     own_name: Option<&str>,
 ) -> Vec<IpAddr> {
-    // Where IPv6 is there, this takes connections of both.
+    // Where the machine has IPv6, the first of these takes connections of both.
     let all = || vec![Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()];
     // `::ffff:127.0.0.1` is 127.0.0.1.
     let canonical = |address: IpAddr| address.to_canonical();
@@ -134,18 +134,18 @@ fn resolved(host: &str) -> Vec<IpAddr> {
         .collect()
 }
 
-/// This machine's name, where the system says it in a file.
+/// The name of this machine, where the system says it in a file.
 fn own_name() -> Option<String> {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
     Some(name.trim().to_owned()).filter(|name| !name.is_empty())
 }
 
-/// What rank 0 knows of the others.
+/// Rank 0's knowledge of the other ranks.
 struct Others<'a> {
     ranks: usize,
     job: Option<&'a str>,
     came: BTreeMap<usize, TcpStream>,
-    /// Those that may not take part are told why, as all others are.
+    /// Connections of ranks that may not take part. Those ranks are told why, as all others are.
     refused: Vec<TcpStream>,
     silent: Vec<Silent>,
 }
@@ -158,14 +158,14 @@ struct Silent {
     length: usize,
 }
 
-/// What became of a connection.
+/// The state of a connection.
 enum Said {
     Hello(Hello, TcpStream),
-    /// It is a rank's of another version of this crate.
+    /// The connection is a rank's of another version of this crate.
     OtherVersion(TcpStream),
-    /// It is still to say the rest.
+    /// The connection is still to say the rest.
     NotYet(Silent),
-    /// It is no rank's.
+    /// The connection is no rank's.
     Nothing,
 }
 
@@ -215,11 +215,11 @@ impl<'a> Others<'a> {
                 }
                 Err(error) => match error.kind() {
                     ErrorKind::WouldBlock => return Ok(()),
-                    // It went away before it was taken.
+                    // The connection went away before it was taken.
                     ErrorKind::ConnectionAborted
                     | ErrorKind::ConnectionReset
                     | ErrorKind::Interrupted => {}
-                    // Such as too many open files, which may pass.
+                    // An error such as too many open files, which may pass.
                     _ => return Err(error),
                 },
             }
@@ -227,8 +227,8 @@ impl<'a> Others<'a> {
         Ok(())
     }
 
-    /// Reads what connections have said meanwhile. All of them, since those behind one that may not take part are answered
-    /// too.
+    /// Reads what connections have said meanwhile. All of them, since those behind one that may not take part are
+    /// answered too.
     fn listen(&mut self) -> Result<(), RanksError> {
         let mut all_may = Ok(());
         for silent in std::mem::take(&mut self.silent) {
@@ -339,7 +339,7 @@ impl Silent {
         }
     }
 
-    /// What is there, without waiting for more.
+    /// Reads the bytes that are there, without waiting for more.
     fn read(mut self) -> Said {
         loop {
             match self.connection.read(&mut self.said[self.length..]) {
@@ -373,10 +373,10 @@ fn waits(connection: &TcpStream) -> bool {
     more.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
 }
 
-/// Tells one that does not matter to these ranks why not. One of another version does not understand the reason: it sees by
-/// the mark that this is none of its own.
+/// Tells one that does not matter to these ranks why not. One of another version does not understand the reason: it
+/// sees by the mark that this is none of its own.
 fn turn_away(mut connection: TcpStream, says: &str) {
-    // What is not read when a connection is closed would take the answer away from the other side.
+    // Bytes that are not read when a connection is closed would take the answer away from the other side.
     let _ = connection.read(&mut [0; 4096]);
     let _ = answer(&mut connection, &Head::answer(false, says.as_bytes()));
 }
@@ -421,7 +421,7 @@ mod tests {
             ("::1", "::1"),
             ("::ffff:127.0.0.1", "127.0.0.1"),
             ("LOCALHOST", "127.0.0.1"),
-            // Where nothing resolves them, these are still what they are.
+            // Names that nothing resolves are still what they are.
             ("localhost", "127.0.0.1"),
             ("localhost.", "127.0.0.1"),
             ("a.localhost", "127.0.0.1"),

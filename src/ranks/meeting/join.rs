@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::{Head, Hello, PAUSE, SILENCE, address, number_of_job};
 use crate::ranks::RanksError;
 
-/// What rank 0 shares.
+/// Tells rank 0 who this is, and returns the bytes that rank 0 shares.
 pub(in crate::ranks) fn join(
     (host, port): (&str, u16),
     rank: usize,
@@ -47,8 +47,8 @@ pub(in crate::ranks) fn join(
     }
 }
 
-/// How long rank 0's answer is waited for. Rank 0 may have come later than this one, by up to the timeout. Then its own,
-/// at which it answers, has begun later too; and it still listens to who has not spoken.
+/// How long rank 0's answer is waited for. Rank 0 may have come later than this one, by up to the timeout. Then its
+/// own, at which it answers, has begun later too; and it still listens to who has not spoken.
 fn patience(timeout: Duration) -> Duration {
     timeout.saturating_mul(2).saturating_add(SILENCE)
 }
@@ -56,7 +56,7 @@ fn patience(timeout: Duration) -> Duration {
 /// Why rank 0 has not answered.
 struct Failed {
     why: String,
-    /// It may answer when it is asked again.
+    /// Rank 0 may answer when it is asked again.
     may_pass: bool,
 }
 
@@ -81,8 +81,8 @@ impl From<std::io::Error> for Failed {
 
 /// The first of the host's addresses that takes the connection.
 ///
-/// On its own machine a rank that tries for long may reach itself: where nobody listens yet, the system may give it the very
-/// port that it wants to reach, and TCP connects it with that. Then rank 0 has not come.
+/// On its own machine a rank that tries for long may reach itself. Where nobody listens yet, the system may give the
+/// rank the very port that it wants to reach, and TCP connects it with that. Then rank 0 has not come.
 pub(in crate::ranks) fn connect(
     host: &str,
     port: u16,
@@ -101,11 +101,11 @@ pub(in crate::ranks) fn connect(
     Err(last.unwrap_or_else(|| std::io::Error::other("the host has no address")))
 }
 
-/// Says who this is, and waits for the answer: whether all is well, and what comes with that; nothing where it is not rank 0
-/// that answers.
+/// Says who this is, and waits for the answer: whether all is well, and what comes with that; nothing where it is not
+/// rank 0 that answers.
 ///
-/// A listener at its end, of ranks that met before or of a process that has gone, closes connections that it has not taken: so
-/// one that ends before the answer begins may be tried again.
+/// A listener at its end closes connections that it has not taken. Such a listener is of ranks that met before, or of a
+/// process that has gone. So a connection that ends before the answer begins may be tried again.
 fn ask(
     mut connection: TcpStream,
     hello: &Hello,

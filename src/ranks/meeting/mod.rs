@@ -1,10 +1,11 @@
 //! How ranks meet: each tells rank 0 who it is; when all have come, rank 0 answers all.
 //!
-//! A rank says: a mark, how many ranks it was told that there are, its number, and its job. Rank 0 answers: a mark, whether
-//! all is well, a length, and so many bytes: what it shares, or why not. Numbers are of 32 bits, the least byte first; a job
-//! is a number of 64 bits that is made of its name, or 0 where it has none.
+//! A rank says: a mark, how many ranks it was told that there are, its number, and its job. Rank 0 answers: a mark,
+//! whether all is well, a length, and so many bytes: what it shares, or why not. Numbers are of 32 bits, the least byte
+//! first; a job is a number of 64 bits that is made of its name, or 0 where it has none.
 //!
-//! A rank whose connection ends without an answer comes again, until its timeout: whoever had it may have been at its end.
+//! A rank whose connection ends without an answer comes again, until its timeout: whoever had it may have been at its
+//! end.
 
 mod host;
 mod join;
@@ -18,7 +19,7 @@ pub(super) use host::Host;
 pub(super) use join::connect;
 pub(super) use join::join;
 
-/// What both sides begin with. The digit changes with what follows.
+/// The mark that both sides begin with. The digit changes with what follows.
 const MARK: [u8; 12] = *b"nvfp4-gemv 2";
 
 /// Whether what is said begins with the mark of another version of this crate: with all of it but the digit.
@@ -30,10 +31,10 @@ fn is_of_another_version(said: &[u8]) -> bool {
 
 /// How long one connection may say nothing: what does not speak by then is no rank.
 const SILENCE: Duration = Duration::from_secs(2);
-/// Between two looks for a connection, or two tries to make one.
+/// The pause between two looks for a connection, or two tries to make one.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// What a rank says of itself.
+/// A rank's first message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Hello {
     ranks: u32,
@@ -65,7 +66,7 @@ impl Hello {
     }
 }
 
-/// What comes before the bytes of an answer: whether all is well, and how many bytes there are.
+/// The head before the bytes of an answer: whether all is well, and how many bytes there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Head {
     is_well: bool,
@@ -75,7 +76,7 @@ struct Head {
 impl Head {
     const BYTES: usize = MARK.len() + 8;
 
-    /// Of an answer, at most [`Ranks::MOST_BYTES`] of it.
+    /// The message of an answer, with at most [`Ranks::MOST_BYTES`] of its bytes.
     fn answer(is_well: bool, bytes: &[u8]) -> Vec<u8> {
         let bytes = &bytes[..bytes.len().min(Ranks::MOST_BYTES)];
         let mut message = MARK.to_vec();

@@ -46,7 +46,7 @@ fn host() -> (Host, u16) {
     (host, port)
 }
 
-/// What a rank says first, as it goes over the network.
+/// A rank's first message, as it goes over the network.
 fn hello(rank: u8, ranks: u8) -> Vec<u8> {
     let numbers = [ranks, 0, 0, 0, rank, 0, 0, 0].into_iter();
     let job = [0; 8];
@@ -61,7 +61,7 @@ fn hello(rank: u8, ranks: u8) -> Vec<u8> {
 #[test]
 fn all_ranks_get_what_rank_0_shares() {
     let (host, port) = host();
-    // What is no rank does not matter: it says nothing, or something else.
+    // A connection of no rank does not matter: it says nothing, or something else.
     let mut stranger = TcpStream::connect((HERE, port)).unwrap();
     stranger.write_all(b"GET / HTTP/1.0\r\n\r\n  ").unwrap();
     scope(|scope| {
@@ -84,8 +84,8 @@ fn rank_0_listens_at_the_loopback_address_that_is_named() {
     TcpStream::connect((OTHER, host.port())).unwrap();
 }
 
-/// Tried as often as a rank that waits for minutes would: among so many ports as systems give to connections, the one that
-/// is tried is found.
+/// Tried as often as a rank that waits for minutes would: among so many ports as systems give to connections, the one
+/// that is tried is found.
 #[test]
 fn a_rank_that_waits_does_not_take_itself_for_rank_0() {
     let free = TcpListener::bind((HERE, 0)).unwrap();
@@ -98,7 +98,7 @@ fn a_rank_that_waits_does_not_take_itself_for_rank_0() {
     }
 }
 
-/// What the environment says leads there, too.
+/// The environment's variables lead there, too.
 #[test]
 fn a_rank_of_a_launcher_meets_where_its_variables_say() {
     let (host, port) = host();
@@ -285,8 +285,8 @@ fn an_answer_that_breaks_off_is_an_error_at_once() {
     });
 }
 
-/// Whose first words are longer or shorter than this one's. It reads its own answer's length, and sees a mark that is not its
-/// own.
+/// Whose first words are longer or shorter than this one's. It reads its own answer's length, and sees a mark that is
+/// not its own.
 #[test]
 fn a_rank_of_another_version_is_answered_and_not_waited_for() {
     let (host, port) = host();
@@ -325,8 +325,8 @@ fn a_port_that_is_in_use_for_a_moment_is_waited_for() {
     });
 }
 
-/// At an address of its own, and a port that Linux gives nobody who asks for any: between two meetings nobody listens, and
-/// whoever got the port then would be taken for rank 0.
+/// The test has an address of its own, and a port that Linux gives nobody who asks for any. Between two meetings nobody
+/// listens, and whoever got the port then would be taken for rank 0.
 #[cfg(target_os = "linux")]
 #[test]
 fn ranks_share_again_at_once() {

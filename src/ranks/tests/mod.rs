@@ -1,4 +1,4 @@
-//! What launchers say, and who listens to it.
+//! Tests of what launchers say, and who listens to it.
 
 mod meeting;
 
@@ -69,7 +69,7 @@ fn every_launcher_says_the_same_in_words_of_its_own() {
                 matches!(error, RanksError::Missing { name: missing, .. } if missing == *name),
                 "{launcher} without {name}: {error:?}"
             );
-            // What was found says why it is taken for a rank.
+            // The message names the variable for which the process is taken for a rank.
             let found = if name == &variables[0].0 { 1 } else { 0 };
             let text = error.to_string();
             assert!(text.contains(variables[found].0), "{text}");
@@ -151,7 +151,7 @@ fn torchruns_own_port_is_left_to_it() {
 fn a_rank_has_the_gpu_of_its_number() {
     let ranks = of(TORCHRUN).unwrap();
     assert_eq!(ranks.device(4), Ok(1));
-    // Where each rank is shown its own alone.
+    // The case in which each rank is shown its own GPU alone.
     assert_eq!(ranks.device(1), Ok(0));
     assert_eq!(
         ranks.device(0).unwrap_err().to_string(),

@@ -1,7 +1,7 @@
 //! The driver's functions, by name from its library.
 //!
-//! Not by cudarc, whose functions are those of the nvcc that it finds when it is built: of CUDA 11 it lacks three of these.
-//! Names, types and numbers are those of cuda.h, where they do not change.
+//! Not by cudarc, whose functions are those of the nvcc that it finds when it is built: of CUDA 11 it lacks three of
+//! these. Names, types and numbers are those of cuda.h, where they do not change.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
@@ -71,7 +71,7 @@ macro_rules! api {
         }
 
         impl Api {
-            /// Those of the library. Otherwise says what it lacks.
+            /// Looks up the functions of the library. An error is the name that the library lacks.
             pub(super) fn of(library: &'static Library) -> std::result::Result<Self, &'static str> {
                 Ok(Self {
                     $($field: {
@@ -149,7 +149,8 @@ pub(super) fn version() -> Result<c_int> {
     version_of(unsafe { ask(&mut version) }, version)
 }
 
-/// What the driver answers. Its error is not explained as others are, which would ask for the version again.
+/// The version that the driver answers. Its error is not explained as others are, which would ask for the version
+/// again.
 fn version_of(status: Status, version: c_int) -> Result<c_int> {
     match status {
         0 => Ok(version),

@@ -27,7 +27,7 @@ pub(in crate::raw) fn function(
     arch: &'static str,
     stream: Option<*mut c_void>,
 ) -> Result<Function> {
-    /// By context, whose ids CUDA never uses twice, and name.
+    /// Kernels that are loaded: by context, whose ids CUDA never uses twice, and name.
     static LOADED: RwLock<BTreeMap<(u64, &str), Function>> = RwLock::new(BTreeMap::new());
     static LOADING: Mutex<()> = Mutex::new(());
     let api = ready()?;
@@ -43,7 +43,7 @@ pub(in crate::raw) fn function(
         Some(stream) if is_captured(api, stream)? => jit::code_that_is_there(launch, arch)?,
         _ => jit::code(launch, arch)?,
     };
-    // Once in a context, whoever asks.
+    // A kernel is loaded once in a context, whoever asks.
     let _alone = LOADING.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(function) = loaded() {
         return Ok(function);
@@ -53,7 +53,7 @@ pub(in crate::raw) fn function(
     let function = load(api, launch, &code);
     let restored = exchange_capture_mode(api, before);
     let function = function?;
-    // Kept whatever else fails: the next call need not load it again.
+    // The function is kept whatever else fails: the next call need not load it again.
     let mut all = LOADED.write().unwrap_or_else(PoisonError::into_inner);
     all.insert(key, function);
     restored.map(|_| function)
@@ -67,14 +67,14 @@ struct Module<'a> {
 
 impl Drop for Module<'_> {
     fn drop(&mut self) {
-        // SAFETY: the module is loaded in the context that is current, and none of its kernels was given to anybody. Nothing
-        // can be done about a failure.
+        // SAFETY: the module is loaded in the context that is current, and none of its kernels was given to anybody.
+        // Nothing can be done about a failure.
         let _ = unsafe { (self.api.unload_module)(self.handle) };
     }
 }
 
-/// Loads a kernel in the context that is current, and lets it have all the dynamic shared memory that a CTA of the device
-/// can, beside its static shared memory.
+/// Loads a kernel in the context that is current, and lets it have all the dynamic shared memory that a CTA of the
+/// device can, beside its static shared memory.
 fn load(api: &Api, launch: &Launch, code: &[u8]) -> Result<Function> {
     let kernel = launch.entry;
     let device = current_device(api)?;
@@ -106,12 +106,12 @@ fn load(api: &Api, launch: &Launch, code: &[u8]) -> Result<Function> {
     api.check(kernel, unsafe {
         (api.set_function_attribute)(function, api::MAX_DYNAMIC_SHARED_SIZE_BYTES, most)
     })?;
-    // It stays until its context goes.
+    // The module stays until its context goes.
     std::mem::forget(module);
     Ok(Function(function))
 }
 
-/// What a driver says of code that it does not take: `CUDA_ERROR_INVALID_IMAGE`, `CUDA_ERROR_NO_BINARY_FOR_GPU`,
+/// Results of a driver for code that it does not take: `CUDA_ERROR_INVALID_IMAGE`, `CUDA_ERROR_NO_BINARY_FOR_GPU`,
 /// `CUDA_ERROR_INVALID_PTX` and `CUDA_ERROR_UNSUPPORTED_PTX_VERSION`.
 const REFUSALS: [Status; 4] = [200, 209, 218, 222];
 
@@ -182,8 +182,8 @@ pub(in crate::raw) unsafe fn launch(
     };
     // The driver only reads them, as many as the kernel takes.
     let mut parameters = launch.parameters.map(<*const c_void>::cast_mut);
-    // SAFETY: the configuration and what it points to live through the call, which copies them. The rest is this function's
-    // own contract.
+    // SAFETY: the configuration and what it points to live through the call, which copies them. The rest is this
+    // function's own contract.
     api.check(during, unsafe {
         (api.launch)(
             &config,

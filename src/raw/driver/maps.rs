@@ -19,8 +19,8 @@ pub(in crate::raw) fn encode(map: &nvfp4_tensor_map, encoded: &mut EncodedMap) -
         NVFP4_SWIZZLE_128 => api::TENSOR_MAP_SWIZZLE_128B,
         _ => api::TENSOR_MAP_SWIZZLE_NONE,
     };
-    // SAFETY: the arrays have as many elements as the rank says, or more, and live through the call. The driver follows no
-    // device address, and writes as many bytes as an encoded map has; all maps of a launch are aligned as it asks.
+    // SAFETY: the arrays have as many elements as the rank says, or more, and live through the call. The driver follows
+    // no device address, and writes as many bytes as an encoded map has; all maps of a launch are aligned as it asks.
     api.check("encoding a tensor map", unsafe {
         (api.encode_tiled)(
             encoded.as_mut_ptr().cast(),

@@ -1,5 +1,5 @@
-//! What the CUDA driver does without the runtime: kernels that were compiled at run time are loaded and launched here,
-//! tensor maps are encoded, and a build without linked kernels, which has no runtime, asks for devices.
+//! Work that the CUDA driver does without the runtime. Kernels that were compiled at run time are loaded and launched
+//! here, and tensor maps are encoded. A build without linked kernels, which has no runtime, asks for devices here.
 //!
 //! Kernels that are linked in belong to the runtime: `csrc/host.cu`.
 
@@ -65,7 +65,7 @@ impl Api {
         explain(during, status, || self.text(status))
     }
 
-    /// What an error means, in the driver's words.
+    /// The meaning of an error, in the driver's words.
     fn text(&self, status: Status) -> String {
         let mut text = std::ptr::null();
         // SAFETY: the pointer is to a live one; the text is static, or null for a number that the driver does not know.
@@ -185,15 +185,16 @@ fn compute_capability() -> Result<(i32, i32)> {
     Ok(found)
 }
 
-/// The architecture that kernels are compiled for in the context that is current, or none where this build's machine code
-/// runs there.
+/// The architecture that kernels are compiled for in the context that is current, or none where this build's machine
+/// code runs there.
 #[cfg(feature = "jit")]
 pub(super) fn image() -> Result<Option<&'static str>> {
     Ok(jit::image(super::COMPILED_ARCHS, compute_capability()?))
 }
 
-/// Compiles the kernels of these launches that this process does not have, for the device of the context that is current, on all
-/// processors at once; nothing where there is machine code. What does not compile is an error where it is used.
+/// Compiles the kernels of these launches that this process does not have, for the device of the context that is
+/// current, on all processors at once. Where there is machine code, nothing is compiled. A kernel that does not compile
+/// is an error where it is used.
 #[cfg(all(feature = "jit", feature = "tune"))]
 pub(crate) fn compile_ahead<'l>(
     launches: impl Iterator<Item = &'l crate::kernel::plan::Launch>,

@@ -76,7 +76,7 @@ const OPERANDS: Operands = Operands {
     select: false,
 };
 
-/// For calls on the GPU's stream, with any kernel.
+/// A workspace for calls on the GPU's stream, with any kernel.
 fn workspace(gpu: &Gpu, shape: &Shape) -> Workspace {
     let job = Job::new(shape, &OPERANDS, &gpu.info);
     Workspace::new(&gpu.stream, Kernel::most_workspace_bytes(&job)).unwrap()
@@ -377,8 +377,8 @@ fn strided_dense_vectors() {
     assert!(y.iter().map(|y| y.to_f64()).eq(truth.y));
 }
 
-/// Graphs of a call and of a prepared one are captured once. Then ids change: those of matrices have their results, others
-/// NaN.
+/// Graphs of a call and of a prepared call are captured once. Then ids change: ids of matrices give the results of
+/// these matrices, other ids give NaN.
 fn ids_change_between_replays() {
     let gpu = Gpu::first();
     let of = |l| {
@@ -507,7 +507,7 @@ fn bias_residual_and_strided_results() {
     }
 }
 
-/// As cudarc comes: events order what several streams do with a buffer.
+/// Default events of cudarc: they order the use of a buffer by several streams.
 fn with_events_that_order_streams() {
     let context = CudaContext::new(0).unwrap();
     let streams: Vec<_> = {
@@ -533,7 +533,7 @@ fn with_events_that_order_streams() {
     assert_eq!(x, [2048f32.powi(6); 2048]);
 }
 
-/// What one layer writes, the next one reads: chained launches give the bits of others.
+/// Each layer reads the results of the layer before: chained launches give the bits of other launches.
 fn layers_that_feed_each_other() {
     let gpu = Gpu::first();
     let stream = &gpu.stream;
@@ -574,7 +574,7 @@ fn layers_that_feed_each_other() {
     }
 }
 
-/// Of operands that are short or not aligned, of paths, kernels and configs: nothing is written.
+/// Refusals of short or unaligned operands, and of paths, kernels and configs: nothing is written.
 fn refusals() {
     let gpu = Gpu::first();
     let stream = &gpu.stream;

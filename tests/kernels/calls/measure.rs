@@ -1,4 +1,4 @@
-//! What measures on a GPU: that replays do the work, that times are of it, and that a read stays in its data.
+//! Measurements on a GPU: replays do the work, the times are times of that work, and a read stays in its data.
 
 use nvfp4_gemv::Error;
 use nvfp4_gemv::kernel::read_only::ReadConfig;
@@ -15,7 +15,7 @@ fn replays_do_the_work_and_times_are_of_it() {
     let Gpu { stream, info } = Gpu::first();
     let _alone = alone();
 
-    // What is captured runs at replays, once each.
+    // Captured work runs at replays, once at each.
     let source = stream.clone_htod(&[7u32; 1024]).unwrap();
     let mut target = stream.alloc_zeros::<u32>(1024).unwrap();
     let copy = |_| {
@@ -48,7 +48,7 @@ fn replays_do_the_work_and_times_are_of_it() {
     assert!(all > bytes as f64 / 1e14, "{all}");
     assert!(tenth > bytes as f64 / 1e15, "{tenth}");
 
-    // What is between two events is counted, at least.
+    // The stopwatch counts at least the work between its two events.
     let stopwatch = Stopwatch::new(&stream).unwrap();
     stopwatch.start().unwrap();
     read.enqueue(&config, 0, bytes).unwrap();
@@ -72,7 +72,7 @@ fn replays_do_the_work_and_times_are_of_it() {
     let failed = unsafe { time_launches(&stream, 2, 1, |_| read.enqueue(&config, end, 16)) };
     assert!(matches!(failed, Err(Error::BufferTooShort { .. })));
     assert!(seconds(1 << 20) > 0.0);
-    // So does one that panics.
+    // A launch that panics leaves the stream usable, too.
     let panics = std::panic::AssertUnwindSafe(|| {
         // SAFETY: nothing is enqueued.
         let _ = unsafe { time_launches(&stream, 1, 1, |_| panic!("in a capture")) };

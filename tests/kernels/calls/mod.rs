@@ -1,5 +1,5 @@
-//! Calls: on the host, on a device and by address; at once and prepared. What they take, refuse and choose, whichever
-//! kernel it is.
+//! Calls: on the host, on a device and by address; at once and prepared. Trials of their operands, refusals and
+//! choices, for any kernel.
 
 #[cfg(feature = "device")]
 pub(crate) mod device;

@@ -1,4 +1,4 @@
-//! What the safe API refuses of operands, one by one, and that nothing a caller can pass panics.
+//! Operands that the safe API refuses, one by one. Nothing that a caller can pass panics.
 
 use half::f16;
 use nvfp4_gemv::{

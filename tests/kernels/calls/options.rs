@@ -1,5 +1,6 @@
-//! What a caller can ask for, as a table: path, kernel, config, tuned file and chained, in every combination. Each
-//! gives what is asked for, or the error that says why not; on the host, on a device and by address.
+//! Everything that a caller can ask for, as a table: path, kernel, config, tuned file and chained, in every
+//! combination. Each combination gives what it asks for, or the error that says why not: on the host, on a device and
+//! by address.
 
 use nvfp4_gemv::dispatch::measured::{Chained, Entry, GpuModel, Machine, Measurements, Timed};
 use nvfp4_gemv::kernel::{DirectConfig, DotConfig, Job, RingConfig};
@@ -37,12 +38,12 @@ const DIRECT: DirectConfig = DirectConfig {
     k_split: 1,
     ..DirectConfig::DEFAULT
 };
-/// What was tuned of the ring kernel, alone and in chains. Nothing of it is a default.
+/// Tuned configs of the ring kernel, alone and in chains. None of them is a default.
 const TUNED_RING: [RingConfig; 2] = [
     RingConfig { depth: 3, ..RING },
     RingConfig { depth: 5, ..RING },
 ];
-/// The same of the dot kernel, which was fastest.
+/// Tuned configs of the dot kernel, which was fastest, alone and in chains.
 const TUNED_DOT: [DotConfig; 2] = [DotConfig { ctas: 5, ..DOT }, DotConfig { ctas: 7, ..DOT }];
 
 fn shape() -> Shape {
@@ -57,11 +58,11 @@ fn operands() -> Operands {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Given {
     Nothing,
-    /// Of this problem on this GPU.
+    /// Measurements of this problem on this GPU.
     Right,
-    /// Of another problem.
+    /// Measurements of another problem.
     OtherProblem,
-    /// Of another GPU.
+    /// Measurements of another GPU.
     OtherGpu,
 }
 
@@ -177,7 +178,7 @@ impl Asked {
         self.kernel.or(self.config.map(|config| config.kernel()))
     }
 
-    /// Whether two of them contradict each other.
+    /// Whether path, kernel and config contradict each other.
     fn contradicts(&self) -> bool {
         let of_config = self.config.map(|config| config.kernel());
         let other_kernel = of_config.is_some() && self.kernel.is_some() && of_config != self.kernel;
@@ -185,8 +186,8 @@ impl Asked {
         other_kernel || path.is_some() && self.path.is_some() && path != self.path
     }
 
-    /// On a Hopper: the config that must be chosen, or the kernel where its config is the crate's to choose, or why
-    /// there is none.
+    /// On a Hopper: the config that must be chosen, or only the kernel if its config is the crate's to choose, or the
+    /// reason why there is none.
     fn on_hopper(&self, result: &Result<(Kernel, Config), Error>) {
         match result {
             Err(Error::Contradiction { .. }) => assert!(self.contradicts()),
@@ -329,7 +330,7 @@ fn on_the_host() {
     );
 }
 
-/// The same table where things are launched.
+/// The table with calls that launch on a GPU.
 #[cfg(feature = "device")]
 pub(crate) mod on_a_gpu {
     use nvfp4_gemv::raw::{self, PreparedRawGemv};

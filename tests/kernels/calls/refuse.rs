@@ -1,4 +1,4 @@
-//! What a call by address is refused for, before anything is chosen.
+//! Refusals of a call by address, before anything is chosen.
 
 use nvfp4_gemv::kernel::{Call, Job};
 use nvfp4_gemv::{
@@ -271,11 +271,11 @@ fn overlaps() {
     }
 }
 
-/// What is added to results, and how these lie.
+/// Numbers that are added to results, and their strides and addresses.
 fn additions() {
     let (m, n, _, l) = SHAPE;
     let at = 0x80_0000_0000;
-    // Of the output's own address or apart from it, and nothing else.
+    // A residual may be at the output's own address or apart from the output, and nowhere else.
     refuses_nothing(|c| (c.output.bias, c.output.residual) = (at, c.output.address));
     refuses_nothing(|c| c.output.residual = at);
     let bytes = (l * n * m * 2) as u64;
@@ -385,7 +385,7 @@ fn selections() {
         refusal(|c| c.weights.select = select(c.output.address + 4, 1)),
         Error::OutputOverlaps { operand }
     );
-    // All matrices are the call's, not only as many as there are batches.
+    // The call has all matrices, not only as many as there are batches.
     let (m, _, k, _) = SHAPE;
     let operand = "weight codes";
     assert_eq!(
@@ -408,7 +408,7 @@ fn selections() {
             .iter()
             .filter(|kernel| **kernel != Kernel::Direct)
         {
-            // What it refuses without a selection, it refuses for that.
+            // A kernel that refuses the call without a selection, too, gives that other reason.
             let plain = nvfp4_gemv::Operands {
                 select: false,
                 ..operands
@@ -475,7 +475,8 @@ fn workspaces() {
     let packed = Options::new().kernel(Kernel::Packed);
     let operands = call.operands();
     let needed = dispatch::workspace_bytes(&shape, &operands, &gpu, &packed).unwrap();
-    // Counters; three batches of a span of 256 elements for eight vectors, as f16; and two sums of 256 rows for each multiprocessor.
+    // Counters; three batches of a span of 256 elements for eight vectors, as f16; and two sums of 256 rows for each
+    // multiprocessor.
     assert_eq!(needed, 8192 + 3 * 256 * 8 * 2 + 132 * 2 * 256 * 8 * 4);
     let choose = |operands| select(&shape, &operands, Target::Gpu(&gpu), &packed);
     let config = choose(operands.with_workspace(needed)).unwrap().config;
@@ -493,7 +494,7 @@ fn workspaces() {
         let says = format!("a workspace of {needed} bytes");
         assert!(error.to_string().contains(&says));
     }
-    // What needs none is chosen without.
+    // Dispatch without a workspace chooses a kernel that needs none.
     let any = Options::new().without_environment();
     let choice = select(&shape, &operands, Target::Gpu(&gpu), &any).unwrap();
     assert_ne!(choice.kernel(), Some(Kernel::Packed));

@@ -32,7 +32,7 @@ fn what_is_found_is_used_and_right() {
     let mut tuner = Tuner::new(0).unwrap();
     let mut tuned = Tuned::new(tuner.machine(), "a test");
     let stream = &gpu.stream;
-    // The tuner has one too.
+    // The tuner has a workspace, too.
     let workspace = Workspace::new(stream, 64 << 20).unwrap();
     for (m, n, k, l) in [(1024, 1, 4096, 1), (300, 3, 1056, 2), (256, 16, 512, 1)] {
         let shape = Shape::new(Dims { m, n, k, l }).unwrap();
@@ -50,7 +50,7 @@ fn what_is_found_is_used_and_right() {
         let chained = best.chained.unwrap().config;
         assert!(outcome.chained.iter().any(|(one, _)| *one == chained));
         assert_eq!(chained.kernel(), best.kernel());
-        // In chains another kernel may be the fastest.
+        // Another kernel may be the fastest in chains.
         let in_chains = outcome.entry.kernels.iter().filter_map(|of| of.chained);
         let fastest = in_chains.min_by(|a, b| a.seconds.total_cmp(&b.seconds));
         let chained = fastest.unwrap().config;
@@ -69,7 +69,7 @@ fn what_is_found_is_used_and_right() {
         let in_chains = unsafe { options.chained() };
         for (options, expected) in [(options, best.config), (in_chains, chained)] {
             let choice = gemv_on_device(stream, &shape, &w, &x, into(&mut y), &options).unwrap();
-            // Unless a stride of this problem is not as aligned as the tuner's.
+            // The call finds the tuned entry unless a stride of this problem is not as aligned as the tuner's.
             let operands = uploaded.call(&gpu, &y).operands();
             if tuned.find(&shape, &operands).is_some() {
                 assert_eq!(choice.config, Some(expected), "{shape}");

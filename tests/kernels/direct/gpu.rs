@@ -21,7 +21,7 @@ const EDGES: [(usize, usize, usize); 12] = [
     (64, 2080, 2),
 ];
 
-/// All of them with every number of vectors of two passes, and one with those of many.
+/// All of [`EDGES`] with every number of vectors of two passes, and one shape with [`MANY_VECTORS`].
 pub(crate) fn odd() -> Vec<Sizes> {
     let few = EDGES
         .into_iter()

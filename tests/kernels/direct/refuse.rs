@@ -1,4 +1,4 @@
-//! What the direct kernel refuses: it takes every problem that a GPU of its architectures has.
+//! Refusals of the direct kernel: it takes every problem that a GPU of its architectures has.
 
 use nvfp4_gemv::kernel::{DirectConfig, Kernel};
 use nvfp4_gemv::{Activation, Operands, ScaleLayout};

@@ -27,7 +27,7 @@ crate::trials! {
     long: all_faults_nvfp4, sampled_faults;
 }
 
-/// Every type, number of vectors and layout, on every architecture; blocks a load and parts of K by turns.
+/// Every type, number of vectors and layout, on every architecture. Blocks a load and parts of K take turns.
 fn check(activation: Activation) {
     for simulator in ALL.map(Simulator::new) {
         for (i, n) in [1, 2, 3, 5, 11].into_iter().enumerate() {
@@ -70,7 +70,7 @@ fn check(activation: Activation) {
     }
 }
 
-/// Batches that have one of fewer matrices, and numbers of matrices that do not exist.
+/// Batches that select one of fewer matrices, and indices of matrices that do not exist.
 fn select() {
     for simulator in ["80", "90a"].map(Simulator::new) {
         for (i, activation) in Activation::ALL.into_iter().enumerate() {
@@ -109,8 +109,8 @@ fn select() {
     }
 }
 
-/// Cases of so many vectors in both layouts of the weights' scales and of the vectors'; of some, in the same layout of
-/// both.
+/// Cases of each of [`MANY_VECTORS`] in both layouts of the weights' scales and of the vectors' scales. For some
+/// numbers of vectors both have the same layout.
 pub(crate) fn many(activation: Activation, (m, k): (usize, usize)) -> Vec<Case> {
     let mut cases = Vec::new();
     for (i, n) in MANY_VECTORS.into_iter().enumerate() {
@@ -157,9 +157,9 @@ fn many_vectors() {
     }
 }
 
-/// Launches of one kernel that between them have all it does: rows in two 128-row tiles of scales; warps that take two
-/// steps, and come second to a last tile of one row, with one vector less where that is the same kernel; other
-/// results. Two batches.
+/// Launches of one kernel that together do all that it does, on two batches. In the first launch rows lie in two
+/// 128-row tiles of scales. In the second launch warps take two steps, then a last tile of one row, with one vector
+/// less if the same kernel takes it. The third launch has f16 results.
 pub(crate) fn runs(
     arch: &'static str,
     activation: Activation,
@@ -188,7 +188,7 @@ pub(crate) fn runs(
     .into()
 }
 
-/// Nothing is asynchronous there, so that timing does not matter.
+/// Schedules for these kernels, which have nothing asynchronous: timing does not matter.
 pub(crate) fn policies() -> Vec<(Policy, Timing)> {
     use Policy::{Fair, Random, Starve};
     [Fair, Starve(0), Random(1), Starve(1), Random(2)]
@@ -196,8 +196,8 @@ pub(crate) fn policies() -> Vec<(Policy, Timing)> {
         .to_vec()
 }
 
-/// Kinds of which every fault in these kernels shows. Which others are equivalent depends on the
-/// compiler that wrote the PTX, so that no list is kept.
+/// Whether a fault is of a kind of which every fault in these kernels shows. Which faults of other kinds are equivalent
+/// depends on the compiler that wrote the PTX, so no list is kept.
 pub(crate) fn shared_memory(mutant: &Mutant) -> bool {
     use Kind::{DropBarrier, DropShuffle, DropStore, LateWait, ShuffleLane};
     matches!(
@@ -213,9 +213,9 @@ fn sample(mutant: &Mutant) -> bool {
 /// The list of faults in compiled kernels.
 pub(crate) const LIST: &str = include_str!("equivalent_faults.txt");
 
-/// Demands that of every kind of fault, in one of 32 of the faults, survivors are of a kind that the list explains,
-/// and at most a quarter: its patterns are broader than for PTX that does not change, and a few dozen faults are few
-/// enough that copies of one equivalent fault weigh much.
+/// Plants one in 32 of the faults. Demands that survivors are of kinds that the list explains, and at most a quarter of
+/// the faults. The list's patterns are broader than for PTX that does not change. A few dozen faults are so few that
+/// copies of one equivalent fault weigh much.
 pub(crate) fn demand_sampled(name: &str, arch: &'static str, runs: Vec<Run>) {
     // A CTA that works on all batches meets its own shared memory again.
     let runs = runs.into_iter().map(Run::in_one_row).collect();
@@ -236,7 +236,7 @@ pub(crate) fn demand_all(
     demand(&subject, LIST, 30);
 }
 
-/// M and K.
+/// M and K of each launch of [`runs`].
 pub(crate) const LARGE: [(usize, usize); 3] = [(130, 1120), (57, 1088), (13, 288)];
 
 fn direct(
@@ -278,7 +278,7 @@ fn sampled_faults() {
     }
 }
 
-/// What changes nothing in the kernels direct and dot, whose parameters are the same.
+/// Faults of launch plans that change nothing in the kernels direct and dot, which have the same parameters.
 pub(crate) fn harmless() -> Vec<(At, &'static str)> {
     let words = crate::words![Params:
         epilogue.has_operands = ANY_OPERAND,

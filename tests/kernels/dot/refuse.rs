@@ -1,4 +1,4 @@
-//! What the dot kernel refuses.
+//! Refusals of the dot kernel.
 
 use std::collections::BTreeSet;
 

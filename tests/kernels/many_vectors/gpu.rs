@@ -17,7 +17,7 @@ pub(crate) fn odd() -> Vec<Sizes> {
     of_rows(&[1, 17, 130, 1000], [64, 1024, 3648, 4352])
 }
 
-/// The same, and ragged rows.
+/// The shapes of [`odd`], and ragged rows.
 pub(crate) fn odd_and_ragged() -> Vec<Sizes> {
     [odd(), of_rows(&[17, 300], [16, 1040, 1776, 2144])].concat()
 }
@@ -69,11 +69,11 @@ impl Kernel {
     }
 }
 
-/// f16 and bf16 vectors over their types' whole ranges: what is promised of matrix instructions' sums, subnormal
-/// elements included.
+/// f16 and bf16 vectors over their types' whole ranges: sums of matrix instructions are as promised, subnormal elements
+/// included.
 fn vectors_of_every_magnitude(gpu: &Gpu, subject: &Subject) {
     let f16s = [(1, 31, 1), (0, 3, 1), (0, 31, 1), (12, 18, 1)];
-    // One element of many, so that no large one hides what becomes of a small one.
+    // Only one element of many is not zero, so that no large element hides what becomes of a small one.
     let bf16s = [
         (1, 230, 1),
         (0, 3, 1),

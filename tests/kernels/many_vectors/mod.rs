@@ -1,5 +1,5 @@
-//! What the kernels for many vectors, mma, wgmma and packed, have in common: their trials. Each describes itself and has its
-//! own tables.
+//! Shared trials of the kernels for many vectors: mma, wgmma and packed. Each kernel describes itself and has its own
+//! tables.
 
 use nvfp4_gemv::ScaleLayout;
 use nvfp4_gemv::kernel::Config;
@@ -11,12 +11,12 @@ pub(crate) mod gpu;
 pub(crate) mod refuse;
 pub(crate) mod sim;
 
-/// One of them.
+/// A kernel for many vectors.
 pub(crate) struct Kernel {
-    /// Its unit, and its name in the list of faults.
+    /// Name of the kernel's unit, also in the list of faults.
     pub(crate) unit: &'static str,
-    /// The config of so many tiles, parts, steps of a chunk, CTAs of a cluster (packed: of the launch) and vectors of a
-    /// pass. What the kernel does not have is ignored.
+    /// Makes a config of so many tiles, parts, steps of a chunk, CTAs of a cluster (packed: of the launch) and vectors
+    /// of a pass. Numbers of things that the kernel does not have are ignored.
     pub(crate) config: fn([u32; 5]) -> Config,
     /// Vectors of a pass, at most.
     pub(crate) most_vectors: u32,
@@ -24,27 +24,27 @@ pub(crate) struct Kernel {
     pub(crate) cuttings: &'static [Cutting],
     /// Numbers of vectors that every cutting is tried with.
     pub(crate) vectors: &'static [usize],
-    /// Few warps, of which each stores several of so many vectors: between them the last one is at every place among
-    /// those that are stored at once.
+    /// Few warps, each of which stores several of so many vectors. Between them the last vector is at every place among
+    /// the vectors that are stored at once.
     pub(crate) few_warps: &'static [([u32; 4], usize)],
-    /// For entry points of most vectors, and how many.
+    /// Cuttings for the entry points of most vectors, and their numbers of vectors.
     pub(crate) full: [(Cutting, usize); 2],
-    /// K of a problem that is not cut, and what K is a multiple of in problems at random.
+    /// K of a problem that is not cut. K of problems at random is a multiple of `granule`.
     pub(crate) short_k: usize,
     pub(crate) granule: usize,
-    /// For vectors over the whole range of their type.
+    /// Cutting for vectors over the whole range of their type.
     pub(crate) magnitudes: Cutting,
     /// Architectures for configs at random.
     pub(crate) archs: &'static [&'static str],
     /// Queues and buffers that are used several times, warps that share tiles, rows past M, both layouts, a cluster;
     /// loops that go round more than once.
     pub(crate) faulty: [Cutting; 4],
-    /// The file of its source, and what is in it.
+    /// File name of the kernel's source, and the text of that file.
     pub(crate) source: (&'static str, &'static str),
-    /// Branches that no launch takes, which nvcc does not know: text of their line in the source, and how names of the
-    /// entry points end.
+    /// Branches that no launch takes, although nvcc does not know: text of the line in the source, and ending of the
+    /// entry points' names.
     pub(crate) never_taken: &'static [(&'static str, &'static str)],
-    /// Words of a plan that may be wrong.
+    /// Words of a plan that may be wrong, with reasons.
     pub(crate) harmless: &'static [(At, &'static str)],
 }
 
@@ -55,16 +55,16 @@ pub(crate) struct Cutting {
     layout: ScaleLayout,
     /// Tiles, parts, steps of a chunk, CTAs of a cluster.
     sizes: [u32; 4],
-    /// Vectors of a pass, where they are not the kernel's most.
+    /// Vectors of a pass, if not the kernel's most.
     pass: Option<u32>,
-    /// Vectors that it is for, at least.
+    /// Least number of vectors that the cutting is for.
     least: usize,
     chained: bool,
-    /// Exact data of fewer vectors than this run under every schedule.
+    /// Exact data of fewer vectors than this number run under every schedule.
     every_schedule: usize,
 }
 
-/// M, K and L, and a config's tiles, parts, steps of a chunk and CTAs of a cluster.
+/// A cutting of M, K and L, with a config's tiles, parts, steps of a chunk and CTAs of a cluster.
 pub(crate) const fn cutting(
     shape: (usize, usize, usize),
     layout: ScaleLayout,
@@ -83,7 +83,7 @@ pub(crate) const fn cutting(
 }
 
 impl Cutting {
-    /// With few vectors.
+    /// The cutting, under every schedule if there are few vectors.
     pub(crate) const fn under_every_schedule(self) -> Self {
         Self {
             every_schedule: 10,
@@ -98,7 +98,7 @@ impl Cutting {
         }
     }
 
-    /// For so many vectors at least.
+    /// The cutting, for at least so many vectors.
     pub(crate) const fn from(self, least: usize) -> Self {
         Self { least, ..self }
     }

@@ -1,4 +1,4 @@
-//! What the kernels for many vectors refuse.
+//! Refusals of the kernels for many vectors.
 
 use nvfp4_gemv::{Activation, Operands, Refusal, ScaleLayout};
 
@@ -9,8 +9,8 @@ pub(crate) fn valid(config: impl Into<nvfp4_gemv::kernel::Config>) -> Asked {
     Asked::new((130, 12, 576, 2), ScaleLayout::Linear, (9, 0), config)
 }
 
-/// Problems that no kernel for many vectors takes, and what this one does not: GPUs, rows, addresses. For every type and
-/// layout of operands.
+/// Problems that no kernel for many vectors takes, and problems that this kernel refuses: GPUs, rows, addresses. For
+/// every type and layout of operands.
 pub(crate) fn refuses_problems(valid: &Asked, own: fn() -> Vec<Problem>) {
     for activation in [Activation::Nvfp4, Activation::F16, Activation::Bf16] {
         for layout in ScaleLayout::ALL {
@@ -23,7 +23,7 @@ pub(crate) fn refuses_problems(valid: &Asked, own: fn() -> Vec<Problem>) {
     }
 }
 
-/// What kernels refuse that have no unit for ragged rows.
+/// Problems that kernels without a unit for ragged rows refuse.
 pub(crate) fn ragged() -> Vec<Problem> {
     let row_length = |k| {
         let needed = "a multiple of 64";

@@ -13,7 +13,8 @@ use crate::support::operands::{Bias, Case, Data, Operands, Residual};
 use crate::support::schedules::{few, schedules};
 use crate::support::sim::{Simulator, source_line};
 
-/// Which launch of a call: [`Run::new`], or one beside it.
+/// A choice of the launch that gets faults: [`Run::new`] for the launch that multiplies, or another for a launch beside
+/// it.
 type Beside = fn(&'static str, &Case, Config, bool, Uninitialised) -> Run;
 
 const ACTIVATIONS: [Activation; 3] = [Activation::Nvfp4, Activation::F16, Activation::Bf16];
@@ -29,18 +30,19 @@ impl Cutting {
     }
 }
 
-/// The loop over the vectors that a warp stores, some at once.
+/// The loop over the vectors that a warp stores, several at once.
 pub(crate) const VECTORS_OF_A_WARP: &str = "n += kTogether * step";
 
-/// What [`Kernel::never_taken`] says, of both kernels.
+/// Branches of both kernels that no launch takes, as in [`Kernel::never_taken`].
 const NEVER_TAKEN: &[(&str, &str)] = &[
-    // Of eight vectors there are some, except of an entry point's last ones: for fewer there is another entry point.
+    // At least one of eight vectors exists, except in an entry point's last eight: for fewer there is another entry
+    // point.
     ("if (i / 4 * kColumns < p.n)", ""),
-    // In front of the first of the vectors that are stored at once: it is there, or the loop has ended.
+    // Test of the first of the vectors that are stored at once: that vector exists, or the loop has ended.
     ("if (of >= uint32_t(p.n)) break;", ""),
     // A chunk of so many vectors has four warps at least, which store eight vectors each at once.
     (VECTORS_OF_A_WARP, "_n32"),
-    // Of a row's first vector the loop around it has asked.
+    // The loop around this loop has already tested a row's first vector.
     (
         "for (uint32_t n = first; n < uint32_t(p.n); n += kTogether * step)",
         "",
@@ -53,9 +55,9 @@ impl Kernel {
         all.any(|(text, end)| at.contains(text) && entry.ends_with(end))
     }
 
-    /// Lines of what was not executed that no launch needs to have otherwise: branches that are never taken; waits that
-    /// never had to try again; factors of vectors that are not NVFP4, which have none; and the factor of the vector behind those that are stored at once,
-    /// where none is.
+    /// Whether no launch can do better for a line of the coverage report. Such lines are branches that are never taken,
+    /// and waits that never had to try again. Vectors that are not NVFP4 have no factors. The vector behind those that
+    /// are stored at once has no factor if that vector does not exist.
     fn cannot_be(&self, line: &str) -> bool {
         let (entry, _) = line.split_once(':').expect("an entry point's name");
         let entry = entry.strip_suffix("_operands").unwrap_or(entry);
@@ -66,7 +68,7 @@ impl Kernel {
         if let Some(at) = branch {
             return line.contains("never taken") && self.is_never_taken(entry, at);
         }
-        // Whether a wait has to try again is the schedule's choice: of some entry point it may never have.
+        // The schedule decides whether a wait has to try again. In some entry points no wait may have had to.
         let mbarrier = include_str!("../../../csrc/arch/mbarrier.cuh");
         if let Some(at) = source_line(line, "mbarrier.cuh", mbarrier) {
             return line.contains("never taken") && at.contains("while (!mbarrier_try_wait_parity");
@@ -91,7 +93,7 @@ impl Kernel {
         n >= cutting.least && simulator.takes(&case, self.config(cutting))
     }
 
-    /// Exact and full-range data; the attributes that make no kernel are dealt out in turn.
+    /// Runs a cutting on exact and full-range data. The attributes that select no kernel are dealt out in turn.
     fn check(
         &self,
         simulator: &Simulator,
@@ -124,7 +126,7 @@ impl Kernel {
             for options in &those {
                 simulator.run(&operands, config, cutting.chained, options);
             }
-            // packed stores in another way where nothing is added.
+            // The kernel packed stores in another way if nothing is added.
             let plain = Case {
                 bias: Bias::None,
                 residual: Residual::None,
@@ -154,7 +156,7 @@ impl Kernel {
         }
     }
 
-    /// The kernels that are compiled for most vectors, and several passes.
+    /// The kernels that are compiled for most vectors, and a call of several passes.
     pub(crate) fn many_vectors(&self) {
         let simulator = Simulator::new("90a");
         let mut turn = 0;
@@ -168,8 +170,8 @@ impl Kernel {
         self.check(&simulator, &passes, (Activation::Nvfp4, 35), &mut turn);
     }
 
-    /// Every config, number of vectors and type of vectors, which between them execute every instruction: on exact data,
-    /// and every pair of the three on full-range data.
+    /// Every config, number of vectors and type of vectors, which together execute every instruction. Exact data meet
+    /// every combination; full-range data meet every pair of the three.
     pub(crate) fn every_config(&self) {
         let hopper = Simulator::new("90a");
         let mut turn = 0;
@@ -255,7 +257,7 @@ impl Kernel {
         }
     }
 
-    /// For `n` NVFP4 vectors.
+    /// Runs for `n` NVFP4 vectors, with faults in the launch that `of` chooses.
     fn runs_of(&self, n: usize, of: Beside) -> Vec<Run> {
         let run = |(i, cutting): (usize, &Cutting)| {
             let case = Case {
@@ -271,7 +273,7 @@ impl Kernel {
         self.faulty.iter().enumerate().map(run).collect()
     }
 
-    /// One in `of` of them.
+    /// Plants one in `of` of the faults.
     pub(crate) fn faults(&self, n: usize, of: u64) {
         let subject = subject(
             self.unit,
@@ -284,7 +286,7 @@ impl Kernel {
         demand(&subject, include_str!("equivalent_faults.txt"), least);
     }
 
-    /// Of the entry points of most vectors.
+    /// Plants faults in the entry points for most vectors.
     pub(crate) fn faults_of_many_vectors(&self) {
         let run = |(i, (cutting, n)): (usize, &(Cutting, usize))| {
             let case = Case {
@@ -306,8 +308,8 @@ impl Kernel {
         demand(&subject, include_str!("equivalent_faults.txt"), 60);
     }
 
-    /// Of another launch than the one that multiplies: what its faults are listed as, beside the unit's name, and how many
-    /// there are at least.
+    /// Plants faults in a launch beside the one that multiplies. The list of faults has them under the unit's name and
+    /// `name`. There must be at least `least` faults.
     pub(crate) fn faults_beside(&self, name: &str, n: usize, beside: Beside, least: usize) {
         let (name, runs) = (format!("{}_{name}", self.unit), self.runs_of(n, beside));
         let subject = subject(&name, "90a", runs, mutate::schedules(3), no_arithmetic);

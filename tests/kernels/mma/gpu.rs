@@ -20,7 +20,7 @@ fn configs(_: &Job<'_>, _: &[u32]) -> Vec<Config> {
     ])
 }
 
-/// Ragged rows behind the others.
+/// The shapes of [`EVERY`], and ragged rows behind them.
 const EVERY_AND_RAGGED: [Sizes; EVERY.len() + 4] = {
     let mut all = [(130, 12, 3600, 5); EVERY.len() + 4];
     let mut i = 0;

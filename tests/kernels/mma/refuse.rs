@@ -1,4 +1,4 @@
-//! What the mma kernel refuses.
+//! Refusals of the mma kernel.
 
 use crate::many_vectors::refuse::{self, refuses_fields, refuses_problems};
 use crate::support::fields;

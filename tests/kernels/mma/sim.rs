@@ -85,7 +85,7 @@ pub(crate) const KERNEL: Kernel = Kernel {
         // There are more than 32, and more than 64 vectors.
         ("some * kColumns >= uint32_t(p.n)", "_n64"),
         ("some * kColumns >= uint32_t(p.n)", "_n128"),
-        // Eight warps at most hold a chunk of more: it has one step, and a tile one part.
+        // At most eight warps hold a chunk of more vectors: the chunk has one step, and a tile has one part.
         ("exists(p, work, first)", "_n128"),
         ("for (uint32_t step = first; step < end;", "_n128"),
         ("for (uint32_t part = 0; part < parts; ++part)", "_n128"),
@@ -103,7 +103,7 @@ pub(crate) const KERNEL: Kernel = Kernel {
     ],
 };
 
-/// Rows that start anywhere.
+/// The unit for rows that start anywhere.
 const RAGGED: Kernel = Kernel {
     unit: "gemv_mma_ragged",
     cuttings: RAGGED_CUTTINGS,
@@ -139,7 +139,7 @@ const RAGGED: Kernel = Kernel {
         ("some * kColumns >= uint32_t(p.n)", "_n32"),
         ("some * kColumns >= uint32_t(p.n)", "_n64"),
         ("some * kColumns >= uint32_t(p.n)", "_n128"),
-        // Eight warps at most hold a chunk of more: it has one step, and a tile one part.
+        // At most eight warps hold a chunk of more vectors: the chunk has one step, and a tile has one part.
         ("exists(p, work, first)", "_n128"),
         ("for (uint32_t step = first; step < end;", "_n128"),
         ("for (uint32_t part = 0; part < parts; ++part)", "_n128"),
@@ -160,7 +160,7 @@ const RAGGED: Kernel = Kernel {
     ..KERNEL
 };
 
-/// Few rows of so many blocks.
+/// A cutting of few rows of so many blocks.
 const fn ending(blocks: usize) -> Cutting {
     cutting((5, 16 * blocks, 1), Linear, [6, 1, 1, 1])
 }
@@ -226,8 +226,8 @@ const CUTTINGS: &[Cutting] = &[
     cutting((40, 896, 1), Linear, [2, 1, 1, 2]).under_every_schedule(),
     cutting((17, 640, 2), Linear, [2, 2, 2, 4]),
     cutting((9, 256, 1), Tiled128x4, [2, 1, 1, 8]),
-    // With more than 16 vectors: buffers used several times, warps with several steps of a chunk or without one, the
-    // half step in every part of what is loaded, and clusters.
+    // More than 16 vectors, and clusters: buffers used several times, warps with several steps of a chunk or without
+    // one. Every part of what is loaded has the half step.
     cutting((40, 1152, 1), Linear, [4, 2, 2, 1]).from(17),
     cutting((40, 1152, 1), Tiled128x4, [4, 2, 2, 2]).from(17),
     cutting((20, 640, 2), Linear, [8, 1, 2, 1]).from(17),
@@ -237,7 +237,7 @@ const CUTTINGS: &[Cutting] = &[
     cutting((5, 192, 1), Linear, [4, 2, 2, 1]).from(17),
     cutting((5, 448, 1), Linear, [4, 2, 2, 1]).from(17),
     cutting((9, 256, 1), Linear, [8, 1, 1, 8]).from(17),
-    // With more than 64: the fewest warps, the half step first, last and alone, and clusters.
+    // More than 64 vectors, and clusters: the fewest warps, the half step first, last and alone.
     cutting((100, 576, 1), Linear, [6, 1, 1, 1]).from(65),
     cutting((5, 64, 1), Linear, [7, 1, 1, 1]).from(65),
     cutting((130, 448, 2), Tiled128x4, [7, 1, 1, 2]).from(65),

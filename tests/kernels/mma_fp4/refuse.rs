@@ -1,4 +1,4 @@
-//! What the mma-fp4 kernel refuses.
+//! Refusals of the mma-fp4 kernel.
 
 use nvfp4_gemv::kernel::MmaFp4Config;
 use nvfp4_gemv::{Activation, Refusal, ScaleLayout};
@@ -26,7 +26,8 @@ fn problems_that_it_does_not_take() {
         valid(layout).refuses_problems(&[
             gpu((9, 0), "12.x"),
             gpu((10, 0), "12.x"),
-            // Code for all of an architecture's successors has no such instruction, and code for one GPU is no other's.
+            // Code for all of an architecture's successors has no such instruction, and code for one GPU runs on no
+            // other.
             images((12, 0), "90a;100f;120"),
             images((12, 0), "121a"),
             images((12, 1), "120a"),

@@ -117,7 +117,7 @@ impl Cutting {
         })
     }
 
-    /// Exact and full-range data; the attributes that make no kernel are dealt out in turn.
+    /// Runs the cutting on exact and full-range data. The attributes that select no kernel are dealt out in turn.
     fn check(&self, simulator: &Simulator, n: usize, turn: &mut usize) {
         for data in [Data::Integers, Data::FullRange] {
             *turn += 1;
@@ -138,7 +138,7 @@ impl Cutting {
     }
 }
 
-/// Each of the cuttings with `each` of these numbers of vectors, in turn, if shared memory has room for them.
+/// Runs every cutting with `each` of these numbers of vectors, in turn, if shared memory has room for them.
 fn sweep(simulator: &Simulator, vectors: &[usize], each: usize) {
     let mut turn = vectors[0]; // other combinations with other numbers
     for (i, cutting) in CUTTINGS.iter().enumerate() {
@@ -184,8 +184,8 @@ fn several_passes() {
     }
 }
 
-/// The contest's shapes, and its benchmarks' with their full K and fewer rows and batches, up to so many weights, with the
-/// default config.
+/// The contest's shapes, and its benchmarks with their full K and fewer rows and batches. Shapes have at most so many
+/// weights, and run with the default config.
 fn contest(most: usize) {
     let simulator = Simulator::new(ARCH);
     let full_k = [(128, 16384, 1), (96, 7168, 2), (128, 2048, 4)];
@@ -193,7 +193,7 @@ fn contest(most: usize) {
     let shapes = CONTEST_TESTS.iter().copied().chain(full_k);
     let of = |&(m, k, l): &(usize, usize, usize)| m * k * l <= most;
     for (i, (m, k, l)) in shapes.filter(of).enumerate() {
-        // Many vectors take long: with fewer rows.
+        // Many vectors take long, so they have fewer rows.
         let n = vectors[i % vectors.len()];
         let m = if n > 8 { m.min(48) } else { m };
         let shape = Shape::new(Dims { m, n, k, l }).expect("a shape");
@@ -210,9 +210,9 @@ fn contest(most: usize) {
     }
 }
 
-/// The contest's benchmarks with the configs that an RTX 5090 computes them with: with all of K, of the rows one group and a
-/// part of another, of two batches at most; or with many vectors a part of a group alone. CTAs of other groups and batches
-/// do the same, and know nothing of each other.
+/// The contest's benchmarks with all of K and with the configs for an RTX 5090. Few vectors have one group of rows and
+/// a part of another, and two batches at most. Many vectors have only a part of a group. CTAs of other groups and
+/// batches do the same, and know nothing of each other.
 fn benchmark_shapes() {
     let simulator = Simulator::new(ARCH);
     for (of, (m, k, l)) in CONTEST_BENCHMARKS.into_iter().enumerate() {
@@ -231,7 +231,7 @@ fn benchmark_shapes() {
                 ..=8 => (16 * config.warps as usize + 7, l.min(2)),
                 _ => (23, 1),
             };
-            // Both kinds of data where that takes least, else in turn.
+            // Both kinds of data if they take least, else in turn.
             for (j, data) in [Data::Integers, Data::FullRange].into_iter().enumerate() {
                 if k < 4096 || (i + j + of).is_multiple_of(2) {
                     let some = case(rows, batches, data);
@@ -267,8 +267,8 @@ fn every_config() {
     simulator.demand_coverage(cannot_be);
 }
 
-/// Lines of what was not executed that no launch needs to have otherwise: threads without an output, of more vectors than
-/// the largest cluster has threads for.
+/// Whether no launch needs to do better for a line of the coverage report. No thread is without an output if there are
+/// more vectors than the largest cluster has threads for.
 fn cannot_be(line: &str) -> bool {
     let own = include_str!("../../../csrc/kernels/gemv_mma_fp4.cuh");
     let many = ["gemv_mma_fp4_n64:", "gemv_mma_fp4_n128:"];
@@ -293,7 +293,7 @@ fn random_configs() {
     }
 }
 
-/// [`rank_order::check`], a step a CTA.
+/// Runs [`rank_order::check`] with one step for each CTA.
 fn sums_in_rank_order() {
     let simulator = Simulator::new(ARCH);
     rank_order::check(20, |problem, cluster| {
@@ -304,7 +304,7 @@ fn sums_in_rank_order() {
     });
 }
 
-/// Before the grid before has ended, the weights of the first stages are on their way, and nothing else is.
+/// While the grid before runs, only the weights of the first stages are on their way, and nothing else is.
 fn loads_before_the_wait() {
     let cutting = cutting((16, 6 * 256, 1), Linear, [1, 3, 1]);
     let trace = traced(&cutting, true, Timing::Lazy);
@@ -316,11 +316,11 @@ fn loads_before_the_wait() {
         .expect("it waits for the grid before");
     let copies = trace.slices.iter().filter(|s| s.kind == Kind::Copy);
     let before = copies.filter(|s| s.start < ended).count();
-    // Of each stage a box of codes, and two copies by all lanes: four scales a lane, of 16 rows and four slices.
+    // Each stage has a box of codes, and two copies by all lanes: four scales a lane, of 16 rows and four slices.
     assert_eq!(before, 3 * (1 + 2));
 }
 
-/// Two vectors, exact: what happened, in an order that the ISA allows.
+/// The trace of an exact launch with two vectors, in an order that the ISA allows.
 fn traced(cutting: &Cutting, chained: bool, timing: Timing) -> Trace {
     let operands = Operands::new(&cutting.case(2, Data::Integers));
     let mut loaded = Loaded::new(&Arc::new(operands), ARCH);
@@ -351,7 +351,8 @@ fn picture() {
     }
 }
 
-/// Rings that are used several times, rows past M, both layouts, clusters, batches, chained and not, for `n` vectors.
+/// Runs for faults, with `n` vectors: rings that are used several times, rows past M, both layouts, clusters, batches,
+/// launches in chains and alone.
 fn runs(n: usize) -> Vec<Run> {
     let cuttings = [
         cutting((20, 1344, 1), Linear, [2, 2, 1]),
@@ -373,7 +374,7 @@ fn runs(n: usize) -> Vec<Run> {
     cuttings.into_iter().enumerate().map(run).collect()
 }
 
-/// One in `of` of them.
+/// Plants one in `of` of the faults.
 fn faults_of(n: usize, of: u64) {
     let subject = subject(
         "gemv_mma_fp4",

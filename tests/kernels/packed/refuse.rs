@@ -1,4 +1,4 @@
-//! What the packed kernel refuses.
+//! Refusals of the packed kernel.
 
 use nvfp4_gemv::Refusal;
 
@@ -13,8 +13,8 @@ fn valid() -> Asked {
 
 fn problems_that_it_does_not_take() {
     refuses_problems(&valid(), || {
-        // Two batches of 12 vectors, in the place of 16, of three spans of 256 16-bit elements; and two sums of 256 rows with
-        // 16 vectors for each of 132 multiprocessors.
+        // Two batches of 12 vectors, which take the place of 16, of three spans of 256 16-bit elements. Two sums of 256
+        // rows with 16 vectors for each of 132 multiprocessors.
         let least = 8192 + 2 * 16 * 3 * 512 + 132 * 2 * 256 * 16 * 4;
         let workspace = |given| {
             let why = Refusal::Workspace {

@@ -79,7 +79,7 @@ pub(crate) const KERNEL: Kernel = Kernel {
         // More spans than there are stages, the last chunk shorter; a warpgroup of which one warp has rows.
         cutting((70, 4352, 1), Linear, [5, 1, 3, 2]),
         cutting((40, 1472, 3), Tiled128x4, [2, 2, 2, 4]),
-        // Groups that are divided, and that are not.
+        // Groups that are divided, and groups that are not.
         cutting((9, 2112, 3), Linear, [4, 1, 1, 2]),
         cutting((21, 512, 3), Linear, [4, 1, 1, 4]),
     ],
@@ -92,18 +92,18 @@ pub(crate) const KERNEL: Kernel = Kernel {
         ("if (batch >= p.l) return;", "_n32"),
         ("if (batch >= p.l) return;", "_n64"),
         ("if (batch >= p.l) return;", "_n128"),
-        // Of vectors there is a column at least.
+        // At least one column of vectors exists.
         ("i < 4 * columns;", ""),
-        // Of a span there are 64 elements.
+        // A span has at least 64 elements.
         ("if ((group + t) * 64 < p.k)", ""),
-        // Every part of a group has a chunk, and that a span.
+        // Every part of a group has a chunk, and every chunk has a span.
         ("span < part.end_span(p)", ""),
         ("for (; spans != 0;", ""),
         ("while (spans != 0)", ""),
         ("span < of_chunk", ""),
-        // Of 128 vectors a span's second stage is behind its first one.
+        // With 128 vectors, a span's second stage is behind its first stage.
         ("if (behind != 0)", "_n128"),
-        // Of a column there are vectors, except of an entry point's last ones: for fewer there is another entry point.
+        // A column has vectors, except an entry point's last columns: for fewer vectors there is another entry point.
         ("} else if (column < columns) {", ""),
     ],
     harmless: &crate::words![Params:
@@ -121,7 +121,7 @@ const CUTTINGS: &[Cutting] = &[
     // Several groups, the last one with fewer rows than a tile; queues and buffers used several times. Two groups have
     // ten chunks for three CTAs.
     cutting((150, 1152, 1), Linear, [8, 1, 2, 3]).under_every_schedule(),
-    // A group each; the last step of a row half as long.
+    // A group for each CTA; the last step of a row half as long.
     cutting((70, 832, 1), Linear, [4, 1, 4, 2]),
     // One step only.
     cutting((5, 64, 1), Linear, [4, 1, 4, 1]),
@@ -139,7 +139,7 @@ const CUTTINGS: &[Cutting] = &[
     // A group that all CTAs share.
     cutting((9, 1472, 1), Linear, [4, 1, 1, 12]),
     cutting((100, 896, 1), Linear, [8, 1, 1, 2]).under_every_schedule(),
-    // Groups of one chunk: what is brought ahead is some groups further on.
+    // Groups of one chunk: a chunk that is brought ahead is some groups further on.
     cutting((300, 64, 2), Linear, [4, 1, 1, 3]),
     cutting((100, 192, 3), Linear, [4, 1, 1, 4]),
     // All groups but the first one and the last one whole.

@@ -34,7 +34,7 @@ fn e4m3_pairs(codes: impl Iterator<Item = u8> + Clone) -> Vec<(u8, u8)> {
 fn e4m3_to_f16() {
     for arch in ALL {
         let kernels = Kernels::new("convert", arch);
-        // By shifts only what a block scale can be: neither signs nor NaN.
+        // Shifts convert only numbers that a block scale can be: neither signs nor NaN.
         let pairs = match arch {
             "80" => e4m3_pairs(0..0x7f),
             _ => e4m3_pairs(0..=255),

@@ -77,8 +77,8 @@ impl Tensor {
         self.data[index]
     }
 
-    /// What shared memory holds of the box at `corner`, from the start of a swizzle pattern. In
-    /// 128-byte rows the swizzle exchanges 16-byte chunks: c lies at c ^ row % 8.
+    /// Content of shared memory after a copy of the box at `corner`, from the start of a swizzle pattern. In 128-byte
+    /// rows the swizzle exchanges 16-byte chunks: c lies at c ^ row % 8.
     fn placed(&self, corner: &[i32]) -> Vec<u8> {
         let mut out = vec![0; self.box_bytes()];
         for linear in 0..out.len() {
@@ -159,7 +159,7 @@ fn boxes_of_rank_3() {
             let mut trial = tensor.trial(&kernels, &[16, 0, 1], 0);
             trial.wrong(1).differs(&want);
         }
-        // The formula is not idle.
+        // The formula makes a difference.
         let (plain, swizzled) = [Swizzle::None, Swizzle::B128]
             .map(|s| Tensor::new(&[208, 23, 3], &[128, 8, 2], s))
             .into();
@@ -168,7 +168,7 @@ fn boxes_of_rank_3() {
         swizzled
             .trial(&kernels, &corner, 0)
             .differs(&plain.placed(&corner));
-        // Where a pattern does not start, the same rows are placed otherwise.
+        // The swizzle places the same rows otherwise if they do not start at a pattern.
         swizzled
             .trial(&kernels, &corner, 128)
             .differs(&swizzled.placed(&corner));

@@ -22,7 +22,7 @@ extern "C" __global__ void encode_e2m1s(const float *in, uint32_t *out, uint32_t
     out[index()] = encode_e2m1x8(x);
 }
 
-// Numbers that only the instructions take.
+// Conversions of numbers that only the instructions take.
 #if NVFP4_HAS_CVT_E4M3
 extern "C" __global__ void cvt_to_e4m3(const float *in, uint8_t *out, uint32_t wrong) {
     out[index()] = arch::cvt_to_e4m3(scaled(in[index()], wrong));

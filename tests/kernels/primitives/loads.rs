@@ -29,7 +29,7 @@ const LOADS: [(&str, usize, &str); 9] = [
     ("ld_global_nc_8", 1, "ld.global.nc.u8"),
     ("ld_global_8", 1, "ld.global.u8"),
 ];
-/// Of Blackwell only.
+/// A load of Blackwell only.
 const WIDEST: &str = "ld_global_nc_no_allocate_256";
 const THREADS: usize = 64;
 
@@ -53,7 +53,7 @@ fn widths() {
             if width > 1 {
                 trial(width / 2).is_refused(&["multiple"]);
             }
-            // What the simulator does not act on.
+            // The simulator does not act on the instruction's modifiers, so the text must have them.
             let body = body(&kernels.ptx, name);
             assert!(body.contains(instruction), "{arch}: {body}");
         }

@@ -19,7 +19,7 @@ extern "C" __global__ void addresses(uint32_t *out, uint32_t wrong) {
     out[t] = value;
 }
 
-// Which lanes are elected, at two calls. Wrong: 1, two lanes; 2, by half a warp.
+// Lanes that are elected, at two calls. Wrong: 1, two lanes; 2, by half a warp.
 extern "C" __global__ void elections(uint32_t *out, uint32_t wrong) {
     if (wrong == 2 && threadIdx.x % 32 >= 16) __syncwarp(); // the elections wait elsewhere
     const bool first = wrong == 1 ? threadIdx.x % 16 == 3 : arch::elect_sync();

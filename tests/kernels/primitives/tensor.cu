@@ -6,7 +6,7 @@
 
 using namespace nvfp4;
 
-// What the test places: four K slices of 64 elements in rows of 128 bytes, an atom of scales a slice.
+// Operands that the test places: four K slices of 64 elements in rows of 128 bytes, an atom of scales a slice.
 struct Image {
     alignas(1024) uint8_t a[128 * 128], b[128 * 128], scales_a[4 * 512], scales_b[4 * 512];
 };

@@ -243,7 +243,7 @@ fn sums_are_kept_or_not() {
         let (mut trial, want) = filled_trial(&kernels, 16, steps, 7);
         trial.seeds = 3;
         trial.gives(&want);
-        // From the last parameter: `wrong`, `keep`.
+        // Counted from the last parameter, 0 is `wrong` and 1 is `keep`.
         trial.set_from_last(1, u32::from(!keep)).differs(&want);
     }
 }

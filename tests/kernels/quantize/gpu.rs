@@ -1,4 +1,4 @@
-//! The quantiser on a GPU, against the host's, bit for bit; and what is computed with its vectors.
+//! The quantiser on a GPU, against the host's, bit for bit; and products with the vectors that it quantises.
 
 use std::fmt::Debug;
 
@@ -51,7 +51,7 @@ const POISON: u8 = 0xa5;
 /// Bytes past the end of each output that must keep their poison.
 const CANARY: usize = 64;
 
-/// What a call wrote: codes, scales in the call's layout, bits of the global scales.
+/// Output of a call: codes, scales in the call's layout, bits of the global scales.
 #[derive(Debug, PartialEq)]
 struct Written {
     codes: Vec<u8>,
@@ -133,7 +133,7 @@ fn written<T: OnDevice>(
     }
 }
 
-/// In both layouts the host's bits, with global scales that are given, or not.
+/// Demands the host's bits in both layouts, with global scales that are given, or not.
 fn assert_as_host<T: OnDevice>(
     gpu: &Gpu,
     shape: &Shape,
@@ -374,7 +374,7 @@ fn replayed_from_a_graph() {
         gemv_on_device(stream, &shape, &weights, &x, output, &Options::new()).unwrap();
     };
     if raw::COMPILED_ARCHS.is_empty() {
-        // A kernel that is compiled at run time is so before the capture.
+        // A kernel that is compiled at run time is compiled before the capture.
         call(&mut quantized, &x, &mut y);
     }
     let graph = gpu.capture(|| call(&mut quantized, &x, &mut y));

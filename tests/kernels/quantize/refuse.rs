@@ -1,4 +1,4 @@
-//! What the quantiser is refused for: before CUDA is called, so no GPU is needed. A call that got through would fail
+//! Refusals of the quantiser: it refuses before CUDA is called, so no GPU is needed. A call that got through would fail
 //! with `NoDriver` here, or crash on these addresses.
 
 use nvfp4_gemv::kernel::quantize::{Global, Quantize};

@@ -43,7 +43,7 @@ simulated!(f16, F16);
 simulated!(bf16, Bf16);
 simulated!(f32, F32);
 
-/// Where global scales come from.
+/// Source of the global scales.
 #[derive(Clone, Copy, Debug)]
 enum Given<'a> {
     Nothing,
@@ -157,8 +157,8 @@ fn many_batches() {
     }
 }
 
-/// Vectors that fill a quarter of an atom of scales, more of it, all of it, and several; with fewer rows of CTAs than
-/// vectors, too, as where they are more than a grid has.
+/// Vectors that fill a quarter of an atom of scales, more of the atom, the whole atom, and several atoms. Some launches
+/// have fewer rows of CTAs than vectors, as if the vectors were more than a grid has rows.
 fn many_vectors() {
     let as_planned: fn(&mut Launch) = |_| {};
     let few_rows: fn(&mut Launch) = |planned| planned.grid[1] = 5;
@@ -173,7 +173,7 @@ fn many_vectors() {
     }
 }
 
-/// Conversions are the hardware's where it has them.
+/// The hardware converts if the architecture has the instruction.
 fn instructions() {
     for arch in ALL {
         let ptx = ptx::unit("helpers", arch);

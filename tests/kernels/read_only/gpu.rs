@@ -1,4 +1,4 @@
-//! On a GPU.
+//! The kernels that only read, on a GPU.
 
 use nvfp4_gemv::kernel::read_only::{Read, ReadConfig, Share};
 use nvfp4_gemv::{Error, raw};
@@ -10,7 +10,7 @@ crate::trials! {
     gpu: every_config_reads_everything_once, what_the_gpu_cannot_run_is_refused;
 }
 
-/// What the sink held before.
+/// Value of the sink before a launch.
 const BEFORE: u32 = 5;
 
 fn every_config_reads_everything_once() {

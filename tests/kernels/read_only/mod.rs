@@ -1,4 +1,4 @@
-//! The kernels that only read: what they add up is all that there is to read, once.
+//! The kernels that only read: their sums show that they read all of the data, once.
 
 #[cfg(feature = "device")]
 pub(crate) mod gpu;

@@ -1,4 +1,4 @@
-//! In the simulator, where a read past the data, and a wait that ends before its copy, are errors.
+//! Trials in the simulator, where a read past the data, and a wait that ends before its copy, are errors.
 
 use nvfp4_gemv::kernel::read_only::Read;
 use ptx_sim::{Options, Policy, Timing};
@@ -11,10 +11,10 @@ crate::trials! {
     simulator: every_config_reads_everything_once, without_sums_nothing_is_written;
 }
 
-/// What the sink held before.
+/// Value of the sink before a launch.
 const BEFORE: u32 = 5;
 
-/// What the sink holds after each config has read `bytes`.
+/// Demands that the sink holds the right sum after each config has read `bytes` bytes.
 fn sums(arch: &'static str, bytes: usize, multiprocessors: u32, sums: bool, policy: Policy) {
     let (data, sum) = data(bytes);
     for config in configs(&sim::gpu(arch)) {

@@ -1,4 +1,4 @@
-//! The recorded calls on a GPU: it gives the recorded bits, if it is of that kind; and the recorder.
+//! The recorded calls on a GPU: a GPU of the recorded kind gives the recorded bits. Also the recorder.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! What a change of scale layouts is refused for: before CUDA is called, so no GPU is needed.
+//! Refusals of a change of scale layouts: before CUDA is called, so no GPU is needed.
 
 use nvfp4_gemv::{Dims, Error, ScaleLayout, Shape, raw};
 

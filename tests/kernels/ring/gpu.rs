@@ -5,8 +5,8 @@ use nvfp4_gemv::kernel::{Config, Job, Kernel, RingConfig};
 
 use crate::support::battery::{self, MANY_VECTORS, Sizes, Subject};
 
-/// Rows that end inside a unit, an atom or a warp's part, and several batches of whole ones; and many vectors, each of
-/// which is a pass.
+/// Rows that end inside a unit, an atom or a warp's part, and several batches of whole units or atoms. Also many
+/// vectors, each of which is a pass.
 fn odd() -> Vec<Sizes> {
     let (one, several) = ([1, 5, 127, 130, 300], [4, 128, 132, 384]);
     let mut odd = Vec::new();

@@ -1,4 +1,4 @@
-//! What the ring kernel refuses.
+//! Refusals of the ring kernel.
 
 use nvfp4_gemv::kernel::{Call, Config, Kernel, RingConfig};
 use nvfp4_gemv::{Activation, Operands, RawWorkspace, Refusal, ScaleLayout, Shape};
@@ -6,7 +6,7 @@ use nvfp4_gemv::{Activation, Operands, RawWorkspace, Refusal, ScaleLayout, Shape
 use crate::support::fields;
 use crate::support::refuse::{Asked, UNALIGNED, activation, gpu, images, problem, shape};
 
-/// One that counts half of the units.
+/// A config that counts half of the units.
 pub(crate) const COUNTING: RingConfig = RingConfig {
     chunks: 2,
     groups: 2,
@@ -62,7 +62,8 @@ fn configs() {
         ("granule", &[2]),
         ("ctas", &[0, 265]), // of 264 rows
     ]);
-    // Each group keeps depth + 2 units of its own. Of 66 units 33 are not counted: eight for each of four CTAs.
+    // Each group keeps depth + 2 units of its own. There are 66 units, and 33 of them are not counted: eight for each
+    // of four CTAs.
     let counted = |a: &mut Asked| a.config = COUNTING.into();
     let mut asked = valid();
     counted(&mut asked);
@@ -75,7 +76,7 @@ fn configs() {
             fields::set(&mut a.config, name, value);
         });
     }
-    // Of 16-bit vectors a matrix instruction has two rows, and registers have room for two of two chunks.
+    // A matrix instruction for 16-bit vectors has two rows, and registers have room for two rows of two chunks.
     for activation in [Activation::F16, Activation::Bf16] {
         for rows in [1, 4] {
             valid().refuses_field("rows", rows, |a| {
@@ -84,13 +85,13 @@ fn configs() {
             });
         }
     }
-    // Of 66 granules.
+    // There are 66 granules.
     valid().refuses_field("ctas", 67, |a| fields::set(&mut a.config, "granule", 4));
     // Groups of four warps each.
     valid().refuses_field("groups", 5, |a| a.shape(132, 1, 4096, 2));
 }
 
-/// Without room for the counters the same launches as where nothing is counted.
+/// Without room for the counters, launches are the same as if nothing is counted.
 fn without_a_workspace_all_is_dealt() {
     let shape = Shape::matrix(512, 512).expect("a shape");
     let call = Call::nowhere(&shape, Activation::Nvfp4, ScaleLayout::Linear, 32);
@@ -118,7 +119,7 @@ fn without_a_workspace_all_is_dealt() {
     assert!(!of(0, enough).contains("counted"));
 }
 
-/// Where counting may gain, candidates deal and count, and others than those that can count are among them.
+/// If counting may gain, the candidates deal and count. Some of the candidates cannot count.
 fn candidates_deal_and_count() {
     let mut asked = valid();
     asked.shape(28672, 1, 8192, 1);

@@ -28,7 +28,8 @@ crate::trials! {
     long: every_config_on_every_kernel, random_configs, faults_of_16_bit_vectors, faults_of_16_bit_vectors_counted;
 }
 
-/// A pass for each vector. Rows of several batches are whole units, or whole atoms.
+/// Many vectors, with a pass for each. If there are several batches, the rows of a batch are whole units, or whole
+/// atoms.
 fn many_vectors() {
     let simulator = Simulator::new("90a");
     for (i, case) in many(Activation::Nvfp4, (128, 256)).into_iter().enumerate() {
@@ -96,7 +97,7 @@ fn cutting(
 }
 
 impl Cutting {
-    /// For another kernel.
+    /// The cutting for another kernel.
     fn on(mut self, (activation, chunks, rows, cached): Entry) -> Self {
         self.activation = activation;
         self.config.chunks = chunks;
@@ -105,7 +106,7 @@ impl Cutting {
         self
     }
 
-    /// With so many eighths of the units counted.
+    /// The cutting with so many eighths of the units counted.
     fn counted(mut self, eighths: u32) -> Self {
         self.config.counted = eighths;
         self
@@ -118,8 +119,8 @@ impl Cutting {
         }
     }
 
-    /// Units with rows of another CTA, or past M, leave gaps in the ring, which are read and multiplied.
-    /// Where there are none, nothing may be read that was not written.
+    /// Rule for memory that nobody has written. Units with rows of another CTA, or past M, leave gaps in the ring, and
+    /// the kernel reads and multiplies these gaps. Without gaps, nothing may be read that was not written.
     fn uninitialised(&self, seed: u64) -> Uninitialised {
         let unit = if self.layout == ScaleLayout::Tiled128x4 {
             128
@@ -223,10 +224,10 @@ fn counted_cuttings() -> Vec<Cutting> {
     ]
 }
 
-/// What there is a kernel for: a type of vectors, chunks, rows of a stage, whether L1 keeps block scales.
+/// A kernel: type of vectors, chunks, rows of a stage, whether L1 keeps block scales.
 type Entry = (Activation, u32, u32, bool);
 
-/// All kernels; and those that count units.
+/// All kernels; and the kernels that count units.
 fn entries() -> [Vec<Entry>; 2] {
     let (mut dealing, mut counting) = (Vec::new(), Vec::new());
     for activation in [Activation::Nvfp4, Activation::F16, Activation::Bf16] {
@@ -246,8 +247,8 @@ fn entries() -> [Vec<Entry>; 2] {
     [dealing, counting]
 }
 
-/// Exact and full-range data; the attributes that make no kernel are dealt out in turn. Nothing where too many
-/// warps share a row.
+/// Runs a cutting on exact and full-range data. The attributes that select no kernel are dealt out in turn. Nothing
+/// runs if too many warps share a row.
 fn check(simulator: &Simulator, cutting: &Cutting, turn: &mut usize) {
     if !simulator.takes(&cutting.case(Data::Integers), cutting.config) {
         return;
@@ -316,8 +317,8 @@ fn every_config_on_every_kernel() {
     sweep(&Simulator::new("100a"));
 }
 
-/// Waits for barriers give up now and then where the producer is slow, and are tried again: all of them,
-/// after so many tries.
+/// Starves the producer. Waits for barriers then give up now and then, and are tried again: all of the waits, after so
+/// many tries.
 fn starve_producers(simulator: &Simulator, seeds: u64) {
     let few_rows = cutting((48, 256, 1), ScaleLayout::Linear, (1, 1, 4, 1));
     let [dealing, counting] = entries();
@@ -334,14 +335,13 @@ fn starve_producers(simulator: &Simulator, seeds: u64) {
     }
 }
 
-/// Lines of what was not executed that no small launch can have otherwise, by their source:
-/// - Factors of vectors that are not NVFP4, which have none.
-/// - The branch past a loop that always has work, which nvcc does not know: a stage has rows and bytes, a
-///   group stages and, where units are counted, units.
-/// - In the loop over rows that a CTA has more of than consumer threads: that a row lies before the CTA's first
-///   one, which is among the first four; and sums of more warps a row than three, because that takes rows for
-///   as many warps' threads. Configs of sixteen warps a row run nvcc's other copy of
-///   that code, for the first rows.
+/// Whether no small launch can do better for a line of the coverage report, by the source of the line:
+/// - Vectors that are not NVFP4 have no factors.
+/// - The branch past a loop that always has work, although nvcc does not know: a stage has rows and bytes, a
+///   group has stages and, if units are counted, units.
+/// - The loop over rows of which a CTA has more than consumer threads: no row lies before the CTA's first row,
+///   which is among the first four. There are no sums of more than three warps a row, because that takes rows for
+///   as many warps' threads. Configs of sixteen warps a row run nvcc's other copy of that code, for the first rows.
 fn cannot_be(line: &str) -> bool {
     const LOOPS: [&str; 4] = [
         "while (kCounted ? place != kNone : place < work.end)",
@@ -368,7 +368,7 @@ fn cannot_be(line: &str) -> bool {
     at.contains(MORE_ROWS) || past && line.contains("never taken")
 }
 
-/// f16 and bf16 over their whole ranges: small elements by themselves, and where no large one hides what becomes of them.
+/// f16 and bf16 vectors over their whole ranges: small elements alone, and small elements that no large element hides.
 fn vectors_of_every_magnitude() {
     let simulator = Simulator::new("90a");
     let ranges = [
@@ -427,9 +427,9 @@ fn random_configs() {
     }
 }
 
-/// Rings that go round several times, with one stage and with several of a group, groups that share a
-/// producer, warps that share a row, CTAs that begin and end within units and have several batches, both
-/// layouts, more rows than threads.
+/// Cuttings for faults: rings that go round several times, with one stage and with several stages of a group. Groups
+/// share a producer, and warps share a row. CTAs begin and end within units and have several batches. Both layouts;
+/// more rows than threads.
 fn cases(chunks: u32) -> [Cutting; 5] {
     use ScaleLayout::{Linear, Tiled128x4};
     [
@@ -442,7 +442,7 @@ fn cases(chunks: u32) -> [Cutting; 5] {
 }
 
 impl Cutting {
-    /// The cases for faults.
+    /// The run of this cutting on a kernel, for faults. The index `i` deals out layouts, outputs and factors.
     fn faulty(self, i: usize, kernel: Entry) -> Run {
         let cutting = self.on(kernel);
         let case = Case {
@@ -464,8 +464,8 @@ fn runs(activation: Activation, chunks: u32, rows: u32) -> Vec<Run> {
         .collect()
 }
 
-/// Units that are counted, all the way: side by side, in several batches, in both layouts, with a last one that is cut, and
-/// for more groups than producers.
+/// Runs for faults with counted units: side by side, in several batches, in both layouts, with a last unit that is cut,
+/// and with more groups than producers.
 fn counted_runs(activation: Activation) -> Vec<Run> {
     use ScaleLayout::{Linear, Tiled128x4};
     let cases = [
@@ -526,7 +526,7 @@ fn wrong_counted_plans() {
     wrong_plans_of(&counted_runs(Activation::Nvfp4), &harmless);
 }
 
-/// Wrong words that are noticed, but for these and those that no run of the kernel notices.
+/// Demands that wrong words are noticed, except `harmless` words and words that no run of the kernel notices.
 fn wrong_plans_of(runs: &[Run], harmless: &[(At, &str)]) {
     const SHORT: &str = "bytes of rows and scales are counted in 32 bits";
     const FEW: &str = "few numbers are divided: a larger factor gives the same quotients";

@@ -10,14 +10,14 @@ use crate::support::battery::{self, MANY_VECTORS, Sizes, Subject};
 use crate::support::gpu::{Gpu, OnDevice, kernel_trial};
 use crate::support::operands::{Case, Data, Operands};
 
-/// Every number of vectors of two passes of eight, and of one of sixteen, with rows that end inside a tile, and batches that do; and those of many
-/// passes.
+/// Every number of vectors of two passes of eight, and of one pass of sixteen, with rows and batches that end inside a
+/// tile. Also numbers of vectors that take many passes.
 fn odd() -> Vec<Sizes> {
     let rows = [1, 17, 130, 1000].into_iter().enumerate();
     let few = rows.flat_map(|(i, m)| {
         (1..=16).flat_map(move |n| {
             let whole = [256, 1024, 3584, 4352][(i + n) % 4];
-            // With a last step of every length.
+            // The second shape has a last step of every length.
             [(m, n, whole, 1 + n % 5), (m, n, whole + 16 * n, 1 + n % 3)]
         })
     });
@@ -28,7 +28,7 @@ fn odd() -> Vec<Sizes> {
 fn configs(job: &Job<'_>, ctas: &[u32]) -> Vec<Config> {
     let tiled = job.operands.weight_layout == ScaleLayout::Tiled128x4;
     let most = (job.shape.m() * job.shape.l() / if tiled { 4 } else { 1 }) as u32;
-    // Another number of CTAs for each, not all of them for all.
+    // Each config has another number of CTAs; not all numbers are tried with all configs.
     let ctas = |turn: u32| ctas[turn as usize % ctas.len()].min(most);
     let mut configs = Vec::new();
     for warps in 1..=16 {
@@ -40,7 +40,7 @@ fn configs(job: &Job<'_>, ctas: &[u32]) -> Vec<Config> {
     for (warps, beside) in [(2, 2), (8, 8), (12, 4), (12, 2), (16, 8)] {
         configs.push((warps, 3, 8, 128, beside, ctas(warps)));
     }
-    // In passes of fewer vectors and of more, and with the other prefetch.
+    // Passes of fewer vectors and of more, with the other prefetch.
     for (warps, vectors) in [(16, 1), (13, 2), (5, 4), (9, 16)] {
         configs.push((warps, 3, vectors, 256, 1, ctas(3)));
     }
@@ -96,12 +96,12 @@ const SUBJECT: Subject = Subject {
     ],
 };
 
-/// Dense vectors over their types' whole ranges, also as weights with the code 0.5 see them: what is promised
-/// of matrix instructions' sums, subnormal elements included.
+/// Dense vectors over their types' whole ranges, also as weights with the code 0.5 see them. The sums of matrix
+/// instructions are as promised, subnormal elements included.
 fn vectors_of_every_magnitude(gpu: &Gpu) {
     let f16s = [(1, 31, 1), (0, 3, 1), (0, 31, 1), (12, 18, 1)];
-    // 127 is the exponent of 1, where a single vector is cut in two. One element of many, so that no large one hides
-    // what becomes of a small one.
+    // 127 is the exponent of 1, where a single vector is cut in two. One element of many is not zero, so that no large
+    // element hides what becomes of a small one.
     let bf16s = [
         (1, 230, 1),
         (0, 3, 1),

@@ -1,4 +1,4 @@
-//! What the stream kernel refuses.
+//! Refusals of the stream kernel.
 
 use nvfp4_gemv::kernel::{Kernel, StreamConfig};
 use nvfp4_gemv::{Activation, Gpu, Operands, Refusal, ScaleLayout};
@@ -99,10 +99,10 @@ fn configs() {
         ("behind", &[4, u32::MAX]), // of four stages
         ("ctas", &[0, 289]),        // of 288 rows in tiles of 16
     ]);
-    // Of ragged rows eight at most.
+    // A pass of ragged rows has eight vectors at most.
     valid.refuses_field("vectors", 16, |a| a.shape(130, 3, 528, 2));
     valid.refuses_field("warps", 17, |a| a.shape(130, 1, 512, 2));
-    // Of 128 fours of rows, the last ones of each batch empty.
+    // There are 128 fours of rows, the last ones of each batch empty.
     let tiled = Operands::new(Activation::Nvfp4, ScaleLayout::Tiled128x4);
     valid.refuses_field("ctas", 129, move |a| a.operands = tiled);
     // Sixteen warps, but in passes of two vectors.
@@ -110,14 +110,15 @@ fn configs() {
     fields::set(&mut pairs.config, "warps", 16);
     fields::set(&mut pairs.config, "vectors", 2);
     assert_eq!(pairs.check(), Ok(()));
-    // As many passes as it takes.
+    // A call may take as many passes as it needs.
     let mut one = valid.clone();
     fields::set(&mut one.config, "vectors", 1);
     one.shape(130, 1000, 512, 2);
     assert_eq!(one.check(), Ok(()));
 }
 
-/// Up to two vectors, whole steps, and as many of both as make groups: two steps of a row, and twelve warps.
+/// Warps side by side take up to two vectors and whole steps. Steps of a row and warps must be as many as make groups:
+/// here two steps of a row, and twelve warps.
 fn warps_side_by_side() {
     let mut valid = valid();
     valid.shape(130, 2, 512, 2);

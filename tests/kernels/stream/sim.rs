@@ -38,17 +38,17 @@ crate::trials! {
         faults_of_ragged_steps = || faults(&RAGGED, 1);
 }
 
-/// One of the two units.
+/// One of the kernel's two units.
 struct Unit {
     name: &'static str,
     cuttings: fn() -> Vec<Cutting>,
-    /// Types of vectors, and how many of them.
+    /// Types of vectors, and numbers of vectors of each type.
     kernels: &'static [(Activation, &'static [usize])],
     /// Launches of the planted faults.
     cases: fn() -> Vec<Cutting>,
 }
 
-/// K a multiple of 256.
+/// The unit for K that is a multiple of 256.
 const WHOLE: Unit = Unit {
     name: "gemv_stream",
     cuttings,
@@ -60,7 +60,7 @@ const WHOLE: Unit = Unit {
     cases,
 };
 
-/// Any K, and f32 vectors.
+/// The unit for any K, and for f32 vectors.
 const RAGGED: Unit = Unit {
     name: "gemv_stream_ragged",
     cuttings: ragged_cuttings,
@@ -107,7 +107,7 @@ fn cutting(
 }
 
 impl Cutting {
-    /// With so many warps side by side.
+    /// The cutting with so many warps side by side.
     fn beside(mut self, warps: u32) -> Self {
         self.config.beside = warps;
         // Passes have two vectors at most.
@@ -115,7 +115,7 @@ impl Cutting {
         self
     }
 
-    /// The same steps for groups of two warps as each warp has here.
+    /// The cutting for groups of two warps. Each group has the steps that each warp has in this cutting.
     fn in_pairs(mut self) -> Self {
         self.shape.1 *= 2;
         self.config.warps *= 2;
@@ -164,8 +164,8 @@ fn cuttings() -> Vec<Cutting> {
         cutting((5, 256, 1), Tiled128x4, (2, 3, 8)),
         // CTAs with one or two rows.
         cutting((5, 512, 1), Linear, (3, 3, 3)),
-        // Warps side by side: one group with all of them, groups that begin and end within tiles, groups with nothing to
-        // do, one step a row; over batches, and in both layouts.
+        // Warps side by side: one group with all of them, groups that begin and end within tiles, groups with nothing
+        // to do, one step a row. The cuttings have several batches and both layouts.
         Cutting {
             every_schedule: true,
             ..cutting((70, 1024, 1), Linear, (4, 3, 2)).beside(2)
@@ -176,8 +176,8 @@ fn cuttings() -> Vec<Cutting> {
     ]
 }
 
-/// The same with steps that have fewer blocks, or rows that start anywhere: every rest of a step in blocks, of a word in
-/// linear scales, and of four blocks.
+/// Cuttings like [`cuttings`] with steps that have fewer blocks, or with rows that start anywhere. Every rest occurs:
+/// of a step in blocks, of a word in linear scales, and of four blocks.
 fn ragged_cuttings() -> Vec<Cutting> {
     use ScaleLayout::{Linear, Tiled128x4};
     vec![
@@ -215,7 +215,7 @@ fn ragged_cuttings() -> Vec<Cutting> {
 
 const ACTIVATIONS: [Activation; 3] = [Activation::Nvfp4, Activation::F16, Activation::Bf16];
 
-/// Exact and full-range data; the attributes that make no kernel are dealt out in turn.
+/// Runs a cutting on exact and full-range data. The attributes that select no kernel are dealt out in turn.
 fn check(
     simulator: &Simulator,
     cutting: &Cutting,
@@ -238,12 +238,12 @@ fn check(
     }
 }
 
-/// Whether there is a kernel with so many warps.
+/// Whether a kernel with so many warps exists.
 fn exists(cutting: &Cutting, n: usize) -> bool {
     cutting.config.warps <= if n <= 2 { 16 } else { 12 }
 }
 
-/// What there is a kernel for.
+/// Runs a cutting if there is a kernel for it.
 fn check_existing(
     simulator: &Simulator,
     unit: &Unit,
@@ -255,9 +255,9 @@ fn check_existing(
     let whole = cutting.shape.1.is_multiple_of(256);
     match kernel.0 {
         Activation::F32 => cutting.config.vectors = 4,
-        // The other unit has them.
+        // The other unit has the kernels for this K.
         _ if whole != (unit.name == WHOLE.name) => return,
-        // In one pass, where sixteen fit shared memory.
+        // Sixteen vectors in one pass, if they fit shared memory.
         _ if whole && kernel.1 > 8 && cutting.shape.1 <= 2816 && cutting.config.beside == 1 => {
             cutting.config.vectors = 16;
         }
@@ -277,7 +277,7 @@ impl Unit {
     }
 }
 
-/// Every config, number of vectors and activation; and of few vectors every config in pairs, too.
+/// Every config, number of vectors and activation; with few vectors every config in pairs, too.
 fn sweep(simulator: &Simulator, unit: &Unit) {
     let mut turn = 0;
     for kernel in unit.kernels() {
@@ -300,9 +300,9 @@ fn short_sweep(simulator: &Simulator, unit: &Unit) {
     }
 }
 
-/// Lines of what was not executed that no launch can have otherwise: the branch past a loop that always has work, a
-/// CTA has batches, a tile parts, a queue that is filled ahead of the vectors stages to fill, which nvcc does not know; and
-/// factors of vectors that are not NVFP4, which have none.
+/// Whether no launch can do better for a line of the coverage report. One kind is the branch past a loop that always
+/// has work, although nvcc does not know. A CTA has batches, a tile has parts, and a queue that is filled ahead of the
+/// vectors has stages to fill. The other kind is factors of vectors that are not NVFP4, which have none.
 fn cannot_be(line: &str) -> bool {
     const LOOPS: [&str; 3] = ["batch < batches;", "i < behind; ++i)", "to != until;"];
     let source = include_str!("../../../csrc/kernels/gemv_stream.cuh");
@@ -310,13 +310,13 @@ fn cannot_be(line: &str) -> bool {
     let at = source_line(line, "gemv_stream.cuh", source);
     let factor = source_line(line, "epilogue.cuh", epilogue);
     let past = at.is_some_and(|at| LOOPS.iter().any(|l| at.contains(l)));
-    // Warps side by side have parts of a tile together: the last ones of four are two or none.
+    // Warps side by side share the parts of a tile: of the last four parts, two or none exist.
     let of_pairs = at.is_some_and(|at| at.contains("y[j] += sums[") || at.contains(LOOPS[1]));
     if of_pairs && line.contains("_beside") {
         return true;
     }
     let dense = !line.contains("_nvfp4_");
-    // Copies of registers that belong to no line of the source stand on the way of such a branch, which is judged itself.
+    // Copies of registers on the way of such a branch belong to no line of the source. The branch itself is judged.
     let on_the_way =
         line.contains("never executed: ") && line.contains("`mov.") && line.contains(":0)");
     past && line.contains("never taken")
@@ -324,7 +324,7 @@ fn cannot_be(line: &str) -> bool {
         || dense && factor.is_some_and(|at| at.contains("vector_alpha"))
 }
 
-/// The same source, but f16 pairs in another order: E2M1 is converted in hardware.
+/// Blackwell runs the same source, but with f16 pairs in another order: the hardware converts E2M1.
 fn blackwell() {
     for unit in [WHOLE, RAGGED] {
         short_sweep(&Simulator::new("100a"), &unit);
@@ -437,8 +437,9 @@ fn random_configs() {
     }
 }
 
-/// Queues that are used several times, warps that share tiles and that have several, one without work, CTAs
-/// within tiles and batches and with three batches, both layouts; loops that go round more than once.
+/// Cuttings for faults: queues that are used several times, warps that share tiles, warps that have several tiles, and
+/// one without work. CTAs lie within tiles and batches, and one has three batches. Both layouts; loops that go round
+/// more than once.
 fn cases() -> Vec<Cutting> {
     use ScaleLayout::{Linear, Tiled128x4};
     vec![
@@ -449,7 +450,7 @@ fn cases() -> Vec<Cutting> {
     ]
 }
 
-/// The same of groups, which share tiles and have several, in one and in two.
+/// Cuttings like [`cases`] with groups, which share tiles and have several, in one and in two.
 fn beside_cases() -> Vec<Cutting> {
     use ScaleLayout::{Linear, Tiled128x4};
     vec![
@@ -471,7 +472,7 @@ fn ragged_cases() -> Vec<Cutting> {
     ]
 }
 
-/// Of a unit's kernel for `n` NVFP4 vectors.
+/// Runs of a unit's kernel for `n` NVFP4 vectors, for faults.
 fn runs(unit: &Unit, n: usize) -> Vec<Run> {
     cases_on(n, (unit.cases)().into_iter())
 }
@@ -497,7 +498,7 @@ fn faults(unit: &Unit, n: usize) {
     demand(&subject, include_str!("equivalent_faults.txt"), 60);
 }
 
-/// Of the kernel for sixteen vectors, two matrix instructions wide.
+/// Plants faults in the kernel for sixteen vectors, which is two matrix instructions wide.
 fn faults_of_sixteen_vectors() {
     let cases = cases().into_iter().filter(|case| case.shape.1 <= 1792);
     let sixteen = cases.map(|mut case| {
@@ -517,7 +518,7 @@ fn faults_of_warps_side_by_side() {
     demand(&subject, include_str!("equivalent_faults.txt"), 60);
 }
 
-/// What no launch notices.
+/// Faults of launch plans that no launch notices.
 fn harmless() -> Vec<(At, &'static str)> {
     crate::words![Params:
         groups_magic = "few numbers are divided",
@@ -533,7 +534,7 @@ fn harmless() -> Vec<(At, &'static str)> {
     .to_vec()
 }
 
-/// One in `of` of a unit's.
+/// Plants one in `of` of the faults of a unit's launch plans.
 fn wrong_plans(unit: &Unit, of: u64) {
     // CTAs that keep the vectors of some of the batches.
     let (_, k, _) = (unit.cases)()[1].shape;

@@ -1,5 +1,5 @@
-//! What every GEMV kernel must do on a GPU, whatever it is: one list of trials, for each kernel with its own shapes
-//! and configs. Calls go by address, at once and prepared.
+//! Trials that every GEMV kernel must pass on a GPU: one list of trials, with shapes and configs of each kernel. Calls
+//! go by address, at once and prepared.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,26 +23,27 @@ use super::fields;
 use super::gpu::{Gpu, OnDevice, kernel_trial, options, unused_workspace};
 use super::operands::{Case, Data, Operands, numbers};
 
-/// M, N, K, L.
+/// Sizes of a problem: M, N, K, L.
 pub(crate) type Sizes = (usize, usize, usize, usize);
 
-/// Numbers of vectors: past one pass of any kernel, past a quarter of an atom of 128 scales, all of it, and more.
+/// Numbers of vectors: past one pass of any kernel, past a quarter of a 128-row atom of scales, a whole atom, and more.
 pub(crate) const MANY_VECTORS: [usize; 4] = [17, 33, 128, 130];
 
-/// A kernel, and what it is tried with. Shapes that it refuses in some layout or type are tried in the others.
+/// A kernel, and its shapes and configs for the trials. A shape that the kernel refuses in some layout or type is tried
+/// in the others.
 pub(crate) struct Subject {
     pub(crate) kernel: Kernel,
-    /// Shapes at the edges of what it counts in, for its default.
+    /// Shapes at the edges of the units that the kernel counts in, for its default config.
     pub(crate) odd: fn() -> Vec<Sizes>,
     /// Shapes for configs of all kinds.
     pub(crate) every: &'static [Sizes],
     /// Shapes of many rows, for few CTAs.
     pub(crate) tall: &'static [Sizes],
-    /// Configs of all kinds, legal or not. Where CTAs are a field, they are of these numbers.
+    /// Configs of all kinds, legal or not. If configs have a field for CTAs, its values are `ctas`.
     pub(crate) configs: fn(&Job<'_>, ctas: &[u32]) -> Vec<Config>,
-    /// The fields that make the kind of a config.
+    /// Names of the fields whose values make the kind of a config.
     pub(crate) kind: &'static [&'static str],
-    /// Kinds that must have been tried: values of these fields.
+    /// Kinds that must have been tried, each as values of the fields `kind`.
     pub(crate) kinds: &'static [&'static [u32]],
 }
 
@@ -75,13 +76,14 @@ pub(crate) fn trials(subject: &'static Subject) -> Vec<Trial> {
 }
 
 impl Subject {
-    /// The same numbers for each type of vectors, in every layout that the kernel takes. It takes one at least.
+    /// Runs a case for each type of vectors, in every layout that the kernel takes, on the same numbers. The kernel
+    /// must take at least one layout.
     fn each(&self, gpu: &Gpu, case: Case, run: impl FnMut(&mut OnDevice<'_>)) {
         let taken = self.some(gpu, case, 0, run);
         assert!(taken > 0, "{} is for no case", case.shape);
     }
 
-    /// Says how many there were; addresses are so many bytes behind a boundary.
+    /// Runs a case like `each`, with addresses so many bytes behind a boundary. Returns the number of runs.
     fn some(
         &self,
         gpu: &Gpu,
@@ -131,14 +133,14 @@ impl Subject {
         all.filter(|case| self.takes(gpu, case))
     }
 
-    /// The kernel takes the case, if it is aligned well.
+    /// Whether the kernel takes the case with well aligned operands.
     fn takes(&self, gpu: &Gpu, case: &Case) -> bool {
         let asked = case.asked();
         let job = Job::new(&case.shape, &asked, &gpu.info);
         self.kernel.available(&job).is_ok()
     }
 
-    /// The default, alone or in chains.
+    /// The default config, alone or in chains.
     fn default(&self, on: &OnDevice<'_>, chained: bool) -> Config {
         on.job(chained, |job| self.kernel.default_config(job))
             .unwrap()
@@ -166,13 +168,13 @@ fn shapes(sizes: &[Sizes]) -> impl Iterator<Item = Shape> {
         .map(|&(m, n, k, l)| Shape::new(Dims { m, n, k, l }).unwrap())
 }
 
-/// Both kinds of numbers of each, the seeds counted out.
+/// Cases with both kinds of numbers for each shape. The seed is the index of the shape.
 fn cases(sizes: &[Sizes]) -> impl Iterator<Item = Case> {
     let shapes = shapes(sizes).enumerate();
     shapes.flat_map(|(seed, shape)| both(shape, seed))
 }
 
-/// Integers, and numbers of the whole range with factors.
+/// Cases with integers, and with numbers of the whole range and factors.
 fn both(shape: Shape, seed: usize) -> [Case; 2] {
     [Data::Integers, Data::FullRange].map(|data| Case {
         row_alpha: data == Data::FullRange || seed % 3 == 1,
@@ -183,7 +185,7 @@ fn both(shape: Shape, seed: usize) -> [Case; 2] {
 
 const LAYERS: [(usize, usize, usize); 3] = [(4096, 4096, 1), (4096, 14336, 1), (1024, 28672, 1)];
 
-/// The defaults, also with the contest's own data and tolerance.
+/// The default configs; also with the contest's own data and tolerance.
 fn contest_and_layer_shapes(gpu: &Gpu, subject: &Subject) {
     let mut taken = 0;
     let f16 = |case| Case {
@@ -253,7 +255,7 @@ fn every_kind_of_config(gpu: &Gpu, subject: &Subject) {
     }
 }
 
-/// Configs that are worth measuring, alone and in chains. All give the same of integers.
+/// Configs that are worth measuring, alone and in chains. With integers all of them give the same result.
 fn every_candidate(gpu: &Gpu, subject: &Subject) {
     let mut tried = 0;
     let sizes = [
@@ -307,7 +309,7 @@ fn more_batches_than_a_grid_has(gpu: &Gpu, subject: &Subject) {
     assert!(taken > 0);
 }
 
-/// Byte offsets past 2^32. The batches are zero but for the last.
+/// Byte offsets past 2^32. The weights of all batches but the last are zero.
 fn more_than_four_gigabytes(gpu: &Gpu, subject: &Subject) {
     let (m, k, l) = (4096, 16384, 130);
     let shape = Shape::new(Dims { m, n: 1, k, l }).unwrap();
@@ -348,7 +350,7 @@ fn edge_cases(gpu: &Gpu, subject: &Subject) {
     }
 }
 
-/// Factors of each batch's rows and of each vector, in all kinds of configs.
+/// Factors of each batch's rows and of each vector, with all kinds of configs.
 fn factors_of_rows_and_vectors(gpu: &Gpu, subject: &Subject) {
     let mut tried = 0;
     for shape in shapes(&[(37, 11, 512, 3), (128, 1, 512, 3)]) {
@@ -368,7 +370,7 @@ fn factors_of_rows_and_vectors(gpu: &Gpu, subject: &Subject) {
     assert!(tried > 3, "only {tried} configs");
 }
 
-/// Addresses that are multiples of 8, 16 and 32: right, or refused for this reason.
+/// Addresses that are multiples of 8, 16 and 32: the result is right, or the kernel refuses the alignment.
 fn less_aligned(gpu: &Gpu, subject: &Subject) {
     for offset in [8, 16, 32] {
         for shape in shapes(&[(300, 1, 4096, 1), (129, 3, 1056, 2)]) {
@@ -414,9 +416,9 @@ fn a_hundred_repeats(gpu: &Gpu, subject: &Subject) {
     }
 }
 
-/// Each context loads its kernels: the same bits in the primary one, in another, and in the first again.
+/// Each context loads its own kernels: the same bits in the primary context, in another, and in the first again.
 fn in_another_context(gpu: &Gpu, subject: &Subject) {
-    // More shared memory than a kernel has unasked.
+    // Kernels take more shared memory for this K than they get without asking.
     let shape = Shape::matrix(256, 8192).unwrap();
     let case = Case::new(shape, Data::FullRange, ScaleLayout::Tiled128x4, 15);
     let operands = Arc::new(Operands::new(&case));
@@ -431,9 +433,9 @@ fn in_another_context(gpu: &Gpu, subject: &Subject) {
     }
 }
 
-/// Launches back to back, each reading weights before the one before has ended, captured into a graph that is
-/// replayed a thousand times. They give the bits of launches that wait. Every output is written in each of four
-/// rounds: a store that does not wait for the previous grid is found out.
+/// Chained launches back to back, captured into a graph that is replayed a thousand times. Each launch reads weights
+/// before the launch before it has ended. The launches give the bits of launches that wait. Every output is written in
+/// each of four rounds: a store that does not wait for the previous grid is found out.
 fn chained_in_a_graph(gpu: &Gpu, subject: &Subject) {
     let sizes = [
         (300, 2, 1056, 2),
@@ -483,8 +485,8 @@ fn chained_in_a_graph(gpu: &Gpu, subject: &Subject) {
     }
 }
 
-/// bf16 vectors quantised by the kernel right before, which the chained launch overlaps with. What it writes is
-/// poisoned first: scales that are read too early are NaN. Every round has other vectors.
+/// bf16 vectors that the kernel right before quantises. The chained launch overlaps with that kernel. Codes, scales and
+/// factors are poisoned first: scales that are read too early are NaN. Every round has other vectors.
 fn vectors_of_the_kernel_before(gpu: &Gpu, subject: &Subject) {
     let mut taken = 0;
     for shape in shapes(&[(1000, 3, 1056, 2), (1000, 3, 1024, 2), (1024, 1, 1024, 2)]) {

@@ -11,7 +11,7 @@ use super::ptx;
 use super::schedules::few;
 use super::sim::{Loaded, Simulator, launches};
 
-/// What a kernel waits with for the grid before.
+/// The instruction that waits for the grid before.
 pub(crate) const WAIT: &str = "griddepcontrol.wait;";
 
 /// A launch with its code.
@@ -28,8 +28,8 @@ pub(crate) struct Chained {
     arch: &'static str,
 }
 
-/// A kernel that lets dependents start at once, and executes `late` long after. That may use the registers `%p`, `%r2` to
-/// `%r4`, `%rd1` and `%rd2`, and the 16 bytes of shared memory `columns`.
+/// A kernel that lets dependents start at once, and executes `late` long after. The code `late` may use the registers
+/// `%p`, `%r2` to `%r4`, `%rd1` and `%rd2`, and the 16 bytes of shared memory `columns`.
 pub(crate) fn late_kernel(arch: &str, name: &str, parameters: &str, late: &str) -> Arc<Entry> {
     let text = format!(
         "
@@ -75,7 +75,7 @@ impl Chained {
         all.max().unwrap_or(0)
     }
 
-    /// The launches, of code that `edit` has changed.
+    /// The launches of the call, with code that `edit` has changed.
     pub(crate) fn ready(&self, edit: impl Fn(&str) -> String) -> Vec<Ready> {
         let of = |planned: &plan::Launch| {
             let text = edit(&ptx::unit(planned.unit, self.arch));
@@ -119,7 +119,7 @@ impl Chained {
         Ok(())
     }
 
-    /// It runs to its end, whatever the schedule.
+    /// Demands that the launches run to their end with the right result, under each of a few schedules.
     pub(crate) fn demand_right(&self, all: &[Ready], seed: u64) {
         for options in few(seed) {
             let ran = self.run(all, &options);

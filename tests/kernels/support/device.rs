@@ -25,7 +25,7 @@ pub(crate) struct Uploaded {
 }
 
 impl Uploaded {
-    /// Vectors densely packed, or as rows of 128 of which the others are garbage.
+    /// Uploads a problem. Vectors are packed, or padded with garbage to a multiple of 128 rows.
     pub(crate) fn new(
         gpu: &Gpu,
         problem: &Problem,
@@ -53,7 +53,7 @@ impl Uploaded {
         }
     }
 
-    /// The last of so many batches; the weights of the others are zero.
+    /// A problem of so many batches. The last batch has the weights of `one`; all other weights are zero.
     pub(crate) fn last_of(gpu: &Gpu, one: &Problem, batches: usize, layout: ScaleLayout) -> Self {
         let last = |bytes: &[u8]| {
             let size = batches * bytes.len();
@@ -105,7 +105,7 @@ impl Uploaded {
         Vectors::Nvfp4(vectors)
     }
 
-    /// The same by address; vectors are packed, and rows have no factors.
+    /// The problem as a call by address. Vectors must be packed, and rows must have no factors.
     pub(crate) fn call(&self, gpu: &Gpu, y: &CudaSlice<f32>) -> Call {
         assert!(self.row_alpha.is_none() && self.x_strides.is_none());
         let (n, blocks) = (self.shape.n(), self.shape.blocks());
@@ -134,7 +134,7 @@ impl Uploaded {
     }
 }
 
-/// An f32 result goes there.
+/// The f32 output `y`.
 pub(crate) fn into(y: &mut CudaSlice<f32>) -> Output<'_, Device> {
     Output::on_device(y.as_view_mut())
 }

@@ -15,7 +15,8 @@ use super::operands::{Case, Operands};
 use super::ptx;
 use super::sim::{Loaded, gpu, launches};
 
-/// A call, in one of whose launches faults are looked for. Those before it have run, and those behind it run each time.
+/// A call with one launch that receives faults. The launches before it have already run. The launches behind it run
+/// again for each fault.
 #[derive(Clone, Debug)]
 pub(crate) struct Run {
     loaded: Loaded,
@@ -27,7 +28,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Faults of the launch that multiplies, the last one if there are several.
+    /// Plants faults in the launch that multiplies; in the last such launch if there are several.
     pub(crate) fn new(
         arch: &'static str,
         case: &Case,
@@ -48,7 +49,7 @@ impl Run {
         )
     }
 
-    /// Faults of the first launch.
+    /// Plants faults in the first launch.
     pub(crate) fn first(
         arch: &'static str,
         case: &Case,
@@ -59,7 +60,7 @@ impl Run {
         Self::of(arch, case, config.into(), chained, uninitialised, |_| 0)
     }
 
-    /// Faults of the last launch.
+    /// Plants faults in the last launch.
     pub(crate) fn last(
         arch: &'static str,
         case: &Case,
@@ -99,7 +100,8 @@ impl Run {
         }
     }
 
-    /// With all batches in one row of CTAs: kernels that stride over them meet their own shared memory again.
+    /// The run with all batches in one row of CTAs: a kernel that strides over batches meets its own shared memory
+    /// again.
     pub(crate) fn in_one_row(mut self) -> Self {
         self.planned.grid[1] = 1;
         self
@@ -139,7 +141,7 @@ impl Run {
     }
 }
 
-/// Runs a launch as it should be.
+/// Runs a launch without a fault.
 fn run(
     loaded: &mut Loaded,
     planned: &plan::Launch,
@@ -151,8 +153,8 @@ fn run(
     loaded.memory.launch(program, &launch, options).map(drop)
 }
 
-/// Everything but arithmetic, of which the kernels have hundreds to thousands of instructions: the exact and
-/// the random data of the other tests are there for that.
+/// Whether a fault is not one of arithmetic. The kernels have hundreds to thousands of arithmetic instructions; the
+/// exact and the random data of the other tests check them.
 pub(crate) fn no_arithmetic(mutant: &Mutant) -> bool {
     use ptx_sim::mutate::Kind::*;
     !matches!(
@@ -161,10 +163,10 @@ pub(crate) fn no_arithmetic(mutant: &Mutant) -> bool {
     )
 }
 
-/// One in so many faults for the trials that everybody runs. Those of the kind `long` plant all.
+/// Trials that everybody runs plant one in so many faults. Trials of the kind `long` plant all faults.
 pub(crate) const SAMPLE: u64 = 7;
 
-/// The kernel that all of these runs launch, as the lists know it by `name`.
+/// The kernel that all `runs` launch. The lists of faults know the kernel as `name`.
 pub(crate) fn subject(
     name: &str,
     arch: &'static str,
@@ -194,11 +196,11 @@ pub(crate) fn subject(
     }
 }
 
-/// Every fault is noticed or in the list; there are so many at least.
+/// Demands that each fault is noticed or in the list, and that there are at least `least` faults.
 pub(crate) fn demand(subject: &Subject, list: &str, least: usize) -> Score {
     let known = Known::parse(list).expect("the list");
-    // Other trials have the other processors. What the list has is run under the first schedule alone, on all launches:
-    // an argument says why no other schedule could notice it either, and most of the time would go there.
+    // Other trials use the other processors. Faults of the list run under the first schedule alone, on all launches.
+    // The list argues why no other schedule could notice them either, and they would take most of the time.
     let findings = subject
         .run(&known, 1, 1)
         .expect("the sound kernel is right");
@@ -215,25 +217,25 @@ pub(crate) fn demand(subject: &Subject, list: &str, least: usize) -> Score {
     score
 }
 
-/// Of the vectors' batch stride where a tensor map has it.
+/// Reason why faults of the vectors' batch stride do nothing if a tensor map has that stride.
 pub(crate) const MAPPED: &str = "0 says that batches share vectors; a tensor map has the stride";
 
-/// Of the word that says whether there are operands of the epilogue.
+/// Reason why faults do nothing in the word that says whether the epilogue has operands.
 pub(crate) const ANY_OPERAND: &str =
     "any number but 0 says so, and each operand is asked for by itself";
 
-/// Of words that count where there is a bias: sweeps have them.
+/// Reason why faults do nothing in words that count only with a bias. Sweeps have a bias.
 pub(crate) const NO_BIAS: &str = "the runs have no bias";
 
-/// Why a wrong word does nothing that no kernel reads.
+/// Reason why faults do nothing in a word that no kernel reads.
 pub(crate) const PADDING: &str = "padding";
 
-/// What is wrong in a plan.
+/// Place of a fault in a launch plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum At {
     /// The word of the parameters at this offset in bytes.
     Word(usize),
-    /// From this offset on, within so many bytes, words that no run reads.
+    /// Words that no run reads, from this offset on, within so many bytes.
     Unread(usize, usize),
     /// The grid along x or y.
     Grid(usize),
@@ -243,12 +245,12 @@ pub(crate) enum At {
     Shared,
 }
 
-/// What differs from the right plan.
+/// A fault of a launch plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Wrong {
-    /// A word of the parameters, by its offset in bytes, is more by so much.
+    /// The word of the parameters at this offset in bytes is larger by so much.
     More(usize, i32),
-    /// Two neighbouring words of the parameters change places.
+    /// The word of the parameters at this offset in bytes and the next word change places.
     Swapped(usize),
     /// The grid has one CTA, or one cluster, less along x or y.
     GridLess(usize),
@@ -258,13 +260,13 @@ enum Wrong {
     SharedLess,
 }
 
-/// Of what a function returns a reference to.
+/// Size of a field in bytes, from a function that returns a reference to the field.
 pub(crate) const fn size_of_field<P, F>(_: fn(&P) -> &F) -> usize {
     size_of::<F>()
 }
 
-/// The words of parameter structures at these fields; and, in structures of which the kernel does not read all, those
-/// that it does not.
+/// Harmless faults of a parameter structure: the words at the named fields, each with its reason. `unread in` names
+/// fields of which the kernel does not read all: their words that no run reads are harmless, too.
 #[macro_export]
 macro_rules! words {
     ($params:ty: $($($field:ident).+ $(+ $more:literal)? = $why:expr),* $(,)? $(; unread in $($part:ident),+)?) => {
@@ -307,7 +309,7 @@ impl Wrong {
         }
     }
 
-    /// The wrong plan; nothing where it is the same.
+    /// The plan with this fault; `None` if the fault changes nothing or is impossible in this plan.
     fn planted(self, planned: &plan::Launch) -> Option<plan::Launch> {
         let mut wrong = *planned;
         let bytes = wrong.parameters.bytes_mut();
@@ -337,7 +339,7 @@ impl Wrong {
     }
 }
 
-/// The bytes of the parameters that a run has read, by their addresses.
+/// Bytes of the parameters that a run has read, by address.
 struct ParametersRead(Vec<bool>);
 
 impl ParametersRead {
@@ -355,7 +357,8 @@ impl ParametersRead {
         (start..start + 4).any(|at| self.0.get(at).copied().unwrap_or(false))
     }
 
-    /// Whether a launch gives a kernel what another one gave it, as far as that has read it. Then it does the same.
+    /// Whether two launches give a kernel the same, as far as the kernel has read its parameters in the first launch.
+    /// Then the kernel does the same.
     fn alike(&self, program: &Program, one: &ptx_sim::Launch, other: &ptx_sim::Launch) -> bool {
         let without_parameters = |launch: &ptx_sim::Launch| ptx_sim::Launch {
             params: Vec::new(),
@@ -393,8 +396,9 @@ impl Observer for ParametersRead {
     }
 }
 
-/// A wrong plan is noticed in one of the runs at least: by a wrong result, or by the simulator. `harmless` says where
-/// some are not, and why. One in `of` of the faults is planted; all of them show whether `harmless` has too much, too.
+/// Demands that a wrong plan is noticed in at least one of the runs: by a wrong result, or by the simulator. `harmless`
+/// lists places where some faults are not noticed, with reasons. One in `of` of the faults is planted. If `of` is 1,
+/// each listed place must have a fault that is not noticed.
 pub(crate) fn demand_right_plans(
     arch: &'static str,
     runs: &[Run],

@@ -1,5 +1,5 @@
-//! What trials on a real GPU share: the GPU, or the reason why there is none; trials that say so; problems in its
-//! memory, and calls by address with them.
+//! Shared parts of trials on a real GPU: the GPU, or the reason why there is none, and trials that give the reason.
+//! Problems in the GPU's memory, and calls of these problems by address.
 
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,7 +19,7 @@ pub(crate) struct Gpu {
     pub(crate) info: nvfp4_gemv::Gpu,
 }
 
-/// A trial that needs a GPU that runs a kernel, and is ignored with the reason where there is none.
+/// A trial that needs a GPU that runs `kernel`. Without such a GPU the trial is ignored, with the reason.
 pub(crate) fn kernel_trial(
     kernel: Kernel,
     name: &str,
@@ -48,8 +48,8 @@ pub(crate) fn kernel_trial(
     })
 }
 
-/// A new stream waits for the context, which ends other threads' captures: not at the same time. Held while streams
-/// are made and while work is captured.
+/// A lock, held while streams are made and while work is captured. A new stream waits for the context, and the wait
+/// ends other threads' captures.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -99,13 +99,13 @@ impl Gpu {
         values.device_ptr(&self.stream).0
     }
 
-    /// What calls by address take.
+    /// The stream's handle, for calls by address.
     pub(crate) fn handle(&self) -> *mut c_void {
         self.stream.context().bind_to_thread().unwrap();
         self.stream.cu_stream().cast()
     }
 
-    /// What `enqueue` puts into the stream, as a graph.
+    /// The work that `enqueue` puts into the stream, as a graph.
     pub(crate) fn capture(&self, enqueue: impl FnOnce()) -> CudaGraph {
         self.stream.synchronize().unwrap();
         let _capturing = alone();
@@ -118,7 +118,7 @@ impl Gpu {
     }
 }
 
-/// What asks for a config; chained where that is asked for, too.
+/// Options that ask for a config, and for a chained launch if `chained` says so.
 pub(crate) fn options(config: Config, chained: bool) -> Options<'static> {
     let options = Options::new().config(config);
     match chained {
@@ -131,7 +131,8 @@ pub(crate) fn options(config: Config, chained: bool) -> Options<'static> {
 /// Bytes past the end of the output that must keep their poison.
 const CANARY: usize = 256;
 
-/// Bytes from a boundary of 256 to the first: of weights' codes and of codes of NVFP4 vectors. Half as many to scales.
+/// Distance of an operand from a boundary of 256 bytes: `offset` for weights' codes and for codes of NVFP4 vectors,
+/// half as many bytes for scales.
 fn behind(offset: usize, name: &str, activation: Activation) -> usize {
     match name {
         "weight codes" => offset,
@@ -164,12 +165,12 @@ impl<'a> OnDevice<'a> {
         Self::with(gpu, operands, 0, |_| None)
     }
 
-    /// With addresses so many bytes behind a boundary.
+    /// A problem in device memory at addresses so many bytes behind a boundary.
     pub(crate) fn behind(gpu: &'a Gpu, operands: Arc<Operands>, offset: usize) -> Self {
         Self::with(gpu, operands, offset, |_| None)
     }
 
-    /// With some operands, by their names, elsewhere in device memory.
+    /// A problem in device memory. `elsewhere` gives addresses of operands that are already there, by their names.
     pub(crate) fn with(
         gpu: &'a Gpu,
         operands: Arc<Operands>,
@@ -188,7 +189,7 @@ impl<'a> OnDevice<'a> {
             memory.push(slice);
             address
         });
-        // As much as any kernel asks for, and bytes behind it that must keep their poison, too.
+        // The largest workspace that any kernel asks for. Bytes behind it must keep their poison, too.
         let asked = call.operands();
         let bytes = Kernel::most_workspace_bytes(&Job::new(call.shape(), &asked, &gpu.info));
         let workspace = [unused_workspace(bytes as usize), vec![0xff; CANARY]].concat();
@@ -205,7 +206,7 @@ impl<'a> OnDevice<'a> {
         }
     }
 
-    /// What kernels are asked about.
+    /// Calls `ask` with the job that kernels are asked about.
     pub(crate) fn job<T>(&self, chained: bool, ask: impl FnOnce(&Job<'_>) -> T) -> T {
         ask(&Job::new(self.call.shape(), &self.call.operands(), &self.gpu.info).chained(chained))
     }
@@ -217,7 +218,8 @@ impl<'a> OnDevice<'a> {
         unsafe { raw::gemv(&self.call, &self.gpu.info, options, self.gpu.handle()) }
     }
 
-    /// NaN in every element of the output, or what it takes the place of; and after it.
+    /// Fills the output with NaN, or with the residual that lies in its place. Bytes after the output are poisoned,
+    /// too.
     pub(crate) fn poison(&mut self) {
         let mut poison = self.operands.bytes.output_before().unwrap_or_default();
         poison.resize(self.output.len(), 0xff);
@@ -227,7 +229,8 @@ impl<'a> OnDevice<'a> {
             .unwrap();
     }
 
-    /// The output. Nothing was written behind it, nor behind the workspace.
+    /// The output. Checks that nothing was written behind the output and behind the workspace, and that counters are
+    /// zero.
     pub(crate) fn download(&self) -> Vec<u8> {
         let without_canary = |slice: &CudaSlice<u8>, from: usize| {
             let mut all = self.gpu.stream.clone_dtoh(&slice.slice(from..)).unwrap();
@@ -241,7 +244,7 @@ impl<'a> OnDevice<'a> {
         without_canary(&self.output, 0)
     }
 
-    /// What a config gives: the same by a call, and by one that is prepared and launched twice.
+    /// The output of a config: the same from a call, and from a call that is prepared and launched twice.
     pub(crate) fn run(&mut self, config: Config, chained: bool) -> Vec<u8> {
         let options = options(config, chained);
         let what = format!("{:?} {config:?} chained {chained}", self.operands.case);
@@ -264,7 +267,7 @@ impl<'a> OnDevice<'a> {
         called
     }
 
-    /// What a config gives is within what it promises, or is exact.
+    /// Demands that the output of a config is within the config's error bound, or is exact.
     pub(crate) fn assert_right(&mut self, config: Config, chained: bool) {
         let y = self.run(config, chained);
         let case = &self.operands.case;

@@ -1,4 +1,4 @@
-//! What the trials of several kernels share.
+//! Shared parts of the trials of several kernels.
 
 #[cfg(feature = "device")]
 pub(crate) mod battery;

@@ -1,4 +1,4 @@
-//! Operands at addresses that nobody has, far apart and well aligned: for what needs no GPU.
+//! Operands at addresses that nobody has, far apart and well aligned: for tests that need no GPU.
 
 use nvfp4_gemv::{
     FloatType, GlobalScale, RawOutput, RawVectors, RawWeights, ScaleLayout, Shape, Strides,
@@ -18,7 +18,7 @@ pub(crate) fn weights(layout: ScaleLayout) -> RawWeights {
     }
 }
 
-/// NVFP4 vectors, in rows of 128 a batch.
+/// NVFP4 vectors, in 128 rows for each batch.
 pub(crate) fn vectors(shape: &Shape, layout: ScaleLayout) -> RawVectors {
     let strides = |row: usize| Strides {
         row,

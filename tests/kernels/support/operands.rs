@@ -11,22 +11,22 @@ use nvfp4_gemv::{
 use nvfp4_gemv_cli::problem::Problem;
 use nvfp4_gemv_simulate::operands;
 
-/// What kind of numbers.
+/// Kind of numbers in a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Data {
     /// Integers, and powers of two as factors: every product and every sum is exact, in any order.
     Integers,
     /// All codes and scales; dense vectors have normal numbers of magnitudes from 2^-14 to 2^7, and zeros.
     FullRange,
-    /// All codes and scales; dense vectors with exponents as they are stored, from the first to before the last
-    /// of these, and zeros but for one element of so many.
+    /// All codes and scales; dense vectors with stored exponents from the first of these numbers to before the second.
+    /// All elements are zero but one of so many.
     Exponents(u16, u16, u32),
-    /// All codes and scales; what the recording of an H200 was made with: tests/kernels/recorded.rs.
+    /// All codes and scales; the data with which the recording of an H200 was made: tests/kernels/recorded.rs.
     Recorded,
 }
 
 impl Data {
-    /// What shows that every product is there, and what shows how sums round.
+    /// Integers show that every product is there. Numbers of the full range show how sums round.
     pub(crate) const BOTH: [Self; 2] = [Self::Integers, Self::FullRange];
 }
 
@@ -34,7 +34,7 @@ impl Data {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bias {
     None,
-    /// The same for all batches.
+    /// One bias for all batches.
     Shared,
     OfBatches,
 }
@@ -44,11 +44,11 @@ pub(crate) enum Bias {
 pub(crate) enum Residual {
     None,
     Apart,
-    /// Those at the results' place.
+    /// The residual lies at the results' place.
     InPlace,
 }
 
-/// What makes a test problem: the same bytes wherever it is made.
+/// Recipe of a test problem. It makes the same bytes on every machine.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Case {
     pub(crate) shape: Shape,
@@ -62,24 +62,25 @@ pub(crate) struct Case {
     pub(crate) vector_layout: ScaleLayout,
     /// Element type of the output.
     pub(crate) output: FloatType,
-    /// A factor for each row.
+    /// Whether each row has a factor.
     pub(crate) row_alpha: bool,
-    /// A factor for each vector; NVFP4 vectors only.
+    /// Whether each vector has a factor; NVFP4 vectors only.
     pub(crate) vector_alpha: bool,
-    /// NVFP4 vectors as rows of a multiple of 128, the others garbage; others with 16 bytes of NaN between them.
+    /// Whether vectors are padded: NVFP4 vectors to a multiple of 128 rows with garbage, other vectors with 16 bytes of
+    /// NaN between them.
     pub(crate) padded: bool,
     pub(crate) bias: Bias,
     pub(crate) residual: Residual,
-    /// Bytes between vectors' results, and between batches.
+    /// Whether there are bytes between vectors' results, and between batches.
     pub(crate) strided: bool,
-    /// All batches have the first one's vectors.
+    /// Whether all batches have the first batch's vectors.
     pub(crate) shared: bool,
-    /// Batches have one of fewer matrices than there are batches, each with factors of its own.
+    /// Whether each batch selects one of fewer matrices than there are batches. Each matrix has its own factors.
     pub(crate) select: bool,
 }
 
 impl Case {
-    /// Dense operands, all scales in one layout, f32 results, no factors.
+    /// Packed operands, all scales in one layout, f32 results, no factors.
     pub(crate) fn new(shape: Shape, data: Data, layout: ScaleLayout, seed: u64) -> Self {
         Self {
             shape,
@@ -100,7 +101,7 @@ impl Case {
         }
     }
 
-    /// With the attributes that seldom make a kernel dealt out by a number.
+    /// The case with the attributes that seldom decide which kernel runs, dealt out by the number `turn`.
     pub(crate) fn dealt(self, turn: usize) -> Self {
         Self {
             seed: turn as u64,
@@ -112,8 +113,8 @@ impl Case {
         }
     }
 
-    /// With what is added to results, and how they lie, dealt out by a number; nothing for half of all numbers. By chance:
-    /// whatever else is counted out by the number goes with each of them.
+    /// The case with bias, residual, strides and shared vectors, chosen at random with `turn` as the seed. Half of all
+    /// seeds add none of them. At random, everything else that `turn` counts out meets each of them.
     pub(crate) fn with_additions(self, turn: usize) -> Self {
         let mut rng = fastrand::Rng::with_seed(turn as u64);
         if rng.bool() {
@@ -128,7 +129,7 @@ impl Case {
         }
     }
 
-    /// With a bias of each batch, where there are several.
+    /// The case with a bias of each batch, if there are several batches.
     pub(crate) fn with_bias_of_batches(self) -> Self {
         let bias = match self.shape.l() {
             1 => self.bias,
@@ -137,7 +138,7 @@ impl Case {
         Self { bias, ..self }
     }
 
-    /// What dispatch asks of the call, with every alignment and workspace that helps.
+    /// The call's operands as dispatch sees them, with every alignment and workspace that helps.
     pub(crate) fn asked(&self) -> nvfp4_gemv::Operands {
         nvfp4_gemv::Operands {
             vector_layout: self.vector_layout,
@@ -147,7 +148,7 @@ impl Case {
         }
     }
 
-    /// How many matrices the weights have.
+    /// Number of matrices that the weights have.
     pub(crate) fn matrices(&self) -> usize {
         match self.select {
             true => self.shape.l().div_ceil(2),
@@ -155,7 +156,7 @@ impl Case {
         }
     }
 
-    /// The matrix of each batch.
+    /// Index of the matrix of each batch.
     pub(crate) fn ids(&self) -> Vec<i32> {
         (0..self.shape.l())
             .map(|batch| ((batch / 2 * 2 + 1) % self.matrices()) as i32)
@@ -174,7 +175,7 @@ impl Case {
         self.activation == Activation::Nvfp4
     }
 
-    /// The problem, without what it does not know.
+    /// The problem, without the case's attributes that [`Problem`] does not have.
     fn problem(&self) -> Problem {
         let Self { shape, seed, .. } = *self;
         let mut problem = match self.data {
@@ -260,9 +261,9 @@ fn normal(rng: &mut fastrand::Rng) -> f32 {
 pub(crate) struct Operands {
     pub(crate) case: Case,
     pub(crate) bytes: operands::Operands,
-    /// Without what is added to it.
+    /// The right result without bias and residual.
     truth: Arc<Reference>,
-    /// That, as numbers, and the sum of its magnitudes.
+    /// Sum of bias and residual of each result, and sum of their magnitudes.
     added: Vec<(f64, f64)>,
 }
 
@@ -271,7 +272,7 @@ impl Operands {
         Self::of(case, &case.problem())
     }
 
-    /// The same numbers in other layouts, with or without padding, for another type of output.
+    /// Operands with the same numbers in other layouts, with or without padding, for another type of output.
     #[cfg(feature = "device")]
     pub(crate) fn again(&self, case: &Case) -> Self {
         let numbers = |case: &Case| {
@@ -283,7 +284,7 @@ impl Operands {
         Self::with(case, &case.problem(), Some(&self.truth))
     }
 
-    /// A problem of one's own; the case says what it does not know.
+    /// Operands of a given problem. The case has the attributes that [`Problem`] does not have.
     pub(crate) fn of(case: &Case, problem: &Problem) -> Self {
         Self::with(case, problem, None)
     }
@@ -446,7 +447,7 @@ impl Operands {
         operands
     }
 
-    /// Of matrices that are selected there are fewer.
+    /// Shortens the weights to the matrices that batches select from, which are fewer than the batches.
     fn keep_matrices(&mut self) {
         if !self.case.select {
             return;
@@ -462,7 +463,7 @@ impl Operands {
         }
     }
 
-    /// What the case adds to results, and how they lie.
+    /// Makes the numbers that the case adds to results, and the strides of the results.
     fn add(&mut self) {
         let Case { shape, output, .. } = self.case;
         let (m, n) = (shape.m(), shape.n());
@@ -510,7 +511,7 @@ impl Operands {
         self.added = (0..shape.outputs()).map(added).collect();
     }
 
-    /// The same where a batch has the number of a matrix that does not exist: its results are NaN.
+    /// The operands with a batch that selects a matrix that does not exist: the results of the batch are NaN.
     pub(crate) fn with_unknown(mut self, batch: usize, id: i32) -> Self {
         let of_batch = self.case.shape.n() * self.case.shape.m();
         self.bytes.select[batch] = id;
@@ -519,7 +520,7 @@ impl Operands {
         self
     }
 
-    /// The same with some of the vectors of each batch, packed.
+    /// The operands with some of the vectors of each batch, packed.
     pub(crate) fn of_vectors(&self, some: std::ops::Range<usize>) -> Self {
         let shape = &self.case.shape;
         let (m, n, k, l) = (shape.m(), shape.n(), shape.k(), shape.l());
@@ -543,7 +544,7 @@ impl Operands {
             Activation::F32 => 4 * k,
         };
         let vectors = || (0..l).flat_map(|batch| some.clone().map(move |vector| (batch, vector)));
-        // Of `of` elements for each vector.
+        // `of` elements of `all` for each vector.
         fn some_of<T: Copy>(
             all: &[T],
             of: usize,
@@ -566,7 +567,7 @@ impl Operands {
         };
         let (layout, scales) = (from.vector_layout, &from.vector_scales);
         let batch_bytes = layout.bytes(some.len(), blocks);
-        // NaN where no scale is.
+        // NaN where there is no scale.
         let mut some_scales = vec![
             0x7f;
             if scales.is_empty() {
@@ -610,7 +611,7 @@ impl Operands {
         }
     }
 
-    /// NaN between vectors, and between batches.
+    /// Puts NaN between vectors, and between batches.
     fn pad_dense_vectors(&mut self) {
         const PAD: usize = 16;
         let n = self.case.shape.n();
@@ -631,7 +632,7 @@ impl Operands {
         self.bytes.vector_strides = Strides { row, batch };
     }
 
-    /// With factors for the rows of each batch, small integers: exact where all else is.
+    /// The operands with factors for the rows of each batch. The factors are small integers: exact if all else is.
     #[cfg(feature = "device")]
     pub(crate) fn with_factors_of_batches(mut self) -> Self {
         let (m, n, l) = (
@@ -650,7 +651,7 @@ impl Operands {
         self
     }
 
-    /// NaN in the padding of scales in the 128x4 layout.
+    /// Puts NaN into the padding of scales in the 128x4 layout.
     fn nan_where_no_scale_is(&mut self) {
         let Case {
             shape,
@@ -684,8 +685,8 @@ impl Operands {
         }
     }
 
-    /// The first element of a result that is not what the problem asks for, where a term passes through so many
-    /// f32 roundings. Integers are exact.
+    /// The first element of a result that differs from the right result. A term of a sum passes through so many f32
+    /// roundings. Integers are exact.
     pub(crate) fn difference(&self, output: &[u8], roundings: u32) -> Option<String> {
         let element = self.case.output;
         let m = self.case.shape.m();
@@ -702,17 +703,17 @@ impl Operands {
             let y = self.truth.y[i] * alpha + added;
             let magnitude = self.truth.magnitude[i] * alpha + of_added;
             let (y, bound) = match self.case.data {
-                // Exact, but for the one rounding to the type.
+                // Exact, except for the one rounding to the type.
                 Data::Integers => (rounded(y, element), 0.0),
                 _ => (y, error_bound(y, magnitude, roundings, element)),
             };
-            // Infinities have no difference. A NaN is wrong too, but where nothing else can be.
+            // Infinities have no difference. A NaN is wrong, too, unless the right result is NaN.
             let right = got == y || (got - y).abs() <= bound || got.is_nan() && y.is_nan();
             (!right).then(|| format!("element {i}: {got} instead of {y}, bound {bound:e}"))
         })
     }
 
-    /// FNV-1a of all of it, to notice a generator that changed.
+    /// FNV-1a hash of weights, vectors and their factors, to notice a generator that changed.
     pub(crate) fn hash(&self) -> String {
         let parts = [
             &self.bytes.codes[..],
@@ -733,7 +734,7 @@ impl Operands {
     }
 }
 
-/// The number of a type that is nearest.
+/// The nearest number of a type.
 fn rounded(y: f64, element: FloatType) -> f64 {
     match element {
         FloatType::F16 => f16::from_f64(y).to_f64(),

@@ -8,11 +8,11 @@ use ptx_sim::Options;
 use super::operands::{Case, Operands};
 use super::sim::Simulator;
 
-/// Numbers of vectors: past one pass of any kernel, past a quarter of an atom of 128 scales, past a half, and past all
-/// of it.
+/// Numbers of vectors: past one pass of any kernel, past a quarter of a 128-row atom of scales, past a half of the
+/// atom, and past the whole atom.
 pub(crate) const MANY_VECTORS: [usize; 4] = [17, 33, 64, 130];
 
-/// The result is right, and bit for bit that of a call for each pass's vectors alone.
+/// Demands that the result is right, and bit for bit the result of one call for the vectors of each pass.
 pub(crate) fn check_passes(
     simulator: &Simulator,
     case: &Case,

@@ -4,9 +4,9 @@ use half::{bf16, f16};
 use nvfp4_gemv::Element;
 use nvfp4_gemv::format::e4m3;
 
-/// What can be made of f32.
+/// An element type that can be made from f32.
 pub(crate) trait Source: Element + std::fmt::Debug {
-    /// Exponents of its magnitudes: of the smallest subnormal, of the largest number.
+    /// Exponents of the smallest subnormal number and of the largest number.
     const EXPONENTS: (i32, i32);
     fn from_f32(x: f32) -> Self;
 }
@@ -54,7 +54,7 @@ impl Kind {
     ];
 }
 
-/// `[rows][k]` of a kind. Deterministic.
+/// `[rows][k]` elements of a kind. Deterministic.
 pub(crate) fn vectors<T: Source>(kind: Kind, rows: usize, k: usize, seed: u64) -> Vec<T> {
     let mut rng = fastrand::Rng::with_seed(seed);
     (0..rows)
@@ -81,7 +81,7 @@ pub(crate) fn vectors<T: Source>(kind: Kind, rows: usize, k: usize, seed: u64) -
         .collect()
 }
 
-/// Finite in the type.
+/// `x` if it is finite in the type, or 1 with the sign of `x`.
 fn clamp<T: Source>(x: f32) -> f32 {
     if T::from_f32(x).to_f32().is_finite() {
         x
@@ -123,8 +123,8 @@ fn zeros(x: &mut [f32], row: usize, rng: &mut fastrand::Rng) {
     }
 }
 
-/// The first element decides the global scale, the first of a block its scale, the others are where
-/// two codes meet.
+/// Elements at boundaries between two codes. The first element decides the global scale, and the first element of a
+/// block decides its block scale. The other elements are where two codes meet.
 fn boundaries<T: Source>(k: usize, rng: &mut fastrand::Rng) -> Vec<f32> {
     let near = |x: f32, rng: &mut fastrand::Rng| f32::from_bits(x.to_bits() + rng.u32(..3) - 1);
     let (least, most) = T::EXPONENTS;

@@ -1,12 +1,13 @@
-//! The order of a sum that several CTAs share: that of their ranks, to the bit.
+//! The order in which several CTAs add a sum: the order of their ranks, to the bit.
 
 use nvfp4_gemv::{Dims, FloatType, Shape};
 use nvfp4_gemv_cli::problem::Problem;
 
 use super::operands::numbers;
 
-/// The sum of a cluster's CTAs is their partial sums in the order of ranks, to the bit: each one's step of K computed alone
-/// gives its partial sum. `run` computes a problem of `m` rows, with so many CTAs in a cluster, and returns f32 outputs.
+/// Demands that a cluster adds the partial sums of its CTAs in the order of ranks, to the bit. The step of K of one
+/// rank, computed alone, gives the partial sum of that rank. `run` computes a problem of `m` rows, with so many CTAs in
+/// a cluster, and returns f32 outputs.
 pub(crate) fn check(m: usize, run: impl Fn(&Problem, usize) -> Vec<u8>) {
     const CLUSTER: usize = 5;
     let shape = Shape::new(Dims {

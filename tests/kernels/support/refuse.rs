@@ -1,4 +1,4 @@
-//! What kernels refuse, and the typed reason: nothing of it needs a GPU.
+//! Problems and configs that kernels refuse, with the typed reasons. Nothing here needs a GPU.
 
 use nvfp4_gemv::kernel::{Call, Config, Job};
 use nvfp4_gemv::{Activation, Dims, Gpu, Operands, Refusal, ScaleLayout, Shape};
@@ -18,7 +18,7 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    /// Aligned NVFP4 operands.
+    /// A config for a problem with aligned NVFP4 operands.
     pub(crate) fn new(
         (m, n, k, l): (usize, usize, usize, usize),
         layout: ScaleLayout,
@@ -56,7 +56,7 @@ impl Asked {
     }
 }
 
-/// A problem that a kernel refuses, as a change of one that it takes, and why.
+/// A change that makes a kernel refuse a problem, and the reason.
 pub(crate) type Problem = (Box<dyn Fn(&mut Asked)>, Refusal);
 
 pub(crate) fn problem(change: impl Fn(&mut Asked) + 'static, why: Refusal) -> Problem {
@@ -94,7 +94,7 @@ pub(crate) fn activation(found: Activation, takes: &'static str) -> Problem {
 
 pub(crate) const UNALIGNED: Refusal = Refusal::Alignment { needed: 16 };
 
-/// Where there is nothing to compute, a config that a problem was given launches nothing, and is no error.
+/// Demands that a problem with nothing to compute launches nothing and is no error, with any config.
 fn nothing_to_compute(valid: &Asked) {
     let [m, n, k, l] = [Shape::m, Shape::n, Shape::k, Shape::l].map(|size| size(&valid.shape));
     for (m, l) in [(0, l), (m, 0), (0, 0)] {
@@ -126,7 +126,8 @@ impl Asked {
         (asked, refused)
     }
 
-    /// Problems that the kernel refuses, whatever the config: neither a default nor candidates.
+    /// Demands that the kernel refuses these problems, whatever the config: it has no default and no candidates for
+    /// them.
     pub(crate) fn refuses_problems(&self, table: &[Problem]) {
         assert_eq!(self.check(), Ok(()));
         nothing_to_compute(self);
@@ -142,7 +143,7 @@ impl Asked {
         }
     }
 
-    /// Values of fields that the kernel refuses.
+    /// Demands that the kernel refuses these values of fields.
     pub(crate) fn refuses_fields(&self, table: &[(&str, &[u32])]) {
         for &(name, values) in table {
             for &value in values {
@@ -151,7 +152,7 @@ impl Asked {
         }
     }
 
-    /// A field's value that the kernel refuses for a changed problem, which it takes.
+    /// Demands that the kernel refuses a field's value for a changed problem, but takes the changed problem itself.
     pub(crate) fn refuses_field(&self, name: &str, value: u32, change: impl FnOnce(&mut Asked)) {
         assert_eq!(self.check(), Ok(()));
         let (asked, refused) = self.refusal(|asked| {
@@ -173,14 +174,15 @@ impl Asked {
         assert!(default.is_ok(), "{default:?}");
     }
 
-    /// The config needs so much shared memory as its launches have, and a GPU that has one byte less is refused.
+    /// Demands that the config needs exactly the shared memory of its launches: a GPU with one byte less is refused.
     pub(crate) fn needs_its_shared_memory(&self) {
         let with = |bytes: u32| {
             let mut asked = self.clone();
             asked.gpu.shared_bytes = bytes;
             asked
         };
-        // Some kernels take more where there is more: of a GPU that has too little, the refusal says the least.
+        // Some kernels use more shared memory if the GPU has more. The refusal of a GPU that has too little names the
+        // least.
         let gpu = match with(0).check() {
             Err(Refusal::SharedMemory { needed, .. }) => with(needed as u32).gpu,
             _ => self.gpu.clone(),

@@ -29,7 +29,7 @@ impl Loaded {
         }
     }
 
-    /// The launches of a config, which must be one for this call, with the workspace that it uses.
+    /// The launches of a config, with the workspace that the config uses. The config must be legal for this call.
     pub(crate) fn plan(&mut self, config: Config, gpu: &Gpu, chained: bool) -> Plan {
         let call = &self.memory.call;
         let operands = call.operands().with_workspace(u64::MAX);
@@ -40,7 +40,7 @@ impl Loaded {
             .unwrap_or_else(|why| panic!("{config:?}, {:?}: {why}", self.operands.case))
     }
 
-    /// What is wrong with the result, where a term passes through so many f32 roundings.
+    /// The first error of the result. A term of a sum passes through so many f32 roundings.
     pub(crate) fn difference(&self, roundings: u32) -> Option<String> {
         if !self.memory.fully_written() {
             return Some("an output was not written".into());
@@ -52,7 +52,7 @@ impl Loaded {
     }
 }
 
-/// Runs the one launch of a plan that is no GEMV, which writes all of these buffers.
+/// Runs the one launch of a plan that is no GEMV. The launch must write all of the buffers `written`.
 pub(crate) fn run_helper(
     sim: &mut Sim,
     arch: &'static str,
@@ -76,7 +76,7 @@ pub(crate) fn run_helper(
     }
 }
 
-/// Code for one architecture, and what of it all runs together have executed.
+/// Code for one architecture, with counts of the instructions that all runs together have executed.
 #[derive(Debug)]
 pub(crate) struct Simulator {
     pub(crate) arch: &'static str,
@@ -93,7 +93,7 @@ impl Simulator {
         }
     }
 
-    /// On a GPU that has but so many multiprocessors.
+    /// A simulator of a GPU that has only so many multiprocessors.
     pub(crate) fn with_multiprocessors(arch: &'static str, multiprocessors: u32) -> Self {
         let all = Self::new(arch);
         let gpu = Gpu {
@@ -103,7 +103,7 @@ impl Simulator {
         Self { gpu, ..all }
     }
 
-    /// A problem that fits no trial's cache of its own: made, loaded, run.
+    /// Makes the operands of a case, loads them and runs the call: for trials that use the operands only once.
     pub(crate) fn check(
         &self,
         case: &Case,
@@ -114,7 +114,7 @@ impl Simulator {
         self.run(&Arc::new(Operands::new(case)), config, chained, options)
     }
 
-    /// Runs a call, which must give what it should, and returns the result.
+    /// Runs a call, demands the right result, and returns it.
     pub(crate) fn run(
         &self,
         operands: &Arc<Operands>,
@@ -150,7 +150,7 @@ impl Simulator {
         loaded.memory.output().to_vec()
     }
 
-    /// The job that a case is on this GPU: for defaults and checks.
+    /// Calls `with` with the job that a case is on this GPU: for defaults and checks.
     pub(crate) fn job<R>(&self, case: &Case, chained: bool, with: impl FnOnce(&Job<'_>) -> R) -> R {
         with(&Job::new(&case.shape, &case.asked(), &self.gpu).chained(chained))
     }
@@ -160,15 +160,15 @@ impl Simulator {
         self.job(case, false, |job| config.into().check(job).is_ok())
     }
 
-    /// Demands that everything was executed, but lines of the source that `but` knows. A kernel has the epilogue many times,
-    /// and it is the same in all kernels: each of its lines must have been executed, and taken both ways, in one at least.
-    /// So must the lines of an entry point that there is with operands of the epilogue and without, in one of the two that
-    /// has the line.
+    /// Demands that everything was executed, except source lines that `but` accepts. A kernel contains the epilogue
+    /// many times, and all kernels have the same epilogue. Each line of the epilogue must have been executed, and each
+    /// branch taken both ways, in at least one kernel. Many entry points exist with operands of the epilogue and
+    /// without them: a line that both contain must have been executed in at least one of the two.
     pub(crate) fn demand_coverage(&self, but: impl Fn(&str) -> bool) {
         let executed = self.executed.lock().expect("no trial has panicked");
         let mut left = Vec::new();
         let mut lacking: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
-        // What, where and by which entry point, for pairs of them.
+        // Kind of gap, source line and entry point: for pairs of entry points.
         let mut lines: BTreeSet<(&str, String, &str)> = BTreeSet::new();
         let mut sources: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
         for (name, (entry, counters)) in &*executed {
@@ -212,13 +212,14 @@ impl Simulator {
     }
 }
 
-/// The file and line that a line of what was not executed speaks of.
+/// The source file and line that a line of the coverage report names.
 fn source_of(line: &str) -> Option<&str> {
     let (_, at) = line.rsplit_once('(')?;
     Some(at.split_once(')')?.0)
 }
 
-/// The same, if that is the epilogue's, or how it converts.
+/// The source file and line that a line of the coverage report names, if they belong to the epilogue or to its
+/// conversions.
 fn in_epilogue(line: &str) -> Option<&str> {
     let at = source_of(line)?;
     ["epilogue.cuh:", "cuda_fp16.hpp:", "arch/bf16.cuh:"]
@@ -227,7 +228,7 @@ fn in_epilogue(line: &str) -> Option<&str> {
         .then_some(at)
 }
 
-/// The line of a kernel's source, `text`, that a line of what was not executed speaks of.
+/// The line of a kernel's source that a line of the coverage report names. `text` is the content of the source `file`.
 pub(crate) fn source_line<'a>(line: &str, file: &str, text: &'a str) -> Option<&'a str> {
     let (_, rest) = line.split_once(&format!("{file}:"))?;
     let number: usize = rest.split(')').next()?.parse().ok()?;

@@ -1,4 +1,4 @@
-//! Tensor maps: what is tested in simulation is what is launched.
+//! Tensor maps: the maps that are simulated are the maps that are launched.
 
 use std::sync::Arc;
 
@@ -12,13 +12,13 @@ use super::battery::Subject;
 use super::gpu::{Gpu, OnDevice, kernel_trial};
 use super::operands::{Case, Data, Operands};
 
-/// For a kernel that takes tensor maps.
+/// The trial for a kernel that takes tensor maps.
 pub(crate) fn trial(subject: &'static Subject) -> Trial {
     let name = "tensor_maps_are_those_of_the_simulator";
     kernel_trial(subject.kernel, name, |gpu| compare(gpu, subject))
 }
 
-/// The driver's encoder and the simulator's give the same bytes of every tensor map.
+/// Demands that the driver's encoder and the simulator's encoder give the same bytes of every tensor map.
 fn compare(gpu: &Gpu, subject: &Subject) {
     let mut compared = 0;
     let sizes = (subject.odd)()

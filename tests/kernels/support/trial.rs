@@ -1,7 +1,7 @@
-//! Trials: what they need, and what becomes of those that cannot run here.
+//! Trials: their needs, and what becomes of trials that cannot run here.
 //!
-//! A module names its functions with [`trials!`](crate::trials); a trial that needs what this machine has not is
-//! reported as ignored, with the reason. Long ones are of the kind `long`, and run with `--ignored long`.
+//! A module names its functions with [`trials!`](crate::trials). A trial that needs something that this machine lacks
+//! is reported as ignored, with the reason. Long trials are of the kind `long`, and run with `--ignored long`.
 
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use libtest_mimic::{Arguments, Completion, Trial};
 use nvfp4_gemv_cli::gpu_record::{Asked, Ran};
 
-/// Makes a module's `trials()`: its functions by what they need, `host`, `simulator`, `nvrtc`, `compilers` (NVRTC and
-/// nvcc) or `gpu`; `long`, `long_nvrtc` and `long_compilers` are run on request. Instead of a function of the trial's
-/// name there may be another, behind `=`.
+/// Makes a module's `trials()` from its functions, grouped by their needs: `host`, `simulator`, `nvrtc`, `compilers`
+/// (NVRTC and nvcc) or `gpu`. `long`, `long_nvrtc` and `long_compilers` run on request. Another function than the one
+/// of the trial's name may stand behind `=`.
 #[macro_export]
 macro_rules! trials {
     ($($needs:ident: $($name:ident $(= $run:expr)?),+ $(,)?;)+) => {
@@ -29,17 +29,17 @@ macro_rules! trials {
     (@run $name:ident $run:expr) => { $run };
 }
 
-/// Needs nothing.
+/// A trial that needs nothing.
 pub(crate) fn host(path: &str, run: fn()) -> Trial {
     trial(path, || None, run)
 }
 
-/// Needs nvcc, which makes the PTX.
+/// A trial that needs nvcc, which makes the PTX.
 pub(crate) fn simulator(path: &str, run: impl FnOnce() + Send + 'static) -> Trial {
     trial(path, super::ptx::missing, run)
 }
 
-/// The same, and takes minutes.
+/// A trial that needs nvcc and takes minutes.
 pub(crate) fn long(path: &str, run: fn()) -> Trial {
     on_request(simulator(path, run))
 }
@@ -48,25 +48,25 @@ fn on_request(trial: Trial) -> Trial {
     trial.with_kind("long").with_ignored_flag(true)
 }
 
-/// Needs NVRTC.
+/// A trial that needs NVRTC.
 #[cfg(feature = "jit")]
 pub(crate) fn nvrtc(path: &str, run: fn()) -> Trial {
     trial(path, no_nvrtc, run)
 }
 
-/// Needs NVRTC and nvcc.
+/// A trial that needs NVRTC and nvcc.
 #[cfg(feature = "jit")]
 pub(crate) fn compilers(path: &str, run: fn()) -> Trial {
     trial(path, || no_nvrtc().or_else(super::ptx::missing), run)
 }
 
-/// Needs NVRTC, and takes long.
+/// A trial that needs NVRTC and takes long.
 #[cfg(feature = "jit")]
 pub(crate) fn long_nvrtc(path: &str, run: fn()) -> Trial {
     on_request(nvrtc(path, run))
 }
 
-/// Needs NVRTC and nvcc, and takes long.
+/// A trial that needs NVRTC and nvcc and takes long.
 #[cfg(feature = "jit")]
 pub(crate) fn long_compilers(path: &str, run: fn()) -> Trial {
     on_request(compilers(path, run))
@@ -77,13 +77,13 @@ fn no_nvrtc() -> Option<String> {
     Some(nvfp4_gemv::jit::library().err()?.to_string())
 }
 
-/// Needs a GPU.
+/// A trial that needs a GPU.
 #[cfg(feature = "device")]
 pub(crate) fn gpu(path: &str, run: fn()) -> Trial {
     trial(path, no_gpu, run)
 }
 
-/// Why there is no GPU.
+/// The reason why there is no GPU; `None` if there is one.
 #[cfg(feature = "device")]
 fn no_gpu() -> Option<String> {
     static WHY: std::sync::OnceLock<Option<String>> = std::sync::OnceLock::new();
@@ -114,11 +114,11 @@ fn trial(
     })
 }
 
-/// What the trials took.
+/// Durations and names of the trials that ran.
 static TIMES: Mutex<Vec<(Duration, String)>> = Mutex::new(Vec::new());
 
-/// Runs the trials that the command line asks for, and says which took longest. With `--record FILE` the run is added to
-/// the record of what ran on a GPU.
+/// Runs the trials that the command line asks for, and says which took longest. `--record FILE` adds the run to the
+/// record of runs on a GPU.
 pub(crate) fn run(trials: Vec<Trial>) -> ExitCode {
     let asked = match Asked::of_program() {
         Ok(asked) => asked,

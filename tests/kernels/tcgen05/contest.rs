@@ -18,7 +18,7 @@ crate::trials! {
         benchmark_shapes = || benchmarks(&BENCHMARKS, &VECTORS);
 }
 
-/// Of which every entry point has some.
+/// Numbers of vectors: every entry point has some of them.
 const VECTORS: [usize; 7] = [1, 3, 8, 16, 17, 64, 128];
 
 /// The contest's test shapes, up to so many weights, with the default config.
@@ -27,7 +27,7 @@ fn shapes(most: usize) {
     let all = CONTEST_TESTS.iter().copied();
     let few_weights = |&(m, k, l): &(usize, usize, usize)| m * k * l <= most;
     for (i, (m, k, l)) in all.filter(few_weights).enumerate() {
-        // Many vectors take long: with fewer rows.
+        // Many vectors take long, so they have fewer rows.
         let n = VECTORS[i % VECTORS.len()];
         let m = if n > 8 { m.min(130) } else { m };
         let shape = Shape::new(Dims { m, n, k, l }).expect("a shape");
@@ -52,9 +52,9 @@ fn default(simulator: &Simulator, shape: Shape) -> (Case, Tcgen05Config) {
     (case, config)
 }
 
-/// The contest's benchmarks, of each so many rows and batches for so many multiprocessors: with all of K, and within one
-/// step as many steps for each CTA as a B200's have, which are 24 or 25 of a tile's 64, 48 or 49 of 28, and 12 or 13 of 8.
-/// So CTAs have ends of tiles, whole ones and begins as they have there.
+/// The contest's benchmarks by index, and for each so many rows, batches and multiprocessors, with all of K. Each CTA
+/// has as many steps as on a B200, within one step. On a B200 a CTA has 24 or 25 steps of a tile's 64, 48 or 49 of 28,
+/// and 12 or 13 of 8. So CTAs have ends of tiles, whole tiles and begins as on a B200.
 const BENCHMARKS: [(usize, (usize, usize, u32)); 3] =
     [(0, (256, 1, 5)), (1, (128, 7, 4)), (2, (512, 2, 5))];
 
@@ -72,7 +72,7 @@ fn benchmarks(of: &[(usize, (usize, usize, u32))], vectors: &[usize]) {
                 ..of_b200
             };
             assert_eq!((of_b200.ctas, config), (b200.gpu.multiprocessors, as_there));
-            // Both kinds of data where that takes least, else in turn.
+            // Both kinds of data if they take least, else in turn.
             for (j, data) in [Data::Integers, Data::FullRange].into_iter().enumerate() {
                 if k < 4096 || (i + j + of).is_multiple_of(2) {
                     let case = Case { data, ..case };

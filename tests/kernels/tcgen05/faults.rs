@@ -24,8 +24,8 @@ crate::trials! {
         });
 }
 
-/// The entry points as the list knows them: those whose vectors fill a word of each line of scales at most, and those
-/// that have more. With some vectors, and with as many as the entry point takes.
+/// Entry points by their names in the list. The vectors of the first two fill at most a word of each line of scales;
+/// the others have more vectors. Each has some vectors, and as many as the entry point takes.
 const ENTRIES: [Entry; 4] = [
     ("gemv_tcgen05_few_n16", [5, 16]),
     ("gemv_tcgen05_few_n32", [21, 32]),
@@ -35,16 +35,17 @@ const ENTRIES: [Entry; 4] = [
 
 const LIST: &str = include_str!("equivalent_faults.txt");
 
-/// Launches that between them take every branch: tails of M and K, batches, rings and sums that are used several times,
-/// behind parts of tiles and behind whole ones, steps of both lengths, dependent launch; for `some` vectors, and one for as
-/// many as the entry point takes. Small ones have every type of output, with and without alphas, of all vectors.
+/// Launches that together take every branch: tails of M and K, batches, steps of both lengths, dependent launch. Rings
+/// and sums are used several times, behind parts of tiles and behind whole ones. Most launches have `some` vectors, and
+/// one has as many as the entry point takes. Small launches have every type of output, with and without alphas, of all
+/// vectors.
 fn runs([some, most]: [usize; 2]) -> Vec<Run> {
     let cuttings = [
         (some, cutting((20, 1312, 1), [256, 2, 6], true)),
         (some, cutting((300, 288, 2), [256, 3, 5], true)),
         (some, cutting((129, 1760, 1), [512, 2, 3], true)),
         (some, cutting((500, 96, 1), [256, 2, 1], false)),
-        // The one in the middle has the end of a tile, a whole one, and the begin of another.
+        // The CTA in the middle has the end of a tile, a whole tile, and the begin of another.
         (most, cutting((600, 544, 1), [256, 2, 3], true)),
     ];
     let run = |i: usize, n, cutting: Cutting, vector_alpha, chained| {
@@ -62,7 +63,7 @@ fn runs([some, most]: [usize; 2]) -> Vec<Run> {
     let small = (0..3 * 4).map(|i| run(i, most, small, i / 2 % 2 == 1, false));
     let others = cuttings.into_iter().enumerate();
     let others = others.map(|(i, (n, cutting))| run(i, n, cutting, i == 1, i == 1));
-    // Those that take least come first: most faults are noticed there.
+    // Launches that take least come first: they notice most faults.
     small.chain(others).collect()
 }
 

@@ -6,7 +6,7 @@ use nvfp4_gemv::kernel::{Config, Job, Kernel, Tcgen05Config};
 use crate::support::battery::{self, MANY_VECTORS, Sizes, Subject};
 use crate::support::tensor_maps;
 
-/// Rows and K that end inside a tile, and every kernel's number of vectors; and those of many passes.
+/// Rows and K that end inside a tile, every kernel's number of vectors, and numbers of vectors that take many passes.
 fn odd() -> Vec<Sizes> {
     let mut odd = Vec::new();
     for m in [1, 127, 129, 300] {

@@ -1,4 +1,4 @@
-//! What the tcgen05 kernel refuses.
+//! Refusals of the tcgen05 kernel.
 
 use nvfp4_gemv::kernel::Tcgen05Config;
 use nvfp4_gemv::{Activation, RawWorkspace, Refusal, ScaleLayout};
@@ -52,7 +52,7 @@ fn configs() {
         a.gpu.multiprocessors = 1;
         a.shape(130, 64, 512, 2);
     });
-    // Of more shared memory than any GPU has.
+    // Nine stages are too many even with more shared memory than any GPU has.
     valid().refuses_field("stages", 9, |a| {
         a.gpu.shared_bytes = 1 << 20;
         a.shape(130, 128, 512, 2);
@@ -69,7 +69,7 @@ fn a_workspace_where_tiles_are_divided() {
     asked.operands.workspace = needed - 1;
     let given = needed - 1;
     assert_eq!(asked.check(), Err(Refusal::Workspace { needed, given }));
-    // Tiles that nobody shares need none.
+    // Tiles that nobody shares need no workspace.
     asked.operands.workspace = 0;
     for (ctas, divided) in [(4, true), (2, true), (1, true), (3, false)] {
         asked.config = Tcgen05Config {

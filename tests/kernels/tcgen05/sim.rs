@@ -59,12 +59,12 @@ const CUTTINGS: &[Cutting] = &[
     cutting((40, 1056, 1), [256, 2, 1], false).under_every_schedule(),
     // One step of half an atom.
     cutting((3, 32, 1), [256, 2, 1], true),
-    // A tile that three share.
+    // A tile that three CTAs share.
     cutting((127, 1312, 1), [256, 2, 3], true).under_every_schedule(),
     // CTAs that begin and end within tiles, of several batches.
     cutting((130, 544, 2), [256, 2, 5], true).under_every_schedule(),
-    // A CTA with the end of a tile, a whole one, and the begin of another; sums of both places in use again, behind parts and
-    // behind whole tiles.
+    // A CTA with the end of a tile, a whole tile, and the begin of another. Both places of sums are in use again,
+    // behind parts of tiles and behind whole tiles.
     cutting((600, 544, 1), [256, 2, 3], true),
     cutting((600, 96, 2), [256, 3, 2], false),
     // Steps of 512: a last one with one piece, and with both.
@@ -90,7 +90,7 @@ impl Cutting {
         Case::new(shape, data, ScaleLayout::Tiled128x4, 7)
     }
 
-    /// Exact and full-range data; the attributes that make no kernel are dealt out in turn.
+    /// Runs the cutting on exact and full-range data. The attributes that select no kernel are dealt out in turn.
     fn check(&self, simulator: &Simulator, n: usize, turn: &mut usize) {
         for data in [Data::Integers, Data::FullRange] {
             *turn += 1;
@@ -114,7 +114,7 @@ impl Cutting {
     }
 }
 
-/// Each of the cuttings with `each` of these numbers of vectors, in turn.
+/// Runs every cutting with `each` of these numbers of vectors, in turn.
 fn sweep(simulator: &Simulator, vectors: &[usize], each: usize) {
     let mut turn = vectors[0]; // other combinations with other numbers
     for (i, cutting) in CUTTINGS.iter().enumerate() {
@@ -147,8 +147,8 @@ fn several_passes() {
     }
 }
 
-/// What a K step asks the copy hardware for: beside 128 rows of weights and their scales a row for each vector, and of each
-/// of the four atoms the lines that the vectors have.
+/// The copies that a K step asks of the hardware. Beside 128 rows of weights and their scales, a step copies a row for
+/// each vector, and from each of the four atoms the lines that the vectors have.
 fn copies_of_a_step() {
     for (n, of_vectors) in [
         (1, &[128, 16, 16, 16, 16][..]),
@@ -195,7 +195,7 @@ fn every_config() {
             }
         }
     }
-    // Every wait has to try again, of sums too: five tiles a CTA.
+    // Every wait has to try again, the waits for sums too: five tiles a CTA.
     let five = cutting((600, 96, 2), [256, 3, 2], false);
     for n in [16, 32, 64, 128] {
         let operands = Arc::new(Operands::new(&five.case(n, Data::Integers)));
@@ -209,8 +209,8 @@ fn every_config() {
     simulator.demand_coverage(cannot_be);
 }
 
-/// Branches that no launch takes, by the lines of the source that they are compiled of, each in the entry points that are
-/// named, and why. The branch of each is where a loop would have nothing to do, or would go round again.
+/// Branches that no launch takes: entry points, the source line that the branch is compiled of, and the reason. Each
+/// branch is where a loop would have nothing to do, or would go round again.
 const NEVER_TAKEN: &[(&[&str], &str, &str)] = &[
     (
         ALL,
@@ -282,7 +282,7 @@ const NEVER_TAKEN: &[(&[&str], &str, &str)] = &[
 const ALL: &[&str] = &["n16", "n32", "n64", "n128"];
 const SOURCE: &str = include_str!("../../../csrc/kernels/gemv_tcgen05.cuh");
 
-/// Whether what was not executed is one of [`NEVER_TAKEN`].
+/// Whether a line of the coverage report is one of [`NEVER_TAKEN`].
 fn cannot_be(line: &str) -> bool {
     let Some(at) = source_line(line, "gemv_tcgen05.cuh", SOURCE) else {
         return false;
@@ -308,7 +308,7 @@ fn random_configs() {
     }
 }
 
-/// [`rank_order::check`], a step a CTA.
+/// Runs [`rank_order::check`] with one step for each CTA.
 fn sums_in_the_order_of_k() {
     let simulator = Simulator::new(ARCH);
     rank_order::check(100, |problem, ctas| {
@@ -319,8 +319,8 @@ fn sums_in_the_order_of_k() {
     });
 }
 
-/// Calls that follow each other on one workspace, of which nobody writes zeros to it in between; and where its front is not
-/// zeros, a tile is never whole.
+/// Calls that follow each other on one workspace. Nobody writes zeros to the workspace in between. If its front were
+/// not zeros, a tile would never be whole.
 fn launches_on_one_workspace() {
     let cutting = cutting((130, 800, 1), [256, 2, 3], true);
     let operands = Arc::new(Operands::new(&cutting.case(5, Data::FullRange)));
@@ -342,7 +342,7 @@ fn launches_on_one_workspace() {
     }
 }
 
-/// A launch in a chain, of six K steps of one tile, by so many CTAs.
+/// A launch of six K steps of one tile by so many CTAs, in a chain or alone.
 fn six_steps(stages: u32, ctas: u32, chained: bool) -> (Loaded, ptx_sim::Launch) {
     let cutting = cutting((128, 6 * 256, 1), [256, stages, ctas], true);
     let operands = Operands::new(&cutting.case(2, Data::Integers));
@@ -361,12 +361,12 @@ fn traced(loaded: &mut Loaded, launch: &ptx_sim::Launch, options: &Options) -> T
     trace
 }
 
-/// The grid before ends as late as it can.
+/// Options under which the grid before ends as late as it can.
 fn late() -> Options {
     options(Policy::Fair, Timing::Lazy)
 }
 
-/// Before the grid before has ended, the weights of the first stages are loaded, and nothing else is.
+/// While the grid before runs, only the weights of the first stages are loaded, and nothing else is.
 fn loads_before_the_wait() {
     for stages in [2, 4] {
         let (mut loaded, launch) = six_steps(stages, 1, true);
@@ -384,8 +384,9 @@ fn loads_before_the_wait() {
     }
 }
 
-/// Behind a kernel that lets it start early and allocates tensor memory late, and in front of one that
-/// allocates before it waits, the order of three instructions decides whether all of them hang.
+/// The order of three instructions decides whether three launches hang: the kernel, the launch before it, and the
+/// launch behind it. The launch before lets the kernel start early and allocates tensor memory late. The launch behind
+/// allocates before it waits.
 fn order_around_the_allocation() {
     const WAIT: &str = "griddepcontrol.wait;";
     const START: &str = "griddepcontrol.launch_dependents;";
@@ -397,7 +398,7 @@ fn order_around_the_allocation() {
         loaded.memory.launch(program, &launch, &late()).map(|_| ())
     };
     run(&ptx).expect("the kernel runs");
-    // Without the wait in front of each allocation: other warps wait for the grid before as well.
+    // The waits in front of the allocations are taken out: other warps wait for the grid before as well.
     let mut parts = ptx.split(ALLOC).map(str::to_string).collect::<Vec<_>>();
     let last = parts.len() - 1;
     assert!(last > 0, "the kernel allocates");

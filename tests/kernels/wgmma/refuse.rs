@@ -1,4 +1,4 @@
-//! What the wgmma kernel refuses.
+//! Refusals of the wgmma kernel.
 
 use crate::many_vectors::refuse::{self, refuses_fields, refuses_problems};
 use crate::support::fields;

@@ -34,7 +34,7 @@ static SCRATCH: LazyLock<Scratch> = LazyLock::new(|| {
 fn place(data: &[u8]) -> PathBuf {
     let is_index = data.windows(10).any(|part| part == b"weight_map");
     let is_config = data.first() == Some(&b'{') && !is_index;
-    // Both kinds, or none: "[]" says nothing of layers.
+    // Config files of both kinds, or of none: "[]" says nothing of layers.
     for name in [CONFIG_FILE, QUANT_CONFIG_FILE] {
         SCRATCH.file(name, if is_config { data } else { b"[]" });
     }

@@ -19,7 +19,7 @@ const MEMORY: u64 = 16 << 20;
 static MODULE: LazyLock<Module> =
     LazyLock::new(|| Module::parse(include_str!("launch.ptx")).expect("it is sound"));
 
-/// What specifications of the corpus name.
+/// The files that specifications of the corpus name.
 static SCRATCH: LazyLock<Scratch> = LazyLock::new(|| {
     let scratch = Scratch::default();
     scratch.file("raw", &[7; 64]);

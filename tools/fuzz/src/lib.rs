@@ -1,7 +1,7 @@
-//! What the fuzz targets share: mutations that know the formats, and files to parse.
+//! Code that the fuzz targets share: mutations that know the formats, and files to parse.
 //!
-//! `cargo xtask fuzz` builds and runs the targets with a stable compiler, `cargo fuzz run NAME` with a
-//! nightly one and the address sanitizer. docs/notes/testing.md says more.
+//! `cargo xtask fuzz` builds and runs the targets with a stable compiler, `cargo fuzz run NAME` with a nightly one and
+//! the address sanitizer. docs/notes/testing.md says more.
 
 pub mod json;
 pub mod scratch;

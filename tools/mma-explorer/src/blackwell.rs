@@ -1,5 +1,5 @@
-//! What kernels of `tcgen05` instructions need: the instruction descriptor, room in shared and tensor memory, and block
-//! scales in memory. The kernels themselves are `csrc/matmul_tcgen05.cu` and `csrc/measure_tcgen05.cu`.
+//! Needs of kernels with `tcgen05` instructions: the instruction descriptor, room in shared and tensor memory, and
+//! block scales in memory. The kernels themselves are `csrc/matmul_tcgen05.cu` and `csrc/measure_tcgen05.cu`.
 
 use ptx_sim::models::idesc::{Accumulator, Element, Idesc, Kind, ScaleType};
 
@@ -34,7 +34,8 @@ pub fn header() -> String {
     text
 }
 
-/// The instruction descriptor: types and shape of a variant, whose own name says its kind alone. `None` of other families.
+/// The instruction descriptor: types and shape of a variant, whose own name says its kind alone. `None` of other
+/// families.
 ///
 /// Bits that say with which scale of an atom an instruction begins are zero.
 pub fn instruction(variant: &Variant) -> Option<u32> {
@@ -140,8 +141,8 @@ pub fn measure_shared(variant: &Variant) -> u32 {
     ((LANES + variant.shape.n) * 128 + ATOM_BYTES + 16).next_multiple_of(1024)
 }
 
-/// Where the block scales of a matrix lie in memory. Of each 128 rows, of each step of K, there are atoms of 512 bytes; an
-/// atom has, of each of the rows, the scales of four blocks that follow each other.
+/// The place of a matrix's block scales in memory. Each 128 rows of each step of K have atoms of 512 bytes. An atom has
+/// the scales of four consecutive blocks of each of the rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scales {
     rows: u32,
@@ -153,7 +154,8 @@ pub struct Scales {
 }
 
 impl Scales {
-    /// Those of A and of B, where the kernel of a variant reads them from memory. For `mma.sync` all scales are one.
+    /// The scales of A and of B, where the kernel of a variant reads them from memory. For `mma.sync` all scales are
+    /// one.
     pub fn of(variant: &Variant, problem: Problem) -> Option<[Self; 2]> {
         let scale = variant
             .scale()
@@ -217,7 +219,7 @@ impl Scales {
     /// The code of an integer; `None` where the type does not have it.
     pub fn encode(&self, value: i64) -> Option<u8> {
         match self.scale.ty {
-            // Of a power of two the exponent.
+            // UE8M0 is a power of two, which the exponent encodes.
             "ue8m0" => (value > 0 && value.count_ones() == 1)
                 .then(|| self.scale.one() + value.ilog2() as u8),
             _ => (value >= 0)

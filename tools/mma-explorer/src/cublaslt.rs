@@ -1,4 +1,4 @@
-//! The same products by cuBLASLt, for comparison. The library is loaded when it is used.
+//! The explorer's matrix products by cuBLASLt, for comparison. The library is loaded when it is used.
 
 use std::env;
 use std::ffi::c_void;
@@ -16,7 +16,7 @@ use crate::variants::Variant;
 /// The environment variable that names the library's folder.
 pub const PLACE: &str = "MMA_EXPLORER_CUBLASLT";
 
-/// What NVIDIA recommends for Hopper; less suffices elsewhere.
+/// Bytes of workspace that NVIDIA recommends for Hopper; less suffices elsewhere.
 const WORKSPACE: usize = 32 << 20;
 /// Algorithms of the library's list that are tried.
 const TRIED: usize = 8;
@@ -27,16 +27,16 @@ pub enum CublasLtError {
     /// The library is not there.
     #[error("cuBLASLt is not found")]
     Missing,
-    /// It does not multiply these types.
+    /// cuBLASLt does not multiply these types.
     #[error("cuBLASLt has no product of these types")]
     Types,
-    /// It reports an error.
+    /// cuBLASLt reports an error.
     #[error("cuBLASLt reports {0:?}")]
     Status(sys::cublasStatus_t),
 }
 
 impl CublasLtError {
-    /// What helps.
+    /// Advice about the error.
     pub fn hint(&self) -> Option<&'static str> {
         matches!(self, Self::Missing).then_some(
             "name the folder of libcublasLt.so.13 or .12 in MMA_EXPLORER_CUBLASLT or LD_LIBRARY_PATH; a CUDA installation \
@@ -118,7 +118,7 @@ impl Types {
 pub struct Product<'a> {
     library: &'a CublasLt,
     operation: sys::cublasLtMatmulDesc_t,
-    /// Of B, A and D: the library has matrices by columns, so that D's transpose is the product of B's and A's.
+    /// Layouts of B, A and D. The library has matrices by columns, so that D's transpose is the product of B's and A's.
     layouts: [sys::cublasLtMatrixLayout_t; 3],
     one: u32,
     algorithm: sys::cublasLtMatmulAlgo_t,
@@ -141,7 +141,7 @@ impl CublasLt {
         })
     }
 
-    /// Its version: 130100 for 13.1.
+    /// Version of the library: 130100 for 13.1.
     pub fn version(&self) -> usize {
         // SAFETY: the library is loaded; the function takes nothing.
         unsafe { sys::cublasLtGetVersion() }
@@ -229,7 +229,7 @@ impl Drop for CublasLt {
 }
 
 impl Product<'_> {
-    /// What the library proposes, best first.
+    /// The algorithms that the library proposes, best first.
     fn proposed(&self) -> Result<Vec<sys::cublasLtMatmulAlgo_t>, CublasLtError> {
         let preference = result::create_matmul_pref()?;
         let workspace = WORKSPACE;
@@ -268,7 +268,7 @@ impl Product<'_> {
     /// Seconds of one product, of so many that follow each other.
     ///
     /// # Errors
-    /// What the driver and the library report.
+    /// Errors of the driver and the library.
     pub fn seconds(&self, matrices: &mut Matrices, repeats: u32) -> Result<f64, DeviceError> {
         let stream = &self.library.stream;
         let zero = 0u32;
@@ -334,7 +334,8 @@ fn load(also: Option<&Path>) -> bool {
         for name in ["libcublasLt.so.13", "libcublasLt.so.12"] {
             // SAFETY: loading runs the library's initialisers, which any use of it does.
             if let Ok(library) = unsafe { libloading::Library::new(folder.join(name)) } {
-                // For as long as the process lives. The loader takes it for later requests of its name.
+                // The library stays loaded for as long as the process lives. The loader takes it for later requests of
+                // its name.
                 std::mem::forget(library);
                 return is_loadable();
             }

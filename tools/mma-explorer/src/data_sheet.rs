@@ -1,4 +1,4 @@
-//! What data sheets promise: dense operations a second, by GPU and type.
+//! Rates that data sheets promise: dense operations a second, by GPU and type.
 
 use crate::types::Type;
 use crate::variants::Variant;
@@ -54,28 +54,28 @@ const fn hopper(words: &'static [&'static str], half: f64) -> Sheet {
     }
 }
 
-/// The first one whose words all stand in a name is the name's: those with more words come first. Rates "with sparsity"
-/// are halved here. Behind a document stands how its figures were checked in November 2026: where nothing stands they were
-/// found again in the document or a public copy of its table.
+/// A name belongs to the first sheet whose words all stand in it: sheets with more words come first. Rates "with
+/// sparsity" are halved here. Behind a document stands how its figures were checked in November 2026. Where nothing
+/// stands, they were found again in the document or a public copy of its table.
 const SHEETS: &[Sheet] = &[
     // NVIDIA H200 Tensor Core GPU data sheet: H200 NVL, FP16 1,671 TFLOPS with sparsity.
     hopper(&["H200", "NVL"], 835.5),
-    // The same: H200 SXM, FP16 1,979 TFLOPS with sparsity, FP8 and INT8 3,958, TF32 989.
+    // NVIDIA H200 Tensor Core GPU data sheet: H200 SXM, FP16 1,979 TFLOPS with sparsity, FP8 and INT8 3,958, TF32 989.
     hopper(&["H200"], 989.5),
     // NVIDIA H100 Tensor Core GPU data sheet: H100 NVL 1,671, H100 PCIe 1,513, H100 SXM 1,979 with sparsity.
     hopper(&["H100", "NVL"], 835.5),
     hopper(&["H100", "PCIe"], 756.5),
     hopper(&["H100"], 989.5),
-    // NVIDIA Blackwell data sheet, a GPU of an HGX B200: with sparsity FP4 18 PFLOPS, FP8 and FP6 9, INT8 9, FP16 and BF16
-    // 4.5, TF32 2.2, which is rounded: half of FP16's would be 2.25.
+    // NVIDIA Blackwell data sheet, a GPU of an HGX B200. With sparsity FP4 18 PFLOPS, FP8 and FP6 9, INT8 9, FP16 and
+    // BF16 4.5, TF32 2.2. The last one is rounded: half of FP16's would be 2.25.
     Sheet {
         tf32: 1100.0,
         fp6: 4500.0,
         fp4: 9000.0,
         ..hopper(&["B200"], 2250.0)
     },
-    // NVIDIA A100 Tensor Core GPU data sheet; INT4 and binary: NVIDIA A100 architecture whitepaper. Those two were not found
-    // again; they are 4 and 16 times FP16, as the sizes of the instructions are.
+    // NVIDIA A100 Tensor Core GPU data sheet; INT4 and binary: NVIDIA A100 architecture whitepaper. Those two were not
+    // found again; they are 4 and 16 times FP16, as the sizes of the instructions are.
     Sheet {
         tf32: 156.0,
         half: 312.0,
@@ -85,8 +85,8 @@ const SHEETS: &[Sheet] = &[
         bits: 4992.0,
         ..sheet(&["A100"])
     },
-    // NVIDIA L40S data sheet. INT8 and INT4 were not found again: public copies have these rows for the L40 alone. There
-    // INT8 has FP8's rate, as here, but INT4 twice that: it may be too low here.
+    // NVIDIA L40S data sheet. INT8 and INT4 were not found again: public copies have these rows for the L40 alone.
+    // There INT8 has FP8's rate, as here, but INT4 twice that: it may be too low here.
     Sheet {
         tf32: 183.0,
         half: 362.05,

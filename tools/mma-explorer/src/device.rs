@@ -29,7 +29,7 @@ pub enum DeviceError {
     /// There is no such GPU.
     #[error("there is no GPU {ordinal}: the driver lists {count}")]
     NoDevice {
-        /// The one that was asked for.
+        /// Number of the device that was asked for.
         ordinal: usize,
         /// How many there are.
         count: i32,
@@ -37,7 +37,7 @@ pub enum DeviceError {
     /// A GPU without the instructions that this program has.
     #[error("{name} has compute capability {major}.{minor}; the kernels need 8.0 or newer")]
     TooOld {
-        /// Its name.
+        /// Name of the GPU.
         name: String,
         /// Compute capability.
         major: i32,
@@ -59,7 +59,7 @@ pub enum DeviceError {
 }
 
 impl DeviceError {
-    /// What helps.
+    /// Advice about the error.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::NoDriver | Self::NoDevice { .. } => {
@@ -81,11 +81,11 @@ impl From<DriverError> for DeviceError {
 #[derive(Debug)]
 pub struct Device {
     stream: Arc<CudaStream>,
-    /// Its name.
+    /// Name of the GPU.
     pub name: String,
-    /// What is compiled for it: with all features that it has.
+    /// The architecture to compile for, with all features that the GPU has.
     pub arch: Arch,
-    /// Its multiprocessors.
+    /// Multiprocessors of the GPU.
     pub multiprocessors: u32,
 }
 
@@ -137,7 +137,7 @@ impl Device {
             return Err(DeviceError::NoDriver);
         }
         let count = match CudaContext::device_count() {
-            // What a driver without a GPU says when it is initialised.
+            // A driver without a GPU returns this error when it is initialised.
             Err(DriverError(sys::CUresult::CUDA_ERROR_NO_DEVICE)) => 0,
             count => count?,
         };
@@ -171,7 +171,7 @@ impl Device {
         Ok(self.module(compiled)?.load_function(name)?)
     }
 
-    /// What kernels run on.
+    /// The stream that kernels run on.
     pub fn stream(&self) -> &Arc<CudaStream> {
         &self.stream
     }
@@ -179,7 +179,7 @@ impl Device {
     /// Latency and throughput of a variant, from the kernels of [`crate::source::measure`].
     ///
     /// # Errors
-    /// What the driver reports.
+    /// Errors of the driver.
     pub fn peak(&self, variant: &Variant, compiled: &Compiled) -> Result<Peak, DeviceError> {
         let latency = self.latency(compiled, &Measure::new(variant, false))?;
         // Ones: the GPU draws less power than with data that changes, so that this is the rate at full clock.
@@ -239,8 +239,9 @@ impl Device {
                 .arg(&input)
                 .arg(&TURNS)
                 .arg(&0u32);
-            // SAFETY: the parameters are those of `latency` in csrc/measure.cu and its siblings, and the buffers have the
-            // sizes that these say: one count, C's registers of all threads, and all that `in` has.
+            // SAFETY: the parameters are those of `latency` in csrc/measure.cu and its siblings, and the buffers have
+            // the sizes that the kernels document. The sizes are one count, C's registers of all threads, and all that
+            // `in` has.
             unsafe { launch.launch(config) }?;
             best = best.min(self.stream.clone_dtoh(&cycles)?[0]);
         }
@@ -277,14 +278,15 @@ impl Device {
                     .arg(input)
                     .arg(&turns)
                     .arg(&0u32);
-                // SAFETY: the parameters are those of `throughput` in csrc/measure.cu and its siblings, and the buffers have
-                // the sizes that these say: two counts a warp, C's registers a thread, and all that `in` has.
+                // SAFETY: the parameters are those of `throughput` in csrc/measure.cu and its siblings, and the buffers
+                // have the sizes that the kernels document. The sizes are two counts a warp, C's registers a thread,
+                // and all that `in` has.
                 unsafe { launch.launch(config) }?;
                 Ok(())
             })
         };
         run(1)?; // loads the kernel
-        // As many turns as take 5 to 20 ms, so that the launch does not count.
+        // The turns take 5 to 20 ms, so that the launch does not count.
         let mut turns = 1 << 10;
         while turns < 1 << 24 && run(turns)? < 5e-3 {
             turns *= 4;
@@ -293,7 +295,7 @@ impl Device {
         for _ in 0..3 {
             seconds = seconds.min(run(turns)?);
         }
-        // Of a multiprocessor.
+        // Operations of one multiprocessor.
         let each = variant.operations() * u64::from(CHAINS * groups) * u64::from(turns);
         let operations = each as f64 * f64::from(self.multiprocessors) / seconds;
         let cycles = self.stream.clone_dtoh(&cycles)?;
@@ -315,7 +317,7 @@ impl Device {
     /// Runs the kernel `matmul`, and compares D with the exact result, bit by bit.
     ///
     /// # Errors
-    /// What the driver reports, and a wrong D.
+    /// Errors of the driver, and a wrong D.
     pub fn check(
         &self,
         variant: &Variant,
@@ -333,7 +335,7 @@ impl Device {
     /// The operands of an exact problem, and a D of which nothing is written.
     ///
     /// # Errors
-    /// What the driver reports.
+    /// Errors of the driver.
     pub fn upload(&self, exact: &Exact) -> Result<Matrices, DeviceError> {
         Ok(Matrices {
             a: self.stream.clone_htod(&exact.a)?,
@@ -350,7 +352,7 @@ impl Device {
     /// Compares D with the exact result, bit by bit.
     ///
     /// # Errors
-    /// What the driver reports, and a wrong D.
+    /// Errors of the driver, and a wrong D.
     pub fn compare(
         &self,
         variant: &Variant,
@@ -364,18 +366,18 @@ impl Device {
             .map_or(Ok(()), |wrong| Err(DeviceError::Wrong(wrong)))
     }
 
-    /// Operands of random numbers, and room for D. Block scales are one. Floats are between 1/16 and 2 in magnitude, so that sums stay finite, as
-    /// they do in real products: what is infinite draws less power.
+    /// Operands of random numbers, and room for D. Block scales are one. Floats are between 1/16 and 2 in magnitude, so
+    /// that sums stay finite, as they do in real products: what is infinite draws less power.
     ///
     /// # Errors
-    /// What the driver reports.
+    /// Errors of the driver.
     pub fn matrices(
         &self,
         variant: &Variant,
         plan: &Plan,
         problem: Problem,
     ) -> Result<Matrices, DeviceError> {
-        // As much as is copied again and again.
+        // Bytes that are copied again and again.
         const CHUNK: usize = 16 << 20;
         let random = |ty: Type, rows: u32| -> Result<CudaSlice<u8>, DeviceError> {
             let mut state = 0x2545_f491_4f6c_dd1du64;
@@ -425,7 +427,7 @@ impl Device {
     /// The kernel `matmul` for a problem.
     ///
     /// # Errors
-    /// What the driver reports.
+    /// Errors of the driver.
     pub fn prepare(
         &self,
         compiled: &Compiled,
@@ -436,9 +438,9 @@ impl Device {
         let kernel = with_shared(module.load_function("matmul")?, plan.shared)?;
         let mut plan = plan;
         if let Operands::Maps { .. } = plan.operands {
-            // A GPU's multiprocessors need not make whole clusters. CTAs that do not run at once would walk over their tiles
-            // when all others are through.
-            // Where the driver does not say how many run at once, they are taken to be all.
+            // A GPU's multiprocessors need not make whole clusters. CTAs that do not run at once would walk over their
+            // tiles when all other CTAs are through. If the driver does not say how many clusters run at once, all CTAs
+            // are taken to run at once.
             let clusters = kernel.occupancy_max_active_clusters(config(&plan), &self.stream);
             if let Some(clusters) = clusters.ok().filter(|clusters| *clusters > 0) {
                 plan.grid = plan.grid.min(clusters * plan.cluster);
@@ -455,7 +457,7 @@ impl Device {
     /// Seconds of one product, of so many that follow each other.
     ///
     /// # Errors
-    /// What the driver reports.
+    /// Errors of the driver.
     pub fn seconds(
         &self,
         prepared: &Prepared,
@@ -477,7 +479,7 @@ impl Device {
     /// Cycles a second of the multiprocessors during the last run of a product, as its first CTA counted them.
     ///
     /// # Errors
-    /// What the driver reports.
+    /// Errors of the driver.
     pub fn cycles_a_second(&self, prepared: &Prepared) -> Result<f64, DeviceError> {
         let counts = prepared.module.get_global("clock_counts", &self.stream)?;
         let bytes = self.stream.clone_dtoh(&counts)?;
@@ -522,9 +524,9 @@ impl Device {
                     .arg(&problem.m)
                     .arg(&problem.n)
                     .arg(&plan.row_bytes);
-                // SAFETY: the parameters are those of `matmul` in csrc/matmul.cu; A and B have M and N rows of `row_bytes`,
-                // D has M times N elements; the grid covers D, and what lies beyond the matrices is neither read nor
-                // written.
+                // SAFETY: the parameters are those of `matmul` in csrc/matmul.cu. A and B have M and N rows of
+                // `row_bytes`, and D has M times N elements. The grid covers D, and bytes beyond the matrices are
+                // neither read nor written.
                 unsafe { launch.launch(config) }?;
             }
             Operands::Maps {
@@ -538,7 +540,7 @@ impl Device {
                     (Some([of_a, of_b]), Some([a, b])) => {
                         [self.encoded(of_a, a)?, self.encoded(of_b, b)?]
                     }
-                    // Those that the kernel does not look at.
+                    // Maps that the kernel does not look at.
                     (None, _) => [self.encoded(map_a, a)?, self.encoded(map_b, b)?],
                     (Some(_), None) => return Err(DeviceError::NoScales),
                 };
@@ -556,9 +558,9 @@ impl Device {
                         .arg(&of_scales[0])
                         .arg(&of_scales[1]);
                 }
-                // SAFETY: the parameters are those of `matmul` in csrc/matmul_wgmma.cu and csrc/matmul_bulk.cu, and with an
-                // instruction in csrc/matmul_tcgen05.cu; the maps are of A and B and of their scales, and the launch copies
-                // them; D has M times N elements, and the kernel writes no other.
+                // SAFETY: the parameters are those of `matmul` in csrc/matmul_wgmma.cu and csrc/matmul_bulk.cu, and
+                // with an instruction in csrc/matmul_tcgen05.cu. The maps are of A and B and of their scales, and the
+                // launch copies them. D has M times N elements, and the kernel writes no other.
                 unsafe { launch.launch(config) }?;
             }
         }
@@ -577,8 +579,8 @@ impl Device {
         };
         let (address, _reads) = matrix.device_ptr(&self.stream);
         let mut encoded = std::mem::MaybeUninit::<sys::CUtensorMap>::zeroed();
-        // SAFETY: two dimensions, and so as many entries of each array, one stride fewer. The driver writes the map, and
-        // checks all the rest.
+        // SAFETY: two dimensions, and so as many entries of each array, one stride fewer. The driver writes the map,
+        // and checks all the rest.
         unsafe {
             sys::cuTensorMapEncodeTiled(
                 encoded.as_mut_ptr(),
@@ -630,8 +632,9 @@ pub(crate) fn seconds(
     Ok(f64::from(start.elapsed_ms(&end)?) / 1e3)
 }
 
-/// Runs two programs in turn, each for so many seconds a round, and compares them round by round: what the GPU's clock and
-/// temperature do, they do to both. Each program takes how often it repeats, and returns the seconds of one repetition.
+/// Runs two programs in turn, each for so many seconds a round, and compares them round by round: what the GPU's clock
+/// and temperature do, they do to both. Each program takes how often it repeats, and returns the seconds of one
+/// repetition.
 ///
 /// # Errors
 /// The first one of a program.
@@ -658,7 +661,7 @@ pub fn rounds(
     })
 }
 
-/// The one in the middle; none of none.
+/// The median: the upper one of an even count, and none without values.
 pub fn median(all: &[f64]) -> Option<f64> {
     let mut all = all.to_vec();
     all.sort_by(f64::total_cmp);
@@ -669,7 +672,7 @@ pub fn median(all: &[f64]) -> Option<f64> {
 mod tests {
     use super::*;
 
-    /// Both get slower from round to round, and the second one takes 3 times as long in each but one.
+    /// Both programs get slower from round to round, and the second one takes 3 times as long in each but one.
     #[test]
     fn programs_are_compared_round_by_round() {
         let (mut a, mut b) = (0.0, 0.0);

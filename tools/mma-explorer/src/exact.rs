@@ -25,7 +25,7 @@ struct Random(u64);
 
 impl Random {
     fn new(seed: u64) -> Self {
-        // Never zero, and apart for seeds that are near each other.
+        // The state is never zero, and states of near seeds are far apart.
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
@@ -52,7 +52,7 @@ fn values(variant: &Variant, ty: Type, k: u32) -> Vec<i64> {
         _ => 1 << 31,
     };
     let mut limit = 1;
-    // What scales make larger is no longer there for the elements.
+    // Scales use up a part of the range, which is lost for the elements.
     let exact = match variant.scale() {
         Some(_) => exact / (LARGEST_SCALE * LARGEST_SCALE),
         None => exact,
@@ -140,8 +140,9 @@ impl Exact {
         }
     }
 
-    /// Sums of a power of two and one, the one `k - 1` elements behind: D is right where sums keep so many bits below their
-    /// largest term. `None` where no two factors have the power for their product, or the accumulator has not the sum.
+    /// Sums of a power of two and one, the one `k - 1` elements behind: D is right where sums keep so many bits below
+    /// their largest term. `None` where no two factors have the power for their product, or the accumulator has not the
+    /// sum.
     pub fn power_and_one(variant: &Variant, problem: Problem, power: u32) -> Option<Self> {
         let Problem { m, n, k } = problem;
         let (m, n, k) = (m as usize, n as usize, k as usize);
@@ -208,8 +209,8 @@ impl Exact {
     }
 }
 
-/// How many bits sums of a variant keep below their largest term: `is_right` runs a product of [`Exact::power_and_one`], and
-/// says whether it is. `None` of integers, whose sums are exact.
+/// How many bits sums of a variant keep below their largest term: `is_right` runs a product of
+/// [`Exact::power_and_one`], and says whether it is. `None` of integers, whose sums are exact.
 ///
 /// # Errors
 /// Those of `is_right`.
@@ -258,7 +259,7 @@ fn pack(variant: &Variant, ty: Type, elements: &[i64], k: usize) -> Vec<u8> {
     bytes
 }
 
-/// The scales of rows of `blocks` blocks as they lie in memory. What is no row's is zero.
+/// The scales of rows of `blocks` blocks as they lie in memory. Scales that belong to no row are zero.
 fn pack_scales(scales: &Scales, values: &[i64], blocks: usize) -> Vec<u8> {
     let mut bytes = vec![0; scales.bytes()];
     for (row, values) in values.chunks_exact(blocks).enumerate() {

@@ -1,12 +1,11 @@
 //! Every matrix instruction of NVIDIA GPUs, compiled at run time, simulated and measured.
 //!
-//! [`variants`] is the table of instructions. [`source`] makes CUDA sources of one of them, which [`nvrtc`] compiles and
-//! [`cache`] keeps. [`machine_code`] reads what an instruction really became, and [`simulate`] runs the compiled kernels
-//! in ptx-sim on data whose result is exact ([`exact`]); [`device`] runs them on a GPU. [`matmul`] has the matmul kernels'
-//! tiles and launches, [`measure`] the launches of kernels of nothing but an instruction, [`blackwell`] what those with
-//! tensor memory need beside.
-//! What a GPU reaches is held against its [`data_sheet`] and [`cublaslt`], and kept as [`results`], of
-//! which [`report`] makes pages.
+//! [`variants`] is the table of instructions. [`source`] makes CUDA sources of one of them, which [`nvrtc`] compiles
+//! and [`cache`] keeps. [`machine_code`] reads what an instruction really became, and [`simulate`] runs the compiled
+//! kernels in ptx-sim on data whose result is exact ([`exact`]); [`device`] runs them on a GPU. [`matmul`] has the
+//! matmul kernels' tiles and launches, [`measure`] the launches of kernels of nothing but an instruction, [`blackwell`]
+//! what those with tensor memory need beside. A GPU's rates are held against its [`data_sheet`] and [`cublaslt`], and
+//! kept as [`results`], of which [`report`] makes pages.
 
 pub mod arch;
 pub mod blackwell;
@@ -27,7 +26,7 @@ pub mod measure;
 #[path = "../../../src/nvrtc/mod.rs"]
 pub mod nvrtc;
 mod nvrtc_names {
-    //! What this program calls its own, for [`nvrtc`](crate::nvrtc).
+    //! Names of this program's own, for [`nvrtc`](crate::nvrtc).
 
     /// The environment variable that names NVRTC's folder. It comes before all other places.
     pub(crate) const PLACE: &str = "MMA_EXPLORER_NVRTC";
@@ -40,9 +39,9 @@ mod nvrtc_names {
         Some(folder) => folder,
         None => concat!(env!("CARGO_MANIFEST_DIR"), "/../../target"),
     });
-    /// What says which NVRTC is used.
+    /// The command that says which NVRTC is used.
     pub(crate) const INFO: &str = "`mma-explorer info`";
-    /// Where NVRTC comes from.
+    /// Advice on how to install NVRTC.
     pub(crate) const INSTALL: &str =
         "`cargo xtask toolchain --nvrtc` installs it where this program looks, without root.";
 }

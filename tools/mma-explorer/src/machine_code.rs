@@ -1,4 +1,4 @@
-//! What instructions became: read from the disassembly of kernels that have one of them each.
+//! The machine code of instructions, read from the disassembly of kernels that have one instruction each.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -15,7 +15,7 @@ use crate::nvrtc_names::TARGET;
 use crate::source;
 use crate::variants::{Emission, Family, Variant};
 
-/// What the machine code of one PTX instruction shows.
+/// The machine code of one PTX instruction.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Emitted {
     /// The matrix instructions, with all modifiers, and how often each stands there.
@@ -38,13 +38,13 @@ pub enum MachineCodeError {
     /// The disassembler's input could not be written.
     #[error("cannot write a temporary file")]
     File(#[from] std::io::Error),
-    /// What was looked for is not in the machine code.
+    /// The machine code lacks the part that was looked for.
     #[error("the machine code has no {0}")]
     Nothing(String),
 }
 
 impl MachineCodeError {
-    /// What helps.
+    /// Advice about the error.
     pub fn hint(&self) -> Option<&'static str> {
         matches!(self, Self::Missing).then_some(
             "`cargo xtask toolchain --nvrtc` installs them where this program looks; a CUDA installation has them, too, \
@@ -92,7 +92,7 @@ fn with_file<T>(
     Ok(run(&cuobjdump, file.path())?)
 }
 
-/// What each of these variants became for an architecture: all in one compilation.
+/// The machine code of each of these variants for an architecture: all in one compilation.
 ///
 /// # Errors
 /// Where NVRTC or the disassembler is missing or fails.
@@ -125,10 +125,10 @@ pub fn survey(
 /// Why it is not known what variants become.
 #[derive(Debug, thiserror::Error)]
 pub enum SurveyError {
-    /// They could not be compiled.
+    /// The variants could not be compiled.
     #[error(transparent)]
     Nvrtc(#[from] NvrtcError),
-    /// Their machine code could not be read.
+    /// The machine code of the variants could not be read.
     #[error(transparent)]
     MachineCode(#[from] MachineCodeError),
 }
@@ -149,7 +149,7 @@ pub fn matrix_instructions(function: &Function) -> BTreeMap<String, u32> {
         .collect()
 }
 
-/// What a variant became, from a kernel of [`crate::source::survey`].
+/// The machine code of a variant, from a kernel of [`crate::source::survey`].
 ///
 /// # Errors
 /// Where the kernel has no matrix instruction.
@@ -158,8 +158,8 @@ pub fn emitted(variant: &Variant, one: &Function) -> Result<Emitted, MachineCode
     if instructions.is_empty() {
         return Err(MachineCodeError::Nothing("matrix instruction".into()));
     }
-    // A native `mma.sync` has the variant's sizes for a modifier: HMMA.16816 for m16n8k16. The others have them in another
-    // form or not at all, and have no larger shape that could stand for one.
+    // A native `mma.sync` has the variant's sizes for a modifier: HMMA.16816 for m16n8k16. Other families have the
+    // sizes in another form or not at all, and have no larger shape that could stand for one.
     let sizes = format!("{}{}{}", variant.shape.m, variant.shape.n, variant.shape.k);
     let emission = match instructions.iter().next() {
         Some((opcode, 1)) if instructions.len() == 1 => {

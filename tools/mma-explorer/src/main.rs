@@ -1,7 +1,7 @@
 //! The `mma-explorer` program: lists matrix instructions, compiles them, checks what came out, and measures it.
 //!
-//! Results go to stdout, as text or JSON; progress goes to stderr. Exit codes: 0 for success, 1 for a failed check or an
-//! error, 2 for wrong usage.
+//! Results go to stdout, as text or JSON; progress goes to stderr. Exit codes: 0 for success, 1 for a failed check or
+//! an error, 2 for wrong usage.
 
 mod cli;
 
@@ -65,7 +65,7 @@ enum Command {
     Report(cli::report::Args),
 }
 
-/// What is done where nothing was asked for.
+/// The command that runs where nothing was asked for.
 fn usual() -> Command {
     let args = match Device::open(0) {
         Ok(_) => MEASURE,

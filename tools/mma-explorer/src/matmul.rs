@@ -9,9 +9,9 @@ use crate::arch::Arch;
 use crate::blackwell::{self, ALL_COLUMNS, Room, Scales};
 use crate::variants::{Family, LANES, Variant};
 
-/// How the kernel divides its work. Written `128x128x64/64x32/3/8`: block, warp, stages, group; and `/2` where two CTAs
-/// are a cluster, `/bulk` where bulk copies are used. What a warp has here is a warpgroup's where the instruction is `wgmma`,
-/// and one instruction's where it is `tcgen05.mma`: 256 rows of it are two CTAs', a pair.
+/// Sizes into which the kernel divides its work. Written `128x128x64/64x32/3/8`: block, warp, stages, group; and `/2`
+/// where two CTAs are a cluster, `/bulk` where bulk copies are used. The warp's sizes are a warpgroup's where the
+/// instruction is `wgmma`. For `tcgen05.mma` they are one instruction's, whose 256 rows are those of a pair of CTAs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub struct Tiles {
     /// Rows of D that a CTA computes.
@@ -30,8 +30,8 @@ pub struct Tiles {
     pub group: u32,
     /// CTAs that share B: 1, or of `wgmma` and `tcgen05` 1 or 2.
     pub cluster: u32,
-    /// Of `mma.sync`: whether A and B come to shared memory by bulk copies, which exist from sm_90 on, and not by copies of
-    /// each thread. Of `wgmma` and `tcgen05` they always do, and this is not set.
+    /// Whether A and B of `mma.sync` come to shared memory by bulk copies, which exist from sm_90 on, and not by copies
+    /// of each thread. False for `wgmma` and `tcgen05`, which always use bulk copies.
     pub bulk: bool,
 }
 
@@ -46,9 +46,9 @@ pub enum TilesError {
     Multiple {
         /// Which one.
         what: &'static str,
-        /// What it is.
+        /// The size.
         size: u32,
-        /// What it must be a multiple of.
+        /// The number that it must be a multiple of.
         of: u32,
     },
     /// A size is out of its limits.
@@ -56,12 +56,12 @@ pub enum TilesError {
     Range {
         /// Which one.
         what: &'static str,
-        /// What it is.
+        /// The size.
         size: u64,
-        /// What is possible.
+        /// Possible sizes.
         allowed: String,
     },
-    /// What the kernels of the instruction's family cannot do, and what to write instead.
+    /// A limit of the kernels of the instruction's family, and what to write instead.
     #[error("{0}")]
     Family(&'static str),
     /// The architecture has no bulk copies.
@@ -72,11 +72,11 @@ pub enum TilesError {
         "the stages take {bytes} bytes of shared memory, and a CTA has at most {limit} on sm_{arch}"
     )]
     Shared {
-        /// What they take.
+        /// Bytes that the stages take.
         bytes: u32,
-        /// What there is.
+        /// Bytes that a CTA has at most.
         limit: u32,
-        /// On which architecture.
+        /// The architecture.
         arch: Arch,
     },
 }
@@ -228,7 +228,7 @@ impl Tiles {
             };
         }
         if variant.family() == Family::Tcgen05 {
-            // What scales of fewer columns of B need is not sure.
+            // It is not sure how scales of fewer columns of B have to be given.
             let n = if variant.scale().is_some() { 64 } else { 32 };
             return Self {
                 block_m: 128,
@@ -261,8 +261,8 @@ impl Tiles {
         self.bulk || variant.family() != Family::Mma
     }
 
-    /// Bytes of dynamic shared memory: the stages, and where there are bulk copies two barriers of each; of `tcgen05` see
-    /// [`Room`].
+    /// Bytes of dynamic shared memory: the stages, and two barriers of each where there are bulk copies. For `tcgen05`
+    /// see [`Room`].
     pub fn shared(&self, variant: &Variant) -> u32 {
         if variant.family() == Family::Tcgen05 {
             return Room::new(variant, self).shared;
@@ -273,8 +273,8 @@ impl Tiles {
         self.stages.saturating_mul(stage)
     }
 
-    /// Threads of a CTA. Of `wgmma` there is a warp more, which copies; of `tcgen05` there are four warps that write, one
-    /// that copies, and one that multiplies.
+    /// Threads of a CTA. `wgmma` has one warp more, which copies. `tcgen05` has four warps that write, one that copies,
+    /// and one that multiplies.
     pub fn threads(&self, variant: &Variant) -> u32 {
         let parts = (self.block_m / self.warp_m) * (self.block_n / self.warp_n);
         let more = match variant.family() {
@@ -392,14 +392,14 @@ impl Tiles {
         }
         let (sums, most) = match family {
             Family::Wgmma => {
-                // A quarter of the multiprocessor has 16384 registers for its warps, and the producer is one of them. What
-                // is not a sum takes about 24.
+                // A quarter of the multiprocessor has 16384 registers for its warps, and the producer is one of the
+                // warps. About 24 registers of a thread hold no sums.
                 let warps = (threads / 32).div_ceil(4);
                 let most = (16384 / 32 / warps).min(255) - 24;
                 (self.warp_m * self.warp_n / 128, most)
             }
             Family::Mma => {
-                // Beside them are at least two groups of A and two slices of B.
+                // Beside the sums are at least two groups of A and two slices of B.
                 let fragments = 2 * 4 + 2 * self.warp_n / 8 * variant.registers()[1];
                 let most = (65536 / threads / 8 * 8).min(255);
                 let others = (fragments + 16).min(most - 1);
@@ -433,8 +433,8 @@ pub struct Problem {
     pub k: u32,
 }
 
-/// A matrix as bulk copies take it: rows of bytes, in boxes of so many bytes of so many rows. What lies beyond the matrix is
-/// zero.
+/// A matrix as bulk copies take it: rows of bytes, in boxes of so many bytes of so many rows. Bytes beyond the matrix
+/// are zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Map {
     /// Rows of the matrix.
@@ -454,18 +454,19 @@ pub struct Map {
 pub enum Operands {
     /// By address. The parameters are D, A, B, M, N and the bytes of a row as 64 bits.
     Addresses,
-    /// By maps. The parameters are D, A's map, B's map, M, N and the steps along K; where there is an instruction
-    /// descriptor, it and the maps of the scales of A and B follow, or A's and B's again where the instruction has none.
+    /// By maps. The parameters are D, A's map, B's map, M, N and the steps along K. Where there is an instruction
+    /// descriptor, it and the maps of the scales of A and B follow, or A's and B's maps again where the instruction has
+    /// no scales.
     Maps {
-        /// Of A.
+        /// Map of A.
         a: Map,
-        /// Of B.
+        /// Map of B.
         b: Map,
         /// Boxes that a row has.
         steps: u32,
-        /// Of `tcgen05`: the instruction descriptor.
+        /// The instruction descriptor, for `tcgen05`.
         instruction: Option<u32>,
-        /// Of `tcgen05` with block scales: those of A and of B.
+        /// Maps of the scales of A and of B, for `tcgen05` with block scales.
         scales: Option<[Map; 2]>,
     },
 }
@@ -492,8 +493,8 @@ impl Plan {
     /// many CTAs as there are `multiprocessors`.
     ///
     /// # Errors
-    /// A size of zero, a K whose rows are no multiple of 16 bytes, more CTAs than a grid has, and more scales than a map
-    /// counts.
+    /// A size of zero, a K whose rows are no multiple of 16 bytes, more CTAs than a grid has, and more scales than a
+    /// map counts.
     pub fn new(
         variant: &Variant,
         tiles: &Tiles,
@@ -775,7 +776,7 @@ mod tests {
         assert_eq!(mma.unwrap_err(), "cluster of 2 is not among 1 to 1");
     }
 
-    /// As many CTAs as fit at once, in whole clusters, and maps of what the kernel copies.
+    /// A plan has as many CTAs as fit at once, in whole clusters, and maps of what the kernel copies.
     #[test]
     fn plans_of_warpgroups() {
         let variant = variants::find("wgmma.m64n256k16.f32.f16.f16").unwrap();

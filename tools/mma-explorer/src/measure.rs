@@ -11,7 +11,7 @@ pub const LINKS: u32 = 16;
 /// Instructions of one turn of `throughput`, of a warp or warpgroup: CHAINS of the kernels.
 pub const CHAINS: u32 = 8;
 
-/// What a kernel of nothing but one instruction needs.
+/// The launch of a kernel of nothing but one instruction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Measure {
     /// Threads that execute an instruction together.
@@ -22,14 +22,14 @@ pub struct Measure {
     pub input: Vec<u8>,
     /// Bytes of dynamic shared memory.
     pub shared: u32,
-    /// As many times `threads` may be a CTA.
+    /// The largest CTA, as a multiple of `threads`.
     pub most_groups: u32,
-    /// D is a number made of so many.
+    /// Accumulators of which the numbers of D are made.
     accumulators: u32,
 }
 
 impl Measure {
-    /// Of `latency`, or of `throughput`.
+    /// The launch of `latency`, or of `throughput`.
     pub fn new(variant: &Variant, is_throughput: bool) -> Self {
         let accumulators = match variant.family() {
             _ if !is_throughput => 1,
@@ -70,7 +70,7 @@ impl Measure {
         }
     }
 
-    /// What every word of D is after so many turns, as long as sums of ones are exact.
+    /// Every word of D after so many turns, as long as sums of ones are exact.
     pub fn expected(&self, variant: &Variant, is_throughput: bool, turns: u32) -> u32 {
         let product = match variant.bits() {
             Some("xor") => 0,

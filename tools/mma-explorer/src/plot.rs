@@ -11,20 +11,20 @@ const RIGHT: f64 = 70.0;
 /// A bar, with marks across it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bar {
-    /// What it is.
+    /// The bar's label.
     pub name: String,
     /// Which series it belongs to: its colour.
     pub series: usize,
-    /// Its length.
+    /// Length of the bar.
     pub value: f64,
-    /// Where marks stand, each with the class that draws it and what it says when pointed at.
+    /// Values at which marks stand, each with the class that draws it and the text that it shows when pointed at.
     pub marks: Vec<(f64, &'static str, String)>,
 }
 
 /// Points that are joined by lines.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Line {
-    /// What it is.
+    /// The line's label.
     pub name: String,
     /// X and Y, by X.
     pub points: Vec<(f64, f64)>,

@@ -34,7 +34,7 @@ fn pairs(results: &Results) -> Vec<Pair<'_>> {
         .collect()
 }
 
-/// By rate, fastest first.
+/// The variants by rate, fastest first.
 fn by_rate(results: &Results) -> Vec<&Measured> {
     let rate = |measured: &Measured| measured.largest().map_or(0.0, |product| product.operations);
     let mut all: Vec<&Measured> = results.variants.iter().collect();
@@ -283,8 +283,8 @@ pub fn html(results: &Results) -> String {
     page + "</table></div>\n</html>\n"
 }
 
-/// Types of operands that belong on one axis: their instructions have about the same rate. Those of one bit would flatten all
-/// others.
+/// Types of operands that belong on one axis: their instructions have about the same rate. Types of one bit would
+/// flatten all other types.
 fn kind(measured: &Measured) -> String {
     const KINDS: [(&str, &[&str]); 5] = [
         ("FP8", &["e4m3", "e5m2"]),
@@ -423,7 +423,7 @@ mod tests {
         assert!(!markdown(&results).contains("<script>"));
     }
 
-    /// What people look for is not flattened by what is ten times as fast.
+    /// Values that are ten times as large do not flatten those that people look for.
     #[test]
     fn each_type_of_operands_has_an_axis_of_its_own() {
         let mut results = with_a_pair();

@@ -1,4 +1,4 @@
-//! What was measured on a GPU: the document that `run` and `sweep` write and `report` reads.
+//! Measurements on a GPU: the document that `run` and `sweep` write and `report` reads.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,22 +12,22 @@ pub struct Results {
     pub form: u32,
     /// The GPU, as the driver calls it.
     pub device: String,
-    /// Its architecture, such as `90a`.
+    /// Architecture of the GPU, such as `90a`.
     pub arch: String,
-    /// Its multiprocessors.
+    /// Multiprocessors of the GPU.
     pub multiprocessors: u32,
     /// NVRTC's version.
     pub nvrtc: String,
     /// cuBLASLt's version; none where it was not there.
     pub cublaslt: Option<String>,
-    /// What was measured, by variant.
+    /// Measurements by variant.
     pub variants: Vec<Measured>,
 }
 
 /// A variant.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
-    /// Its name.
+    /// Name of the variant.
     pub name: String,
     /// `mma`, `wgmma` or `tcgen05`.
     pub family: String,
@@ -37,19 +37,20 @@ pub struct Measured {
     pub b: String,
     /// Type of sums.
     pub accumulator: String,
-    /// What it is in machine code, and whether natively.
+    /// The instruction in machine code, and whether natively.
     pub machine: String,
     /// Operations a second by the data sheet; none where it has none.
     pub data_sheet: Option<f64>,
-    /// What nothing but the instruction reaches.
+    /// The rate of nothing but the instruction.
     pub peak: Option<Peak>,
-    /// Of floats: the largest power of two to which one can be added, as far as types A and B have factors of it.
+    /// Bits that sums of floats keep: from the largest power of two to which one can be added, as far as types A and B
+    /// have factors of it.
     pub sum_bits: Option<SumBits>,
     /// Matrix products with the fastest tiles, by size.
     pub products: Vec<Product>,
     /// Tiles that were tried.
     pub tried: Vec<Tried>,
-    /// What is wrong with it; none where everything is exact.
+    /// The error of a result; none where everything is exact.
     pub wrong: Option<String>,
 }
 
@@ -69,7 +70,7 @@ impl std::fmt::Display for SumBits {
     }
 }
 
-/// What nothing but an instruction reaches.
+/// Latency and rate of nothing but an instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Peak {
     /// Cycles from one instruction to the next one that needs its result.
@@ -91,11 +92,11 @@ pub struct Product {
     pub tiles: String,
     /// Operations a second.
     pub operations: f64,
-    /// Cycles a second of the multiprocessors at the end of a round, the median of the rounds: under load a GPU lowers its
-    /// clock.
+    /// Cycles a second of the multiprocessors at the end of a round, the median of the rounds: under load a GPU lowers
+    /// its clock.
     #[serde(default)]
     pub clock: Option<f64>,
-    /// The same by cuBLASLt, in alternating rounds.
+    /// Operations a second of cuBLASLt, in alternating rounds.
     pub cublaslt: Option<f64>,
     /// The kernel's rate as a share of cuBLASLt's: the median of the rounds.
     pub share: Option<f64>,
@@ -115,7 +116,7 @@ pub struct Tried {
 /// A document that cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ResultsError {
-    /// It is no JSON of this form.
+    /// The text is no JSON of this form.
     #[error("not what `run --json` or `sweep --json` prints: {0}")]
     Json(#[from] serde_json::Error),
     /// Another version of this program wrote it.
@@ -143,8 +144,8 @@ impl Results {
         Ok(serde_json::from_str(json)?)
     }
 
-    /// One document of several of the same GPU and the same libraries. Of a variant that stands in several, the later
-    /// peak counts, and products and tiles of all.
+    /// One document of several of the same GPU and the same libraries. If a variant stands in several documents, the
+    /// later peak counts, and the products and tiles of all.
     ///
     /// # Errors
     /// Where they are of different GPUs.

@@ -26,7 +26,7 @@ pub enum SimulationError {
 }
 
 impl SimulationError {
-    /// What the simulator does not execute; `None` where it is another error.
+    /// The part that the simulator does not execute; `None` where it is another error.
     pub fn unmodelled(&self) -> Option<String> {
         match self {
             Self::Simulator(SimError::Unmodelled { reason, .. }) => Some(reason.clone()),
@@ -35,19 +35,19 @@ impl SimulationError {
     }
 }
 
-/// What a simulation did.
+/// Counts of a simulation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Simulated {
     /// Instructions of warps.
     pub warp_instructions: u64,
 }
 
-/// Runs the kernel `matmul` of a PTX text once, and compares D with the exact result, bit by bit. Clusters of
-/// `wgmma` run in the profile `hardware`, as `csrc/hopper.cuh` says at `barrier_arrive`, everything else by the letter of the
+/// Runs the kernel `matmul` of a PTX text once, and compares D with the exact result, bit by bit. Clusters of `wgmma`
+/// run in the profile `hardware`, as `csrc/hopper.cuh` says at `barrier_arrive`, everything else by the letter of the
 /// ISA.
 ///
 /// # Errors
-/// What the simulator finds, and a wrong D.
+/// Errors that the simulator finds, and a wrong D.
 pub fn matmul(
     variant: &Variant,
     ptx: &str,
@@ -92,7 +92,7 @@ pub fn matmul(
                     encoded(map_a, sim.upload("scales of a", of_a)?.address)?,
                     encoded(map_b, sim.upload("scales of b", of_b)?.address)?,
                 ],
-                // Those that the kernel does not look at.
+                // Maps that the kernel does not look at.
                 (None, _) => [encoded(map_a, a.address)?, encoded(map_b, b.address)?],
                 (Some(_), None) => return Err(SimulationError::NoScales),
             };

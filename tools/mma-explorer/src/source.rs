@@ -18,12 +18,13 @@ const EMBEDDED: [(&str, &str); 7] = [
     ("warp_tile.cuh", include_str!("../csrc/warp_tile.cuh")),
 ];
 
-/// What is passed to NVRTC beside the architecture.
+/// Options of NVRTC beside the architecture.
 pub fn options() -> Vec<String> {
     vec!["--std=c++17".into(), "--generate-line-info".into()]
 }
 
-/// A kernel of one instruction for each of several, of any family: [`kernel_of_one`]. They are compiled and read, not run.
+/// A kernel of one instruction for each of several, of any family: [`kernel_of_one`]. They are compiled and read, not
+/// run.
 pub fn survey(variants: &[Variant]) -> Source {
     let mut text = String::from("#include \"types.cuh\"\n");
     for (i, variant) in variants.iter().enumerate() {
@@ -59,8 +60,8 @@ pub fn kernel_of_one(place: usize) -> String {
     format!("one_{place}")
 }
 
-/// The kernels `latency` and `throughput` of an instruction, for an architecture: where the instruction is emulated there
-/// they have a change of A between instructions.
+/// The kernels `latency` and `throughput` of an instruction, for an architecture: where the instruction is emulated
+/// there they have a change of A between instructions.
 pub fn measure(variant: &Variant, arch: Arch) -> Source {
     let emulated = variant
         .machine(arch)
@@ -84,7 +85,7 @@ pub fn measure(variant: &Variant, arch: Arch) -> Source {
     source(name, kernels, [("instruction.cuh", header(&text))])
 }
 
-/// The kernel `matmul`. Of a family whose instructions take several N, that of the tiles is used.
+/// The kernel `matmul`. If instructions of the family take several N, the N of the tiles is used.
 pub fn matmul(variant: &Variant, tiles: &Tiles) -> Source {
     let (name, kernel, variant) = match variant.family() {
         Family::Wgmma => (
@@ -142,8 +143,8 @@ fn header(text: &str) -> String {
     format!("#pragma once\n\n#include \"types.cuh\"\n\n{text}")
 }
 
-/// Sizes of a variant, and `multiply`, which is the instruction. Of variants that differ in what an instruction descriptor
-/// says it is the same, so that their kernels are compiled once.
+/// Sizes of a variant, and `multiply`, which is the instruction. The text is equal for variants that differ only in
+/// their instruction descriptor, so that their kernels are compiled once.
 fn instruction(variant: &Variant) -> String {
     let mut text = match variant.family() {
         Family::Tcgen05 => String::new(),

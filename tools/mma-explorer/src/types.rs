@@ -39,7 +39,7 @@ enum Kind {
 }
 
 impl Type {
-    /// As PTX writes it, without the dot.
+    /// The type as PTX writes it, without the dot.
     pub fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",

@@ -1,8 +1,8 @@
 //! The matrix instructions: one table, which is the only place that knows them.
 //!
-//! A row of `ROWS` is a group of instructions that differ in types and shape alone; a [`Variant`] is one of them. What
-//! PTX has is taken from the PTX ISA (9.7.14 for `mma.sync`, 9.7.15 for `wgmma`, 9.7.16 for `tcgen05`). What it becomes
-//! in machine code was read from the disassembly of what NVRTC 13.0 makes of it; the tests read it again.
+//! A row of `ROWS` is a group of instructions that differ in types and shape alone; a [`Variant`] is one of them. The
+//! instructions of PTX are taken from the PTX ISA (9.7.14 for `mma.sync`, 9.7.15 for `wgmma`, 9.7.16 for `tcgen05`).
+//! Their machine code was read from the disassembly of what NVRTC 13.0 makes of them; the tests read it again.
 //!
 //! Left out are: sparse A, f64, the Volta shape m8n8k4, `.satfinite` (the same instruction, which saturates), and
 //! `.kind::mxf4nvf4` with a UE8M0 scale for 16 elements, which needs PTX 9.1.
@@ -31,7 +31,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// What names of variants begin with.
+    /// The beginning of variants' names.
     pub fn name(self) -> &'static str {
         match self {
             Self::Mma => "mma",
@@ -46,9 +46,9 @@ impl Family {
 pub enum Needs {
     /// This one and all later ones.
     Since(u32),
-    /// Those with the features of one of these families, each named by its first.
+    /// Architectures with the features of one of these families, each named by its first.
     Families(&'static [u32]),
-    /// These very ones, with all their features.
+    /// These very architectures, with all their features.
     Exactly(&'static [u32]),
 }
 
@@ -75,7 +75,7 @@ impl Emission {
     }
 }
 
-/// What an instruction is in the machine code of an architecture.
+/// An instruction in the machine code of an architecture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub struct Machine {
     /// The opcode of the matrix instruction, without modifiers: HMMA, QMMA, IMMA, BMMA, OMMA, HGMMA, UTCHMMA, ...
@@ -140,15 +140,15 @@ struct Row {
     shapes: &'static [Shape],
     operands: Operands,
     accumulators: &'static [Type],
-    /// Of single bits, what stands for the product: `xor` or `and`.
+    /// The product of single bits: `xor` or `and`. None for other types.
     bits: Option<&'static str>,
     scale: Option<Scale>,
     needs: Needs,
-    /// From an architecture on, up to the next entry's.
+    /// The machine code from an architecture on, up to the next entry's.
     machine: &'static [(u32, &'static str, Emission)],
 }
 
-/// What most rows have.
+/// The values that most rows have.
 const PLAIN: Row = Row {
     family: Family::Mma,
     kind: "",
@@ -305,7 +305,8 @@ const ROWS: &[Row] = &[
         machine: &[(120, "OMMA", Native)],
         ..PLAIN
     },
-    // wgmma: M is 64; N is any multiple of 8 up to 256 (of integers, of 16 from 32 on), of which the largest stands here.
+    // wgmma: M is 64; N is any multiple of 8 up to 256 (of integers, of 16 from 32 on), of which the largest stands
+    // here.
     Row {
         family: Family::Wgmma,
         shapes: &[shape(64, 256, 16)],
@@ -466,7 +467,7 @@ const ROWS: &[Row] = &[
 #[derive(Debug, Clone, Copy)]
 pub struct Variant {
     row: &'static Row,
-    /// Of one instruction; of a family that takes several, the largest.
+    /// Shape of one instruction; of a family that takes several, the largest.
     pub shape: Shape,
     /// Type of A.
     pub a: Type,
@@ -510,7 +511,7 @@ pub fn find(name: &str) -> Option<Variant> {
 }
 
 impl Variant {
-    /// What it is called: the words of the PTX instruction that tell it from others, such as
+    /// The variant's name: the words of the PTX instruction that tell it from others, such as
     /// `mma.m16n8k32.f32.e4m3.e5m2`: D, A, B.
     pub fn name(&self) -> String {
         let mut name = format!("{}.{}", self.row.family.name(), self.shape);
@@ -537,12 +538,12 @@ impl Variant {
         self.row.kind
     }
 
-    /// Its block scales.
+    /// Block scales of the instruction.
     pub fn scale(&self) -> Option<Scale> {
         self.row.scale
     }
 
-    /// Of single bits, what stands for the product: `xor` or `and`. Ones are counted and added up.
+    /// The product of single bits: `xor` or `and`; none for other types. Ones are counted and added up.
     pub fn bits(&self) -> Option<&'static str> {
         self.row.bits
     }
@@ -556,8 +557,8 @@ impl Variant {
     }
 
     /// The place of the lowest bit of a row's element, among the row's bits. Elements follow each other in their
-    /// containers, but for narrow ones in bytes: `mma.sync` has E2M1 in the middle of its byte; `tcgen05` has sixteen
-    /// elements side by side at the front of 16 bytes, and does not read the rest.
+    /// containers, except for narrow elements in bytes. `mma.sync` has E2M1 in the middle of its byte. `tcgen05` has
+    /// sixteen elements side by side at the front of 16 bytes, and does not read the rest.
     pub fn bit_of(&self, ty: Type, element: usize) -> usize {
         let (bits, container) = (ty.bits() as usize, self.container_bits(ty) as usize);
         match (self.row.family, container, ty) {
@@ -593,7 +594,7 @@ impl Variant {
         }
     }
 
-    /// What it becomes in machine code; `None` where it is not there.
+    /// The instruction in machine code; `None` where the architecture does not have it.
     pub fn machine(&self, arch: Arch) -> Option<Machine> {
         if self.missing(arch).is_some() {
             return None;
@@ -603,20 +604,20 @@ impl Variant {
         Some(Machine { opcode, emission })
     }
 
-    /// The same with another N, of those that a family takes.
+    /// This variant with another N, of those that a family takes.
     pub fn with_n(self, n: u32) -> Self {
         let shape = Shape { n, ..self.shape };
         Self { shape, ..self }
     }
 
-    /// The same with another M: 256 rows of `tcgen05` are a pair of CTAs'.
+    /// This variant with another M: 256 rows of `tcgen05` are those of a pair of CTAs.
     pub fn with_m(self, m: u32) -> Self {
         let shape = Shape { m, ..self.shape };
         Self { shape, ..self }
     }
 
-    /// Whether sums keep all of an f32's bits. Those of FP8 with `wgmma` do not: an H200 cuts each term 13 bits below the
-    /// largest one (ptx-sim's semantics, "Warpgroup matrices").
+    /// Whether sums keep all of an f32's bits. Sums of FP8 with `wgmma` do not: an H200 cuts each term 13 bits below
+    /// the largest one (ptx-sim's semantics, "Warpgroup matrices").
     pub fn sums_are_wide(&self) -> bool {
         self.row.family != Family::Wgmma || self.a.bits() != 8 || self.a.is_integer()
     }
@@ -677,7 +678,7 @@ impl Variant {
 
     /// 32-bit registers of a lane of a `mma.sync` variant: A, B, and C or D.
     pub fn registers(&self) -> [u32; 3] {
-        // Of eight rows and 16 bytes of K, a lane has four bytes.
+        // A lane has four bytes of eight rows and 16 bytes of K.
         let halves = self.k_bytes() / 16;
         let eights = self.shape.m / 8;
         [eights * halves, halves, self.accumulator_registers()]

@@ -18,7 +18,7 @@ use libtest_mimic::{Arguments, Completion, Trial};
 use ptx_sim::launch::LaunchSpec;
 use ptx_sim::{Module, Options};
 
-/// What compiles programs, or why there is nothing that does.
+/// The compiler of the programs, or the reason why there is none.
 fn compiler() -> &'static Result<nvcc::Nvcc, String> {
     static FOUND: OnceLock<Result<nvcc::Nvcc, String>> = OnceLock::new();
     FOUND.get_or_init(|| {
@@ -180,7 +180,7 @@ fn compression() {
     }
 }
 
-/// A program without PTX, one with the runtime inside: what to do is said.
+/// A program without PTX, and one with the runtime inside: the recorder says what to do.
 fn advice() {
     let dir = tempfile::tempdir().unwrap();
     let machine_code = ["-gencode", "arch=compute_90a,code=sm_90a"];
@@ -221,8 +221,8 @@ fn advice() {
     }
 }
 
-/// Launches that were written down give the same results when they are executed later: the first of the next launch's
-/// inputs are what the simulator gives for this one.
+/// Launches that were written down give the same results when they are executed later. The first inputs of the next
+/// launch are the simulator's results of this launch.
 fn specifications() {
     let dir = tempfile::tempdir().unwrap();
     let program = compile("dependent", &[], dir.path());
@@ -275,12 +275,12 @@ fn specifications() {
     let output = record(&program, &["--no-run", "--specs", other.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(1));
     assert!(other.join("launch-0002.json").is_file());
-    // What is there is another run's.
+    // The specifications in the folder are another run's.
     let output = record(&program, &["--specs", text]);
     let (out, err) = texts(&output);
     assert_eq!(output.status.code(), Some(2), "{out}{err}");
     assert!(err.contains("specifications of another run") && out.is_empty());
-    // A program that starts another one: both have a first launch. And what a run was limited to, commands are, too.
+    // A program that starts another program: both have a first launch. Limits of a run hold for commands, too.
     let both = dir.path().join("both");
     let twice = format!("{0} && {0}", program.display());
     let output = Command::new(recorder())
@@ -375,7 +375,7 @@ fn options() {
     assert_eq!(run(&["--", "sh", "-c", "exit 7"]).0, Some(7));
     let (code, err) = run(&["--", "/nowhere/program"]);
     assert!(code == Some(2) && err.contains("/nowhere/program"), "{err}");
-    // It waits for nobody: this is a pipe that nobody writes to.
+    // The recorder waits for nobody: this is a pipe that nobody writes to.
     let pipes = tempfile::tempdir().unwrap();
     let pipe = pipes.path().join("program");
     let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
@@ -433,7 +433,7 @@ fn planted() {
     );
 }
 
-/// What a signal leaves of the recorder: neither its folder nor the program.
+/// A signal leaves nothing of the recorder: neither its folder nor the program.
 fn signals() {
     let temporary = tempfile::tempdir().unwrap();
     let start = |script: &str| {
@@ -482,7 +482,7 @@ fn signals() {
     assert_eq!(child.wait().unwrap().code(), Some(7));
 }
 
-/// Starts the recorder with a script that says something: what it says, and what it says later.
+/// Starts the recorder with a script that prints something. Returns its first line, and its later output.
 fn start(command: &mut Command, script: &str) -> (Child, String, impl BufRead) {
     // Whoever runs the tests may ignore signals, as `nohup` does, and children inherit that.
     let by_default = || {
@@ -505,7 +505,7 @@ fn start(command: &mut Command, script: &str) -> (Child, String, impl BufRead) {
     (child, line.trim().to_owned(), out)
 }
 
-/// What a key of a terminal sends, the program gets once, and it is no request to the recorder.
+/// The program gets a key's signal from the terminal once, and the signal is no request to the recorder.
 fn keys() {
     let (mut keyboard, terminal) = terminal();
     let mut command = Command::new(recorder());

@@ -452,7 +452,7 @@ fn buffers_that_depend_on_the_schedule_are_named() {
     );
 }
 
-/// What README.md shows is what its commands print.
+/// The commands in README.md print what README.md shows.
 #[test]
 fn the_readme_shows_what_its_commands_print() {
     let readme = include_str!("../README.md");
@@ -539,7 +539,7 @@ fn kernels_go_by_the_names_that_their_source_has() {
     }
 }
 
-/// What it measures is for people to look at: no test depends on how fast a machine is.
+/// Measurements are for people to look at: no test depends on how fast a machine is.
 #[test]
 fn the_bench_verifies_its_tile() {
     let out = program()

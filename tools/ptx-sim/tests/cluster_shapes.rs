@@ -2,8 +2,8 @@
 
 use ptx_sim::{Launch, Module, Options, Policy, Sim, SimError, Timing};
 
-/// Each CTA writes its rank, its place in the cluster, the cluster's place in the grid, and the number of the CTA with
-/// the next rank, which it reads from that one's shared memory.
+/// Kernel whose CTAs each write four words: its rank, its place in the cluster, the cluster's place in the grid, and
+/// the number of the CTA with the next rank. It reads the number from the shared memory of the CTA with the next rank.
 const PTX: &str = ".version 9.0\n.target sm_90a\n.address_size 64\n\
 .visible .entry k(.param .u64 out) {\n\
  .reg .b32 %r<24>; .reg .b64 %q<4>; .shared .align 4 .b32 mine;\n\
@@ -39,7 +39,7 @@ fn run(cluster: [u32; 3], clusters: [u32; 3], o: &Options) -> Result<Vec<u32>, S
     Ok(words.map(word).collect())
 }
 
-/// What each CTA must have written.
+/// Words that each CTA must have written.
 fn expected(cluster: [u32; 3], clusters: [u32; 3]) -> Vec<u32> {
     let grid: [u32; 3] = std::array::from_fn(|i| cluster[i] * clusters[i]);
     let number = |at: [u32; 3]| (at[2] * grid[1] + at[1]) * grid[0] + at[0];

@@ -1,4 +1,4 @@
-//! Dependent launches: what the grid before wrote, and `griddepcontrol.wait`.
+//! Dependent launches: bytes that the grid before wrote, and `griddepcontrol.wait`.
 
 mod common;
 
@@ -20,7 +20,7 @@ const BLOCK: u32 = 32;
 const GRID: u32 = 2;
 const BYTES: usize = (BLOCK * GRID * 4) as usize;
 
-/// Both kernels take two buffers of a word a thread; `%d1` and `%d2` are a thread's words, `%d3` and `%d4` those of its
+/// A kernel of two buffers with a word a thread; `%d1` and `%d2` are a thread's words, `%d3` and `%d4` those of its
 /// CTA.
 fn kernel(name: &str, body: &str) -> String {
     format!(
@@ -99,7 +99,7 @@ fn two(second: &str, options: &Options) -> Result<Vec<u8>, SimError> {
     Ok(chain.sim.download(z).to_vec())
 }
 
-/// Whatever the schedule and the profile: the right result.
+/// Demands the right result, whatever the schedule and the profile.
 fn clean(second: &str) {
     let want: Vec<u8> = (0..BYTES as u32 / 4)
         .flat_map(|i| (i + 5).to_le_bytes())
@@ -123,7 +123,7 @@ fn hazard(result: Result<impl std::fmt::Debug, SimError>, message: &str) {
     }
 }
 
-/// An error in every schedule and profile.
+/// Demands an error in every schedule and profile.
 #[track_caller]
 fn caught(second: &str, message: &str) {
     for options in all_options() {
@@ -134,11 +134,11 @@ fn caught(second: &str, message: &str) {
 #[test]
 fn a_wait_in_front_of_what_the_grid_before_wrote() {
     clean(&format!("{WAIT}\n{LOAD}\n{STORE}"));
-    // Bytes that it did not write need no wait.
+    // Bytes that the grid before did not write need no wait.
     clean(&format!(
         "{STORE}\nld.global.u32 %r1, [%d2];\n{WAIT}\n{LOAD}\n{STORE}"
     ));
-    // What one thread waited for, a barrier tells the others.
+    // A barrier tells the other threads what one thread waited for.
     clean(&format!(
         "@%p1 bra M;\n{WAIT}\nM: bar.sync 0;\n{LOAD}\n{STORE}"
     ));
@@ -149,7 +149,7 @@ fn a_wait_in_front_of_what_the_grid_before_wrote() {
         &format!("griddepcontrol.launch_dependents;\n{LOAD}\n{STORE}"),
         "is read here",
     );
-    // What this grid writes, the one before may write later.
+    // The grid before may still write the bytes that this grid writes.
     caught(
         &format!("st.global.u32 [%d1], 1;\n{WAIT}\n{LOAD}\n{STORE}"),
         "is written here",
@@ -185,7 +185,7 @@ fn copies_begin_where_they_are_issued() {
     clean(&format!("{WAIT}\n{copy}{end}"));
     caught(&format!("{copy}{WAIT}\n{end}"), "is read here");
 
-    // Into what the grid before wrote.
+    // A bulk store into bytes that the grid before wrote.
     let store = "@%p1 bra N;\n\
                  cp.async.bulk.global.shared::cta.bulk_group [%d3], [%r4], 128;\n\
                  cp.async.bulk.commit_group;\ncp.async.bulk.wait_group 0;\nN:";
@@ -204,13 +204,13 @@ fn only_a_dependent_launch_overlaps() {
         let (x, y, z) = (chain.x, chain.y, chain.z);
         chain.run("first", [x, y], false, &options).unwrap();
         chain.run("second", [y, z], false, &options).unwrap();
-        // The one before the last is over if the last was not dependent.
+        // The grid before the last is over if the last was not dependent.
         chain.run("first", [x, z], false, &options).unwrap();
         chain.run("second", [y, x], true, &options).unwrap();
     }
 }
 
-/// The grid before may have let its dependents start before it waited for the one before it.
+/// The grid before may have let its dependents start before it waited for the grid before it.
 #[test]
 fn a_chain_overlaps_with_all_of_its_grids() {
     for options in all_options() {
@@ -339,7 +339,7 @@ fn bad_launches_before_are_refused() {
     refused(|b| b["params"] = json!([]), "0 parameters");
 }
 
-/// With a launch before it, a wait that is left out is caught by rule, not by what the result is.
+/// In a launch with another launch before it, a wait that is left out is caught by rule, not by the result.
 #[test]
 fn a_wait_that_is_left_out_is_caught() {
     let module = module(&format!("{WAIT}\n{LOAD}\n{STORE}"));

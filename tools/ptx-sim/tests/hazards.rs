@@ -289,7 +289,7 @@ fn small_copies_and_their_groups() {
     caught(&bad(&format!("cp.async.wait_group 1;\n{own}")), "");
     let race = body("", &format!("cp.async.wait_all;\n{other}"));
     caught(&race.replace("//@later", ""), "was not waited for");
-    // They go through the generic proxy: no fence before, but one before a bulk store.
+    // The copies go through the generic proxy: no fence before, but one before a bulk store.
     clean(&body(
         "st.shared.u32 [%mine], 1;\n",
         &format!("cp.async.wait_all;\n{own}"),
@@ -351,7 +351,7 @@ fn relaxed_operations_order_nothing() {
         let ptx = body("", arrive, "", "").replace("mbarrier.arrive", "mbarrier.arrive.expect_tx");
         ptx.replace("_, [%m];", "_, [%m], 0;")
     };
-    // Of two that are expected, one arrives before the store; the second does not come back.
+    // One of two expected arrivals comes before the store; the second does not come back.
     let drop = |arrive: &str| {
         let ptx = body("", arrive, "", "").replace("mbarrier.arrive", "mbarrier.arrive_drop");
         ptx.replace("[%m], 1;", "[%m], 2;").replace(
@@ -391,7 +391,7 @@ fn signals_to_a_cta_itself_may_come_after_its_end() {
         ))
     };
     clean(&copies("cp.async.wait_all;\n"));
-    // What they track must be over: a copy writes memory that is gone.
+    // The tracked operations must be over: a copy writes memory that is gone.
     caught(&copies(""), "a CTA ends here while");
     let load = "@%p8 bra E;\nmbarrier.arrive.expect_tx.shared::cta.b64 _, [%m], 256;\n\
         cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%s], [%in], 256, [%m];//@earlier\n";
@@ -443,8 +443,8 @@ fn a_commit_orders_what_was_ordered_before_the_copy() {
     let unfenced = marked(&staged("", "", true, &load), "written", "copied");
     caught(&unfenced, NO_FENCE);
     caught(&staged(FENCE, "", false, &load), "");
-    // What the copy is not ordered after, the commit does not order: a write behind the fence, which no
-    // proxy fence brings before the copy, or one behind the copy.
+    // A commit orders only what the copy is ordered after. It does not order a write behind the fence, which no proxy
+    // fence brings before the copy, or a write behind the copy.
     let more = "st.shared.u32 [%r2+512], %t;//@more\n";
     let longer = overwritten(1024);
     clean(&staged(&format!("{more}{FENCE}"), "", true, &longer));

@@ -27,7 +27,7 @@ fn the_cluster_barrier_orders_what_is_released() {
         caught_as(&body(RELAXED), profile, ViolationKind::Hazard, NOTHING);
     }
     caught(&body(&format!("bar.sync 0;\n{RELAXED}")), NOTHING);
-    // Nor does it tell that a read is over.
+    // A relaxed barrier does not tell that a read is over, either.
     let overwritten = |sync: &str| {
         pair(&format!(
             "@!%p8 st.shared.u32 [%s], 5;\n{CLUSTER}\
@@ -184,7 +184,7 @@ fn asynchronous_stores_to_the_peer() {
     caught(&unwaited, "was not waited for");
 }
 
-/// Both CTAs free a pair allocation.
+/// A kernel in which both CTAs free a pair allocation.
 fn pair_memory(before: &str, first: &str, second: &str) -> String {
     let free = "tcgen05.dealloc.cta_group::2.sync.aligned.b32 %r5, 32;";
     pair(&format!(
@@ -277,7 +277,7 @@ fn a_commit_to_the_peer_ends_before_the_peer() {
     for mask in [2, 3] {
         let ends = body(mask, "");
         caught(&ends, "a CTA ends here while");
-        // It had ended before the commit was issued.
+        // The peer had ended before the commit was issued.
         caught(&ends, "has ended");
     }
     // A barrier tells that the commit was issued, not that it has arrived.

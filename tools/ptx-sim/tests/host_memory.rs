@@ -1,4 +1,4 @@
-//! What a stand-in for a driver needs: buffers at addresses of its choice that outlive a module, variables by name, and
+//! Needs of a stand-in for a driver: buffers at addresses of its choice that outlive a module, variables by name, and
 //! both in specifications.
 
 use std::path::Path;
@@ -61,7 +61,7 @@ fn buffers_outlive_modules_and_variables_do_not() {
     home.free(copy);
     home.free(data);
     assert_eq!(home.free_memory(), free + 8);
-    // What was freed is out of bounds.
+    // A buffer that was freed is out of bounds.
     let mut sim = Sim::new(module());
     sim.put_buffers(home.take_buffers());
     let e = sim.run(&launch(), &Options::default()).unwrap_err();

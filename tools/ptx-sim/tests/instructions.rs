@@ -1,5 +1,4 @@
-//! Single instructions in small kernels: what `set` and `testp` write, `discard`, cluster launch
-//! control.
+//! Single instructions in small kernels: results of `set` and `testp`, `discard`, cluster launch control.
 
 use ptx_sim::report::ViolationKind;
 use ptx_sim::{Buffer, Launch, Module, Options, Policy, Sim, SimError, Timing};
@@ -31,7 +30,7 @@ fn run(ptx: &str, grid: u32) -> Result<Vec<u32>, SimError> {
     run_as(ptx, grid, &Options::default())
 }
 
-/// What one instruction leaves in `%r1`.
+/// Value that one instruction leaves in `%r1`.
 fn one(setup: &str, instruction: &str) -> u32 {
     let body =
         format!("mov.u32 %r1, 0x12345678;\n{setup}\n{instruction}\nst.global.u32 [%w], %r1;");
@@ -164,8 +163,8 @@ fn cancel(after: &str) -> String {
     kernel(".reqnctapercluster 2, 1, 1", &body)
 }
 
-/// A grid of 3 x 2 x 2 whose CTAs take over others' work while they are granted some: each adds one to the word of the
-/// CTA whose work it does. How many CTAs ran, and the words.
+/// A grid of 3 x 2 x 2 whose CTAs take over others' work while they are granted some. Each CTA adds one to the word of
+/// the CTA whose work it does. Returns how many CTAs ran, and the words.
 fn take_over(options: &Options, query: &str) -> (u64, Vec<u32>) {
     let body = format!(
         "setp.ne.u32 %p1, %t, 0; mov.u32 %r2, bar; mov.u32 %r3, response; mov.u32 %r8, 0;\n\

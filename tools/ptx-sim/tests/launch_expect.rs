@@ -1,4 +1,4 @@
-//! Launch specifications that say what the kernel must give, and random contents.
+//! Launch specifications with expected results of the kernel, and random contents.
 
 use std::path::Path;
 
@@ -45,12 +45,12 @@ fn matmul(alpha: f64) -> Value {
         "a": {"buffer": "a", "type": "f32"}, "b": {"buffer": "b", "type": "f32"}}})
 }
 
-/// Runs it and compares; the output's values.
+/// Runs a specification and compares; the output's values.
 fn run(spec: &Value) -> Result<Vec<f64>, SimError> {
     run_below(Path::new("."), spec)
 }
 
-/// The same, with files below a folder.
+/// Runs a specification with files below a folder, and compares; the output's values.
 fn run_below(base: &Path, spec: &Value) -> Result<Vec<f64>, SimError> {
     let spec = LaunchSpec::parse(&spec.to_string())?;
     let mut p = spec.prepare(Module::parse(PTX)?, "k", base)?;
@@ -69,7 +69,7 @@ fn a_product_is_computed_from_the_inputs() {
     let exact = json!({"type": "f32", "values": matmul(1.0)});
     let d = run(&spec(integers(), exact)).unwrap();
     assert!(d.iter().any(|v| *v != 0.0) && d.iter().all(|v| v.fract() == 0.0));
-    // The same numbers, given: one of them is wrong.
+    // Expected numbers that are given, not computed: one of them is wrong.
     let numbers = |d: &[f64]| json!({"type": "f32", "values": {"numbers": d}});
     run(&spec(integers(), numbers(&d))).unwrap();
     let mut wrong = d.clone();
@@ -101,7 +101,7 @@ fn hex(bytes: &[u8]) -> Value {
     json!({"contents": {"hex": text}})
 }
 
-/// Linear scales as the 128x4 layout has them, with `fill` where there are none: by its definition, in the order of its bytes.
+/// Linear scales in the 128x4 layout, with `fill` where there are none: by its definition, in the order of its bytes.
 fn tiled(linear: &[u8], blocks: usize, fill: u8) -> Vec<u8> {
     let mut all = Vec::new();
     for rows in (0..linear.len() / blocks).step_by(128) {
@@ -120,7 +120,7 @@ fn tiled(linear: &[u8], blocks: usize, fill: u8) -> Vec<u8> {
     all
 }
 
-/// 150 rows of A: more than a tile. Of 72 elements five blocks, the last of which has eight, in two tiles.
+/// 150 rows of A are more than a tile. 72 elements are five blocks, in two tiles; the last block has eight.
 const ROWS: usize = 150;
 const LONG: usize = 72;
 const BLOCKS: usize = 5;
@@ -147,7 +147,7 @@ fn scaled(of_a: Value, of_b: Value) -> Value {
             "a": f32s(&a.2), "b": f32s(&b.2),
             "codes_a": hex(&a.0), "codes_b": hex(&b.0),
             "linear_a": hex(&a.1), "linear_b": hex(&b.1),
-            // Those of no row or block are NaN.
+            // Scales of no row or block are NaN.
             "tiled_a": hex(&tiled(&a.1, BLOCKS, 0x7f)), "tiled_b": hex(&tiled(&b.1, BLOCKS, 0x7f)),
             "d": {"size": ROWS * N as usize * 4, "expect": {"type": "f32", "relative": 1e-6, "absolute": 1e-3,
                 "values": {"matmul": {"m": ROWS, "n": N, "k": LONG,
@@ -225,13 +225,13 @@ fn bytes_that_nothing_wrote_are_no_result() {
         unwritten(&e) && e.to_string().contains("never written"),
         "{e}"
     );
-    // They read as zeros, and are no zeros.
+    // Bytes that nothing wrote read as zeros, and are no zeros.
     s["buffers"]["a"]["contents"] = json!({"fill": 0});
     s["buffers"]["a"]["size"] = json!(M * K * 4);
     assert!(unwritten(&run(&s).unwrap_err()));
     s["grid"] = json!([M, 1, 1]);
     run(&s).unwrap();
-    // Nor is there a product of such bytes.
+    // There is no product of such bytes, either.
     s["buffers"]["a"] = json!({"size": M * K * 4});
     let e = run(&s).unwrap_err().to_string();
     assert!(e.contains("some of buffer `a` was never written"), "{e}");

@@ -1,4 +1,4 @@
-//! Launch specifications with tensor maps: one that runs, and where the others are refused.
+//! Launch specifications with tensor maps: one runs, and the others are refused.
 
 use std::path::{Path, PathBuf};
 
@@ -50,7 +50,7 @@ fn spec() -> Value {
     })
 }
 
-/// What the kernel finds: zero outside the tensor.
+/// Values that the kernel finds: zero outside the tensor.
 fn expected(traversal: i32) -> Vec<i32> {
     let element = |i: i32| {
         let (x, y) = (4 + i % 4, -1 + i / 4 * traversal);
@@ -96,7 +96,7 @@ fn a_tensor_map_from_json() {
     map["l2_promotion"] = json!(3);
     map["oob_fill"] = json!(0);
     assert_eq!(run(&s).unwrap(), expected(2));
-    // The same by name.
+    // Values of the tensor map by name.
     let map = &mut s["params"][0]["tensor_map"];
     map["interleave"] = json!("NONE");
     map["swizzle"] = json!("CU_TENSOR_MAP_SWIZZLE_NONE");
@@ -105,7 +105,7 @@ fn a_tensor_map_from_json() {
     assert_eq!(run(&s).unwrap(), expected(2));
 }
 
-/// Where kernels of libraries have theirs: inside a structure, behind other members.
+/// The map is where kernels of libraries have theirs: inside a structure, behind other members.
 #[test]
 fn a_tensor_map_inside_a_structure() {
     let ptx = PTX
@@ -135,7 +135,8 @@ fn a_tensor_map_inside_a_structure() {
     assert!(run_ptx(&ptx, &s).unwrap_err().to_string().contains("64"));
 }
 
-/// Each name is the enumerator of its number: what cannot be encoded as one cannot as the other, for the same reason.
+/// Each name is the enumerator of its number: a map that cannot be encoded by name cannot be encoded by number, for the
+/// same reason.
 #[test]
 fn names_of_enumerators_are_those_of_their_numbers() {
     for (field, names) in [
@@ -340,7 +341,7 @@ fn an_array_of_maps() {
         {"offset": 0, "value": other}, {"offset": 128, "value": wanted},
     ]}});
     assert_eq!(run_ptx(&ptx, &s).unwrap(), expected(1));
-    // Where there is none.
+    // The kernel asks for a map where there is none.
     s["params"][0]["struct"]["fields"][1]["offset"] = json!(64);
     match run_ptx(&ptx, &s) {
         Err(SimError::Violation(v)) => assert!(v.to_string().contains("no tensor map"), "{v}"),

@@ -1,4 +1,4 @@
-//! What a source, a specification or a command line may ask for: memory, sizes, names of files.
+//! Limits of what a source, a specification or a command line may ask for: memory, sizes, names of files.
 
 #[path = "common/program.rs"]
 mod program;
@@ -68,7 +68,7 @@ fn buffers_share_a_limit() {
     assert_eq!(sim.free_memory(), 400);
     is_about_memory(&sim.alloc("b", 401).unwrap_err(), "buffer b");
     sim.alloc("c", 400).unwrap();
-    // Neither do addresses run out with a limit that is none.
+    // A limit that limits nothing does not let addresses run out, either.
     let mut sim = Sim::with_memory(module("", "ret;"), u64::MAX);
     let e = sim.alloc("x", usize::MAX).unwrap_err();
     assert!(e.to_string().contains("no addresses are left"), "{e}");
@@ -229,7 +229,7 @@ fn inventories_of_large_sources() {
     assert_eq!(inventory(&module("", &body)).opcodes[0].unmodelled, None);
 }
 
-/// What one kernel declares is not the next one's.
+/// Declarations of one kernel are not the next one's.
 #[test]
 fn inventories_keep_kernels_apart() {
     let m = module(
@@ -289,7 +289,7 @@ fn directory(name: &str) -> PathBuf {
     dir
 }
 
-/// Runs the program in a directory. It must end by itself: a minute is far more than it takes.
+/// Runs the program in a directory. The program must end by itself: a minute is far more than it takes.
 fn ptx_sim(dir: &Path, args: &[&str]) -> Output {
     use std::process::Stdio;
     let mut child = program::program()
@@ -337,7 +337,7 @@ fn nothing_is_written_outside() {
     assert_eq!(std::fs::read(dir.join("out/a/b/y")).unwrap(), [1; 4]);
 }
 
-/// Launch files of strangers: what they name is read below their folder, and nowhere else.
+/// Launch files of strangers: files that they name are read below their folder, and nowhere else.
 #[test]
 fn nothing_is_read_outside() {
     let outer = directory("read-outside");
@@ -435,7 +435,7 @@ fn nothing_is_written_through_links() {
         std::fs::read_dir(elsewhere.join("real")).unwrap().count(),
         0
     );
-    // What the user names may be a link.
+    // A path that the user names may be a link.
     let linked = [
         "run",
         "--ptx",
@@ -554,7 +554,7 @@ fn pipes_and_devices_are_refused() {
     }
     let spec = launch(json!({"y": {"size": 4, "dump": "pipe"}}));
     fails_with(&run_spec(&dir, &spec, &["--force"]), "not a regular file");
-    // Nor is a large file read whole before it is refused.
+    // A large file is not read whole before it is refused, either.
     let large = std::fs::File::create(dir.join("large")).unwrap();
     large.set_len(1 << 40).unwrap();
     fails_with(&ptx_sim(&dir, &["inventory", "large"]), "more than");
@@ -661,7 +661,7 @@ mod standard_output {
         }
     }
 
-    /// As `| head` does.
+    /// The reader leaves, as in `| head`.
     #[test]
     fn that_a_reader_has_left_is_none() {
         let dir = folder("left");

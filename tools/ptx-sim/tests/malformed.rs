@@ -176,7 +176,7 @@ proptest! {
         moves in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), 0..3usize), 0..6),
         digits in prop::collection::vec((any::<prop::sample::Index>(), b'0'..=b'9'), 0..3),
     ) {
-        // These mostly still decode, so it is the interpreter that has to cope.
+        // Most of these sources still decode, so the interpreter has to cope.
         let mut lines: Vec<&str> = VALID.lines().collect();
         let first = lines.iter().position(|l| l.contains("ld.param.u64")).unwrap();
         for (from, to, how) in moves {

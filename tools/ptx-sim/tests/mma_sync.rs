@@ -4,8 +4,8 @@ use half::{bf16, f16};
 use ptx_sim::models::float::{e2m1, e2m3, e3m2, e4m3, e5m2};
 use ptx_sim::{Launch, Module, Options, Sim};
 
-/// An instruction's form, and the element of each fragment as the ISA gives it: row and column of
-/// `a(i)`, row of `b(i)`, by group (`lane / 4`) and thread in group (`lane % 4`).
+/// An instruction's form, and the element of each fragment as the ISA gives it: row and column of `a(i)`, row of
+/// `b(i)`. The functions take the group (`lane / 4`) and the thread in group (`lane % 4`).
 struct Form {
     name: &'static str,
     k: usize,
@@ -240,7 +240,7 @@ fn code(ty: &str, v: i32) -> u32 {
         "e5m2" => search(e5m2),
         "e3m2" => search(e3m2),
         "e2m3" => search(e2m3),
-        // In the middle of its byte.
+        // The code stands in the middle of its byte.
         "e2m1" => search(e2m1) << 2,
         "b1" => v as u32,
         "s8" | "u8" => (v as u32) & 0xff,
@@ -367,7 +367,7 @@ const BITS_256_A: fn(usize, usize, usize) -> (usize, usize) = |g, t, i| {
 const BITS_256_B: fn(usize, usize) -> usize =
     |t, i| t * 32 + (i & 31) + if i < 32 { 0 } else { 128 };
 
-/// All of D when every row of A is `a`, every column of B is `b`, and C is `c`.
+/// The one value of D when every row of A is `a`, every column of B is `b`, and C is `c`.
 fn same_everywhere(f: &Form, a: &[u32], b: &[u32], c: u32) -> u32 {
     let at = |v: &[u32], k: usize| v.get(k).copied().unwrap_or(0);
     let words = fragments(f, &|_, k| at(a, k), &|k, _| at(b, k), &|_, _| c);
@@ -395,8 +395,8 @@ fn sums_are_cut_below_the_largest_term() {
         sum(&[p(-14); 8], &[p(-12); 8], 0.0),
         2f32.powi(-23).to_bits()
     );
-    // The exponents of the factors decide, not the product's: 1.5 * 1.5 goes by 2^0, so that beside
-    // it 2^-25 still counts, and eight of them are the last place of 2.25.
+    // The exponents of the factors decide, not the product's: 1.5 * 1.5 goes by 2^0. So 2^-25 still counts beside it,
+    // and eight of them are the last place of 2.25.
     let f = &FORMS[1];
     let p = |x: f64| u32::from(bf16::from_f64(x).to_bits());
     let mut a = [p(2f64.powi(-12)); 9];
@@ -506,8 +506,8 @@ fn what_the_isa_does_not_define_is_refused() {
     assert!(error.contains(".popc is missing"), "{error}");
 }
 
-/// An instruction with block scales, of which no fragment but the scales differs between elements: A, B and C are these
-/// codes everywhere, and lane `l` has `scales(l)` of A and of B.
+/// An instruction with block scales. A, B and C are these codes everywhere, and only the scales differ between
+/// elements: lane `l` has `scales(l)` of A and of B.
 fn scaled(
     form: &str,
     a: u32,
@@ -606,7 +606,7 @@ fn scales_come_from_the_selected_lanes_and_bytes() {
                     format!("{{{byte}, {thread_b}}}"),
                 ];
                 let selectors = [selectors[0].as_str(), selectors[1].as_str()];
-                // All of K together, and each part of it alone: B's lane t of four has, of K's 64 elements of 4 bits,
+                // All of K together, and each part of K alone. B has 64 elements of 4 bits along K. Lane t of four has
                 // elements 8t to 8t + 7 in its first register, and those 32 further on in the second one.
                 for only in (0..vector).map(Some).chain([None]) {
                     let b = |lane: usize| {

@@ -1,7 +1,7 @@
-//! The block-scaled `mma.sync` of m16n8k64 against a description of its fragments that is not ours: the layouts that
-//! CUTLASS has for it (`SM120_16x8x64_TN_VS`, `include/cute/atom/mma_traits_sm120.hpp`, and `SM80_16x8_Row` for C and D).
-//! There a layout is two lists, shape and stride: what a lane holds as its v-th value is found by counting lane and v in
-//! digits of the shape, and adding up digit times stride.
+//! The block-scaled `mma.sync` of m16n8k64 against a description of its fragments that is not ours: CUTLASS's layouts.
+//! They are `SM120_16x8x64_TN_VS` (`include/cute/atom/mma_traits_sm120.hpp`), and `SM80_16x8_Row` for C and D. There a
+//! layout is two lists, shape and stride. A lane's v-th value is found by counting lane and v in digits of the shape,
+//! and adding up digit times stride.
 
 use ptx_sim::models::float::{e2m1, e4m3};
 use ptx_sim::{Launch, Module, Options, Sim};
@@ -13,7 +13,7 @@ struct Layout {
 }
 
 impl Layout {
-    /// Where in its matrix, whose columns are K (of D: N) and follow each other, a lane's value stands.
+    /// Position of a lane's value in its matrix, whose columns are K (of D: N) and follow each other.
     fn at(&self, lane: usize, value: usize) -> usize {
         let offset = |mut index: usize, digits: &[(usize, usize)]| -> usize {
             let mut sum = 0;
@@ -36,7 +36,7 @@ const B: Layout = Layout {
     lane: &[(4, 64), (8, 1)],
     value: &[(8, 8), (2, 256)],
 };
-/// Of scales, a value is an element of K: 16 that follow each other have the same.
+/// A value of scales is an element of K: 16 that follow each other have the same.
 const A_SCALES: Layout = Layout {
     lane: &[(2, 8), (2, 0), (8, 1)],
     value: &[(64, 16)],

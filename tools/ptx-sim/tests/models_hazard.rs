@@ -596,7 +596,7 @@ fn a_commit_hands_over_what_its_operations_are_ordered_after() {
     };
     assert_eq!(go(Fenced::Before, true), []);
     assert_eq!(go(Fenced::Before, false), [ConflictKind::Race]);
-    // Neither of these is ordered before what the MMA reads.
+    // Neither fence is ordered before what the MMA reads.
     assert_eq!(go(Fenced::Between, true), [ConflictKind::Race]);
     assert_eq!(go(Fenced::Never, true), [ConflictKind::Race]);
 }

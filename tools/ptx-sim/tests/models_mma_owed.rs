@@ -9,7 +9,7 @@ use ptx_sim::models::tmem::{COLUMNS, LANES, Tmem, TmemAddr};
 
 /// Operands start at multiples of this.
 const OPERAND: u32 = 1 << 15;
-/// This operand has bytes that nothing wrote.
+/// Index of the operand with bytes that nothing wrote.
 const UNWRITTEN: u32 = 4;
 
 fn hash(x: u64) -> u64 {
@@ -18,8 +18,8 @@ fn hash(x: u64) -> u64 {
     z ^ z >> 27
 }
 
-/// Operands 0 and 1 hold small integers of f16, so that sums are exact in f32; the others any bits, infinities and NaNs
-/// among them.
+/// Operands 0 and 1 hold small integers of f16, so that sums are exact in f32. The other operands hold any bits,
+/// infinities and NaNs among them.
 fn shared(address: u32) -> Option<u8> {
     let (operand, within) = (address / OPERAND, address % OPERAND);
     let bits = hash(u64::from(address / 2));
@@ -124,7 +124,7 @@ fn many_onto_one_d() {
     };
     let all: Vec<Mma> = (0..100).map(of).collect();
     compare(&all, COLUMNS).unwrap();
-    // The first one onto a D that nothing has written does not accumulate.
+    // The first MMA onto a D that nothing has written does not accumulate.
     let mut fresh = all[..40].to_vec();
     fresh[0].accumulate = false;
     compare(&fresh, 0).unwrap();

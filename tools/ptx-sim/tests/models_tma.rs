@@ -396,7 +396,7 @@ fn swizzled_row_five_by_hand() {
         out[2048 + 5 * 128 + (3 ^ 5) * 16 + 7],
         Some(global[5 * 128 + 3 * 16 + 7])
     );
-    // The same box 128 bytes further starts one line into the pattern.
+    // A box of the same shape, 128 bytes further, starts one line into the pattern.
     let p = plan(&map, &[0, 0], 2048 + 128, Direction::Load).unwrap();
     let out = run_load(&p, 2048 + 128, &global);
     assert_eq!(out[2048 + 128 + 16], Some(global[0]));

@@ -1,4 +1,4 @@
-//! Every opcode that public Blackwell kernels use decodes, and what is not modelled is named.
+//! Every opcode that public Blackwell kernels use decodes, and opcodes that are not modelled are named.
 
 use ptx_sim::Module;
 use ptx_sim::inventory::inventory;
@@ -79,7 +79,7 @@ clusterlaunchcontrol.query_cancel.get_first_ctaid::y.b32.b128 %r1, %q1;
 clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.multicast::cluster::all.b128 [%r1], [%r2];
 clusterlaunchcontrol.try_cancel.async.mbarrier::complete_tx::bytes.b128 [%d1], [%d2];";
 
-/// Warp matrices, and what public kernels do not use.
+/// Warp matrices, and instructions that public kernels do not use.
 const MORE: &str = "
 mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%f0, %f1, %f2, %f3}, {%r1, %r2, %r3, %r4}, {%r1, %r2}, {%f0, %f1, %f2, %f3};
 mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%f0, %f1, %f2, %f3}, {%r1, %r2}, {%r3}, {%f0, %f1, %f2, %f3};
@@ -213,7 +213,7 @@ tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned; tcgen05.relinquish_al
 tcgen05.st.sync.aligned.16x32bx2.x1.b32 [%r1], 4, %r2; tcgen05.ld.sync.aligned.32x32b.x2.pack::16b.b32 {%r1, %r2}, [%r3];
 tcgen05.wait::ld.sync.aligned; tcgen05.wait::st.sync.aligned;";
 
-/// With the loads, whose registers are too many to write out.
+/// The tensor memory's instructions, with the loads, whose registers are too many to write out.
 fn tensor() -> String {
     let mut source = TENSOR.to_string();
     for (shape, registers) in [

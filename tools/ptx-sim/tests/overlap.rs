@@ -51,7 +51,7 @@ struct Stream {
     sim: Sim,
     programs: Vec<Program>,
     launches: Vec<Launch>,
-    /// What a kernel writes the next one reads.
+    /// Buffers between the kernels: each kernel reads the buffer that the kernel before it writes.
     buffers: Vec<Buffer>,
 }
 
@@ -113,7 +113,7 @@ fn all_options() -> Vec<Options> {
     both.collect()
 }
 
-/// How many schedules end in a deadlock, of all, and the first one's report. Nothing else goes wrong.
+/// Number of schedules that end in a deadlock, number of all schedules, and the first report. Nothing else goes wrong.
 fn deadlocks(bodies: &[&str], on: Multiprocessors) -> (usize, usize, Option<Deadlock>) {
     let (mut found, mut first) = (0, None);
     let all = all_options();
@@ -181,7 +181,7 @@ fn tensor_memory_before_the_wait_deadlocks() {
     ] {
         assert!(text.contains(part), "{part}\n{text}");
     }
-    // Where the earlier grid has allocated before it lets the other start, that one waits for the columns.
+    // If the earlier grid has allocated before it lets the later one start, the later grid waits for the columns.
     let early = format!("{}{START}{LOOP}{}", alloc(512), free(512));
     none(&[&early, &old], one);
     // Half of the columns each, and a multiprocessor each.
@@ -204,7 +204,7 @@ fn tensor_memory_before_the_wait_deadlocks() {
     single(&half);
 }
 
-/// Columns that one grid holds another one does not get.
+/// A grid does not get columns that another grid holds.
 #[test]
 fn grids_share_the_columns_of_a_multiprocessor() {
     let first = format!("{}{START}{LOOP}{}", alloc(128), free(128));
@@ -226,7 +226,7 @@ fn grids_share_the_columns_of_a_multiprocessor() {
 fn accesses_that_no_wait_orders() {
     let copy = format!("{START}{LOOP}{WAIT}{LOAD}{ADD}{STORE}");
     adds(&[&copy, &copy]);
-    // Both read.
+    // Both grids only read.
     adds(&[
         &copy,
         &format!("{START}ld.global.u32 %r5, [%d2];\n{WAIT}{LOAD}{ADD}{STORE}"),
@@ -239,7 +239,7 @@ fn accesses_that_no_wait_orders() {
     let overwrites =
         |order: &str| order.replace("OVER", "sub.s64 %d3, %d1, %d7;\nst.global.u32 [%d3], 1;\n");
     let body = |order: &str| {
-        // From v1 to v0, which lies before it.
+        // Distance from v1 to v0, which lies before it.
         let distance = {
             let s = Stream::new(&[&copy, &copy]);
             s.buffers[1].address - s.buffers[0].address
@@ -271,7 +271,7 @@ fn accesses_that_no_wait_orders() {
 fn three_grids_in_a_chain() {
     let copy = format!("{START}{WAIT}{LOAD}{ADD}{STORE}");
     adds(&[&copy, &copy, &copy]);
-    // The first one's words by way of the second, which does not touch them.
+    // The first grid's words by way of the second grid, which does not touch them.
     let idle = |waits: &str| format!("{START}{waits}");
     let reach = |s: &Stream| s.buffers[2].address - s.buffers[1].address;
     let back = reach(&Stream::new(&["", "", ""]));
@@ -310,7 +310,8 @@ fn three_grids_in_a_chain() {
     }
 }
 
-/// In how many schedules the first grid sees, before it ends, what the second one does first. All run to their ends.
+/// Number of schedules in which the first grid sees, before it ends, what the second one does first. All run to their
+/// ends.
 fn meets(shared: u32, on: Multiprocessors) -> (usize, usize) {
     let first =
         format!("{START}{LOOP}ld.volatile.global.u32 %r1, [%d2];\nst.global.u32 [%d1], %r1;\n");
@@ -351,7 +352,7 @@ fn there_must_be_room() {
     assert_eq!(meets(98 << 10, full).0, 0);
     assert_eq!(meets(0, Multiprocessors { ctas: 1, ..one }).0, 0);
     assert_eq!(meets(0, Multiprocessors { threads: 32, ..one }).0, 0);
-    // Room elsewhere.
+    // There is room on other multiprocessors.
     let four = Multiprocessors {
         count: 4,
         ctas: 1,

@@ -142,7 +142,7 @@ fn mma_two_cta_and_pipelined() {
     demand(&pipelined());
 }
 
-/// What `data/reduce.ptx` computes: each CTA's row, chunk by chunk.
+/// Result of `data/reduce.ptx`: each CTA's row, chunk by chunk.
 fn reduced(matrix: &[u8], vector: &[u8], rows: usize) -> Vec<u8> {
     let columns = vector.len();
     let mut out = Vec::new();
@@ -209,7 +209,7 @@ fn element(seed: usize, row: usize, k: usize) -> i32 {
     (mixed >> 16) as i32 % 7 - 3
 }
 
-/// What `data/wgmma.ptx` computes, on A, B and D as it wants them.
+/// Operands and result of `data/wgmma.ptx`: A, B and D as it wants them.
 fn multiplied(k: usize) -> [Vec<u8>; 3] {
     let half = |v: i32| half::f16::from_f32(v as f32).to_le_bytes();
     let a = (0..64).flat_map(|row| (0..k).flat_map(move |i| half(element(1, row, i))));

@@ -42,7 +42,7 @@ fn matches(pattern: &str, name: &str) -> bool {
     }
 }
 
-/// Replays a file; `device` is in front of its topic in the list of exceptions.
+/// Replays a file; `device` is in front of the file's topic in the list of exceptions.
 fn recorded(file: &Path, device: &str) {
     let bytes = std::fs::read(file).expect("recording");
     let data = Recording::read(&bytes).expect("a recording");

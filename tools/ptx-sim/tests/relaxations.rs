@@ -1,5 +1,5 @@
-//! What kernels rely on without a promise: each is an error under the strict profile, and works with a note where it
-//! is allowed, whatever the schedule.
+//! Relaxations: behaviours that kernels rely on without a promise. Each is an error under the strict profile, and works
+//! with a note if it is allowed, whatever the schedule.
 
 mod common;
 
@@ -160,7 +160,7 @@ fn loads_whose_registers_were_used_are_over() {
 
 #[test]
 fn rows_that_nothing_wrote() {
-    // Of A, the last eight of 128 rows.
+    // The last eight of 128 rows of A are not written.
     let fill = "    st.shared.u32 [%r5], 0x3f803f80;\n";
     let most = "    setp.lt.u32 %p6, %r4, 960;\n    setp.ge.or.u32 %p6, %r4, 1024, %p6;\n    @%p6";
     let ptx = edited(&[(fill, &format!("{most}{fill}"))]);
@@ -287,7 +287,7 @@ fn an_initialisation_without_a_fence() {
     };
     let error = "is not visible";
     relies(Relaxation::UnfencedInit, &body(RELAXED), 64, error, sevens);
-    // What nothing synchronises is an error all the same.
+    // An initialisation that nothing synchronises is an error all the same.
     let start = format!(
         "{RELAXED}{}",
         "@!%p8 mbarrier.init.shared::cta.b64 [%m], 1;\n"
@@ -296,7 +296,8 @@ fn an_initialisation_without_a_fence() {
     assert!(run(&late, 64, &hardware()).is_err());
 }
 
-/// Both CTAs of a pair allocate columns and write to them; `before` stands in front of their deallocation.
+/// A kernel in which both CTAs of a pair allocate columns and write to them; `before` stands in front of their
+/// deallocation.
 fn columns(before: &str) -> String {
     pair(&format!(
         "setp.ge.u32 %p2, %t, 32;\n{CLUSTER}@%p2 bra A;\n\

@@ -10,7 +10,7 @@ fn probes() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("probes")
 }
 
-/// What the simulator answered: committed, and so compared with what it answers now.
+/// Committed answers of the simulator, which are compared with its answers now.
 fn simulated(topic: &str) -> Vec<u8> {
     std::fs::read(probes().join(format!("simulated/{topic}.safetensors"))).unwrap()
 }
@@ -137,7 +137,7 @@ fn claims_are_held_against_what_was_recorded() {
         assert_eq!(broken.len(), 1, "{claims:?}");
         assert!(broken[0].seen.starts_with("1 of"), "{broken:?}");
     }
-    // What nobody stores may be anything.
+    // A value that nobody stores may be anything.
     let bytes = altered("tcgen05", "full_n64/out", |out| out[16] ^= 1);
     let claims = claims(&Recording::read(&bytes).unwrap()).unwrap();
     assert!(claims.iter().all(|claim| claim.holds));
@@ -150,7 +150,7 @@ fn files_that_lie_are_refused() {
         Recording::read(&bytes[..bytes.len() - 1]),
         Err(RecordingError::File(_))
     ));
-    // The same length, so that the offsets of the tensors stay.
+    // The replacement has the same length, so that the offsets of the tensors stay.
     let replaced = |from: &str, to: &str| {
         assert_eq!(from.len(), to.len());
         let at = bytes.windows(from.len()).position(|w| w == from.as_bytes());

@@ -51,12 +51,12 @@ fn all_options() -> Vec<Options> {
     all
 }
 
-/// Must be reported whatever the schedule and the profile, with a message that says this.
+/// Demands that the edited kernel is reported whatever the schedule and the profile, with this message.
 fn reported(edits: &[(&str, &str)], message: &str) {
     reported_with(edits, message, all_options());
 }
 
-/// Must be reported under the strict profile; what the other one makes of it is tried in relaxations.rs.
+/// Demands that the edited kernel is reported under the strict profile. The other profile is tried in relaxations.rs.
 fn reported_strictly(edits: &[(&str, &str)], message: &str) {
     let mut options = all_options();
     options.retain(|o| o.profile == Profile::Strict);
@@ -134,7 +134,7 @@ fn one_warp_waits_for_all() {
     let meet = "    bar.sync 1;\n";
     works(&[(WAIT, &wait("", meet))], 16.0);
     works(&[(WAIT, &wait(".relaxed.cta", meet))], 16.0);
-    // What the waiting warp may do besides.
+    // Fences that the waiting warp may execute besides.
     let fences = "    tcgen05.fence::after_thread_sync;\n    tcgen05.fence::before_thread_sync;\n";
     works(&[(WAIT, &wait("", &format!("{fences}{meet}")))], 16.0);
     // One lane of each warp.

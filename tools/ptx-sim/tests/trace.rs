@@ -23,7 +23,7 @@ fn traced(entry: &str, case: &data::Case, policy: Policy, timing: Timing, limit:
     trace
 }
 
-/// The one of the picture: six stages through a ring of three.
+/// The timeline of the picture: six stages through a ring of three.
 fn pipelined(timing: Timing) -> Trace {
     let case = data::mma_pipelined(1, 1, 16, 1536);
     traced("mma_pipelined", &case, Policy::Fair, timing, DEFAULT_LIMIT)
@@ -205,7 +205,7 @@ fn a_limit_cuts_and_says_so() {
     let whole = pipelined(Timing::Random);
     let t = traced("mma_pipelined", &case, Policy::Fair, Timing::Random, 60);
     assert_eq!(t.truncated, Some(60));
-    // What was open then has its slices too.
+    // Slices that are open at the limit are there, too.
     assert!(
         t.slices.len() >= 60 && t.slices.len() < 110,
         "{}",

@@ -30,7 +30,7 @@ const ROWS: Layout = Layout {
 };
 
 impl Layout {
-    /// Where element (`row`, `k`) lies, in a matrix that starts at a multiple of 1024.
+    /// Offset of the element (`row`, `k`) in a matrix that starts at a multiple of 1024.
     fn place(&self, row: usize, k: usize) -> usize {
         let (s, l) = (self.stride, self.leading);
         let offset = match (self.transposed, self.span) {
@@ -114,7 +114,7 @@ struct Form {
     n: usize,
     ty: Type,
     f16_sums: bool,
-    /// Where A lies; `None`: in registers.
+    /// Layout of A in shared memory; `None`: A is in registers.
     a: Option<Layout>,
     b: Layout,
     accumulate: bool,
@@ -325,7 +325,7 @@ fn gives(form: &Form, edits: &[(&str, &str)], rounds: i32) {
     }
 }
 
-/// Must be reported whatever the schedule, with a message that says this.
+/// Demands a report whatever the schedule, with a message that says this.
 #[track_caller]
 fn reported(edits: &[(&str, &str)], message: &str) {
     reported_in(&PLAIN, edits, message, all_options());
@@ -840,7 +840,7 @@ fn bytes_and_bits_are_added_exactly() {
     assert_eq!(sum([b1, b1], [0x0f, 0x3c], 1, false), 1 + 32 * 2);
 }
 
-/// As recorded: 13 bits below the largest exponent, and 13 bits of the sum.
+/// Recorded widths: 13 bits below the largest exponent, and 13 bits of the sum.
 #[test]
 fn sums_of_fp8_have_few_bits() {
     use ptx_sim::models::wgmma::{Accumulator, Element};

@@ -32,7 +32,7 @@ fn ptx(mode: u64) -> String {
     )
 }
 
-/// What a run warns of.
+/// Warnings of a run.
 fn warnings(swizzle: Swizzle, mode: u64) -> Vec<String> {
     let mut sim = Sim::new(Module::parse(&ptx(mode)).unwrap());
     let b = sim.upload("b", &[0; BYTES]).unwrap();

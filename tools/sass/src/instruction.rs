@@ -4,11 +4,11 @@
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Instruction {
     pub address: u32,
-    /// With its modifiers: LDG.E.128.CONSTANT.
+    /// The opcode with its modifiers: LDG.E.128.CONSTANT.
     pub opcode: String,
-    /// It may be skipped, or it may not jump.
+    /// Whether the instruction may be skipped, or may not jump.
     pub conditional: bool,
-    /// Where a branch or call goes.
+    /// Address that a branch or call goes to.
     pub target: Option<u32>,
 }
 

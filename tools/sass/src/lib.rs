@@ -47,18 +47,18 @@ pub enum Error {
     Start {
         /// The command line.
         command: String,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// What it prints could not be read.
+    /// The command's output could not be read.
     #[error("reading from `{command}`")]
     Read {
         /// The command line.
         command: String,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// It failed; what it has to say is on stderr.
+    /// The command failed; its message is on stderr.
     #[error("{status} from `{command}`")]
     Failed {
         /// The command line.

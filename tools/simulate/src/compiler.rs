@@ -1,8 +1,9 @@
 //! nvcc, and the PTX that it made before.
 //!
-//! What was compiled is kept in a folder of cargo's target directory, in the files of `src/nvrtc/store.rs`. A file's name
-//! is a hash of what its PTX depends on: see [`Compiler::key`]. What changes one kernel compiles that one again. A host
-//! compiler that is replaced under the same name is not noticed: of it, PTX depends on headers. Of processes that ask for the same PTX at the same time, one compiles, and the others wait.
+//! Compiled PTX is kept in a folder of cargo's target directory, in the files of `src/nvrtc/store.rs`. A file's name is
+//! a hash of what its PTX depends on: see [`Compiler::key`]. A change that affects one kernel compiles that kernel
+//! again. A host compiler that is replaced under the same name is not noticed: PTX depends on its headers. If several
+//! processes ask for the same PTX at the same time, one compiles, and the others wait.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -28,7 +29,7 @@ const VERSIONS: usize = 4;
 #[derive(Debug)]
 pub(crate) struct Compiler {
     pub(crate) nvcc: PathBuf,
-    /// What it says of its version: release and build.
+    /// Version of nvcc as it prints it: release and build.
     pub(crate) version: String,
     /// The values of [`VARIABLES`].
     pub(crate) environment: Vec<String>,
@@ -40,13 +41,13 @@ pub(crate) struct Compiler {
 /// A source, and what it is compiled for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted<'a> {
-    /// What files call it.
+    /// The name in files.
     pub(crate) name: &'a str,
-    /// Its path from the root.
+    /// Path of the source from the root.
     pub(crate) file: &'a str,
     /// A macro to define.
     pub(crate) define: Option<&'a str>,
-    /// As nvcc names it without `compute_`.
+    /// The architecture as nvcc names it, without `compute_`.
     pub(crate) arch: &'a str,
 }
 
@@ -92,9 +93,10 @@ impl Compiler {
         command
     }
 
-    /// Of all that the PTX depends on: nvcc's build, its environment and command line, and the names and contents of the
-    /// source and of each file of the repository that it includes. The toolkit's headers go with nvcc's build. The path of
-    /// the repository is a part: line information names files by it.
+    /// A hash of all that the PTX depends on: nvcc's build, its environment and command line, and each source file. The
+    /// source files are the source itself and each file of the repository that it includes, with names and contents.
+    /// The toolkit's headers go with nvcc's build. The path of the repository is a part: line information names files
+    /// by it.
     fn key(&self, wanted: &Wanted<'_>) -> String {
         let command = format!("{:?}", self.command(wanted));
         let mut files = BTreeMap::new();
@@ -264,7 +266,7 @@ mod tests {
             (place.compiler().compile(&WANTED), place.calls()),
             (first, 1)
         );
-        // What it does not include.
+        // A header that the source does not include.
         place.write("other.cuh", "changed\n");
         place.compiler().compile(&WANTED);
         assert_eq!(place.calls(), 1);

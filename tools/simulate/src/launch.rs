@@ -34,7 +34,7 @@ pub fn empty(arch: &str) -> Sim {
 pub struct Loaded {
     /// The problem by address.
     pub call: Call,
-    /// Where the operands begin that there are, by the names of their buffers.
+    /// Addresses of the operands that there are, by the names of their buffers.
     pub addresses: BTreeMap<String, u64>,
     sim: Sim,
     output: Buffer,
@@ -87,7 +87,7 @@ impl Loaded {
     /// Runs one launch.
     ///
     /// # Errors
-    /// What the kernel does and the ISA does not allow, a deadlock, a launch that a GPU would refuse.
+    /// Actions of the kernel that the ISA does not allow, a deadlock, a launch that a GPU would refuse.
     pub fn launch(
         &mut self,
         program: &Program,
@@ -184,7 +184,7 @@ fn launch(planned: &plan::Launch) -> Result<Launch, SimError> {
     Ok(launch.bytes(planned.parameters.bytes()))
 }
 
-/// What `csrc/host.cu` gives to the driver.
+/// The arguments that `csrc/host.cu` gives to the driver.
 pub fn arguments(map: &nvfp4_tensor_map) -> TensorMapArgs {
     let rank = map.rank as usize;
     TensorMapArgs {

@@ -25,9 +25,9 @@ const ARCH: &str = ptx::BLACKWELL;
 /// The rows, vectors for them, and the results that are right.
 #[derive(Debug)]
 pub struct Problem {
-    /// As the kernel takes them.
+    /// The operands as the kernel takes them.
     operands: Operands,
-    /// What the CPU path computes.
+    /// Results of the CPU path.
     cpu: Vec<f32>,
     truth: Reference,
 }
@@ -39,11 +39,11 @@ pub struct Difference {
     pub largest: f64,
     /// The element whose difference is the largest share of its bound.
     pub element: usize,
-    /// What that share is. 1 is the bound.
+    /// The share of its bound that this difference is. 1 is the bound.
     pub share: f64,
-    /// That element's difference.
+    /// Difference of this element.
     pub there: f64,
-    /// That element's bound.
+    /// Bound of this element.
     pub bound: f64,
 }
 
@@ -53,16 +53,17 @@ const MOST_VECTORS: usize = 128;
 /// A run that ended as it should.
 #[derive(Debug)]
 pub struct Run {
-    /// What it executed.
+    /// Counts of what the simulator executed.
     pub report: Report,
-    /// Its result, `[n][rows]`.
+    /// The result, `[n][rows]`.
     pub y: Vec<f32>,
-    /// To the CPU path's.
+    /// The difference from the CPU path's result.
     pub difference: Difference,
 }
 
 impl Problem {
-    /// Takes the layer's own test input as vectors, as many as the kernel takes in one launch, or else one vector of numbers between -1 and 1.
+    /// Takes the layer's own test input as vectors, as many as the kernel takes in one launch, or else one vector of
+    /// numbers between -1 and 1.
     ///
     /// # Errors
     /// Vectors that are not as long as the layer's rows, or not finite.
@@ -148,7 +149,7 @@ impl Problem {
         let Config::Tcgen05(default) = Kernel::Tcgen05.default_config(&job)? else {
             bail!("the default of a kernel is of another one");
         };
-        // Where K is long enough, two CTAs share a tile.
+        // Two CTAs share a tile where K is long enough.
         let smallest = [true, false].map(|divided| Tcgen05Config {
             step: 256,
             stages: 2,
@@ -166,8 +167,8 @@ impl Problem {
     /// Runs the kernel once.
     ///
     /// # Errors
-    /// What the kernel does and the ISA does not allow, and a deadlock: `ptx_sim::SimError`. A result that
-    /// was not written.
+    /// Actions of the kernel that the ISA does not allow, and a deadlock: `ptx_sim::SimError`. A result that was not
+    /// written.
     pub fn run(&self, config: Tcgen05Config, options: &ptx_sim::Options) -> Result<Run> {
         let (mut loaded, launch) = self.loaded(config)?;
         let program = &ptx::entry(&launch.kernel, ARCH).program;
@@ -214,7 +215,8 @@ impl Problem {
         Ok((loaded, launch.context("a launch without parts")?))
     }
 
-    /// Both results lie within their own bound of the truth, so they differ by no more than the sum of these.
+    /// The largest difference from the CPU path's result, and the largest share of a bound. Both results lie within
+    /// their own bound of the truth, so they differ by no more than the sum of the two bounds.
     fn difference(&self, y: &[f32], roundings: u32) -> Difference {
         let on_cpu = Implementation::best().roundings(self.shape(), Activation::Nvfp4);
         let mut all = Difference::default();

@@ -2,7 +2,7 @@
 //!
 //! The crate describes a launch as plain data (`nvfp4_gemv::kernel::plan`). nvcc makes PTX of the kernel, [`ptx`];
 //! [`launch`] hands both to ptx-sim, with the operands' bytes ([`operands`]) in its memory. The tests of the kernels
-//! are made of these, and the program `nvfp4-gemv-simulate`, which simulates a part of a checkpoint's layer ([`layer`])
+//! are made of these modules. The program `nvfp4-gemv-simulate` simulates a part of a checkpoint's layer ([`layer`])
 //! and draws what the warps of a kernel do ([`warps`]).
 
 mod compiler;
@@ -14,7 +14,7 @@ pub mod ptx;
 pub use ptx_sim::schedules;
 pub mod warps;
 
-// What the build script means by these, this package means too.
+// This package finds nvcc as the build script does.
 #[path = "../../../build/nvcc.rs"]
 #[allow(dead_code)]
 mod nvcc;

@@ -18,7 +18,7 @@ use nvfp4_gemv_simulate::{ptx, schedules, target};
 use ptx_sim::{Policy, SimError, Timing};
 use serde_json::{Value, json};
 
-/// Of the schedules that are random.
+/// The seed of random schedules.
 const SEED: u64 = 1;
 
 /// Executes the tensor cores' kernel for the first 128 rows of a layer on the CPU, and compares it with the CPU path
@@ -70,7 +70,7 @@ struct Args {
     files: Option<PathBuf>,
 }
 
-/// What all runs together showed.
+/// Sums over all runs.
 #[derive(Debug, Default)]
 struct Outcome {
     runs: usize,

@@ -119,7 +119,7 @@ impl Operands {
         self.rows().last().map_or(0, |last| last.end)
     }
 
-    /// What is at the result's place before, where that matters: the residual, and between results bytes of ones.
+    /// The bytes at the result's place before the launch, where they matter: the residual, and ones between results.
     pub fn output_before(&self) -> Option<Vec<u8>> {
         match (self.in_place, self.output_strides) {
             (false, None) => None,
@@ -147,7 +147,7 @@ impl Operands {
         all
     }
 
-    /// Where the results of each vector of each batch lie.
+    /// Byte ranges of the results of each vector of each batch.
     fn rows(&self) -> impl Iterator<Item = std::ops::Range<usize>> + '_ {
         let (n, row) = (self.shape.n(), self.shape.m() * self.output.bytes());
         let strides = self.output_strides.unwrap_or(Strides::packed(n, row));

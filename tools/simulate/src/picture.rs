@@ -31,7 +31,8 @@ pub fn mma_fp4(trace: &Trace, stages: u32, title: &str) -> Result<String, DrawEr
     first_cta(trace, barriers, &[(0, "multiply"), (1, "load")], title)
 }
 
-/// These warps, by what they do. The names of all mbarriers, in the order of their addresses.
+/// A picture of these warps of the first CTA, by what they do. `barriers` are the names of all mbarriers, in the order
+/// of their addresses.
 fn first_cta(
     trace: &Trace,
     barriers: impl Iterator<Item = String>,

@@ -18,11 +18,11 @@ use crate::units::{UNITS, Unit};
 
 /// Every kind of code that is shipped, as nvcc names it without `compute_`.
 pub const ALL: [&str; 3] = ["80", "90a", "100a"];
-/// From here on there are mbarriers, bulk copies and clusters.
+/// Architectures with mbarriers, bulk copies and clusters.
 pub const HOPPER: [&str; 2] = ["90a", "100a"];
-/// Has tensor memory.
+/// An architecture with tensor memory.
 pub const BLACKWELL: &str = "100a";
-/// Has block-scaled matrix instructions of a warp.
+/// An architecture with block-scaled matrix instructions of a warp.
 pub const CONSUMER: &str = "120a";
 
 fn found() -> &'static Result<Nvcc, String> {

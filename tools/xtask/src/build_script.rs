@@ -154,7 +154,7 @@ mod tests {
         assert!(config["alias"].get("xtask").is_some());
     }
 
-    /// What xtask installs is known to work; what the build script advises is the same.
+    /// The build script advises the packages that xtask installs, which are known to work.
     #[test]
     fn advice_names_the_packages_that_xtask_installs() {
         let installed = pins::compiler(pins::Arch::X86_64);

@@ -74,7 +74,8 @@ impl Cargo {
                 None => command.env_remove(name),
             };
         }
-        // These describe xtask, not what is built next; build scripts of dependencies read some.
+        // These variables describe xtask, not the package that is built next; build scripts of dependencies read some
+        // of them.
         for name in ["CARGO_MANIFEST_DIR", "CARGO_MANIFEST_PATH"] {
             command.env_remove(name);
         }
@@ -88,8 +89,8 @@ impl Cargo {
         process::run(&mut self.command(arguments))
     }
 
-    /// Builds the `nvfp4-gemv` program, and returns its file and the OUT_DIR of the library's build script, as cargo reports
-    /// them.
+    /// Builds the `nvfp4-gemv` program, and returns its file and the OUT_DIR of the library's build script, as cargo
+    /// reports them.
     pub(crate) fn program_and_out_dir(
         &self,
         build_arguments: &[&str],

@@ -30,7 +30,7 @@ pub(crate) struct FuzzArgs {
     replay: Option<PathBuf>,
 }
 
-/// What cargo-fuzz passes, but for the sanitizer: counters at every edge, and the operands of comparisons.
+/// Flags of cargo-fuzz, except for the sanitizer: counters at every edge, and the operands of comparisons.
 const INSTRUMENTATION: &str = "--cfg fuzzing -Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
@@ -141,7 +141,7 @@ struct Run<'a> {
     program: &'a Path,
     /// The directory of the targets and the committed corpus.
     source: &'a Path,
-    /// What this target finds and writes.
+    /// The folder for this target's findings.
     work: &'a Path,
 }
 
@@ -172,7 +172,7 @@ impl Run<'_> {
         Ok(status.success())
     }
 
-    /// Runs the corpus, then mutations of it. What was found before is tried again and added to.
+    /// Runs the corpus, then mutations of it. Inputs that were found before are tried again and added to.
     fn search(&self, seconds: u32, seed: u32) -> Result<bool> {
         let found = self.work.join("corpus");
         let failures = self.work.join("failures");
@@ -237,7 +237,7 @@ fn summary(log: &str) -> String {
     )
 }
 
-/// Where libFuzzer wrote the input that failed.
+/// The path that libFuzzer wrote the failing input to.
 fn saved_input(log: &str) -> Option<&str> {
     log.lines()
         .find_map(|line| line.split_once("Test unit written to "))

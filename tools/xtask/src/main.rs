@@ -67,16 +67,17 @@ enum Task {
     Run(RunArgs),
     /// Look at matrix instructions: installs NVRTC, then runs mma-explorer
     ///
-    /// Arguments go to the program. Without any it measures every variant of this machine's GPU, or, where there is none,
-    /// shows every variant of an H200 as machine code and in the simulator. NVRTC comes from PyPI into `target/toolchain/nvrtc` (95 MB to download on x86_64), unless
-    /// MMA_EXPLORER_NVRTC names the folder of another. tools/mma-explorer/README.md has more.
+    /// Arguments go to the program. Without any it measures every variant of this machine's GPU, or, where there is
+    /// none, shows every variant of an H200 as machine code and in the simulator. NVRTC comes from PyPI into
+    /// `target/toolchain/nvrtc` (95 MB to download on x86_64), unless MMA_EXPLORER_NVRTC names the folder of another.
+    /// tools/mma-explorer/README.md has more.
     Explore(PassedOn),
     /// Run every test of the workspace, documentation tests included
     ///
     /// Then those of a library without machine code, whose kernels NVRTC compiles. Tests load NVRTC and NCCL, which are
-    /// installed below `target/toolchain` where they are not (300 MB to download in all). Tests that cannot run, such as
-    /// those of a GPU where there is none, are ignored; the last lines say how many for which reason. Arguments after `--`
-    /// go to `cargo test --workspace`, which is all then.
+    /// installed below `target/toolchain` where they are not (300 MB to download in all). Tests that cannot run, such
+    /// as those of a GPU where there is none, are ignored; the last lines say how many for which reason. Arguments
+    /// after `--` go to `cargo test --workspace`, which is all then.
     Test(PassedOn),
     /// Run the checks that CI runs beside the tests
     Check(checks::CheckArgs),
@@ -93,10 +94,10 @@ enum Task {
     Fuzz(fuzz::FuzzArgs),
     /// Run kernels of public repositories in the simulator, and compare with what is expected of each
     ///
-    /// Fetches nothing: --from names a folder with the repositories, which tools/ptx-recorder/public/kernels.toml lists.
-    /// Compiles each kernel with a program around it, runs that with the recorder under both profiles and several
-    /// schedules, and fails where one does not do what the list says. tools/ptx-sim/docs/public-kernels.md has the results.
-    /// Takes some minutes of compiling.
+    /// Fetches nothing: --from names a folder with the repositories, which tools/ptx-recorder/public/kernels.toml
+    /// lists. Compiles each kernel with a program around it, runs that with the recorder under both profiles and
+    /// several schedules, and fails where one does not do what the list says. tools/ptx-sim/docs/public-kernels.md has
+    /// the results. Takes some minutes of compiling.
     #[command(after_help = "Examples:
   cargo xtask public-kernels --from ~/repositories
   cargo xtask public-kernels --from ~/repositories --only 'ThunderKittens level' --keep
@@ -150,10 +151,10 @@ enum Task {
     Nightly(nightly::NightlyArgs),
     /// Run everything that a new GPU should be asked, in an order that protects the machine, into one archive
     ///
-    /// For a B200, an RTX 50, or another GPU that this repository has not run on: probes of single instructions first, then
-    /// tests, verify, tune and bench. Each step is a process with a time limit, and a step that hangs or fails does not
-    /// stop those that do not need it. The archive is written in any case; attach it to an issue. The command fails where a
-    /// step did. docs/first-light.md is the page about it.
+    /// For a B200, an RTX 50, or another GPU that this repository has not run on: probes of single instructions first,
+    /// then tests, verify, tune and bench. Each step is a process with a time limit, and a step that hangs or fails
+    /// does not stop those that do not need it. The archive is written in any case; attach it to an issue. The command
+    /// fails where a step did. docs/first-light.md is the page about it.
     #[command(after_help = "Examples:
   cargo xtask first-light
   cargo xtask first-light --list
@@ -179,8 +180,8 @@ struct ToolchainArgs {
     nvrtc: bool,
     /// Install NCCL instead, which programs load for several GPUs
     ///
-    /// From PyPI into `target/toolchain/nccl` (200 MB to download, 210 MB on disk; the download is kept). A library with
-    /// feature `nccl` that the variable tells so loads it; it needs no GPU for that. Needs no nvcc.
+    /// From PyPI into `target/toolchain/nccl` (200 MB to download, 210 MB on disk; the download is kept). A library
+    /// with feature `nccl` that the variable tells so loads it; it needs no GPU for that. Needs no nvcc.
     #[arg(long, conflicts_with = "nvrtc")]
     nccl: bool,
 }

@@ -1,4 +1,5 @@
-//! `cargo xtask test`: all tests, with what they load; those that could not run are counted by their reasons at the end.
+//! `cargo xtask test`: all tests, with what they load; those that could not run are counted by their reasons at the
+//! end.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -24,7 +25,7 @@ pub(crate) fn command(workspace: &Workspace, arguments: &[OsString]) -> Result<(
     for note in without(&loaded(workspace), told) {
         eprintln!("note: {note}");
     }
-    // These change what every call of the library does: documentation's examples are tests, too.
+    // The variables change what every call of the library does: documentation's examples are tests, too.
     let cargo = Cargo::new(workspace)
         .with_toolchain(&toolchain)
         .without_env("NVFP4_GEMV_PATH")
@@ -45,7 +46,7 @@ fn run_all(cargo: &Cargo, arguments: &[OsString], ignored: &mut Ignored) -> Resu
     if !arguments.is_empty() {
         return Ok(()); // these ask for some of the workspace's
     }
-    // What only a library without machine code has.
+    // Tests that only a library without machine code has.
     let test = ["test", "--package", "nvfp4-gemv", "--no-default-features"];
     let small = ["--lib", "--test", "no_nvrtc", "--test", "jit_on_a_gpu"];
     let kernels = ["--test", "kernels", "--", "jit::"];
@@ -104,14 +105,14 @@ struct Ignored {
 /// The reason of tests that give none.
 const ON_REQUEST: &str = "run on request only: cargo test ... -- --ignored";
 
-/// What no test prints.
+/// Bytes that no test prints.
 const END: &[u8] = b"\0cargo has ended\0\n";
 
 impl Ignored {
-    /// Runs `cargo test`. What it prints is passed on, without the reasons.
+    /// Runs `cargo test`. Its output is passed on, without the reasons.
     ///
-    /// A process that a test leaves behind may hold the pipe open. So its end is not waited for, but [`END`], which is
-    /// written when cargo has ended: behind all that it has printed.
+    /// A process that a test leaves behind may hold the pipe open. So the end of the pipe is not waited for. [`END`] is
+    /// waited for instead, which is written when cargo has ended: behind all that cargo has printed.
     fn run(&mut self, command: &mut Command, to: &mut impl Write) -> Result<()> {
         let line = process::line(command);
         let (printed, mut to_pipe) = io::pipe()?;
@@ -122,7 +123,7 @@ impl Ignored {
         let (passed_on, status) = thread::scope(|scope| {
             let ended = scope.spawn(move || {
                 let status = child.wait();
-                // If nobody reads any more, it need not be there.
+                // If nobody reads any more, the end need not be written.
                 let _ = to_pipe.write_all(END);
                 status
             });
@@ -243,7 +244,7 @@ test result: FAILED. 1 passed; 1 failed; 5 ignored; 0 measured; 0 filtered out\n
     #[cfg(unix)]
     #[test]
     fn what_a_test_leaves_behind_is_not_waited_for() {
-        // It goes when this test does, and until then has the standard output.
+        // The process goes when this test does, and until then has the standard output.
         let (waits_for, _until) = io::pipe().unwrap();
         let script = "exec 3<&0; cat <&3 & echo 'test a ... ignored, why'; printf unfinished";
         let (mut ignored, mut shown) = (Ignored::default(), Vec::new());

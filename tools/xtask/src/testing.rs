@@ -1,4 +1,4 @@
-//! For tests.
+//! Helpers of tests.
 
 /// All parts stand in a text.
 #[track_caller]

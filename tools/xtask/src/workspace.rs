@@ -1,4 +1,4 @@
-//! Where the repository is, and where its build output goes.
+//! Paths of the repository and of its build output.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -44,47 +44,47 @@ impl Workspace {
         self.target.join(places::TOOLCHAIN)
     }
 
-    /// What `cargo xtask run --simulate` writes.
+    /// The folder of `cargo xtask run --simulate`.
     pub(crate) fn simulate_dir(&self) -> PathBuf {
         self.target.join("simulate")
     }
 
-    /// What `cargo xtask bench` writes.
+    /// The folder of `cargo xtask bench`.
     pub(crate) fn bench_dir(&self) -> PathBuf {
         self.target.join("bench")
     }
 
-    /// What `cargo xtask nightly` writes.
+    /// The folder of `cargo xtask nightly`.
     pub(crate) fn nightly_dir(&self) -> PathBuf {
         self.target.join("nightly")
     }
 
-    /// What `cargo xtask sass` compiles beside the library.
+    /// The folder of what `cargo xtask sass` compiles beside the library.
     pub(crate) fn sass_dir(&self) -> PathBuf {
         self.target.join("sass")
     }
 
-    /// What `cargo xtask first-light` writes.
+    /// The folder of `cargo xtask first-light`.
     pub(crate) fn first_light_dir(&self) -> PathBuf {
         self.target.join("first-light")
     }
 
-    /// What `cargo xtask fuzz` finds.
+    /// The folder of inputs that `cargo xtask fuzz` finds.
     pub(crate) fn fuzz_dir(&self) -> PathBuf {
         self.target.join("fuzz")
     }
 
-    /// Where `cargo build --release` puts programs and libraries.
+    /// The folder into which `cargo build --release` puts programs and libraries.
     pub(crate) fn release_dir(&self) -> PathBuf {
         self.target.join("release")
     }
 
-    /// Where `cargo doc` puts its pages.
+    /// The folder into which `cargo doc` puts its pages.
     pub(crate) fn doc_dir(&self) -> PathBuf {
         self.target.join("doc")
     }
 
-    /// What `cargo xtask public-kernels` compiles.
+    /// The folder of what `cargo xtask public-kernels` compiles.
     pub(crate) fn public_dir(&self) -> PathBuf {
         self.target.join("public-kernels")
     }

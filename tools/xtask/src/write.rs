@@ -16,9 +16,9 @@ pub(crate) fn read_if_there(file: &Path) -> Result<Option<String>> {
     }
 }
 
-/// Writes a text file, or replaces one in one step: nobody ever finds half of it, and two writers do not mix.
-/// A replaced file's mode is kept, and a link stays a link. What is no regular file, such as a pipe or a
-/// device, is written in place.
+/// Writes a text file, or replaces one in one step: nobody ever finds half of it, and two writers do not mix. A
+/// replaced file's mode is kept, and a link stays a link. A target that is no regular file, such as a pipe or a device,
+/// is written in place.
 pub(crate) fn whole(file: &Path, text: &str) -> Result<()> {
     put(file, text).with_context(|| format!("writing {}", file.display()))
 }
@@ -39,7 +39,7 @@ fn put(file: &Path, text: &str) -> Result<()> {
         Some(folder) if folder != Path::new("") => folder,
         _ => Path::new("."),
     };
-    // What a new file gets; the system takes the umask from it.
+    // The mode of a new file; the system takes the umask from it.
     let mut new = tempfile::Builder::new()
         .permissions(Permissions::from_mode(0o666))
         .tempfile_in(folder)?;

@@ -1,7 +1,7 @@
 //! `bench --suite decode`: the linear layers of decoders, layer after layer, as a decode step reads them.
 //!
-//! A decode step is one long read of all weights. So its figures are times of a decoder layer, and shares of the rate that
-//! a long read reaches, which takes turns with them.
+//! A decode step is one long read of all weights. So its figures are times of a decoder layer, and shares of the rate
+//! that a long read reaches, which takes turns with them.
 
 use std::time::Duration;
 
@@ -22,12 +22,12 @@ use crate::report::{Report, Table, bytes, count, progress, time};
 /// Changes whenever a reader of older documents would misread newer ones.
 const SCHEMA: &str = "nvfp4-gemv/decode/1";
 
-/// What a model's public config.json says of its decoder layers.
+/// Sizes of a model's decoder layers, from its public config.json.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Model {
     pub(super) name: &'static str,
-    /// Whose config.json: `hidden_size`, `num_attention_heads`, `num_key_value_heads`, `head_dim` (for Llama
-    /// `hidden_size / num_attention_heads`), `intermediate_size`.
+    /// The config.json that has the sizes: `hidden_size`, `num_attention_heads`, `num_key_value_heads`, `head_dim` (for
+    /// Llama `hidden_size / num_attention_heads`), `intermediate_size`.
     pub(super) source: &'static str,
     pub(super) hidden: usize,
     pub(super) heads: usize,
@@ -73,8 +73,8 @@ impl Model {
         linears.iter().map(|linear| linear.m * linear.k).sum()
     }
 
-    /// The linear layers of a decoder layer in the order of their computation. Fused, those that take the same vectors are
-    /// one: q, k and v, and gate and up.
+    /// The linear layers of a decoder layer in the order of their computation. Fused, those that take the same vectors
+    /// are one: q, k and v, and gate and up.
     fn linears(&self, fused: bool) -> Vec<Linear> {
         let linear = |name: &str, m, k| Linear {
             name: name.into(),
@@ -103,7 +103,7 @@ impl Model {
     }
 }
 
-/// What `bench --suite decode --json` prints.
+/// The document of `bench --suite decode --json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Decode {
     schema: String,
@@ -125,7 +125,7 @@ struct Decode {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Item {
     model: String,
-    /// Where its sizes stand.
+    /// The place where the model's sizes stand.
     source: String,
     fused: bool,
     linears: Vec<Linear>,
@@ -202,7 +202,7 @@ impl Item {
     }
 }
 
-/// What is measured, and how.
+/// The problems to measure, and how.
 pub(super) struct Request<'a> {
     pub(super) vectors: &'a [usize],
     pub(super) activations: &'a [Activation],
@@ -213,7 +213,7 @@ pub(super) struct Request<'a> {
     /// Zero: not at all.
     pub(super) sustain: Duration,
     pub(super) commit: Option<String>,
-    /// What a reader of the figures should know.
+    /// Facts that a reader of the figures should know.
     pub(super) notes: Vec<String>,
 }
 
@@ -247,7 +247,7 @@ fn measure(engine: &dyn Engine, request: &Request<'_>, models: &[Model]) -> Resu
     let mut measured = Vec::with_capacity(items.len());
     for (item, chain) in items {
         bar.set_message(item.title());
-        // What was asked for; or of each linear layer, what the library picks.
+        // The kernel or path that was asked for; without one, the library's pick for each linear layer.
         let mut asks = vec![request.ask];
         let chained = request.ask.chained();
         let refused = |case| engine.choose(case, chained).err();
@@ -296,7 +296,7 @@ fn chain(
     Ok(Chain::new(name, sizes, n, activation, layout, output)?)
 }
 
-/// Nothing measured yet.
+/// An item without measurements.
 fn item(model: &Model, fused: bool, linears: Vec<Linear>, chain: &Chain) -> Item {
     let case = &chain.linears[0];
     Item {
@@ -365,7 +365,7 @@ fn one(
     done.then_some(item).context("the engine measured nothing")
 }
 
-/// What each linear layer is launched with: the path where a kernel has no config.
+/// The config of each linear layer, or its path where the kernel has no config.
 fn configs(engine: &dyn Engine, chain: &Chain, ask: Ask) -> Result<Vec<String>> {
     let configs = chain.linears.iter().map(|case| {
         let choice = engine.choose(case, ask)?;
@@ -375,7 +375,7 @@ fn configs(engine: &dyn Engine, chain: &Chain, ask: Ask) -> Result<Vec<String>> 
     configs.collect()
 }
 
-/// For people.
+/// The report for people.
 fn text(engine: &dyn Engine, decode: &Decode, models: &[Model]) -> String {
     let mut text = format!(
         "{}, {}\n{}\n{}\n{}",
@@ -441,7 +441,7 @@ fn fused(fused: bool) -> &'static str {
     if fused { "fused" } else { "unfused" }
 }
 
-/// What the models say of themselves.
+/// The models' sizes, and where each size is from.
 fn sizes(models: &[Model]) -> Table {
     let mut table = Table::new(&[
         "model",
@@ -488,7 +488,7 @@ fn linears(models: &[Model]) -> String {
     table.with_notes(&notes)
 }
 
-/// What was repeated for seconds, beside its cold time.
+/// Sustained times, beside the cold time of the same work.
 fn sustained(decode: &Decode) -> Table {
     let mut table = super::sustained_table("decoder layer");
     for item in &decode.items {
@@ -513,7 +513,7 @@ mod tests {
     use crate::engine;
     use crate::engine::Case;
 
-    /// What the suite is for: figures of other projects count on these shapes.
+    /// The suite exists for these shapes: figures of other projects count on them.
     #[test]
     fn the_shapes_are_those_of_the_models() {
         let shapes = |model: &Model, fused: bool| -> Vec<(String, usize, usize)> {
@@ -543,7 +543,7 @@ mod tests {
             ("down", 8192, 28672),
         ];
         assert_eq!(shapes(llama70, true), named(&fused));
-        // Its heads together are wider than its hidden state.
+        // The heads of Qwen3-32B together are wider than its hidden state.
         let fused = [
             ("qkv", 10240, 5120),
             ("o", 5120, 8192),

@@ -12,7 +12,7 @@ use super::statistics::median;
 /// Changes whenever a reader of older documents would misread newer ones.
 pub(crate) const SCHEMA: &str = "nvfp4-gemv/bench/2";
 
-/// The same for [`Reads`].
+/// The schema of [`Reads`].
 #[allow(dead_code, reason = "xtask reads none")]
 pub(crate) const READS_SCHEMA: &str = "nvfp4-gemv/reads/1";
 
@@ -23,7 +23,7 @@ pub(crate) struct Document {
     /// A hash of the kernels' sources; `null` in a program without them.
     #[serde(default)]
     pub(crate) kernels: Option<String>,
-    /// As whoever started the program knows it.
+    /// The commit, as whoever started the program knows it.
     pub(crate) git_commit: Option<String>,
     /// When the measurement ended, RFC 3339.
     pub(crate) date_utc: String,
@@ -32,7 +32,7 @@ pub(crate) struct Document {
     pub(crate) suite: String,
     pub(crate) device: Device,
     pub(crate) method: Method,
-    /// What the device's memory gives at most: the limit of a chain of layers. Missing on the CPU, and where 1 GiB
+    /// The most that the device's memory gives: the limit of a chain of layers. Missing on the CPU, and where 1 GiB
     /// does not fit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) long_read: Option<LongRead>,
@@ -45,7 +45,7 @@ pub(crate) struct Document {
     pub(crate) cases: Vec<Case>,
 }
 
-/// What computed. `null` where a field means nothing for the kind of device.
+/// The device that computed. Fields that mean nothing for its kind are `null`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Device {
     /// `cuda` or `cpu`.
@@ -68,7 +68,7 @@ pub(crate) struct Device {
 pub(crate) struct Method {
     /// Measured rounds; those to warm up are not counted.
     pub(crate) rounds: usize,
-    /// What was asked for: every case says what it rotated over.
+    /// The bytes that were asked for. Each case says what it rotated over.
     pub(crate) cold_bytes: usize,
     /// How long each result was repeated to sustain it; missing where none was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -88,7 +88,7 @@ pub(crate) struct Case {
     pub(crate) output_type: String,
     /// Codes and unpadded scales: what GB/s count.
     pub(crate) weight_bytes: usize,
-    /// What the launches took turns over.
+    /// The bytes of weights that the launches rotated over.
     pub(crate) rotated_bytes: usize,
     pub(crate) launches_per_round: usize,
     /// The fastest of the kernels that only read as many bytes.
@@ -96,7 +96,7 @@ pub(crate) struct Case {
     /// Others of them that took turns.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) slower_reads: Vec<ReadTimes>,
-    /// What the library would take; `null` where nothing can run the case.
+    /// The library's own pick; `null` where nothing can run the case.
     pub(crate) picked: Option<Picked>,
     pub(crate) paths: Vec<Measured>,
     /// cuBLAS, where it took turns.
@@ -114,7 +114,7 @@ pub(crate) struct ReadTimes {
     pub(crate) kernel: Option<String>,
     pub(crate) median_us: f64,
     pub(crate) gb_per_s: f64,
-    /// In order of the rounds.
+    /// Times of one launch, in order of the rounds.
     pub(crate) samples_us: Vec<f64>,
     #[serde(flatten)]
     pub(crate) board: BoardReadings,
@@ -140,7 +140,7 @@ pub(crate) struct LongRead {
     pub(crate) times: ReadTimes,
 }
 
-/// What `bench --ceiling --json` prints: all kernels that only read, at some sizes.
+/// The document of `bench --ceiling --json`: all kernels that only read, at some sizes.
 #[allow(dead_code, reason = "xtask reads none")]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Reads {
@@ -159,7 +159,7 @@ pub(crate) struct Reads {
 #[allow(dead_code, reason = "xtask reads none")]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ReadSize {
-    /// That a launch reads.
+    /// Bytes that a launch reads.
     pub(crate) bytes: usize,
     pub(crate) rotated_bytes: usize,
     pub(crate) launches_per_round: usize,
@@ -179,7 +179,7 @@ pub(crate) struct Picked {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Measured {
     pub(crate) path: String,
-    /// Of a GPU; missing in documents of before kernels had names.
+    /// The kernel of a GPU. Missing on the CPU, and in documents of before kernels had names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) kernel: Option<String>,
     /// `isolated` or `chained`.
@@ -200,7 +200,7 @@ pub(crate) struct Measured {
     pub(crate) board: BoardReadings,
 }
 
-/// What the board said. Fields are missing where it did not.
+/// Readings of the board. Missing fields are those that the board did not give.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct BoardReadings {
     /// Clock of the multiprocessors right after a turn, the median of the rounds.
@@ -212,7 +212,7 @@ pub(crate) struct BoardReadings {
     /// Turns of which a limit of power or temperature held the clock back for all that was waited.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) held_back_turns: usize,
-    /// The same work, repeated for seconds; missing where nobody asked for it.
+    /// Figures of this work repeated for seconds; missing where nobody asked for them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) sustained: Option<Sustained>,
 }
@@ -222,7 +222,7 @@ pub(crate) struct BoardReadings {
 pub(crate) struct Sustained {
     /// How long all of it took.
     pub(crate) seconds: f64,
-    /// Of one launch, the mean.
+    /// Mean time of one launch.
     pub(crate) mean_us: f64,
     pub(crate) gb_per_s: f64,
     /// The mean.
@@ -231,8 +231,8 @@ pub(crate) struct Sustained {
     pub(crate) sm_mhz: Option<f64>,
     /// Energy of the whole board for each 10^9 bytes of weights.
     pub(crate) joules_per_gb: Option<f64>,
-    /// So much more of it than the kernel that only reads takes in the same case: what arithmetic, shared memory and
-    /// waiting cost. Missing for that kernel itself, and where it was not sustained.
+    /// Energy beyond that of the kernel that only reads in the same case: the cost of arithmetic, shared memory and
+    /// waiting. Missing for that kernel itself, and where it was not sustained.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) arithmetic_joules_per_gb: Option<f64>,
 }
@@ -240,8 +240,8 @@ pub(crate) struct Sustained {
 // xtask only reads what the program made.
 #[allow(dead_code)]
 impl Sustained {
-    /// Of so many seconds in all, seconds a launch, bytes a second; where the board counts energy, its watts
-    /// and joules a byte; and its clock.
+    /// `seconds` are the whole repetition's, `launch` the seconds of one launch. `energy` is watts and joules a byte,
+    /// where the board counts energy.
     pub(crate) fn new(
         seconds: f64,
         launch: f64,
@@ -270,7 +270,7 @@ impl Sustained {
 /// One way's part of one round.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Turn {
-    /// Of one launch, the mean.
+    /// Mean time of one launch.
     pub(crate) us: f64,
     pub(crate) sm_mhz: Option<f64>,
     pub(crate) watts: Option<f64>,
@@ -284,7 +284,7 @@ fn is_zero(count: &usize) -> bool {
 }
 
 impl Case {
-    /// Where the sustained figures of a way belong: way 0 is the ceiling, way i + 1 is path i. Those behind are the
+    /// The place of a way's sustained figures: way 0 is the ceiling, way i + 1 is path i. Ways behind the paths are the
     /// other reads, which nobody sustains.
     pub(crate) fn sustained_mut(&mut self, way: usize) -> Option<&mut Option<Sustained>> {
         let board = match way.checked_sub(1) {
@@ -346,7 +346,7 @@ impl Case {
 }
 
 impl ReadTimes {
-    /// Nothing measured yet.
+    /// Times of a kernel, not yet measured.
     #[allow(dead_code, reason = "xtask measures nothing")]
     pub(crate) fn of(kernel: Option<String>) -> Self {
         Self {
@@ -395,7 +395,7 @@ pub(crate) fn shares(ceiling_us: &[f64], samples_us: &[f64]) -> Vec<f64> {
 
 /// To six significant digits, however small the value is: more digits say nothing, and make documents long.
 pub(crate) fn rounded(value: f64) -> f64 {
-    // What is printed can be read again, NaN and infinity too.
+    // Every printed number can be read again, NaN and infinity too.
     format!("{value:.5e}").parse().unwrap_or(value)
 }
 

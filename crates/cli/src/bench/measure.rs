@@ -11,10 +11,10 @@ use super::document::{self, BoardReadings, ReadTimes};
 use super::reads::{FastestReads, Read};
 use crate::engine::{Ask, Case, Engine, Plan, Way, Ways, Work};
 
-/// What is measured of each problem.
+/// The work that is measured of each problem, and how.
 pub(super) struct Measurer<'a> {
     pub(super) engine: &'a dyn Engine,
-    /// Only this; or each path of the engine.
+    /// The only path or kernel to measure; or each path of the engine.
     pub(super) ask: Ask,
     pub(super) slowed: &'a HashMap<GemvPath, u32>,
     pub(super) plan: Plan,
@@ -32,7 +32,7 @@ impl Measurer<'_> {
         self.with_ways(case, &mut |mut case, ways| {
             let count = ways.ways().len();
             let mut turns = alternate(count, WARM_UP, self.plan.rounds, |way| ways.turn(way))?;
-            // It is the last one, where it takes turns.
+            // cuBLAS is the last way, where it takes turns.
             let cublas = ways.ways().last().and_then(cublas);
             let cublas = cublas.and_then(|cublas| Some((cublas, turns.pop()?)));
             case.complete(&turns);
@@ -61,9 +61,9 @@ impl Measurer<'_> {
         measured.context("the engine measured nothing")
     }
 
-    /// Gives the ways of a problem, ready to take turns, to `drive`; and the document's case, in which only
-    /// what is measured is missing: way 0 is the read that was the fastest before, way i + 1 is path i, and behind them
-    /// are other reads, of which one may turn out to be the ceiling. Where cuBLAS takes turns it is the last.
+    /// Gives `drive` the ways of a problem, ready to take turns, and the document's case, which lacks only the
+    /// measurements. Way 0 is the read that was the fastest before, way i + 1 is path i. Behind the paths are the other
+    /// reads, of which one may turn out to be the ceiling. Where cuBLAS takes turns, it is the last way.
     pub(super) fn with_ways(
         &self,
         case: &Case,
@@ -159,7 +159,7 @@ impl Measurer<'_> {
     }
 }
 
-/// What a document says of cuBLAS, without times, if a way is it.
+/// The document's entry for cuBLAS, without times, if a way is cuBLAS.
 fn cublas(way: &Way) -> Option<document::Cublas> {
     (way.work == Work::Cublas).then(|| document::Cublas {
         version: way.config.clone(),

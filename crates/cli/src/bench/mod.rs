@@ -89,8 +89,8 @@ pub(crate) struct Args {
     layout: Vec<ScaleLayout>,
     #[command(flatten)]
     ask: AskArgs,
-    /// With the configs of a file of `nvfp4-gemv tune`, made on this machine, where it has the problem. NVFP4_GEMV_TUNED
-    /// is not looked at
+    /// With the configs of a file of `nvfp4-gemv tune`, made on this machine, where it has the problem.
+    /// NVFP4_GEMV_TUNED is not looked at
     #[arg(long, value_name = "FILE", conflicts_with_all = ["ceiling", "serve", "tensor_parallel"])]
     tuned: Option<PathBuf>,
     /// Element type of the result
@@ -110,13 +110,14 @@ pub(crate) struct Args {
     /// of each size is its ceiling
     #[arg(long, conflicts_with_all = ["sustained", "slow_down", "serve", "kernel"])]
     ceiling: bool,
-    /// Let cuBLAS take turns too: from f16 weights of the same shape, with f16 vectors. Needs libcublas; without it, the
-    /// report says so
+    /// Let cuBLAS take turns too: from f16 weights of the same shape, with f16 vectors. Needs libcublas; without it,
+    /// the report says so
     #[arg(long, conflicts_with_all = ["ceiling", "serve"])]
     cublas: bool,
-    /// Divide pairs of layers of --suite decode's 70B model, and of a 405B one, among so many GPUs of this machine, through NCCL: the attention's projections, and the MLP,
-    /// each with its sum. Needs libnccl; n is 1, 8 and 64 and vectors are bf16 if nothing else is asked for. With
-    /// --activation nvfp4 vectors are bf16 too, and quantised before the layers, which is measured with them
+    /// Divide pairs of layers of --suite decode's 70B model, and of a 405B one, among so many GPUs of this machine,
+    /// through NCCL: the attention's projections, and the MLP, each with its sum. Needs libnccl; n is 1, 8 and 64 and
+    /// vectors are bf16 if nothing else is asked for. With --activation nvfp4 vectors are bf16 too, and quantised
+    /// before the layers, which is measured with them
     #[arg(long, value_name = "RANKS", value_parser = clap::value_parser!(u16).range(2..=64),
           conflicts_with_all = ["shapes", "ceiling", "cublas", "slow_down", "serve", "sustained", "path", "kernel"])]
     tensor_parallel: Option<u16>,
@@ -296,7 +297,7 @@ fn decode_steps(
     decode::run(engine, &request)
 }
 
-/// Where configs are from, if not from the library.
+/// The origin of configs that are not the library's.
 fn configs_of(args: &Args) -> Option<String> {
     let file = args.tuned.as_deref()?;
     Some(format!(
@@ -305,7 +306,7 @@ fn configs_of(args: &Args) -> Option<String> {
     ))
 }
 
-/// What was asked for instead of a suite's part.
+/// The values that were asked for, or else the suite's.
 fn or<'a, T>(asked: &'a [T], suite: &'a [T]) -> &'a [T] {
     if asked.is_empty() { suite } else { asked }
 }
@@ -344,7 +345,7 @@ fn ceilings(
 }
 
 impl Document {
-    /// Nothing measured yet.
+    /// A document without measurements.
     fn new(engine: &dyn Engine, suite: &str, commit: Option<String>, plan: &Plan) -> Self {
         Self {
             schema: document::SCHEMA.into(),
@@ -411,8 +412,8 @@ impl Problem {
     }
 }
 
-/// Every combination that the suite and the options ask for. Problems that a suite has besides are left out where options
-/// replace parts of it.
+/// Every combination that the suite and the options ask for. Problems that a suite has besides are left out where
+/// options replace parts of it.
 fn cases(args: &Args, suite: &Suite) -> Result<Vec<Case>> {
     let mut cases = product(args, suite)?;
     let replaces = [args.shapes.is_empty(), args.n.is_empty()].contains(&false)
@@ -469,7 +470,7 @@ fn host() -> Option<String> {
     Some(name.trim().to_owned()).filter(|name| !name.is_empty())
 }
 
-/// For people.
+/// The report for people.
 fn text(engine: &dyn Engine, document: &Document) -> String {
     let with_cublas = document.cases.iter().any(|case| case.cublas.is_some());
     let mut header = vec![
@@ -535,7 +536,7 @@ fn text(engine: &dyn Engine, document: &Document) -> String {
         )
     });
     let notes = document.notes.iter().map(|note| format!("note: {note}\n"));
-    // Of a suite, what cannot run is the rule, not the exception.
+    // A suite is bound to have cases that cannot run, so they are not listed.
     if document.suite != "custom" {
         skipped.clear();
     }
@@ -560,7 +561,7 @@ fn long_read(of: &LongRead) -> String {
     )
 }
 
-/// What was repeated for seconds, beside its cold time.
+/// The table of sustained times, beside the cold time of the same work.
 fn sustained(document: &Document) -> String {
     let Some(seconds) = document.method.sustained_seconds else {
         return String::new();

@@ -1,9 +1,9 @@
-//! What `cargo xtask nightly` and `nvfp4-gemv bench --serve` say to each other, so that two programs, tonight's
-//! and an older one, can take turns on one GPU: this file is part of both.
+//! The protocol between `cargo xtask nightly` and `nvfp4-gemv bench --serve`. Through it two programs, tonight's and an
+//! older one, can take turns on one GPU. This file is part of both.
 //!
-//! One JSON value a line. The program says [`Reply::Hello`], then answers each [`Request`] with one reply, and
-//! ends where its input ends. A program may be older than the xtask that talks to it: a change that an older
-//! program would misread changes [`PROTOCOL`].
+//! One JSON value a line. The program says [`Reply::Hello`], then answers each [`Request`] with one reply, and ends
+//! where its input ends. A program may be older than the xtask that talks to it: a change that an older program would
+//! misread changes [`PROTOCOL`].
 
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +11,7 @@ use super::document::{Case, Document, Sustained, Turn};
 
 pub(crate) const PROTOCOL: &str = "nvfp4-gemv/turns/1";
 
-/// What identifies a problem.
+/// The fields that identify a problem.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Problem {
     pub(crate) m: usize,
@@ -55,10 +55,10 @@ impl From<&Case> for Problem {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Request {
-    /// Put this problem's operands into memory. What was open before is closed.
+    /// Put this problem's operands into memory. A problem that was open before is closed.
     Open(Problem),
-    /// Let one way of the open problem take a turn: way 0 is the ceiling, as far as is known before the turns, way i + 1
-    /// is path i of the case, and behind the paths are the other reads.
+    /// Let one way of the open problem take a turn. Way 0 is the ceiling, as far as is known before the turns, way i +
+    /// 1 is path i of the case. Behind the paths are the other reads.
     Turn(usize),
     /// Repeat one way of the open problem.
     Sustain { way: usize, seconds: f64 },
@@ -76,7 +76,7 @@ pub(crate) enum Reply {
     Failed(String),
 }
 
-/// What a program says first.
+/// The first message of a program.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Hello {
     pub(crate) protocol: String,
@@ -84,6 +84,6 @@ pub(crate) struct Hello {
     pub(crate) document: Document,
     /// The problems that its suite and options ask for.
     pub(crate) problems: Vec<Problem>,
-    /// Those of them whose results are worth sustaining.
+    /// Problems whose results are worth sustaining.
     pub(crate) sustained: Vec<Problem>,
 }

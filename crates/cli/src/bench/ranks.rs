@@ -1,7 +1,7 @@
 //! Threads with a GPU each, which compute pairs of layers together: what `--tensor-parallel` measures.
 //!
-//! The first one also computes them alone. That takes turns with what all compute, so that both meet the GPU in the same
-//! state; the others wait meanwhile.
+//! The first one also computes them alone. That takes turns with what all compute, so that both meet the GPU in the
+//! same state; the others wait meanwhile.
 
 mod rank;
 
@@ -36,7 +36,7 @@ impl Bytes {
             scales: vec![0; scales],
         };
         random.fill(&mut bytes.codes);
-        // From 0.5 to 2.
+        // Scales from 0.5 to 2.
         bytes.scales.fill_with(|| random.u8(0x30..=0x40));
         Ok(bytes)
     }
@@ -104,7 +104,7 @@ fn with_type<T: DeviceElement + FromF32>(job: &Job) -> Result<Measured> {
             0 => Some(alone::<T>(job, &over_one)?),
             _ => None,
         };
-        // Only then the others wait for this rank with a timeout.
+        // The other ranks wait for this rank with a timeout only from here on.
         group.all_gather(&[0.0], &mut vec![0.0; group.ranks()])?;
         Rank::<T>::new(job, &over_ranks, group, id)?.measure(alone)
     };
@@ -126,7 +126,7 @@ fn alone<'a, T: DeviceElement + FromF32>(
     Rank::new(job, layers, group, UniqueId::new()?)
 }
 
-/// What a thread saw: results of one GPU, on the first thread, and of all.
+/// The results of a thread: `one` of one GPU, only on the first thread, and `whole` of all GPUs.
 struct Outcome {
     one: Vec<f32>,
     whole: Vec<f32>,
@@ -163,7 +163,8 @@ fn bits(y: &[f32]) -> Vec<u32> {
     y.iter().map(|y| y.to_bits()).collect()
 }
 
-/// What each rank returns, on a thread of its own. Of errors the one that explains the others.
+/// Runs each rank on a thread of its own, and returns their results; if some fail, the error that explains the other
+/// errors.
 fn of_threads<R: Send>(
     group: Vec<HostRank>,
     rank: &(impl Fn(HostRank) -> Result<R> + Sync),

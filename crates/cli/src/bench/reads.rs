@@ -1,5 +1,5 @@
-//! The kernels that only read: which of them are worth a place in the rounds of a problem, the rate of a long read, and
-//! `bench --ceiling`, which lists them all.
+//! The kernels that only read: which of them are worth a place in the rounds of a problem, and the rate of a long read.
+//! `bench --ceiling` lists all of these kernels.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ use super::document::{LongRead, ReadSize, ReadTimes};
 use crate::engine::{Case, Engine, NotEnoughMemory, Plan, Work};
 use crate::report::{Table, bytes, time};
 
-/// So many of the fastest take turns with the paths.
+/// The number of fastest reads that take turns with the paths.
 const FASTEST: usize = 3;
 /// Rounds that find the fastest. Nothing is to be thrown away before them: each turn begins with a replay that is not
 /// timed.
@@ -147,7 +147,7 @@ pub(super) fn all(engine: &dyn Engine, cases: &[Case], plan: &Plan) -> Result<Ve
     Ok(sizes)
 }
 
-/// For people.
+/// The report for people.
 pub(super) fn table(sizes: &[ReadSize]) -> Table {
     let mut table = Table::new(&[
         "bytes", "read by", "time", "fastest", "slowest", "GB/s", "share", "MHz",

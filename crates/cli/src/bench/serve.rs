@@ -53,7 +53,7 @@ pub(super) fn serve(
     }
 }
 
-/// The other program.
+/// The connection to the other program.
 struct Line<R, W> {
     input: R,
     output: W,
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
     use crate::engine::{self, Ask, Plan};
 
-    /// What the program says to these lines, on the CPU.
+    /// The program's replies to these lines, on the CPU.
     fn conversation(lines: &[&str]) -> Vec<Reply> {
         let (engine, _) = engine::open(Some(GemvPath::Cpu)).unwrap();
         let plan = Plan {

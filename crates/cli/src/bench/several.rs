@@ -1,9 +1,9 @@
-//! `bench --suite decode --tensor-parallel R`: pairs of linear layers over several GPUs of this machine, with the sum that
-//! they need, in one CUDA graph.
+//! `bench --suite decode --tensor-parallel R`: pairs of linear layers over several GPUs of this machine, with the sum
+//! that they need, in one CUDA graph.
 //!
-//! Each rank is a thread of this process. A turn is one graph of so many pairs that their weights hold in no cache; all ranks
-//! begin it together, and it is over when the slowest one is. What is between the layers of a pair is left out: the
-//! activation of an MLP, and the attention.
+//! Each rank is a thread of this process. A turn is one graph of so many pairs that no cache holds their weights. All
+//! ranks begin the graph together, and the turn is over when the slowest rank is. Work between the layers of a pair is
+//! left out: the activation of an MLP, and the attention.
 
 use anyhow::{Context, Result, bail};
 use nvfp4_gemv::{Activation, ScaleLayout};
@@ -18,7 +18,7 @@ use crate::report::{Report, Table, count, time};
 /// Changes whenever a reader of older documents would misread newer ones.
 const SCHEMA: &str = "nvfp4-gemv/tensor-parallel/1";
 
-/// What outgrows one GPU, beside the larger ones of the suite.
+/// A model that outgrows one GPU, beside the larger ones of the suite.
 const LARGEST: Model = Model {
     name: "Llama-3.1-405B",
     source: "config.json of meta-llama/Llama-3.1-405B",
@@ -71,7 +71,7 @@ impl Pair {
     }
 }
 
-/// What is measured, and how.
+/// The problems to measure, and how.
 pub(super) struct Request<'a> {
     pub(super) ranks: usize,
     pub(super) vectors: &'a [usize],
@@ -117,7 +117,7 @@ pub(super) struct Measured {
     pub(super) same_bits: bool,
 }
 
-/// What `--json` prints.
+/// The document of `--json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Several {
     schema: String,
@@ -146,7 +146,7 @@ struct Item {
     layout: String,
     /// Pairs in a graph, of one GPU and of each rank.
     pairs: [usize; 2],
-    /// What computes each layer of a rank.
+    /// The kernel of each layer of a rank.
     kernels: Vec<String>,
     one_gpu_us: f64,
     us: f64,
@@ -203,15 +203,15 @@ impl Item {
 }
 
 impl Item {
-    /// The result is one GPU's, up to rounding, on all ranks and in all replays. What is not a number is not.
+    /// Whether the result is one GPU's, up to rounding, on all ranks and in all replays. A NaN is not.
     fn is_right(&self) -> bool {
         let activation = Activation::from_name(&self.activation).unwrap_or(Activation::F32);
         self.same_bits && self.difference_from_one_gpu <= tolerance(activation)
     }
 }
 
-/// What the result may differ by from one GPU's, as a share of the largest element: both are rounded to the vectors' type,
-/// a few times.
+/// The largest allowed difference from one GPU's result, as a share of the largest element: both results are rounded to
+/// the vectors' type, a few times.
 fn tolerance(activation: Activation) -> f64 {
     match activation {
         // Results of layers with NVFP4 vectors are bf16.

@@ -27,8 +27,8 @@ pub(crate) struct Interval {
     pub(crate) high: f64,
 }
 
-/// The percentile bootstrap's interval of a level, 0.99 say: `statistic` draws again what was measured,
-/// with the given generator, and computes from that. The same seed gives the same interval.
+/// The percentile bootstrap's interval of a level, 0.99 say: `statistic` draws again from the measurements, with the
+/// given generator, and computes from that. Equal seeds give equal intervals.
 pub(crate) fn bootstrap(
     level: f64,
     resamples: usize,
@@ -65,8 +65,8 @@ mod tests {
         assert!(median(&[]).is_nan());
     }
 
-    /// Of 200 sets of samples from the same distribution, about 1% lie outside; more than 5% would
-    /// mean that the interval promises too much.
+    /// About 1% of 200 sets of samples from one distribution lie outside. More than 5% would mean that the interval
+    /// promises too much.
     #[test]
     fn an_interval_covers_the_truth() {
         let mut rng = Rng::with_seed(7);

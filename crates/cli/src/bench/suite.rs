@@ -1,4 +1,4 @@
-//! What `bench` measures when it is not told shape by shape.
+//! The problems that `bench` measures when it is not told shape by shape.
 
 use nvfp4_gemv::{Activation, ScaleLayout};
 use nvfp4_gemv_cli::problem::CONTEST_BENCHMARKS;
@@ -47,7 +47,7 @@ pub(crate) enum SuiteArg {
 /// Every combination of these.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Suite {
-    /// In the document.
+    /// The name in the document.
     pub(crate) name: &'static str,
     /// M, K, L.
     pub(crate) shapes: Vec<(usize, usize, usize)>,
@@ -59,7 +59,7 @@ pub(crate) struct Suite {
 }
 
 impl Suite {
-    /// On a GPU, or what the CPU does in the same time.
+    /// The suite on a GPU, or what the CPU does in the same time.
     pub(crate) fn new(suite: Option<SuiteArg>, on_cpu: bool) -> Self {
         let contest = CONTEST_BENCHMARKS.to_vec();
         match suite {
@@ -123,7 +123,7 @@ impl Suite {
 }
 
 impl Suite {
-    /// Of `cases`, those whose results are worth seconds each: one vector, the largest shape, linear scales.
+    /// The cases whose results are worth seconds each: one vector, the largest shape, linear scales.
     pub(crate) fn worth_sustaining(&self, cases: &[Case]) -> Vec<Case> {
         let worth = |case: &&Case| {
             let shape = &case.shape;

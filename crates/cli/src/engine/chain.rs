@@ -8,7 +8,7 @@ use super::{Case, memory};
 /// decoder layer after the other, each with weights of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Chain {
-    /// For messages.
+    /// The name in messages.
     pub(crate) name: String,
     /// At least one. The results of none are vectors of the next: speed does not depend on numbers.
     pub(crate) linears: Vec<Case>,
@@ -45,7 +45,7 @@ impl Chain {
         bytes.sum()
     }
 
-    /// As many decoder layers as fit so many bytes of weights; at least one.
+    /// Decoder layers that fit so many bytes of weights; at least one.
     pub(crate) fn layers(&self, bytes: usize) -> usize {
         (bytes / self.layer_bytes().max(1)).max(1)
     }
@@ -59,8 +59,8 @@ impl Chain {
         memory::sum(&each.collect::<Option<Vec<_>>>()?)
     }
 
-    /// Where codes and scales of every linear layer begin in two large buffers, decoder layer after decoder layer; and
-    /// how long these must be.
+    /// Offsets of the codes and scales of every linear layer in two large buffers, decoder layer after decoder layer;
+    /// and how long the buffers must be.
     pub(super) fn places(&self, layers: usize, alignment: usize) -> Places {
         let mut places = Places::default();
         for _ in 0..layers {
@@ -82,10 +82,10 @@ impl Chain {
     }
 }
 
-/// Where the weights of a chain lie.
+/// Offsets of a chain's weights.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Places {
-    /// In the order of the launches.
+    /// Places in the order of the launches.
     pub(super) all: Vec<Place>,
     pub(super) code_bytes: usize,
     pub(super) scale_bytes: usize,
@@ -96,9 +96,9 @@ pub(super) struct Places {
 pub(super) struct Place {
     /// Which one of the chain's linear layers.
     pub(super) linear: usize,
-    /// Where its codes begin.
+    /// Offset of the linear layer's codes.
     pub(super) codes: usize,
-    /// Where its scales begin.
+    /// Offset of the linear layer's scales.
     pub(super) scales: usize,
 }
 

@@ -1,5 +1,5 @@
-//! What a measurement needs in memory, added up and compared with what there is before anything is
-//! allocated: an allocation that fails ends the program, and one that succeeds may end the machine's others.
+//! Memory that a measurement needs, added up and compared with the available memory before anything is allocated. An
+//! allocation that fails ends the program, and one that succeeds may end the machine's other programs.
 
 use std::fmt::Display;
 
@@ -17,13 +17,13 @@ use crate::report::bytes;
     without_cold.map_or(String::new(), |least| format!("; with --cold 0, {}", bytes(least)))
 )]
 pub(crate) struct NotEnoughMemory {
-    /// What was to be measured: a shape, or a model's layer.
+    /// The work that was to be measured: a shape, or a model's layer.
     what: String,
     cold_mib: usize,
     whose: &'static str,
     needed: Option<usize>,
     available: Option<usize>,
-    /// What it takes to compute with the same weights every time, where that would fit.
+    /// Bytes to compute with the same weights every time, where that would fit.
     without_cold: Option<usize>,
 }
 

@@ -1,5 +1,5 @@
-//! What computes: the CPU, or a CUDA device. Commands know only [`Engine`]; everything that a
-//! device needs is in `cuda.rs`.
+//! Engines, which compute: the CPU, or a CUDA device. Commands know only [`Engine`]; everything that a device needs is
+//! in `cuda.rs`.
 
 mod chain;
 mod cpu;
@@ -36,7 +36,7 @@ pub(crate) use rounds::{Case, Extent, Plan, Ready, Way, Ways, Work, rounds};
 use crate::bench::document;
 use crate::shapes;
 
-/// What `--path` takes: a path, or none for `auto`.
+/// The value of `--path`: a path, or none for `auto`.
 type PathArg = Option<GemvPath>;
 
 fn path() -> impl TypedValueParser<Value = PathArg> {
@@ -80,25 +80,25 @@ impl AskArgs {
     }
 }
 
-/// What is asked to compute: a path, a kernel, or what the library picks.
+/// A choice of what computes: a path, a kernel, or the library's pick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ask {
     pub(crate) path: Option<GemvPath>,
     pub(crate) kernel: Option<Kernel>,
     /// Whether it is the environment that asks for `path`.
     by_environment: bool,
-    /// With programmatic dependent launch.
+    /// Whether launches use programmatic dependent launch.
     pub(crate) is_chained: bool,
-    /// With what was measured here.
+    /// Configs that were measured on this machine.
     tuned: Option<TunedTable>,
 }
 
-/// A tuned table, which lives as long as the program. The same file twice is two tables.
+/// A tuned table, which lives as long as the program. A file that is loaded twice gives two tables.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TunedTable(&'static Measurements);
 
 impl TunedTable {
-    /// Of a file that was made on this machine.
+    /// Loads a file that was made on this machine.
     pub(crate) fn load(file: &std::path::Path) -> anyhow::Result<Self> {
         Ok(Self(Box::leak(Box::new(crate::tuned::here(file)?))))
     }
@@ -113,7 +113,7 @@ impl PartialEq for TunedTable {
 impl Eq for TunedTable {}
 
 impl Ask {
-    /// Whatever the library picks.
+    /// The library's pick.
     pub(crate) const ANY: Self = Self {
         path: None,
         kernel: None,
@@ -143,12 +143,12 @@ impl Ask {
         }
     }
 
-    /// The same of any path and kernel.
+    /// This ask for any path and kernel.
     pub(crate) fn of_any(self) -> Self {
         Self::ANY.tuned(self.tuned)
     }
 
-    /// The same of a path, of any kernel.
+    /// This ask for any kernel of a path.
     pub(crate) fn on(self, path: GemvPath) -> Self {
         Self::of_path(path).tuned(self.tuned)
     }
@@ -333,18 +333,18 @@ impl Values {
 /// How long to measure.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Budget {
-    /// At least so many runs, after one to warm up.
+    /// The least number of runs, after one to warm up.
     pub(crate) runs: usize,
-    /// And for at least so long.
+    /// The least time of all runs together.
     pub(crate) time: Duration,
 }
 
-/// What an engine did.
+/// The result of an engine's run, and how it was computed.
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome {
     pub(crate) y: Values,
     pub(crate) path: GemvPath,
-    /// Of a GPU.
+    /// The kernel, on a GPU.
     pub(crate) kernel: Option<Kernel>,
     /// Why this one, as a sentence.
     pub(crate) reason: String,
@@ -361,7 +361,7 @@ pub(crate) struct Timing {
 }
 
 impl Timing {
-    /// Of times of single runs, at least one.
+    /// Statistics of times of single runs, at least one.
     pub(crate) fn of(mut seconds: Vec<f64>) -> Self {
         seconds.sort_by(f64::total_cmp);
         Self {
@@ -372,12 +372,12 @@ impl Timing {
     }
 }
 
-/// What `info` shows of the driver and the devices.
+/// The driver and the devices, as `info` shows them.
 #[derive(Debug)]
 pub(crate) struct Devices {
     /// The driver's and the runtime's CUDA versions, where there are any.
     pub(crate) versions: Option<String>,
-    /// What is known of each; or why there is none.
+    /// Properties of each device, or why there is none.
     pub(crate) found: Result<Vec<Gpu>>,
 }
 
@@ -386,10 +386,10 @@ pub(crate) trait Engine {
     /// The device, for people: its name and what matters of it.
     fn device(&self) -> String;
 
-    /// Where this engine's operands lie, for the dispatch.
+    /// The place of this engine's operands, for the dispatch.
     fn target(&self) -> Target<'_>;
 
-    /// What would compute a case.
+    /// The path, kernel and config that would compute a case.
     fn choose(&self, case: &Case, ask: Ask) -> Result<Choice> {
         select(&case.shape, &case.dispatch(), self.target(), &ask.options())
     }
@@ -413,8 +413,9 @@ pub(crate) trait Engine {
         drive: &mut dyn FnMut(&mut dyn Ways) -> anyhow::Result<()>,
     ) -> anyhow::Result<()>;
 
-    /// The same with the linear layers of a chain of decoder layers. A launch of the [`Ways`] is a whole decoder layer.
-    /// Reads read as many bytes as all of the weights have, in launches of about 1 GiB.
+    /// Gives `drive` the linear layers of a chain of decoder layers, as [`with_ways`](Self::with_ways) does a case. A
+    /// launch of the [`Ways`] is a whole decoder layer. Reads read as many bytes as all of the weights have, in
+    /// launches of about 1 GiB.
     ///
     /// # Errors
     /// [`with_ways`](Self::with_ways)'s.
@@ -429,7 +430,7 @@ pub(crate) trait Engine {
     /// The version of cuBLAS that [`Work::Cublas`] calls; or why there is none.
     fn cublas(&self) -> Result<String, String>;
 
-    /// What figures of power and energy lack, a sentence each.
+    /// Reasons why figures of power and energy are missing, a sentence each.
     fn energy_notes(&self) -> Vec<String>;
 
     /// The kernels that only read: the fastest at a size is the ceiling. None is how the CPU reads.

@@ -1,5 +1,5 @@
-//! What the program says of CUDA devices when it is built with neither feature `cuda` nor feature
-//! `jit`: the same functions as `cuda.rs`, none of which finds any.
+//! Stand-ins for CUDA devices in a build with neither feature `cuda` nor feature `jit`: the functions of `cuda.rs`,
+//! none of which finds any device.
 
 use nvfp4_gemv::{Error, GemvPath, Refusal, Result};
 

@@ -1,5 +1,4 @@
-//! What alternates: several ways to do the same work take turns in rounds, so that whatever else
-//! changes on the machine meets all of them alike.
+//! Rounds, in which several ways to do the same work take turns: any other change on the machine meets all ways alike.
 
 use std::time::Duration;
 
@@ -19,13 +18,13 @@ use crate::bench::document::{Sustained, Turn};
 pub(crate) struct Case {
     pub(crate) shape: Shape,
     pub(crate) activation: Activation,
-    /// Of all block scales.
+    /// Layout of all block scales.
     pub(crate) layout: ScaleLayout,
     pub(crate) output: FloatType,
 }
 
 impl Case {
-    /// What the dispatch asks about it. Engines give as much workspace as kernels ask for.
+    /// The operands for a question to the dispatch. Engines give as much workspace as kernels ask for.
     pub(crate) fn dispatch(&self) -> Operands {
         Operands::new(self.activation, self.layout).with_workspace(u64::MAX)
     }
@@ -103,7 +102,7 @@ impl Plan {
         Self::copies_of(self.cold_bytes, bytes, cold_copies)
     }
 
-    /// The same for other bytes to rotate over.
+    /// [`copies`](Self::copies) for other bytes to rotate over: `cold_bytes`.
     pub(super) fn copies_of(cold_bytes: usize, bytes: usize, cold_copies: usize) -> usize {
         const MOST: usize = 4096;
         match cold_bytes {
@@ -124,29 +123,29 @@ pub(crate) struct Way {
     pub(crate) extent: Extent,
 }
 
-/// What one turn is.
+/// The size of one turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Extent {
-    /// Of the weights that one launch reads.
+    /// Bytes of the weights that one launch reads.
     pub(crate) bytes: usize,
     /// The bytes of weights that the launches rotate over.
     pub(crate) rotated_bytes: usize,
-    /// Launches that make one turn. Of a [`Chain`](super::Chain), decoder layers.
+    /// Launches that make one turn. For a [`Chain`](super::Chain): decoder layers.
     pub(crate) launches: usize,
 }
 
-/// What takes turns.
+/// The ways that take turns.
 #[derive(Clone, Debug)]
 pub(crate) struct Ready {
-    /// In the order asked for; without those that chain and cannot.
+    /// The ways in the order asked for, without chained ones where the device cannot chain.
     pub(crate) ways: Vec<Way>,
-    /// Of all ways that read the case's own weights.
+    /// The extent of all ways that read the case's own weights.
     pub(crate) extent: Extent,
 }
 
 /// A case whose operands are in memory and whose ways are ready to run.
 pub(crate) trait Ways {
-    /// What is ready to run.
+    /// The ways that are ready to run.
     fn ready(&self) -> &Ready;
 
     fn ways(&self) -> &[Way] {
@@ -169,7 +168,7 @@ pub(crate) trait Ways {
     fn sustain(&mut self, way: usize, time: Duration) -> Result<Sustained>;
 }
 
-/// What all ways took.
+/// The times of all ways.
 #[derive(Clone, Debug)]
 pub(crate) struct Rounds {
     pub(crate) ways: Vec<Way>,

@@ -1,18 +1,18 @@
-//! The document `tests/recorded/gpu.json`: this file is part of the test programs, which write it, and of `xtask`, which
-//! compares it with the tree.
+//! The document `tests/recorded/gpu.json`: this file is part of the test programs, which write it, and of `xtask`,
+//! which compares it with the tree.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Where it lies in the repository.
+/// The document's path in the repository.
 #[allow(dead_code, reason = "test programs are told where")]
 pub(crate) const PATH: &str = "tests/recorded/gpu.json";
 
 /// Changes whenever a reader of older documents would misread newer ones.
 pub(crate) const SCHEMA: &str = "nvfp4-gemv/gpu-record/1";
 
-/// What ran where.
+/// Runs of tests, each with its GPUs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Record {
@@ -27,7 +27,7 @@ pub(crate) struct Record {
 pub(crate) struct Run {
     /// The test program, such as `kernels`.
     pub(crate) program: String,
-    /// What it was asked for, such as `gpu`: its other arguments.
+    /// Arguments that say what to run, such as `gpu`.
     pub(crate) arguments: Vec<String>,
     /// The devices that the program saw, by their names.
     pub(crate) gpus: Vec<String>,

@@ -1,4 +1,4 @@
-//! What test programs say of a run on a GPU: which suite, where, how many tests passed, and of which sources.
+//! The record of test programs' runs on GPUs: which suite, on which GPUs, how many tests passed, and of which sources.
 //!
 //! A test program that is started with `--record FILE` adds its run to that file, which the repository keeps as
 //! `tests/recorded/gpu.json`. It needs nothing else on the machine: programs are built elsewhere and carried there.
@@ -18,14 +18,14 @@ use crate::output::Destination;
 /// The option that asks for a record.
 const OPTION: &str = "--record";
 
-/// What a test program is asked for: the file to record in, if any, and all other arguments.
+/// Arguments of a test program: the file to record in, if any, and all other arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
     file: Option<PathBuf>,
     others: Vec<String>,
 }
 
-/// What ran and where.
+/// A run: the test program, its GPUs and sources, and counts of its tests.
 #[derive(Clone, Debug)]
 pub struct Ran<'a> {
     /// The test program's name.
@@ -100,7 +100,7 @@ impl Asked {
         Ok(())
     }
 
-    /// The same, and the program's exit code: a run that cannot be recorded has failed.
+    /// Records a run, and returns the program's exit code: a run that cannot be recorded has failed.
     pub fn end(&self, ran: Ran<'_>, of_tests: ExitCode) -> ExitCode {
         match self.record(ran) {
             Ok(()) => of_tests,
@@ -234,7 +234,7 @@ mod tests {
             want.map(|(suite, passed, failed)| (suite.to_string(), passed, failed))
         );
         assert_eq!(runs[0].sources["src/kernel"], "2");
-        // What cannot be recorded changes nothing.
+        // A run that cannot be recorded changes nothing.
         let nowhere = Ran {
             gpus: Vec::new(),
             ..ran("", 1, 0)

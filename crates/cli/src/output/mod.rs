@@ -6,30 +6,32 @@
 //!
 //! # What the path may lead to
 //!
-//! - Nothing: a new file, with the rights that the umask leaves of 0666. If something appears there in the
-//!   meantime, it stays, unless it may be replaced.
+//! - Nothing: a new file, with the rights that the umask leaves of 0666. If something appears there in the meantime, it
+//!   stays, unless it may be replaced.
 //! - A regular file: it is replaced in one step if [`Destination::replace`] allows it, and refused otherwise. The new
-//!   one gets its mode, and its owner and group as far as the system allows that. Access control lists and
-//!   extended attributes are not copied; other hard links keep the old content.
+//!   one gets its mode, and its owner and group as far as the system allows that. Access control lists and extended
+//!   attributes are not copied; other hard links keep the old content.
 //! - A file that [`Destination::never_over`] names, under whatever name, as standard output too: refused, always.
-//! - A symbolic link: what it leads to is written, the link stays. If it leads to nothing, the file is made there.
-//! - A pipe or a character device such as `/dev/null`: written in place. Opening a named pipe waits until
-//!   somebody reads it ([`Destination::on_wait`]). What was written before a failure has been written.
-//! - A link to an open file, such as `/dev/stdout` or `/proc/self/fd/3` where that is a regular file: it is
-//!   written in place as well, after what it holds. Such a link leads to the file that is open, and a new file
-//!   under its name would not be that one.
-//! - What standard output is, under whatever name: written to standard output, and [`stdout_holds_result`] then says
-//!   that a report must go elsewhere. What standard error is: refused, since messages would be among the content.
-//!   `/dev/null` may be all of them.
+//! - A symbolic link: the file that it leads to is written, the link stays. If it leads to nothing, the file is made
+//!   there.
+//! - A pipe or a character device such as `/dev/null`: written in place. Opening a named pipe waits until somebody
+//!   reads it ([`Destination::on_wait`]). Bytes that were written before a failure stay written.
+//! - A link to an open file, such as `/dev/stdout` or `/proc/self/fd/3` where that is a regular file: it is written in
+//!   place as well, after what it holds. Such a link leads to the file that is open, and a new file under its name
+//!   would not be that one.
+//! - Standard output, under whatever name: the content goes there, and [`stdout_holds_result`] then says that a report
+//!   must go elsewhere. Standard error: refused, since messages would be among the content. `/dev/null` may be all of
+//!   them.
 //! - Anything else (directories, block devices, sockets): refused.
 //!
 //! # What is left after a failure
 //!
-//! Nothing, after an error. When the process is ended, it depends on the system: on Linux a file without a name
-//! (`O_TMPFILE`) takes the content, and goes away with the process. Where the file system has none (NFS, FAT), or
-//! on other systems, it has a name that begins with `.nvfp4-gemv-`, in the same folder; then
-//! `remove_temporaries_on_signals` removes it, except after SIGKILL, and after SIGBUS: that one is
-//! sent when a mapped input goes away while it is read. The same holds for the moment in which a file without a name replaces another, because Linux can only do that with a name.
+//! Nothing, after an error. When the process is ended, it depends on the system. On Linux a file without a name
+//! (`O_TMPFILE`) takes the content, and goes away with the process. Where the file system has none (NFS, FAT), or on
+//! other systems, the file has a name that begins with `.nvfp4-gemv-`, in the same folder.
+//! `remove_temporaries_on_signals` removes such a file, except after SIGKILL, and after SIGBUS, which is sent when a
+//! mapped input goes away while it is read. A file without a name has such a name, too, in the moment in which it
+//! replaces another, because Linux can only replace by name.
 //!
 //! The content is on the disk before it gets its name, so that a power cut cannot leave an empty file under it.
 
@@ -59,18 +61,18 @@ pub struct Destination {
     on_wait: fn(&Path),
 }
 
-/// What a path leads to.
+/// The place that a path leads to.
 enum Place {
     /// A file that is there, or that will be: the path without symbolic links at its end.
     File {
         path: PathBuf,
         existing: Option<Metadata>,
     },
-    /// What is written in place.
+    /// A stream, which is written in place.
     Stream(Stream),
 }
 
-/// What is written in place.
+/// Streams, which are written in place.
 #[derive(Clone, Debug, PartialEq)]
 enum Stream {
     Pipe,
@@ -82,11 +84,11 @@ enum Stream {
     Standard,
 }
 
-/// Where the links at the end of a path lead.
+/// The end of the links at the end of a path.
 enum End {
-    /// To a name, whether or not something has it.
+    /// A name, whether or not a file has it.
     Name(PathBuf),
-    /// To what some process has open, whatever its name.
+    /// A file that some process has open, whatever its name.
     Open,
 }
 
@@ -118,7 +120,7 @@ impl Destination {
         self
     }
 
-    /// What to call before waiting for somebody to read a named pipe.
+    /// Sets the function to call before waiting for somebody to read a named pipe.
     #[must_use]
     pub fn on_wait(mut self, tell: fn(&Path)) -> Self {
         self.on_wait = tell;
@@ -133,14 +135,14 @@ impl Destination {
     /// Whether a file could be written now. Never waits, and leaves nothing.
     ///
     /// # Errors
-    /// [`ErrorKind::AlreadyExists`] for a file that may not be replaced; other kinds for everything else that
-    /// the module's text refuses, for a folder that is not there, and for what the system refuses.
+    /// [`ErrorKind::AlreadyExists`] for a file that may not be replaced. Other kinds for everything else that the
+    /// module's text refuses, for a folder that is not there, and for any refusal of the system.
     pub fn check(&self) -> io::Result<()> {
         match self.place()? {
             Place::File { path, existing } => {
                 Temporary::new(folder_of(&path), existing.as_ref()).map(drop)
             }
-            // It is open already.
+            // Standard output is open already.
             Place::Stream(Stream::Standard) => Ok(()),
             #[cfg(unix)]
             Place::Stream(_) => Ok(rustix::fs::access(
@@ -177,7 +179,7 @@ impl Destination {
         })
     }
 
-    /// What the path leads to now, if that may be written.
+    /// The place that the path leads to now, if it may be written.
     fn place(&self) -> io::Result<Place> {
         if self.path.file_name().is_none() || ends_as_folder(&self.path) {
             let why = "this names a directory; name the file to write";
@@ -186,7 +188,7 @@ impl Destination {
         // The system has the first word: it may not let this process follow a link.
         let followed = metadata(&self.path)?;
         let end = end_of_links(&self.path)?;
-        // What is judged has to be what is replaced.
+        // The file that is judged has to be the file that is replaced.
         let existing = match &end {
             End::Name(path) => metadata(path)?,
             End::Open => followed,
@@ -204,7 +206,7 @@ impl Destination {
                 Some(Standard::Output) => standard::stdout_gets_result(),
                 None => {}
             }
-            // Also where an open file leads to it: what is appended to an input destroys it as well.
+            // An open file may lead to an input, too: appending to an input destroys it as well.
             if kind.is_file()
                 && let Some(input) = self.input_at(metadata)
             {
@@ -253,7 +255,8 @@ impl Destination {
 
         if *stream == Stream::Standard {
             use std::os::fd::AsFd;
-            // Not by its name, which would have a place of its own in the file: whoever writes next writes behind this.
+            // A duplicate shares the place in the file, so that whoever writes next writes behind this. Opening the
+            // name would not.
             return Ok(io::stdout().as_fd().try_clone_to_owned()?.into());
         }
         let open = |flags: OFlags| {
@@ -355,7 +358,7 @@ impl Write for OutputFile<'_> {
     }
 }
 
-/// What makes a file the same under all its names.
+/// Identity of a file, which is the same under all its names.
 #[cfg(unix)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct FileId(u64, u64);
@@ -386,7 +389,7 @@ impl FileId {
     }
 }
 
-/// What is written in place, whatever leads there.
+/// The kind of stream that a file type is, whatever leads there; none for a type that is not written in place.
 fn stream(kind: FileType) -> Option<Stream> {
     #[cfg(unix)]
     {
@@ -408,7 +411,7 @@ fn ends_as_folder(path: &Path) -> bool {
     [&b"/"[..], b"/."].iter().any(|end| bytes.ends_with(end))
 }
 
-/// What is at a path, through symbolic links.
+/// Metadata of the file at a path, through symbolic links.
 fn metadata(path: &Path) -> io::Result<Option<Metadata>> {
     match fs::metadata(path) {
         Ok(metadata) => Ok(Some(metadata)),
@@ -417,9 +420,9 @@ fn metadata(path: &Path) -> io::Result<Option<Metadata>> {
     }
 }
 
-/// Where the last part of a path leads, through symbolic links, whether or not something is there.
+/// The end of the links that the last part of a path is, whether or not something is there.
 fn end_of_links(path: &Path) -> io::Result<End> {
-    /// As many as Linux follows.
+    /// The number of links that Linux follows.
     const MOST_LINKS: usize = 40;
     let mut path = path.to_owned();
     for _ in 0..=MOST_LINKS {

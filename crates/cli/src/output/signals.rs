@@ -1,4 +1,4 @@
-//! What a program that writes files does when it is told to end.
+//! Signals that end a program which writes files.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -17,9 +17,9 @@ use super::temporary::names;
 /// This is for programs, and they call it once: a library has no say in a process's signals.
 ///
 /// # Errors
-/// What the system says where it has no more file descriptors or threads.
+/// Errors of the system where it has no more file descriptors or threads.
 pub fn remove_temporaries_on_signals() -> io::Result<()> {
-    // That there is a handler is enough: the write then returns an error.
+    // A handler that does nothing is enough: the write then returns an error.
     signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
     let mut fatal = vec![SIGHUP, SIGINT, SIGQUIT, SIGTERM];
     fatal.retain(|signal| !is_ignored(*signal));
@@ -29,7 +29,7 @@ pub fn remove_temporaries_on_signals() -> io::Result<()> {
             // Held to the end: no other thread makes another file.
             let names = names();
             for name in &*names {
-                // It may have got its real name just now.
+                // The file may have got its real name just now.
                 let _ = fs::remove_file(name);
             }
             // The signal's number is one of the above, which all have a default.

@@ -13,7 +13,7 @@ pub(super) enum Standard {
     Error,
 }
 
-/// Of the process, as its standard output is.
+/// Whether standard output holds a result. A static, as the process has one standard output.
 static HOLDS_RESULT: AtomicBool = AtomicBool::new(false);
 
 /// Whether a result goes to standard output, so that a report must go elsewhere. [`Destination::check`] and
@@ -29,7 +29,7 @@ pub(super) fn stdout_gets_result() {
     HOLDS_RESULT.store(true, Ordering::Relaxed);
 }
 
-/// The stream that this file is. Where it is both, its messages count: they cannot go elsewhere.
+/// The standard stream that this file is. A file that is both counts as standard error: messages cannot go elsewhere.
 #[cfg(unix)]
 pub(super) fn which(file: &Metadata) -> Option<Standard> {
     use rustix::fs::fstat;
@@ -62,7 +62,7 @@ fn is_same(file: &Metadata, stream: &rustix::fs::Stat) -> bool {
     }
 }
 
-/// What is written there mixes with nothing.
+/// Whether this is `/dev/null`, where no output mixes with any other.
 #[cfg(unix)]
 fn is_null(file: &Metadata) -> bool {
     use std::os::unix::fs::{FileTypeExt, MetadataExt};

@@ -8,13 +8,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tempfile::TempPath;
 
-/// What a file is until it gets its name.
+/// A file before it gets its name.
 #[derive(Debug)]
 pub(super) enum Temporary {
-    /// It has no name and no folder; the system removes it when it is closed.
+    /// A file without a name or a folder, which the system removes when it is closed.
     #[cfg(target_os = "linux")]
     Unnamed,
-    /// It has a temporary name beside the real one.
+    /// A file with a temporary name beside the real one.
     Named(Name),
 }
 
@@ -32,8 +32,8 @@ impl Temporary {
             Some(_) => Rights::Owner,
             None => Rights::Umask,
         };
-        // Where a file without a name cannot be had, the reason is that there are none; or it is one that
-        // holds for files with a name too, and is reported with that.
+        // A file without a name cannot be had because there are none, or for a reason that holds for files with a name
+        // too. `named` then reports that reason.
         #[cfg(target_os = "linux")]
         let made = unnamed::create(folder, rights)
             .map(|file| (file, Self::Unnamed))
@@ -69,7 +69,7 @@ impl Temporary {
 /// Who may do what with a file from the moment in which it is made.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Rights {
-    /// What the umask leaves.
+    /// The rights that the umask leaves.
     Umask,
     /// Only the owner may read and write it: it takes the rights of the file that it replaces, and those may
     /// give nobody else any.

@@ -20,7 +20,7 @@ fn names_in(folder: &Path) -> Vec<String> {
     names
 }
 
-/// Both kinds of temporaries, where the file system has both; `false` for those without a name.
+/// The kinds of temporaries: both, where the file system has both; `false` for those without a name.
 fn kinds(folder: &Path) -> Vec<bool> {
     #[cfg(target_os = "linux")]
     {
@@ -132,7 +132,7 @@ fn what_comes_to_the_path_meanwhile_stays() {
     }
 }
 
-/// Also in the moment after the last look at the path.
+/// The rule holds in the moment after the last look at the path, too.
 #[test]
 fn a_new_name_is_taken_only_if_it_is_free() {
     let folder = tempfile::tempdir().unwrap();
@@ -201,7 +201,7 @@ fn links_to_open_files_are_written_in_place() {
     }
     assert_eq!(fs::read_to_string(at("log")).unwrap(), "old new new ");
     assert_eq!(fs::metadata(at("log")).unwrap().ino(), inode);
-    // Also when the name is another file's by now.
+    // The link leads to the open file even when the name is another file's by now.
     fs::rename(at("log"), at("moved")).unwrap();
     fs::write(at("log"), "other").unwrap();
     put(&Destination::new(&magic).replace(true), false, "newest").unwrap();
@@ -328,7 +328,7 @@ mod processes {
 
     use super::*;
 
-    /// What tells this test program that it is to be the process which is ended: the folder to write in.
+    /// The variable that makes this test program the process which is ended: it names the folder to write in.
     const FOLDER: &str = "NVFP4_GEMV_TEST_FOLDER";
     const NAMED: &str = "NVFP4_GEMV_TEST_NAMED";
 

@@ -13,7 +13,7 @@ use super::reduction::{Collective, MEASURED, Parts, Reduction, share_of_link};
 use crate::configs::one_line;
 use crate::report::{Report, bytes, count, time};
 
-/// What is divided, and among which GPUs.
+/// The layer that is divided, and the GPUs that it is divided among.
 pub(super) struct Layer<'a> {
     pub(super) shape: Shape,
     pub(super) activation: Activation,
@@ -24,7 +24,7 @@ pub(super) struct Layer<'a> {
     pub(super) chained: bool,
 }
 
-/// What one GPU takes for a shape.
+/// The expected time of one GPU for a shape.
 struct Expected {
     shape: Shape,
     choice: Choice,
@@ -35,8 +35,8 @@ struct Expected {
 }
 
 impl Layer<'_> {
-    /// The kernel that computes a shape, and its time: the estimate's, or what its share gives at the published rate of the
-    /// memory.
+    /// The kernel that computes a shape, and its time: the estimate's, or what its share gives at the published rate of
+    /// the memory.
     fn expected(&self, shape: Shape) -> Result<Expected> {
         let operands = Operands::new(self.activation, self.layout);
         let choice = select(&shape, &operands, Target::Gpu(self.gpu), &self.options)?;
@@ -122,7 +122,7 @@ struct Divided {
     collective: Collective,
     collected: usize,
     takes: Parts,
-    /// Where what is divided is at least so large, it pays to divide it.
+    /// The least size of the divided dimension from which it pays to divide it.
     pays_from: Option<usize>,
     /// Kernels that compute the whole, and no part because of its ragged rows. Nothing where rows are not ragged.
     ragged: Option<Vec<Kernel>>,
@@ -163,7 +163,7 @@ impl Divided {
         })
     }
 
-    /// With the collective, and without it.
+    /// Seconds with the collective, and without it.
     fn seconds(&self) -> (f64, f64) {
         (self.part.seconds + self.takes.seconds(), self.part.seconds)
     }
@@ -223,7 +223,7 @@ impl Divided {
         )
     }
 
-    /// Where the parts' rows are ragged and the whole's are not.
+    /// The note for parts whose rows are ragged while the whole's are not.
     fn ragged_line(&self) -> String {
         let Some(kernels) = &self.ragged else {
             return String::new();
@@ -266,8 +266,8 @@ impl Divided {
     }
 }
 
-/// Of what size on the time that is saved is more than what the collective takes: it is saved in proportion to the size, as
-/// far as launches cost the same for any size.
+/// The size from which the saved time is more than the collective's time. The saved time is proportional to the size,
+/// as far as launches cost the same for any size.
 fn pays_from(size: usize, saved: f64, takes: f64) -> Option<usize> {
     (saved > 0.0).then(|| (size as f64 * takes / saved).ceil() as usize)
 }
@@ -329,10 +329,10 @@ pub(super) fn report(
     })
 }
 
-/// What hosts have of such GPUs, at most.
+/// The most GPUs of such a kind in one host.
 const HOST: usize = 8;
 
-/// Where so many GPUs are. Between hosts nothing is modelled.
+/// The place of so many GPUs. Links between hosts are not modelled.
 fn place(ranks: usize) -> &'static str {
     match ranks <= HOST {
         true => " in one host",
@@ -340,7 +340,7 @@ fn place(ranks: usize) -> &'static str {
     }
 }
 
-/// What the times of sums and collections rest on.
+/// The basis of the times of sums and collections.
 fn model() -> String {
     let [(few, fast), (many, slow)] = MEASURED;
     format!(

@@ -1,12 +1,13 @@
-//! How long GPUs of one host take to add up, or to collect, what each has: a model.
+//! A model of how long GPUs of one host take to add up, or to collect, what each has.
 //!
-//! Measured is the sum between two H200. Carried over to more GPUs, and to others, it is as NCCL's ring works: n - 1 steps
-//! bring every part to the GPU that adds it up, and n - 1 more bring the sum to all; collecting is the second half alone. A
-//! step costs what NCCL's own model says, and the links give the part of their published rate that NVLink gave.
+//! Only the sum between two H200 is measured. The model carries it over to more GPUs, and to other GPUs, as NCCL's ring
+//! works. In n - 1 steps every part comes to the GPU that adds it up, and in n - 1 more the sum comes to all. A
+//! collection is the second half alone. A step costs what NCCL's own model says, and the links give the part of their
+//! published rate that NVLink gave.
 
 use nvfp4_gemv::{Link, LinkKind};
 
-/// What GPUs do together.
+/// Operations that GPUs do together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Collective {
     /// All get the sum of what each has.
@@ -18,7 +19,7 @@ pub(super) enum Collective {
 /// Bytes and seconds of an all-reduce between two H200: NCCL 2.28.9, NVLS off, 50 in one CUDA graph. The least and the
 /// most that was measured.
 pub(super) const MEASURED: [(f64, f64); 2] = [(16_384.0, 12.5e-6), (1_048_576.0, 20.1e-6)];
-/// What they were connected by.
+/// The link between the two H200.
 const MEASURED_LINK: Link = Link {
     kind: LinkKind::NvLink,
     bandwidth: 450_000_000_000,
@@ -37,9 +38,9 @@ pub(super) struct Parts {
     /// The launch, and what does not depend on the GPUs.
     pub(super) start: f64,
     pub(super) steps: usize,
-    /// Of each step.
+    /// Time of each step.
     pub(super) step: f64,
-    /// Of the bytes that a GPU sends.
+    /// Time of the bytes that a GPU sends.
     pub(super) bytes: f64,
 }
 
@@ -58,13 +59,13 @@ pub(super) const fn step(kind: LinkKind) -> f64 {
     }
 }
 
-/// What was measured of the link's published rate.
+/// The measured rate as a share of the link's published rate.
 pub(super) fn share_of_link() -> f64 {
     let [(few, fast), (many, slow)] = MEASURED;
     (many - few) / (slow - fast) / MEASURED_LINK.bandwidth as f64
 }
 
-/// What is left of the least that was measured without its two steps and its bytes.
+/// Seconds of the launch: the shortest measured time without its two steps and its bytes.
 fn start() -> f64 {
     let (bytes, seconds) = MEASURED[0];
     let rate = MEASURED_LINK.bandwidth as f64 * share_of_link();
@@ -72,7 +73,7 @@ fn start() -> f64 {
 }
 
 impl Reduction {
-    /// Of so many bytes: of the sum, or of what all have together.
+    /// Times of a collective: `bytes` are the sum's, or those that all GPUs have together.
     pub(super) fn parts(&self, collective: Collective, bytes: usize) -> Parts {
         let others = self.ranks - 1;
         let rounds = match collective {
@@ -98,7 +99,7 @@ mod tests {
         Reduction { link, ranks }.parts(collective, bytes).seconds()
     }
 
-    /// Also what lies between the two that it is made of: 12.8 us for 8192 f32.
+    /// The model also gives a time between the two that it is made of: 12.8 us for 8192 f32.
     #[test]
     fn the_model_gives_what_was_measured() {
         for (bytes, measured) in [(16_384, 12.5e-6), (32_768, 12.8e-6), (1_048_576, 20.1e-6)] {

@@ -32,8 +32,8 @@ pub fn contest_tolerance(expected: f64) -> f64 {
 }
 
 impl Problem {
-    /// The contest's data rule: bytes of codes are 0 to 3, so that odd elements are 0 and even
-    /// ones 0, 0.5, 1 or 1.5; scales are 0, 1 or 2. (Not its random sequence, which is PyTorch's.)
+    /// The contest's data rule: bytes of codes are 0 to 3. So odd elements are 0 and even ones 0, 0.5, 1 or 1.5; scales
+    /// are 0, 1 or 2. (Not its random sequence, which is PyTorch's.)
     ///
     /// Weak data: no sign, no large code, no fine scale. [`Problem::full_range`] has them all.
     pub fn contest(shape: Shape, seed: u64) -> Self {

@@ -14,16 +14,16 @@ fn row_rng(seed: u64, operand: u64, row: usize) -> Rng {
     Rng::with_seed(seed ^ row.rotate_left(17) ^ operand.wrapping_mul(0xd1b5_4a32_d192_ed03))
 }
 
-/// A factor that keeps any result of `k` products of this format below 2^15, so that no output
-/// type overflows: 448 · 6 is the largest element, and 448² · 36 · K the largest sum.
+/// A factor that keeps any result of `k` products of this format below 2^15, so that no output type overflows. 448 · 6
+/// is the largest element, and 448² · 36 · K the largest sum.
 pub(super) fn taming_alpha(k: usize) -> f32 {
     let largest = f64::from(e4m3::MAX * e2m1::MAX).powi(2) * k as f64;
     (15.0 - largest.log2()).floor().exp2() as f32
 }
 
-/// So many vectors at most have all their elements in [`Problem::integers`].
+/// The most vectors that have all their elements in [`Problem::integers`].
 const DENSE_VECTORS: usize = 16;
-/// Of more vectors, about so many have an element that is not 0 at each place.
+/// With more than [`DENSE_VECTORS`], about so many vectors have an element that is not 0 at each place.
 const SPARSE_SHARE: usize = 8;
 
 impl Problem {
@@ -76,14 +76,14 @@ impl Problem {
         problem
     }
 
-    /// Every result is an integer of magnitude at most 256, and every partial sum in whatever
-    /// order is exact in f32: the answer is the same bits for every summation order and in every
-    /// output type. An index that is off by one gives another integer.
+    /// Every result is an integer of magnitude at most 256, and every partial sum in whatever order is exact in f32. So
+    /// the answer has the same bits for every summation order and in every output type. An index that is off by one
+    /// gives another integer.
     ///
-    /// All non-zero codes occur in the weights, with scales 2 and 4; vectors are 0, ±1, ±2, ±3
-    /// times 1 or 2. The sign of each weight is chosen to bring the running sums back to zero,
-    /// which keeps results small although every element counts. One sign cannot do that for many vectors at once: where
-    /// they are more than 16, most elements of a vector are 0, so that each weight counts for about eight of them.
+    /// All non-zero codes occur in the weights, with scales 2 and 4; vectors are 0, ±1, ±2, ±3 times 1 or 2. The sign
+    /// of each weight is chosen to bring the running sums back to zero, which keeps results small although every
+    /// element counts. One sign cannot do that for many vectors at once. So where there are more than 16 vectors, most
+    /// elements of a vector are 0, and each weight counts for about eight of them.
     pub fn integers(shape: Shape, seed: u64) -> Self {
         // The vectors first: the weights' signs depend on them.
         let n = shape.n();

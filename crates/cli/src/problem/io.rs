@@ -25,7 +25,7 @@ impl Problem {
         // An overflow here makes a K that Shape refuses.
         let k = k_half.saturating_mul(2);
         Shape::new(Dims { m, n: 1, k, l }).map_err(|e| a.refused(e))?;
-        // What is left is due to N.
+        // M, K and L are right: an error here is due to N.
         let shape = Shape::new(Dims { m, n, k, l }).map_err(|e| b.refused(e))?;
         a.expect(Dtype::U8, &[l, m, k_half])?;
         b.expect(Dtype::U8, &[l, n, k_half])?;

@@ -44,8 +44,7 @@ pub struct Problem {
     pub b: Vec<u8>,
     /// Vector scales, E4M3, linear `[L][N][K/16]`.
     pub sfb: Vec<u8>,
-    /// What the result is multiplied by: one number, or one for each of the M rows. Another length is an error
-    /// where it is used.
+    /// Factors of the result: one number, or one for each of the M rows. Another length is an error where it is used.
     pub alpha: Option<Vec<f32>>,
     /// The expected result `[L][N][M]`.
     pub c: Option<Vec<f64>>,
@@ -82,8 +81,8 @@ impl Problem {
         })
     }
 
-    /// The vectors as the contest passes them: rows 0..N of 128, or of the next multiple of 128, the other rows filled
-    /// with arbitrary bytes, some of which are no valid scales. Who reads them is found out.
+    /// The vectors as the contest passes them: rows 0..N of 128, or of the next multiple of 128. The other rows are
+    /// arbitrary bytes, some of which are no valid scales, so that a kernel that reads them is found out.
     ///
     /// # Errors
     /// Fields whose lengths contradict the shape; rows that are too many for one.
@@ -197,7 +196,7 @@ fn in_layout(
     }
 }
 
-/// What a view of a problem's weights borrows from.
+/// The source that a view of a problem's weights borrows from.
 #[derive(Clone, Debug)]
 pub struct WeightData<'a> {
     shape: Shape,
@@ -229,7 +228,7 @@ impl WeightData<'_> {
     /// The validated view.
     ///
     /// # Errors
-    /// What [`Weights::new`] and [`Weights::with_row_alpha`] refuse; [`Error::AlphaLength`].
+    /// Refusals of [`Weights::new`] and [`Weights::with_row_alpha`]; [`Error::AlphaLength`].
     pub fn view(&self) -> Result<Weights<'_>> {
         let rows = self.shape.m();
         let got = self.alpha.map_or(1, <[f32]>::len);
@@ -245,7 +244,7 @@ impl WeightData<'_> {
     }
 }
 
-/// What a view of a problem's vectors borrows from.
+/// The source that a view of a problem's vectors borrows from.
 #[derive(Clone, Debug)]
 pub struct VectorData<'a> {
     /// Codes `[L][N][K/2]`, or as the strides say.

@@ -9,8 +9,8 @@ use serde_json::json;
 use super::Args;
 use crate::report::count;
 
-/// What is copied without `--exclude`, by what it is. Models are known to need these as they are, and the exporters
-/// leave them out too.
+/// Tensors that are copied without `--exclude`, by their kind. Models are known to need these as they are, and the
+/// exporters leave them out too.
 pub(super) const BY_DEFAULT: [(&str, &[&str]); 5] = [
     (
         "embeddings",
@@ -116,7 +116,7 @@ fn excluded(name: &str, patterns: &[String]) -> Option<String> {
     })
 }
 
-/// What was copied, by reason, both in the order of the input.
+/// Copied tensors, by reason, both in the order of the input.
 #[derive(Debug, Default)]
 pub(super) struct Copied {
     reasons: Vec<(String, Vec<String>)>,

@@ -1,4 +1,4 @@
-//! What the output is labelled as, and inputs that would make a file of two dialects.
+//! The labels of the output, and inputs that would make a file of two dialects.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

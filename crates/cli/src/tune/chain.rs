@@ -52,7 +52,7 @@ pub(super) fn run(args: &Args, as_json: bool) -> Result<Report> {
             Err(why @ TuneError::NoCandidates { .. }) => {
                 return Ok(Ended::Skipped(format!("{title}: {why}")));
             }
-            // What a call reported has hints of its own.
+            // Errors of a call have hints of their own.
             Err(TuneError::Gemv(error)) => {
                 let _ = writeln!(io::stderr(), "while tuning {title}:");
                 return Err(error.into());

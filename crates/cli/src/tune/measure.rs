@@ -73,7 +73,7 @@ pub(super) fn run(args: &Args, as_json: bool) -> Result<Report> {
             Err(why @ TuneError::NoCandidates { .. }) => {
                 return Ok(Ended::Skipped(why.to_string()));
             }
-            // What a call reported has hints of its own.
+            // Errors of a call have hints of their own.
             Err(TuneError::Gemv(error)) => return Err(in_problem(error, shape, operands)),
             Err(other) => return Err(other.into()),
         };
@@ -111,7 +111,7 @@ pub(super) fn run(args: &Args, as_json: bool) -> Result<Report> {
     })
 }
 
-/// What stands before all problems. JSON has it at the end.
+/// Prints the text before all problems. JSON has it at the end.
 pub(super) fn begin(gpu: &GpuModel, as_json: bool) -> Result<()> {
     if as_json {
         return Ok(());
@@ -121,7 +121,7 @@ pub(super) fn begin(gpu: &GpuModel, as_json: bool) -> Result<()> {
     Part { text, json }.print(as_json)
 }
 
-/// What stands behind all problems.
+/// Prints the text behind all problems.
 pub(super) fn end(gpu: &GpuModel, skipped: &[String], store: &Store, as_json: bool) -> Result<()> {
     let mut text = String::new();
     for line in skipped {
@@ -186,7 +186,7 @@ pub(super) fn describe(outcome: &Outcome) -> String {
     text
 }
 
-/// What a problem took: in all, before the search, the search, and its first round.
+/// Seconds of a problem: in all, before the search, the search, and its first round.
 fn seconds_of(outcome: &Outcome) -> [f64; 4] {
     let took = &outcome.took;
     let all = [took.all, took.before, took.search, took.first_round];
@@ -243,7 +243,7 @@ impl Bar {
     /// Problem `i` begins.
     pub(super) fn begin(&self, i: usize, title: String) {
         if self.0.is_hidden() {
-            // Nobody need see it: what is measured must not be lost for it.
+            // An error here is ignored: measurements must not be lost because stderr is closed.
             let _ = writeln!(io::stderr(), "tuning {} of {}: {title}", i + 1, self.1);
         }
         self.0.set_message(title);

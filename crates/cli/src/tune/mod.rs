@@ -76,8 +76,8 @@ pub(crate) struct Args {
     /// of a model can: twice the time
     #[arg(long)]
     chained: bool,
-    /// Tune the shapes as layers that follow each other with programmatic dependent launch, in this order: a chain for each
-    /// type of vectors and layout of scales. A shape may be there several times
+    /// Tune the shapes as layers that follow each other with programmatic dependent launch, in this order: a chain for
+    /// each type of vectors and layout of scales. A shape may be there several times
     #[arg(long, requires = "shapes", conflicts_with_all = ["suite", "chained", "rank"])]
     chain: bool,
     /// What is best: all but `time` take seconds a config
@@ -86,8 +86,8 @@ pub(crate) struct Args {
     /// How long --rank sustained and energy repeat each config; the last half counts
     #[arg(long, value_name = "SECONDS", default_value_t = 4.0, value_parser = sustained)]
     sustained: f64,
-    /// Seconds after which the search of a problem begins no further round. Its first round, which measures each candidate
-    /// once, is always whole, and what comes before the search is not counted
+    /// Seconds after which the search of a problem begins no further round. Its first round, which measures each
+    /// candidate once, is always whole, and what comes before the search is not counted
     #[arg(long, default_value_t = 3.0, value_parser = seconds)]
     seconds: f64,
     /// The file to store in [default: NVFP4_GEMV_TUNED, or none]
@@ -131,7 +131,7 @@ impl Args {
         self.out.clone().or_else(|| variable().map(PathBuf::from))
     }
 
-    /// What is asked for, each problem once.
+    /// The problems that are asked for, each once.
     fn problems(&self) -> Result<Vec<(Shape, Operands)>> {
         if self.shapes.is_empty() && !self.suite {
             bail!("nothing to tune: give --shape {SYNTAX}, or --suite");
@@ -189,7 +189,7 @@ fn suite() -> Result<Vec<(Shape, Activation, ScaleLayout)>> {
     Ok(problems)
 }
 
-/// What is found is printed problem by problem, as JSON if that is asked for.
+/// Results are printed problem by problem, as JSON if that is asked for.
 #[cfg(feature = "device")]
 pub(crate) fn run(args: &Args, json: bool) -> Result<Report> {
     measure::run(args, json)

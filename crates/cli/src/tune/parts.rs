@@ -5,12 +5,12 @@ use serde_json::Value;
 
 use crate::report::Report;
 
-/// What there is to say of a problem, or of all of them.
+/// The report on a problem, or on all of them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Part {
-    /// For people, with a newline at the end.
+    /// Text for people, with a newline at the end.
     pub(super) text: String,
-    /// For scripts.
+    /// JSON for scripts.
     pub(super) json: Value,
 }
 
@@ -47,7 +47,7 @@ fn line(json: &Value) -> String {
 
 /// Whether a problem was tuned.
 pub(super) enum Ended {
-    /// It was, with this to say of it.
+    /// The problem was tuned, with this report.
     Tuned(Part),
     /// Nothing here can compute it, for this reason.
     Skipped(String),

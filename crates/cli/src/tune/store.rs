@@ -10,7 +10,7 @@ use nvfp4_gemv::tune::{Tuned, Tuner};
 use super::Args;
 use crate::report::count;
 
-/// What was found so far, and where it is kept.
+/// The tuned configs so far, and the file that keeps them.
 pub(super) struct Store {
     tuned: Tuned,
     file: Option<PathBuf>,
@@ -52,7 +52,7 @@ impl Store {
         file.map(|file| file.display().to_string())
     }
 
-    /// Where everything is now, for people.
+    /// The line that tells people where the tuned configs are.
     pub(super) fn line(&self) -> String {
         match &self.file {
             Some(file) => format!(

@@ -12,9 +12,10 @@ use crate::configs::one_line;
 use crate::engine::Energy;
 use crate::report::{Table, time};
 
-/// So many of a ranking are repeated at most.
+/// The most configs of a ranking that are repeated.
 const FINALISTS: usize = 6;
-/// Those that are slower cold than the first by more than this factor cannot win: at their power limit, GPUs lose less.
+/// A config that is slower cold than the first by more than this factor cannot win: at their power limit, GPUs lose
+/// less.
 const WITHIN: f64 = 1.10;
 
 /// A candidate that was repeated.
@@ -73,8 +74,8 @@ pub(super) fn rank(
     Ok(finals)
 }
 
-/// The best of a ranking, as far as they may win. Behind the first one a ranking has the survivors of the search, one of
-/// each kernel among them, however slow, and then the others.
+/// The best of a ranking, as far as they may win. Behind the first one a ranking has the survivors of the search, one
+/// of each kernel among them, however slow, and then the others.
 fn finalists(ranking: &[(Config, Found)]) -> Vec<&(Config, Found)> {
     let limit = ranking.first().map_or(f64::NAN, |(_, found)| found.median) * WITHIN;
     let near = ranking.iter().filter(|(_, found)| found.median <= limit);

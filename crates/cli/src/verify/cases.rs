@@ -6,18 +6,18 @@ use nvfp4_gemv_cli::problem::{CONTEST_BENCHMARKS, CONTEST_TESTS, EdgeCase, Probl
 
 use crate::engine::{InputScale, Inputs, Operands};
 
-/// What is special about the data.
+/// Kinds of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Data {
     /// The contest's rule and tolerance.
     Contest,
     /// All codes, all scales.
     FullRange,
-    /// The same, with an alpha for each row.
+    /// Full-range data with an alpha for each row.
     RowAlpha,
     /// Exact answers.
     Integers,
-    /// At the edges of the formats.
+    /// Data at the edges of the formats.
     Edge(EdgeCase),
     /// Read from a file.
     File,

@@ -141,7 +141,7 @@ fn is_selected(args: &Args, variant: &Variant) -> bool {
         && among(&args.output_type, variant.output)
 }
 
-/// What computes each case: what was asked for; on a GPU, every kernel of it too; and each kernel also as in a chain.
+/// The asks of each case: the user's; on a GPU, every kernel of it too; and each kernel also as in a chain.
 fn asks(engine: &dyn Engine, ask: Ask) -> Vec<Ask> {
     let on_gpu = engine.paths() != [GemvPath::Cpu];
     let kernels: Vec<Ask> = match ask.kernel {
@@ -157,7 +157,7 @@ fn asks(engine: &dyn Engine, ask: Ask) -> Vec<Ask> {
     [ask].into_iter().chain(kernels).collect()
 }
 
-/// What has been found so far.
+/// The findings so far.
 #[derive(Debug, Default)]
 struct Summary {
     computed: usize,
@@ -166,9 +166,9 @@ struct Summary {
     skipped: usize,
     unavailable: Option<Error>,
     lines: Vec<Line>,
-    /// Where `--dump` writes to.
+    /// The destination of `--dump`.
     dump: Option<Destination>,
-    /// What has been written for `--dump`, and how to replay it where that is a file.
+    /// The output of `--dump`, and how to replay it where that is a file.
     dumped: Option<String>,
     json: Vec<Value>,
 }
@@ -194,7 +194,7 @@ impl Summary {
     ) -> Result<()> {
         let (linear, nvfp4) = (ScaleLayout::Linear, Activation::Nvfp4);
         let reference = truth(&operands(problem, linear, nvfp4, FloatType::F32)?)?;
-        // What the file says is the truth; how errors grow still follows from the operands.
+        // The file's result is the truth; how errors grow still follows from the operands.
         let expected = Reference {
             y: problem.c.clone().unwrap_or_else(|| reference.y.clone()),
             magnitude: reference.magnitude,
@@ -214,7 +214,7 @@ impl Summary {
                     Err(
                         why @ (Error::PathUnavailable { .. } | Error::KernelUnavailable { .. }),
                     ) => {
-                        // That not every kernel takes everything is no news.
+                        // A kernel that does not take everything is no news.
                         if nth == 0 {
                             self.skipped += 1;
                             self.unavailable = Some(why);

@@ -1,4 +1,4 @@
-//! Checkpoints that failed before: each gives what its `case.json` says is right.
+//! Checkpoints that failed before: each gives the result that its `case.json` says is right.
 
 use std::fs;
 use std::path::Path;
@@ -131,7 +131,7 @@ fn only_the_layer_is_quantised(model: &str, dialect: Dialect) {
     assert_eq!(report["quantised_layers"], serde_json::json!([LAYER]));
     let checkpoint = Checkpoint::open(Path::new(&out)).unwrap();
     assert_eq!(checkpoint.layers().collect::<Vec<_>>(), [LAYER]);
-    // What it says of itself agrees with its tensors.
+    // The file's description of itself agrees with its tensors.
     assert_eq!(checkpoint.notes(), []);
     assert_eq!(checkpoint.layer(LAYER).unwrap().notes(), []);
     let run = json(&run_layer(&out, LAYER, &[]));

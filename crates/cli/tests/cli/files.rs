@@ -96,7 +96,7 @@ fn device(files: &Files, name: &str, minor: &str) -> Option<String> {
         .args([&*path, "c", "1", minor])
         .stderr(Stdio::null())
         .status();
-    // Where it may not be opened (a folder without devices), it is of no use.
+    // A device that may not be opened (in a folder without devices) is of no use.
     if made.is_ok_and(|made| made.success()) && OpenOptions::new().write(true).open(&path).is_ok() {
         return Some(path);
     }
@@ -142,7 +142,7 @@ fn what_is_dumped_to_a_device_cannot_be_replayed() {
     assert!(!said.contains("replay"), "{said}");
 }
 
-/// A reader of a pipe that holds no more than a page. It does not wait for a writer, and its reads do not wait either.
+/// A reader of a pipe that holds no more than a page. Neither opening nor reading waits for a writer.
 #[cfg(target_os = "linux")]
 fn small_pipe(path: &Path) -> File {
     use std::os::fd::AsRawFd;
@@ -178,7 +178,7 @@ fn a_reader_that_goes_away_is_an_error() {
     let files = Files::new();
     let pipe = files.at("pipe");
     mkfifo(&pipe);
-    // It goes when the pipe has some of what is written, and cannot have all.
+    // The reader goes away when the pipe has some of what is written, and cannot have all.
     let mut reader = small_pipe(Path::new(&pipe));
     let mut child = start(&files.writing(QUANTIZE, &pipe, &[]));
     while let Err(error) = reader.read_exact(&mut [0]) {
@@ -415,7 +415,7 @@ fn an_input_that_changes_while_it_is_quantised_is_an_error() {
     contains(&error, &["fc1.weight", "NaN"]);
 }
 
-/// What goes to standard output is the result, and the report goes elsewhere.
+/// Standard output gets the result, and the report goes elsewhere.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_result_on_standard_output_is_nothing_but_the_result() {

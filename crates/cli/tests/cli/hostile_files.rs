@@ -21,7 +21,7 @@ mod unix {
     use super::*;
     use crate::{LAYER, MODELOPT, command, run_layer, text, there_is_a_device};
 
-    /// Nobody writes to it: who opens it and waits, waits for ever.
+    /// A pipe that nobody writes to: a reader that opens it and waits, waits for ever.
     fn pipe(path: String) -> String {
         let made = Command::new("mkfifo").arg(&path).status().unwrap();
         assert!(made.success());
@@ -92,7 +92,7 @@ mod unix {
         assert!(sent.success());
     }
 
-    /// What is mapped is listed in /proc; there is no such list elsewhere.
+    /// Mapped files are listed in /proc; there is no such list elsewhere.
     #[cfg(target_os = "linux")]
     #[test]
     fn a_mapped_file_that_becomes_shorter_is_an_error_with_words() {

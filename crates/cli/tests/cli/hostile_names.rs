@@ -26,7 +26,7 @@ fn harmless(args: &[&str]) -> String {
     is_harmless(&out.stdout);
     is_harmless(&out.stderr);
     assert!(!text(&out.stderr).contains("panicked"));
-    // The same for scripts, which is JSON still.
+    // The output for scripts must be harmless, too, and still JSON.
     let as_json = program(&[args, &["--json"]].concat());
     is_harmless(&as_json.stdout);
     if !as_json.stdout.is_empty() {

@@ -25,16 +25,15 @@ const COMPRESSED: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/../../tests/data/minilm-l0-compressed-tensors.safetensors"
 );
-/// What was measured on a GPU, in the form of a file of tuned configs.
+/// Measurements on a GPU, in the form of a file of tuned configs.
 const H200: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/../../src/dispatch/measured/h200.jsonl"
 );
 const LAYER: &str = "encoder.layer.0.intermediate.dense";
 
-/// What the program is given of the environment that the tests run in: how to find the driver, which of its
-/// devices to use, where to count coverage. Everything else, from `NVFP4_GEMV_PATH` to `COLUMNS`, could
-/// change what it prints.
+/// Variables that the program gets from the environment of the tests: how to find the driver, which of its devices to
+/// use, where to count coverage. Everything else, from `NVFP4_GEMV_PATH` to `COLUMNS`, could change what it prints.
 const KEPT: [&str; 4] = [
     "LD_LIBRARY_PATH",
     "CUDA_VISIBLE_DEVICES",
@@ -110,7 +109,7 @@ impl Folder {
     }
 }
 
-/// What a successful call prints.
+/// Output of a successful call.
 fn prints(args: &[&str]) -> String {
     let out = program(args);
     assert!(out.status.success(), "{args:?}: {}", text(&out.stderr));
@@ -123,7 +122,7 @@ fn json(args: &[&str]) -> Value {
     serde_json::from_str(&prints(&args)).unwrap()
 }
 
-/// What a call with this exit code says of its error.
+/// Error output of a call with this exit code.
 #[track_caller]
 fn ends_with(code: i32, args: &[&str]) -> String {
     let out = program(args);
@@ -132,7 +131,7 @@ fn ends_with(code: i32, args: &[&str]) -> String {
     text(&out.stderr)
 }
 
-/// What a call with wrong arguments says.
+/// Error output of a call with wrong arguments.
 #[track_caller]
 fn refuses(args: &[&str]) -> String {
     ends_with(2, args)
@@ -259,11 +258,11 @@ fn compiled_for_blackwell() -> bool {
     compiled_for("100f")
 }
 
-/// Of a kernel that divides tiles through one, and does without where that costs less than a quarter.
+/// The kernel divides tiles through a workspace, and does without one if that costs less than a quarter.
 #[test]
 fn plan_without_a_workspace() {
-    // 56 tiles are few for 148 multiprocessors, which share them through a workspace: 8192 bytes of counters, and 295 parts of
-    // 128 rows. 256 tiles may stay whole.
+    // 56 tiles are few for 148 multiprocessors, which share them through a workspace: 8192 bytes of counters, and 295
+    // parts of 128 rows. 256 tiles may stay whole.
     for (shape, with, without) in [
         ("7168,16384", 8192 + 295 * 128 * 16 * 4, None),
         ("4096,7168,8", 8192 + 295 * 128 * 16 * 4, Some(0)),

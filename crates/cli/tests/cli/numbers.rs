@@ -30,7 +30,7 @@ const NUMBERS: [&str; 24] = [
     "compare --a cpu --b cpu --shape 16,16 --cold 0 --rounds {}",
 ];
 
-/// What no computer has the memory for, whichever of the dimensions are large.
+/// Shapes that no computer has the memory for, whichever of the dimensions are large.
 const SHAPES: [&str; 5] = [
     "2147483520,2147483520",
     "2147483520,2147483520,1,16",
@@ -39,7 +39,7 @@ const SHAPES: [&str; 5] = [
     "9223372036854775807,16",
 ];
 
-/// None of which is a number that takes long where it is one.
+/// Values for the options. No value that is a number takes long.
 const VALUES: [&str; 15] = [
     "",
     "0",

@@ -1,4 +1,4 @@
-//! `quantize`: what it writes, and that it leaves nothing behind when it fails.
+//! `quantize`: its output, and that it leaves nothing behind when it fails.
 
 use std::path::Path;
 
@@ -115,7 +115,7 @@ fn quantize_says_what_it_left_as_it_was_and_why() {
     let one = prints(&[&args[..], &["--include", "fc1.*"]].concat());
     assert!(one.starts_with("1 weight quantised ("), "{one}");
     contains(&one, &["not included by --include: \"fc2.weight\""]);
-    // Where nothing is left to quantise, the reasons are what helps.
+    // If nothing is left to quantise, the reasons help.
     let none = fails(&[&args[..], &["--exclude", "*"]].concat());
     contains(&none, &["nothing to quantise", "K = 24"]);
 }

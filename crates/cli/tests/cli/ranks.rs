@@ -1,4 +1,4 @@
-//! Several GPUs: what is planned for them, and what is refused without them.
+//! Several GPUs: plans for them, and refusals without them.
 
 use serde_json::Value;
 
@@ -44,7 +44,7 @@ fn a_plan_for_several_gpus_says_what_each_has_and_what_the_sum_takes() {
         assert!((seconds / number(&part["seconds"]) - 1.0).abs() < 1e-9);
         let faster = number(&plan["whole"]["seconds"]) / seconds;
         assert!((faster / number(&part["speedup"]) - 1.0).abs() < 1e-9);
-        // It pays from here on: at that size what is saved is what the collective takes.
+        // The split pays from this size on: there the saved time is the collective's time.
         let size = if part["split"] == "k" {
             28672.0
         } else {

@@ -1,4 +1,4 @@
-//! `tune`, and what `plan` makes of measurements.
+//! `tune`, and plans that `plan` makes of measurements.
 
 use super::{H200, compiled_for, contains, fails, json, prints, refuses, there_is_a_device};
 
@@ -90,7 +90,7 @@ fn tune_and_its_files() {
             "{error}"
         );
         assert!(error.contains("hint: "), "{error}");
-        // A plan from the file of another machine, and from what is no such file.
+        // A plan from the file of another machine, and from a file that is none.
         if compiled_for("90a") {
             let plan = json(&["plan", "4096", "4096", "--tuned", H200]);
             let evidence = &plan["kernels"][0]["evidence"];
@@ -117,7 +117,7 @@ fn kernels_lists_entry_points() {
         let name = entry["entry"].as_str().unwrap();
         let of_gemv = name.starts_with("gemv_");
         assert_eq!(entry["config"].is_object(), of_gemv, "{entry}");
-        // All but those that multiply nothing.
+        // All kernels except those that multiply nothing.
         let multiplies = of_gemv && !name.contains("_pack_") && !name.ends_with("_add");
         assert_eq!(entry["main_loop"].is_object(), multiplies, "{entry}");
     }

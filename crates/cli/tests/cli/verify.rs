@@ -1,4 +1,4 @@
-//! `verify`: what passes, what fails, and cases that travel through files.
+//! `verify`: cases that pass, cases that fail, and cases that travel through files.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::{Folder, MODELOPT, fails, json, prints, program, words};
 
-/// The arguments of `verify` on the CPU: words, then what is no word.
+/// The arguments of `verify` on the CPU: words, then an argument that is no word.
 fn on_cpu<'a>(line: &'a str, rest: &[&'a str]) -> Vec<&'a str> {
     [&["verify", "--path", "cpu"], &words(line)[..], rest].concat()
 }
@@ -53,7 +53,7 @@ fn verify_dumps_and_replays() {
     assert_eq!(report["cases"][0]["check"]["worst_element"], 5);
     assert_eq!(Problem::read(&again).unwrap(), problem);
 
-    // Of several cases, the first is written.
+    // The first of several cases is written.
     json(&on_cpu("--case sweep --force", &["--dump", &again]));
     assert_eq!(Problem::read(&again).unwrap().shape.to_string(), "5x16");
 

@@ -6,5 +6,5 @@ pub type Stream = cudarc::driver::CudaStream;
 /// A tensor of candle's.
 pub type Tensor = candle_core::Tensor;
 
-/// Where the weights of this crate live.
+/// The crate of the weights.
 pub type Shape = nvfp4_gemv::Shape;

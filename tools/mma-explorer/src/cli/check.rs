@@ -15,8 +15,8 @@ use super::{Filter, Report, progress, table, took, took_json, variant_json};
 
 /// Compile a matrix product with every variant, read what it became, and execute it in the simulator on exact data
 ///
-/// No GPU is needed. The simulator, ptx-sim, executes the kernel's PTX under several orders of its warps and copies; the
-/// result must be the exact one, bit by bit. Small tiles and a small problem, whose sides are multiples of no tile.
+/// No GPU is needed. The simulator, ptx-sim, executes the kernel's PTX under several orders of its warps and copies;
+/// the result must be the exact one, bit by bit. Small tiles and a small problem, whose sides are multiples of no tile.
 /// Fails where a result is wrong, or where the machine code is not what `list` says.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -93,7 +93,7 @@ pub(crate) fn run(args: &Args, cache: &Cache) -> Result<Report> {
     })
 }
 
-/// What the variant became, in words; an error where the table says something else.
+/// The machine code of a variant, in words; an error where the table says something else.
 fn machine(variant: &Variant, arch: Arch, emitted: Option<&Emitted>) -> Result<String, String> {
     let table = variant.machine(arch);
     let Some(emitted) = emitted else {

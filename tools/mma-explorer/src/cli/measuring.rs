@@ -1,4 +1,5 @@
-//! What `run` and `sweep` share: the GPU with its libraries, products that are checked and timed, and their table.
+//! Parts that `run` and `sweep` share: the GPU with its libraries, products that are checked and timed, and their
+//! table.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -83,8 +84,8 @@ impl<'a> Bench<'a> {
         compile(self.cache, self.nvrtc, self.device.arch, source)
     }
 
-    /// Compiles these on all processors, and keeps them in the cache: later the GPU need not wait. What fails does so again
-    /// when it is used.
+    /// Compiles these sources on all processors, and keeps the results in the cache: later the GPU need not wait. A
+    /// source that fails does so again when it is used.
     pub(crate) fn compile_ahead(&self, sources: &[Source]) {
         if self.cache.folder().is_none() {
             return;
@@ -103,7 +104,7 @@ impl<'a> Bench<'a> {
         });
     }
 
-    /// What is known of a variant before anything ran.
+    /// The record of a variant before anything ran.
     pub(crate) fn described(&self, variant: &Variant) -> Measured {
         let machine = match self.emitted.get(&variant.name()) {
             Some(emitted) => {
@@ -138,7 +139,7 @@ impl<'a> Bench<'a> {
             n: size,
             k: size,
         };
-        // Of these only the bytes of a row count here.
+        // The usual tiles, of which only the bytes of a row count here.
         let plan = self.plan(variant, &Tiles::usual(variant), problem)?;
         Ok(Workload {
             variant: *variant,
@@ -155,7 +156,7 @@ impl<'a> Bench<'a> {
 
     /// Whether a product with these tiles is exact; in words where it is not.
     pub(crate) fn check(&self, variant: &Variant, tiles: &Tiles) -> Result<Option<String>> {
-        // As long a sum as is exact, of rows of whole 16 bytes.
+        // The longest sums that are exact, of rows of whole 16 bytes.
         let k = match variant.accumulator {
             Type::F16 => 512,
             _ if !variant.sums_are_wide() => 512,
@@ -196,8 +197,8 @@ impl<'a> Bench<'a> {
         Ok(bits?)
     }
 
-    /// Operations a second with these tiles: the best of a few runs. Gives up after the first one where that took more than
-    /// `limit` seconds.
+    /// Operations a second with these tiles: the best of a few runs. Gives up after the first one where that took more
+    /// than `limit` seconds.
     pub(crate) fn quick(
         &self,
         workload: &mut Workload,
@@ -253,7 +254,7 @@ impl<'a> Bench<'a> {
         };
         let theirs = |repeats| match &other {
             Some(product) => product.seconds(&mut matrices.borrow_mut(), repeats),
-            // Nothing to compare with: the same again.
+            // Without a product of cuBLASLt the kernel runs against itself.
             None => ours(repeats),
         };
         let rounds = device::rounds(ROUNDS, ROUND, ours, theirs)?;

@@ -24,9 +24,9 @@ use serde_json::{Value, json};
 /// The result of a command.
 #[derive(Debug)]
 pub(crate) struct Report {
-    /// For people, with a newline at the end.
+    /// Text for people, with a newline at the end.
     pub(crate) text: String,
-    /// For scripts.
+    /// JSON for scripts.
     pub(crate) json: Value,
     /// Whether all checks passed; decides the exit code.
     pub(crate) passed: bool,
@@ -79,7 +79,7 @@ pub(crate) struct Filter {
 }
 
 impl Filter {
-    /// Those variants, in the table's order.
+    /// The variants that the filter selects, in the table's order.
     pub(crate) fn select(&self) -> Result<Vec<Variant>> {
         let selected: Vec<Variant> = variants::all()
             .into_iter()
@@ -109,7 +109,7 @@ pub(crate) fn took(origin: Origin) -> String {
     }
 }
 
-/// The same for scripts.
+/// The origin of compiled code and its time, as JSON.
 pub(crate) fn took_json(origin: Origin) -> Value {
     let (cached, time) = match origin {
         Origin::Compiled(time) => (false, time),
@@ -122,7 +122,7 @@ pub(crate) fn milliseconds(time: Duration) -> String {
     format!("{:.0} ms", time.as_secs_f64() * 1e3)
 }
 
-/// What all commands print of a variant.
+/// The fields that all commands print of a variant.
 pub(crate) fn variant_json(variant: &Variant, arch: Option<Arch>) -> Value {
     let mut value = json!({
         "name": variant.name(),

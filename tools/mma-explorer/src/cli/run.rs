@@ -12,9 +12,9 @@ use super::{Filter, Report, progress};
 
 /// Measure variants on this machine's GPU: latency, throughput, and a matrix product
 ///
-/// For each variant: cycles from one instruction to the next that needs its result; operations a second of nothing but the
-/// instruction, and a cycle and multiprocessor; and a matrix product, which is first checked on exact data, with its share
-/// of that rate, of the data sheet's, and of cuBLASLt's in alternating rounds.
+/// For each variant: cycles from one instruction to the next that needs its result; operations a second of nothing but
+/// the instruction, and a cycle and multiprocessor; and a matrix product, which is first checked on exact data, with
+/// its share of that rate, of the data sheet's, and of cuBLASLt's in alternating rounds.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -22,12 +22,12 @@ pub(crate) struct Args {
     /// The GPU's number
     #[arg(long, default_value_t = 0)]
     device: usize,
-    /// Rows and columns of D, and the sum's length; of a row of A at least 16 bytes. Several: the tiles that are fastest
-    /// for the first one are used for all
+    /// Rows and columns of D, and the sum's length; of a row of A at least 16 bytes. Several: the tiles that are
+    /// fastest for the first one are used for all
     #[arg(long = "size", default_values_t = [8192], value_parser = clap::value_parser!(u32).range(1..))]
     sizes: Vec<u32>,
-    /// The matmul kernel's tiles, of which the fastest counts; without any, a list of usual ones. A variant that some of
-    /// them do not suit is not measured, and said to be so
+    /// The matmul kernel's tiles, of which the fastest counts; without any, a list of usual ones. A variant that some
+    /// of them do not suit is not measured, and said to be so
     #[arg(long)]
     tiles: Vec<Tiles>,
     /// Leave out latency and throughput of nothing but the instruction
@@ -97,7 +97,7 @@ pub(crate) fn run(args: &Args, cache: &Cache) -> Result<Report> {
         if !args.no_peak {
             sources.push(source::measure(variant, bench.device.arch));
         }
-        // What does not suit is said in the variant's turn.
+        // Tiles that do not suit are reported in the variant's turn.
         let tiles = candidates(&args.tiles, variant, bench.device.arch).unwrap_or_default();
         sources.extend(tiles.iter().map(|tiles| source::matmul(variant, tiles)));
     }

@@ -66,7 +66,7 @@ fn one(args: &Args, bench: &Bench<'_>, variant: &Variant, number: &str) -> Resul
     let candidates = candidates(variant, bench.device.arch);
     let mut workload = bench.workload(variant, args.size)?;
     let mut search = Search::new(args.patience);
-    // So many at once that all processors compile.
+    // Sixteen at once, so that all processors compile.
     for (part, some) in candidates.chunks(16).enumerate() {
         let sources: Vec<_> = some
             .iter()
@@ -169,7 +169,7 @@ fn candidates(variant: &Variant, arch: Arch) -> Vec<Tiles> {
             };
             for &(block_m, block_n, warp_m, warp_n) in sizes {
                 for (cluster, group) in [(2, 8), (2, 16), (1, 8), (1, 16), (2, 4)] {
-                    // As many as fit, and one fewer.
+                    // The most stages that fit, and one fewer.
                     let stages = (2..=8).rev().map(|stages| Tiles {
                         block_m,
                         block_n,
@@ -187,7 +187,7 @@ fn candidates(variant: &Variant, arch: Arch) -> Vec<Tiles> {
             }
         }
         Family::Mma => {
-            // Those that read the least shared memory for each multiplication come first.
+            // Tiles that read the least shared memory for each multiplication come first.
             let shapes = [
                 (256, 256, 128, 64),
                 (192, 256, 96, 64),

@@ -66,7 +66,7 @@ int main() {
     for (int i = 0; i < 20; ++i)
         EXPECT(back[i] == (i % 2 ? 0 : 2 * i));
 
-    // What a device says of itself.
+    // Properties that a device reports.
     cudaDeviceProp properties;
     CHECK(cudaGetDeviceProperties(&properties, 0));
     EXPECT(properties.major == 10 && properties.minor == 0 && properties.warpSize == 32);

@@ -100,7 +100,7 @@ int main() {
         printf("%u %u %u, %u calls\n", host[0], host[1], host[2], count);
         return 1;
     }
-    // What is not there says so.
+    // A call that the stand-in does not have says so.
     CUgraph graph;
     if (DRIVER(cuGraphCreate)(&graph, 0) != CUDA_ERROR_NOT_SUPPORTED)
         return 1;

@@ -86,7 +86,7 @@ int main() {
     EXPECT(cudaLaunchCooperativeKernel(kernel, 148 * 32 + 1, 32, arguments) == cudaErrorCooperativeLaunchTooLarge);
     CHECK(cudaLaunchCooperativeKernel(kernel, 2, 32, arguments));
 
-    // Modules: files that are cut off, or hold what only memory can; and none.
+    // Modules: files that are cut off, or hold things that only memory can; and none.
     EXPECT(load("") != CUDA_SUCCESS && load("PTX") != CUDA_SUCCESS);
     EXPECT(load(".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry nothing() { ret; }\n") == CUDA_SUCCESS);
     EXPECT(load(number(0x466243b1, 4) + number(1, 4) + number(0x1000, 8) + number(0, 8)) == CUDA_ERROR_NO_BINARY_FOR_GPU);
@@ -97,12 +97,12 @@ int main() {
     REFUSES(DRIVER(cuModuleLoadData, 2000)(&module, nullptr));
     cudaKernel_t missing;
     FAILS(cudaLibraryGetKernel(&missing, nullptr, "kernel"));
-    // What was refused is no module: the GPU is the one of the program's own PTX.
+    // A refused load makes no module: the GPU is the one of the program's own PTX.
     int value;
     CHECK(cudaDeviceGetAttribute(&value, cudaDevAttrComputeCapabilityMajor, 0));
     EXPECT(value == 10);
 
-    // What a device says.
+    // Properties that a device reports.
     cudaDeviceProp properties;
     CHECK(cudaGetDeviceProperties(&properties, 0));
     EXPECT(properties.maxThreadsDim[0] == 1024 && properties.maxThreadsDim[1] == 1024 && properties.maxThreadsDim[2] == 64);

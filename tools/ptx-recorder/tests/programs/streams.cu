@@ -3,7 +3,7 @@
 
 __global__ void first(int *data) { data[threadIdx.x] = threadIdx.x; }
 
-// Does not wait for the grid before: this is right only where that one has ended.
+// This kernel does not wait for the grid before: its result is right only if that grid has ended.
 __global__ void second(int *data) { data[threadIdx.x] += 1; }
 
 static void dependent(int *data, cudaStream_t stream) {
@@ -47,7 +47,7 @@ int main() {
         for (int i = 0; i < 96; ++i)
             EXPECT(host[i] == i + 5);
     }
-    // Another stream's launch is none that this one depends on.
+    // This launch does not depend on another stream's launch.
     first<<<1, 96, 0, a>>>(device);
     dependent(managed, b);
     dependent(device, a);

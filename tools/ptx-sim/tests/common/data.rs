@@ -16,9 +16,9 @@ pub(crate) struct Case {
     pub(crate) block: [u32; 3],
     pub(crate) cluster: [u32; 3],
     pub(crate) dynamic_shared: u32,
-    /// In the order of the kernel's parameters.
+    /// Parameters in the order of the kernel's parameters.
     pub(crate) params: Vec<Param>,
-    /// What must be in the output, in words.
+    /// Formula of the output, in words.
     pub(crate) formula: &'static str,
     /// The one output buffer's contents. Zeros are +0.
     pub(crate) expected: Vec<f32>,

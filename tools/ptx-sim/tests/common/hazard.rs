@@ -63,7 +63,7 @@ fn ways(profile: Profile) -> Vec<Options> {
     all
 }
 
-/// No way of running finds anything, whatever the profile.
+/// Demands that no way of running finds anything, whatever the profile.
 pub(crate) fn clean(ptx: &str) {
     clean_as(ptx, Profile::Strict);
     clean_as(ptx, Profile::Hardware);
@@ -89,8 +89,8 @@ fn line(ptx: &str, marker: &str) -> Option<u32> {
     Some(at as u32 + 1)
 }
 
-/// Every way of running ends with a violation; some with this one, and then at the line marked
-/// `//@later`, naming the one marked `//@earlier`.
+/// Demands that every way of running ends with a violation. Some end with this one, at the line marked `//@later`,
+/// naming the line marked `//@earlier`.
 pub(crate) fn caught_as(ptx: &str, profile: Profile, kind: ViolationKind, text: &str) {
     let mut others = Vec::new();
     let mut found = 0;

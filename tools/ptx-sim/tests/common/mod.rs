@@ -1,4 +1,4 @@
-//! What several tests share. Each uses a part of it.
+//! Shared parts of several tests. Each test uses a part of it.
 #![allow(dead_code, unused_imports)]
 
 pub(crate) mod conformance;

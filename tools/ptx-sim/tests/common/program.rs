@@ -2,8 +2,8 @@
 
 use std::process::{Command, Stdio};
 
-/// What it is given of the environment of the tests: where to count coverage. Everything else could change
-/// what it prints.
+/// Variables that the program gets from the environment of the tests: where to count coverage. Everything else could
+/// change what it prints.
 const KEPT: [&str; 2] = ["LLVM_PROFILE_FILE", "SystemRoot"];
 
 /// Every test that starts the program begins with this.

@@ -8,7 +8,7 @@ use ptx_sim::{
 };
 
 thread_local! {
-    /// What was tried on this thread.
+    /// Relaxations that were tried on this thread.
     static TRIED: RefCell<Vec<Relaxation>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -64,7 +64,8 @@ fn schedules() -> Vec<Options> {
     all
 }
 
-/// The kernel relies on this and on nothing else, and its output is right where that is allowed.
+/// Demands that the kernel relies on this relaxation and on nothing else, and that its output is right if the
+/// relaxation is allowed.
 pub(crate) fn relies(
     relaxation: Relaxation,
     ptx: &str,
@@ -76,7 +77,7 @@ pub(crate) fn relies(
     relies_in(schedules(), relaxation, run, (ptx, error), right);
 }
 
-/// The same for a dependent launch, where operations complete late: so does the grid before it.
+/// The check of [`relies`] for a dependent launch whose operations complete late: so does the grid before it.
 pub(crate) fn relies_behind_a_grid(
     relaxation: Relaxation,
     ptx: &str,

@@ -6,7 +6,7 @@ use ptx_sim::Trace;
 use ptx_sim::trace::{Kind, Slice, TrackKind};
 use serde_json::Value;
 
-/// What a warp does.
+/// Activities of a warp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activity {
     /// Copies are issued.
@@ -28,7 +28,7 @@ pub enum Activity {
 /// A warp does one thing from one step to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stretch {
-    /// What.
+    /// The activity.
     pub activity: Activity,
     /// The first step.
     pub start: u64,
@@ -39,11 +39,11 @@ pub struct Stretch {
 /// A warp.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lane {
-    /// What it is called.
+    /// The warp's label.
     pub label: String,
-    /// What it does, without gaps until it ends.
+    /// Activities of the warp, without gaps until it ends.
     pub stretches: Vec<Stretch>,
-    /// Its bytes on their way, from this step on.
+    /// Bytes of the warp's copies that are on their way, each from a step on.
     pub in_flight: Vec<(u64, u64)>,
 }
 
@@ -94,8 +94,8 @@ fn signals(copy: &Slice) -> Vec<String> {
         .collect()
 }
 
-/// What a warp does in a turn. Of a turn it is known when copies were issued, and of other instructions only that they
-/// were: one that multiplies too is taken to do so behind its last copy.
+/// Activities of a warp in a turn. The trace tells when copies were issued, but only that other instructions were. A
+/// warp that multiplies too is taken to do so behind its last copy.
 fn running(run: &Slice, copies: &[&Slice], product: &str) -> Vec<Stretch> {
     let has = |opcode: &str| run.details["opcodes"].get(opcode).is_some();
     let stretch = |activity, start, end| Stretch {
@@ -133,7 +133,7 @@ fn waiting(name: &str, landing: &BTreeSet<String>) -> Activity {
     }
 }
 
-/// In order, without gaps: between its turns a warp goes on with what it does.
+/// The stretches in order, without gaps: between its turns a warp goes on with what it does.
 fn joined(mut slices: Vec<Stretch>) -> Vec<Stretch> {
     slices.sort_by_key(|slice| slice.start);
     let mut stretches: Vec<Stretch> = Vec::new();

@@ -28,7 +28,7 @@ pub enum Drawn {
     Stream,
 }
 
-/// What is run for a picture.
+/// The launch that is run for a picture.
 #[derive(Clone, Debug)]
 struct Scene {
     config: Config,
@@ -41,7 +41,7 @@ struct Scene {
     warps: Vec<(u64, String)>,
     /// The instruction that multiplies.
     product: &'static str,
-    /// What the problem and its config are, in a few words.
+    /// The problem and its config, in a few words.
     about: &'static str,
 }
 
@@ -93,7 +93,7 @@ impl Drawn {
         }
     }
 
-    /// What the only CTA's warps do.
+    /// A trace of the only CTA's warps.
     ///
     /// # Errors
     /// A config that does not fit its problem; a run that breaks a rule.

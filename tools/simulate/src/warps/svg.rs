@@ -38,12 +38,12 @@ text{font:12px system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif;fil
 .c{fill:#4b8ef0}.l{fill:#8256d0}.m{fill:#bd561d}.s{fill:#1a7f78}.r{fill:#6b7580}\
 .v{fill:#143055}.w{fill:#262c34}.f{fill:#2c5690}}";
 
-/// What stands around the lanes.
+/// Texts around the lanes.
 #[derive(Clone, Debug)]
 pub struct Texts {
     /// The heading.
     pub title: String,
-    /// For those who do not see the picture.
+    /// Text for those who do not see the picture.
     pub description: String,
     /// Paragraphs below the picture.
     pub caption: Vec<String>,
@@ -114,7 +114,7 @@ impl Canvas {
         );
     }
 
-    /// What the lanes show; returns where they begin.
+    /// Draws the meaning of the lanes' colours; returns the height at which the lanes begin.
     fn legend(&mut self, lanes: &[Lane]) -> f64 {
         let is_there = |activity: Activity| {
             let mut all = lanes.iter().flat_map(|lane| &lane.stretches);
@@ -172,7 +172,7 @@ impl Canvas {
     }
 
     fn axis(&mut self, y: f64, steps: u64) {
-        // At most six marks, at 1, 2 or 5 times a power of ten.
+        // Distance of at most six marks: 1, 2 or 5 times a power of ten.
         let powers = (0..19).map(|power| 10u64.pow(power));
         let apart = powers
             .flat_map(|power| [power, power * 2, power.saturating_mul(5)])

@@ -7,7 +7,7 @@
 #[allow(dead_code)] // the build script uses all of it
 #[path = "../../../../build/arch.rs"]
 mod arch;
-// What that file asks.
+// The module that arch.rs uses.
 #[allow(dead_code)]
 #[path = "../../../../src/kernel/units.rs"]
 mod units;
@@ -26,22 +26,22 @@ const LAYER: [&str; 4] = [
     "encoder.layer.0.output.dense",
 ];
 
-/// What names the program to cargo.
+/// Arguments that name the program to cargo.
 pub const PROGRAM: [&str; 4] = ["--package", "nvfp4-gemv-cli", "--bin", "nvfp4-gemv"];
 
 /// Which GPU kernels the program is built with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kernels {
-    /// Those for the architectures that the user named.
+    /// Kernels for the architectures that the user named.
     AsAsked,
-    /// Those for the GPUs of this machine.
+    /// Kernels for the GPUs of this machine.
     Native,
-    /// None, and why.
+    /// No kernels, and why.
     None(String),
 }
 
 impl Kernels {
-    /// Those that this machine can run, unless the user asks for others.
+    /// The kernels that this machine can run, unless the user asks for others.
     pub fn here() -> Self {
         let asked = env::var_os(arch::VARIABLE).is_some_and(|list| !list.is_empty());
         Self::with(asked, arch::gpus_here)
@@ -61,7 +61,7 @@ impl Kernels {
         }
     }
 
-    /// What a user without a GPU is told.
+    /// The notice for a user without a GPU.
     pub fn notice(&self) -> Option<String> {
         let Self::None(why) = self else { return None };
         Some(format!(
@@ -115,7 +115,8 @@ pub fn cargo(root: &Path) -> Command {
         .arg("run")
         .arg("--manifest-path")
         .arg(root.join("Cargo.toml"));
-    // These describe this package, not what is built next; build scripts of dependencies read some.
+    // These variables describe this package, not the one that is built next; build scripts of dependencies read some of
+    // them.
     for name in ["CARGO_MANIFEST_DIR", "CARGO_MANIFEST_PATH"] {
         command.env_remove(name);
     }

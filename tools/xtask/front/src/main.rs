@@ -28,7 +28,7 @@ fn main() -> ExitCode {
 /// The package xtask with these arguments.
 fn tasks(root: &Path, arguments: &[OsString]) -> Command {
     let mut command = cargo(root);
-    // Its first compilation is long enough to be watched.
+    // The first compilation of xtask is long enough to be watched.
     if env::current_exe().is_ok_and(|front| front.with_file_name("xtask").exists()) {
         command.arg("--quiet");
     }

@@ -1,7 +1,7 @@
 //! Shares of the memory ceiling as bars: a drawing a shape, a bar a path.
 //!
-//! A drawing is as wide as a phone: beside each other on a wide screen, below each other on a narrow one. What a
-//! bar is stands above it, so that no label takes width from the plot.
+//! A drawing is as wide as a phone: beside each other on a wide screen, below each other on a narrow one. The name of a
+//! bar stands above it, so that no label takes width from the plot.
 
 use super::document::{Case, Measured};
 use super::statistics::quantile;
@@ -58,13 +58,14 @@ fn one(case: &Case, (end, step): (f64, f64)) -> String {
     ))
 }
 
-/// What a path takes of the height.
+/// Height that a path takes.
 fn room(path: &Measured) -> f64 {
     let small = computed_by(path).map_or(0.0, |_| SMALL);
     TEXT + small + BAR + GAP
 }
 
-/// A path's name and numbers, its kernel with clock and power, and below them its bar; `end` is the last share that `x` has room for.
+/// A path's name and numbers, its kernel with clock and power, and below them its bar. `end` is the last share that `x`
+/// has room for.
 fn bar(svg: &mut Svg, case: &Case, path: &Measured, y: f64, (end, x): (f64, &impl Fn(f64) -> f64)) {
     let shares = shares(case, path);
     let [low, middle, high] = [0.05, 0.5, 0.95].map(|q| quantile(&shares, q));
@@ -127,7 +128,7 @@ mod tests {
         let quiet = testing::document();
         let mut noisy = quiet.clone();
         let case = &mut noisy.cases[0];
-        // Of nine rounds, so many that the 95th percentile is among them.
+        // Two rounds of nine: so many that the 95th percentile is among them.
         for round in 0..2 {
             case.paths[0].samples_us[round] = case.ceiling.samples_us[round] / 3.2;
         }

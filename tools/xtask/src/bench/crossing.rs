@@ -1,12 +1,12 @@
-//! From which number of vectors another path is the fastest.
+//! The number of vectors from which another path is the fastest.
 
 use super::document::Case;
 use super::view::{best, isolated};
 
-/// Where one path takes over from another.
+/// A point where one path takes over from another.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Crossing {
-    /// Between two measured numbers of vectors.
+    /// The number of vectors, between two measured numbers.
     pub(super) n: f64,
     pub(super) us: f64,
     pub(super) from: String,
@@ -50,18 +50,19 @@ pub(super) fn crossings(cases: &[&Case]) -> Vec<Crossing> {
     pairs.collect()
 }
 
-/// Where cuBLAS is faster than this crate, of cases with n rising.
+/// Numbers of vectors with which cuBLAS is faster than this crate, among cases with n rising.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum CublasFaster {
-    /// Where it did not take turns.
+    /// cuBLAS did not take turns.
     Unknown,
     Nowhere,
-    /// From this number of vectors on, which lies between two measured ones or is the first; there, both take so long.
+    /// The number of vectors from which cuBLAS is faster, and the time that both take there. It lies between two
+    /// measured numbers or is the first one.
     From {
         n: f64,
         us: f64,
     },
-    /// With these numbers of vectors, but not with the most.
+    /// cuBLAS is faster with these numbers of vectors, but not with the most.
     With(Vec<usize>),
 }
 

@@ -6,7 +6,7 @@ use super::svg::{Anchor, PHONE, Svg, grid, path_class};
 use super::view::{distinct, isolated, shape, time};
 
 const WIDTH: f64 = PHONE;
-/// Of the plot itself.
+/// Height of the plot itself.
 const PLOT: f64 = 176.0;
 const LEFT: f64 = 52.0;
 const RIGHT: f64 = 22.0;

@@ -8,7 +8,7 @@ use super::view::{Kind, cases, distinct, kinds};
 use super::{bars, curves};
 use crate::nightly::history::{self, Record};
 
-/// What a nightly run has to say before the numbers.
+/// A statement of a nightly run that stands before the numbers.
 #[derive(Clone, Debug)]
 pub(crate) struct Finding {
     pub(crate) text: String,

@@ -114,7 +114,7 @@ impl Program {
     /// Whether it succeeded, and the JSON it printed; an error that it printed is one here.
     fn json(&self, args: &[OsString]) -> Result<(bool, String)> {
         let mut command = self.command();
-        // Its progress is for the user.
+        // The program's progress is for the user.
         command.args(args).arg("--json").stderr(Stdio::inherit());
         let output = process::output(&mut command)?;
         let text = String::from_utf8(output.stdout)

@@ -1,4 +1,4 @@
-//! What a document says, in sentences and tables: for Markdown and for pages.
+//! Sentences and tables about a document, for Markdown and for pages.
 
 use super::crossing::{CublasFaster, crossings};
 use super::document::{BoardReadings, Case, Document, Measured};
@@ -8,7 +8,7 @@ use super::view::{
     problem, shape, time,
 };
 
-/// What was measured, on what, when and how: one line each.
+/// The work that was measured, on which device, when and how: one line each.
 pub(super) fn facts(document: &Document) -> Vec<String> {
     let device = &document.device;
     let mut on = vec![device.name.clone()];
@@ -102,7 +102,7 @@ fn faster(path: &Measured) -> String {
     ratio.map_or(String::new(), |ratio| format!(", {ratio:.2}x"))
 }
 
-/// What was repeated for seconds, beside its cold time: without rows where nothing was.
+/// Sustained times, beside the cold time of the same work: without rows where nothing was sustained.
 pub(super) fn sustained(document: &Document) -> Table {
     let mut table = Table::new([
         "problem",
@@ -146,7 +146,7 @@ pub(super) fn sustained(document: &Document) -> Table {
     table
 }
 
-/// What the sustained table means.
+/// The meaning of the sustained table.
 pub(super) const SUSTAINED: &str = "Each was repeated without rest; the last half counts. Energy is the whole board's, \
     for each 10^9 bytes of weights; arithmetic is what a path takes beyond the kernel that only reads.";
 
@@ -192,7 +192,7 @@ pub(super) fn dispatch(document: &Document) -> (String, Table) {
     (sentence, table)
 }
 
-/// From which number of vectors another path is faster.
+/// The numbers of vectors from which another path is faster.
 pub(super) fn crossing_table(document: &Document) -> Table {
     let mut table = Table::new(["shape", "operands", "crossing"]);
     for kind in view::kinds(document) {

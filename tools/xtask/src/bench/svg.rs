@@ -1,6 +1,5 @@
-//! The few shapes that the plots need. Written here and not with a plotting crate: those bring fonts and
-//! scripts or draw pixels, and a page must stand alone and follow the reader's light or dark colours, which
-//! shapes with classes do.
+//! The few shapes that the plots need. They are written here because plotting crates bring fonts and scripts or draw
+//! pixels. A page must stand alone and follow the reader's light or dark colours, which shapes with classes do.
 
 use std::fmt::Write;
 

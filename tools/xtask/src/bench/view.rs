@@ -4,7 +4,7 @@ use super::document::{self, Case, Document, Measured};
 use super::protocol::Problem;
 use super::statistics::median;
 
-/// What the operands are: a section of a page.
+/// Properties of the operands: a section of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Kind {
     pub(crate) activation: String,
@@ -19,7 +19,7 @@ impl Kind {
         }
     }
 
-    /// For people.
+    /// The kind in words, for people.
     pub(crate) fn title(&self) -> String {
         let activation = match self.activation.as_str() {
             "nvfp4" => "NVFP4",
@@ -89,7 +89,7 @@ pub(crate) fn key(case: &Case, path: &Measured) -> String {
     format!("{} {}", problem(case), label(path))
 }
 
-/// Where each launch starts when the one before has ended: what paths are compared by.
+/// Paths whose launches each start when the one before has ended: these are compared.
 pub(crate) fn isolated(case: &Case) -> impl Iterator<Item = &Measured> {
     case.paths.iter().filter(|path| path.mode == "isolated")
 }

@@ -14,7 +14,7 @@ use crate::workspace::Workspace;
 /// The build script writes what bindgen makes into the folder that this variable names.
 const OUT: &str = "NVFP4_GEMV_BINDINGS_OUT";
 
-/// What it writes there, and where that is committed.
+/// Files that the build script writes into the folder of [`OUT`], and where they are committed.
 const FILES: [(&str, &str); 2] = [
     ("ffi.rs", "src/ffi.rs"),
     ("params.rs", "src/kernel/params.rs"),
@@ -89,7 +89,7 @@ fn read(file: &Path) -> Result<String> {
     fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))
 }
 
-/// With git where there is one; the check has failed in any case.
+/// Shows the difference with git where there is one; the check has failed in any case.
 fn show_difference(committed: &Path, generated: &Path) {
     let mut diff = Command::new("git");
     diff.args(["--no-pager", "diff", "--no-index", "--"])

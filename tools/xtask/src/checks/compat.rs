@@ -11,7 +11,7 @@ pub(super) fn check(context: &Context<'_>, with_kernels: bool) -> Result<()> {
         .clone()
         .at(package.join("Cargo.toml"))
         .target_dir(&context.workspace.check_dir("compat"))
-        // Neither this crate's kernels nor candle's are run: one architecture is enough.
+        // One architecture is enough: neither this crate's kernels nor candle's are run.
         .env("NVFP4_GEMV_ARCHS", "80");
     if !with_kernels {
         return cargo.run(["check"]);

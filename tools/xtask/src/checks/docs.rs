@@ -41,7 +41,7 @@ pub(super) fn check_as_docs_rs(context: &Context<'_>) -> Result<()> {
         .env("RUSTC_BOOTSTRAP", "nvfp4_gemv")
         .env("DOCS_RS", "1")
         .env("PATH", path_without_nvcc()?)
-        // Of its own, so that nothing built with nvcc at hand is reused.
+        // A target directory of its own, so that nothing built with nvcc at hand is reused.
         .target_dir(&target);
     for name in cuda_variables() {
         cargo = cargo.without_env(name);
@@ -82,7 +82,7 @@ pub(super) fn check_as_docs_rs(context: &Context<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What else cudarc or nvcc reads.
+/// Further variables that cudarc or nvcc reads.
 const MORE_VARIABLES: [&str; 4] = [
     "NVCC_CCBIN",
     "CUDA_ROOT",

@@ -1,4 +1,4 @@
-//! The examples compile and run. Where there is no GPU, those that need one say so, and nothing else.
+//! The examples compile and run. Without a GPU, those that need one say so, and nothing else.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ use super::library;
 use crate::checks::Context;
 use crate::process;
 
-/// What an example says where there is no GPU: the library's errors, which say more after this.
+/// First lines of an example where there is no GPU: the library's errors, which say more after this.
 const NO_GPU: [&str; 2] = [
     "Error: no usable NVIDIA driver: ",
     "Error: the NVIDIA driver sees no device",
@@ -26,7 +26,7 @@ pub(super) fn check(context: &Context<'_>) -> Result<()> {
         // No kernel runs: one architecture shows as well as all that everything compiles and links.
         false => context.cargo.clone().env("NVFP4_GEMV_ARCHS", "90a"),
     };
-    // Where the tuning example keeps its file.
+    // The tuning example keeps its file here.
     let temporary = tempfile::tempdir().context("cannot create a temporary directory")?;
     for example in examples {
         let name = example["name"].as_str().context("an example's name")?;
@@ -34,10 +34,10 @@ pub(super) fn check(context: &Context<'_>) -> Result<()> {
         let requires = |feature: &str| required.is_some_and(|all| all.contains(&feature.into()));
         let mut arguments = vec!["--package", "nvfp4-gemv", "--example", name];
         if requires("jit") {
-            // As its users build it: without nvcc.
+            // The example is built as its users build it: without nvcc.
             arguments.extend(["--no-default-features", "--features", "jit"]);
         } else {
-            // With what one of them needs, for all, so that kernels are compiled once.
+            // All examples get the feature that one of them needs, so that kernels are compiled once.
             arguments.extend(["--features", "nccl"]);
         }
         let program = cargo.executable(&arguments)?;
@@ -61,7 +61,7 @@ fn has_gpu() -> bool {
     listed.is_ok_and(|listed| listed.status.success() && !listed.stdout.is_empty())
 }
 
-/// What came of an example, in words.
+/// The result of an example, in words.
 fn judge(needs_gpu: bool, code: Option<i32>, stderr: &str) -> Result<String> {
     let first = stderr.lines().next().unwrap_or_default();
     match code {

@@ -1,4 +1,4 @@
-//! What CI checks beside the tests. Every check runs, also after one has failed.
+//! Checks that CI runs beside the tests. Every check runs, also after one has failed.
 
 pub(crate) mod bindings;
 mod compat;
@@ -54,8 +54,8 @@ enum Check {
     Bindings,
     /// What tests/recorded/gpu.json says of tests on GPUs: that none failed, and which folders have changed since
     Record,
-    /// Long trials, optimised: conformance kernels with 200 seeds, all configs of the crate's kernels, all planted faults,
-    /// and what NVRTC makes for every GPU
+    /// Long trials, optimised: conformance kernels with 200 seeds, all configs of the crate's kernels, all planted
+    /// faults, and what NVRTC makes for every GPU
     Simulator,
     /// What a call that is not prepared takes of the host, in instructions of an optimised build
     Instructions,
@@ -65,16 +65,16 @@ enum Check {
     CompatCuda,
 }
 
-/// What a check works with.
+/// The surroundings that a check works with.
 #[derive(Debug)]
 struct Context<'a> {
     workspace: &'a Workspace,
-    /// In the repository, with the toolchain in its environment.
+    /// Cargo in the repository, with the toolchain in its environment.
     cargo: Cargo,
 }
 
 impl Context<'_> {
-    /// For what only reads Rust code.
+    /// Cargo for checks that only read Rust code.
     fn cargo_without_kernels(&self) -> Cargo {
         self.cargo.clone().env("NVFP4_GEMV_NO_KERNELS", "1")
     }
@@ -135,7 +135,7 @@ impl Check {
     }
 }
 
-/// What cargo knows of the library's package: its targets, and its own metadata.
+/// The library's package as cargo knows it: its targets, and its own metadata.
 fn library(cargo: &Cargo) -> Result<Value> {
     let mut command = cargo.command(["metadata", "--no-deps", "--format-version", "1"]);
     let mut metadata: Value =

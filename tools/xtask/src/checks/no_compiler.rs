@@ -1,10 +1,10 @@
 //! `cargo build --no-default-features` needs neither nvcc nor a C or C++ compiler, and a build that needs nvcc says so.
 //!
-//! Rust itself links through `cc`, so a machine with no `cc` at all builds no Rust program. What is
-//! taken away is everything else: PATH leads to an empty directory, CC, CXX and NVCC name a program
-//! that does not exist, and rustc links through a script that passes linking on to the real `cc`
-//! and refuses whatever would compile. A build script that asks for a compiler, by any of these
-//! ways, fails the check. (An absolute path written into a build script would not be noticed.)
+//! Rust itself links through `cc`, so a machine with no `cc` at all builds no Rust program. Everything else is taken
+//! away: PATH leads to an empty directory, and CC, CXX and NVCC name a program that does not exist. rustc links through
+//! a script that passes linking on to the real `cc` and refuses whatever would compile. A build script that asks for a
+//! compiler, by any of these ways, fails the check. (An absolute path written into a build script would not be
+//! noticed.)
 
 use std::env;
 use std::fs::{self, Permissions};
@@ -63,15 +63,15 @@ pub(super) fn check(context: &Context<'_>) -> Result<()> {
     }
     for more in [
         &["--package", "nvfp4-gemv"][..],
-        // What the build with CUDA advises, and the program with it.
+        // The features that the build with CUDA advises, and the program with them.
         &["--package", "nvfp4-gemv", "--features", "checkpoint,tune"],
         &["--package", "nvfp4-gemv-cli"],
-        // With kernels that are compiled at run time.
+        // The program with kernels that are compiled at run time.
         &["--package", "nvfp4-gemv-cli", "--features", "jit"],
     ] {
         cargo.run([&["build", "--no-default-features"], more].concat())?;
     }
-    // The same beside an old nvcc, whose functions are those that cudarc then has.
+    // A build beside an old nvcc: cudarc then has the functions of that nvcc's version.
     let jit = ["--package", "nvfp4-gemv", "--features", "jit"];
     let old = cargo.clone().env("CUDARC_CUDA_VERSION", "11040");
     old.run([&["build", "--no-default-features"], &jit[..]].concat())?;

@@ -1,6 +1,6 @@
-//! What would be published works where it is unpacked: outside the repository, without the simulator, and
-//! without nvcc. The library with its tests and benches, each feature alone, and the program with that library. The
-//! simulator by itself.
+//! The packages that would be published work where they are unpacked: outside the repository, without the simulator,
+//! and without nvcc. Checked are the library with its tests and benches, each feature alone, and the program with that
+//! library. The simulator is checked by itself.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,13 +24,13 @@ const SIMULATOR: &str = "ptx-sim";
 pub(super) fn check(workspace: &Workspace) -> Result<()> {
     let target = workspace.check_dir("package");
     let cargo = Cargo::new(workspace).target_dir(&target);
-    // Those of another version, from before.
+    // Packages of another version may be left from before.
     let packages = target.join("package");
     if packages.is_dir() {
         fs::remove_dir_all(&packages)
             .with_context(|| format!("cannot remove {}", packages.display()))?;
     }
-    // Not verified by cargo: that would build the kernels, which the rest of CI does.
+    // Cargo does not verify the packages: that would build the kernels, which the rest of CI does.
     cargo.run([
         "package",
         "--package",
@@ -56,7 +56,7 @@ pub(super) fn check(workspace: &Workspace) -> Result<()> {
         let only = ["check", "--tests", "--no-default-features", "--features"];
         of_library.run([&only[..], &[features]].concat())?;
     }
-    // With the features that a user gets who asks for none, the tests for GPUs among them.
+    // The default features, with the tests for GPUs among the targets.
     of_library.run(["check", "--all-targets"])?;
     let of_simulator = no_kernels.clone().at(simulator.join("Cargo.toml"));
     of_simulator.run(["check", "--all-targets"])?;

@@ -1,4 +1,4 @@
-//! What ran on which GPU, and whether the sources are still those that ran.
+//! The record of runs on GPUs, and whether the sources are still those that ran.
 
 #[path = "../../../../crates/cli/src/gpu_record/document.rs"]
 mod document;
@@ -15,8 +15,8 @@ use crate::workspace::Workspace;
 /// Suites that a record must have: those that every change of a kernel asks for.
 const SUITES: [&str; 2] = ["kernels calls", "kernels gpu"];
 
-/// Prints each run of the record, and what has changed since. A changed tree is no failure, since most machines have no GPU
-/// to run the suites again; a run with failed tests is one.
+/// Prints each run of the record, and what has changed since. A changed tree is no failure, since most machines have no
+/// GPU to run the suites again; a run with failed tests is one.
 pub(super) fn check(workspace: &Workspace) -> Result<()> {
     let file = workspace.root().join(PATH);
     let text = fs::read_to_string(&file).with_context(|| format!("reading {PATH}"))?;
@@ -74,8 +74,8 @@ fn changed<'a>(of_run: &BTreeMap<String, String>, here: &[(&'a str, String)]) ->
     here.iter().filter_map(differs).collect()
 }
 
-/// Each test that failed is named, and was run again: later, of the same sources, on as many GPUs of the same names, by a
-/// run that asked for it and in which none failed.
+/// Whether each test that failed is named, and was run again by a run in which none failed. That run asked for the
+/// test, is later, and has the same sources and as many GPUs of the same names.
 fn settled(run: &Run, all: &[Run]) -> bool {
     let same = |other: &&Run| {
         (&other.program, &other.gpus, &other.sources) == (&run.program, &run.gpus, &run.sources)
@@ -95,7 +95,7 @@ fn settled(run: &Run, all: &[Run]) -> bool {
     names.len() as u64 == run.failed && names.into_iter().all(again)
 }
 
-/// What makes a record none to rely on.
+/// Problems that make a record unreliable.
 fn problems(record: &Record) -> Vec<String> {
     let failed = record.runs.iter();
     let failed = failed.filter(|run| run.failed > 0 && !settled(run, &record.runs));

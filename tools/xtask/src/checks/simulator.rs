@@ -1,4 +1,4 @@
-//! What the tests leave out because it takes minutes.
+//! Simulations that the tests leave out because they take minutes.
 
 use anyhow::Result;
 
@@ -6,9 +6,9 @@ use crate::checks::Context;
 use crate::test::JIT_FEATURES;
 use crate::toolchain;
 
-/// Of ptx-sim the conformance kernels with 200 seeds each, and all faults planted in the largest of them; of the
-/// crate's kernels the long simulations: sweeps of all configs and shapes, all planted faults; and what NVRTC makes for
-/// GPUs whose family has another one in the tests.
+/// Runs the long simulations. Of ptx-sim: the conformance kernels with 200 seeds each, and all faults planted in the
+/// largest of them. Of the crate's kernels: sweeps of all configs and shapes, all planted faults, and what NVRTC makes
+/// for GPUs whose family has another one in the tests.
 pub(super) fn check(context: &Context<'_>) -> Result<()> {
     toolchain::install_nvrtc(context.workspace)?;
     let cargo = toolchain::nvrtc_environment(context.workspace)

@@ -1,4 +1,4 @@
-//! What the workflows of `.github` may do, and the scripts of `.ci` which they start, held by reading them.
+//! Rules for the workflows of `.github`, and for the scripts of `.ci` which they start, checked by reading them.
 //!
 //! They are read line by line, not as YAML: one known way of writing each thing is all that the rules allow.
 
@@ -44,11 +44,11 @@ pub(super) fn check(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// What a workflow does that it must not.
+/// Forbidden parts of a workflow.
 fn examine(text: &str) -> Vec<String> {
     let mut findings = Vec::new();
     let lines: Vec<&str> = text.lines().collect();
-    // What may be done with the repository is said once, for all jobs: reading.
+    // The permissions are set once, for all jobs: reading the repository.
     if !text.contains("\npermissions:\n  contents: read\n") {
         findings.push("no `permissions:` with `contents: read` alone, for all jobs".into());
     }

@@ -10,16 +10,16 @@ use serde_json::Value;
 use super::archive::{self, Archive};
 use super::steps::is_a_topic;
 
-/// Where the simulator's test finds recordings: a folder for each GPU.
+/// The folder in which the simulator's test finds recordings: a folder for each GPU.
 const RECORDED: &str = "tools/ptx-sim/probes/recorded";
 
 const PTX: &str = "tools/ptx-sim/probes/ptx";
 
-/// Where the built-in tables are, and the list of them.
+/// The folder of the built-in tables, and the list of them.
 const TABLES: &str = "src/dispatch/measured";
 const LIST: &str = "src/dispatch/measured/builtin.rs";
 
-/// What is written, by its path below the repository's root.
+/// The contents to write, by path below the repository's root.
 type Changes = BTreeMap<PathBuf, Vec<u8>>;
 
 pub(super) fn command(root: &Path, file: &Path) -> Result<()> {
@@ -40,7 +40,7 @@ struct Plan {
     table: Option<String>,
 }
 
-/// What an archive would change. Everything is looked at before anything is written.
+/// The changes that an archive would make. Everything is looked at before anything is written.
 fn plan(root: &Path, archive: &Archive) -> Result<Plan> {
     let manifest = &archive.manifest;
     let version = super::version(root)?;
@@ -195,7 +195,7 @@ fn recording(
         .iter()
         .filter(|case| case["status"] != "ok" && case["encode_only"] != true);
     let mut failed = failed.filter_map(|case| case["name"].as_str());
-    // Of Hopper's cases some are meant to fail; where all did, the GPU was not there.
+    // Some of Hopper's cases are meant to fail. If all cases failed, the GPU was not there.
     let none = cases.iter().all(|case| case["status"] != "ok");
     Ok(match failed.next() {
         Some(case) if none => Err(format!("no case ended well, as {case:?}")),
@@ -213,7 +213,7 @@ fn metadata(bytes: &[u8]) -> Result<Value> {
     Ok(header["__metadata__"].clone())
 }
 
-/// As the recorder hashes PTX.
+/// The hash that the recorder makes of PTX.
 fn fnv1a(bytes: &[u8]) -> String {
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
     format!("{:016x}", bytes.iter().fold(0xcbf2_9ce4_8422_2325, step))

@@ -27,7 +27,7 @@ const MOST_FILES: usize = 256;
 const MOST_BYTES: u64 = 64 << 20;
 const MOST_IN_ALL: u64 = 256 << 20;
 
-/// What an archive says of itself.
+/// The archive's description of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Manifest {
@@ -160,7 +160,7 @@ fn unpack(file: File) -> Result<Archive> {
         );
         let most = MOST_BYTES.min(left);
         let mut bytes = Vec::new();
-        // What the directory says of sizes is not believed.
+        // Sizes in the directory are not believed.
         entry
             .take(most + 1)
             .read_to_end(&mut bytes)

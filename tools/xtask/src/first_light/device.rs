@@ -12,7 +12,7 @@ use crate::products::Product;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Device {
-    /// As the driver says it.
+    /// The name as the driver says it.
     pub(super) name: String,
     pub(super) compute_capability: (i32, i32),
     pub(super) driver: String,
@@ -51,7 +51,7 @@ impl Device {
         }
     }
 
-    /// What would be planned for, where there is no such GPU.
+    /// The device to plan for, where there is no such GPU.
     pub(super) fn imagined(compute_capability: (i32, i32)) -> Self {
         Self {
             name: Product::of_compute_capability(compute_capability)

@@ -24,10 +24,10 @@ use self::watchdog::End;
 use crate::toolchain;
 use crate::workspace::Workspace;
 
-/// What `tune` writes, in the night's folder and in the archive.
+/// The file of `tune`, in the night's folder and in the archive.
 const TUNED: &str = "tuned.jsonl";
 
-/// What `bench` prints.
+/// The output of `bench`.
 const BENCH: &str = "bench.json";
 
 #[derive(Debug, Args)]
@@ -146,7 +146,7 @@ fn version(root: &Path) -> Result<String> {
         .to_owned())
 }
 
-/// Takes away what was not asked for. What the rest needs stays.
+/// Takes away the steps that were not asked for. Steps that the remaining ones need stay.
 fn choose(steps: &mut Vec<Step>, only: &[String], skip: &[String]) -> Result<()> {
     for word in only.iter().chain(skip) {
         if !steps.iter().any(|step| step.name.contains(word)) {
@@ -202,8 +202,8 @@ fn answers(gpu: u32, out: &Path) -> bool {
     })
 }
 
-/// Runs the steps in their order. One that fails does not stop others, but for those that need it; a GPU that no longer
-/// answers stops those that use it, and a process that cannot be killed stops everything.
+/// Runs the steps in their order. A step that fails does not stop others, except for those that need it. A GPU that no
+/// longer answers stops the steps that use it, and a process that cannot be killed stops everything.
 fn run(
     steps: &mut [Step],
     out: &Path,
@@ -299,7 +299,7 @@ fn finish(out: &Path, manifest: &Manifest) -> Result<()> {
 
 type Collected = (BTreeMap<String, Vec<u8>>, BTreeMap<String, Value>);
 
-/// What the steps left, by the names that it has in the archive; and what the simulator says of each topic.
+/// The results of the steps, by their names in the archive; and the simulator's verdict on each topic.
 fn collect(out: &Path, manifest: &Manifest) -> Result<Collected> {
     let mut files = BTreeMap::new();
     let mut replays = BTreeMap::new();
@@ -325,7 +325,7 @@ fn collect(out: &Path, manifest: &Manifest) -> Result<Collected> {
     }
     for name in [TUNED, BENCH] {
         let step = name.trim_end_matches(".json");
-        // What a step that was killed left is no result, but for tuned configs, which are saved one by one.
+        // Files of a step that was killed are no results, except for tuned configs, which are saved one by one.
         let file = out.join(name);
         if file.is_file() && (name == TUNED || manifest.passed(step)) {
             files.insert(name.into(), read(&file)?);

@@ -87,7 +87,8 @@ pub(super) fn markdown(manifest: &Manifest, replays: &BTreeMap<String, Value>) -
     text
 }
 
-/// Why the simulator does not reproduce a case of an H200, where that is known: cases are named once, or by how they begin.
+/// Why the simulator does not reproduce a case of an H200, where that is known: cases are named once, or by how they
+/// begin.
 fn known(topic: &str, case: &str) -> Option<&'static str> {
     let exceptions = include_str!("../../../ptx-sim/probes/exceptions.txt");
     let lines = exceptions.lines().filter(|line| !line.starts_with('#'));
@@ -159,7 +160,7 @@ fn plain(text: &str) -> String {
     kept
 }
 
-/// What a night comes to, in a line.
+/// The result of a night, in a line, and whether it passed.
 pub(super) fn verdict(manifest: &Manifest) -> (String, bool) {
     let count = |is: fn(&End) -> bool| manifest.steps.iter().filter(|ran| is(&ran.end)).count();
     let passed = count(|end| *end == End::Passed);

@@ -1,4 +1,4 @@
-//! What runs in a night, and in which order: what could disturb most comes last.
+//! The steps of a night, and their order: steps that could disturb most come last.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +10,7 @@ use crate::process;
 #[derive(Debug)]
 pub(super) struct Step {
     pub(super) name: String,
-    /// For people, in a few words.
+    /// The step's work in a few words, for people.
     pub(super) what: &'static str,
     pub(super) seconds: u64,
     /// Steps that must have passed.
@@ -27,7 +27,7 @@ pub(super) enum Action {
         /// A file below the night's folder, for what it prints to standard output.
         output: Option<String>,
     },
-    /// It has no meaning on this device, and why.
+    /// The step has no meaning on this device, and why.
     Never(String),
 }
 
@@ -48,7 +48,7 @@ impl Step {
     }
 }
 
-/// Where things are.
+/// Paths and the GPU that the steps use.
 pub(super) struct Places<'a> {
     pub(super) root: &'a Path,
     /// Cargo's target directory.
@@ -58,7 +58,7 @@ pub(super) struct Places<'a> {
     /// This program.
     pub(super) xtask: &'a Path,
     pub(super) gpu: u32,
-    /// What a build needs to see.
+    /// Environment variables that a build needs to see.
     pub(super) environment: Vec<(String, std::ffi::OsString)>,
 }
 
@@ -127,7 +127,7 @@ impl Night<'_> {
         command.args(args).current_dir(self.places.root);
         command.envs(self.places.environment.iter().map(|(k, v)| (k, v)));
         command.env("CARGO_TARGET_DIR", self.places.target);
-        // These describe this program, not what is built next.
+        // These variables describe this program, not the package that is built next.
         for variable in ["CARGO_MANIFEST_DIR", "CARGO_MANIFEST_PATH"] {
             command.env_remove(variable);
         }
@@ -364,7 +364,7 @@ impl Night<'_> {
     }
 }
 
-/// Where cargo puts what it builds for this program's commands.
+/// The directory into which cargo builds for this program's commands.
 pub(super) fn target(release: &Path) -> PathBuf {
     release.parent().unwrap_or(Path::new("")).to_path_buf()
 }

@@ -13,15 +13,15 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum End {
-    /// With status 0.
+    /// The step ended with status 0.
     Passed,
-    /// With another one, which is said.
+    /// The step ended with another status, which the text says.
     Failed(String),
-    /// It was killed.
+    /// The step was killed.
     OutOfTime,
-    /// It was killed, and is still there: a driver holds it. Nothing on this machine can be trusted after that.
+    /// The step was killed, and is still there: a driver holds it. Nothing on this machine can be trusted after that.
     Unkillable,
-    /// It was not started, and why.
+    /// The step was not started, and why.
     Skipped(String),
 }
 
@@ -82,7 +82,7 @@ pub(super) fn run(
     };
     loop {
         if let Some(status) = child.try_wait()? {
-            // What it left behind would be on the GPU beside the next step.
+            // Processes that the step left behind would be on the GPU beside the next step.
             kill_group(&child);
             return Ok(ended(status));
         }
@@ -115,9 +115,9 @@ fn kill_group(child: &Child) {
     let Ok(group) = libc::pid_t::try_from(child.id()) else {
         return;
     };
-    // SAFETY: takes two integers, no memory. The group is the child's own, made by `process_group(0)`; its number is
-    // not used for another one while the child or a process that it left is in it, and a group without processes is
-    // an error that changes nothing.
+    // SAFETY: takes two integers, no memory. The group is the child's own, made by `process_group(0)`. Its number is
+    // not used for another group while the child or a process that it left is in it. A group without processes is an
+    // error that changes nothing.
     unsafe {
         libc::kill(-group, libc::SIGKILL);
     }
@@ -173,7 +173,7 @@ mod tests {
             pids.display()
         );
         let log = folder.path().join("log");
-        // Its time is over when it has started what is to be killed, however long that takes.
+        // The step's time is over when it has started the processes to kill, however long that takes.
         let end = run(&mut shell(&script), &log, None, || pids.exists()).unwrap();
         assert_eq!(end, End::OutOfTime);
         let pid = fs::read_to_string(&pids).unwrap();

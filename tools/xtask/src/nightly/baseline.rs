@@ -1,9 +1,9 @@
-//! What a GPU model did before: sessions, which are runs of different starts of a machine, each with the
+//! Measurements of a GPU model from before: sessions, which are runs of different starts of a machine, each with the
 //! shares of the ceiling that every round had. Committed in `benches/baseline/`, a file a model.
 //!
 //! Shares move from GPU to GPU of a model, and from start to start, by as much as a regression that matters. So the
-//! baseline is the second, coarse check, for what the comparison with the last good program cannot see: that
-//! something broke on the first night, or was lost bit by bit.
+//! baseline is the second, coarse check. It finds what the comparison with the last good program cannot see: a fault of
+//! the first night, or a loss bit by bit.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -29,7 +29,7 @@ pub(super) type Shares = BTreeMap<String, Vec<f64>>;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Baseline {
     schema: String,
-    /// What all sessions ran on: [`identity`].
+    /// The device that all sessions ran on: [`identity`].
     pub(super) device: String,
     pub(super) suite: String,
     /// The oldest first.
@@ -59,7 +59,7 @@ pub(super) struct Far {
     pub(super) now: f64,
 }
 
-/// What makes measurements comparable: the model; and of a CPU how many threads.
+/// The device's part that makes measurements comparable: the model, and the number of threads of a CPU.
 pub(super) fn identity(device: &Device) -> String {
     match device.threads {
         Some(threads) => format!("{}, {threads} threads", device.name),
@@ -67,7 +67,7 @@ pub(super) fn identity(device: &Device) -> String {
     }
 }
 
-/// Where a model's baseline is.
+/// The file of a model's baseline.
 pub(super) fn default_file(workspace: &Workspace, device: &Device) -> PathBuf {
     let mut slug = String::new();
     for c in identity(device).chars() {
@@ -106,7 +106,7 @@ impl Baseline {
         }
     }
 
-    /// Nothing where there is no file.
+    /// Reads the baseline; nothing where there is no file.
     pub(super) fn read(file: &Path) -> Result<Option<Self>> {
         let text = crate::write::read_if_there(file)?;
         let baseline = text.map(|text| Self::parse(&text)).transpose();

@@ -1,15 +1,15 @@
-//! Tonight's program against the last good one, result by result: both ran on the same GPU in the same night,
-//! taking turns (`paired.rs`).
+//! Tonight's program against the last good one, result by result: both ran on the same GPU in the same night, taking
+//! turns (`paired.rs`).
 //!
-//! A result is the time of a path on a problem. Of every round there is a ratio: tonight's time / the last good
-//! program's. A result got slower where all of this holds:
+//! A result is the time of a path on a problem. Every round gives a ratio: tonight's time / the last good program's. A
+//! result got slower where all of this holds:
 //! - the median of the rounds' ratios exceeds 1 by more than the threshold, the least effect that matters;
 //! - the 99% bootstrap interval of that median lies above 1;
-//! - two more measurements say the same, each with both programs started anew (`confirmed_by`): where in memory
-//!   a process lies changes some results by percents, and in one of the two the other program starts first.
+//! - two more measurements say the same, each with both programs started anew (`confirmed_by`). Where in memory a
+//!   process lies changes some results by percents, and in one of the two the other program starts first.
 //!
-//! A sustained result is one ratio of means over seconds. It got slower where that ratio exceeds 1 by more than
-//! its own threshold, in all three measurements.
+//! A sustained result is one ratio of means over seconds. It got slower where that ratio exceeds 1 by more than its own
+//! threshold, in all three measurements.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ use crate::bench::document::{Case, Document, Measured};
 use crate::bench::statistics::{Interval, bootstrap, median, resampled_median};
 use crate::bench::view::{key, label};
 
-/// What counts.
+/// The limits of the comparison.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
     /// The least part by which a time must grow.
@@ -29,10 +29,10 @@ pub(super) struct Rules {
 const LEVEL: f64 = 0.99;
 const RESAMPLES: usize = 1000;
 
-/// Of sustained times, which have no rounds: how much they must grow at least.
+/// The least part by which a sustained time, which has no rounds, must grow.
 const SUSTAINED_THRESHOLD: f64 = 0.05;
 
-/// What a sustained result's key ends with.
+/// The end of a sustained result's key.
 const SUSTAINED: &str = " sustained";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub(super) struct Entry {
     pub(super) change: Change,
     /// Tonight's time / the last good program's.
     pub(super) ratio: f64,
-    /// Only of cold results whose ratio is beyond the threshold.
+    /// The ratio's interval, only of cold results whose ratio is beyond the threshold.
     pub(super) interval: Option<Interval>,
     /// Microseconds a launch.
     pub(super) before_us: f64,
@@ -72,7 +72,7 @@ pub(super) struct Comparison {
 }
 
 impl Comparison {
-    /// Nothing where there was no last good program.
+    /// The comparison; nothing where there was no last good program.
     pub(super) fn new(night: &Night, rules: Rules) -> Option<Self> {
         let before = results(night.before.as_ref()?);
         let now = results(&night.tonight);
@@ -182,7 +182,7 @@ impl Entry {
         }
     }
 
-    /// Nothing where it was not sustained on both sides.
+    /// The sustained result's entry; nothing where it was not sustained on both sides.
     fn sustained(key: &str, before: &Measured, now: &Measured) -> Option<Self> {
         let before = before.board.sustained.as_ref()?;
         let now = now.board.sustained.as_ref()?;

@@ -22,7 +22,7 @@ pub(crate) struct Record {
     pub(crate) date_utc: String,
     git_commit: Option<String>,
     host: Option<String>,
-    /// What it ran on, as in a baseline.
+    /// The device, named as in a baseline.
     device: String,
     suite: String,
     /// `ok`, `slower`, or `nothing to compare with`.
@@ -32,7 +32,7 @@ pub(crate) struct Record {
     against: Option<String>,
     /// A rehearsal: something was slowed down on purpose.
     slowed: bool,
-    /// By problem and path: microseconds, and the share of the ceiling.
+    /// Results by problem and path: microseconds, and the share of the ceiling.
     results: BTreeMap<String, BTreeMap<String, (f64, f64)>>,
 }
 
@@ -105,8 +105,8 @@ const RIGHT: f64 = 14.0;
 const TOP: f64 = 28.0;
 const BOTTOM: f64 = 28.0;
 
-/// A plot for each problem with one NVFP4 vector and 128x4 scales, which every path can compute: the share
-/// of the ceiling of each path, night after night on this device.
+/// A plot for each problem with one NVFP4 vector and 128x4 scales, which every path can compute. It shows the share of
+/// the ceiling of each path, night after night on this device.
 pub(crate) fn draw(records: &[Record], device: &str) -> Vec<String> {
     let nights: Vec<&Record> = records
         .iter()

@@ -1,4 +1,4 @@
-//! What a night measures, and what is found in it: by comparison with the last good program and with the baseline.
+//! Measurements of a night, and findings from the comparison with the last good program and with the baseline.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -20,10 +20,10 @@ use crate::workspace::Workspace;
 /// How often what looks slower is measured again, each time by processes started anew.
 const CONFIRMATIONS: usize = 2;
 
-/// What a night measured and found.
+/// The measurements and findings of a night.
 pub(super) struct Judged {
     pub(super) document: Document,
-    /// Of the last good program, measured in turns with tonight's.
+    /// The document of the last good program, measured in turns with tonight's.
     pub(super) before: Option<Document>,
     pub(super) outcome: Outcome,
     pub(super) baseline_file: PathBuf,

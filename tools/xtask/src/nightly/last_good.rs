@@ -13,7 +13,7 @@ use crate::bench::program::Program;
 
 const SCHEMA: &str = "nvfp4-gemv/last-good/1";
 
-/// What a program was.
+/// Origin of a program.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Origin {
     schema: String,
@@ -28,7 +28,7 @@ pub(super) struct Origin {
 }
 
 impl Origin {
-    /// Of a program that introduced itself, or was measured.
+    /// The origin of a program that introduced itself, or was measured.
     pub(super) fn of(document: &Document) -> Self {
         Self {
             schema: SCHEMA.into(),
@@ -41,7 +41,7 @@ impl Origin {
     }
 }
 
-/// For people: commit, day and kernels.
+/// Commit, day and kernels, for people.
 impl std::fmt::Display for Origin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let short = |text: &str| text.chars().take(12).collect::<String>();
@@ -99,13 +99,13 @@ impl LastGood {
         Ok(Some((Program::given(&program, commit)?, origin)))
     }
 
-    /// What to do where the last good program is of no use.
+    /// Advice for a last good program that is of no use.
     pub(super) fn advice(&self) -> String {
         format!("remove {} to begin anew", self.folder.display())
     }
 
-    /// Keeps a program that was measured. The old one stays the last good one until the new one is whole: the new
-    /// one gets a name of its own, and what says which it is is replaced in one step.
+    /// Keeps a program that was measured. The old one stays the last good one until the new one is whole. The new one
+    /// gets a name of its own, and the file that says which one is the last good is replaced in one step.
     pub(super) fn keep(&self, program: &Program, document: &Document) -> Result<()> {
         /// Programs take turns with these names.
         const NAMES: [&str; 2] = ["nvfp4-gemv-a", "nvfp4-gemv-b"];

@@ -1,8 +1,8 @@
 //! Two programs, or one, measured turn by turn on the same GPU.
 //!
-//! What a result gets depends on the state that the GPU is in: its clock, its power, its temperature, and what
-//! ran before. So two programs are not measured one after the other. Both are running, and take turns within
-//! every problem, so that each meets the same states; only then does a difference mean that one is slower.
+//! The time of a result depends on the state that the GPU is in: its clock, its power, its temperature, and what ran
+//! before. So two programs are not measured one after the other. Both are running, and take turns within every problem,
+//! so that each meets the same states; only then does a difference mean that one is slower.
 
 use std::collections::BTreeSet;
 
@@ -21,14 +21,14 @@ pub(super) struct Plan<'a> {
     pub(super) rounds: usize,
     /// How long results that are worth it are sustained; 0: not at all.
     pub(super) sustain_seconds: f64,
-    /// Only these results, by [`key`]; or all.
+    /// The only results to measure, by [`key`]; or all.
     pub(super) only: Option<&'a BTreeSet<String>>,
     /// Whether the last good program starts, opens and sustains before tonight's does. Who is first gets another part
     /// of the memory.
     pub(super) earlier_first: bool,
 }
 
-/// What was measured: one document a program, with the same rounds.
+/// The measurements: one document a program, with the same rounds.
 #[derive(Clone, Debug)]
 pub(super) struct Night {
     pub(super) tonight: Document,
@@ -83,7 +83,7 @@ pub(super) fn measure(
     }
     let bar = progress(problems.len() as u64);
     for asked in &problems {
-        // A problem that the last good program does not know is new; any other it must be able to measure, as
+        // A problem that the last good program does not know is new. It must be able to measure any other problem, as
         // tonight's program must: a comparison that leaves something out would pass.
         let is_new = known.as_ref().is_some_and(|known| !known.contains(asked));
         let mut cases: Vec<(usize, Case)> = Vec::with_capacity(sides.len());
@@ -133,7 +133,7 @@ fn gone(now: &Case, earlier: &Case) -> Vec<String> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Part {
     side: usize,
-    /// As the program numbers them.
+    /// The way's number in the program.
     way: usize,
 }
 
@@ -145,7 +145,7 @@ fn take_turns(
     sustain: bool,
 ) -> Result<()> {
     let parts = parts(&cases, plan.only);
-    // Of some results only: this problem has none of them.
+    // Only some results are measured again, and this problem has none of them.
     if plan.only.is_some() && parts.iter().all(|part| part.way == 0) {
         return Ok(());
     }
@@ -194,8 +194,8 @@ fn take_turns(
     Ok(())
 }
 
-/// Everything that takes turns, in the order of a round: the programs side by side for the ceiling and for each
-/// result, so that what is compared is measured within milliseconds.
+/// All ways that take turns, in the order of a round. The programs stand side by side for the ceiling and for each
+/// result, so that compared figures are measured within milliseconds.
 fn parts(cases: &[Case], only: Option<&BTreeSet<String>>) -> Vec<Part> {
     let mut parts: Vec<Part> = (0..cases.len()).map(|side| Part { side, way: 0 }).collect();
     let Some(now) = cases.first() else {

@@ -1,4 +1,4 @@
-//! What a night says: sentences, and tables of what changed and by how much.
+//! The report of a night: sentences, and tables of what changed and by how much.
 
 use super::baseline::{Baseline, COARSE, Far};
 use super::compare::{Change, Comparison, Entry};
@@ -11,12 +11,12 @@ use crate::bench::view::percent;
 /// Rows of a table in a terminal.
 const MOST_ROWS: usize = 30;
 
-/// What a night found.
+/// The findings of a night.
 #[derive(Debug)]
 pub(super) struct Outcome {
-    /// With the last good program, where there is one.
+    /// The comparison with the last good program, where there is one.
     pub(super) compared: Option<(Origin, Comparison)>,
-    /// What is far below the baseline, and in how many sessions it was looked up; nothing where there is no
+    /// Results far below the baseline, and the number of sessions that were looked up; nothing where there is no
     /// baseline for this GPU model.
     pub(super) coarse: Option<(Vec<Far>, usize)>,
 }
@@ -29,7 +29,7 @@ impl Outcome {
             && coarse.is_none_or(|(far, _)| far.is_empty())
     }
 
-    /// In the history.
+    /// The verdict in the history.
     pub(super) fn verdict(&self) -> &'static str {
         match self {
             _ if !self.passed() => "slower",
@@ -128,7 +128,7 @@ impl Outcome {
         }
     }
 
-    /// What is missing and what changed, the worst first; of each no more rows than `most`.
+    /// Missing and changed results, the worst first; of each kind no more rows than `most`.
     fn changes(&self, most: usize) -> Table {
         let mut table = Table::new([
             "result",
@@ -148,7 +148,7 @@ impl Outcome {
             table.row(row);
         }
         let entries = comparison.entries.iter();
-        // What was sustained is a figure that a reader wants to see in any case.
+        // Sustained results are figures that a reader wants to see in any case.
         let shown = entries
             .filter(|e| e.change != Change::Same || e.interval.is_some() || e.group.is_none());
         let mut shown: Vec<&Entry> = shown.collect();
@@ -179,7 +179,7 @@ impl Outcome {
         table
     }
 
-    /// What is far below the baseline.
+    /// Results that are far below the baseline.
     fn far(&self, most: usize) -> Table {
         let mut table = Table::new(["result", "share in the worst session", "share now"]);
         for far in self.coarse.iter().flat_map(|(far, _)| far).take(most) {
@@ -188,7 +188,7 @@ impl Outcome {
         table
     }
 
-    /// What happened to each path on average: a drift that no single result's threshold shows.
+    /// Mean change of each path: a drift that no single result's threshold shows.
     fn overall(&self) -> Table {
         let mut table = Table::new(["path, vectors", "results", "time on average"]);
         if let Some((_, comparison)) = &self.compared {
@@ -199,7 +199,7 @@ impl Outcome {
         table
     }
 
-    /// For a page and for `nightly.md`: everything.
+    /// The whole report, for a page and for `nightly.md`.
     pub(super) fn finding(&self, document: &Document) -> Finding {
         let tables = [
             self.changes(usize::MAX),
@@ -216,7 +216,7 @@ impl Outcome {
         }
     }
 
-    /// For the terminal, which the worst must not scroll out of.
+    /// The report for the terminal, which the worst result must not scroll out of.
     pub(super) fn text(&self, document: &Document) -> String {
         let mut text = self.sentences(document).join("\n") + "\n";
         for (path, by) in &document.slowed_percent {
@@ -255,7 +255,7 @@ fn plural(count: usize, what: &str) -> String {
     }
 }
 
-/// What a baseline says of a document.
+/// A document's results far below a baseline, and the number of its sessions.
 pub(super) fn coarse(
     baseline: Option<&Baseline>,
     document: &Document,

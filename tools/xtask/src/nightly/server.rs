@@ -32,10 +32,10 @@ pub(super) struct Server {
 #[derive(Debug)]
 struct Pipe {
     child: Child,
-    /// Both are `None` only while this is being dropped.
+    /// The requests' pipe. This and `replies` are `None` only while the server is being dropped.
     requests: Option<ChildStdin>,
     replies: Option<Receiver<io::Result<String>>>,
-    /// As a user would type it, for errors.
+    /// The command as a user would type it, for errors.
     line: String,
 }
 
@@ -120,7 +120,7 @@ impl Pipe {
         let said = requests.write_all(line.as_bytes());
         match said.and_then(|()| requests.flush()) {
             Ok(()) => self.hear(patience),
-            // What it printed last, or its exit status, says more than a broken pipe.
+            // The last line of the program, or its exit status, says more than a broken pipe.
             Err(_) => self
                 .hear(patience)
                 .and_then(|reply| Err(self.unexpected(&reply))),
@@ -184,7 +184,7 @@ impl Pipe {
 
 impl Drop for Pipe {
     fn drop(&mut self) {
-        // It has said what it had to say.
+        // The program has said what it had to say.
         let _ = self.end();
     }
 }

@@ -198,7 +198,7 @@ fn a_night_from_the_first_program_to_a_regression() {
         .filter(|call| call.contains("--serve"))
         .filter_map(|call| call.split(' ').next())
         .collect();
-    // What only comes from who starts first turns round in the second measurement.
+    // Differences that only come from who starts first turn round in the second measurement.
     let in_turns = [["now", "before"], ["before", "now"], ["now", "before"]];
     assert_eq!(served, in_turns.concat());
     assert_eq!(machine.last_good().as_deref(), Some("0123456789abcdef"));
@@ -291,7 +291,7 @@ fn the_baseline_is_a_coarse_check() {
     assert!(!machine.path().join("base.json").exists());
     machine.night(&["--update-baseline"]).unwrap();
     machine.night(&["--update-baseline"]).unwrap();
-    // Both programs alike, so only the baseline can tell.
+    // Both programs get slower alike, so only the baseline can tell.
     for side in ["now", "before"] {
         machine.takes(side, 1, 12.0 * 1.08);
     }

@@ -24,7 +24,7 @@ pub(super) struct Cases {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Repository {
-    /// Its folder.
+    /// Folder of the repository.
     pub(super) name: String,
     pub(super) url: String,
     /// The commit that the expectations were made with.
@@ -62,7 +62,7 @@ pub(super) struct Kernel {
     pub(super) arguments: String,
     /// Multiprocessors of the GPU that the program sees: with few, CTAs of a persistent kernel have several tiles.
     pub(super) sms: Option<u32>,
-    /// What the program says where its check finds nothing wrong.
+    /// The program's output where its check finds nothing wrong.
     #[serde(default = "right")]
     pub(super) says: String,
     /// Errors under each profile; a kernel without any is right under every schedule.
@@ -93,7 +93,7 @@ pub(super) struct Fault {
     pub(super) why: Option<String>,
 }
 
-/// What was not run.
+/// A kernel that was not run.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Untried {
@@ -149,7 +149,7 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), cases.kernels.len(), "a name for each");
         for k in &cases.kernels {
-            // What the hardware profile refuses is argued, and why nobody notices a fault.
+            // An error under the hardware profile needs an argument, and so does a fault that nobody notices.
             assert_eq!(k.hardware.is_empty(), k.mistake.is_none(), "{}", k.name);
             for f in &k.faults {
                 let nobody = f.noticed == "nobody";

@@ -13,7 +13,7 @@ use crate::process;
 use crate::toolchain::Toolchain;
 use crate::workspace::Workspace;
 
-/// What the recorder asks of a program, and what all kernels need.
+/// Flags that the recorder asks for, and flags that all kernels need.
 const FLAGS: [&str; 8] = [
     "-std=c++20",
     "-O2",
@@ -117,7 +117,7 @@ impl Compiler {
         Ok(Err(error.unwrap_or("nvcc failed").to_string()))
     }
 
-    /// What nvcc is given.
+    /// The source that nvcc is given.
     fn unit(&self, kernel: &Kernel, source: &Path) -> String {
         let mut unit = String::new();
         for (name, value) in &kernel.define {

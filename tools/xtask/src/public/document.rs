@@ -81,7 +81,7 @@ fn kernels(cases: &Cases, results: &[Became]) -> String {
     t
 }
 
-/// What the runs of a mode gave: of the errors that are expected, those that showed.
+/// Results of a mode's runs: of the errors that are expected, those that showed.
 fn cell(kernel: &Kernel, mode: Mode, runs: &[&Run]) -> String {
     let right = runs.iter().filter(|r| r.outcome == Outcome::Right).count();
     let shows = |error: &&String| {

@@ -42,7 +42,7 @@ pub(crate) struct PublicArgs {
     json: bool,
 }
 
-/// What became of a kernel.
+/// The results of a kernel.
 #[derive(Debug, Serialize)]
 struct Became {
     name: String,
@@ -50,11 +50,11 @@ struct Became {
     /// Runs of each profile and schedule; none where it could not be compiled.
     runs: Vec<run::Run>,
     faults: Vec<Planted>,
-    /// What is not as the list says.
+    /// Differences from the list.
     differences: Vec<String>,
 }
 
-/// What became of a planted fault.
+/// The result of a planted fault.
 #[derive(Debug, Serialize)]
 struct Planted {
     name: String,

@@ -60,8 +60,8 @@ pub(super) const SCHEDULES: [Schedule; 5] = [
     ("starve:1", "random"),
 ];
 
-/// And those under which a planted fault is tried where these do not notice it: each warp of a CTA, of up to eight, is the
-/// one that only gets a turn when no other can go on.
+/// Schedules for a planted fault that [`SCHEDULES`] do not notice. Each warp of a CTA, of up to eight, is the one that
+/// only gets a turn when no other can go on.
 const STARVED: [Schedule; 8] = [
     ("starve:0", "eager"),
     ("starve:1", "eager"),
@@ -76,14 +76,14 @@ const STARVED: [Schedule; 8] = [
 /// Thread-instructions of a launch: more than twenty times what any of the kernels takes.
 const BUDGET: &str = "200000000";
 
-/// What a run says.
+/// The result of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Outcome {
     Right,
     /// The simulator's error.
     Error(String),
-    /// What the program's own check says.
+    /// Output of the program's own check.
     Wrong(String),
 }
 
@@ -185,7 +185,7 @@ fn error(err: &str) -> Option<String> {
     Some(format!("{text}\n{}", rest.join("\n")))
 }
 
-/// What a program said last: its own check, or how it ended.
+/// The last line of a program: its own check, or how it ended.
 fn last(out: &str, err: &str) -> String {
     let said = |l: &&str| !l.trim().is_empty();
     let line = out.lines().rfind(said).or(err.lines().rfind(said));
@@ -204,7 +204,8 @@ fn notes(err: &str) -> Vec<String> {
     names
 }
 
-/// Where runs are not what is expected: right everywhere, or one of these errors somewhere and nothing else anywhere.
+/// Differences from what is expected of runs: right everywhere, or one of these errors somewhere and nothing else
+/// anywhere.
 pub(super) fn differences(mode: Mode, expected: &[String], runs: &[Run]) -> Vec<String> {
     let matches = |text: &str| expected.iter().any(|e| text.contains(e.as_str()));
     let mut all = Vec::new();

@@ -1,4 +1,4 @@
-//! What the machine code must be like: the rules in tools/xtask/sass-budget.toml.
+//! Rules for the machine code, in tools/xtask/sass-budget.toml.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,19 +11,19 @@ use crate::sass::figure_budget::FigureBudget;
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Budget {
-    /// Each must be there, and no other, but for those that follow.
+    /// Architectures that must each be there, and no other, except for those that follow.
     pub(crate) archs: Vec<String>,
-    /// What is compiled besides.
+    /// Units that are compiled besides.
     #[serde(default)]
     pub(crate) alone: Vec<Alone>,
-    /// None of these may be in the code of a kernel whose family does not allow it.
+    /// Instructions that may not be in the code of a kernel whose family does not allow them.
     forbid: Vec<String>,
     #[serde(rename = "family")]
     families: Vec<Family>,
 }
 
-/// A unit that is also compiled for architectures by themselves. Of these kernels only the instructions, registers and the
-/// stack are looked at: no estimate is made for their GPUs.
+/// A unit that is also compiled for architectures by themselves. Only the instructions, registers and the stack of its
+/// kernels are looked at: no estimate is made for their GPUs.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Alone {
@@ -31,23 +31,23 @@ pub(crate) struct Alone {
     pub(crate) archs: Vec<String>,
 }
 
-/// What several kernels have in common, and a rule for each of them.
+/// Rules that several kernels have in common, and a rule for each of them.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Family {
-    /// Only these architectures; without it, every one.
+    /// The only architectures of the family; without them, every one.
     archs: Option<Vec<String>>,
-    /// Of each list, one instruction must be in the code. `LDG.128` means LDG with the modifier
-    /// 128, whatever its others.
+    /// Lists of instructions, one of each of which must be in the code. `LDG.128` means LDG with the modifier 128,
+    /// whatever its others.
     #[serde(default)]
     require: Vec<Vec<String>>,
-    /// None of these may be in the code.
+    /// Instructions that may not be in the code.
     #[serde(default)]
     forbid: Vec<String>,
-    /// These may, whatever the budget forbids all.
+    /// Instructions that may be in the code, whatever the budget forbids all.
     #[serde(default)]
     allow: Vec<String>,
-    /// Each must be in the main loop.
+    /// Instructions that must each be in the main loop.
     #[serde(default)]
     main_loop: Vec<String>,
     #[serde(rename = "kernels")]
@@ -65,7 +65,7 @@ struct Rule {
     #[serde(default)]
     max_stack: u32,
     max_instructions: Option<u32>,
-    /// What the main loop and the config must give.
+    /// Figures that the main loop and the config must give.
     figures: Option<FigureBudget>,
 }
 
@@ -335,7 +335,7 @@ kernels = [{ match = "relayout", max_registers = 32 }]
         assert!(found.contains("not in the budget's list"), "{found}");
     }
 
-    /// They are looked at like the others, but for their figures, and are to be there.
+    /// Units alone are looked at like the other kernels, except for their figures, and must be there.
     #[test]
     fn units_alone() {
         let alone = "[[alone]]\nunit = \"relayout\"\narchs = [\"90\"]\n";

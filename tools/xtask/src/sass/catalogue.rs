@@ -1,5 +1,6 @@
-//! What the crate says of its kernels and the machine code does not: how they are launched for a representative
-//! problem, and how much one pass over their main loop computes. The program's command `kernels` lists it.
+//! Facts about the kernels that the crate knows and the machine code does not show. The facts are each kernel's launch
+//! for a representative problem, and how much one pass over its main loop computes. The program's command `kernels`
+//! lists the facts.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -22,7 +23,7 @@ pub(crate) struct Catalogue {
     kernels: BTreeMap<(String, String), Facts>,
 }
 
-/// What `kernels --json` prints, as far as it is needed here.
+/// The part of the output of `kernels --json` that is needed here.
 #[derive(Deserialize)]
 struct Listing {
     problem: String,
@@ -63,11 +64,11 @@ pub(crate) struct Facts {
     pub(crate) launched: u32,
     /// Bytes of weights that a CTA has asked for at once.
     pub(crate) cta_bytes_in_flight: u32,
-    /// None for kernels that multiply nothing.
+    /// The main loop's step; none for kernels that multiply nothing.
     pub(crate) step: Option<Step>,
 }
 
-/// What one pass over the main loop's source does, before the compiler unrolls it.
+/// The work of one pass over the main loop's source, before the compiler unrolls it.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub(crate) struct Step {
     pub(crate) vectors: u32,
@@ -77,7 +78,7 @@ pub(crate) struct Step {
     pub(crate) products: Products,
 }
 
-/// What the main loop is known by.
+/// The products by which the main loop is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Products {
@@ -155,7 +156,7 @@ impl Catalogue {
                     threads: entry.threads,
                     dynamic_shared: entry.dynamic_shared,
                     tensor_columns: main_loop.map_or(0, |main| main.tensor_columns),
-                    // What reads no weights is launched for a small problem, and says nothing of an SM.
+                    // A kernel that reads no weights is launched for a small problem, and says nothing of an SM.
                     launched: match entry.bytes_in_flight {
                         0 => u32::MAX,
                         _ => ctas.div_ceil(of_arch.multiprocessors),
@@ -172,13 +173,13 @@ impl Catalogue {
         })
     }
 
-    /// What is said of an entry point of an architecture.
+    /// Facts about an entry point of an architecture.
     pub(crate) fn facts(&self, arch: &str, entry: &str) -> Option<&Facts> {
         self.kernels.get(&(arch.to_owned(), entry.to_owned()))
     }
 }
 
-/// For the tests here and elsewhere: integer products of four rows of one block, for one vector.
+/// A catalogue for the tests here and elsewhere: integer products of four rows of one block, for one vector.
 #[cfg(test)]
 pub(crate) fn example() -> Facts {
     Facts {

@@ -18,7 +18,7 @@ use crate::sass::gpu::Gpu;
 pub(crate) struct Kernel {
     #[serde(flatten)]
     pub(crate) function: Function,
-    /// What the code and the crate say together, on the architecture's GPU.
+    /// Figures from the code and the crate's facts together, on the architecture's GPU.
     pub(crate) figures: Option<Figures>,
     /// No measurement.
     pub(crate) estimate: Option<Estimate>,

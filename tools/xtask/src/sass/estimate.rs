@@ -1,4 +1,4 @@
-//! What limits a kernel's main loop, estimated from its instructions: no measurement.
+//! Limits of a kernel's main loop, estimated from its instructions: no measurement.
 
 use serde::Serialize;
 

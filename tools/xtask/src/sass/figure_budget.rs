@@ -1,4 +1,4 @@
-//! What a rule of the budget asks of a kernel's figures.
+//! Limits of a kernel's figures in a rule of the budget.
 
 use serde::Deserialize;
 
@@ -10,12 +10,12 @@ use crate::sass::figures::Figures;
 pub(crate) struct FigureBudget {
     /// Lane-instructions of the main loop for one weight and one vector.
     max_instructions_per_mac: Option<f64>,
-    /// Of weights, for one SM.
+    /// Bytes of weights for one SM.
     min_bytes_in_flight: Option<u32>,
     min_ctas_per_sm: Option<u32>,
     /// Share of the memory's rate that the estimate allows.
     min_share_of_memory: Option<f64>,
-    /// Of tensor memory, by all CTAs of an SM.
+    /// Columns of tensor memory of all CTAs of an SM.
     max_tensor_columns: Option<u32>,
 }
 
@@ -72,7 +72,8 @@ impl FigureBudget {
                 figures.gpu, figures.ctas_limited_by
             ));
         }
-        // Of the CTAs that are wanted, not of those that fit: the others wait for columns.
+        // The columns are those of the CTAs that are wanted, not of the CTAs that fit: CTAs that do not fit wait for
+        // columns.
         let wanted = of_cta.launched;
         let columns = of_cta.tensor_columns * wanted;
         if let Some(most) = self.max_tensor_columns
@@ -101,7 +102,7 @@ max_tensor_columns = 512
 min_share_of_memory = 0.9
 ";
 
-    /// As of gemv_tcgen05, just within the budget.
+    /// Figures as of gemv_tcgen05, just within the budget.
     fn figures() -> Figures {
         let gpu = Gpu::of_arch("100f").unwrap();
         Figures {

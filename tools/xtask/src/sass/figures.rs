@@ -1,4 +1,4 @@
-//! What the compiled code of one kernel says about its speed.
+//! Figures about the speed of one kernel, from its compiled code.
 
 use std::collections::BTreeMap;
 
@@ -42,14 +42,14 @@ pub(crate) struct MainLoop {
     /// Weights a lane multiplies.
     pub(crate) weights: u32,
     pub(crate) vectors: u32,
-    /// For one weight and one vector, of a lane.
+    /// Instructions of a lane for one weight and one vector.
     pub(crate) instructions_per_mac: f64,
     /// How often each opcode stands in it.
     pub(crate) opcodes: BTreeMap<String, u32>,
 }
 
 impl Figures {
-    /// None where nothing is known about the architecture.
+    /// The kernel's figures; none where nothing is known about the architecture.
     pub(crate) fn of(kernel: &Kernel, facts: &Facts) -> Option<Self> {
         let gpu = Gpu::of_arch(&kernel.arch)?;
         let need = Need {

@@ -24,7 +24,7 @@ pub(crate) fn loops(code: &[Instruction]) -> Vec<Loop> {
     }
     let mut loops = Vec::new();
     for (head, from) in before.iter().enumerate() {
-        // Only where ways meet one may come from inside.
+        // Only an instruction where ways meet can be reached from inside a loop.
         if from.len() < 2 && !from.iter().any(|&from| from >= head) {
             continue;
         }
@@ -103,7 +103,7 @@ fn successors(code: &[Instruction]) -> Vec<Vec<usize>> {
     code.iter().enumerate().map(of).collect()
 }
 
-/// From the start, and not through one of them.
+/// Instructions that are reached from the start, and not through `without`.
 fn reach(next: &[Vec<usize>], without: Option<usize>) -> BTreeSet<usize> {
     let mut reached = BTreeSet::new();
     let mut open = vec![0];

@@ -1,4 +1,4 @@
-//! What an SM has, and the GPUs that estimates are made for.
+//! Resources of an SM, and the GPUs that estimates are made for.
 
 use std::sync::LazyLock;
 
@@ -18,14 +18,14 @@ pub(crate) struct Gpu {
     pub(crate) multiprocessors: u32,
     /// Boost clock, as published.
     pub(crate) megahertz: u32,
-    /// What memory gives at most, in GB/s.
+    /// The memory's largest rate, in GB/s.
     pub(crate) gigabytes: u32,
-    /// Where that comes from.
+    /// Source of that rate.
     pub(crate) source: &'static str,
     pub(crate) sm: Sm,
 }
 
-/// What the CTAs of an SM share.
+/// Resources that the CTAs of an SM share.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Sm {
     pub(crate) threads: u32,
@@ -68,7 +68,7 @@ pub(crate) const SHARED_BYTES: f64 = 128.0;
 /// is published of B200 and measured on H200.
 pub(crate) const LATENCY: f64 = 0.9e-6;
 
-/// What memory gave at most on a GPU, in GB/s: `read_only` on 132 MB.
+/// The largest rate of the memory that was measured on a GPU, in GB/s: `read_only` on 132 MB.
 const MEASURED: [(&str, u32); 1] = [("h200", 4180)];
 
 /// A GPU for each architecture: the product, its boost clock, and what its SM has.
@@ -116,7 +116,7 @@ impl Gpu {
     }
 }
 
-/// What a CTA takes of an SM.
+/// Resources that a CTA takes of an SM.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Need {
     pub(crate) threads: u32,

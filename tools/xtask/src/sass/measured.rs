@@ -14,7 +14,7 @@ pub(crate) struct Measured {
     pub(crate) kernels: Vec<MeasuredKernel>,
 }
 
-/// Where and how all of it was measured.
+/// The place and the method of all measurements.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Run {
@@ -53,7 +53,7 @@ impl Measured {
 }
 
 impl MeasuredKernel {
-    /// Its compiled code, if it is among these.
+    /// The compiled code of this kernel, if it is among these.
     pub(crate) fn find<'a>(&self, kernels: &'a [Kernel]) -> Option<&'a Kernel> {
         kernels
             .iter()
@@ -66,7 +66,7 @@ impl Time {
         self.us
     }
 
-    /// Of the ceiling's rate.
+    /// Share of the ceiling's rate.
     pub(crate) fn share(&self) -> f64 {
         self.ceiling_us / self.us
     }

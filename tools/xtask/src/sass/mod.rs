@@ -53,7 +53,7 @@ pub(crate) fn command(workspace: &Workspace, args: &SassArgs) -> Result<()> {
     let cargo = Cargo::new(workspace).with_toolchain(&toolchain);
     let (program, out_dir) = cargo.program_and_out_dir(&["--release"])?;
     let places = if args.objects.is_empty() {
-        // What was asked to be built is what must be there.
+        // The architectures that the build was asked for must be there.
         if let Ok(archs) = std::env::var("NVFP4_GEMV_ARCHS") {
             budget.archs = arch::parse(&archs, arch::gpus_here).map_err(anyhow::Error::msg)?;
             budget.alone.clear();

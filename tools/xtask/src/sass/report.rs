@@ -23,7 +23,7 @@ pub(crate) struct Report<'a> {
     pub(crate) files: &'a [PathBuf],
     pub(crate) kernels: &'a [Kernel],
     pub(crate) measured: &'a Measured,
-    /// That kernels are launched for.
+    /// The problem that kernels are launched for.
     pub(crate) problem: &'a str,
     pub(crate) findings: &'a [Finding],
 }

@@ -214,12 +214,12 @@ fn replace(root: &Path, directory: &Path, partial: tempfile::TempDir) -> Result<
         .context("cannot set permissions")?;
     fs::rename(partial.path(), directory)
         .with_context(|| format!("cannot move the installation to {}", directory.display()))?;
-    // Its path is no longer there to be removed.
+    // The temporary path is no longer there to be removed.
     let _ = partial.keep();
     Ok(())
 }
 
-/// What an interrupted run left. The lock is held, so nobody works in these.
+/// Removes the leftovers of an interrupted run. The lock is held, so nobody works in these.
 fn remove_leftovers(root: &Path) -> Result<()> {
     for entry in fs::read_dir(root).with_context(|| format!("cannot read {}", root.display()))? {
         let entry = entry?;

@@ -37,7 +37,7 @@ pub(crate) struct Toolchain {
     /// The directory with `bin`, `include` and `lib`, where nvcc stands in such a tree.
     home: Option<PathBuf>,
     version: Version,
-    /// Where it was found: NVCC, PATH, ...
+    /// The place in which nvcc was found: NVCC, PATH, ...
     place: String,
     passed_over: NotFound,
     bin: PathBuf,
@@ -59,7 +59,7 @@ impl Toolchain {
         })
     }
 
-    /// What a build needs to see. PATH too: cudarc's build script runs plain `nvcc`.
+    /// Variables that a build needs to see. PATH too: cudarc's build script runs plain `nvcc`.
     pub(crate) fn environment(&self) -> Vec<(&'static str, OsString)> {
         let mut all = vec![
             ("NVCC", self.nvcc.clone().into()),
@@ -72,7 +72,7 @@ impl Toolchain {
         all
     }
 
-    /// Only shell syntax, ready for `eval`.
+    /// The environment as shell syntax alone, ready for `eval`.
     fn shell(&self) -> String {
         let mut text = format!("export NVCC={}\n", quote(&self.nvcc));
         if let Some(home) = &self.home {
@@ -191,13 +191,13 @@ pub(crate) const EXPLORER_NVRTC: &str = "MMA_EXPLORER_NVRTC";
 /// The variable that names NCCL's folder: the library's.
 pub(crate) const LIBRARY_NCCL: &str = "NVFP4_GEMV_NCCL";
 
-/// What programs are told of NVRTC: where it is installed, unless they are told already.
+/// Variables that tell programs where NVRTC is installed, unless they are told already.
 pub(crate) fn nvrtc_environment(workspace: &Workspace) -> Vec<(&'static str, OsString)> {
     let library = library_in(&workspace.toolchain_dir().join(places::NVRTC));
     unless_told(&[LIBRARY_NVRTC, EXPLORER_NVRTC], &library)
 }
 
-/// What tests are told of the libraries that they load.
+/// Variables that tell tests where the libraries are that they load.
 pub(crate) fn test_environment(workspace: &Workspace) -> Vec<(&'static str, OsString)> {
     let nccl = unless_told(&[LIBRARY_NCCL], &nccl_in(&workspace.toolchain_dir()));
     [nvrtc_environment(workspace), nccl].concat()

@@ -59,15 +59,15 @@ pub(crate) fn nvrtc(arch: Arch) -> Bundle {
     bundle(places::NVRTC, "NVRTC 13.0", &[NVRTC, INSPECT], arch)
 }
 
-/// What programs load for several GPUs.
+/// The library that programs load for several GPUs.
 pub(crate) fn nccl(arch: Arch) -> Bundle {
     bundle(NCCL_DIRECTORY, "NCCL 2.28", &[NCCL], arch)
 }
 
-/// Where that is. Nothing but xtask looks there by itself.
+/// The folder of NCCL. Nothing but xtask looks there by itself.
 pub(crate) const NCCL_DIRECTORY: &str = "nccl";
 
-/// For bindgen.
+/// libclang, for bindgen.
 pub(crate) fn libclang(arch: Arch) -> Bundle {
     bundle("libclang", "libclang 18", &[LIBCLANG], arch)
 }

@@ -95,7 +95,7 @@ mod tests {
         let nvcc = directory.path().join("nvcc");
         let records = directory.path().join("proved.json");
         let runs = directory.path().join("runs");
-        // Beside itself, whatever the folder is called.
+        // The script writes beside itself, whatever the folder is called.
         let run = r#"echo run >>"${0%/*}/runs""#;
         script(&nvcc, run);
         let count = || {

@@ -4,9 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Writes an executable shell script. A child process does the writing: while this process has a
-/// file open for writing, a child that another test forks holds it open too, and then Linux
-/// refuses to execute it.
+/// Writes an executable shell script. A child process does the writing. While this process has a file open for writing,
+/// a child that another test forks holds it open too, and then Linux refuses to execute it.
 pub(crate) fn script(path: &Path, body: &str) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     let text = format!("#!/bin/sh\n{body}");

@@ -24,15 +24,16 @@ use crate::configs::one_line;
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Pairs in a graph at most, where weights are few bytes.
 const MOST_PAIRS: usize = 64;
-/// Before what is measured, ranks wait for each other in so many sums of one element, and so begin it together.
+/// Sums of one element before the measured work, in which ranks wait for each other, and so begin together.
 const ALIGNING: usize = 8;
-/// Then each rank fills so many bytes so often. That takes the GPU longer than the host takes to enqueue what is measured: no
-/// GPU waits for its host in the time that counts. They are few, since they are written back in that time.
+/// Bytes that each rank then fills, [`FILLS`] times. Filling takes the GPU longer than the host takes to enqueue the
+/// measured work, so no GPU waits for its host in the time that counts. The bytes are few, since they are written back
+/// in that time.
 const FILLED: usize = 4 << 20;
 const FILLS: usize = 16;
 
-/// A thread with a GPU. Fields are dropped in their order: first what others wait for without a timeout; graphs before what
-/// they use.
+/// A thread with a GPU. Fields are dropped in their order: first what others wait for without a timeout; graphs before
+/// what they use.
 pub(super) struct Rank<'a, T: DeviceElement> {
     job: &'a Job,
     group: HostRank,
@@ -42,13 +43,14 @@ pub(super) struct Rank<'a, T: DeviceElement> {
     stream: Arc<CudaStream>,
 }
 
-/// What lets all begin together; all pairs with their sums, without, and the sums alone.
+/// Graphs: `align` lets all ranks begin together, `whole` is all pairs with their sums, `own` the pairs without sums,
+/// `sum` the sums alone.
 struct Graphs {
     align: CudaGraph,
     whole: CudaGraph,
     own: CudaGraph,
     sum: Option<CudaGraph>,
-    /// What `align` fills and adds up.
+    /// The memory that `align` fills and adds up.
     _filled: CudaSlice<f32>,
 }
 
@@ -130,7 +132,7 @@ impl<'a, T: DeviceElement + FromF32> Rank<'a, T> {
         Graphs::capture(stream, communicator, pairs)
     }
 
-    /// In turns: one GPU, on the first thread; all pairs with their sums, without, and the sums alone.
+    /// Measures in turns: one GPU, on the first thread; all pairs with their sums, without sums, and the sums alone.
     pub(super) fn measure(self, alone: Option<Self>) -> Result<Outcome> {
         let measured = self.turns(alone.as_ref());
         if measured.is_err() {
@@ -160,7 +162,7 @@ impl<'a, T: DeviceElement + FromF32> Rank<'a, T> {
                 },
                 WHOLE => {
                     let seconds = self.seconds(|graphs| Some(&graphs.whole))?;
-                    // Before the sums alone add to them what is there.
+                    // The results are read before the sums alone add to them.
                     whole.see(self.result()?);
                     Ok(seconds)
                 }
@@ -194,7 +196,7 @@ impl<'a, T: DeviceElement + FromF32> Rank<'a, T> {
         Ok(self.group.all_gather(&[0.0], &mut all)?)
     }
 
-    /// Of one pair: all ranks begin together, and the slowest one counts.
+    /// Seconds of one pair: all ranks begin together, and the slowest one counts.
     fn seconds<'g>(&'g self, graph: impl Fn(&'g Graphs) -> Option<&'g CudaGraph>) -> Result<f64> {
         let Some(graph) = graph(&self.graphs) else {
             return Ok(0.0);
@@ -217,7 +219,7 @@ impl<'a, T: DeviceElement + FromF32> Rank<'a, T> {
         Ok(f64::from(slowest) / self.pairs.len() as f64)
     }
 
-    /// Of the first pair. That of the others is the same, since their weights are.
+    /// The result of the first pair. The other pairs have equal weights, and so equal results.
     fn result(&self) -> Result<Vec<f32>> {
         let y = self.stream.clone_dtoh(&self.pairs[0].output())?;
         self.communicator.synchronize(&self.stream)?;
@@ -295,7 +297,7 @@ impl Graphs {
     }
 }
 
-/// What is enqueued, as a graph.
+/// The enqueued work, as a graph.
 fn captured(stream: &Arc<CudaStream>, enqueue: impl FnOnce() -> Result<()>) -> Result<CudaGraph> {
     stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
     let enqueued = enqueue();
@@ -312,7 +314,7 @@ fn placement(job: &Job, in_window: bool) -> Placement {
         placement = placement.in_window();
     }
     if job.activation == Activation::Nvfp4 {
-        // Of vectors whose elements are 1 at most: the greatest code and block scale make that of it.
+        // Global scale for vectors whose elements are 1 at most: the greatest code and block scale stand for 1.
         let global = GlobalScale::Divisor(6.0 * 448.0);
         let [input, between] = [global; 2];
         placement = placement.nvfp4(VectorGlobals { input, between });
@@ -320,7 +322,7 @@ fn placement(job: &Job, in_window: bool) -> Placement {
     placement
 }
 
-/// As much as the layer needs that needs most: all of them share it.
+/// Bytes of workspace that the most demanding layer needs: all layers share the workspace.
 fn workspace_bytes(job: &Job, layers: &RankLayers<'_>, gpu: usize) -> Result<u64> {
     let gpu = raw::gpu(gpu as u32)?;
     let operands = Operands::new(job.activation, job.layout);
@@ -339,7 +341,7 @@ fn workspace_bytes(job: &Job, layers: &RankLayers<'_>, gpu: usize) -> Result<u64
     Ok(most)
 }
 
-/// From -1 to 1.
+/// Random vectors of elements from -1 to 1.
 fn vectors<T: FromF32>(seed: u64, n: usize, k: usize) -> Vec<T> {
     let mut random = fastrand::Rng::with_seed(seed);
     let value = |_| T::from_f32(2.0 * random.f32() - 1.0);

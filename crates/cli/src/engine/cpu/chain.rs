@@ -8,7 +8,7 @@ use super::super::{Ask, Chain, Inputs, Plan, Values, Ways, Work, memory};
 use super::rounds::drive_ways;
 use super::{Cpu, compute};
 
-/// What the CPU path asks for at most.
+/// The largest alignment that the CPU path asks for.
 const ALIGNMENT: usize = 64;
 
 impl Cpu {
@@ -27,7 +27,7 @@ impl Cpu {
             memory::sum(&[
                 (layers, layer.code_bytes),
                 (layers, layer.scale_bytes),
-                // What the ceiling reads.
+                // Bytes that the ceiling reads.
                 (layers.checked_mul(bytes)?.max(cold), 1),
                 (chain.operand_bytes()?, 1),
             ])

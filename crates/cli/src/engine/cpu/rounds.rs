@@ -60,7 +60,7 @@ impl Cpu {
             memory::sum(&[
                 (copies, code_bytes),
                 (copies, scale_bytes),
-                // What the ceiling reads.
+                // Bytes that the ceiling reads.
                 (copies.checked_mul(bytes)?.max(cold), 1),
                 (case.operand_bytes()?, 1),
             ])
@@ -103,8 +103,8 @@ impl Cpu {
         )
     }
 
-    /// Bytes for weights, made anew where those that are there do not suffice: at least so many of codes, of scales, and
-    /// to be read. `needed` is as [`memory::check`] asks for it.
+    /// Bytes for weights, made anew where those that are there do not suffice: at least so many of codes, of scales,
+    /// and to be read. `needed` is as [`memory::check`] asks for it.
     pub(super) fn pool(
         &self,
         what: &dyn Display,
@@ -152,7 +152,7 @@ pub(super) fn drive_ways(
     })
 }
 
-/// Those of the works that a CPU can do.
+/// Those of `works` that a CPU can do.
 fn ready(works: &[Work], extent: Extent) -> Ready {
     let works = works.iter().copied().filter(runs_here);
     let ways = works.map(|work| Way {

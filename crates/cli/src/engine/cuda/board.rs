@@ -1,8 +1,8 @@
-//! What the board says of itself while it is measured: clock, power, energy, and whether a limit holds it back.
+//! Readings of the board while it is measured: clock, power, energy, and whether a limit holds it back.
 //!
-//! The NVIDIA Management Library (NVML) comes with the driver and is loaded when a device is opened. Where it
-//! is missing, or does not know an answer, the figure is missing too; nothing is measured differently, but
-//! turns that a limit slowed down are then not noticed.
+//! The NVIDIA Management Library (NVML) comes with the driver and is loaded when a device is opened. If NVML is
+//! missing, or does not know an answer, the figure is missing too. Nothing is measured differently then, but turns that
+//! a limit slowed down are not noticed.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -18,9 +18,9 @@ use nvml_wrapper::sys_exports::field_id::NVML_FI_DEV_POWER_INSTANT;
 /// One device, as NVML sees it.
 #[derive(Debug)]
 pub(super) struct Board {
-    /// Or why it is not there.
+    /// NVML, or why it is not there.
     nvml: Result<Nvml, String>,
-    /// As NVML writes it.
+    /// UUID of the GPU, as NVML writes it.
     uuid: String,
     /// The highest clock of the multiprocessors that this process saw, in MHz. A board that is hot from the start
     /// is therefore not noticed.
@@ -29,7 +29,7 @@ pub(super) struct Board {
     in_vain: Cell<u32>,
 }
 
-/// What a board said after a turn.
+/// Readings of a board after a turn.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct State {
     /// Clock of the multiprocessors.
@@ -90,7 +90,7 @@ impl Board {
         }
     }
 
-    /// What figures of power and energy lack, a sentence each.
+    /// Reasons why figures of power and energy are missing, a sentence each.
     pub(super) fn energy_notes(&self) -> Vec<String> {
         let missing = |why: &str| vec![format!("no watts, clock and energy: {why}")];
         match (&self.nvml, self.device()) {
@@ -133,7 +133,7 @@ impl Board {
         }
     }
 
-    /// What became of a turn in the end.
+    /// Remembers whether a turn was held back in the end.
     pub(super) fn remember(&self, held_back: bool) {
         self.in_vain.set(match held_back {
             true => self.in_vain.get().saturating_add(1),
@@ -159,7 +159,7 @@ impl Energy {
         Ok(Self(Board::of(&context)))
     }
 
-    /// Since the driver was loaded; nothing where the board does not count it.
+    /// Energy since the driver was loaded; nothing where the board does not count it.
     pub(crate) fn joules(&self) -> Option<f64> {
         self.0.joules()
     }

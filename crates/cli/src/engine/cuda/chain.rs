@@ -68,7 +68,7 @@ impl Cuda {
         let outputs = chain.linears.iter();
         let outputs = outputs.map(|case| self.poisoned(case.output, case.shape.outputs()));
         let mut outputs: Vec<DeviceValues> = outputs.collect::<Result<_>>()?;
-        // For the linear layer that asks for most: the last one that is made is the largest.
+        // Workspace for the linear layer that asks for most: the last one that is made is the largest.
         let mut workspace = None;
         for case in &chain.linears {
             workspace = self.workspace(&case.shape, case.activation, case.layout)?;
@@ -95,8 +95,8 @@ impl Cuda {
                         let at = i * piece;
                         read.enqueue(&config, at, piece.min(total - at))
                     };
-                    // SAFETY: weights, vectors, outputs and sink live to the end of this function, which waits for every
-                    // replay. Nothing writes the weights.
+                    // SAFETY: weights, vectors, outputs and sink live to the end of this function, which waits for
+                    // every replay. Nothing writes the weights.
                     unsafe { Replay::capture(&self.stream, launches, launch) }?
                 }
                 Work::Gemv { ask, .. } => {
@@ -118,8 +118,8 @@ impl Cuda {
                         let options = &options[places.all[at].linear];
                         launch(at, options).map(drop)
                     };
-                    // SAFETY: as above. What launches write nobody reads, and those that write the same output do so in
-                    // the order of the stream, chained ones too.
+                    // SAFETY: as above. Nobody reads the launches' outputs. Launches that write one output do so in the
+                    // order of the stream, chained ones too.
                     unsafe { Replay::capture(&self.stream, places.all.len(), launch) }?
                 }
             };

@@ -1,4 +1,5 @@
-//! cuBLAS, with which engines compute layers of f16 weights: loaded where it is installed, and only when it is asked for.
+//! cuBLAS, with which engines compute layers of f16 weights: loaded where it is installed, and only when it is asked
+//! for.
 
 use std::sync::Arc;
 
@@ -60,12 +61,12 @@ impl Cublas {
         Ok(cublas)
     }
 
-    /// Its stream and memory.
+    /// Gives cuBLAS its stream and workspace.
     fn set_up(&mut self) -> Result<(), result::CublasError> {
         let (workspace, _guard) = self._workspace.device_ptr(&self.stream);
         let mut version = 0;
-        // SAFETY: the handle is valid; the stream and the workspace live as long as it does. The stream comes first, since
-        // setting it takes the workspace away again.
+        // SAFETY: the handle is valid; the stream and the workspace live as long as it does. The stream comes first,
+        // since setting it takes the workspace away again.
         unsafe {
             result::set_stream(self.handle, self.stream.cu_stream().cast())?;
             let workspace = workspace as *mut std::ffi::c_void;
@@ -80,8 +81,8 @@ impl Cublas {
         &self.version
     }
 
-    /// Enqueues `y = W x` for all vectors and batches of a shape, all of them f16, with sums in f32. `weights` is where a
-    /// copy of the weights begins, in elements.
+    /// Enqueues `y = W x` for all vectors and batches of a shape, all of them f16, with sums in f32. `weights` is where
+    /// a copy of the weights begins, in elements.
     pub(super) fn enqueue(&self, shape: &Shape, of: &Layer<'_>, weights: usize) -> Result<()> {
         let (m, n, k) = (shape.m(), shape.n(), shape.k());
         let end = weights.saturating_add(m * k * shape.l());
@@ -167,8 +168,8 @@ impl Cublas {
     }
 }
 
-/// Whether the library and all of its functions that are called are there; or what is not. A call of a missing one would
-/// panic.
+/// Whether the library and all of its functions that are called are there; or what is not. A call of a missing one
+/// would panic.
 fn look_for_it() -> Result<(), String> {
     // SAFETY: it runs the initialisers of NVIDIA's library, which is what loading it means.
     if !unsafe { sys::is_culib_present() } {
@@ -230,7 +231,7 @@ fn dequantised(count: usize) -> Vec<f16> {
 }
 
 impl Cuda {
-    /// At least so many weights, dequantised, in device memory. What is random is made once and repeated.
+    /// At least `count` weights, dequantised, in device memory. Random weights are made once and repeated.
     pub(super) fn f16_weights(&self, count: usize) -> Result<CudaSlice<f16>> {
         const RANDOM: usize = 4 << 20;
         self.repeated(&dequantised(RANDOM.min(count)), count)
@@ -244,7 +245,7 @@ impl Cuda {
         self.upload(&values)
     }
 
-    /// What cuBLAS writes to.
+    /// Memory that cuBLAS writes results to.
     pub(super) fn f16_results(&self, count: usize) -> Result<CudaSlice<f16>> {
         let zeros = self.stream.alloc_zeros::<f16>(count);
         zeros.map_err(|error| cuda("allocating results of cuBLAS", error))

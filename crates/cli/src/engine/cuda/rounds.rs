@@ -18,14 +18,14 @@ use super::{Cuda, cublas, cuda};
 use crate::bench::document::{Sustained, Turn};
 use crate::bench::statistics::median;
 
-/// Random bytes in device memory that every case's weights are cut from: uploaded once, because a
-/// suite's weights together are many times what the host makes and copies in a second.
+/// Random bytes in device memory that every case's weights are cut from. They are uploaded once, because a suite's
+/// weights together are many times what the host makes and copies in a second.
 pub(super) struct Pool {
     pub(super) codes: CudaSlice<u8>,
     pub(super) scales: CudaSlice<u8>,
 }
 
-/// Where copies begin: what the widest loads and bulk copies need, and more.
+/// Alignment of the copies: what the widest loads and bulk copies need, and more.
 pub(super) const ALIGNMENT: usize = 256;
 
 /// Launches a graph holds at least, so that what starts it does not count.
@@ -42,7 +42,7 @@ impl Cuda {
         self.repeated(&piece, bytes)
     }
 
-    /// So many values: those of `piece`, over and over.
+    /// `count` values in device memory: those of `piece`, over and over.
     pub(super) fn repeated<T: DeviceRepr>(
         &self,
         piece: &[T],
@@ -82,7 +82,7 @@ impl Cuda {
         }))
     }
 
-    /// The same for cuBLAS.
+    /// The pool of f16 weights for cuBLAS.
     fn f16_pool(&self, count: usize) -> Result<RefMut<'_, CudaSlice<f16>>> {
         let mut pool = self.f16_pool.borrow_mut();
         if pool.as_ref().is_none_or(|pool| pool.len() < count) {
@@ -160,7 +160,7 @@ impl Cuda {
         let mut y = self.poisoned(case.output, shape.outputs())?;
         let workspace = self.workspace(shape, case.activation, case.layout)?;
         let read = ReadOnly::new(&self.stream, &pool.codes, &self.gpu)?;
-        // For slow_down, which is captured.
+        // Prepares the read of slow_down, which is captured.
         read.prepare(&ReadConfig::DEFAULT)?;
         let launches = copies.max(LAUNCHES);
         let extent = Extent {
@@ -259,8 +259,8 @@ impl Cuda {
         // Once outside of the graph: it loads the kernel.
         launch(0)?;
         let launches = copies.max(LAUNCHES);
-        // SAFETY: weights, vectors and results live as long as the ways, and every replay is waited for. Nobody else writes
-        // them, or reads the results. cuBLAS's workspace lives as long as the engine.
+        // SAFETY: weights, vectors and results live as long as the ways, and every replay is waited for. Nobody else
+        // writes them, or reads the results. cuBLAS's workspace lives as long as the engine.
         let graph = unsafe { Replay::capture(&self.stream, launches, launch) }?;
         let bytes = shape.m() * shape.k() * shape.l() * size_of::<f16>();
         let way = Way {
@@ -277,7 +277,7 @@ impl Cuda {
     }
 }
 
-/// What cuBLAS computes from and to.
+/// Operands and results of cuBLAS.
 struct CublasLayer<'a> {
     weights: RefMut<'a, CudaSlice<f16>>,
     x: CudaSlice<f16>,
@@ -294,7 +294,7 @@ struct F16Copies {
 }
 
 impl F16Copies {
-    /// Nothing where they cannot be counted.
+    /// The copies; nothing where they cannot be counted.
     fn new(shape: &Shape, cold_bytes: usize, l2_bytes: u64) -> Option<Self> {
         let elements = shape.m().checked_mul(shape.k())?.checked_mul(shape.l())?;
         let bytes = elements.checked_mul(size_of::<f16>())?;

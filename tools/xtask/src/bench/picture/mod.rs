@@ -17,11 +17,11 @@ use super::svg::Svg;
 use super::view::{best, isolated};
 use crate::workspace::Workspace;
 
-/// Where committed measurements lie.
+/// The committed measurements.
 const BENCH: &str = "benches/results/nvidia-h200.json";
-/// The same of up to 128 vectors, with cuBLAS in the same rounds.
+/// The committed measurements of up to 128 vectors, with cuBLAS in the same rounds.
 const VECTORS: &str = "benches/results/nvidia-h200-vectors.json";
-/// What other libraries take, beside [`BENCH`].
+/// The committed times of other libraries, beside [`BENCH`].
 const OTHERS: &str = "benches/results/nvidia-h200-others.json";
 
 /// All pictures have this width. Text of 12 pixels stays readable where a page has margins on a phone.
@@ -74,7 +74,7 @@ fn draw(root: &Path, args: &PictureArgs) -> Result<String> {
     picture.with_context(|| format!("drawing {}", bench.display()))
 }
 
-/// What other libraries take, where that was named, or committed beside the committed measurements.
+/// Times of other libraries: from the file that was named, or committed beside the committed measurements.
 fn others(root: &Path, args: &PictureArgs) -> Result<Option<Others>> {
     let file = match (&args.others, &args.bench) {
         (Some(file), _) => file.clone(),
@@ -90,7 +90,7 @@ fn others(root: &Path, args: &PictureArgs) -> Result<Option<Others>> {
 /// The scales of checkpoints, as they come.
 const LAYOUT: &str = "linear";
 
-/// What the library takes, each launch on its own.
+/// The path that the library picks, each launch on its own.
 fn picked(case: &Case) -> Result<&Measured> {
     let picked = isolated(case).find(|path| path.picked);
     picked
@@ -165,7 +165,7 @@ mod tests {
         std::fs::create_dir_all(file.parent().unwrap()).unwrap();
         std::fs::write(&file, others::tests::text()).unwrap();
         assert!(found(&args(false)).unwrap().is_some());
-        // Of another measurement, nobody knows.
+        // Other libraries' times are not known beside another measurement.
         let mut other = args(false);
         other.bench = Some("bench.json".into());
         assert!(found(&other).unwrap().is_none());

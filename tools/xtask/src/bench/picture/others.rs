@@ -1,4 +1,4 @@
-//! What `benches/others.py` measured: the time that other libraries take for the same layers.
+//! Measurements of `benches/others.py`: the time that other libraries take for the same layers.
 
 use std::fs;
 use std::path::Path;
@@ -32,7 +32,7 @@ struct Call {
     k: usize,
     l: usize,
     n: usize,
-    /// Their type: `bf16`, `fp8` or `int8`.
+    /// Type of the weights: `bf16`, `fp8` or `int8`.
     weights: String,
     /// Missing where it could not compute the layer.
     median_us: Option<f64>,
@@ -76,7 +76,7 @@ pub(super) mod tests {
     use super::super::super::testing;
     use super::*;
 
-    /// Of the shape of the test document, for the GPU that it was measured on.
+    /// A document of times for the test document's shape and GPU.
     pub(crate) fn text() -> String {
         let call = |n: usize, weights: &str, result: &str| {
             format!(

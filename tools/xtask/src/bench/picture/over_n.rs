@@ -17,9 +17,9 @@ const VECTORS: [(&str, &str); 3] = [("nvfp4", "NVFP4"), ("f16", "f16"), ("bf16",
 const LEFT: f64 = 84.0;
 const RIGHT: f64 = 32.0;
 const TOP: f64 = 58.0;
-/// Of the plot itself.
+/// Height of the plot itself.
 const PLOT: f64 = 180.0;
-/// Of the table below it, and of the caption.
+/// Height of a line of the table below the plot, and of the caption.
 const LINE: f64 = 17.0;
 
 /// One line of the plot and row of the table.

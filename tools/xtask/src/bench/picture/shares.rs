@@ -1,6 +1,6 @@
 //! One vector on every shape: this crate, the ceiling and other libraries.
 //!
-//! Layers differ by a factor of ten in time, so a bar's length is the time in multiples of its shape's ceiling: the
+//! Layers differ by a factor of ten in time. So a bar's length is the time in multiples of its shape's ceiling, and the
 //! ceilings of all shapes lie below each other. The time itself stands behind the bar.
 
 use anyhow::{Result, bail};
@@ -11,15 +11,15 @@ use super::super::view::{percent, shape, time};
 use super::others::Others;
 use super::{LAYOUT, MARGIN, WIDTH, check_is_real, day, finish, measured_on, picked};
 
-/// Where bars begin: their names come before.
+/// Left end of the bars: their names come before.
 const LEFT: f64 = 95.0;
-/// Behind the longest bar, for its time.
+/// Width behind the longest bar, for its time.
 const RIGHT: f64 = 98.0;
 /// The title, two lines that say how to read it, and the numbers of the axis.
 const TOP: f64 = 84.0;
 const HEADING: f64 = 17.0;
 const BAR: f64 = 11.0;
-/// From one bar's top to the next.
+/// Distance from one bar's top to the next.
 const STEP: f64 = 15.0;
 const GAP: f64 = 8.0;
 const LINE: f64 = 15.0;
@@ -31,9 +31,9 @@ const LIBRARIES: [(&str, &str); 2] = [("fp8", "FP8 cuBLAS"), ("bf16", "bf16 cuBL
 struct Bar {
     class: &'static str,
     name: &'static str,
-    /// Nothing where the library cannot compute the layer.
+    /// The time; nothing where the library cannot compute the layer.
     us: Option<f64>,
-    /// Of this crate: of the ceiling.
+    /// Share of the ceiling, of this crate's bars.
     share: Option<f64>,
 }
 
@@ -59,7 +59,7 @@ impl Group<'_> {
         self.case.ceiling.median_us
     }
 
-    /// For those who cannot see it.
+    /// The group's text for those who cannot see the picture.
     fn text(&self) -> String {
         let bars = self.bars.iter();
         let bars = bars.map(|bar| format!(", {} {}", bar.name, bar.text()));
@@ -180,7 +180,7 @@ fn draw_group(svg: &mut Svg, group: &Group, y: f64, x: &impl Fn(f64) -> f64) -> 
         let title = format!("{}: {}", bar.name, bar.text());
         let class = format!("fill {}", bar.class);
         svg.rect((LEFT, y), (end - LEFT, BAR), &class, &title);
-        // Where there is no bar, the mark must not cross the text.
+        // The mark must not cross the text where there is no bar.
         let behind = if bar.us.is_some() { end } else { x(1.0) };
         svg.text((behind + 5.0, base), Anchor::Start, "", &bar.text());
     }
