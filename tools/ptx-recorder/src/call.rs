@@ -7,19 +7,19 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crate::code::{Code, Fail};
 use crate::recorder::{Recorder, recorder};
 
-/// Which of CUDA's two libraries a function belongs to.
+/// One of CUDA's two libraries: the library that a function belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Library {
-    /// Its failures are what `cudaGetLastError` returns.
+    /// The runtime: `cudaGetLastError` returns the failures of its functions.
     Runtime,
-    /// Its failures are not.
+    /// The driver: `cudaGetLastError` does not return the failures of its functions.
     Driver,
 }
 
 thread_local! {
-    /// What `cudaGetLastError` returns next: each thread of the program has its own.
+    /// The result of the next `cudaGetLastError`: each thread of the program has its own.
     static LAST: Cell<Code> = const { Cell::new(Code::SUCCESS) };
-    /// This thread is inside of a function that the program had launched.
+    /// Whether this thread is inside of a function that the program had launched.
     static IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -42,7 +42,8 @@ pub(crate) fn run(
     run_always(library, name, |r| r.healthy().and_then(|()| body(r)))
 }
 
-/// The same, also after a launch has failed: for what programs call when they end.
+/// Runs a function's body as `run` does, also after a launch has failed: for functions that programs call when they
+/// end.
 pub(crate) fn run_always(
     library: Library,
     name: &str,
@@ -53,7 +54,8 @@ pub(crate) fn run_always(
         return finish(library, name, Err(Fail::new(Code::NOT_PERMITTED, why)));
     }
     let mut r = recorder();
-    // Unwinding into the program would end it. What the body left half done shows in no later result: all calls fail.
+    // A panic that unwound into the program would end it. A body that stopped half done shows in no later result: all
+    // later calls fail.
     let result = catch_unwind(AssertUnwindSafe(|| body(&mut r)));
     let result = result.unwrap_or_else(|_| {
         r.sticky = Some(Code::UNKNOWN);
@@ -105,7 +107,7 @@ pub(crate) unsafe fn call_host_function(
     result
 }
 
-/// What a function that is not here returns.
+/// Result of a function that is not here.
 pub(crate) fn not_here(library: Library, name: &str) -> i32 {
     let what = match library {
         Library::Runtime => "CUDA runtime",
@@ -115,7 +117,7 @@ pub(crate) fn not_here(library: Library, name: &str) -> i32 {
     finish(library, name, Err(Fail::new(Code::NOT_SUPPORTED, why)))
 }
 
-/// One exported function, and what it is called.
+/// One exported function, and its name.
 macro_rules! function {
     ($library:ident $name:ident ($($argument:ident: $kind:ty),* $(,)?) |$r:ident| $body:block) => {
         #[unsafe(no_mangle)]

@@ -1,9 +1,9 @@
-//! The program that is recorded, and signals that end this one: they end that one first, and then this process goes on
-//! to remove its folder.
+//! The program that is recorded, and signals that end this process. Such a signal ends the program first, and then this
+//! process goes on to remove its folder.
 //!
-//! Both are in one process group, and signals to the group reach the program without this process. Of those that it
-//! gets again from here, two are not harmless: what a terminal sends at Ctrl-C, which programs count, and one that is
-//! taken for a second request. So neither is sent on.
+//! Both are in one process group, and signals to the group reach the program without this process. Two signals would
+//! not be harmless if the program got them again from here: that of a terminal at Ctrl-C, which programs count, and one
+//! that is taken for a second request. So neither is sent on.
 
 use std::io;
 use std::process::{Command, ExitStatus};
@@ -23,7 +23,7 @@ pub(crate) struct Ending {
 }
 
 impl Ending {
-    /// Those that were ignored when this process started (`nohup`) stay ignored.
+    /// Keeps all of these signals. Signals that were ignored when this process started (`nohup`) stay ignored.
     pub(crate) fn new() -> io::Result<Self> {
         let mut kept = vec![SIGHUP, SIGINT, SIGQUIT, SIGTERM];
         kept.retain(|signal| !is_ignored(*signal));

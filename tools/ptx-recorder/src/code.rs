@@ -60,17 +60,17 @@ codes! {
 }
 
 impl Code {
-    /// Its name in the runtime.
+    /// Name of the code in the runtime.
     pub fn runtime_name(self) -> Option<&'static CStr> {
         self.row().map(|r| r.0)
     }
 
-    /// Its name in the driver.
+    /// Name of the code in the driver.
     pub fn driver_name(self) -> Option<&'static CStr> {
         self.row().map(|r| r.1)
     }
 
-    /// What it means.
+    /// Meaning of the code, in words.
     pub fn text(self) -> Option<&'static CStr> {
         self.row().map(|r| r.2)
     }

@@ -8,7 +8,7 @@ use crate::code::{Code, Fail};
 use crate::memory::Place;
 use crate::recorder::{Recorder, Target, Variable};
 
-/// `cudaMemcpyKind`: what a program says of a copy.
+/// `cudaMemcpyKind`: the direction that a program gives a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// From host to host.
@@ -19,7 +19,7 @@ pub enum Direction {
     DeviceToHost,
     /// From device to device.
     DeviceToDevice,
-    /// As the addresses say.
+    /// The direction that the addresses tell.
     Addresses,
 }
 
@@ -52,7 +52,7 @@ fn of_sim(e: SimError) -> Fail {
 }
 
 impl Recorder {
-    /// Whether an address agrees with what a program says of it. What host and device share is both.
+    /// Whether an address agrees with a program's statement about it. Memory that host and device share counts as both.
     fn agrees(&self, what: &str, address: u64, target: &Target, device: bool) -> Result<(), Fail> {
         let shared = self.memory.find(address).is_some();
         let is_device = *target != Target::Place(Place::Host) || shared;
@@ -73,7 +73,7 @@ impl Recorder {
     ///
     /// # Safety
     ///
-    /// What of both ranges is host memory must be as large as `size`.
+    /// A range of the two that is host memory must be as large as `size`.
     pub unsafe fn copy(
         &mut self,
         to: u64,
@@ -260,7 +260,7 @@ impl Recorder {
     ///
     /// # Safety
     ///
-    /// What of the rows is host memory must be there.
+    /// Rows that are host memory must be there.
     pub unsafe fn copy_2d(
         &mut self,
         (to, to_pitch): (u64, usize),
@@ -289,7 +289,7 @@ impl Recorder {
     ///
     /// # Safety
     ///
-    /// What of the rows is host memory must be there.
+    /// Rows that are host memory must be there.
     pub unsafe fn fill(
         &mut self,
         (to, pitch): (u64, usize),
@@ -337,7 +337,7 @@ fn extent(pitch: usize, width: usize, height: usize) -> Result<usize, Fail> {
     end.ok_or_else(|| Fail::value("rows reach beyond all addresses"))
 }
 
-/// Where a row begins.
+/// Address at which row `i` begins.
 fn row(start: u64, pitch: usize, i: usize) -> Result<u64, Fail> {
     let at = (pitch as u64).checked_mul(i as u64);
     let at = at.and_then(|at| at.checked_add(start));

@@ -2,14 +2,14 @@
 
 /// Shared memory of a CTA in bytes, unless a kernel may have more.
 pub(crate) const SHARED: u64 = 48 << 10;
-/// What the system keeps of each CTA's shared memory.
+/// Bytes of each CTA's shared memory that the system keeps.
 pub(crate) const RESERVED_SHARED: u64 = ptx_sim::memory::layout::SHARED_START;
 /// Registers of a multiprocessor, and of a CTA.
 pub(crate) const REGISTERS: i32 = 64 << 10;
 /// Threads of a CTA.
 pub(crate) const THREADS: i32 = 1024;
 
-/// What differs between GPUs.
+/// Limits in which GPUs differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Compute capability, as in the names of architectures: 100 for 10.0.
@@ -32,7 +32,8 @@ impl Limits {
         }
     }
 
-    /// Of a GPU: an architecture that is not in the table has the limits of the one before it, or else of the first.
+    /// Limits of an architecture. One that is not in the table has the limits of the one before it, or else of the
+    /// first.
     pub(crate) fn of(architecture: u32) -> Self {
         let mut latest_first = LIMITS.iter().rev();
         let known = latest_first.find(|l| l.architecture <= architecture);
@@ -64,7 +65,7 @@ pub const LIMITS: [Limits; 10] = [
     Limits::new(121, 1536, 24, 100),
 ];
 
-/// What a program may ask of a device.
+/// The device, with the properties that a program may ask for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Device {
     /// Compute capability, as in the names of architectures: 100 for 10.0.
@@ -76,7 +77,8 @@ pub(crate) struct Device {
 }
 
 impl Device {
-    /// `cudaDeviceAttr` and `CUdevice_attribute`, which share their numbers. `None` for what is not known here.
+    /// `cudaDeviceAttr` and `CUdevice_attribute`, which share their numbers. `None` for an attribute that is not known
+    /// here.
     pub(crate) fn attribute(&self, number: u32) -> Option<i32> {
         let limits = Limits::of(self.architecture);
         let (major, minor) = (self.architecture / 10, self.architecture % 10);
@@ -112,8 +114,8 @@ impl Device {
             120 | 127 => i32::from(major >= 9),
             126 => 1,
             131 | 134 => -1,
-            // What the recorder does not have. 89: managed memory is copied at the beginning and the end of a launch,
-            // so host and device must not use it at once. 91, 113: the device does not see host memory that a
+            // Features that the recorder does not have. 89: managed memory is copied at the beginning and the end of a
+            // launch, so host and device must not use it at once. 91, 113: the device does not see host memory that a
             // program registers. 102 to 105, 110, 128: virtual memory management. 132: multicast objects.
             17
             | 18
@@ -155,7 +157,7 @@ mod tests {
         assert_eq!(of(80), (164, 163));
         assert_eq!(of(110), (228, 227));
         assert_eq!(of(121), (100, 99));
-        // Of PTX for architectures without a GPU here.
+        // Architectures of PTX that have no GPU in the table.
         assert_eq!(Limits::of(75), Limits::of(80));
         assert_eq!(Limits::of(101), Limits::of(100));
         assert!(LIMITS.is_sorted_by_key(|l| l.architecture));

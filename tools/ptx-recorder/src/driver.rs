@@ -16,7 +16,7 @@ use crate::recorder::Recorder;
 
 /// The version of CUDA that this stands in for: 13.0.
 pub(crate) const VERSION: i32 = 13000;
-/// What contexts are called: there is one.
+/// Handle of the context: there is only one.
 const CONTEXT: usize = 0x7e57_c000_0000;
 
 /// `CUlaunchConfig`.
@@ -31,7 +31,7 @@ pub(crate) struct LaunchConfig {
     count: u32,
 }
 
-/// Ends of the list that `cuLaunchKernel` may be given in place of parameters, and what stands in it.
+/// Numbers in the list that `cuLaunchKernel` may be given in place of parameters: its end, and the entries in it.
 const LAUNCH_END: usize = 0;
 const LAUNCH_BUFFER: usize = 1;
 const LAUNCH_SIZE: usize = 2;
@@ -330,7 +330,7 @@ api! { Driver;
     }
     fn cuModuleLoad(module: *mut *mut c_void, path: *const c_char) |r| {
         let path = text(path)?;
-        // What is no file, such as a pipe, is not waited for.
+        // A path that is no file, such as that of a pipe, is not waited for.
         let bytes = ptx_sim::files::read(path.as_ref(), r.settings.memory);
         let bytes = bytes.map_err(|e| Fail::new(Code::FILE_NOT_FOUND, e.to_string()))?;
         put_module(module, r.load_now(fatbin::image_of(&bytes))?)

@@ -1,8 +1,9 @@
-//! PTX out of fat binaries: what `nvcc` embeds in a program, and what `fatbinary` writes.
+//! PTX out of fat binaries, which `nvcc` embeds in a program and `fatbinary` writes.
 //!
-//! NVIDIA does not document the format. A container begins with a header of 16 bytes and holds entries. Each begins
-//! with a header of its own, which says how long it and what follows are, what it is, and how it is compressed. This
-//! was read from what nvcc 13.0 writes with each `--compress-mode`. As bytes of an entry's header, little-endian:
+//! NVIDIA does not document the format. A container begins with a header of 16 bytes and holds entries. Each entry
+//! begins with a header of its own. That header says how long the header and the data behind it are, what the entry is,
+//! and how it is compressed. The format was read from files that nvcc 13.0 writes with each `--compress-mode`. Fields
+//! of an entry's header, little-endian:
 //!
 //! | from | bytes | what |
 //! |---|---|---|
@@ -25,13 +26,13 @@ const HEADER: usize = 16;
 const PTX: u16 = 1;
 const LZ4: u64 = 1 << 13;
 const ZSTD: u64 = 1 << 15;
-/// More than all PTX of a container has: what wrong sizes do not get to allocate.
+/// More bytes than all PTX of a container has: a limit for allocations, whatever wrong sizes ask for.
 const MAX_PTX: usize = 1 << 28;
 
 /// Why there is no PTX.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FatbinError {
-    /// It is something else.
+    /// The data is something else.
     #[error("this is no fat binary: it begins with {0:#010x}")]
     Magic(u32),
     /// A wrapper holds an address in a program's memory, which means nothing in a file.
@@ -43,7 +44,7 @@ pub enum FatbinError {
     /// Neither of CUDA's formats, nor a text.
     #[error("this is neither a fat binary nor PTX")]
     Text,
-    /// An entry is longer than what holds it.
+    /// An entry is longer than its container.
     #[error("this fat binary is cut off or damaged")]
     Damaged,
     /// Compressed in a way that is not known here.
@@ -60,7 +61,7 @@ pub enum FatbinError {
 /// One PTX source of a fat binary.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ptx {
-    /// Its `.target`: `sm_100a`.
+    /// The `.target` of the source: `sm_100a`.
     pub target: String,
     /// The source.
     pub text: String,
@@ -82,8 +83,8 @@ impl Ptx {
         architecture(&self.target)
     }
 
-    /// Whether a GPU of an architecture takes it. `sm_100a` is for that architecture only, `sm_100f` for its family,
-    /// which is what has the same digits but the last, and `sm_100` for all later ones.
+    /// Whether a GPU of an architecture takes the source. `sm_100a` is for that architecture only, and `sm_100` for all
+    /// later ones. `sm_100f` is for its family: the architectures that have the same digits but the last.
     pub fn runs_on(&self, architecture: u32) -> bool {
         let own = self.architecture();
         match self.target.as_bytes().last() {
@@ -93,7 +94,7 @@ impl Ptx {
         }
     }
 
-    /// Of the sources that run on a GPU, the one that was compiled for the most of what it has.
+    /// The best of the sources that run on a GPU: the one that was compiled for the most of the GPU's features.
     pub fn best_for(sources: &[Ptx], architecture: u32) -> Option<&Ptx> {
         let special = |p: &&Ptx| match p.target.as_bytes().last() {
             Some(b'a') => 2,
@@ -105,7 +106,7 @@ impl Ptx {
     }
 }
 
-/// The number of an architecture: 100 for `sm_100a`, 0 for what is none.
+/// The number of an architecture: 100 for `sm_100a`, 0 for a target that is none.
 pub fn architecture(target: &str) -> u32 {
     let digits = target.strip_prefix("sm_").unwrap_or_default();
     digits
@@ -162,8 +163,8 @@ pub unsafe fn image(image: *const u8) -> Result<Vec<Ptx>, FatbinError> {
     let begins = |magic: u32| {
         let mut bytes = magic.to_le_bytes().into_iter().enumerate();
         bytes.all(|(i, byte)| {
-            // SAFETY: none of these numbers has a zero byte, and a byte is read only if those before it are a number's:
-            // not behind the zero that a text ends with.
+            // SAFETY: none of these numbers has a zero byte. A byte is read only if the bytes before it are those of a
+            // number, so no byte behind the zero that ends a text is read.
             let own = unsafe { image.add(i).read() };
             own == byte
         })
@@ -195,7 +196,7 @@ fn of_text(bytes: &[u8]) -> Result<Vec<Ptx>, FatbinError> {
     Ok(vec![Ptx::new(text.to_string())])
 }
 
-/// Where a container's entries begin, and where they end. `container` has at least a header.
+/// Offsets in a container: where its entries begin, and where they end. `container` has at least a header.
 fn extent(container: &[u8]) -> Result<(usize, usize), FatbinError> {
     let magic = u32_at(container, 0)?;
     if magic != CONTAINER {
@@ -204,7 +205,7 @@ fn extent(container: &[u8]) -> Result<(usize, usize), FatbinError> {
     let header = usize::from(u16::from_le_bytes(number(container, 6)?));
     let size = usize::try_from(u64_at(container, 8)?).ok();
     let end = size.and_then(|size| size.checked_add(header));
-    // What a slice of memory may have.
+    // A slice of memory is at most `isize::MAX` bytes long.
     let end = end.filter(|end| header >= HEADER && isize::try_from(*end).is_ok());
     Ok((header, end.ok_or(FatbinError::Damaged)?))
 }
@@ -229,7 +230,7 @@ pub fn sources(container: &[u8]) -> Result<Vec<Ptx>, FatbinError> {
     sources_within(container, MAX_PTX)
 }
 
-/// The same, of so many bytes in all where they are compressed.
+/// All PTX sources of a container. Compressed sources may have `room` bytes in all.
 fn sources_within(container: &[u8], mut room: usize) -> Result<Vec<Ptx>, FatbinError> {
     let (mut at, end) = extent(container)?;
     if end > container.len() {
@@ -297,7 +298,7 @@ fn zstd(packed: &[u8], size: usize) -> Result<Vec<u8>, FatbinError> {
     }
 }
 
-/// One LZ4 block: literals and copies of what came before, in turns.
+/// One LZ4 block: literals and copies of earlier bytes, in turns.
 fn lz4(packed: &[u8], size: usize) -> Result<Vec<u8>, FatbinError> {
     let damaged = || FatbinError::Compressed("LZ4".into());
     let mut input = packed.iter().copied();

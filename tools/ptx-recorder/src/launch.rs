@@ -1,4 +1,4 @@
-//! Launches: what the program asks for, checked as a driver checks it, then executed or written down.
+//! Launches that the program asks for, checked as a driver checks them, then executed or written down.
 
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -14,7 +14,7 @@ use crate::device;
 use crate::recorder::{Kernel, Recorder, stream_of};
 use crate::specs;
 
-/// Where a launch's parameters are.
+/// Place of a launch's parameters.
 #[derive(Debug, Clone, Copy)]
 pub enum Arguments {
     /// A pointer to each.
@@ -23,7 +23,7 @@ pub enum Arguments {
     Block(*const u8, usize),
 }
 
-/// What a program asks for.
+/// A launch that a program asks for.
 #[derive(Debug, Clone)]
 pub struct Request {
     /// The kernel: a host function's address, or a handle.
@@ -203,7 +203,7 @@ impl Names {
         Self { full, short }
     }
 
-    /// What the simulator says, with the short name.
+    /// A text of the simulator, with the short name of the kernel in place of the full one.
     fn shorten(&self, text: &str) -> String {
         text.replace(&self.full, &self.short)
     }
@@ -215,7 +215,7 @@ pub(crate) fn product(d: [u32; 3]) -> u64 {
         .fold(1, |all: u64, n| all.saturating_mul((*n).into()))
 }
 
-/// What a driver refuses and the simulator need not know of.
+/// Refuses launches that a driver refuses and that the simulator need not know of.
 fn check(r: &Request, kernel: &Kernel, program: &Program) -> Result<Option<[u32; 3]>, Fail> {
     // The first KiB belongs to the system, and is no part of what a launch has.
     let fixed = program.dynamic_shared - device::RESERVED_SHARED;
@@ -363,7 +363,7 @@ impl Recorder {
         ready.sim.put_buffers(buffers);
         let run = || ready.sim.run_program(program, launch, &options, None);
         let result = catch_unwind(AssertUnwindSafe(run));
-        // Also behind a fault of the simulator: the program still frees what it has.
+        // The buffers go back also after a fault of the simulator: the program still frees its memory.
         let buffers = ready.sim.take_buffers();
         self.memory.sim.put_buffers(buffers);
         result.map_or_else(|fault| resume_unwind(fault), Ok)

@@ -141,7 +141,7 @@ impl Cli {
     }
 }
 
-/// What a variable holds, with something before it.
+/// New value of a variable: `first`, and behind it the value that the variable has now.
 fn before(name: &str, first: &Path) -> OsString {
     let mut value = first.as_os_str().to_owned();
     if let Some(old) = std::env::var_os(name).filter(|v| !v.is_empty()) {
@@ -160,7 +160,7 @@ const MOST_PROGRAM_BYTES: u64 = 4 << 30;
 
 /// Says what keeps a program from being recorded, where its file shows it.
 fn advise(program: &Path) {
-    // What is no regular file may be waited for, and starts no program.
+    // A path that is no regular file may make a reader wait, and starts no program.
     let Ok(bytes) = ptx_sim::files::read(program, MOST_PROGRAM_BYTES) else {
         return;
     };

@@ -1,8 +1,9 @@
 //! Device memory, and host memory that the device sees.
 //!
-//! Device memory is a simulator's buffers: no host address leads to it, as on a GPU. What host and device share
-//! (`cudaMallocManaged`, `cudaHostAlloc`) is real host memory at the address that the device sees. What the host has
-//! changed of it is copied into the simulator before a launch, and what the launch has changed back after it.
+//! Device memory is a simulator's buffers: no host address leads to it, as on a GPU. Memory that host and device share
+//! (`cudaMallocManaged`, `cudaHostAlloc`) is real host memory at the address that the device sees. Bytes of it that the
+//! host has changed are copied into the simulator before a launch. Bytes that the launch has changed are copied back
+//! after it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -17,7 +18,7 @@ const ALIGN: u64 = 4096;
 /// Bytes between allocations that belong to nobody.
 const GUARD: u64 = 4096;
 
-/// Whose an allocation is.
+/// Kind of an allocation: who owns it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// The device's alone.
@@ -31,17 +32,17 @@ pub enum Kind {
 /// An allocation.
 #[derive(Debug, Clone)]
 pub struct Allocation {
-    /// What the simulator calls it.
+    /// Name of the allocation in the simulator.
     pub name: String,
-    /// Its place in the simulator.
+    /// Buffer of the allocation in the simulator.
     pub buffer: Buffer,
-    /// Whose it is.
+    /// Owner of the allocation.
     pub kind: Kind,
     /// Bytes of host memory mapped at its address, if any.
     mapped: usize,
 }
 
-/// Where a pointer leads.
+/// Memory that a pointer leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// To host memory.
@@ -118,7 +119,7 @@ impl Memory {
         Ok(address)
     }
 
-    /// Frees what starts at an address.
+    /// Frees the allocation that starts at an address.
     pub fn free(&mut self, address: u64) -> Result<(), Fail> {
         let Some(a) = self.allocations.remove(&address) else {
             return Err(Fail::value(format!("no allocation starts at {address:#x}")));
@@ -137,7 +138,7 @@ impl Memory {
         (address - base < a.buffer.size as u64).then_some(a)
     }
 
-    /// Where so many bytes from a pointer lie. What lies nowhere, or only in part in a buffer, is refused.
+    /// Place of so many bytes from a pointer. Bytes that lie nowhere, or only in part in a buffer, are refused.
     pub fn place(&self, pointer: u64, size: usize) -> Result<Place, Fail> {
         let Some(a) = self.find(pointer) else {
             if (Sim::FIRST_ADDRESS..self.next).contains(&pointer) {
@@ -160,8 +161,8 @@ impl Memory {
         })
     }
 
-    /// Copies what the host has changed of what it shares with the device into the simulator. Returns what the shared
-    /// allocations hold then, for [`to_host`](Self::to_host).
+    /// Copies bytes of shared allocations that the host has changed into the simulator. Returns the contents of the
+    /// shared allocations then, for [`to_host`](Self::to_host).
     pub fn to_device(&mut self) -> Result<Vec<Shared>, Fail> {
         let fail = |e: SimError| Fail::new(Code::UNKNOWN, e.to_string());
         let mut all = Vec::new();
@@ -183,8 +184,8 @@ impl Memory {
         Ok(all)
     }
 
-    /// Copies what a launch has changed of what host and device share back. Bytes that it has not changed stay as
-    /// they are: another thread of the program may have written them meanwhile.
+    /// Copies bytes of shared allocations that a launch has changed back to the host. Bytes that the launch has not
+    /// changed stay as they are: another thread of the program may have written them meanwhile.
     pub fn to_host(&mut self, before: &[Shared]) {
         for shared in before {
             let Some(a) = self.allocations.get(&shared.address) else {
@@ -201,7 +202,7 @@ impl Memory {
     }
 }
 
-/// What an allocation that host and device share held when a launch began.
+/// Contents of an allocation that host and device share, as it was when a launch began.
 #[derive(Debug, Clone)]
 pub struct Shared {
     address: u64,
@@ -222,7 +223,7 @@ fn read_mapped(a: &Allocation) -> Vec<u8> {
     bytes
 }
 
-/// Where two arrays of one length differ.
+/// Ranges in which two arrays of one length differ.
 fn differing(a: &[u8], b: &[u8]) -> Vec<Range<usize>> {
     const CHUNK: usize = 64;
     let mut found: Vec<Range<usize>> = Vec::new();
@@ -293,7 +294,7 @@ mod tests {
         assert!(memory.place(a + 99, 1).is_ok());
     }
 
-    /// As a program does that asks how much there is.
+    /// Allocates as a program does that wants to find out how much memory there is.
     #[test]
     fn more_than_the_machine_has_ends_no_program() {
         let mut memory = Memory::new(u64::MAX);

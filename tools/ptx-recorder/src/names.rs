@@ -7,9 +7,9 @@ use crate::call::{offer, put};
 use crate::code::{Code, Fail};
 use crate::driver::VERSION;
 
-/// Versions of CUDA that gave functions another ABI, oldest first, and these functions: what `cudaTypedefs.h` of CUDA
-/// 13.0 has several types of. The first ABI has the plain name, the second ends with `_v2`, and so on. A function that
-/// is not named here has one ABI.
+/// Versions of CUDA that gave functions another ABI, oldest first, and these functions: those of which `cudaTypedefs.h`
+/// of CUDA 13.0 has several types. The first ABI has the plain name, the second ends with `_v2`, and so on. A function
+/// that is not named here has one ABI.
 pub const ABIS: &[(&[u32], &[&str])] = &[
     (
         &[2000, 3020],
@@ -147,7 +147,7 @@ pub fn symbol(name: &str, version: u32) -> Option<String> {
     }
 }
 
-/// This library, as the loader knows it. The program and its other libraries may have functions of the same names.
+/// The loader's handle of this library. The program and its other libraries may have functions of the same names.
 static OWN: LazyLock<usize> = LazyLock::new(|| {
     // SAFETY: an all-zero `Dl_info` is a valid one, which `dladdr` fills for an address of this library; its name is
     // then a path that ends with a zero. The library is loaded already.
@@ -169,7 +169,7 @@ fn exported(symbol: &CStr) -> *mut c_void {
     }
 }
 
-/// What a look-up by name says, by the numbers of `CUdriverProcAddressQueryResult`.
+/// Results of a look-up by name, by the numbers of `CUdriverProcAddressQueryResult`.
 mod status {
     pub(super) const FOUND: u32 = 0;
     pub(super) const NOT_FOUND: u32 = 1;
@@ -178,7 +178,7 @@ mod status {
 
 fn look_up(name: &str, version: u32) -> (*mut c_void, u32) {
     let none = std::ptr::null_mut();
-    // Those of the runtime, and of libraries that this one needs, are none of the driver's.
+    // Functions of the runtime, and of libraries that this one needs, are none of the driver's.
     if !name.starts_with("cu") || name.starts_with("cuda") {
         return (none, status::NOT_FOUND);
     }

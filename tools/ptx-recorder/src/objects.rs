@@ -1,4 +1,4 @@
-//! What runtime and driver do alike: events, kernels' attributes, occupancy.
+//! Functions that runtime and driver have in common: events, kernels' attributes, occupancy.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -127,7 +127,7 @@ impl Recorder {
         Ok((found.address, found.size))
     }
 
-    /// Frees what starts at an address; nothing for null.
+    /// Frees the allocation that starts at an address; nothing for null.
     pub(crate) fn free(&mut self, address: u64) -> Result<(), Fail> {
         match address {
             0 => Ok(()),
@@ -267,7 +267,7 @@ pub(crate) fn handle_of(module: usize) -> usize {
     module + 1
 }
 
-/// The index of a module by its handle. Of null it is one that no module has.
+/// The index of a module by its handle. The index for null is one that no module has.
 pub(crate) fn module_of(handle: *const c_void) -> usize {
     (handle as usize).wrapping_sub(1)
 }

@@ -1,4 +1,4 @@
-//! What the stand-in knows: modules, kernels, variables, memory.
+//! The stand-in's state: modules, kernels, variables, memory.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -15,7 +15,7 @@ use crate::settings::Settings;
 /// A module that the program loaded, perhaps not looked at yet.
 #[derive(Debug)]
 pub struct Loaded {
-    /// Its sources, or why there are none.
+    /// The module's sources, or why there are none.
     sources: Result<Vec<Ptx>, FatbinError>,
     /// The program has unloaded it.
     unloaded: bool,
@@ -26,12 +26,12 @@ pub struct Loaded {
 /// A module with its variables.
 #[derive(Debug)]
 pub struct Ready {
-    /// Its source.
+    /// The module's source.
     pub ptx: Ptx,
-    /// Its variables; for a launch also all buffers.
+    /// The module's variables; for a launch also all buffers.
     pub sim: Sim,
     programs: BTreeMap<String, Arc<Program>>,
-    /// Those with [`Settings::fault`].
+    /// Programs with the fault of [`Settings::fault`].
     planted: BTreeMap<String, Arc<Program>>,
 }
 
@@ -94,7 +94,7 @@ impl Ready {
 pub struct Kernel {
     /// Index of its module.
     pub module: usize,
-    /// Its name in the PTX.
+    /// Name of the kernel in the PTX.
     pub name: String,
     /// `cudaFuncAttributeMaxDynamicSharedMemorySize`.
     pub dynamic: Option<u32>,
@@ -109,11 +109,11 @@ pub struct Kernel {
 pub struct Variable {
     /// Index of its module.
     pub module: usize,
-    /// Its name in the PTX.
+    /// Name of the variable in the PTX.
     pub name: String,
 }
 
-/// Where a device address leads.
+/// Memory that a device address leads to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     /// To host memory or a buffer.
@@ -125,13 +125,13 @@ pub enum Target {
 /// Everything.
 #[derive(Debug)]
 pub struct Recorder {
-    /// What was asked for.
+    /// The user's settings.
     pub settings: Settings,
-    /// What the simulator is told.
+    /// The simulator's options.
     pub options: Options,
-    /// The modules. Those that were unloaded stay, without sources.
+    /// The modules. Unloaded modules stay, without sources.
     pub modules: Vec<Loaded>,
-    /// Kernels by what the program calls them: the address of a host function, or a handle.
+    /// Kernels by the program's name for them: the address of a host function, or a handle.
     pub kernels: HashMap<usize, Kernel>,
     /// Variables by their addresses on the host.
     pub variables: HashMap<usize, Variable>,
@@ -143,13 +143,13 @@ pub struct Recorder {
     pub launches: u64,
     /// The stream of the last launch, until the program knows that it has ended: on a GPU it may still run.
     pub running: Option<usize>,
-    /// What was noted of which kernels.
+    /// Relaxations that were noted, with the kernel of each.
     pub noted: HashSet<(String, Relaxation)>,
     /// The architecture of the GPU, once the program was told or a module was chosen for it.
     architecture: OnceLock<u32>,
     /// Handles given out so far.
     handles: usize,
-    /// What is wrong with the settings, until it was said.
+    /// The fault of the settings, until it was reported.
     wrong: Option<String>,
 }
 
@@ -157,7 +157,7 @@ static RECORDER: LazyLock<Mutex<Recorder>> = LazyLock::new(|| Mutex::new(Recorde
 
 /// Everything, for the one who asks.
 pub fn recorder() -> MutexGuard<'static, Recorder> {
-    // What a thread that panicked left behind is no worse than what a call that failed did.
+    // A thread that panicked leaves the recorder in no worse state than a call that failed.
     RECORDER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -196,7 +196,7 @@ impl Recorder {
             return Err(Fail::new(Code::NOT_INITIALIZED, wrong));
         }
         match self.sticky {
-            // It was said when it happened.
+            // The error was reported when it happened.
             Some(code) => Err(Fail::new(code, "")),
             None => Ok(()),
         }
@@ -208,7 +208,7 @@ impl Recorder {
         FIRST_HANDLE + 16 * self.handles
     }
 
-    /// Adds a module that is part of the program; returns its index. What is wrong with it is said when it is used.
+    /// Adds a module that is part of the program; returns its index. A fault of the module is reported when it is used.
     pub fn load(&mut self, sources: Result<Vec<Ptx>, FatbinError>) -> usize {
         self.modules.push(Loaded {
             sources,
@@ -242,8 +242,8 @@ impl Recorder {
         self.variables.retain(|_, v| v.module != module);
     }
 
-    /// The architecture of the GPU that programs see, 100 for `sm_100a`: what was asked for, or the highest of all PTX
-    /// that there is when somebody first asks. It stays so, as a GPU does.
+    /// The architecture of the GPU that programs see, 100 for `sm_100a`: the one that was asked for, or the highest of
+    /// all PTX that there is when somebody first asks. The architecture stays so, as a GPU does.
     pub fn architecture(&self) -> u32 {
         *self.architecture.get_or_init(|| {
             if let Some(device) = &self.settings.device {
@@ -255,7 +255,7 @@ impl Recorder {
         })
     }
 
-    /// What the GPU is called.
+    /// Name of the GPU.
     pub fn device_name(&self) -> String {
         format!("ptx-sim (sm_{})", self.architecture())
     }
@@ -282,7 +282,7 @@ impl Recorder {
         self.running = None;
     }
 
-    /// The same for what was launched on a stream.
+    /// All that was launched on a stream has ended, and the program knows.
     pub fn end_of(&mut self, stream: usize) {
         if self.running == Some(stream_of(stream)) {
             self.end_of_all();
@@ -298,7 +298,7 @@ impl Recorder {
         self.memory.sim.grids_ended();
     }
 
-    /// A kernel by what the program calls it.
+    /// A kernel by the program's name for it.
     pub fn kernel(&self, handle: usize) -> Result<&Kernel, Fail> {
         self.kernels.get(&handle).ok_or_else(|| {
             Fail::new(
@@ -349,7 +349,7 @@ impl Recorder {
         Ok(found.pop())
     }
 
-    /// Where so many bytes from an address lie.
+    /// Target of so many bytes from an address.
     pub fn target_of(&mut self, address: u64, size: usize) -> Result<Target, Fail> {
         if Sim::may_be_variable(address)
             && let Some(target) = self.variable_at(address, size)?

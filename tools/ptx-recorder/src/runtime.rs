@@ -62,7 +62,7 @@ impl LaunchConfig {
     }
 }
 
-/// What `<<<...>>>` says: pushed by the caller of a kernel's host function, popped inside of it.
+/// The configuration of `<<<...>>>`: pushed by the caller of a kernel's host function, popped inside of it.
 type Configuration = (Dim3, Dim3, usize, usize);
 
 thread_local! {
@@ -81,7 +81,8 @@ fn plain(
     request.on(stream).with(Arguments::Pointers(list))
 }
 
-// What nvcc's code calls before `main` has no result to fail with: what is wrong is said when a kernel is launched.
+// Functions that nvcc's code calls before `main` have no result to fail with: a fault is reported when a kernel is
+// launched.
 
 #[unsafe(no_mangle)]
 #[allow(non_snake_case)]
@@ -214,7 +215,7 @@ unsafe extern "C" fn __cudaPopCallConfiguration(
     0
 }
 
-// These report errors, and so must not fail because of one.
+// The functions below report errors, and so must not fail because of an earlier one.
 
 #[unsafe(no_mangle)]
 #[allow(non_snake_case)]
@@ -249,7 +250,7 @@ extern "C" fn cudaGetErrorName(code: i32) -> *const c_char {
         .as_ptr()
 }
 
-/// What a program needs of its memory when it ends is there still: freeing never fails because of a launch.
+/// Frees memory. Memory that a program needs when it ends is there still: freeing never fails because of a launch.
 fn free(name: &str, address: u64) -> i32 {
     run_always(Library::Runtime, name, |r| r.free(address))
 }
@@ -815,7 +816,7 @@ fn properties(r: &Recorder) -> Vec<u8> {
 /// Bytes of `cudaDeviceProp`.
 const SIZE: usize = 1008;
 
-/// Its members of 64 bits: where each is, and the attribute that it has the value of.
+/// Members of `cudaDeviceProp` of 64 bits: the offset of each, and the attribute whose value it has.
 const LONG: [(usize, u32); 9] = [
     (296, 8),
     (312, 11),
@@ -828,7 +829,7 @@ const LONG: [(usize, u32); 9] = [
     (696, 111),
 ];
 
-/// Its members of 32 bits.
+/// Members of `cudaDeviceProp` of 32 bits: the offset of each, and the attribute whose value it has.
 const SHORT: [(usize, u32); 30] = [
     (304, 12),
     (308, 10),

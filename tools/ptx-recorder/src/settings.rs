@@ -1,4 +1,4 @@
-//! What the program `ptx-record` tells the library that it starts a program with.
+//! Settings that the program `ptx-record` passes to the library that it starts a program with.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// The environment variable that carries [`Settings`], as JSON.
 pub const VARIABLE: &str = "PTX_RECORD_SETTINGS";
 
-/// What to do with launches.
+/// Settings for launches.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
@@ -19,7 +19,7 @@ pub struct Settings {
     pub profile: String,
     /// Names of relaxations allowed beyond the profile.
     pub allow: Vec<String>,
-    /// What accesses that nothing orders do: `error`, `warn` or `off`.
+    /// Treatment of accesses that nothing orders: `error`, `warn` or `off`.
     pub hazards: String,
     /// `fair`, `random[:SEED]` or `starve[:SEED]`.
     pub policy: String,
@@ -33,7 +33,7 @@ pub struct Settings {
     pub memory: u64,
     /// The GPU that programs see, as `sm_100a`; the highest architecture of the program's PTX if there is none.
     pub device: Option<String>,
-    /// Its multiprocessors.
+    /// Multiprocessors of the GPU.
     pub sms: u32,
     /// Report reads of bytes that nothing wrote, and go on.
     pub warn_uninitialised: bool,
@@ -66,7 +66,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Those of the environment, or what is usual.
+    /// Settings of the environment variable, or the default ones where it is not set.
     pub fn from_environment() -> Result<Self, String> {
         match std::env::var(VARIABLE) {
             Err(_) => Ok(Self::default()),
@@ -74,7 +74,7 @@ impl Settings {
         }
     }
 
-    /// What the simulator is told; an error names what is not known.
+    /// Options of the simulator; an error names a setting that is not known.
     pub fn options(&self) -> Result<ptx_sim::Options, String> {
         use ptx_sim::{Options, Uninitialised};
         let mut allow = ptx_sim::models::relaxation::Allowed::NONE;

@@ -1,8 +1,8 @@
 //! Writes a launch down: a specification that `ptx-sim run` executes, the module's PTX, and buffers' bytes as files.
 //!
-//! A specification has the buffers that the launch can reach: those that an address in a parameter or a variable leads
-//! to, or a tensor map there, and those that an address in the first [`SCANNED`] bytes of such a buffer leads to. They
-//! keep their addresses, so that pointers inside of them stay true.
+//! A specification has the buffers that the launch can reach. These are buffers that an address in a parameter or a
+//! variable, or a tensor map there, leads to. An address in the first [`SCANNED`] bytes of such a buffer leads to
+//! further ones. Buffers keep their addresses, so that pointers inside of them stay true.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -27,7 +27,7 @@ fn named(path: &Path, e: impl std::fmt::Display) -> String {
     format!("{}: {e}", path.display())
 }
 
-/// Whether a directory has specifications. Those of another run must not get mixed with this one's.
+/// Whether a directory has specifications. Specifications of another run must not get mixed with this run's.
 pub fn are_in(dir: &Path) -> bool {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let mut names = entries.map(|e| e.file_name());
@@ -46,7 +46,7 @@ fn create(path: &Path, bytes: &[u8]) -> Result<bool, String> {
     }
 }
 
-/// Keeps bytes in a file that is named by them; returns its name. The same bytes are kept once.
+/// Keeps bytes in a file that is named by them; returns its name. Equal bytes are kept once.
 fn keep(dir: &Path, bytes: &[u8], extension: &str) -> Result<String, String> {
     let hash = Sha256::digest(bytes);
     let name = format!("{}.{extension}", hex(&hash[..16]));
@@ -98,7 +98,7 @@ impl Reach {
         (address - base <= known.buffer.size as u64).then_some(known)
     }
 
-    /// Takes what addresses and tensor maps in these bytes lead to.
+    /// Takes the buffers that addresses and tensor maps in these bytes lead to.
     fn scan(&mut self, bytes: &[u8]) {
         let words = bytes.chunks_exact(8).map(|w| {
             let mut word = [0; 8];
@@ -175,7 +175,7 @@ fn parameter(reach: &Reach, bytes: &[u8]) -> Value {
     hexes.extend(plain.map(|start| (start, bytes.len())));
     for (start, end) in hexes {
         let part = &bytes[start..end];
-        // What no field of a structure covers is zero.
+        // Bytes that no field of a structure covers are zero.
         if part.len() < bytes.len() && part.iter().all(|b| *b == 0) {
             continue;
         }
@@ -200,7 +200,7 @@ fn parameter(reach: &Reach, bytes: &[u8]) -> Value {
     json!({"struct": {"size": bytes.len(), "fields": fields}})
 }
 
-/// What a buffer holds: as many of its first bytes as were written. Behind a gap all bytes count as written.
+/// Contents of a buffer: its bytes up to the last one that was written. Bytes before that one count as written.
 fn contents(sim: &Sim, b: Buffer, dir: &Path) -> Result<Option<String>, String> {
     let bytes = sim.download(b);
     let written = |n: usize| sim.written(b, 0, n);

@@ -1,5 +1,6 @@
-//! A shared library without code, in place of NVIDIA's runtime: programs that were linked with that one ask for its
-//! file and for a version of its functions. This one has the version and leads to the recorder, which has the functions.
+//! A shared library without code, in place of NVIDIA's runtime. Programs that were linked with NVIDIA's ask for its
+//! file and for a version of its functions. This library has the version and leads to the recorder, which has the
+//! functions.
 
 /// A file of the ELF format, and where each part of it begins.
 #[derive(Debug, Default)]
@@ -52,7 +53,7 @@ fn version(flags: u16, index: u16, name: (u32, u32), last: bool) -> Vec<u8> {
         .iter()
         .flat_map(|n: &u16| n.to_le_bytes())
         .collect();
-    // Its hash, where its name is, where the next entry is; the name, and no other.
+    // Hash of the name, offset of the name's entry, offset of the next version; then the name, and no other.
     entry.extend(bytes32(&[name.1, 20, if last { 0 } else { 28 }, name.0, 0]));
     entry
 }
@@ -60,7 +61,7 @@ fn version(flags: u16, index: u16, name: (u32, u32), last: bool) -> Vec<u8> {
 const HEADER: usize = 64;
 const SEGMENT: usize = 56;
 
-/// What x86-64 and AArch64 are in ELF.
+/// Number of the processor, x86-64 or AArch64, in ELF.
 const MACHINE: u16 = if cfg!(target_arch = "aarch64") {
     183
 } else {

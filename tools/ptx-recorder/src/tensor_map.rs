@@ -1,5 +1,5 @@
-//! `cuTensorMapEncodeTiled` and its like. A tensor map is what the simulator reads: the 128 bytes that a driver writes
-//! on Hopper, so that it is found wherever a program puts it.
+//! `cuTensorMapEncodeTiled` and its like. A tensor map is the 128 bytes that a driver writes on Hopper, and that the
+//! simulator reads, so that the map is found wherever a program puts it.
 
 use std::ffi::c_void;
 

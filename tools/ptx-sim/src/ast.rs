@@ -124,7 +124,7 @@ pub enum Init {
 /// A variable: `.shared .align 16 .b8 name[64] = {...}`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct VarDecl {
-    /// Where it lives.
+    /// State space of the variable.
     pub space: DeclSpace,
     /// Element type.
     pub ty: Ty,
@@ -132,7 +132,7 @@ pub struct VarDecl {
     pub vector: u32,
     /// Alignment in bytes.
     pub align: u32,
-    /// Its name.
+    /// Name of the variable.
     pub name: String,
     /// Elements in all; `None` for `name[]`.
     pub count: Option<u64>,
@@ -256,7 +256,7 @@ pub enum Stmt {
 /// `.entry` or `.func`.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Function {
-    /// Its name.
+    /// Name of the function.
     pub name: String,
     /// `.entry`, so it can be launched.
     pub entry: bool,

@@ -1,4 +1,4 @@
-//! Which instructions and branch directions a run executed.
+//! Instructions and branch directions that a run executed.
 
 use serde::Serialize;
 
@@ -69,7 +69,7 @@ impl Counters {
     }
 }
 
-/// What ran and what did not.
+/// Instructions and branches that ran, and those that did not.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Coverage {
     /// Instructions of the kernel.

@@ -8,7 +8,7 @@ use crate::report::{Deadlock, Violation};
 pub struct ParseError {
     /// Line of the PTX source, counted from 1.
     pub line: u32,
-    /// What is wrong.
+    /// Description of the fault.
     pub message: String,
 }
 
@@ -29,11 +29,11 @@ pub struct DecodeError {
     pub line: u32,
     /// The statement.
     pub text: String,
-    /// What is wrong.
+    /// Description of the fault.
     pub message: String,
 }
 
-/// A buffer that does not hold what is expected.
+/// A buffer that does not hold the expected elements.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error(
     "buffer {buffer}: element {index} is {got}, not {want}; {wrong} of {of} elements differ by more than is allowed, \
@@ -44,9 +44,9 @@ pub struct Mismatch {
     pub buffer: String,
     /// The first element that differs.
     pub index: usize,
-    /// What is expected there.
+    /// The value that is expected there.
     pub want: f64,
-    /// What is there.
+    /// The value that is there.
     pub got: f64,
     /// Elements that differ.
     pub wrong: usize,
@@ -74,7 +74,7 @@ pub enum SimError {
          --memory, Sim::with_memory)"
     )]
     Memory {
-        /// What asks.
+        /// The thing that asks for the memory.
         what: String,
         /// Bytes it asks for.
         bytes: u64,
@@ -88,9 +88,9 @@ pub enum SimError {
     DumpName {
         /// The buffer.
         buffer: String,
-        /// Its `dump`.
+        /// The buffer's `dump`.
         name: std::path::PathBuf,
-        /// What is wrong with it.
+        /// The fault of the name.
         reason: String,
     },
     /// An instruction that is parsed but not modelled was reached.
@@ -100,7 +100,7 @@ pub enum SimError {
         line: u32,
         /// The instruction.
         text: String,
-        /// What is missing.
+        /// The feature that is missing.
         reason: String,
     },
     /// The kernel did something that the ISA does not allow.
@@ -116,7 +116,7 @@ pub enum SimError {
         buffer: String,
         /// The first such element.
         index: usize,
-        /// What is expected there.
+        /// The value that is expected there.
         want: f64,
     },
     /// Nothing can run any more.
@@ -140,7 +140,7 @@ pub enum SimError {
     Io {
         /// The file.
         path: String,
-        /// What the system said.
+        /// The system's message.
         message: String,
     },
 }

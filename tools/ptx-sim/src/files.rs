@@ -1,9 +1,9 @@
-//! Files from and to outside. What is read is a regular file of limited size, so that a pipe, a device or
-//! an endless file neither hangs the program nor fills its memory. What is written does not replace
-//! anything unasked, and never anything but a regular file.
+//! Files from and to outside. Only regular files of limited size are read, so that a pipe, a device or an endless file
+//! neither hangs the program nor fills its memory. A written file does not replace anything unasked, and never anything
+//! but a regular file.
 //!
-//! Names that stand in a launch specification are a stranger's. They are opened below a folder: relative, without
-//! `..`, and through no symbolic link, also where somebody makes one meanwhile.
+//! Names that stand in a launch specification are a stranger's. They are opened below a folder: relative, without `..`,
+//! and through no symbolic link, also where somebody makes one meanwhile.
 
 use std::fs::{File, OpenOptions};
 use std::io::Read;
@@ -15,10 +15,10 @@ use crate::error::SimError;
 /// times as much memory.
 pub const MAX_TEXT: u64 = 32 << 20;
 
-/// What happens to a file that is there already.
+/// Treatment of a file that is there already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Existing {
-    /// It is an error.
+    /// The file is an error.
     Refuse,
     /// A regular file gets the new contents; it stays the same file, with its permissions.
     Replace,
@@ -44,7 +44,7 @@ fn options() -> OpenOptions {
     options
 }
 
-/// How many bytes a regular file says that it has.
+/// The number of bytes that a regular file says it has.
 fn regular(path: &Path, file: &File) -> Result<u64, SimError> {
     let kind = file.metadata().map_err(|e| error(path, e.to_string()))?;
     if kind.is_file() {
@@ -66,7 +66,7 @@ fn up_to(path: &Path, file: File, limit: u64) -> Result<Vec<u8>, SimError> {
     if says > limit {
         return Err(too_large());
     }
-    // What the file says of its size need not be true: files of /proc say 0, and files grow.
+    // The size that a file says need not be true: files of /proc say 0, and files grow.
     let mut bytes = Vec::new();
     file.take(limit.saturating_add(1))
         .read_to_end(&mut bytes)
@@ -83,8 +83,8 @@ pub fn read_text(path: &Path) -> Result<String, SimError> {
     String::from_utf8(bytes).map_err(|e| error(path, e.to_string()))
 }
 
-/// Whether [`create`] would refuse a path because of what is there now, or because it is one of the
-/// files that are read. For before long work.
+/// Whether [`create`] would refuse a path: because of a file that is there now, or because the path is one of the files
+/// that are read. To be called before long work.
 pub fn check_output(path: &Path, existing: Existing, inputs: &[&Path]) -> Result<(), SimError> {
     let there = match std::fs::symlink_metadata(path) {
         Ok(there) => there,
@@ -200,7 +200,7 @@ mod below {
     #[cfg(not(target_os = "linux"))]
     const FOLDER: OFlags = OFlags::DIRECTORY.union(OFlags::CLOEXEC);
 
-    /// What [`File`] gives a new file and a new folder: the umask takes some of it away.
+    /// Rights that [`File`] gives a new file and a new folder: the umask takes some of them away.
     const FILE_MODE: Mode = Mode::from_raw_mode(0o666);
     const FOLDER_MODE: Mode = Mode::from_raw_mode(0o777);
 
@@ -227,7 +227,7 @@ mod below {
         }
     }
 
-    /// Whether anything has the name. Of a link on the way it is an error to ask.
+    /// Whether anything has the name. A link on the way makes the question an error.
     pub(super) fn is_there(folder: &Path, name: &Path) -> Result<bool, SimError> {
         let path = folder.join(name);
         let parts = parts(&path, name)?;
@@ -298,7 +298,7 @@ mod below {
     }
 }
 
-/// Where files cannot be opened in an open folder: links are looked for first.
+/// For systems on which files cannot be opened in an open folder: links are looked for first.
 #[cfg(not(unix))]
 mod below {
     use super::*;
@@ -380,7 +380,7 @@ mod tests {
 
     #[test]
     fn an_empty_folder_is_the_current_one() {
-        // Where tests are run: the package's folder.
+        // Tests are run in the package's folder.
         let name = Path::new("Cargo.toml");
         let refused = |folder: &str, existing| {
             let checked = check_output_below(Path::new(folder), name, existing, &[name]);

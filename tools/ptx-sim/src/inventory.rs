@@ -1,4 +1,4 @@
-//! Which opcodes a module uses, and which of them are not executed.
+//! Opcodes that a module uses, and those among them that are not executed.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::program::survey;
 /// An opcode with all of its modifiers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Entry {
-    /// As in the source.
+    /// The opcode as in the source.
     pub opcode: String,
     /// Uses in the module.
     pub count: usize,
@@ -20,13 +20,13 @@ pub struct Entry {
     pub unmodelled: Option<String>,
 }
 
-/// What a module uses.
+/// Opcodes and problems of a module.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Inventory {
-    /// Its opcodes.
+    /// The module's opcodes.
     pub opcodes: Vec<Entry>,
-    /// What keeps a kernel from running and is not an instruction. The kernel's opcodes are then
-    /// counted, but nobody has looked whether all of them are executed.
+    /// Problems other than instructions that keep a kernel from running. The kernel's opcodes are then counted, but
+    /// nobody has looked whether all of them are executed.
     pub problems: Vec<String>,
 }
 

@@ -3,7 +3,7 @@
 use crate::error::ParseError;
 use crate::files::MAX_TEXT;
 
-/// What a token is.
+/// Kind and value of a token.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Tok {
     /// Identifier, register, directive or dotted opcode: `%tid.x`, `.reg`, `ld.global.L2::128B`.

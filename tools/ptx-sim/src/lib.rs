@@ -1,9 +1,10 @@
 //! Executes the PTX of CUDA kernels on the CPU.
 //!
 //! Kernels for the tensor cores of a GPU need that GPU, which most machines, and every CI runner, lack. This crate runs
-//! their PTX functionally and checks what a GPU would not: the bounds, alignment and initialisation of every byte, the use
-//! of barriers, divergence at warp-synchronous instructions, races and missing fences between threads and asynchronous
-//! operations, and deadlocks. What it does not model exactly is an error that names the instruction.
+//! their PTX functionally and checks what a GPU would not. The checks cover the bounds, alignment and initialisation of
+//! every byte, the use of barriers, and divergence at warp-synchronous instructions. They also find races and missing
+//! fences between threads and asynchronous operations, and deadlocks. An instruction that is not modelled exactly is an
+//! error that names it.
 //!
 //! ```
 //! use ptx_sim::{Launch, Module, Options, Sim};

@@ -1,4 +1,4 @@
-//! What a run tells: violations, deadlocks, coverage, counts.
+//! Results of a run: violations, deadlocks, coverage, counts.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use crate::coverage::Coverage;
 use crate::demangle::demangled;
 use crate::models::relaxation::Relaxation;
 
-/// Where in the program something happened.
+/// Place in the program where something happened.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Site {
     /// Kernel name.
@@ -58,11 +58,11 @@ impl fmt::Display for ThreadId {
 /// The allocation an address missed by least.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Nearest {
-    /// Its name.
+    /// Name of the allocation.
     pub name: String,
-    /// Its first address.
+    /// First address of the allocation.
     pub base: u64,
-    /// Its size in bytes.
+    /// Size of the allocation in bytes.
     pub size: u64,
     /// Bytes before (negative) or past its end.
     pub distance: i64,
@@ -95,11 +95,11 @@ pub enum ViolationKind {
 /// Something the ISA does not allow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Violation {
-    /// Its kind.
+    /// Kind of the violation.
     pub kind: ViolationKind,
-    /// What happened.
+    /// Description of the violation.
     pub message: String,
-    /// Where.
+    /// Place of the instruction.
     pub site: Site,
     /// By which thread.
     pub thread: Option<ThreadId>,
@@ -140,12 +140,12 @@ impl fmt::Display for Violation {
 /// Something that the ISA does not promise, and that a kernel relied on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Note {
-    /// What it relied on.
+    /// The relaxation that the kernel relied on.
     #[serde(serialize_with = "name")]
     pub relaxation: Relaxation,
-    /// What would be wrong without.
+    /// The fault that there would be without the relaxation.
     pub message: String,
-    /// Where.
+    /// Place of the instruction.
     pub site: Site,
 }
 
@@ -163,13 +163,13 @@ impl fmt::Display for Note {
 /// One waiting part of a warp.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Waiter {
-    /// Its first thread.
+    /// First thread of the part.
     pub thread: ThreadId,
     /// Lanes that wait.
     pub lanes: u32,
     /// The instruction it waits at.
     pub site: Site,
-    /// What for.
+    /// The event that the part waits for.
     pub reason: String,
 }
 
@@ -214,9 +214,9 @@ pub struct Report {
     pub warnings: Vec<Violation>,
     /// Warnings beyond those kept.
     pub warnings_dropped: u64,
-    /// What the kernel relied on that the ISA does not promise, once for each relaxation and instruction.
+    /// Relaxations that the kernel relied on, once for each relaxation and instruction.
     pub notes: Vec<Note>,
-    /// What ran and what did not.
+    /// Instructions and branches that ran, and those that did not.
     pub coverage: Coverage,
 }
 

@@ -1,5 +1,5 @@
-//! Who runs next, for how long, and when asynchronous operations complete. A policy and its seed
-//! decide everything, so a run can be repeated exactly.
+//! The scheduler: who runs next, for how long, and when asynchronous operations complete. A policy and its seed decide
+//! everything, so a run can be repeated exactly.
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,15 +19,16 @@ pub enum Policy {
 /// When pending asynchronous operations complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Timing {
-    /// As soon as they may.
+    /// Operations complete as soon as they may.
     #[default]
     Eager,
     /// Not before nothing else can run.
     Lazy,
     /// At any time, in any order, by the policy's seed.
     Random,
-    /// In the order of issue, each this many steps after its own. Where nothing else can run, steps pass without an
-    /// instruction. No schedule to find faults with: a likeness of memory with a latency, for pictures.
+    /// Operations complete in the order of issue, each this many steps after its own issue. Where nothing else can run,
+    /// steps pass without an instruction. This is no schedule to find faults with. It likens memory with a latency, for
+    /// pictures.
     After(u32),
 }
 
@@ -89,7 +90,7 @@ impl fmt::Display for Policy {
 }
 
 impl Policy {
-    /// The same policy with another seed.
+    /// This policy with another seed.
     pub fn with_seed(self, seed: u64) -> Self {
         match self {
             Policy::Fair => Policy::Fair,
@@ -203,7 +204,7 @@ impl Scheduler {
         }
     }
 
-    /// Which of `n` diverged parts of a warp goes on.
+    /// Index of the part that goes on, among `n` diverged parts of a warp.
     pub(crate) fn part(&mut self, n: usize) -> usize {
         match self.policy {
             _ if n < 2 => 0,

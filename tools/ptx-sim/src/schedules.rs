@@ -1,4 +1,4 @@
-//! How the order of things is varied: whose turn it is, and when asynchronous operations complete.
+//! Variations of the order of things: whose turn it is, and when asynchronous operations complete.
 
 use crate::{Options, Policy, Timing};
 

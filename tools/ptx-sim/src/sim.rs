@@ -33,10 +33,9 @@ const GUARD: u64 = 4096;
 pub const DEFAULT_MEMORY: u64 = 1 << 30;
 
 /// Refuses a limit for [`Sim::with_memory`] that is more than this machine's memory, where the system says how much
-/// that is. For options: what is beyond it could only fail later.
+/// that is. For options: memory beyond that could only fail later.
 ///
-/// # Errors
-/// [`SimError::Launch`], with both.
+/// # Errors [`SimError::Launch`], with both.
 pub fn check_memory(limit: u64) -> Result<(), SimError> {
     match memory_of_machine() {
         Some(there) if limit > there => Err(SimError::Launch(format!(
@@ -60,13 +59,13 @@ fn memory_of_machine() -> Option<u64> {
 /// A buffer in global memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Buffer {
-    /// Its address, as kernels see it.
+    /// Address of the buffer, as kernels see it.
     pub address: u64,
-    /// Its size in bytes.
+    /// Size of the buffer in bytes.
     pub size: usize,
 }
 
-/// What a read of bytes that nothing wrote does.
+/// Treatment of a read of bytes that nothing wrote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Uninitialised {
     /// Ends the run.
@@ -76,12 +75,12 @@ pub enum Uninitialised {
     Warn,
     /// Reads zeros.
     Ignore,
-    /// In shared memory reads what an earlier CTA may have left, bytes from this seed; elsewhere ends the
-    /// run. For kernels that read such bytes and let none reach a result.
+    /// A read of shared memory gives bytes from this seed, such as an earlier CTA may have left; a read of other memory
+    /// ends the run. For kernels that read such bytes and let none reach a result.
     Stale(u64),
 }
 
-/// What accesses that nothing orders do.
+/// Treatment of accesses that nothing orders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HazardChecks {
     /// End the run.
@@ -107,7 +106,7 @@ impl FromStr for HazardChecks {
 }
 
 impl Options {
-    /// What a run may rely on that the ISA does not promise.
+    /// Relaxations that a run may rely on: those of the profile, and those of `allow`.
     pub fn allowed(&self) -> Allowed {
         Allowed::from(self.profile).and(self.allow)
     }
@@ -118,7 +117,7 @@ impl Options {
     }
 }
 
-/// How to run.
+/// Options of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     /// How warps take turns.
@@ -127,19 +126,19 @@ pub struct Options {
     pub timing: Timing,
     /// Thread-instructions after which the run is given up.
     pub budget: u64,
-    /// What uninitialised reads do.
+    /// Treatment of uninitialised reads.
     pub uninitialised: Uninitialised,
-    /// Times that waits on mbarriers run into their time limits, and loops load again what they wait for, without
-    /// anything else happening before that is called a deadlock.
+    /// Times that waits on mbarriers run into their time limits, and loops load again the value that they wait for,
+    /// without anything else happening, before that is called a deadlock.
     pub timeouts: u32,
     /// Clusters that run at once; the others follow as these end.
     pub resident: usize,
     /// How much ordering asynchronous operations may rely on.
     pub profile: Profile,
-    /// What is allowed beyond the profile.
+    /// Relaxations that are allowed beyond the profile.
     pub allow: Allowed,
-    /// What accesses to shared and tensor memory that nothing orders do, and those of a dependent launch to what a
-    /// grid before it writes. Conflicts with copies in flight end the run in any case.
+    /// Treatment of accesses to shared and tensor memory that nothing orders, and of accesses of a dependent launch to
+    /// bytes that a grid before it writes. Conflicts with copies in flight end the run in any case.
     pub hazards: HazardChecks,
     /// `%nsmid`.
     pub sms: u32,
@@ -171,14 +170,15 @@ pub struct Launch {
     pub grid: [u32; 3],
     /// Threads of a CTA.
     pub block: [u32; 3],
-    /// CTAs of a cluster; what the kernel declares, or 1, if there is none.
+    /// CTAs of a cluster. Without them, the number that the kernel declares, or 1.
     pub cluster: Option<[u32; 3]>,
     /// Dynamic shared memory in bytes.
     pub shared: u32,
-    /// Programmatic dependent launch: the grid before this one in its stream may still run when this
-    /// one starts, and ends at the latest when all that can run waits for it in
-    /// `griddepcontrol.wait`. A CTA that touches what earlier launches of this [`Sim`] wrote, before it has
-    /// waited, is an error; these are the launches from the last one on that is not dependent. Without,
+    /// Programmatic dependent launch: the grid before this one in its stream may still run when this one starts. The
+    /// grid before ends at the latest when all that can run waits for it in `griddepcontrol.wait`.
+    ///
+    /// A CTA that touches bytes which earlier launches of this [`Sim`] wrote, before it has waited, is an error.
+    /// Earlier launches are those from the last one on that is not dependent. In a launch that is not dependent,
     /// `griddepcontrol.wait` has nothing to wait for. [`Sim::run_overlapped`] runs several launches at the same time.
     pub dependent: bool,
     /// Bytes of each parameter.
@@ -235,12 +235,12 @@ pub struct Sim {
     global: Region,
     next: u64,
     variables_placed: bool,
-    /// What the host wrote into constant variables, by name.
+    /// Bytes that the host wrote into constant variables, by name.
     constants: BTreeMap<String, Vec<u8>>,
     memory: Memory,
 }
 
-/// What a launch may ask for, and what it has.
+/// Memory that a launch may ask for, and memory that it has.
 #[derive(Debug, Clone, Copy)]
 struct Memory {
     limit: u64,
@@ -273,10 +273,10 @@ impl Sim {
         Self::with_memory(module, DEFAULT_MEMORY)
     }
 
-    /// A module that may ask for `limit` bytes in all: buffers, variables, and the registers, local,
-    /// shared and tensor memory of the CTAs that run at once. What asks for more is refused with
-    /// [`SimError::Memory`] before it is allocated. The simulator's own tables come on top: up to three bits for
-    /// each byte of memory, and what hazard checks remember.
+    /// A module that may ask for `limit` bytes in all: buffers, variables, and the registers, local, shared and tensor
+    /// memory of the CTAs that run at once. A request for more is refused with [`SimError::Memory`] before anything is
+    /// allocated. The simulator's own tables come on top: up to three bits for each byte of memory, and the memory of
+    /// hazard checks.
     pub fn with_memory(module: Module, limit: u64) -> Self {
         Self {
             module,
@@ -303,7 +303,7 @@ impl Sim {
         self.memory.limit - self.memory.used
     }
 
-    /// Refuses what asks for more bytes than are left.
+    /// Refuses a request for more bytes than are left.
     pub(crate) fn check_room(&self, what: &str, size: u64) -> Result<(), SimError> {
         self.memory.would_use(|| what.to_string(), size).map(|_| ())
     }
@@ -360,7 +360,7 @@ impl Sim {
         }
     }
 
-    /// A buffer's bytes. Those that nothing wrote are zero.
+    /// A buffer's bytes. Bytes that nothing wrote are zero.
     pub fn download(&self, b: Buffer) -> &[u8] {
         self.global.at(b.address).map_or(&[], |a| a.bytes())
     }
@@ -372,7 +372,7 @@ impl Sim {
             .is_some_and(|a| a.initialised(0, b.size))
     }
 
-    /// Forgets what a buffer holds.
+    /// Forgets the contents of a buffer.
     pub fn poison(&mut self, b: Buffer) {
         if let Some(a) = self.global.at_mut(b.address) {
             a.poison();
@@ -402,8 +402,7 @@ impl Sim {
             .0
     }
 
-    /// Runs a decoded kernel and records what it does, up to `limit` slices; also of a run that
-    /// fails.
+    /// Runs a decoded kernel and records its events, up to `limit` slices; also of a run that fails.
     pub fn run_traced(
         &mut self,
         program: &Program,
@@ -429,8 +428,8 @@ impl Sim {
         (result, trace)
     }
 
-    /// Refuses runs at the same time, each with the shape of its clusters, that need more memory than is allowed. Global
-    /// variables stay between runs, the rest is each run's own.
+    /// Refuses runs at the same time, each with the shape of its clusters, that need more memory than is allowed.
+    /// Global variables stay between runs, the rest is each run's own.
     fn take_memory(
         &mut self,
         runs: &[(&Program, &Launch, [u32; 3])],
@@ -514,7 +513,7 @@ fn total(variables: &[Variable]) -> u64 {
         .fold(0, |all, v| v.size.saturating_add(all))
 }
 
-/// What a CTA has while it runs: shared and tensor memory, registers, predicates and local memory.
+/// Bytes that a CTA has while it runs: shared and tensor memory, registers, predicates and local memory.
 fn cta_bytes(p: &Program, l: &Launch) -> u64 {
     const LANES: u64 = 32;
     let tensor = p.code.iter().any(|i| matches!(i.op, Op::Tcgen05(_)));

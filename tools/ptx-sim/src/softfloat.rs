@@ -23,7 +23,7 @@ pub enum Round {
     Up,
 }
 
-/// What the top of a format's range holds.
+/// Contents of the top of a format's range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Specials {
     /// IEEE: the largest exponent is for infinity and NaN.
@@ -86,7 +86,7 @@ pub const E5M2: Format = Format {
     specials: Specials::Ieee,
     nan: 0x7f,
 };
-/// E2M1, all codes finite. `nan` is what a NaN converts to: the largest value.
+/// E2M1, all codes finite. `nan` is the code that a NaN converts to: the largest value.
 pub const E2M1: Format = Format {
     exponent_bits: 2,
     mantissa_bits: 1,
@@ -156,8 +156,8 @@ impl Format {
         f64::from_bits(sign | e << 52 | mantissa << (52 - m))
     }
 
-    /// Rounds `x` into the format. NaN gives [`Format::nan`]. With `saturate`, what is beyond the
-    /// largest finite value becomes that value, infinity included.
+    /// Rounds `x` into the format. NaN gives [`Format::nan`]. With `saturate`, a value beyond the largest finite one
+    /// becomes that largest value, infinity included.
     #[inline]
     pub fn round(self, x: f64, mode: Round, saturate: bool) -> u32 {
         let bits = x.to_bits();
@@ -174,8 +174,8 @@ impl Format {
         if magnitude == 0x7ff0_0000_0000_0000 {
             return sign | top.unwrap_or(self.max_finite());
         }
-        // x = mantissa * 2^(exponent - 52), mantissa with its leading one at bit 52 unless x is
-        // subnormal in f64, which lies below half of every format's smallest value anyway.
+        // x = mantissa * 2^(exponent - 52), mantissa with its leading one at bit 52 unless x is subnormal in f64. A
+        // subnormal lies below half of every format's smallest value anyway.
         let raw = (magnitude >> 52) as i32;
         let mantissa = magnitude & 0x000f_ffff_ffff_ffff | if raw == 0 { 0 } else { 1 << 52 };
         let exponent = raw.max(1) - 1023;

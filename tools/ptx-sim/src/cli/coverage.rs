@@ -1,4 +1,4 @@
-//! What no run executed, as text.
+//! Instructions and branch directions that no run executed, as text.
 
 use ptx_sim::coverage::Coverage;
 use ptx_sim::report::Site;

@@ -133,7 +133,7 @@ fn run(cli: &Cli) -> ExitCode {
         Command::Draw(d) => (false, draw::command(d).map_err(Failure::from)),
         Command::Replay(r) => (r.json, replay::command(r).map_err(Failure::from)),
         Command::Inventory(i) => (i.json, inventory::command(i).map_err(Failure::from)),
-        // Its report stands on stdout even where a goal is missed.
+        // The report of a benchmark stands on stdout even where a goal is missed.
         Command::Bench(b) => (false, bench::command(b).map_err(Failure::from)),
     };
     let Err(failure) = result else {

@@ -51,7 +51,7 @@ impl Progress {
         }
     }
 
-    /// What is being done now.
+    /// Shows the activity that goes on now.
     pub(super) fn say(&self, text: impl FnOnce() -> String) {
         if let Some(s) = &self.sender {
             let _ = s.send(text());

@@ -158,7 +158,7 @@ enum Hazards {
     Off,
 }
 
-/// What all runs have in common.
+/// Data that all runs have in common.
 struct Job {
     program: Program,
     spec: LaunchSpec,
@@ -175,7 +175,7 @@ impl Run {
         }
     }
 
-    /// Refuses what could not be written after the runs, before them.
+    /// Refuses outputs that could not be written after the runs, before the runs.
     fn check_outputs(&self, spec: &LaunchSpec, base: &Path) -> Result<(), SimError> {
         let mut inputs = vec![self.ptx.clone(), self.launch.clone()];
         inputs.extend(spec.input_paths(base));
@@ -290,7 +290,7 @@ fn write_trace(r: &Run, trace: Option<Trace>) -> Result<(), SimError> {
     Ok(())
 }
 
-/// What all runs told.
+/// Results of all runs together.
 #[derive(Default)]
 struct Sum {
     counters: Counters,

@@ -1,4 +1,4 @@
-//! Which schedules to run.
+//! The schedules to run.
 
 use std::str::FromStr;
 

@@ -17,7 +17,7 @@ pub(crate) fn say(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// What kept results from being printed.
+/// Flushes the streams, and returns the error that kept results from being printed.
 pub(crate) fn finish() -> Result<(), String> {
     note(io::stdout().flush());
     let mut failed = FAILED.lock().unwrap_or_else(PoisonError::into_inner);

@@ -15,7 +15,7 @@ use crate::report::ViolationKind;
 use crate::softfloat::{F32, Round, TF32};
 use crate::trace::{Kind, Operation};
 
-/// What tells that a copy is over.
+/// The signal that a copy is over.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Finish {
     /// A complete-tx of so many bytes on an object: linear CTA and offset.
@@ -33,7 +33,7 @@ pub(super) struct Copy {
     pub(super) pieces: Vec<Piece>,
     /// The destinations of all pieces, in as few ranges.
     pub(super) to: Vec<Range>,
-    /// What has been read of memory.
+    /// Bytes that have been read of memory.
     pub(super) fetched: Vec<u8>,
     pub(super) reduce: Option<Reduction>,
     pub(super) finish: Finish,
@@ -88,7 +88,7 @@ impl Copy {
         }
     }
 
-    /// Reads all sources. Of the pieces with bytes that nothing wrote, says which those are.
+    /// Reads all sources. Returns the pieces with bytes that nothing wrote, and which bytes these are.
     fn fetch(&mut self, m: &mut Machine<'_>) -> Result<Holes, Fault> {
         let mut holes = Holes::new();
         let mut i = 0;
@@ -111,7 +111,7 @@ impl Copy {
         Ok(holes)
     }
 
-    /// How many pieces from this one on read bytes that lie side by side, and which.
+    /// Number of pieces, from this one on, that read bytes lying side by side, and the range of these bytes.
     fn run(&self, first: usize) -> Option<(usize, Range)> {
         let From::Memory(mut all) = self.pieces[first].from else {
             return None;
@@ -136,7 +136,7 @@ impl Copy {
         if matches!(p.from, From::Tf32(_)) {
             round_to_tf32(&mut bytes);
         }
-        // What a store sends out must exist; what a load brings in is judged by its readers.
+        // Bytes that a store sends out must have been written. Bytes that a load brings in are judged by their readers.
         if let Some(missing) = flags.iter().position(|f| !f) {
             if r.space == Space::Shared {
                 let f = Fault {
@@ -157,7 +157,7 @@ impl Copy {
         Ok(())
     }
 
-    /// What a piece brings, if its source has been read.
+    /// Bytes that a piece brings, if its source has been read.
     fn data<'a>(&'a self, p: &'a Piece) -> Option<&'a [u8]> {
         match &p.from {
             From::Data(d) => Some(d),
@@ -391,7 +391,7 @@ pub(super) struct Arrival {
     pub(super) at: u64,
     pub(super) pc: usize,
     pub(super) line: u32,
-    /// Hazard tracking: the arrival as an operation, and what it hands over.
+    /// Hazard tracking: the arrival as an operation, and the copies that it hands over.
     pub(super) tracked: Option<TrackedOp>,
     pub(super) copies: Vec<Stamp>,
 }

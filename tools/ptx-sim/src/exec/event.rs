@@ -10,7 +10,7 @@ use crate::trace::Operation;
 
 /// An asynchronous operation that was issued and has not completed.
 pub(crate) trait Event: fmt::Debug {
-    /// For reports: what it is and where it was issued.
+    /// For reports: the operation, and where it was issued.
     fn describe(&self) -> String;
     /// The instruction that issued it.
     fn pc(&self) -> usize;
@@ -20,7 +20,7 @@ pub(crate) trait Event: fmt::Debug {
     fn reads_shared_of(&self) -> Option<u32> {
         None
     }
-    /// For traces.
+    /// The operation, for traces.
     fn trace(&self) -> Operation;
     /// Makes its effects visible. It reads its sources only now.
     fn complete(self: Box<Self>, machine: &mut Machine<'_>) -> Result<(), Fault>;

@@ -66,7 +66,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Where that is allowed, a CTA's own bulk stores read their sources before its last threads end.
+    /// Has a CTA's own bulk stores read their sources before the CTA's last threads end, where that is allowed.
     fn keep_for_stores(&mut self, cta: usize, w: &Warp, gone: u32) -> Result<(), Fault> {
         let of = &self.ctas[cta];
         let others = (0..)

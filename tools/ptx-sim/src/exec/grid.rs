@@ -201,7 +201,7 @@ impl Machine<'_> {
             h.admit(linear(id, g), linear(at, of), threads);
         }
         self.trace_admit(linear(id, g), id);
-        // Without places, both CTAs of a pair have a multiprocessor of their own.
+        // In a run without places, both CTAs of a pair have a multiprocessor of their own.
         let sm = match place {
             Some(sm) => (sm, 0),
             None => (linear(id, g) % self.options.sms, rank & 1),

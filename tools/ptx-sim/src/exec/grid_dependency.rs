@@ -1,13 +1,20 @@
 //! `griddepcontrol`, and the grids before and after this one in its stream.
 //!
-//! Grids that are given to a run together are executed: [`overlap`](super::overlap). Of those before the first and behind
-//! the last one, only this is modelled: when they may start, that they end, what those before it wrote, and that they use
-//! tensor memory in the least convenient way that the ISA allows. What a run of the same memory wrote is written by a grid
-//! that may not have ended when a dependent one starts: no CTA may touch it before one of its threads has waited. The grid
-//! before one of a dependent launch may be about to allocate all tensor memory of every SM, so that it can end only while
-//! this grid holds none ([`Relaxation::AllocatedBefore`]: it has all that it needs). A grid that depends on this one may
-//! hold all that is free, and wait for this grid's end; it starts when every CTA has executed
-//! `griddepcontrol.launch_dependents` or has ended.
+//! Grids that are given to a run together are executed: [`overlap`](super::overlap). Four things are modelled of grids
+//! before the first and behind the last of them:
+//!
+//! - when such grids may start,
+//! - that they end,
+//! - the bytes that grids before the run wrote,
+//! - their use of tensor memory, in the least convenient way that the ISA allows.
+//!
+//! Bytes that an earlier run of the same memory wrote count as written by a grid that may not have ended when a
+//! dependent grid starts. No CTA of the dependent grid may touch these bytes before one of its threads has waited. The
+//! grid before that of a dependent launch may be about to allocate all tensor memory of every SM. It can then end only
+//! while the dependent grid holds none ([`Relaxation::AllocatedBefore`]: the grid before has all that it needs).
+//!
+//! A grid that depends on this one may hold all tensor memory that is free, and wait for this grid's end. Such a grid
+//! starts when every CTA of this grid has executed `griddepcontrol.launch_dependents` or has ended.
 
 use super::machine::{Machine, Trouble};
 use super::pending::{Range, Rows, Use};
@@ -19,23 +26,23 @@ use crate::report::ViolationKind;
 use crate::sched::Timing;
 use crate::sim::{HazardChecks, Launch};
 
-/// The grids before and after. Sets of grids have a bit for each: the first is that of all before the run's, and the others
-/// are [`bit`]s.
+/// The grids before and after this one. A set of grids has a bit for each grid: the first bit is that of all grids
+/// before the run's, and the other bits are [`bit`]s.
 #[derive(Debug, Default)]
 pub(crate) struct Neighbours {
     /// The grid before this one has not ended.
     pub(crate) before_runs: bool,
     /// CTAs that have not let dependents start.
     holding_back: u64,
-    /// This grid's number in the run.
+    /// Number of this grid in the run.
     grid: usize,
     /// The grid after this one is one of the run.
     is_followed: bool,
-    /// What is over when a CTA starts.
+    /// Grids that are over when a CTA starts.
     pub(crate) behind: u64,
-    /// What is over besides behind a `griddepcontrol.wait`.
+    /// Grids that are over, besides, behind a `griddepcontrol.wait`.
     pub(crate) waited: u64,
-    /// What was over for any of the threads: it is over when this grid is.
+    /// Grids that were over for any of the threads: they are over when this grid is.
     pub(crate) reach: u64,
 }
 
@@ -51,7 +58,7 @@ impl Neighbours {
     /// Grids that a run may have: the bits of a set.
     pub(crate) const MOST: usize = 63;
 
-    /// Of a launch that is run by itself.
+    /// The neighbours of a launch that is run by itself.
     pub(crate) fn of(launch: &Launch) -> Self {
         let behind = if launch.dependent { 0 } else { BEFORE_THE_RUN };
         Self {
@@ -65,8 +72,8 @@ impl Neighbours {
         }
     }
 
-    /// Of launches that are run together. What lets a dependent grid start hands nothing on, so such a grid knows no more
-    /// than the one before it knew when that started.
+    /// The neighbours of launches that are run together. The signal that lets a dependent grid start hands nothing on.
+    /// Such a grid therefore knows no more than the grid before it knew when that one started.
     pub(crate) fn of_all(launches: &[&Launch]) -> Vec<Self> {
         let mut all: Vec<Self> = Vec::new();
         for (grid, launch) in launches.iter().enumerate() {
@@ -91,7 +98,7 @@ impl Neighbours {
         self.holding_back == 0
     }
 
-    /// The grid before this one in the run is over, and what was over for its threads.
+    /// The grid before this one in the run is over, and so are the grids that were over for its threads.
     pub(crate) fn grid_before_is_over(&mut self, reach: u64) {
         self.before_runs = false;
         self.waited = reach | bit(self.grid - 1);
@@ -123,8 +130,8 @@ impl Machine<'_> {
         Flow::Stop
     }
 
-    /// Notes that a CTA holds tensor memory while it waits for a grid that is none of the run's. Whether that grid is over by
-    /// now depends on the schedule, and does not matter.
+    /// Notes that a CTA holds tensor memory while it waits for a grid that is none of the run's. Whether that grid is
+    /// over by now depends on the schedule, and does not matter.
     fn note_allocated_before(&mut self, c: &Ctx<'_>) {
         let cta = &self.ctas[c.cta];
         let relies = self.options.allows(Relaxation::AllocatedBefore)
@@ -140,8 +147,8 @@ impl Machine<'_> {
         }
     }
 
-    /// Refuses an access of a CTA to bytes of global memory, address and size, that conflicts with one of a grid which may
-    /// still run. Of grids before the run's, only what they wrote is known.
+    /// Refuses an access of a CTA to bytes of global memory, address and size, that conflicts with an access of a grid
+    /// which may still run. Of grids before the run's, only the bytes that they wrote are known.
     pub(super) fn check_grids_before(
         &mut self,
         actor: Actor,
@@ -189,8 +196,8 @@ impl Machine<'_> {
         Err(Trouble::Fault(fault, Some(actor.lane)))
     }
 
-    /// The same for what an asynchronous operation of a CTA will read and write, and rows that it will read: it may do so
-    /// at once.
+    /// Refuses conflicts, as `check_grids_before` does, of an asynchronous operation of a CTA: of its reads and writes,
+    /// and of rows that it will read. The operation may access them at once.
     pub(super) fn check_uses_of_grids_before(
         &mut self,
         actor: Actor,
@@ -239,9 +246,9 @@ impl Machine<'_> {
         }
     }
 
-    /// Whether a `tcgen05.alloc` finds nothing, because a grid that waits for this one's end holds all tensor memory that
-    /// was free. Public kernels allocate after they let dependents start: they rely on those to allocate none before
-    /// they wait.
+    /// Whether a `tcgen05.alloc` finds nothing, because a grid that waits for this one's end holds all tensor memory
+    /// that was free. Public kernels allocate after they let dependents start. They rely on dependents that allocate no
+    /// tensor memory before they have waited.
     pub(super) fn dependents_left_nothing(&mut self, c: &Ctx<'_>) -> bool {
         if !self.dependents_may_hold_tensor_memory() {
             return false;
@@ -260,7 +267,7 @@ impl Machine<'_> {
         !self.neighbours.is_followed && self.neighbours.lets_dependents()
     }
 
-    /// What a `griddepcontrol.wait` waits for, for reports.
+    /// The grids that a `griddepcontrol.wait` waits for, for reports.
     pub(super) fn describe_grid_wait(&self) -> String {
         if let (Some(before), Some(o)) = (self.neighbours.grid.checked_sub(1), &self.overlap) {
             return format!("for the end of {}", o.label(before));
@@ -280,7 +287,7 @@ impl Machine<'_> {
         )
     }
 
-    /// What a `tcgen05.alloc` waits for, for reports.
+    /// The columns that a `tcgen05.alloc` waits for, for reports.
     pub(super) fn describe_alloc_wait(&self, cta: usize, columns: u32) -> String {
         let late = self.options.allows(Relaxation::LateDependents);
         if !late && self.dependents_may_hold_tensor_memory() {
@@ -298,7 +305,7 @@ impl Machine<'_> {
         )
     }
 
-    /// Who holds which columns of tensor memory, a line each.
+    /// The holders of columns of tensor memory, a line each.
     pub(super) fn describe_holders(&self) -> Vec<String> {
         let all = self.tensor.allocators.iter();
         let held = all.flat_map(|((sm, _), a)| a.held().map(move |h| (sm, h)));

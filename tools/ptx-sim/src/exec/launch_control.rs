@@ -1,6 +1,7 @@
-//! `clusterlaunchcontrol`: requests to cancel a cluster that has not begun, and what became of them.
+//! `clusterlaunchcontrol`: requests to cancel a cluster that has not begun, and their responses.
 //!
-//! The ISA leaves open when a request succeeds. Here it does where a cluster is left, if the scheduler grants it.
+//! The ISA leaves open when a request succeeds. Here a request succeeds where a cluster is left, if the scheduler
+//! grants it.
 
 use super::copies::Finish;
 use super::machine::{Machine, Trouble};

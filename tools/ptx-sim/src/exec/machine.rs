@@ -54,7 +54,7 @@ pub(crate) struct Cta {
     pub(crate) shared: Region,
     /// mbarrier objects by their offset in shared memory.
     pub(crate) mbarriers: BTreeMap<u64, Slot>,
-    /// How many phases of an mbarrier object a warp has seen end: by address and warp, if any.
+    /// Phases of an mbarrier object that a warp has seen end: by address and warp, if any.
     pub(crate) waited: BTreeMap<(u64, u32), u64>,
     pub(crate) barriers: Vec<Barrier>,
     /// `None` while it runs, and once it has ended.
@@ -65,9 +65,9 @@ pub(crate) struct Cta {
     pub(crate) cluster_arrived: Vec<u32>,
     /// Lanes that arrived and have not waited yet, and in which phase.
     pub(crate) cluster_token: Vec<(u32, u64)>,
-    /// It has seen a `clusterlaunchcontrol.try_cancel` fail.
+    /// Whether the CTA has seen a `clusterlaunchcontrol.try_cancel` fail.
     pub(crate) refused: bool,
-    /// It has executed `griddepcontrol.launch_dependents`, or ended.
+    /// Whether the CTA has executed `griddepcontrol.launch_dependents`, or ended.
     pub(crate) lets_dependents_start: bool,
     /// The grids that are over for it, a bit each, as [`Neighbours`] numbers them.
     pub(crate) behind: u64,
@@ -83,7 +83,7 @@ impl Cta {
 #[derive(Debug)]
 pub(crate) struct Cluster {
     pub(crate) linear: u32,
-    /// Its CTAs by rank, as indices of the resident ones.
+    /// CTAs of the cluster by rank, as indices of the resident ones.
     pub(crate) ctas: Vec<usize>,
     pub(crate) phase: u64,
 }
@@ -108,7 +108,7 @@ pub(crate) struct Machine<'a> {
     pub(crate) tensor: TensorState,
     pub(crate) wgmma: WgmmaState,
     pub(crate) neighbours: Neighbours,
-    /// What it has in common with the grids that run at the same time, if there may be any.
+    /// State that this grid has in common with grids that run at the same time, if there may be any.
     pub(crate) overlap: Option<Box<Overlap<'a>>>,
     /// Stores and atomics executed, and asynchronous operations completed.
     pub(crate) stores: u64,
@@ -117,7 +117,7 @@ pub(crate) struct Machine<'a> {
     pub(crate) observer: Option<&'a mut dyn Observer>,
     pub(crate) counters: Counters,
     pub(crate) report: Report,
-    /// What [`Report::notes`] has.
+    /// The notes that are in [`Report::notes`] already.
     pub(crate) noted: FxHashSet<(Relaxation, usize)>,
     /// Bulk stores of the instruction at hand.
     pub(crate) stored: Vec<Stored>,
@@ -126,10 +126,10 @@ pub(crate) struct Machine<'a> {
     pub(crate) trace: Option<Box<Recorder>>,
 }
 
-/// Where an access goes, after generic and cluster addresses are resolved.
+/// The target of an access, after generic and cluster addresses are resolved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// Its space.
+    /// State space of the access.
     pub(crate) space: Space,
     /// The resident CTA whose shared memory is meant; the executing one for other spaces.
     pub(crate) owner: usize,
@@ -157,7 +157,7 @@ pub(crate) fn sync_fault(message: impl Into<String>) -> Trouble {
 }
 
 impl<'a> Machine<'a> {
-    /// For a launch that was checked, in clusters of this shape. Nobody looks on.
+    /// A machine for a launch that was checked, in clusters of this shape. It has no observer.
     pub(crate) fn new(
         (program, launch, options): (&'a Program, &'a Launch, &'a Options),
         cluster_dims: [u32; 3],
@@ -322,7 +322,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Whether what a part waits for has happened.
+    /// Whether the event that a part waits for has happened.
     pub(crate) fn done(&self, cta: usize, wait: Wait) -> bool {
         let c = &self.ctas[cta];
         match wait {

@@ -1,4 +1,4 @@
-//! mbarrier objects: the instructions, and what asynchronous operations do to them.
+//! mbarrier objects: the instructions, and the arrivals and transactions of asynchronous operations.
 
 use super::machine::{Machine, Trouble};
 use super::warp::{Part, State, Wait, Warp};
@@ -118,11 +118,11 @@ impl Machine<'_> {
 
     /// The arrive-on of an asynchronous operation that a thread of the CTA `issuer` started.
     ///
-    /// A CTA may end before such a signal on an object of its own: 2.2.2 makes the end of a CTA
-    /// wait for what its peers do to its shared memory, and nothing in the text makes it wait for
-    /// its own `tcgen05.commit` or `cp.async.mbarrier.arrive`. The object is gone then, and nobody
-    /// can wait on it. What the signal tracks is judged apart from it: an operation that still uses
-    /// the memory of a CTA that has ended remains an error, as does a signal to another CTA.
+    /// A CTA may end before such a signal on an object of its own. 2.2.2 makes the end of a CTA wait for what its peers
+    /// do to its shared memory. Nothing in the text makes it wait for its own `tcgen05.commit` or
+    /// `cp.async.mbarrier.arrive`. The object is gone then, and nobody can wait on it. Operations that the signal
+    /// tracks are judged apart from it. An operation that still uses the memory of a CTA that has ended remains an
+    /// error, as does a signal to another CTA.
     pub(crate) fn async_arrive(
         &mut self,
         issuer: u32,
@@ -159,7 +159,7 @@ impl Machine<'_> {
         pc: usize,
         inval: bool,
     ) -> Result<(), Fault> {
-        // What is no object is the object's matter.
+        // An address without an object is not reported here: the access to the object does that.
         if !self.ctas[owner].mbarriers.contains_key(&at) {
             return Ok(());
         }

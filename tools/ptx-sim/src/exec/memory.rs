@@ -264,8 +264,8 @@ impl Machine<'_> {
         Ok(Flow::Next)
     }
 
-    /// After a load that may be one of a loop that waits for another thread's store. Where it found what it had found
-    /// before, without a store by its warp since then, the warp makes room for those it waits for: until there was a
+    /// Called after a load that may be one of a loop that waits for another thread's store. If the load found the same
+    /// value as before, and its warp has stored nothing since then, the warp gives way to other warps until there was a
     /// store.
     fn polls(
         &self,

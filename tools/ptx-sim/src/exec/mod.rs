@@ -41,7 +41,7 @@ use warp::{Part, State, Warp};
 /// Instructions that other parts may run while one waits at a join.
 const PATIENCE: u32 = 20_000;
 
-/// What an instruction leaves a part to do.
+/// Next step of a part behind an instruction.
 pub(crate) enum Flow {
     /// Go on behind it.
     Next,

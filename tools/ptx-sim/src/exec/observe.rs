@@ -76,7 +76,7 @@ impl Machine<'_> {
         self.observe(actor, at, data.len(), how)
     }
 
-    /// What happens at a read of bytes that nothing wrote.
+    /// Treats a read of bytes that nothing wrote as the options say.
     pub(crate) fn uninitialised(&mut self, f: Fault, actor: Actor) -> Result<(), Trouble> {
         match self.options.uninitialised {
             Uninitialised::Error | Uninitialised::Stale(_) => {

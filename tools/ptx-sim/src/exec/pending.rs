@@ -1,4 +1,4 @@
-//! What asynchronous operations in flight read and write, and which operations have completed.
+//! Ranges that asynchronous operations in flight read and write, and operations that have completed.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::models::hazard::Stamp;
 use crate::models::mbarrier;
 use crate::report::ViolationKind;
 
-/// How an operation uses a range.
+/// The use that an operation makes of a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Use {
     Read,
@@ -20,7 +20,7 @@ pub(crate) enum Use {
 }
 
 impl Use {
-    /// What is done to the bytes, for reports.
+    /// The use in the passive, for reports: "is read".
     pub(crate) fn passive(self) -> &'static str {
         match self {
             Use::Read => "is read",
@@ -84,14 +84,15 @@ impl Rows {
     }
 }
 
-/// The same bytes in fewer ranges. The ranges must not overlap. Those that lie side by side one after the other
-/// are joined, and so are those that fill a line of 128 bytes in any order, as a swizzle leaves them.
+/// Joins ranges: returns fewer ranges that have the same bytes. The ranges must not overlap. Ranges that follow each
+/// other side by side are joined. Ranges that fill a line of 128 bytes in any order, as a swizzle leaves them, are
+/// joined too.
 pub(crate) fn joined(ranges: impl Iterator<Item = Range>) -> Vec<Range> {
     const LINE: u64 = 128;
     const MOST_AT_ONCE: usize = 256;
     let mut all: Vec<Range> =
         Vec::with_capacity(ranges.size_hint().1.unwrap_or(0).min(MOST_AT_ONCE));
-    // What lies in the current line so far.
+    // Ranges of the current line so far.
     let mut line: Vec<Range> = Vec::new();
     let flush = |line: &mut Vec<Range>, all: &mut Vec<Range>| {
         if line.is_empty() {
@@ -146,7 +147,7 @@ fn append(all: &mut Vec<Range>, r: Range) {
 /// Starts and ends.
 pub(crate) type Parts = Vec<(u64, u64)>;
 
-/// What an operation reads of the shared memory of a CTA.
+/// Bytes of the shared memory of a CTA that an operation reads.
 #[derive(Debug, Clone)]
 pub(crate) struct SharedReads {
     /// Linear CTA.
@@ -155,7 +156,7 @@ pub(crate) struct SharedReads {
     pub(crate) parts: Arc<Parts>,
 }
 
-/// What an operation in flight does to one memory.
+/// The use that an operation in flight makes of one memory.
 #[derive(Debug)]
 struct InFlight {
     op: u64,
@@ -264,11 +265,11 @@ fn join(op: u64, pc: usize, uses: &[(Range, Use)]) -> Vec<InFlight> {
     list.into_iter().map(in_flight).collect()
 }
 
-/// How far an operation has come; those that are not known have completed.
+/// Progress of an operation. Operations without a stage have completed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Issued,
-    /// Its sources are read.
+    /// The operation's sources are read.
     Read,
 }
 
@@ -283,7 +284,7 @@ pub(crate) struct Groups {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Grouped {
     op: u64,
-    /// Hazard tracking: what a wait acquires, until it has.
+    /// Hazard tracking: the stamp that a wait acquires, until the wait has acquired it.
     stamp: Option<Stamp>,
 }
 
@@ -353,7 +354,7 @@ impl Pending {
         open.push(Grouped { op, stamp });
     }
 
-    /// What a thread acquires by a wait that may go on.
+    /// Stamps that a thread acquires by a wait that may go on.
     pub(crate) fn acquired(&mut self, thread: (u32, u32, bool), keep: Option<u32>) -> Vec<Stamp> {
         let Some(g) = self.groups.get_mut(&thread) else {
             return Vec::new();
@@ -405,7 +406,7 @@ impl Pending {
 }
 
 impl Machine<'_> {
-    /// Registers an operation and what it will read and write, and rows that it will read.
+    /// Registers an operation, the ranges that it will read and write, and rows that it will read.
     pub(crate) fn begin_operation(
         &mut self,
         pc: usize,
@@ -425,7 +426,7 @@ impl Machine<'_> {
         self.begin(mine)
     }
 
-    /// The same for reads of shared memory.
+    /// Registers an operation and the shared memory that it will read.
     pub(crate) fn begin_reads(&mut self, pc: usize, reads: &[SharedReads]) -> Result<u64, Fault> {
         let op = self.pending.next;
         let mine = reads.iter().map(|r| InFlight {

@@ -1,31 +1,31 @@
-//! What an asynchronous copy moves.
+//! Pieces: the bytes that an asynchronous copy moves.
 
 use super::pending::{Range, Rows};
 use crate::models::swizzle::Swizzle;
 
-/// Where bytes come from.
+/// Source of bytes.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum From {
     /// Memory, read when the copy happens.
     Memory(Range),
-    /// The same of rows that fill a span of the swizzle each.
+    /// Memory, as rows that fill a span of the swizzle each.
     Rows(Rows),
     /// Memory that holds 32-bit floats, which are rounded to tf32 on the way.
     Tf32(Range),
     /// Known since it was issued.
     Data(Vec<u8>),
-    /// What was read of memory: from this byte on of [`Copy::fetched`].
+    /// Bytes that were read of memory: from this byte on of [`Copy::fetched`].
     Fetched(usize),
     /// Nowhere: the destination becomes uninitialised.
     Nothing,
 }
 
-/// One run of bytes, or rows of them. They lie in order in what they come from.
+/// One run of bytes, or rows of them. The bytes lie in order in their source.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Piece {
     pub(super) from: From,
     pub(super) to: Range,
-    /// How they lie in what they go to: whole spans of this pattern, or in order.
+    /// Order of the bytes in the destination: whole spans of this pattern, or in order.
     pub(super) swizzle: Swizzle,
 }
 
@@ -39,7 +39,7 @@ impl Piece {
         }
     }
 
-    /// The same bytes in pieces that lie in order on both sides.
+    /// Divides the piece into pieces whose bytes lie in order on both sides.
     pub(super) fn granules(self) -> Vec<Piece> {
         if self.swizzle == Swizzle::None {
             return vec![self];

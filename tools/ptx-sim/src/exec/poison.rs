@@ -11,7 +11,7 @@ use crate::models::relaxation::Relaxation;
 pub(crate) struct Poison {
     /// Whether any register is watched, by either of the two: most kernels have none.
     watches: bool,
-    /// Those that a `tcgen05.ld` writes, and the number of the load among those that no wait has ended.
+    /// Registers that a `tcgen05.ld` writes, and the number of the load among the loads that no wait has ended.
     slots: Vec<(u32, u32)>,
     loads: u32,
     touched: Cell<bool>,
@@ -45,7 +45,7 @@ impl Poison {
         (0..64).filter(move |n| used >> n & 1 == 1)
     }
 
-    /// What `wgmma` does with registers; `None` before the warp's first `wgmma.fence`.
+    /// The state of the warp's registers for `wgmma`; `None` before the warp's first `wgmma.fence`.
     pub(crate) fn wgmma(&mut self) -> Option<&mut Registers> {
         self.wgmma.as_deref_mut()
     }
@@ -82,7 +82,7 @@ impl Poison {
         }
     }
 
-    /// What is wrong with it, if one of them was touched since the last call, and what would excuse it.
+    /// The fault, and the relaxation that would excuse it, if one of these registers was touched since the last call.
     #[inline]
     pub(crate) fn touched(&self) -> Option<(&'static str, Option<Relaxation>)> {
         if !self.watches {

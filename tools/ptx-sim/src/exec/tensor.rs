@@ -155,9 +155,9 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// The CTA whose mbarrier object a copy into `owner` signals, when `named` is the one that the
-    /// operand names: the destination itself, or with `.cta_group::2` the member of its pair that
-    /// has the parity of the named one.
+    /// The CTA whose mbarrier object a copy into `owner` signals. `named` is the CTA of the object that the operand
+    /// names. The signalled CTA is the destination itself. With `.cta_group::2` it is the member of the destination's
+    /// pair that has the parity of the named one.
     fn signalled(&self, owner: usize, named: usize, multicast: bool, pair: bool) -> Option<usize> {
         let (rank, of) = (self.ctas[owner].rank, self.ctas[named].rank);
         let to = match (pair, multicast) {

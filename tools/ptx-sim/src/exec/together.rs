@@ -9,7 +9,7 @@ use crate::memory::layout::{SHARED_RANK_SHIFT, split_generic};
 use crate::memory::{AccessKind, Allocation, Space};
 use crate::program::{Addr, Lanes, Order};
 
-/// How the lanes of a warp access memory: each so many bytes at an address of its own.
+/// An access of the lanes of a warp to memory: each lane so many bytes at an address of its own.
 pub(super) struct Together<'a> {
     pub(super) addr: &'a Addr,
     pub(super) base: &'a Lanes,
@@ -21,12 +21,12 @@ pub(super) struct Together<'a> {
     pub(super) order: Order,
 }
 
-/// All that the lanes of a warp access, and what lies in between.
+/// All bytes that the lanes of a warp access, and the bytes that lie in between.
 struct Span {
-    /// Of its first byte.
+    /// Place of the first byte.
     place: Place,
     size: u64,
-    /// What the lanes' addresses exceed those of the space by.
+    /// Difference between the lanes' addresses and those of the space.
     window: u64,
 }
 
@@ -72,7 +72,7 @@ fn element_of<const N: usize>(at: &[u8; N], first: usize, n: usize) -> u64 {
     }
 }
 
-/// Reads what the lanes ask for; `false` where nothing wrote some of it.
+/// Reads the bytes that the lanes ask for; `false` where nothing wrote some of them.
 fn read_lanes<const N: usize>(
     a: &Allocation,
     (active, n): (u32, usize),
@@ -112,7 +112,7 @@ fn write_lanes<const N: usize>(
 }
 
 impl Machine<'_> {
-    /// What the lanes access, if it is all in global memory or all in their own CTA's shared memory.
+    /// The span that the lanes access, if it is all in global memory or all in their own CTA's shared memory.
     fn span(&self, c: &Ctx<'_>, t: &Together<'_>) -> Option<Span> {
         let (mut low, mut high, mut all) = (u64::MAX, 0, 0);
         for lane in lanes(c.active) {

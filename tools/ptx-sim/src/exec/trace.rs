@@ -109,7 +109,7 @@ impl Machine<'_> {
         self.trace_mbarriers(Cause::Operation(None));
     }
 
-    /// Takes the recorder, and closes what is open.
+    /// Takes the recorder, and closes slices that are open.
     pub(crate) fn take_trace(&mut self) -> Option<crate::trace::Trace> {
         let step = self.step_count();
         self.trace.take().map(|t: Box<Recorder>| t.finish(step))

@@ -45,7 +45,7 @@ fn rows(pieces: &[Piece]) -> Option<Rows> {
     })
 }
 
-/// What a copy reads and writes, but for rows.
+/// Ranges that a copy reads and writes, but for rows.
 pub(super) fn uses(pieces: &[Piece], reduce: Option<Reduction>) -> Vec<(Range, Use)> {
     let writes = if reduce.is_some() {
         Use::Reduce
@@ -243,7 +243,7 @@ impl Machine<'_> {
             w.index,
             self.ctas[c.cta].linear,
         );
-        // What another lane of this instruction has issued already.
+        // A store that another lane of this instruction has issued already.
         if alone && self.options.allows(Relaxation::WarpStores) {
             let same = |s: &&Stored| s.execution == execution && s.pieces == pieces;
             if let Some(s) = self.stored.iter().find(same) {
@@ -268,7 +268,7 @@ impl Machine<'_> {
         let tracked = self.track_transfer(actor, &uses, through, barrier, swizzle);
         self.check_hazards()
             .map_err(|f| Trouble::Fault(f, Some(lane)))?;
-        // Only what a group tracks has a `.read` that tells the two steps apart.
+        // Only a copy that a group tracks has a `.read` that tells the two steps apart.
         let in_steps = barrier.is_none()
             && uses
                 .iter()
@@ -303,7 +303,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// What a group keeps of a tracked operation.
+    /// The stamp of a tracked operation, which a group keeps.
     pub(super) fn stamp(&mut self, cta: u32, tracked: Option<TrackedOp>) -> Option<Stamp> {
         self.hazards.as_mut()?.stamp(cta, tracked?)
     }

@@ -1,16 +1,15 @@
 //! A warp: registers, and the parts into which its lanes have diverged.
 //!
-//! Lanes run as parts that share a program counter. A divergent branch makes two parts, which
-//! meet again at the branch's immediate post-dominator: a part that gets there waits for the
-//! others that may still come. The wait is a courtesy and not a guarantee (the ISA promises no
-//! reconvergence): a part goes on alone when nothing else in its warp can run, or when the others
-//! spin for long.
+//! Lanes run as parts that share a program counter. A divergent branch makes two parts, which meet again at the
+//! branch's immediate post-dominator. A part that gets there waits for the other parts that may still come. The wait is
+//! a courtesy and not a guarantee (the ISA promises no reconvergence). A part goes on alone when nothing else in its
+//! warp can run, or when the others spin for long.
 
 use super::poison::Poison;
 use crate::memory::{Region, Space};
 use crate::program::{Dst, Lanes, PredSrc, Program, Src};
 
-/// What a part of a warp waits for.
+/// The event that a part of a warp waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wait {
     /// Barrier of the CTA, until its generation is no longer this one.
@@ -25,7 +24,7 @@ pub(crate) enum Wait {
     TensorFree { epoch: u64 },
     /// `griddepcontrol.wait`, until the grid before this one has ended.
     GridBefore,
-    /// A load at `pc` that found what it had found before, until there were more stores than these.
+    /// A load at `pc` that found the value that it had found before, until there were more stores than these.
     Store { stores: u64, pc: u32 },
     /// Cluster barrier, until its phase is beyond this one.
     Cluster { phase: u64 },
@@ -66,7 +65,7 @@ pub(crate) enum State {
 pub(crate) struct Part {
     pub(crate) pc: u32,
     pub(crate) mask: u32,
-    /// Where it meets others again, the innermost last: instruction, and lanes that diverged.
+    /// Points where the part meets others again, the innermost last: instruction, and lanes that diverged.
     pub(crate) joins: Vec<(u32, u32)>,
     pub(crate) state: State,
 }
@@ -89,7 +88,8 @@ pub(crate) struct Warp {
     pub(crate) waiting: Vec<(usize, u32, u64)>,
     /// Lanes whose `mbarrier.try_wait` ran into its time limit.
     pub(crate) timed_out: u32,
-    /// Strong loads since the warp's last store: where they are, by which lanes, and a hash of what they found last.
+    /// Strong loads since the warp's last store: instruction and lanes of each, and a hash of the values that it found
+    /// last.
     pub(crate) polled: Vec<((u32, u32), u64)>,
     pub(crate) poison: Poison,
 }
@@ -216,8 +216,8 @@ impl Warp {
         any
     }
 
-    /// Adds the lanes of parts that wait at `cur`'s instruction in a state that `f` accepts.
-    /// What both have of the joins stays.
+    /// Adds the lanes of parts that wait at `cur`'s instruction in a state that `f` accepts. Joins that both parts have
+    /// stay.
     pub(crate) fn absorb(&mut self, cur: &mut Part, f: impl Fn(&Part) -> bool) {
         let mut i = 0;
         while i < self.parts.len() {

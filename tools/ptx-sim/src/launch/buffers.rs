@@ -7,7 +7,8 @@ use crate::error::SimError;
 use crate::files;
 use crate::sim::{Buffer, Sim};
 
-/// Bytes of contents, of which a fill needs to be told how many. `what` they are of: a buffer or a variable, and its name.
+/// Bytes of contents; a fill needs `size`. `what` names the owner of the contents: a buffer or a variable, and its
+/// name.
 pub(super) fn bytes(
     sim: &Sim,
     what: &str,

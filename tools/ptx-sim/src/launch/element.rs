@@ -73,7 +73,7 @@ impl BufferType {
             BufferType::Bf16 => u64::from(bf16::from_f64(value).to_bits()),
             BufferType::U32 => u64::from(value as u32),
             BufferType::I32 => u64::from(value as i32 as u32),
-            // So few that they can be tried.
+            // These types have so few bit patterns that all can be tried.
             _ => (0..1 << self.bits()).find(|bits| self.value(*bits) == value)?,
         };
         (self.value(bits) == value).then_some(bits)

@@ -1,4 +1,4 @@
-//! What a buffer must hold after the run.
+//! Contents that a buffer must have after the run.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,37 +11,37 @@ use crate::error::{Mismatch, SimError};
 use crate::files;
 use crate::sim::{Buffer, Sim};
 
-/// What a buffer must hold, all of it, and how exactly.
+/// Contents that a buffer must have, all of it, and the tolerance.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExpectSpec {
     /// The type of its elements.
     #[serde(rename = "type")]
     pub element: BufferType,
-    /// What they are.
+    /// The expected elements.
     pub values: Expected,
     /// A finite element may differ by this much. Infinities and NaNs must be themselves.
     #[serde(default)]
     pub absolute: f64,
-    /// And by this part of what is expected.
+    /// A finite element may differ, besides, by this part of the expected value.
     #[serde(default)]
     pub relative: f64,
 }
 
-/// Where what is expected comes from.
+/// Source of the expected elements.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Expected {
     /// A raw file of elements of the same type, below the specification's folder.
     File(PathBuf),
-    /// These numbers.
+    /// Numbers of the specification.
     Numbers(Vec<f64>),
     /// A product of two buffers.
     Matmul(MatmulSpec),
 }
 
-/// `D[m][n]`, the sum over k of `A[m][k] * B[n][k]`, times alpha: of what the buffers hold before the run, with the scales of
-/// their blocks where they have some.
+/// `D[m][n]`, the sum over k of `A[m][k] * B[n][k]`, times alpha. The elements are those that the buffers hold before
+/// the run, with the scales of their blocks where they have some.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MatmulSpec {
@@ -91,7 +91,7 @@ impl MatmulSpec {
 }
 
 impl ExpectSpec {
-    /// Refuses what could not be compared with a buffer of this size, before anything is computed of it.
+    /// Refuses an expectation that could not be compared with a buffer of this size, before anything is computed of it.
     fn check(&self, size: usize) -> Result<(), String> {
         for (name, tolerance) in [("absolute", self.absolute), ("relative", self.relative)] {
             if !tolerance.is_finite() || tolerance < 0.0 {
@@ -105,7 +105,8 @@ impl ExpectSpec {
         }
     }
 
-    /// Refuses other elements than the buffer has: what is compared with nothing would be right whatever it is.
+    /// Refuses other elements than the buffer has: elements that are compared with nothing would be right whatever they
+    /// are.
     fn check_count(&self, count: usize, size: usize) -> Result<(), String> {
         match self.element.bytes(count) {
             Some(bytes) if bytes == size => Ok(()),
@@ -128,7 +129,7 @@ impl ExpectSpec {
     }
 }
 
-/// What a buffer must hold, known in full.
+/// Expected contents of a buffer, known in full.
 #[derive(Debug, Clone)]
 pub struct Expectation {
     name: String,
@@ -138,7 +139,7 @@ pub struct Expectation {
 }
 
 impl LaunchSpec {
-    /// What the buffers must hold after a run from this state. Files lie below `base`.
+    /// Expected contents of the buffers after a run from this state. Files lie below `base`.
     pub fn expectations(&self, p: &Prepared, base: &Path) -> Result<Vec<Expectation>, SimError> {
         let mut all = Vec::new();
         for (name, b) in &self.buffers {
@@ -166,7 +167,7 @@ impl LaunchSpec {
 }
 
 impl Expectation {
-    /// Compares with what the buffer holds now.
+    /// Compares with the contents that the buffer has now.
     pub fn check(&self, after: &Sim) -> Result<(), SimError> {
         self.check_written(after)?;
         let got = self.spec.element.read(after.download(self.buffer));

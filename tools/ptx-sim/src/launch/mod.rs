@@ -165,8 +165,8 @@ impl LaunchSpec {
         Ok(())
     }
 
-    /// Whether [`dump`](Self::dump) would refuse a name because of what is there now, or because it is one of the files
-    /// that are read. For before long work.
+    /// Whether [`dump`](Self::dump) would refuse a name: because of a file that is there now, or because the name is
+    /// one of the files that are read. To be called before long work.
     pub fn check_dumps_in(
         &self,
         dir: &Path,

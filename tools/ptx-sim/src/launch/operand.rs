@@ -19,7 +19,7 @@ pub struct Operand {
     /// k is the slow index: A is `[k][m]`, B is `[k][n]`.
     #[serde(default)]
     pub transposed: bool,
-    /// What multiplies its elements, block by block.
+    /// Block scales, which multiply the operand's elements.
     #[serde(default)]
     pub scales: Option<Scales>,
 }
@@ -30,32 +30,32 @@ pub struct Operand {
 pub struct Scales {
     /// The buffer.
     pub buffer: String,
-    /// Their type, of a byte: `ue4m3` of NVFP4, `ue8m0` of the MX formats.
+    /// Type of the scales, of a byte: `ue4m3` of NVFP4, `ue8m0` of the MX formats.
     #[serde(rename = "type")]
     pub element: BufferType,
     /// Elements of k that share one: 16 of NVFP4, 32 of the MX formats. The last block of a row may have fewer.
     pub block: usize,
-    /// Where they lie.
+    /// Layout of the scales in the buffer.
     #[serde(default)]
     pub layout: ScaleLayout,
 }
 
-/// How block scales lie in their buffer.
+/// Layout of block scales in their buffer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 pub enum ScaleLayout {
     /// `[rows][blocks]`.
     #[default]
     #[serde(rename = "linear")]
     Linear,
-    /// As tensor cores of compute capability 10.x take them: tiles of 128 rows x 4 blocks, which are 512 bytes, one tile's
-    /// after the other's along k. In a tile rows 32 apart follow each other, with four bytes each (cuBLAS, "1D Block Scaling
-    /// Factors Layout").
+    /// Tiles as tensor cores of compute capability 10.x take them. A tile of 128 rows x 4 blocks is 512 bytes, and
+    /// tiles follow each other along k. In a tile rows 32 apart follow each other, with four bytes each (cuBLAS, "1D
+    /// Block Scaling Factors Layout").
     #[serde(rename = "128x4")]
     Tiled,
 }
 
 impl ScaleLayout {
-    /// Of a block's scale, in bytes; nothing where that is no number.
+    /// Offset of a block's scale, in bytes; `None` where a `usize` cannot hold it.
     fn offset(self, row: usize, block: usize, blocks: usize) -> Option<usize> {
         match self {
             Self::Linear => row.checked_mul(blocks)?.checked_add(block),
@@ -75,7 +75,7 @@ fn find(buffers: &BTreeMap<String, Buffer>, name: &str) -> Result<Buffer, String
 }
 
 impl Operand {
-    /// Its values, `[rows][k]`, times their scales.
+    /// Values of the operand, `[rows][k]`, times their scales.
     pub(super) fn values(
         &self,
         sim: &Sim,
@@ -96,7 +96,7 @@ impl Operand {
         Ok(values)
     }
 
-    /// Its bytes.
+    /// Bytes of the operand.
     fn bytes<'s>(
         &self,
         sim: &'s Sim,

@@ -20,7 +20,7 @@ use crate::sim::Buffer;
 pub enum ParamSpec {
     /// `struct`: a structure passed by value.
     Struct {
-        /// Its members.
+        /// Members of the structure.
         layout: StructSpec,
     },
     /// A single value.

@@ -9,19 +9,19 @@ use crate::sched::split_mix;
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RandomSpec {
-    /// Their type.
+    /// Type of the elements.
     #[serde(rename = "type")]
     pub element: BufferType,
-    /// How many.
+    /// Number of elements.
     pub count: usize,
-    /// Which ones.
+    /// Seed of the random numbers.
     #[serde(default)]
     pub seed: u64,
-    /// What they may be.
+    /// Values that the elements may have.
     pub values: Values,
 }
 
-/// What random elements may be.
+/// Values that random elements may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Values {
@@ -41,7 +41,7 @@ impl RandomSpec {
         self.element.bytes(self.count)
     }
 
-    /// Its bytes, or what is wrong with it. Nothing is made beyond them but a short table.
+    /// The random bytes, or the fault of the specification. Nothing is made beyond these bytes but a short table.
     pub(super) fn bytes(&self) -> Result<Vec<u8>, String> {
         let (element, mut state) = (self.element, self.seed);
         match self.values {

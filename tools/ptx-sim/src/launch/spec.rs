@@ -115,22 +115,22 @@ pub struct BufferSpec {
     /// Size in bytes; that of the contents if it is not given.
     #[serde(default)]
     pub size: Option<usize>,
-    /// Its address, for launches whose memory holds pointers. Without, it is where there is room.
+    /// Address of the buffer, for launches whose memory holds pointers. A buffer without one is where there is room.
     #[serde(default)]
     pub address: Option<u64>,
-    /// What it holds before the run. A buffer without contents is poisoned: reading a byte that
-    /// the kernel has not written is an error.
+    /// Contents before the run. A buffer without contents is poisoned: reading a byte that the kernel has not written
+    /// is an error.
     #[serde(default)]
     pub contents: Option<Contents>,
     /// File to write it to after the run: a plain relative path, inside the output directory.
     #[serde(default)]
     pub dump: Option<PathBuf>,
-    /// What it must hold after the run.
+    /// Contents that the buffer must have after the run.
     #[serde(default)]
     pub expect: Option<ExpectSpec>,
 }
 
-/// What a buffer holds.
+/// Contents of a buffer.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "snake_case")]
 pub enum Contents {
@@ -189,7 +189,7 @@ pub enum Scalar {
 pub struct StructSpec {
     /// Size in bytes.
     pub size: usize,
-    /// Its members.
+    /// Members of the structure.
     pub fields: Vec<Field>,
 }
 
@@ -197,9 +197,9 @@ pub struct StructSpec {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Field {
-    /// Where it starts.
+    /// Offset of the member.
     pub offset: usize,
-    /// What it holds.
+    /// Value of the member.
     pub value: Scalar,
 }
 

@@ -14,8 +14,8 @@ use crate::models::tensor_map::{
 };
 use crate::sim::Buffer;
 
-/// The arguments of `cuTensorMapEncodeTiled`. Enumerators are the driver's: in JSON their numbers or names, with or
-/// without what all names of an enumeration begin with: `3`, `"128B"`, `"CU_TENSOR_MAP_SWIZZLE_128B"`.
+/// The arguments of `cuTensorMapEncodeTiled`. Enumerators are the driver's. JSON has their numbers or their names, with
+/// or without the prefix of all names of an enumeration: `3`, `"128B"`, `"CU_TENSOR_MAP_SWIZZLE_128B"`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TensorMapSpec {
@@ -54,7 +54,7 @@ pub struct TensorMapSpec {
 
 /// An enumeration of the driver's.
 trait Enumeration {
-    /// What all its names begin with.
+    /// Prefix of all names of the enumeration.
     const PREFIX: &'static str;
     /// The rest of its names, from number 0 on.
     const NAMES: &'static [&'static str];

@@ -10,13 +10,14 @@ pub struct Allocation {
     pub(super) bytes: Vec<u8>,
     /// A bit per byte; sized like `bytes`, rounded up to words.
     init: Vec<u64>,
-    /// All of these are known to be set. They may be so without this.
+    /// All of the bits are known to be set. They may be set where this is false.
     all_written: bool,
     /// Writes by the kernel are errors.
     pub read_only: bool,
     /// A bit per byte that the grid at hand, or else the last one, has written. Empty before its first write.
     by_grid: Vec<u64>,
-    /// The same of the grids before that one which it may overlap with.
+    /// A bit per byte that an earlier grid has written: one before the grid of `by_grid`, with which that grid may
+    /// overlap.
     pub(super) by_grids_before: Vec<u64>,
 }
 
@@ -55,7 +56,7 @@ impl Allocation {
         }
     }
 
-    /// Its size in bytes.
+    /// Size of the allocation in bytes.
     pub fn size(&self) -> u64 {
         self.bytes.len() as u64
     }
@@ -113,7 +114,7 @@ impl Allocation {
         set(&mut self.by_grid, at, n, true);
     }
 
-    /// From here on what the grid at hand writes is marked.
+    /// From here on the writes of the grid at hand are marked.
     pub(crate) fn begin_writes_of_grid(&mut self) {
         if self.by_grid.is_empty() {
             self.by_grid = vec![0; self.init.len()];
@@ -126,7 +127,7 @@ impl Allocation {
         self.initialised(at, N).then_some(bytes)
     }
 
-    /// Writes bytes, which must lie inside. They count as the grid's where those are marked.
+    /// Writes bytes, which must lie inside. The bytes count as the grid's where its writes are marked.
     pub(crate) fn put<const N: usize>(&mut self, at: usize, data: &[u8; N]) {
         if let Some(to) = self.bytes.get_mut(at..).and_then(<[u8]>::first_chunk_mut) {
             *to = *data;
@@ -140,8 +141,8 @@ impl Allocation {
         }
     }
 
-    /// A grid begins: what the last one wrote counts as written before. What those before it wrote still does, if this
-    /// one may overlap with them.
+    /// A grid begins: bytes that the last grid wrote count as written before. Bytes that the grids before the last
+    /// wrote still do, if the new grid may overlap with these grids.
     pub(super) fn begin_grid(&mut self, overlaps: bool) {
         let last = std::mem::take(&mut self.by_grid);
         if !overlaps {

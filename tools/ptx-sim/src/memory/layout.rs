@@ -1,5 +1,5 @@
-//! Address layout. Every space has a window of its own in the generic address space, far from the
-//! others, so that an address used in the wrong space misses instead of hitting by chance.
+//! Address layout. Every space has a window of its own in the generic address space, far from the others. So an address
+//! that is used in the wrong space misses instead of hitting by chance.
 
 use super::Space;
 
@@ -43,8 +43,8 @@ pub fn split_generic(address: u64) -> (Space, u64) {
     (Space::Global, address)
 }
 
-/// The shared address that a generic one of shared memory stands for, even one that was cut to 32 bits; `None` for
-/// what may be a shared address.
+/// The shared address that a generic one of shared memory stands for, even one that was cut to 32 bits. `None` for a
+/// number that may be a shared address itself.
 pub fn generic_shared(address: u64) -> Option<u64> {
     const CUT: u64 = SHARED & 0xffff_ffff;
     let window = 16 << SHARED_RANK_SHIFT;
@@ -54,7 +54,7 @@ pub fn generic_shared(address: u64) -> Option<u64> {
         .find(|offset| *offset < window)
 }
 
-/// What is added to an address of a space to make it generic.
+/// Number that is added to an address of a space to make it generic.
 pub fn generic_base(space: Space) -> u64 {
     match space {
         Space::Global => 0,

@@ -26,7 +26,7 @@ pub enum Space {
 }
 
 impl Space {
-    /// As in PTX.
+    /// Name of the space in PTX.
     pub fn name(self) -> &'static str {
         match self {
             Space::Global => "global",
@@ -41,9 +41,9 @@ impl Space {
 /// Why an access failed; the interpreter adds who and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
-    /// Its kind.
+    /// Kind of the fault.
     pub kind: ViolationKind,
-    /// What happened.
+    /// Description of the fault.
     pub message: String,
     /// The address.
     pub address: Option<u64>,
@@ -74,7 +74,7 @@ pub enum AccessKind {
     Atomic,
 }
 
-/// Who an access is from: enough for a hazard checker to order it.
+/// Thread and instruction of an access: enough for a hazard checker to order it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Actor {
     /// Linear CTA of the grid.
@@ -90,9 +90,9 @@ pub struct Actor {
 /// An access as hazard checkers see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Access {
-    /// Who.
+    /// Thread and instruction of the access.
     pub actor: Actor,
-    /// Where: the space, after generic addresses are resolved.
+    /// Space of the access, after generic addresses are resolved.
     pub space: Space,
     /// Owner of shared memory, as a linear CTA of the grid.
     pub owner: u32,
@@ -100,7 +100,7 @@ pub struct Access {
     pub address: u64,
     /// Bytes.
     pub size: u32,
-    /// How.
+    /// Kind of the access.
     pub kind: AccessKind,
     /// Memory semantics.
     pub order: crate::program::Order,
@@ -130,7 +130,7 @@ pub enum SyncEvent {
         lanes: u32,
         /// Barrier index.
         barrier: u32,
-        /// They wait, too.
+        /// Whether the lanes wait, too.
         waits: bool,
     },
     /// A CTA barrier completed its phase.
@@ -148,7 +148,7 @@ pub enum SyncEvent {
         warp: u32,
         /// Lanes.
         lanes: u32,
-        /// Without release semantics.
+        /// Whether the arrival is without release semantics.
         relaxed: bool,
     },
     /// Lanes waited for the phase of the cluster barrier that they arrived at.
@@ -167,9 +167,9 @@ pub enum SyncEvent {
     },
     /// A fence.
     Fence {
-        /// Which.
+        /// Kind of the fence.
         kind: crate::program::FenceKind,
-        /// Who.
+        /// Thread and instruction of the fence.
         actor: Actor,
         /// Lanes.
         lanes: u32,

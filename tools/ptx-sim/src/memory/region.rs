@@ -11,9 +11,10 @@ pub(crate) struct Permuted<'d> {
     pub(crate) to: u64,
     pub(crate) size: usize,
     pub(crate) swizzle: Swizzle,
-    /// A row for each span of the swizzle, or what fills the range without one, and what lies between rows.
+    /// A row for each span of the swizzle, with the bytes that lie between rows. Without a swizzle, the bytes that fill
+    /// the range.
     pub(crate) data: &'d [u8],
-    /// What rows are apart, from start to start.
+    /// Distance of rows, from start to start.
     pub(crate) pitch: usize,
 }
 
@@ -36,7 +37,7 @@ impl Region {
         }
     }
 
-    /// Its space.
+    /// Space of the region.
     pub fn space(&self) -> Space {
         self.space
     }
@@ -243,7 +244,7 @@ impl Region {
         for (start, data) in pieces {
             let at = (start - a.base) as usize;
             let to = &mut a.bytes[at..at + data.len()];
-            // What a swizzle leaves side by side: of known length it is a move, not a call.
+            // 16 bytes are a run that a swizzle leaves side by side: a copy of known length is a move, not a call.
             match (to.first_chunk_mut::<16>(), data.first_chunk::<16>()) {
                 (Some(to), Some(data16)) if data.len() == 16 => *to = *data16,
                 _ => to.copy_from_slice(data),
@@ -275,8 +276,8 @@ impl Region {
         }
     }
 
-    /// The same for bytes that a swizzle permutes in the range that they fill. `false` also where there is nothing to
-    /// be had of some source, and then some of them may have been written.
+    /// Writes bytes, as `write_all` does, that a swizzle permutes in the range that they fill. Returns `false` also
+    /// where some source gives no bytes, and then some ranges may have been written.
     pub(crate) fn write_permuted<'d>(
         &mut self,
         span: (u64, u64),
@@ -359,8 +360,8 @@ impl Region {
         self.written_rows(address, (n, 0), 1)
     }
 
-    /// The bytes from the first of some rows to the last, if all of them lie in one allocation and those of the rows were
-    /// written. Rows have so many bytes, and are so much apart from start to start.
+    /// The bytes from the first of some rows to the last, if all of them lie in one allocation and those of the rows
+    /// were written. `size` is the bytes of a row, `pitch` the distance of rows from start to start.
     pub(crate) fn written_rows(
         &self,
         address: u64,
@@ -389,7 +390,7 @@ impl Region {
         found.is_some()
     }
 
-    /// The allocation that holds a range, if no access to it is refused but for what nothing wrote.
+    /// The allocation that holds a range, if no access to it is refused except for bytes that nothing wrote.
     pub(crate) fn plain(
         &mut self,
         address: u64,
@@ -440,7 +441,7 @@ mod tests {
         assert!(r.write(u64::MAX - 3, 1, &four).is_err());
     }
 
-    /// Also where all of an allocation was written at once before.
+    /// A byte is also forgotten where all of an allocation was written at once before.
     #[test]
     fn what_is_forgotten_is_not_written() {
         let mut r = Region::new(Space::Global);

@@ -47,7 +47,7 @@ impl Element {
         self.format().is_none()
     }
 
-    /// Bits an element takes in a register or in memory. Those of `.kind::f8f6f4` have a byte each.
+    /// Bits an element takes in a register or in memory. Elements of `.kind::f8f6f4` have a byte each.
     pub(super) fn bits(self) -> u32 {
         match self {
             Self::Tf32 => 32,

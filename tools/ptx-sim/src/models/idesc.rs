@@ -84,9 +84,9 @@ pub struct IdescError {
     pub kind: Kind,
     /// Name of the field, or "reserved".
     pub field: &'static str,
-    /// Its bits.
+    /// The bits.
     pub bits: &'static str,
-    /// What they hold.
+    /// Value of the bits.
     pub value: u32,
 }
 
@@ -278,7 +278,7 @@ impl Idesc {
         Ok(())
     }
 
-    /// Encodes the descriptor; the inverse of [`Idesc::decode`] for what it accepts.
+    /// Encodes the descriptor; the inverse of [`Idesc::decode`] for descriptors that it accepts.
     pub fn encode(&self) -> u32 {
         let bit = |b: bool, at: u32| u32::from(b) << at;
         let common = bit(self.sparse, 2)

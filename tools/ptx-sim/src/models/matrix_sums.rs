@@ -1,9 +1,9 @@
-//! Sums of products of many lines with many others, as the warp-level tensor core forms them: those of
-//! [`Sum`], all columns of a row at a time.
+//! Sums of products of many lines with many others, as the warp-level tensor core forms them: the sums of [`Sum`], all
+//! columns of a row at a time.
 //!
-//! A product of two elements has at most 22 bits, so f64 holds it exactly. Times a power of two, which is exact as well, the
-//! place where terms are cut is that of 1, and to cut a term is to round it toward zero. What is left of the terms are integers
-//! below 2^28, and f64 holds their sums.
+//! A product of two elements has at most 22 bits, so f64 holds it exactly. The product is multiplied by a power of two,
+//! which is exact as well, so that the place where terms are cut is that of 1. To cut a term is then to round it toward
+//! zero. The terms that are left are integers below 2^28, and f64 holds their sums.
 
 use super::mma_number::{self, Format, Number, Sum};
 use super::versions::versions;
@@ -12,7 +12,7 @@ use crate::softfloat::{self, Round};
 /// Columns that are summed at once.
 const AT_ONCE: usize = 8;
 
-/// What sums are rounded to.
+/// Type that sums are rounded to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SumOf {
     /// f32, cut toward zero.
@@ -30,7 +30,7 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// Of elements as bits, line after line, each with its sign changed if `negated`.
+    /// Lines of elements as bits, line after line, each with its sign changed if `negated`.
     pub(super) fn new(
         format: Format,
         length: usize,
@@ -68,13 +68,13 @@ const ZERO: i32 = -1_000_000;
 const NOTHING: i32 = -500_000;
 
 impl Finite {
-    /// What stands in for numbers that are not finite.
+    /// The number that stands in for numbers that are not finite.
     const NONE: Self = Self {
         value: 0.0,
         exponent: ZERO,
     };
 
-    /// Of a number's bits. `None` of what is infinite or no number.
+    /// The finite number that some bits are. `None` of an infinity or a NaN.
     fn of_bits(format: Format, bits: u32) -> Option<Self> {
         match format.normal(bits) {
             Some((value, exponent)) => Some(Self { value, exponent }),
@@ -118,7 +118,8 @@ struct Decoded {
 }
 
 impl Decoded {
-    /// Of lines that lie so far apart, and their elements so far: rows of A are `[row][k]`, columns of B `[k][stride]`.
+    /// Decodes lines that lie `line_step` apart, and their elements `k_step` apart: rows of A are `[row][k]`, columns
+    /// of B `[k][stride]`.
     fn of(lines: &Lines, line_step: usize, k_step: usize) -> Self {
         let (number, length) = (lines.count(), lines.length);
         let room = length * number.max(k_step);
@@ -141,8 +142,8 @@ impl Decoded {
     }
 }
 
-/// Adds to each element of C, `[row of A][column of B]` as bits of the result's type, the products of its row and its column.
-/// Terms are cut `fraction` bits below the largest exponent.
+/// Adds to each element of C the products of its row and its column. C is `[row of A][column of B]`, as bits of the
+/// result's type. Terms are cut `fraction` bits below the largest exponent.
 pub(super) fn add_products(a: &Lines, b: &Lines, c: &mut [u32], result: SumOf, fraction: i32) {
     let columns = b.count();
     let stride = columns.next_multiple_of(AT_ONCE);
@@ -168,7 +169,7 @@ pub(super) fn add_products(a: &Lines, b: &Lines, c: &mut [u32], result: SumOf, f
             &mut sums,
         );
         for (column, (c, sum)) in c.iter_mut().zip(&sums).enumerate() {
-            // Of the few rows and columns with infinities and the like each sum is formed by itself.
+            // For the few rows and columns with infinities and the like, each sum is formed by itself.
             *c = match (is_odd || of_b.is_odd[column], result) {
                 (false, SumOf::F32) => to_f32(*sum),
                 (false, SumOf::F16) => mma_number::finish(*sum, softfloat::F16, Round::Nearest),
@@ -187,7 +188,7 @@ pub(super) fn add_products(a: &Lines, b: &Lines, c: &mut [u32], result: SumOf, f
     }
 }
 
-/// As [`mma_number::finish`] cuts it toward zero.
+/// The sum as f32, cut toward zero as [`mma_number::finish`] cuts it.
 fn to_f32(sum: f64) -> u32 {
     const LEAST_NORMAL: f64 = f32::MIN_POSITIVE as f64;
     /// Two to the power of 128.
@@ -226,7 +227,7 @@ fn row_sums_of<const LANES: usize, const FUSED: bool>(
                 *largest = (*largest).max(of_x + of_y);
             }
         }
-        // Of nothing but zeros, any place will do.
+        // Any place will do for a sum of nothing but zeros.
         let place = largest.map(|largest| match largest < NOTHING {
             true => 0,
             false => largest - fraction,
@@ -234,7 +235,7 @@ fn row_sums_of<const LANES: usize, const FUSED: bool>(
         let scale = place.map(|place| power_of_two(-place));
         let cut = |v: f64| match FUSED {
             true => v.trunc(),
-            // Where that is a function call.
+            // Without `FUSED`, `trunc` is a function call.
             false => f64::from(v as i32),
         };
         for ((sum, c), scale) in sums.iter_mut().zip(c).zip(&scale) {

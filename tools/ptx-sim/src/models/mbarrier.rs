@@ -63,20 +63,20 @@ pub struct Mbarrier {
     observed: bool,
 }
 
-/// What an arrive or a completed transaction did.
+/// Effect of an arrive or a completed transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Effect {
     /// Opaque state of the phase before the operation, as the instruction returns it.
     pub state: u64,
     /// The operation completed the phase: waiters may go on.
     pub completed: bool,
-    /// An arrive in a phase whose predecessor nobody has seen complete ("at least one
-    /// test_wait or try_wait must be performed which returns True before an arrive-on
-    /// operation in the subsequent phase", section "Phase of the mbarrier object").
+    /// Whether this is an arrive in a phase whose predecessor nobody has seen complete. Section "Phase of the mbarrier
+    /// object": "at least one test_wait or try_wait must be performed which returns True before an arrive-on operation
+    /// in the subsequent phase".
     pub unobserved_predecessor: bool,
 }
 
-/// What an invalidation threw away.
+/// State that an invalidation threw away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InvalReport {
     /// Threads that were waiting and will never be woken.

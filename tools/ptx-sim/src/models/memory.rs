@@ -1,4 +1,4 @@
-//! How the models read shared memory: by 32-bit address, with initialisation tracked.
+//! Shared memory as the models read it: by 32-bit address, with initialisation tracked.
 
 use thiserror::Error;
 

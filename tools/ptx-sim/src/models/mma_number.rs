@@ -14,11 +14,11 @@ pub(super) struct Format {
     mantissa_bits: u32,
     /// Low bits of the container that do not count.
     ignored: u32,
-    /// What the largest exponent says.
+    /// Meaning of the largest exponent.
     top: Top,
 }
 
-/// What codes of the largest exponent say.
+/// Meaning of codes of the largest exponent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Top {
     /// Infinities and NaNs.
@@ -189,7 +189,7 @@ pub(super) struct Sum {
     fraction: i32,
 }
 
-/// What a sum comes to.
+/// Result of a sum, before it is rounded.
 enum Total {
     Nan,
     Infinite(bool),
@@ -255,12 +255,12 @@ impl Sum {
         Total::Finite(sum as f64 * 2f64.powi(place))
     }
 
-    /// As f32, cut toward zero.
+    /// The sum as f32, cut toward zero.
     pub(super) fn to_f32(&self) -> u32 {
         self.round(softfloat::F32, Round::Zero)
     }
 
-    /// As f16, to nearest.
+    /// The sum as f16, to nearest.
     pub(super) fn to_f16(&self) -> u32 {
         self.round(softfloat::F16, Round::Nearest)
     }
@@ -281,8 +281,8 @@ impl Sum {
     }
 }
 
-/// What the largest finite value cannot hold is infinite, whichever way is cut. What becomes zero is
-/// +0, a negative sum too.
+/// Rounds a sum. A value of 2^128 or more in magnitude is infinite, whichever way is cut. A sum that becomes zero is
+/// +0, also if the sum is negative.
 pub(super) fn finish(x: f64, format: softfloat::Format, mode: Round) -> u32 {
     let mode = match x.abs() >= 2f64.powi(128) {
         true => Round::Nearest,

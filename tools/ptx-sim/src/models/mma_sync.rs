@@ -11,8 +11,8 @@ use super::mma_number::{FRACTION, Format, Number, Sum};
 pub type Lanes = [u64; 32];
 
 impl Element {
-    /// The element of a register's bits: of narrow ones, without the padding, which is not looked at. E2M1 stands in the
-    /// central four bits of its byte, E3M2 and E2M3 in the lower six.
+    /// The element of a register's bits. Narrow elements are taken without the padding, which is not looked at. E2M1
+    /// stands in the central four bits of its byte, E3M2 and E2M3 in the lower six.
     fn unpadded(self, bits: u32) -> u32 {
         match self {
             Self::E3m2 | Self::E2m3 => bits & 0x3f,
@@ -47,25 +47,25 @@ pub struct MmaError {
     d: Accumulator,
 }
 
-/// What stands for the product of elements.
+/// Operation that stands for the product of elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Product {
     /// The product.
     Times,
-    /// Of single bits: whether both are set.
+    /// Whether both of two single bits are set.
     And,
-    /// Of single bits: whether one alone is set.
+    /// Whether one alone of two single bits is set.
     Xor,
 }
 
-/// What an instruction's modifiers say beside shape and types.
+/// Modifiers of an instruction beside shape and types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Modifiers {
     /// `.satfinite`: integer sums saturate.
     pub satfinite: bool,
     /// `.kind::f8f6f4`.
     pub f8f6f4: bool,
-    /// Of single bits, `.and.popc` or `.xor.popc`.
+    /// `.and.popc` or `.xor.popc` of single bits; otherwise the product.
     pub product: Product,
     /// `.block_scale`.
     pub scaling: Option<Scaling>,
@@ -88,12 +88,12 @@ pub enum ScaleType {
     Ue4m3,
 }
 
-/// Which bytes of which lanes hold scales: `{byte-id, thread-id}`.
+/// Bytes and lanes that hold scales: `{byte-id, thread-id}`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Selector {
     /// The first byte of the register.
     pub byte: usize,
-    /// Of A, a pair of every four lanes; of B, one of them.
+    /// For A, a pair of every four lanes; for B, one of them.
     pub thread: usize,
 }
 
@@ -106,9 +106,9 @@ pub struct Scaling {
     pub vector: usize,
     /// `.stype`.
     pub ty: ScaleType,
-    /// Where A's are.
+    /// Place of A's scales.
     pub a: Selector,
-    /// Where B's are.
+    /// Place of B's scales.
     pub b: Selector,
 }
 
@@ -249,8 +249,8 @@ impl Mma {
         (eights * row, row, eights * of_eight)
     }
 
-    /// A by rows, as bits. Of every four lanes that share a row, each holds one register's worth of
-    /// neighbours; of 16 rows, registers alternate between a row and the one 8 below.
+    /// A by rows, as bits. Each of the four lanes that share a row holds one register's worth of neighbours. With 16
+    /// rows, registers alternate between a row and the one 8 below.
     fn rows(&self, a: &[Lanes]) -> Vec<u32> {
         let mut out = vec![0; self.m * self.k];
         let eights = self.m / 8;
@@ -309,7 +309,7 @@ impl Mma {
             _ => None,
         };
         let narrow = self.d == Accumulator::F16;
-        // Where an element of C or D is: its lane, register and first bit; and its row and column.
+        // Places of elements of C or D: lane, register and first bit; and row and column.
         let places = || {
             let of_lane = |lane| (0..self.m / 4).map(move |i| (lane, i));
             (0..32).flat_map(of_lane).map(move |(lane, i)| {

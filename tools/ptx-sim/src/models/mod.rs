@@ -1,9 +1,9 @@
 //! Pure models of the asynchronous machinery: TMA, mbarrier, tensor memory, tcgen05, wgmma, ordering.
 //!
-//! Each file models one thing of the PTX ISA, knows nothing of parsing or scheduling, and
-//! reports every broken rule as a typed error. Nothing here guesses: what the ISA does not
-//! define and this crate has not modelled is an `Unmodelled` error. Where the text leaves
-//! room, the choice stands in `docs/semantics-async.md`.
+//! Each file models one thing of the PTX ISA, knows nothing of parsing or scheduling, and reports every broken rule as
+//! a typed error. Nothing here guesses: behaviour that the ISA does not define and this crate has not modelled is an
+//! `Unmodelled` error. Places where the text leaves room, and the choices made there, stand in
+//! `docs/semantics-async.md`.
 
 mod element;
 pub mod float;

@@ -1,4 +1,4 @@
-//! What kernels rely on although the PTX ISA does not promise it, each by a name.
+//! Relaxations: properties that kernels rely on although the PTX ISA does not promise them, each by a name.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,8 +9,8 @@ use super::hazard::Profile;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Relaxation {
-    /// A `tcgen05.cp` behind a `tcgen05.mma` or `.cp` of the same thread may overwrite what the MMA reads, or the other
-    /// wrote.
+    /// A `tcgen05.cp` behind a `tcgen05.mma` or `.cp` of the same thread may overwrite columns that the MMA reads, or
+    /// that the other `.cp` wrote.
     CpAfterMma,
     /// A thread that knows an operation to be over needs no `tcgen05.fence::after_thread_sync`.
     AfterFence,
@@ -54,12 +54,13 @@ pub enum Relaxation {
     ExecutionFree,
     /// The signals of a thread's `tcgen05.commit`s arrive in their order.
     CommitOrder,
-    /// A relaxed barrier of the cluster orders a CTA's accesses to its own shared memory, and what its threads did to
-    /// mbarriers of others is over behind it.
+    /// A relaxed barrier of the cluster orders a CTA's accesses to its own shared memory, and its threads' operations
+    /// on mbarriers of others are over behind it.
     RelaxedBarrier,
     /// The grid before a dependent one has allocated its tensor memory when that starts.
     AllocatedBefore,
-    /// Behind `tcgen05.wait::ld` and a barrier, what a `tcgen05.ld` read may be overwritten without tcgen05 fences.
+    /// Columns that a `tcgen05.ld` read may be overwritten behind `tcgen05.wait::ld` and a barrier, without tcgen05
+    /// fences.
     WaitedLoads,
 }
 
@@ -92,7 +93,7 @@ impl Relaxation {
         Relaxation::WaitedLoads,
     ];
 
-    /// Its name, as `--allow` takes it.
+    /// Name of the relaxation, as `--allow` takes it.
     pub fn name(self) -> &'static str {
         match self {
             Relaxation::CpAfterMma => "cp-after-mma",
@@ -122,7 +123,7 @@ impl Relaxation {
         }
     }
 
-    /// What is relied on, in words.
+    /// The property that is relied on, in words.
     pub fn about(self) -> &'static str {
         match self {
             Relaxation::CpAfterMma => {
@@ -170,8 +171,8 @@ impl Relaxation {
         }
     }
 
-    /// Whether a run notes where it was needed. The others are order that a kernel gets for nothing, and hands on: which
-    /// accesses would lack it, only a second set of clocks could tell.
+    /// Whether a run notes where the relaxation was needed. The relaxations without notes are order that a kernel gets
+    /// for nothing, and hands on. Only a second set of clocks could tell which accesses would lack such order.
     pub fn is_noted(self) -> bool {
         !matches!(
             self,
@@ -222,13 +223,13 @@ impl Allowed {
         Self(self.0 | 1 << r as u8)
     }
 
-    /// Without one of them.
+    /// This set without one relaxation.
     #[must_use]
     pub fn without(self, r: Relaxation) -> Self {
         Self(self.0 & !(1 << r as u8))
     }
 
-    /// Those of both.
+    /// The relaxations of both sets.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)

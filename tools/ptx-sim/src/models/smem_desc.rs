@@ -45,7 +45,7 @@ pub enum SmemDescError {
     },
 }
 
-/// Which index of an operand runs along consecutive bytes.
+/// The index of an operand that runs along consecutive bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Major {
     /// K is contiguous: not transposed.
@@ -150,7 +150,7 @@ impl SmemDesc {
         })
     }
 
-    /// Encodes the descriptor of tcgen05; the inverse of [`SmemDesc::decode`] for what it accepts.
+    /// Encodes the descriptor of tcgen05; the inverse of [`SmemDesc::decode`] for descriptors that it accepts.
     pub fn encode(&self) -> u64 {
         let offset = |x: u32| u64::from((x & 0x3ffff) >> 4);
         let mode = match self.swizzle {
@@ -264,8 +264,9 @@ impl Layout {
         d.swizzle.apply_with_base(linear, d.base_offset)
     }
 
-    /// K-major: where the two 16-byte slots of each of the first eight rows are, and how far behind them those of the
-    /// next eight, if all groups of eight of so many rows lie in the pattern as the first one does.
+    /// For a K-major operand: addresses of the two 16-byte slots of each of the first eight rows, and the distance of
+    /// the next eight rows' slots behind them. `None` unless all groups of eight of so many rows lie in the pattern as
+    /// the first does.
     pub fn groups(&self, rows: u32) -> Option<([[u32; 2]; 8], u32)> {
         let (stride, last) = (self.desc.stride, rows / 8);
         let end = u64::from(self.desc.start) + u64::from(last + 1) * u64::from(stride.max(4096));

@@ -1,9 +1,8 @@
 //! The shared-memory swizzle: an XOR of address bits, the same for TMA and for tcgen05.
 //!
-//! PTX ISA "Swizzling Modes" gives the patterns as tables over 128-byte lines that start at a
-//! 1024-, 512- or 256-byte boundary. Read as address arithmetic, chunk bits of the *absolute*
-//! shared address are XORed with line bits of the same address; a buffer that does not start
-//! on a pattern boundary therefore starts in the middle of the pattern.
+//! PTX ISA "Swizzling Modes" gives the patterns as tables over 128-byte lines that start at a 1024-, 512- or 256-byte
+//! boundary. Read as address arithmetic, chunk bits of the *absolute* shared address are XORed with line bits of the
+//! same address. A buffer that does not start on a pattern boundary therefore starts in the middle of the pattern.
 
 /// A swizzle pattern over absolute shared addresses: `CUtensorMapSwizzle`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -18,7 +17,7 @@ pub enum Swizzle {
     B128,
     /// 32-byte chunks within 128 bytes: bits 5-6 ^= bits 7-8.
     B128Atom32,
-    /// As [`Swizzle::B128Atom32`], and 8-byte halves swapped in odd lines: bit 3 ^= bit 7.
+    /// [`Swizzle::B128Atom32`], and 8-byte halves swapped in odd lines: bit 3 ^= bit 7.
     B128Atom32Flip8,
     /// 64-byte chunks within 128 bytes: bit 6 ^= bit 7.
     B128Atom64,
@@ -41,12 +40,12 @@ impl Swizzle {
         Self::ALL.get(value as usize).copied()
     }
 
-    /// Where the byte of linear address `address` really lies.
+    /// Real address of the byte of linear address `address`.
     pub fn apply(self, address: u32) -> u32 {
         self.apply_with_base(address, 0)
     }
 
-    /// As [`Swizzle::apply`], for a pattern whose first line is line `base` (mod 8) instead of
+    /// Real address as [`Swizzle::apply`] gives it, for a pattern whose first line is line `base` (mod 8) instead of
     /// line 0: the "matrix base offset" of a shared memory descriptor.
     pub fn apply_with_base(self, address: u32, base: u32) -> u32 {
         let line = (address >> 7).wrapping_sub(base);
@@ -62,8 +61,8 @@ impl Swizzle {
         address ^ flip
     }
 
-    /// Writes bytes that begin at a linear address, where a span does, to where they really lie: they are a whole number
-    /// of spans, each so far behind the one before it, and `to` is what they fill.
+    /// Writes bytes that begin at a linear address, where a span does, to their real places in `to`, which they fill.
+    /// `from` has the bytes, a whole number of spans, and the distance of spans from start to start.
     pub fn permute(self, address: u32, from: (&[u8], usize), to: &mut [u8]) {
         match (self.span(), self.granule()) {
             (Some(32), _) => self.exchange::<16, 2>(address, from, to),
@@ -73,7 +72,7 @@ impl Swizzle {
         }
     }
 
-    /// The same for spans of so many granules of so many bytes.
+    /// Does the work of `permute` for spans of GRANULES granules of BYTES bytes.
     fn exchange<const BYTES: usize, const GRANULES: usize>(
         self,
         address: u32,
@@ -88,7 +87,7 @@ impl Swizzle {
                 return;
             };
             prefetch_behind(from.as_flattened());
-            // The same for all of a span, and less than that.
+            // The flip is the same for all of a span, and smaller than the span.
             let flip = (self.apply(address) ^ address) as usize / BYTES;
             for (i, to) in to.iter_mut().enumerate() {
                 *to = from[(i ^ flip) % GRANULES];
@@ -125,8 +124,8 @@ impl Swizzle {
     }
 }
 
-/// Has the cache fetch as many bytes as these from behind them. Tiles are copied one after another along their rows, and
-/// rows lie too far apart for the processor to guess what the next one needs.
+/// Has the cache fetch as many bytes as these from behind them. Tiles are copied one after another along their rows,
+/// and rows lie too far apart for the processor to guess what the next one needs.
 fn prefetch_behind(bytes: &[u8]) {
     #[cfg(target_arch = "x86_64")]
     {

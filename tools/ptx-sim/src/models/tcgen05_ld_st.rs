@@ -1,8 +1,7 @@
-//! Which register of which thread is which cell of tensor memory, for `tcgen05.ld` and `.st`.
+//! The cells of tensor memory that registers of threads have in `tcgen05.ld` and `.st`.
 //!
-//! Source: PTX ISA "Matrix fragments for shape ...", `tcgen05.ld`, `tcgen05.st`, "Packing and
-//! Unpacking". The figures there are pictures; the formulas below were checked against the
-//! copy layouts of public kernels' libraries.
+//! Source: PTX ISA "Matrix fragments for shape ...", `tcgen05.ld`, `tcgen05.st`, "Packing and Unpacking". The figures
+//! there are pictures; the formulas below were checked against the copy layouts of public kernels' libraries.
 
 use super::tmem::{Tmem, TmemAddr, TmemError, check_warp_lanes};
 use thiserror::Error;
@@ -146,7 +145,8 @@ impl LdSt {
         })
     }
 
-    /// The columns of [`LdSt::lanes`] lanes that are touched, as first and count: all of their cells are, and no others.
+    /// The columns of [`LdSt::lanes`] lanes that are touched, as first and count: all of their cells are, and no
+    /// others.
     pub fn columns(&self, address: TmemAddr) -> impl Iterator<Item = (u32, u32)> {
         let of_one = match self.shape {
             Shape::S32x32b | Shape::S16x32bx2 => 1,
@@ -170,7 +170,7 @@ impl LdSt {
     ) -> Result<Vec<[u32; 32]>, LdStError> {
         self.check(warp, address)?;
         let mut out = vec![[0u32; 32]; self.registers()];
-        // A thread has a row. Where something is wrong, the look at each cell below says what.
+        // A thread has a row. The look at each cell below finds the fault where there is one.
         let rows = |out: &mut [[u32; 32]]| {
             for t in 0..32 {
                 let lane = address.lane() + t;

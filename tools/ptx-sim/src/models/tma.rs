@@ -9,7 +9,7 @@ use super::swizzle::Swizzle;
 use super::tensor_map::{DataType, Interleave, OobFill, TensorMap};
 use thiserror::Error;
 
-/// Which way a tensor copy goes.
+/// Direction of a tensor copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// Global to shared.
@@ -45,11 +45,11 @@ pub struct Move {
     pub shared: u32,
     /// Length in bytes.
     pub len: u32,
-    /// Where the bytes come from or go to.
+    /// Source or destination of the bytes in global memory.
     pub global: GlobalSide,
-    /// How the bytes lie in their range of shared memory: whole spans of this pattern, or in order.
+    /// Order of the bytes in their range of shared memory: whole spans of this pattern, or in order.
     pub swizzle: Swizzle,
-    /// What rows are apart in global memory, from start to start, where there are several.
+    /// Distance of rows in global memory, from start to start, where there are several.
     pub pitch: u64,
 }
 
@@ -65,7 +65,7 @@ impl Move {
         }
     }
 
-    /// How many rows it has.
+    /// Number of rows of the move.
     pub fn rows(&self) -> u64 {
         match self.pitch {
             0 => 1,
@@ -73,7 +73,7 @@ impl Move {
         }
     }
 
-    /// The same bytes in moves that are contiguous on both sides.
+    /// Divides the move into moves that are contiguous on both sides.
     pub fn granules(self) -> impl Iterator<Item = Move> {
         let granule = match self.swizzle {
             Swizzle::None => self.len.max(1),
@@ -99,7 +99,7 @@ pub struct Plan {
     pub moves: Vec<Move>,
     /// Shared bytes the box covers from the operand address on (its bounds check).
     pub shared_bytes: u32,
-    /// What a load passes to `complete_tx` of its mbarrier.
+    /// Bytes that a load passes to `complete_tx` of its mbarrier.
     pub transaction_bytes: u32,
 }
 

@@ -94,7 +94,7 @@ pub enum ReduceType {
     F64,
 }
 
-/// Where a reduction's destination lies.
+/// Memory of a reduction's destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum ReduceDst {
@@ -234,7 +234,7 @@ mod tests {
         let ok = [("global", 0x1000, u64::MAX), ("shared", 0x40, 0x80)];
         assert_eq!(check_bulk(64, ok), Ok(()));
         assert_eq!(check_bulk(24, ok), Err(BulkError::Size(24)));
-        // Also where both sides have as much.
+        // The size of a copy is limited also where both sides have as much.
         let all = [("global", 0, u64::MAX), ("shared", 0, u64::MAX)];
         for size in [MAX_SHARED + 16, 0xffff_fff0] {
             let limit = MAX_SHARED;

@@ -63,7 +63,7 @@ pub struct Tmem {
     unwritten: Cell<bool>,
 }
 
-/// What stands for a byte that nothing wrote, where such may be read: NaN, or a large number, in most formats.
+/// Value of a byte that nothing wrote, where such a byte may be read: NaN, or a large number, in most formats.
 pub const UNWRITTEN: u8 = 0x7f;
 
 impl std::fmt::Debug for Tmem {

@@ -25,7 +25,7 @@ pub enum AllocError {
     PairMismatch(u32, u32),
 }
 
-/// What `tcgen05.alloc` does.
+/// Outcome of `tcgen05.alloc`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AllocOutcome {
     /// The address that is written to shared memory.
@@ -34,7 +34,7 @@ pub enum AllocOutcome {
     Blocked,
 }
 
-/// Which free columns an allocation gets; the ISA does not say.
+/// The free columns that an allocation gets; the ISA does not say which.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Placement {
     /// The lowest that fit, as observed on hardware.
@@ -186,7 +186,7 @@ impl TmemAllocator {
         Ok(())
     }
 
-    /// The CTA exits: what it has not freed is a leak (first column, count), and is freed.
+    /// The CTA exits: columns that it has not freed are a leak (first column, count), and are freed.
     pub fn exit(&mut self, cta: u64) -> Vec<(u32, u32)> {
         self.ctas.remove(&cta).map(|c| c.live).unwrap_or_default()
     }

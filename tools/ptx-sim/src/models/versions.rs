@@ -1,8 +1,8 @@
 //! Loops that are compiled for several instruction sets.
 
-/// Compiles a function for the instruction sets that differ here, and chooses at run time. What it is made of takes the type
-/// in brackets, if there is one, the vector lanes of an f64, and whether multiplying and adding, and rounding to an integer,
-/// are one instruction each.
+/// Compiles a function for the instruction sets that differ here, and chooses at run time. `$body` takes up to three
+/// generic arguments. The first is the type in brackets, if there is one. Then come the vector lanes of an f64, and
+/// whether two operations are one instruction each: multiplying and adding, and rounding to an integer.
 macro_rules! versions {
     ($(#[$about:meta])* $name:ident$([$t:ty])?($($arg:ident: $ty:ty),*) = $body:ident) => {
         $(#[$about])*

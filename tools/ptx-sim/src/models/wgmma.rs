@@ -1,10 +1,9 @@
 //! `wgmma.mma_async` of a warpgroup: four warps multiply 64 rows of A with N columns of B.
 //!
-//! Source: PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions". Warp w of
-//! the group holds rows 16w to 16w + 15 of A and D, in the fragments of `mma.sync`; B, and A where
-//! it is not in registers, lie in shared memory. Rows of A and columns of B have 32 bytes of K, of
-//! whatever type. The ISA leaves order and rounding of the sums open: they are as an H200 was
-//! recorded to do (`docs/semantics.md`).
+//! Source: PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions". Warp w of the group holds
+//! rows 16w to 16w + 15 of A and D, in the fragments of `mma.sync`. B, and A where it is not in registers, lie in
+//! shared memory. Rows of A and columns of B have 32 bytes of K, of whatever type. The ISA leaves order and rounding of
+//! the sums open: they are as an H200 was recorded to do (`docs/semantics.md`).
 
 use thiserror::Error;
 
@@ -25,7 +24,7 @@ pub const K_BYTES: u32 = 32;
 /// Registers of a lane that hold A.
 pub const A_REGISTERS: usize = 4;
 
-/// Where sums of FP8 are cut, as [`FRACTION`] says of the other types: found by recordings on an H200.
+/// Place where sums of FP8 are cut, as [`FRACTION`] is for the other types: found by recordings on an H200.
 const NARROW_FRACTION: i32 = 13;
 
 /// Rows of A and D that a warp holds.
@@ -49,7 +48,7 @@ impl Element {
             )
     }
 
-    /// Where terms of a sum are cut: [`add_products`].
+    /// Place where terms of a sum are cut: [`add_products`].
     fn fraction(self) -> i32 {
         match self {
             Self::E4m3 | Self::E5m2 => NARROW_FRACTION,
@@ -57,7 +56,7 @@ impl Element {
         }
     }
 
-    /// What is kept of an f32 sum: of FP8 the upper 13 bits of its mantissa.
+    /// The bits that are kept of an f32 sum: for FP8 the upper 13 bits of its mantissa.
     fn kept(self, sum: u32) -> u32 {
         match self {
             Self::E4m3 | Self::E5m2 if f32::from_bits(sum).is_finite() => sum & !0x3ff,
@@ -255,7 +254,7 @@ impl SharedMatrix {
     }
 }
 
-/// Where A is.
+/// Place of A.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum A<'a> {
     /// In registers of the warp.
@@ -272,10 +271,10 @@ pub struct ReadError {
     source: SharedReadError,
 }
 
-/// One instruction with what does not lie in registers.
+/// One instruction with its operands that do not lie in registers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Product {
-    /// Its form.
+    /// Form of the instruction.
     pub shape: Shape,
     /// B.
     pub b: SharedMatrix,
@@ -326,7 +325,7 @@ impl Product {
             Accumulator::F32 | Accumulator::S32 => SumOf::F32,
             Accumulator::F16 => SumOf::F16,
         };
-        // Where an element of D is: its register, and from which bit on.
+        // Place of an element of D: its register, and its first bit there.
         let place = |i: usize| match result {
             SumOf::F32 => (i, 0),
             SumOf::F16 => (i / 2, 16 * (i % 2)),
@@ -405,9 +404,9 @@ fn d_element(lane: usize, i: usize) -> (usize, usize) {
     (row, column)
 }
 
-/// The warp's rows of A, 32 bytes each: register r of a lane holds four bytes, those from
-/// `4 * (lane % 4)` on of 16 bytes of K, the second 16 from register 2 on, of row `lane / 4`, in odd
-/// registers 8 rows below.
+/// Rows of A of the warp, 32 bytes each. Register r of a lane holds four bytes of a row, from `4 * (lane % 4)` on of 16
+/// bytes of K. These 16 bytes are the second ones from register 2 on. The row is `lane / 4`, in odd registers 8 rows
+/// below.
 fn unpack(registers: &[Lanes; A_REGISTERS]) -> Vec<u8> {
     let mut out = vec![0; (WARP_ROWS * K_BYTES) as usize];
     for (r, lanes) in registers.iter().enumerate() {

@@ -14,7 +14,7 @@ pub(super) const SCRATCH: &[(Ty, &str)] = &[
 ];
 const SCRATCH_COUNT: u32 = 4;
 
-/// Statements by number, in the order of the source, blocks before what they hold.
+/// Statements by number, in the order of the source, blocks before the statements inside of them.
 pub(super) type Edit = BTreeMap<usize, Vec<Stmt>>;
 
 /// A list of statements that run one after the other: a body or a block.

@@ -1,4 +1,4 @@
-//! What an instruction is, as far as faults are concerned, and which registers it touches.
+//! Class of an instruction, as far as faults are concerned, and the registers that it touches.
 
 use std::collections::HashSet;
 
@@ -126,7 +126,7 @@ impl<'a> Registers<'a> {
             Stmt::Block(inner) => {
                 let mut inside = Self::default();
                 inner.iter().for_each(|s| inside.add(s));
-                // What a block declares is its own.
+                // A register that a block declares is its own.
                 for s in inner {
                     if let Stmt::Reg(_, local, _) = s {
                         for (n, _) in local {

@@ -1,4 +1,4 @@
-//! The sound kernel's own output as what is expected.
+//! The sound kernel's own output as the expected result.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub struct Golden {
 }
 
 impl Golden {
-    /// Runs the sound kernel and keeps what all buffers hold then.
+    /// Runs the sound kernel and keeps the contents of all buffers.
     pub fn record(kernel: &Kernel, prepared: Prepared) -> Result<Self, SimError> {
         let planted = kernel.sound()?;
         let mut p = prepared.clone();

@@ -7,12 +7,12 @@ use crate::models::swizzle::Swizzle;
 use crate::models::tensor_map::{DataType, OobFill, TensorMap, TensorMapArgs};
 use crate::sim::Launch;
 
-/// What differs.
+/// Part of a launch that a fault of the host changes.
 #[derive(Debug, Clone, PartialEq)]
 pub enum HostFault {
     /// An argument of a tensor map, by the map's number among all that the parameters contain.
     Map(usize, MapFault),
-    /// This much less dynamic shared memory.
+    /// Dynamic shared memory, by so many bytes less.
     SharedLess(u32),
     /// One cluster more in this dimension of the grid.
     GridMore(usize),

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 macro_rules! kinds {
     ($($kind:ident $name:literal $about:literal)*) => {
-        /// What is done to the kernel.
+        /// Change that a fault makes to the kernel.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Kind {
             $(#[doc = $about] $kind,)*
@@ -15,12 +15,12 @@ macro_rules! kinds {
             /// All of them, in the order of reports.
             pub const ALL: &[Kind] = &[$(Kind::$kind),*];
 
-            /// Its name, as on the command line and in lists.
+            /// Name of the kind, as on the command line and in lists.
             pub fn name(self) -> &'static str {
                 match self { $(Kind::$kind => $name,)* }
             }
 
-            /// What it does, in a line.
+            /// The change in one line.
             pub fn about(self) -> &'static str {
                 match self { $(Kind::$kind => $about,)* }
             }

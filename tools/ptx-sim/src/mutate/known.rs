@@ -32,7 +32,7 @@ pub struct KnownEntry {
 /// The list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Known {
-    /// Its entries.
+    /// Entries of the list.
     pub entries: Vec<KnownEntry>,
 }
 
@@ -44,7 +44,7 @@ const SECTION: &str = "a section is `[equivalent KERNEL]`, `[compiled KERNEL]` o
 pub struct KnownError {
     /// The line.
     pub line: usize,
-    /// What is wrong.
+    /// Fault of the line.
     pub message: &'static str,
 }
 

@@ -175,7 +175,7 @@ fn early(
             if stops || all.iter().any(|i| class(i) != Class::Scalar) {
                 return;
             }
-            // What stays must not use what goes, nor the reverse.
+            // An instruction that stays must not use a result of one that goes, nor the reverse.
             slice.push(k);
             needed.extend(here.read);
         }
@@ -185,7 +185,7 @@ fn early(
     }
 }
 
-/// Where the loop starts that the branch at `k` closes.
+/// Start of the loop that the branch at `k` closes.
 fn loop_of(line: &Line<'_>, k: usize) -> Option<usize> {
     let target = branch(line[k].1)?.operands.last()?;
     (0..k).find(|n| matches!(line[*n].1, Stmt::Label(l, _) if *target == Operand::Name(l.clone())))

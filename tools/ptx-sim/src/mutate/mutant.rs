@@ -13,7 +13,7 @@ use crate::error::SimError;
 use crate::program::Program;
 use crate::sim::Launch;
 
-/// Where the fault lies.
+/// Place of the fault.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Change {
     Kernel(Edit),
@@ -23,9 +23,9 @@ pub(super) enum Change {
 /// One fault.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Mutant {
-    /// Its kind.
+    /// Kind of the fault.
     pub kind: Kind,
-    /// What about it, if a kind has several for one instruction.
+    /// Detail of the fault, if a kind has several for one instruction.
     pub detail: String,
     /// Line of the instruction in the PTX; 0 for faults of the host.
     pub line: u32,
@@ -72,7 +72,7 @@ impl Mutant {
         s
     }
 
-    /// What the mutated kernel says in the place of the instruction.
+    /// Text that stands in the mutated kernel in the place of the instruction.
     pub fn replacement(&self) -> Vec<String> {
         let mut out = Vec::new();
         if let Change::Kernel(edit) = &self.change {
@@ -102,7 +102,7 @@ impl fmt::Display for Mutant {
     }
 }
 
-/// What the planners add to.
+/// The kernel's body, and the faults that the planners add.
 pub(super) struct Plan<'a> {
     pub(super) body: &'a Body<'a>,
     found: Vec<Mutant>,
@@ -145,7 +145,7 @@ impl Kernel {
         })
     }
 
-    /// Its name.
+    /// Name of the kernel.
     pub fn name(&self) -> &str {
         &self.entry
     }

@@ -17,7 +17,7 @@ use crate::sim::Options;
 pub struct Ran {
     /// The simulator's report.
     pub report: Report,
-    /// What is wrong with the result, if anything is.
+    /// Fault of the result, if there is any.
     pub wrong: Option<String>,
 }
 
@@ -26,11 +26,11 @@ pub type Check<'a> = dyn Fn(&Planted, &Options) -> Result<Ran, SimError> + Send 
 
 /// One run that mutants are put through.
 pub struct Trial<'a> {
-    /// What is run, for reports.
+    /// Name of the trial, for reports.
     pub name: String,
-    /// How it is run.
+    /// Options of the run.
     pub options: Options,
-    /// What is run.
+    /// The launch, and the check of its results.
     pub check: &'a Check<'a>,
 }
 
@@ -47,14 +47,14 @@ impl fmt::Display for Trial<'_> {
     }
 }
 
-/// What noticed a fault.
+/// The check that noticed a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Noticed {
     /// The kernel no longer decodes, the launch is refused, or something unmodelled is reached.
     Refused,
     /// Nothing ordered two accesses.
     Hazard,
-    /// A read of what nothing wrote.
+    /// A read of bytes that nothing wrote.
     Uninitialised,
     /// An access out of bounds, misaligned, or to read-only memory.
     Address,
@@ -62,7 +62,7 @@ pub enum Noticed {
     Rule,
     /// Nothing could run any more.
     Deadlock,
-    /// It went on for much longer than the sound kernel.
+    /// The mutant went on for much longer than the sound kernel.
     Budget,
     /// The results differ.
     WrongResult,
@@ -111,12 +111,12 @@ impl Noticed {
     }
 }
 
-/// How a mutant fared.
+/// Outcome of a mutant.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
     /// A trial noticed it.
     Caught {
-        /// What noticed it.
+        /// The check that noticed the fault.
         by: Noticed,
         /// The number of the trial; 0 if it did not come to one.
         trial: usize,
@@ -136,7 +136,7 @@ pub enum Outcome {
 pub struct Finding {
     /// The mutant.
     pub mutant: Mutant,
-    /// How it fared.
+    /// Outcome of the mutant.
     pub outcome: Outcome,
 }
 
@@ -156,7 +156,7 @@ pub enum TrialError {
     Wrong {
         /// The trial.
         trial: String,
-        /// What is wrong.
+        /// Description of the fault.
         what: String,
     },
 }
@@ -242,7 +242,7 @@ pub fn campaign(
     Ok(fates(kernel, mutants, &trials, threads, progress))
 }
 
-/// The same with trials that the sound kernel passes.
+/// Runs mutants through trials that the sound kernel passes.
 pub(super) fn fates(
     kernel: &Kernel,
     mutants: Vec<Mutant>,

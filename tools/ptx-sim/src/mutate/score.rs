@@ -8,14 +8,14 @@ use super::known::Known;
 use super::run::{Finding, Noticed, Outcome};
 use crate::demangle::demangled;
 
-/// How the mutants of a kernel fared.
+/// Outcomes of the mutants of a kernel.
 #[derive(Debug, Clone, Default)]
 pub struct Score {
     /// The kernel.
     pub kernel: String,
     /// Mutants whose instruction some trial executes.
     pub mutants: usize,
-    /// Mutants caught, by what noticed them.
+    /// Mutants caught, by the check that noticed them.
     pub caught: BTreeMap<Noticed, usize>,
     /// Survivors that a list explains.
     pub equivalent: usize,
@@ -27,7 +27,7 @@ pub struct Score {
     pub panicked: usize,
     /// Mutants of instructions that no trial executes.
     pub unreached: usize,
-    /// Of each kind: mutants, caught, survivors explained, other survivors.
+    /// For each kind: mutants, caught, survivors explained, other survivors.
     pub kinds: BTreeMap<Kind, [usize; 4]>,
 }
 

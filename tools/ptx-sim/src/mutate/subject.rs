@@ -15,17 +15,17 @@ const TIMEOUTS: u32 = 50;
 
 /// A kernel with everything that its faults are put through.
 pub struct Subject {
-    /// As in the list of known survivors.
+    /// Name of the kernel, as in the list of known survivors.
     pub name: String,
     /// The kernel.
     pub kernel: Kernel,
-    /// What faults of the host are made of; `None` for none.
+    /// Launch that faults of the host are made of; `None` for none.
     pub host: Option<Launch>,
     /// Launches that check their results, by name.
     pub launches: Vec<(String, Box<Check<'static>>)>,
     /// Policies and timings, those that notice most first. [`super::schedules`] has some.
     pub schedules: Vec<(Policy, Timing)>,
-    /// Which of the mutants are run.
+    /// Selects the mutants that are run.
     pub pick: Box<dyn Fn(&Mutant) -> bool + Sync>,
 }
 
@@ -36,7 +36,7 @@ impl fmt::Debug for Subject {
 }
 
 impl Subject {
-    /// Runs the mutants. Those in the list should survive, and survivors cost most: they go through
+    /// Runs the mutants. Mutants in the list should survive, and survivors cost most: they go through
     /// `listed_schedules` of the schedules only.
     pub fn run(
         &self,
@@ -83,8 +83,8 @@ impl Subject {
         mutants
     }
 
-    /// What is not as the list has it: survivors without an argument, entries that are caught, or
-    /// that match none of the kernel's faults, panics.
+    /// Findings that differ from the list: survivors without an argument, entries that are caught or that match none of
+    /// the kernel's faults, and panics.
     pub fn disagreements(&self, findings: &[Finding], known: &Known) -> Vec<String> {
         let mut out = Vec::new();
         for f in findings {

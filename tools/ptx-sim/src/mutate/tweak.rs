@@ -6,7 +6,7 @@ use super::body::{Body, changed, instr};
 use super::kind::Kind;
 use crate::ast::{Instr, Operand, Stmt, Ty};
 
-/// What happens to the value.
+/// Change of the value.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Tweak {
     Add(i64),
@@ -36,7 +36,7 @@ impl Tweak {
     }
 }
 
-/// Which operand.
+/// The operand that is changed.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Select {
     /// By number; of an address its base.

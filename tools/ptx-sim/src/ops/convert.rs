@@ -236,7 +236,7 @@ fn int_to_float(m: Mode, to: Ty, from: Ty) -> R<Alu> {
         return Err("a modifier is not defined from integers".into());
     }
     if m.sat {
-        // What is left of [0, 1] are its ends, in every rounding mode.
+        // Within [0, 1] an integer is one of the ends, in every rounding mode.
         let one = match format(to) {
             Some(f) => u64::from(f.round(1.0, Round::Nearest, false)),
             None => 1f64.to_bits(),

@@ -20,7 +20,7 @@ fn out(r: f64, sources: &[u64]) -> u64 {
     }
 }
 
-/// Of the nearest results the host's arithmetic is used, which is faster.
+/// An operation in a rounding mode. To nearest, the host's arithmetic is used, which is faster.
 fn binary(round: Round, near: fn(f64, f64) -> f64, exact: fn(f64, f64, Round) -> f64) -> Alu {
     let v = f64::from_bits;
     Alu::of2(move |a, b| {

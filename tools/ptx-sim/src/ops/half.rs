@@ -20,7 +20,7 @@ struct Mode {
 impl Mode {
     fn input(self, v: u64) -> f64 {
         let bits = (v & 0xffff) as u32;
-        // Of a format that is known each is a few instructions.
+        // A conversion from a format that the compiler knows is a few instructions.
         let x = match self.format == BF16 {
             true => BF16.to_f64(bits),
             false => F16.to_f64(bits),
@@ -163,7 +163,7 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
             if xorsign && !cx.mods.take("abs") {
                 return Err(".abs is missing".into());
             }
-            // Both formats are exact in f32.
+            // Values of both formats are exact in f32.
             let f = Alu::of2(move |a, b| {
                 lanes(packed, |s| {
                     let (x, y) = (m.input(a >> s) as f32, m.input(b >> s) as f32);

@@ -34,7 +34,7 @@ fn full_product(ty: Ty, a: u64, b: u64) -> u128 {
     product(ty.bits(), ty.signed(), a, b)
 }
 
-/// The same by width and sign.
+/// A product of two values by width and sign, all bits, as two's complement of 128 bits.
 pub(crate) fn product(bits: u32, signed: bool, a: u64, b: u64) -> u128 {
     if signed {
         (i128::from(sext(a, bits)) * i128::from(sext(b, bits))) as u128

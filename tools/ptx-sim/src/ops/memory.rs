@@ -9,8 +9,8 @@ use crate::softfloat::{self, Format, Round, add_odd};
 
 use std::sync::Arc;
 
-/// Modifiers that order or cache. They change no value: execution here is sequentially consistent,
-/// and orders are the hazard tracker's matter.
+/// Modifiers that order or cache. Such modifiers change no value: execution here is sequentially consistent, and orders
+/// are the hazard tracker's matter.
 fn take_ordering(cx: &mut Cx<'_>) -> Order {
     let mut order = Order::default();
     const KNOWN: &[&str] = &[

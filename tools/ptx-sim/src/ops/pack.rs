@@ -20,7 +20,7 @@ fn target(name: &str) -> Option<(u32, bool)> {
     })
 }
 
-/// Decodes what follows `cvt.pack`.
+/// Decodes the modifiers and operands that follow `cvt.pack`.
 pub(super) fn decode(cx: &mut Cx<'_>) -> R<Op> {
     if !cx.mods.take("sat") {
         return Err(".sat is missing".into());

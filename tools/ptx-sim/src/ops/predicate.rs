@@ -78,7 +78,7 @@ pub(super) fn comparison_name(cx: &mut Cx<'_>) -> R<&'static str> {
         .ok_or_else(|| "a comparison is missing".into())
 }
 
-/// Takes what combines a comparison with a predicate.
+/// Takes the operation that combines a comparison with a predicate.
 pub(super) fn combination(cx: &mut Cx<'_>) -> Option<BoolOp> {
     Some(match cx.mods.one_of(&["and", "or", "xor"])? {
         "and" => BoolOp::And,

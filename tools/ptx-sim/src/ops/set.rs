@@ -18,7 +18,7 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
     let packed = matches!(from, Ty::F16x2 | Ty::Bf16x2);
     let half = matches!(from, Ty::F16 | Ty::Bf16);
     let yes = match to {
-        // Of two comparisons each gets a half.
+        // Each of two comparisons gets a half.
         Ty::U32 | Ty::S32 if packed => 0xffff,
         Ty::F16x2 if from == to => 0x3c00,
         Ty::Bf16x2 if from == to => 0x3f80,

@@ -1,4 +1,4 @@
-//! `tcgen05`: section 9.7.16. What it does stands in `exec/tcgen05` and `models`.
+//! `tcgen05`: section 9.7.16. The instructions' effects are in `exec/tcgen05` and `models`.
 
 use crate::ast::{Operand, Ty};
 use crate::memory::Space;

@@ -3,7 +3,7 @@
 use crate::program::Op;
 use crate::program::decode::{Cx, R};
 
-/// Opcodes, and what they need.
+/// Opcodes, and the feature that they need.
 const KNOWN: &[(&str, &str)] = &[
     ("cp", "asynchronous copies"),
     ("tensormap", "tensor maps"),

@@ -1,5 +1,5 @@
-//! `wgmma`: section "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions". What it
-//! does stands in `exec/wgmma` and `models/wgmma`.
+//! `wgmma`: section "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions". The instructions' effects
+//! are in `exec/wgmma` and `models/wgmma`.
 
 use crate::ast::{Operand, Ty};
 use crate::models::wgmma::{A_REGISTERS, Accumulator, Element, M, Shape};
@@ -63,7 +63,7 @@ fn mma(cx: &mut Cx<'_>) -> R<Wgmma> {
     cx.mods.finish()?;
     let d = registers(cx, 0, shape.d_registers())?;
     let in_registers = matches!(cx.operand(1)?, Operand::Vector(_));
-    // Floats can be negated, and what lies in shared memory transposed if it has 16 bits.
+    // Floats can be negated, and an operand in shared memory can be transposed if its elements have 16 bits.
     let signs = if shape.is_integer() { 0 } else { 2 };
     let transpositions = match (shape.has_transposition(), in_registers) {
         (false, _) => 0,

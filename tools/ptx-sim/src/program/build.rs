@@ -100,10 +100,10 @@ pub(super) fn build(module: &Module, kernel: &str) -> Result<Program, SimError> 
     Ok(b.program)
 }
 
-/// Decodes every instruction of every kernel, also those behind one that fails, and tells `refused` of
-/// each that is not executed and why. Returns what else keeps kernels from running, with the kernel's
-/// name where it is one kernel's. The module's variables are laid out once, not once a kernel, so the
-/// time is proportional to the source.
+/// Decodes every instruction of every kernel, also those behind one that fails. Tells `refused` of each instruction
+/// that is not executed and why. Returns the other faults that keep kernels from running, with the kernel's name where
+/// the fault is one kernel's. The module's variables are laid out once, not once a kernel, so the time is proportional
+/// to the source.
 pub(crate) fn survey<'a>(
     module: &'a Module,
     mut refused: impl FnMut(&'a Instr, &str),
@@ -143,7 +143,7 @@ pub(crate) fn survey<'a>(
     problems
 }
 
-/// How much of a [`Builder`] belongs to the module.
+/// State of a [`Builder`] that belongs to the module.
 #[derive(Debug)]
 struct Mark {
     next: HashMap<DeclSpace, u64>,
@@ -301,7 +301,7 @@ impl Builder {
             _ => &mut self.program.local,
         };
         list.push(Variable {
-            // For messages: symbols are found by `index`.
+            // The name is for messages: symbols are found by `index`.
             name: demangled(&v.name),
             address,
             size,
@@ -447,7 +447,7 @@ impl Builder {
         }
     }
 
-    /// What a name means. A register gets its slot here: compilers declare twice as many as they use.
+    /// The symbol that a name means. A register gets its slot here: compilers declare twice as many as they use.
     pub(crate) fn lookup(&mut self, scope: usize, name: &str) -> Option<Sym> {
         let mut at = scope;
         while !self.scopes[at].syms.contains_key(name) {

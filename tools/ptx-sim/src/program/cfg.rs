@@ -1,4 +1,4 @@
-//! Where diverged lanes meet again: immediate post-dominators of the branches.
+//! Points where diverged lanes meet again: immediate post-dominators of the branches.
 
 use super::{Ins, Op};
 

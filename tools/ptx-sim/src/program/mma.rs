@@ -6,7 +6,7 @@ use crate::models::mma_sync::Mma;
 /// One instruction with its fragments' registers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MmaSync {
-    /// What it computes.
+    /// The product that the instruction computes.
     pub mma: Mma,
     /// D; `None` for `_`.
     pub d: Vec<Option<Dst>>,

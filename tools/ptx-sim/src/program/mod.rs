@@ -35,7 +35,7 @@ pub(crate) const MAX_PARAMETERS: u64 = 32764;
 /// A kernel parameter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Param {
-    /// Its name.
+    /// Name of the parameter.
     pub name: String,
     /// Offset in the parameter block.
     pub offset: u64,
@@ -46,7 +46,7 @@ pub struct Param {
 /// A variable with its place in its space.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Variable {
-    /// Its name.
+    /// Name of the variable.
     pub name: String,
     /// Address in its space; of shared memory the offset in the CTA.
     pub address: u64,
@@ -97,11 +97,11 @@ pub struct Program {
 /// An instruction of a [`Program`].
 #[derive(Debug, Clone)]
 pub struct Ins {
-    /// What it does.
+    /// The operation.
     pub op: Op,
     /// Under which predicate.
     pub guard: Option<PredSrc>,
-    /// Where diverged lanes meet again: the branch's immediate post-dominator.
+    /// Instruction where diverged lanes meet again: the branch's immediate post-dominator.
     pub join: Option<u32>,
     /// Line of the PTX source.
     pub line: u32,
@@ -117,7 +117,7 @@ impl Program {
         build::build(module, kernel)
     }
 
-    /// Where an instruction stands.
+    /// Place of an instruction in the source.
     pub fn site(&self, pc: usize) -> Site {
         let Some(i) = self.code.get(pc) else {
             return Site::default();

@@ -1,4 +1,4 @@
-//! What instructions of one family differ in.
+//! Modes in which instructions of one family differ.
 
 use super::{Dst, PredSrc, Src};
 
@@ -35,7 +35,7 @@ pub enum ReduxOp {
     Xor,
 }
 
-/// What a fence orders.
+/// Kind of a fence, by the accesses that it orders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FenceKind {
     /// `fence.acq_rel`.
@@ -59,7 +59,7 @@ pub enum FenceKind {
     },
 }
 
-/// What a barrier instruction does.
+/// Kind of a barrier instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BarMode {
     /// Arrive and wait.
@@ -94,7 +94,7 @@ pub struct BarrierSync {
     pub cluster: bool,
 }
 
-/// What an `mbarrier` instruction does to its object.
+/// Operation of an `mbarrier` instruction on its object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum MbarrierOp {
@@ -127,7 +127,7 @@ pub enum MbarrierOp {
     },
 }
 
-/// Which extended-precision instruction.
+/// An extended-precision instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CarryForm {
     /// 32 or 64.
@@ -138,8 +138,8 @@ pub struct CarryForm {
     pub carry_in: bool,
     /// Sets the carry.
     pub carry_out: bool,
-    /// Of a product: its upper half.
+    /// Whether the result is the upper half of a product.
     pub high: bool,
-    /// Of a product: of signed numbers.
+    /// Whether the factors of a product are signed.
     pub signed: bool,
 }

@@ -1,4 +1,4 @@
-//! What instructions are made of: registers, addresses, and functions over lanes.
+//! Parts of instructions: registers, addresses, and functions over lanes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub struct Dst(pub u32);
 /// A predicate to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PredSrc {
-    /// Its slot.
+    /// Slot of the predicate.
     pub slot: u32,
     /// Read as its opposite.
     pub negated: bool,
@@ -92,7 +92,7 @@ impl fmt::Debug for Compare {
     }
 }
 
-/// How two predicates combine.
+/// Operation that combines two predicates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum BoolOp {
@@ -131,8 +131,8 @@ pub struct Addr {
 #[derive(Clone)]
 pub struct AtomicFn {
     pub(crate) f: Arc<dyn Fn(u64, u64, u64) -> u64 + Send + Sync>,
-    /// It is `cas`: the third argument is its second source. Otherwise that argument is 1 on
-    /// global memory, where some additions round differently.
+    /// Whether the operation is `cas`: the third argument is its second source. Otherwise that argument is 1 on global
+    /// memory, where some additions round differently.
     pub(crate) compares: bool,
 }
 

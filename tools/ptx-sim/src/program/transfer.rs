@@ -4,7 +4,7 @@ use super::{Addr, PredSrc, Src};
 use crate::models::tma::Direction;
 use crate::models::tma_bulk::{ReduceOp, ReduceType};
 
-/// How a copy tells that it has completed.
+/// Signal of a copy that it has completed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Completion {
     /// By a complete-tx on an mbarrier object.

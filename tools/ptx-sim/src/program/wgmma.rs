@@ -14,7 +14,7 @@ pub enum WgmmaA {
 /// `wgmma.mma_async`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WgmmaMma {
-    /// Its form.
+    /// Form of the instruction.
     pub shape: Shape,
     /// Accumulator.
     pub d: Vec<Dst>,
@@ -45,7 +45,7 @@ pub enum Wgmma {
     Commit,
     /// `wait_group`: so many groups may be pending.
     Wait {
-        /// How many.
+        /// Number of groups that may stay pending.
         keep: u32,
     },
 }

@@ -1,4 +1,4 @@
-//! What this repository's kernels rely on, and whether a recording bears it out.
+//! Claims that this repository's kernels rely on, and whether a recording bears them out.
 
 use serde::Serialize;
 
@@ -11,7 +11,7 @@ pub struct Claim {
     pub says: &'static str,
     /// Whether it holds.
     pub holds: bool,
-    /// What was counted.
+    /// The counts that decide whether the claim holds.
     pub seen: String,
 }
 

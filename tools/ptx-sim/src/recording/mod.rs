@@ -1,7 +1,7 @@
-//! Recordings of probes: what a GPU did with small launches, and whether the simulator does the same.
+//! Recordings of probes: the results of small launches on a GPU, and whether the simulator has the same results.
 //!
-//! `docs/probes.md` describes the files. They may come from somebody else's machine, so nothing in them is believed:
-//! what is not there, too short or out of range is a [`RecordingError`].
+//! `docs/probes.md` describes the files. A file may come from somebody else's machine, so nothing in it is believed:
+//! data that are not there, too short or out of range are a [`RecordingError`].
 
 pub mod claims;
 mod replay;
@@ -49,7 +49,7 @@ pub enum RecordingError {
 /// A launch, and how it ended.
 #[derive(Debug, Deserialize)]
 pub struct Case {
-    /// Its name.
+    /// Name of the case.
     pub name: String,
     /// The file that has its kernel.
     pub ptx: String,
@@ -70,7 +70,7 @@ pub struct Case {
     params: Vec<Param>,
     #[serde(default)]
     tags: Vec<String>,
-    /// `ok`, or what went wrong.
+    /// `ok`, or the error.
     pub status: String,
     #[serde(default)]
     encode_only: bool,
@@ -133,10 +133,10 @@ impl Map {
     }
 }
 
-/// What a case gave: the tensors of its outputs, or why it ended.
+/// Result of a case: the tensors of its outputs, or why it ended.
 pub type Outputs = Result<Vec<(String, Vec<u8>)>, String>;
 
-/// The same of each case of a recording, with its name.
+/// The result of each case of a recording, with its name.
 pub type Ends = Vec<(String, Outputs)>;
 
 /// A file of recordings.
@@ -144,7 +144,7 @@ pub type Ends = Vec<(String, Outputs)>;
 pub struct Recording<'a> {
     tensors: SafeTensors<'a>,
     meta: BTreeMap<String, String>,
-    /// Its launches, in their order.
+    /// Launches of the recording, in their order.
     pub cases: Vec<Case>,
 }
 
@@ -169,7 +169,7 @@ impl<'a> Recording<'a> {
         Ok(recording)
     }
 
-    /// What its launches are about: the name of its file, without the suffix.
+    /// Topic of the launches: the name of the recording's file, without the suffix.
     pub fn topic(&self) -> Result<&str, RecordingError> {
         self.said("topic").ok_or(RecordingError::Missing("topic"))
     }
@@ -223,7 +223,7 @@ impl<'a> Recording<'a> {
         names.into_iter().map(module).collect()
     }
 
-    /// The same file with these outputs, as if somebody else had recorded them: for each case the tensors that it
+    /// A copy of this file with these outputs, as if somebody else had recorded them: for each case the tensors that it
     /// wrote, or why it ended.
     pub fn with_outputs(&self, ends: &Ends, by: &str) -> Result<Vec<u8>, RecordingError> {
         let mut meta = self.meta.clone();

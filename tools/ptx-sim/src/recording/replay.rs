@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use super::{Case, Outputs, Param, Recording, RecordingError};
 use crate::{Buffer, HazardChecks, Launch, Module, Options, Sim, SimError, Uninitialised};
 
-/// How a replay ended.
+/// Result of a replay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum End {
-    /// The same bytes; or a refusal on both sides.
+    /// The replay gave the recorded bytes, or a refusal where the recording has one.
     Same,
     /// Something in it is not modelled.
     Unmodelled(String),
@@ -16,7 +16,7 @@ pub enum End {
     Different(String),
 }
 
-/// What ended a launch, or the bytes of each buffer that is an output.
+/// The error that ended a launch, or the bytes of each buffer that is an output.
 type Ran = Result<Vec<(String, Vec<u8>)>, SimError>;
 
 /// A launch as the case describes it. A kernel that depends on another one runs behind it.
@@ -46,7 +46,7 @@ fn run(case: &Case, module: &Module, data: &Recording<'_>) -> Result<Ran, Record
         let options = Options {
             uninitialised: Uninitialised::Warn,
             timeouts: 1 << 21,
-            // Some of the probes read what they have not waited for, to see what comes.
+            // Some of the probes read bytes that they have not waited for, to see the value.
             hazards: HazardChecks::Off,
             ..Options::default()
         };
@@ -186,7 +186,7 @@ fn refuses(case: &Case, ran: Ran) -> End {
     }
 }
 
-/// Runs a case in the simulator, and compares with what was recorded.
+/// Runs a case in the simulator, and compares with the recording.
 pub fn replay(
     case: &Case,
     modules: &BTreeMap<String, Module>,
@@ -218,7 +218,7 @@ pub fn replay(
     Ok(End::Same)
 }
 
-/// What the simulator makes of a case: the tensors of its outputs, or why there are none.
+/// The simulator's result of a case: the tensors of its outputs, or why there are none.
 pub fn outputs(
     case: &Case,
     modules: &BTreeMap<String, Module>,

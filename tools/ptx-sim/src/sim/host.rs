@@ -1,5 +1,5 @@
-//! What a stand-in for a driver needs beyond one launch: buffers at addresses of its choice, which outlive a module,
-//! and a module's variables by name.
+//! Functions that a stand-in for a driver needs beyond one launch: buffers at addresses of its choice, which outlive a
+//! module, and a module's variables by name.
 
 use super::{BUFFER_ALIGN, Buffer, GUARD, Sim, total};
 use crate::error::SimError;
@@ -17,11 +17,11 @@ pub struct Buffers {
 /// A variable of a module, in global or constant memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Symbol {
-    /// Its generic address.
+    /// Generic address of the variable.
     pub address: u64,
-    /// Its size in bytes.
+    /// Size of the variable in bytes.
     pub size: u64,
-    /// It lies in constant memory.
+    /// Whether the variable lies in constant memory.
     pub constant: bool,
 }
 
@@ -54,7 +54,7 @@ impl Sim {
             return refuse("its address is another's");
         }
         self.take_for_buffer(name, size)?;
-        // What `alloc` places later goes behind.
+        // Buffers that `alloc` places later go behind this one.
         let behind = end.saturating_add(GUARD).next_multiple_of(BUFFER_ALIGN);
         self.next = self.next.max(behind);
         self.global.add(name, address, size);

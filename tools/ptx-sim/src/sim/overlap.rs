@@ -9,10 +9,10 @@ use crate::memory::{Region, Space};
 use crate::program::Program;
 use crate::report::Report;
 
-/// The multiprocessors that grids share: how many, and what each has room for. Each has tensor memory of its own.
+/// The multiprocessors that grids share: their number, and the room of each. Each has tensor memory of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Multiprocessors {
-    /// How many. One brings all CTAs together; there are always as many as a cluster has CTAs.
+    /// Number of multiprocessors. One brings all CTAs together; there are always as many as a cluster has CTAs.
     pub count: u32,
     /// CTAs.
     pub ctas: u32,
@@ -34,10 +34,12 @@ impl Default for Multiprocessors {
 }
 
 impl Sim {
-    /// Runs launches in the order of a stream. One that is [dependent](Launch::dependent) starts at some time after every
-    /// CTA of the launch before it has executed `griddepcontrol.launch_dependents` or ended, on multiprocessors that may
-    /// still have CTAs of that one; any other starts when all before it are over. Conflicts between the accesses of
-    /// grids that may run at the same time are errors, whichever comes first. Reports are in the order of the launches.
+    /// Runs launches in the order of a stream.
+    ///
+    /// A launch that is [dependent](Launch::dependent) starts at some time after every CTA of the launch before it has
+    /// executed `griddepcontrol.launch_dependents` or ended. It starts on multiprocessors that may still have CTAs of
+    /// the launch before. Any other launch starts when all before it are over. Conflicts between the accesses of grids
+    /// that may run at the same time are errors, whichever comes first. Reports are in the order of the launches.
     pub fn run_overlapped(
         &mut self,
         launches: &[(&Program, &Launch)],
@@ -62,7 +64,7 @@ impl Sim {
         self.place_variables(program);
         self.global.begin_grid(first.dependent);
         let hopper = self.module.is_for_hopper();
-        // What a machine has while it is not its turn.
+        // Memory that a machine has while it is not its turn.
         let mut empty: Vec<Region> = runs.iter().map(|_| Region::new(Space::Global)).collect();
         let machines = runs
             .iter()

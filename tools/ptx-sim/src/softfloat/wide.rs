@@ -25,7 +25,7 @@ impl Exact {
         }
     }
 
-    /// The same value with its leading one at bit `at`; what falls off below is noted in the last.
+    /// This value with its leading one at bit `at`; bits that fall off below are noted in the last one.
     fn with_top(self, at: i32) -> Self {
         let top = 127 - self.magnitude.leading_zeros() as i32;
         self.shifted(at - top)
@@ -136,7 +136,7 @@ pub fn fma_f64(a: f64, b: f64, c: f64, mode: Round) -> f64 {
     let product = Exact::of(a).times(Exact::of(b));
     let sum = product.plus(Exact::of(c));
     if sum.magnitude == 0 {
-        // Of an exact zero only the signs of its parts matter.
+        // Only the signs of the parts of an exact zero matter.
         let sign = if product.negative { -0.0 } else { 0.0 };
         return signed_zero_sum(host, sign, c, mode);
     }

@@ -102,7 +102,7 @@ impl Trace {
         String::from_utf8_lossy(&out).into_owned()
     }
 
-    /// Reads what [`Trace::write_chrome`] wrote.
+    /// Reads a text that [`Trace::write_chrome`] wrote.
     pub fn from_chrome(text: &str) -> Result<Self, TraceError> {
         let file: Value = serde_json::from_str(text).map_err(|e| TraceError(e.to_string()))?;
         let missing = |what: &str| TraceError(format!("there is no {what}"));
@@ -222,7 +222,7 @@ impl Trace {
 }
 
 struct Rows {
-    /// Of each slice.
+    /// The row of each slice.
     tids: Vec<usize>,
     /// The first of each track, and how many it has.
     first: Vec<usize>,

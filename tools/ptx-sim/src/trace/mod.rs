@@ -1,8 +1,8 @@
-//! What a run did, in order: a timeline of warps, asynchronous operations and mbarrier phases.
+//! The order of a run's events: a timeline of warps, asynchronous operations and mbarrier phases.
 //!
-//! The axis counts the simulator's steps: one for each instruction of a warp and each completion of
-//! an asynchronous operation. Under `Timing::After` steps also pass while everything waits. It shows what the schedule
-//! allowed to happen before what, and says nothing about time on hardware.
+//! The axis counts the simulator's steps: one for each instruction of a warp and each completion of an asynchronous
+//! operation. Under `Timing::After` steps also pass while everything waits. The axis shows the order in which the
+//! schedule allowed things to happen, and says nothing about time on hardware.
 
 mod chrome;
 pub mod draw;
@@ -21,7 +21,7 @@ pub(crate) use recorder::{Operation, Recorder, WaitFor};
 /// Slices kept unless told otherwise.
 pub const DEFAULT_LIMIT: usize = 200_000;
 
-/// What a track shows.
+/// Contents of a track.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TrackKind {
     /// A warp, by its index.
@@ -36,7 +36,7 @@ pub enum TrackKind {
     Barrier,
 }
 
-/// What happened in a slice.
+/// Event of a slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// A warp ran.
@@ -91,11 +91,11 @@ const TRACK_KINDS: [(TrackKind, &str); 5] = [
 pub struct Track {
     /// Linear number of the CTA.
     pub cta: u32,
-    /// What it shows.
+    /// Contents of the track.
     pub kind: TrackKind,
     /// Warp, or address of the mbarrier in shared memory.
     pub index: u64,
-    /// For people.
+    /// Name of the track, for people.
     pub name: String,
 }
 
@@ -108,9 +108,9 @@ pub struct Slice {
     pub start: u64,
     /// Step after the last.
     pub end: u64,
-    /// What happened.
+    /// Kind of the event.
     pub kind: Kind,
-    /// In words.
+    /// The event in words.
     pub name: String,
     /// Details by name.
     pub details: BTreeMap<String, Value>,
@@ -136,7 +136,7 @@ pub struct Trace {
     pub tracks: Vec<Track>,
     /// Stretches, by their beginning.
     pub slices: Vec<Slice>,
-    /// Who let whom go on.
+    /// Arrows from an event to the warps that it let go on.
     pub flows: Vec<Flow>,
     /// Steps of the run, as far as they were recorded.
     pub steps: u64,

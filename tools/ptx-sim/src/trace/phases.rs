@@ -1,5 +1,5 @@
-//! Phases of mbarriers: objects are compared with what they were, so that nothing that changes them
-//! need know of the recorder.
+//! Phases of mbarriers: objects are compared with their earlier states, so that nothing that changes them need know of
+//! the recorder.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub(crate) struct MbarrierState {
     pub(crate) tx: i64,
 }
 
-/// Who changed an mbarrier.
+/// The warp or operation that changed an mbarrier.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Cause {
     /// A warp of a linear CTA.
@@ -36,7 +36,7 @@ pub(super) struct OpenPhase {
 }
 
 impl Recorder {
-    /// Compares all mbarrier objects with what they were; those that are missing have gone.
+    /// Compares all mbarrier objects with their earlier states; objects that are missing have gone.
     pub(crate) fn mbarriers(
         &mut self,
         now: &BTreeMap<(u32, u64), MbarrierState>,

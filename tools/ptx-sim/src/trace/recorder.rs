@@ -20,7 +20,7 @@ pub(crate) struct Operation {
     pub(crate) barriers: Vec<(u32, u64)>,
 }
 
-/// What a warp waits for: in words, and the mbarrier phase if it is one.
+/// The event that a warp waits for: in words, and the mbarrier phase if it is one.
 #[derive(Debug, Clone)]
 pub(crate) struct WaitFor {
     pub(crate) name: String,
@@ -267,7 +267,7 @@ impl Recorder {
 
     /// An operation is over. Returns its slice, and who issued it.
     pub(crate) fn complete(&mut self, id: u64, step: u64) -> (Option<usize>, (u32, u32)) {
-        // Beyond the limit, what is open stays so: it ends where the recording does.
+        // Beyond the limit, an open stretch stays open: it ends where the recording does.
         let open = match self.full() {
             true => None,
             false => self.operations.remove(&id),
@@ -312,13 +312,13 @@ impl Recorder {
     /// The run is over, by its end or by an error.
     pub(crate) fn finish(mut self, step: u64) -> Trace {
         let end = if self.full() { self.trace.steps } else { step };
-        // What is still open gets its slice even where the limit has been reached.
+        // A stretch that is still open gets its slice even where the limit has been reached.
         let truncated = self.trace.truncated.take();
         self.limit = usize::MAX;
         for ((cta, warp), mut w) in std::mem::take(&mut self.warps) {
             let wait = w.wait.take();
             if let Some(s) = w.slice.filter(|s| self.trace.slices[*s].name.is_empty()) {
-                // It was running: an error ended the run.
+                // The warp was running: an error ended the run.
                 if let Some((since, f)) = wait {
                     self.waited(cta, warp, since, &f, Some(s));
                 }

@@ -79,7 +79,7 @@ impl Matmul {
         })
     }
 
-    /// The same inputs for every run; the output of the run before is forgotten.
+    /// Runs the kernel on inputs that are the same for every run; the output of the run before is forgotten.
     pub(super) fn run(&mut self, hazards: bool) -> Result<Report, SimError> {
         let options = Options {
             hazards: match hazards {

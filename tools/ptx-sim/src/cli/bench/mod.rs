@@ -66,7 +66,7 @@ pub(super) struct Bench {
     json: bool,
 }
 
-/// What one part measured: its lines of text and of JSON, and whether its goals are met.
+/// Result of one part of the benchmark: its lines of text and of JSON, and whether its goals are met.
 struct Outcome {
     name: &'static str,
     text: String,

@@ -1,4 +1,4 @@
-//! Straight-line f32: what an ordinary instruction costs.
+//! Straight-line f32: the cost of an ordinary instruction.
 
 use std::time::Instant;
 

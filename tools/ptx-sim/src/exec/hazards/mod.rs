@@ -36,7 +36,7 @@ struct Member {
 struct World {
     tracker: Tracker,
     members: Vec<Member>,
-    /// Who has arrived at the current phase of a barrier, and acquires it when it completes.
+    /// Threads that have arrived at the current phase of a barrier, and acquire it when it completes.
     arrived: BTreeMap<u64, Vec<Agent>>,
 }
 
@@ -105,7 +105,7 @@ fn cluster(linear: u32) -> u64 {
 fn mbarrier(cta: u32, at: u64) -> u64 {
     6 << 60 | u64::from(cta) << 24 | at & 0xff_ffff
 }
-/// What only waits of cluster scope acquire from an mbarrier.
+/// Object that stands for the part of an mbarrier which only waits of cluster scope acquire.
 fn mbarrier_cluster(cta: u32, at: u64) -> u64 {
     7 << 60 | u64::from(cta) << 24 | at & 0xff_ffff
 }
@@ -138,7 +138,7 @@ impl Hazards {
             arrived: BTreeMap::new(),
         });
         let home = w.members.len() as u32;
-        // Whole warps, so that what a warp does is done by all its lanes.
+        // Whole warps, so that an operation of a warp is one of all its lanes.
         let threads = (0..threads.next_multiple_of(32))
             .map(|_| w.tracker.agent_of(home))
             .collect();
@@ -171,7 +171,7 @@ impl Hazards {
         worlds.flat_map(|w| w.tracker.take_mixed()).collect()
     }
 
-    /// What relaxations excused since the last call, and the threads of both sides.
+    /// Conflicts that relaxations excused since the last call, and the threads of both sides.
     fn notes(&mut self) -> Vec<(Relaxation, Conflict, [Option<Thread>; 2])> {
         let mut all = Vec::new();
         for w in self.worlds.values_mut() {
@@ -275,7 +275,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// Keeps what the kernel relied on, once for each relaxation and instruction.
+    /// Keeps a relaxation that the kernel relied on, once for each relaxation and instruction.
     pub(crate) fn note(&mut self, relaxation: Relaxation, pc: usize, message: impl Into<String>) {
         if self.noted.insert((relaxation, pc)) {
             let site = self.program.site(pc);

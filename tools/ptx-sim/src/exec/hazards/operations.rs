@@ -97,7 +97,8 @@ impl Hazards {
         }
     }
 
-    /// That arrival has come, an operation itself, and those of its thread's earlier commits before it.
+    /// The arrival of a commit has come. The arrival is an operation itself. The arrivals of its thread's earlier
+    /// commits came before it.
     pub(crate) fn arrived(&mut self, issuer: Thread, arrival: Op, owner: u32, at: u64) {
         if let Some(w) = self.world(issuer.0)
             && let Some(a) = w.agent(issuer)
@@ -106,7 +107,7 @@ impl Hazards {
         }
     }
 
-    /// `cp.async.mbarrier.arrive`: what it hands over.
+    /// Copies that a `cp.async.mbarrier.arrive` hands over.
     pub(crate) fn copies(&mut self, t: Thread) -> Vec<Stamp> {
         let Some(w) = self.world(t.0) else {
             return Vec::new();
@@ -114,14 +115,14 @@ impl Hazards {
         w.agent(t).map_or(Vec::new(), |a| w.tracker.copies(a))
     }
 
-    /// Its arrival.
+    /// The arrival of a `cp.async.mbarrier.arrive`.
     pub(crate) fn signal_copies(&mut self, copies: &[Stamp], owner: u32, at: u64) {
         if let Some(w) = self.world(owner) {
             w.tracker.signal_stamps(copies, mbarrier(owner, at));
         }
     }
 
-    /// What a group keeps of an operation.
+    /// The stamp of an operation, which a group keeps.
     pub(crate) fn stamp(&mut self, cta: u32, op: Op) -> Option<Stamp> {
         self.world(cta)?.tracker.stamp(op)
     }
@@ -185,8 +186,7 @@ impl Hazards {
 }
 
 impl Machine<'_> {
-    /// Tracks an asynchronous copy. `through` is the proxy of its accesses; `barrier` what it
-    /// signals.
+    /// Tracks an asynchronous copy. `through` is the proxy of its accesses; `barrier` is the mbarrier that it signals.
     pub(crate) fn track_transfer(
         &mut self,
         actor: memory::Actor,

@@ -1,4 +1,4 @@
-//! What orders accesses: barriers, mbarriers, fences.
+//! Synchronisation that orders accesses: barriers, mbarriers, fences.
 
 use super::{Hazards, Thread, World, barrier, cluster, mbarrier, mbarrier_cluster, object_range};
 use crate::exec::lanes;

@@ -1,4 +1,4 @@
-//! What grids access that may run at the same time, so that a conflict shows whichever of them comes first.
+//! Accesses of grids that may run at the same time, kept so that a conflict shows whichever access comes first.
 
 use std::ops::Range;
 
@@ -25,9 +25,9 @@ pub(crate) struct Accesses {
 pub(super) struct Conflict {
     /// The other grid.
     pub(super) grid: usize,
-    /// Its instruction.
+    /// Instruction of the other grid.
     pub(super) pc: u32,
-    /// It wrote.
+    /// Whether the other grid's access is a write.
     pub(super) wrote: bool,
     /// The first byte of both.
     pub(super) address: u64,
@@ -76,7 +76,7 @@ impl Accesses {
         let all = self.grids.iter().enumerate();
         let mut groups = all.flat_map(|(grid, groups)| groups.iter().map(move |g| (grid, g)));
         groups.find_map(|(grid, group)| {
-            // Of two grids the later one's CTA knows whether the earlier grid is over.
+            // The CTA of the later of two grids knows whether the earlier grid is over.
             let ordered = match grid.cmp(&t.grid) {
                 std::cmp::Ordering::Less => t.behind & bit(grid) != 0,
                 std::cmp::Ordering::Equal => true,

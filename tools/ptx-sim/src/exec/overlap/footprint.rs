@@ -1,4 +1,4 @@
-//! Which bytes of global memory were accessed, and by which instruction.
+//! Bytes of global memory that were accessed, and the instruction that accessed them.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -25,7 +25,7 @@ impl Footprint {
         Some((start, pc))
     }
 
-    /// Adds bytes. Those that were accessed before keep their instruction.
+    /// Adds bytes. Bytes that were accessed before keep their instruction.
     pub(super) fn add(&mut self, range: &Range<u64>, pc: u32) {
         let mut at = range.start;
         while at < range.end {
@@ -40,7 +40,7 @@ impl Footprint {
         }
     }
 
-    /// Adds bytes that are not there, and joins them to what lies beside them.
+    /// Adds bytes that are not there, and joins them to their neighbours.
     fn insert(&mut self, range: Range<u64>, pc: u32) {
         let Range { mut start, mut end } = range;
         if let Some((&before, &(its_end, its_pc))) = self.ranges.range(..start).next_back()

@@ -1,8 +1,8 @@
 //! Grids of a stream that run at the same time, as programmatic dependent launch lets them, and share multiprocessors.
 //!
-//! Each grid is a [`Machine`] of its own, with its program, CTAs, events and hazards. What they share goes from one to the
-//! other with each turn: global memory, who holds which columns of tensor memory, and what each grid accessed. So nothing
-//! of this is in the way of a grid that runs alone.
+//! Each grid is a [`Machine`] of its own, with its program, CTAs, events and hazards. Shared state goes from one
+//! machine to the next with each turn: global memory, who holds which columns of tensor memory, and what each grid
+//! accessed. So a grid that runs alone carries none of this.
 
 mod accesses;
 mod footprint;
@@ -23,9 +23,9 @@ use crate::program::Program;
 use crate::report::ViolationKind;
 use accesses::{Accesses, Touch};
 
-/// What a grid knows of those that may run at the same time.
+/// State that a grid has of the grids that may run at the same time.
 pub(crate) struct Overlap<'a> {
-    /// Its number in the run.
+    /// Number of this grid in the run.
     grid: usize,
     /// The programs of all.
     programs: Rc<[&'a Program]>,
@@ -34,7 +34,7 @@ pub(crate) struct Overlap<'a> {
 }
 
 impl<'a> Overlap<'a> {
-    /// For each of the grids.
+    /// One state for each of the grids.
     pub(crate) fn of(programs: &[&'a Program]) -> Vec<Self> {
         let programs: Rc<[&Program]> = programs.into();
         let grids = 0..programs.len();
@@ -54,7 +54,7 @@ impl<'a> Overlap<'a> {
     }
 }
 
-/// What the grids of a run share.
+/// State that the grids of a run share.
 struct Shared<'a> {
     global: &'a mut Region,
     allocators: BTreeMap<(u32, u32), TmemAllocator>,
@@ -81,8 +81,8 @@ impl<'a> Shared<'a> {
 }
 
 impl Machine<'_> {
-    /// What is wrong with an access to global memory, if another grid that may run at the same time makes one that
-    /// conflicts with it.
+    /// The fault of an access to global memory that conflicts with an access of another grid which may run at the same
+    /// time.
     pub(super) fn conflict_of_grids(
         &mut self,
         actor: Actor,

@@ -1,10 +1,10 @@
-//! Which CTAs are on which multiprocessor, and whether there is room for more.
+//! The CTAs on each multiprocessor, and whether there is room for more.
 
 use crate::error::SimError;
 use crate::program::Program;
 use crate::sim::{Launch, Multiprocessors};
 
-/// What a CTA takes of a multiprocessor.
+/// Resources that a CTA takes of a multiprocessor.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Needs {
     threads: u64,
@@ -16,7 +16,7 @@ impl Needs {
         let threads = launch.block.iter().map(|n| u64::from(*n)).product::<u64>();
         Self {
             threads: threads.next_multiple_of(32),
-            // The system's KiB is in front of what is the kernel's.
+            // The system's KiB is in front of the kernel's shared memory.
             shared: program.dynamic_shared + u64::from(launch.shared),
         }
     }

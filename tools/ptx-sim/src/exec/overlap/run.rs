@@ -17,9 +17,9 @@ struct Grid<'a> {
     needs: Needs,
     /// All of its clusters.
     clusters: u32,
-    /// Its CTAs may become resident.
+    /// Whether the grid's CTAs may become resident.
     started: bool,
-    /// Its threads have ended, and its memory operations are performed.
+    /// Whether the grid's threads have ended, and its memory operations are performed.
     over: bool,
 }
 
@@ -96,13 +96,13 @@ impl<'a> Grids<'a> {
         Ok(reports.collect())
     }
 
-    /// Runs `f` on a grid's machine, which has what all share meanwhile.
+    /// Runs `f` on a grid's machine, which has the shared state meanwhile.
     fn with<T>(&mut self, grid: usize, f: impl FnOnce(&mut Machine<'a>) -> T) -> T {
         let machine = &mut self.grids[grid].machine;
         self.shared.swap(machine);
         let result = f(machine);
         self.shared.swap(machine);
-        // What wakes a warp of one grid may be another's doing.
+        // An event that wakes a warp of one grid may be another grid's.
         let (epoch, stores) = (machine.tensor.epoch, machine.stores);
         for other in &mut self.grids {
             other.machine.tensor.epoch = epoch;
@@ -111,7 +111,7 @@ impl<'a> Grids<'a> {
         result
     }
 
-    /// Whether what may happen at any time happens now.
+    /// Whether an event that may happen at any time happens now.
     fn wanted(&mut self, idle: bool) -> bool {
         idle || match self.options.timing {
             Timing::Eager | Timing::After(_) => true,
@@ -190,7 +190,7 @@ impl<'a> Grids<'a> {
         Ok(false)
     }
 
-    /// Ends a grid, or what was before the first one, if it may end and the timing wants it to.
+    /// Ends a grid, or the grids before the first one, if it may end and the timing wants it to.
     fn end(&mut self, idle: bool) -> bool {
         if self.with(0, |m| m.end_grid_before(idle)) {
             return true;
@@ -285,7 +285,7 @@ impl<'a> Grids<'a> {
 }
 
 impl Grid<'_> {
-    /// What of it has not started.
+    /// The clusters of the grid that have not started, for reports.
     fn not_started(&self, label: &str) -> Option<String> {
         let all = self.clusters;
         match all - self.machine.begun {

@@ -72,9 +72,9 @@ impl Machine<'_> {
         memory.set_allocated(first, columns, allocated);
     }
 
-    /// The first CTA asks and blocks; the second allocates for both. The columns of both exist from
-    /// then on, whenever the warp that blocked goes on: the allocation is one operation of the pair
-    /// (9.7.16.7.1), and the CTA that goes on may have the tensor cores of both write to them.
+    /// Allocates for a pair. The first CTA asks and blocks; the second allocates for both. The columns of both exist
+    /// from then on, whenever the warp that blocked goes on. The allocation is one operation of the pair (9.7.16.7.1),
+    /// and the CTA that goes on may have the tensor cores of both write to the columns.
     fn alloc_pair(&mut self, c: &Ctx<'_>, columns: u32) -> Result<Option<TmemAddr>, Trouble> {
         let linear = self.ctas[c.cta].linear;
         let pair = self

@@ -12,7 +12,7 @@ use crate::models::tcgen05_mma::CtaGroup;
 use crate::program::{Addr, Src};
 use crate::trace::{Kind, Operation};
 
-/// How many commits a thread has issued, and how many have signalled.
+/// Commits that a thread has issued, and commits that have signalled.
 #[derive(Debug, Default)]
 pub(super) struct Commits {
     issued: u64,
@@ -25,11 +25,11 @@ struct CommitEvent {
     after: Vec<u64>,
     /// The thread.
     issuer: (u32, u32, u32),
-    /// Its number among the thread's commits, where these signal in order.
+    /// Number of the commit among the thread's commits, where these signal in order.
     turn: Option<u64>,
     /// Linear CTAs and the address of the mbarrier in each.
     barriers: Vec<(u32, u64)>,
-    /// What the arrival hands over.
+    /// Operations that the arrival hands over.
     tracked: Vec<TrackedOp>,
     /// The arrival, as an operation.
     arrival: Option<TrackedOp>,

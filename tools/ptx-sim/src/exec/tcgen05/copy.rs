@@ -17,7 +17,7 @@ use crate::trace::{Kind, Operation};
 #[derive(Debug)]
 struct CpEvent {
     id: u64,
-    /// Its reads of shared memory.
+    /// Number of the operation's reads of shared memory in `Pending`.
     reads: u64,
     pc: usize,
     after: Vec<u64>,

@@ -166,7 +166,8 @@ impl Machine<'_> {
         }
         self.check_hazards().map_err(|f| Trouble::Fault(f, None))?;
         if let (Data::Load(d), true) = (&data, self.options.allows(Relaxation::LoadedRegisters)) {
-            // Complete when they are used: nothing between here and there may change what is read.
+            // The loaded values are complete when they are used: nothing between here and there may change the columns
+            // that are read.
             let values = self.with_tmem(&[cta], |_, _, memories| {
                 shape.load(&memories[0], w.index, address).map_err(broken)
             });

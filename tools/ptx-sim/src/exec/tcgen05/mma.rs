@@ -26,7 +26,7 @@ use crate::trace::{Kind, Operation};
 #[derive(Debug)]
 struct MmaEvent {
     id: u64,
-    /// Its reads of shared memory.
+    /// Number of the operation's reads of shared memory in `Pending`.
     reads: u64,
     pc: usize,
     after: Vec<u64>,
@@ -93,7 +93,7 @@ impl Event for MmaEvent {
 /// Instructions whose footprints are kept at most: a kernel has some for each stage of its ring.
 const KEPT: usize = 256;
 
-/// What an MMA touches.
+/// Memory that an MMA touches.
 #[derive(Debug)]
 pub(super) struct Touched {
     /// Shared memory that is read: the owner is the CTA's place in the group.
@@ -113,7 +113,7 @@ impl Touched {
         })
     }
 
-    /// What is read of the shared memories of these CTAs.
+    /// Shared memory of these CTAs that is read.
     fn reads_of(&self, ctas: &[u32]) -> Vec<SharedReads> {
         let of_cta = |r: &SharedReads| {
             let owner = *ctas.get(r.owner as usize)?;
@@ -125,7 +125,7 @@ impl Touched {
 }
 
 impl TensorState {
-    /// What an MMA touches. Loops issue the same ones again and again.
+    /// Memory that an MMA touches. Loops issue the same MMAs again and again.
     fn footprint(&mut self, mma: &Mma) -> Result<Arc<Touched>, MmaError> {
         // D is touched whether it is read or not.
         let key = Mma {

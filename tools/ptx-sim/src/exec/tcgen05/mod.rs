@@ -1,7 +1,7 @@
 //! `tcgen05`: tensor memory of the resident CTAs, and the operations in flight on it.
 //!
-//! `mma`, `cp`, `ld` and `st` are events. They complete in any order that the pipelines of section
-//! 9.7.16.6.2 allow, and read shared and tensor memory only then.
+//! `mma`, `cp`, `ld` and `st` are events. These events complete in any order that the pipelines of section 9.7.16.6.2
+//! allow, and read shared and tensor memory only then.
 
 mod alloc;
 mod commit;
@@ -52,7 +52,7 @@ pub(crate) struct Pending {
 pub(crate) struct TensorState {
     /// By linear CTA.
     tmem: BTreeMap<u32, Tmem>,
-    /// What of it is still to be computed, by linear CTA.
+    /// MMAs whose arithmetic is still to be done, by linear CTA.
     owed: BTreeMap<u32, Owed>,
     /// By SM, and rank in a pair.
     pub(super) allocators: BTreeMap<(u32, u32), TmemAllocator>,
@@ -62,7 +62,7 @@ pub(crate) struct TensorState {
     /// Pair deallocations that one CTA has issued, by its linear number and the address; and whether
     /// it waits for its peer.
     freeing: BTreeMap<(u32, u32), bool>,
-    /// Those that waited and may go on.
+    /// Pair deallocations that waited and may go on.
     freed: BTreeSet<(u32, u32)>,
     /// Counts everything that may let a blocked allocation go on.
     pub(crate) epoch: u64,
@@ -77,7 +77,7 @@ pub(crate) struct TensorState {
 }
 
 impl TensorState {
-    /// Computes what is still to be computed of a CTA's tensor memory: before anybody looks at it or frees it.
+    /// Does the arithmetic that is still owed to a CTA's tensor memory: before anybody looks at it or frees it.
     fn settle(&mut self, cta: u32) {
         if let (Some(owed), Some(tmem)) = (self.owed.get_mut(&cta), self.tmem.get_mut(&cta)) {
             owed.settle(tmem);
@@ -122,7 +122,7 @@ impl TensorState {
     }
 }
 
-/// What an operation reads of shared memory: from indices of its CTAs, addresses and lengths.
+/// Shared memory that an operation reads: from indices of its CTAs, addresses and lengths.
 pub(in crate::exec) fn shared_reads(
     ctas: &[u32],
     reads: &mut [(usize, u32, u32)],
@@ -171,7 +171,7 @@ impl<'a> SharedView<'a> {
     }
 }
 
-/// What the note of [`Relaxation::Unwritten`] says.
+/// Text of the note of [`Relaxation::Unwritten`].
 pub(in crate::exec) const READ_UNWRITTEN: &str = "an operand has bytes that nothing wrote";
 
 impl SharedRead for SharedView<'_> {
@@ -336,7 +336,7 @@ impl Machine<'_> {
         self.with_owing_tmem(ctas, f)
     }
 
-    /// The same, with what is still to be computed of them.
+    /// Runs `f` on the tensor memories of some CTAs, which may have arithmetic that is still to be done.
     fn with_owing_tmem<T>(
         &mut self,
         ctas: &[u32],

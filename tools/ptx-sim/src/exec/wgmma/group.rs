@@ -9,7 +9,7 @@ pub(super) const MAX_AHEAD: usize = 1 << 16;
 /// Warps of a warpgroup.
 pub(super) const WARPS: usize = 4;
 
-/// What the warps of a group must agree on.
+/// An instruction and operands that the warps of a group must agree on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Step {
     /// The instruction.
@@ -21,21 +21,21 @@ pub(super) struct Step {
 /// The `wgmma` instructions that the warps of a group have executed.
 #[derive(Debug, Default)]
 pub(super) struct Warpgroup {
-    /// How many each warp has.
+    /// Instructions that each warp has executed.
     executed: [u64; WARPS],
-    /// Those that some warp has not reached yet; before them, so many.
+    /// Instructions that some warp has not reached yet. `first` is the number of instructions before them.
     steps: VecDeque<Step>,
     first: u64,
 }
 
-/// How a warp departs from its group.
+/// The way in which a warp departs from its group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mismatch {
     /// Another warp has executed this instruction instead.
     Instruction(usize),
     /// Other descriptors, or another `scale-d`, than another warp of the group.
     Operands,
-    /// It is more than [`MAX_AHEAD`] instructions ahead.
+    /// The warp is more than [`MAX_AHEAD`] instructions ahead.
     Ahead,
 }
 
@@ -65,7 +65,7 @@ impl Warpgroup {
         self.first > number
     }
 
-    /// Of a warp that ends: an instruction that another warp has executed and this one has not.
+    /// An instruction that another warp has executed and this one, which ends, has not.
     pub(super) fn missed(&self, rank: usize) -> Option<usize> {
         let at = (self.executed[rank] - self.first) as usize;
         self.steps.get(at).map(|s| s.pc)

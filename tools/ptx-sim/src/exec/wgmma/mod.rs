@@ -1,10 +1,10 @@
 //! `wgmma`: products of a warpgroup, in flight until a `wgmma.wait_group`.
 //!
-//! Each warp's quarter of a `wgmma.mma_async` is an event of its own: its sixteen rows of D. It may
-//! complete once all four warps have issued the instruction and what went before on its accumulator is
-//! complete, in any order with everything else, and reads registers and shared memory only
-//! then. Registers are watched from the issue to the wait (`registers`), shared memory by what is in
-//! flight (`exec/pending`) and by the hazard tracker.
+//! Each warp's quarter of a `wgmma.mma_async` is an event of its own: its sixteen rows of D. The event may complete, in
+//! any order with everything else, under two conditions: all four warps have issued the instruction, and what went
+//! before on its accumulator is complete. Only then does it read registers and shared memory. Registers are watched
+//! from the issue to the wait (`registers`), shared memory by what is in flight (`exec/pending`) and by the hazard
+//! tracker.
 
 mod group;
 mod registers;
@@ -39,7 +39,7 @@ struct Issued {
     stamp: Option<Stamp>,
 }
 
-/// What a warp has issued and not waited for.
+/// Operations that a warp has issued and not waited for.
 #[derive(Debug, Default)]
 struct Groups {
     open: Vec<Issued>,
@@ -95,14 +95,14 @@ struct Multiplication {
     pc: usize,
     cta: u32,
     warp: u32,
-    /// Its number among its group's instructions.
+    /// Number of the operation among its group's instructions.
     number: u64,
     /// The operation before it on the same accumulator.
     after: Option<u64>,
     product: Product,
     a: Rows,
     d: Vec<u32>,
-    /// Its reads of shared memory.
+    /// Number of the operation's reads of shared memory in `Pending`.
     reads: u64,
     tracked: Option<TrackedOp>,
 }

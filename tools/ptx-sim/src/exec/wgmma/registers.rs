@@ -1,21 +1,21 @@
-//! What `wgmma` does with the registers of a warp: which are in use until a `wgmma.wait_group`, and
-//! which were accessed since the last `wgmma.fence`.
+//! Registers of a warp that `wgmma` uses: those in use until a `wgmma.wait_group`, and those that were accessed since
+//! the last `wgmma.fence`.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-/// How a register was accessed last.
+/// The last access of a register.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Access {
     /// Not by `wgmma`.
     Ordinary,
-    /// As a part of A.
+    /// By `wgmma`, as a part of A.
     A,
-    /// As a part of an accumulator, and of instructions of what shape.
+    /// By `wgmma`, as a part of an accumulator of instructions of this shape, given by its key.
     Accumulator(u32),
 }
 
-/// What a register is in use for, until it is waited for.
+/// The uses of a register, until they are waited for.
 #[derive(Debug, Clone, Copy, Default)]
 struct InUse {
     /// Operations that have it as a part of A.
@@ -46,12 +46,12 @@ pub(crate) struct Operands {
     pub(crate) key: u32,
 }
 
-/// Where an operation stands that was issued.
+/// Place of an operation among those that were issued.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place {
     /// The operation on the same accumulator that it comes after.
     pub(crate) after: Option<u64>,
-    /// What only ptxas puts in order.
+    /// Description of accesses that only ptxas puts in order.
     pub(crate) lacks: Option<&'static str>,
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct Place {
 pub(crate) struct Registers {
     /// `wgmma.fence`s executed.
     fences: u32,
-    /// Of each register: the number of fences before its last access, and what that was.
+    /// For each register: the number of fences before its last access, and the kind of that access.
     accessed: Vec<Cell<(u32, Access)>>,
     in_use: Vec<InUse>,
     chains: BTreeMap<u64, Chain>,
@@ -68,7 +68,7 @@ pub(crate) struct Registers {
 }
 
 impl Registers {
-    /// Of a warp with so many registers.
+    /// The state of a warp with so many registers.
     pub(crate) fn new(registers: usize) -> Self {
         Self {
             fences: 0,
@@ -168,7 +168,7 @@ impl Registers {
         }
     }
 
-    /// What was accessed since the last fence must not have to be ordered by one.
+    /// Checks that no fence is missing: an access since the last fence must not be one that a fence has to order.
     fn check_fence(&self, o: &Operands, compiled: bool) -> Result<(), &'static str> {
         let since = |r: &u32| {
             let (fences, access) = self.accessed[*r as usize].get();

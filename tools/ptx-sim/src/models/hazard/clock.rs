@@ -1,7 +1,7 @@
-//! Vector clocks, one per way of being ordered, and what a thread knows by them.
+//! Vector clocks, one per way of being ordered, and a thread's knowledge by them.
 //!
-//! Threads that have synchronised know the same, so they share one [`View`]; what a thread knows of
-//! itself is apart from it and costs no clock.
+//! Threads that have synchronised know the same, so they share one [`View`]. A thread's knowledge of its own accesses
+//! is apart from the view and costs no clock.
 
 use std::sync::Arc;
 
@@ -120,7 +120,7 @@ fn share(into: &mut Arc<Clock>, from: &Arc<Clock>) {
     }
 }
 
-/// What precedes a point, as far as others can know it.
+/// Accesses that precede a point, as far as others can know them.
 #[derive(Debug, Clone, Default)]
 pub(super) struct View {
     /// Base causality order: precedes accesses through the generic proxy.
@@ -144,14 +144,14 @@ impl View {
     }
 }
 
-/// What precedes a point of a thread: what it learned, and what it did itself.
+/// Accesses that precede a point of a thread: accesses that it learned of, and its own.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Known {
     pub(super) view: Arc<View>,
     pub(super) slot: u32,
-    /// Its own accesses up to this time.
+    /// The thread's own accesses up to this time.
     pub(super) time: u32,
-    /// Its own accesses that a proxy fence covers.
+    /// The thread's own accesses that a proxy fence covers.
     pub(super) fenced: u32,
 }
 
@@ -176,7 +176,7 @@ impl Known {
     }
 }
 
-/// Joins of clocks that are remembered: what each lane of a warp learns of the same few objects.
+/// Joins of clocks that are remembered: the lanes of a warp each learn of the same few objects.
 const REMEMBERED: usize = 8;
 
 /// Joins views, and remembers the last results: threads that meet mostly know the same.
@@ -184,7 +184,7 @@ const REMEMBERED: usize = 8;
 pub(super) struct Merger {
     joined: Option<[Arc<View>; 3]>,
     fenced: Option<[Arc<View>; 2]>,
-    /// What was joined into what, and the result.
+    /// Clocks: which was joined into which, and the result.
     clocks: [Option<[Arc<Clock>; 3]>; REMEMBERED],
     oldest: usize,
 }

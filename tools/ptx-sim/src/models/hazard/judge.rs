@@ -8,29 +8,29 @@ use super::shadow::{Record, Shadow};
 use super::{Access, AccessKind, Actor, Agent, ConflictKind, OpClass, Proxy, Tracker};
 use rustc_hash::FxHashMap;
 
-/// What the later access is ordered after.
+/// Accesses that the later access is ordered after.
 pub(super) struct Sight<'a> {
     pub(super) known: &'a Known,
     pub(super) tensor: &'a Tensor,
     /// Order of tcgen05 operations that no fence has made the thread's own.
     pub(super) arrived: &'a Tensor,
-    /// What is over in execution order.
+    /// Accesses that are over in execution order.
     pub(super) over: &'a Clock,
 }
 
-/// What stands between two accesses that conflict.
+/// The order between two accesses that conflict.
 pub(super) enum Verdict {
     /// Order.
     Fine,
-    /// What the ISA does not promise, and would call so.
+    /// Order that the ISA does not promise: a relaxation, and the conflict that there is without it.
     Excused(Relaxation, ConflictKind),
     /// Nothing.
     Conflict(ConflictKind),
 }
 
 impl Sight<'_> {
-    /// Whether the record may be forgotten once this access, of the same kind, has its own: what
-    /// is ordered after this one is ordered after that one too.
+    /// Whether the earlier record may be forgotten once this access, of the same kind, has its own record. Later
+    /// accesses that are ordered after this one are then ordered after the earlier one too.
     pub(super) fn outdates(&self, earlier: &Record, mine: &Access) -> bool {
         mine.proxy == Proxy::Generic
             && earlier.side.proxy == Proxy::Generic
@@ -39,7 +39,7 @@ impl Sight<'_> {
     }
 }
 
-/// What is asked of a tracker to judge accesses.
+/// Parts of a tracker that judging accesses needs.
 pub(super) struct Judge<'a> {
     allowed: Allowed,
     agents: &'a [AgentState],
@@ -47,7 +47,7 @@ pub(super) struct Judge<'a> {
 }
 
 impl Tracker {
-    /// Everything but what remembers accesses.
+    /// Everything but the shadow, which remembers accesses.
     pub(super) fn judge(&mut self) -> (Judge<'_>, &mut Shadow) {
         let judge = Judge {
             allowed: self.allowed,
@@ -59,7 +59,7 @@ impl Tracker {
 }
 
 impl<'a> Judge<'a> {
-    /// What somebody's next access is ordered after; none of an operation that is over.
+    /// The accesses that somebody's next access is ordered after; `None` for an operation that is over.
     pub(super) fn sight(&self, actor: Actor) -> Option<Sight<'a>> {
         Some(match actor {
             Actor::Agent(a) => {
@@ -99,7 +99,7 @@ impl<'a> Judge<'a> {
         mine: &Record,
         sight: &Sight<'_>,
     ) -> Option<(ConflictKind, Option<Relaxation>)> {
-        // What frees memory has been judged by rules of its own.
+        // An access that frees memory has been judged by rules of its own.
         if mine.side.kind == AccessKind::Free {
             return None;
         }
@@ -197,7 +197,7 @@ impl<'a> Judge<'a> {
     }
 }
 
-/// How the earlier access stands to a later one that nothing orders behind it.
+/// Kind of the conflict of an earlier access with a later one that nothing orders behind it.
 pub(super) fn unordered(ops: &FxHashMap<u32, OpState>, earlier: &Record) -> ConflictKind {
     match earlier.side.actor {
         Actor::Agent(_) => ConflictKind::Race,

@@ -57,7 +57,8 @@ impl Tracker {
         self.op_accesses(op, access, std::iter::once(access.range));
     }
 
-    /// The same for some ranges at once, which lie in the space of the access and do not overlap.
+    /// Accesses of some ranges at once by an asynchronous operation, as `op_access`. The ranges lie in the space of the
+    /// access and do not overlap.
     pub fn op_accesses(&mut self, op: Op, access: Access, ranges: impl Iterator<Item = Range>) {
         let Some(o) = self.ops.get_mut(&op.0) else {
             return;
@@ -210,7 +211,8 @@ impl Tracker {
         self.lent.retain(|(r, _)| !overlap(r, &range));
     }
 
-    /// The same, but others still have to free it: until then any access to it is reported.
+    /// The memory was freed by one of its owners, but others still have to free it: until then any access to it is
+    /// reported.
     pub fn give_up(&mut self, agent: Agent, range: Range, site: u32) {
         self.release_memory(agent, range, site, true);
         let kind = AccessKind::Free;
@@ -241,8 +243,8 @@ impl Tracker {
         self.merger.share(&mut exit.arriving.over, &over);
     }
 
-    /// All threads of a group have ended, this one last, and a memory with them. What others do to
-    /// it must be over, and one thread of the group at least must have known so when it ended.
+    /// All threads of a group have ended, this one last, and a memory with them. Accesses of others to it must be over,
+    /// and one thread of the group at least must have known so when it ended.
     pub fn end(&mut self, agent: Agent, space: u64, site: u32) {
         let home = self.agents[agent.0 as usize].home;
         let exit = self.exits.remove(&home).unwrap_or_default().arriving;
@@ -328,7 +330,7 @@ impl Tracker {
     }
 }
 
-/// What is read with another swizzle than it was written with.
+/// A report of an operand that is read with another swizzle than it was written with.
 fn mixed(earlier: &Record, mine: &Record) -> Option<Mixed> {
     let swizzles = [earlier.swizzle?, mine.swizzle?];
     let kinds = (earlier.side.kind, mine.side.kind);

@@ -39,19 +39,20 @@ use std::sync::Arc;
 pub struct Tracker {
     allowed: Allowed,
     agents: Vec<AgentState>,
-    /// Those of them that have free slots.
+    /// Agents that have free slots.
     with_free: BTreeSet<usize>,
     ops: FxHashMap<u32, OpState>,
     next_op: u32,
     objects: FxHashMap<u64, Object>,
-    /// What the threads of a group that have ended knew.
+    /// Knowledge of the threads that have ended, by group.
     exits: FxHashMap<u32, Object>,
-    /// What earlier `fence.sc`s hand to later ones.
+    /// Knowledge that earlier `fence.sc`s hand to later ones.
     fences: Object,
     slots: u32,
     shadow: Shadow,
     merger: Merger,
-    /// A thread that knows nothing, and an object that nobody has used: copies share its clocks, which costs no allocation.
+    /// A thread that knows nothing, and an object that nobody has used: copies share its clocks, which costs no
+    /// allocation.
     nobody: AgentState,
     unused: Object,
     conflicts: Vec<Conflict>,
@@ -106,7 +107,7 @@ impl Tracker {
         std::mem::take(&mut self.conflicts)
     }
 
-    /// Takes out what was read with another swizzle than it was written with, once for each pair of sites.
+    /// Takes out operands that were read with another swizzle than they were written with, once for each pair of sites.
     pub fn take_mixed(&mut self) -> Vec<Mixed> {
         std::mem::take(&mut self.mixed)
     }
@@ -126,9 +127,9 @@ impl Tracker {
         self.release_to(agent, object, sem, false);
     }
 
-    /// A release at a barrier in which those who acquire take part: what the agent acquired in
-    /// tcgen05 order goes on to them, though no fence of its own covers it. With a mere release it
-    /// does so under [`Relaxation::HandedOn`] only.
+    /// A release at a barrier in which those who acquire take part. Order of tcgen05 operations that the agent acquired
+    /// goes on to these threads, though no fence of the agent covers the operations. With a mere release that order
+    /// goes on under [`Relaxation::HandedOn`] only.
     pub fn release_together(&mut self, agent: Agent, object: u64) {
         self.release_to(agent, object, Sem::Strong, true);
     }
@@ -159,7 +160,7 @@ impl Tracker {
         }
     }
 
-    /// Threads that have ended arrive with what they knew, in execution order: a barrier of the cluster counts them.
+    /// Threads that have ended arrive with their knowledge, in execution order: a barrier of the cluster counts them.
     pub fn arrive_ended(&mut self, object: u64) {
         if !self.allowed.has(Relaxation::ExecutionFree) {
             return;

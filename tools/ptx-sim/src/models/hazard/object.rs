@@ -1,4 +1,4 @@
-//! What synchronisation objects hand over: barriers, mbarriers, flags.
+//! Order that synchronisation objects hand over: barriers, mbarriers, flags.
 
 use super::Sem;
 use super::clock::{Clock, Known, Merger, Tensor, View};
@@ -6,18 +6,18 @@ use super::operation::Free;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What a set of releases hands over.
+/// Order that a set of releases hands over.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Handed {
     pub(super) view: Arc<View>,
     pub(super) tensor: Tensor,
     /// Groups of threads that are known to run: execution order, which needs no memory order.
     pub(super) started: u32,
-    /// What is over in execution order; see [`AgentState::over`].
+    /// Accesses that are over in execution order; see [`AgentState::over`].
     pub(super) over: Arc<Clock>,
 }
 
-/// An object with phases: what arrives in this one, and what those before it handed over.
+/// An object with phases: the order that arrives in this phase, and the order that the phases before it handed over.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Object {
     pub(super) arriving: Handed,
@@ -27,7 +27,7 @@ pub(super) struct Object {
 }
 
 impl Object {
-    /// A thread arrives with what it knows.
+    /// A thread arrives with its knowledge.
     pub(super) fn arrive(&mut self, merger: &mut Merger, known: &Known) {
         let into = &mut self.arriving.view;
         if self
@@ -59,7 +59,7 @@ impl Object {
 /// A thread.
 #[derive(Debug, Clone, Default)]
 pub(super) struct AgentState {
-    /// What it knows; `time` is that of its next access.
+    /// Accesses that the thread knows; `time` is that of its next access.
     pub(super) now: Known,
     /// Whether it has made an access at its time.
     pub(super) busy: bool,
@@ -69,19 +69,19 @@ pub(super) struct AgentState {
     pub(super) tensor: Tensor,
     /// Tensor order acquired but not yet behind an after_thread_sync.
     pub(super) tensor_in: Tensor,
-    /// Tensor order as of the last before_thread_sync: what a release hands over.
+    /// Tensor order as of the last before_thread_sync, which a release hands over.
     pub(super) tensor_out: Tensor,
-    /// Memory order as of the last release fence: what a relaxed release hands over.
+    /// Memory order as of the last release fence, which a relaxed release hands over.
     pub(super) fenced_out: Known,
     /// Memory order seen by relaxed acquires, for the next acquire fence.
     pub(super) relaxed_in: Arc<View>,
-    /// Its `mbarrier.init`s, as slots: what `fence.mbarrier_init` releases.
+    /// The thread's `mbarrier.init`s, as slots: `fence.mbarrier_init` releases these.
     pub(super) inits: Vec<u32>,
-    /// Its `cp.async`s, slots and times: what `cp.async.mbarrier.arrive` hands over.
+    /// The thread's `cp.async`s, slots and times: `cp.async.mbarrier.arrive` hands these over.
     pub(super) copies: BTreeMap<u32, u32>,
-    /// What is over in execution order, whatever fences say: `mbarrier.init`s, operations that a `tcgen05.wait` or a
-    /// later commit's signal tells of, what precedes a relaxed arrive, what ended threads knew. The relaxations that do
-    /// without a fence rest on it.
+    /// Accesses that are over in execution order, whatever fences say. These are `mbarrier.init`s, operations that a
+    /// `tcgen05.wait` or a later commit's signal tells of, accesses that precede a relaxed arrive, and those that ended
+    /// threads knew. The relaxations that do without a fence rest on this clock.
     pub(super) over: Arc<Clock>,
     /// Slots of its operations that are over.
     pub(super) free: Vec<Free>,
@@ -90,7 +90,7 @@ pub(super) struct AgentState {
 }
 
 impl AgentState {
-    /// All it knows, with what it did up to here; what it does next is later.
+    /// All that the thread knows, with its accesses up to here; its next access is later.
     pub(super) fn seal(&mut self) -> Known {
         if self.busy {
             self.now.time = self.now.time.saturating_add(1);
@@ -102,7 +102,7 @@ impl AgentState {
         }
     }
 
-    /// Learns what an object hands over.
+    /// Learns the order that an object hands over.
     pub(super) fn take(&mut self, merger: &mut Merger, from: &Handed, sem: Sem) {
         let into = match sem {
             Sem::Strong => &mut self.now.view,

@@ -1,4 +1,4 @@
-//! Asynchronous operations: what they are ordered after, and who learns of their completion.
+//! Asynchronous operations: the accesses that they are ordered after, and the threads that learn of their completion.
 
 use super::super::relaxation::Relaxation;
 use super::super::swizzle::Swizzle;
@@ -13,17 +13,17 @@ pub(super) struct OpState {
     pub(super) time: u32, // reads; writes are at time + 1
     pub(super) class: OpClass,
     pub(super) issuer: Agent,
-    /// What precedes it.
+    /// Accesses that precede the operation.
     pub(super) known: Known,
     pub(super) tensor: Tensor,
-    /// What its issuer had acquired in tcgen05 order without a fence; empty where nothing asks for it.
+    /// Operations that the issuer had acquired in tcgen05 order without a fence; empty where nothing asks for them.
     pub(super) arrived: Tensor,
-    /// What was over in execution order.
+    /// Accesses that were over in execution order.
     pub(super) over: Arc<Clock>,
     pub(super) swizzle: Option<Swizzle>,
     pub(super) started: u32,
     pub(super) complete: bool,
-    /// It has accesses that are not reads.
+    /// Whether the operation has accesses that are not reads.
     pub(super) writes: bool,
 }
 
@@ -31,22 +31,22 @@ pub(super) struct OpState {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Free {
     slot: u32,
-    /// Who knows of this time knows that the operation is over.
+    /// Time that tells that the operation is over: who knows of this time knows it.
     known: u32,
     last: u32,
 }
 
-/// What is left of an operation for those that wait for it by groups.
+/// The remains of an operation, for those that wait for it by groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
     slot: u32,
     time: u32,
-    /// Its completion carries a proxy fence.
+    /// Whether the operation's completion carries a proxy fence.
     fenced: bool,
 }
 
 impl Tracker {
-    /// Issues an asynchronous operation: it is ordered after what its issuer is ordered after.
+    /// Issues an asynchronous operation: it is ordered after all that its issuer is ordered after.
     pub fn begin(&mut self, agent: Agent, class: OpClass) -> Op {
         let (slot, time) = self.reusable(agent).unwrap_or_else(|| {
             self.slots += 1;
@@ -84,8 +84,8 @@ impl Tracker {
         op
     }
 
-    /// The slot of a finished operation that a thread knows to be over, and the time that comes next there: of its own
-    /// operations, or where it has no such slot, of another thread's.
+    /// The slot of a finished operation that a thread knows to be over, and the time that comes next there. It is a
+    /// slot of the thread's own operations or, where there is none, of another thread's.
     fn reusable(&mut self, agent: Agent) -> Option<(u32, u32)> {
         let of_whom = agent.0 as usize;
         let known = &self.agents[of_whom].now;
@@ -107,7 +107,7 @@ impl Tracker {
         Some((free.slot, free.last + 1))
     }
 
-    /// The operation writes shared memory with this swizzle, or expects it in what it reads.
+    /// The operation writes shared memory with this swizzle, or expects the bytes that it reads to have this swizzle.
     pub fn swizzled(&mut self, op: Op, swizzle: Swizzle) {
         if let Some(o) = self.ops.get_mut(&op.0) {
             o.swizzle = Some(swizzle);
@@ -142,17 +142,19 @@ impl Tracker {
         }
     }
 
-    /// The arrive of a `tcgen05.commit`: operations of one thread, oldest first, have completed and
-    /// signal an object. Beyond [`Tracker::signal`] it hands over what they were ordered after: that
-    /// was over before they were, in tensor memory, and in shared memory as far as the async proxy
-    /// sees it, through which they access it. 8.9.1.1 denies this transitivity to complete-tx; nothing
-    /// in the text denies it to a commit. What no proxy fence brought before them is not handed over.
+    /// The arrive of a `tcgen05.commit`: operations of one thread, oldest first, have completed and signal an object.
+    ///
+    /// Beyond [`Tracker::signal`] the arrive hands over the accesses that these operations were ordered after. Such
+    /// accesses were over before the operations were. They are accesses to tensor memory, and to shared memory as far
+    /// as the async proxy sees it, through which the operations access it. 8.9.1.1 denies this transitivity to
+    /// complete-tx; nothing in the text denies it to a commit. Accesses that no proxy fence brought before the
+    /// operations are not handed over.
     pub fn signal_commit(&mut self, ops: &[Op], object: u64) {
         for op in ops {
             self.signal(*op, object);
         }
         let mut newest = ops.iter().rev().filter_map(|op| self.ops.get(&op.0));
-        // What precedes an operation precedes every later one of its thread too.
+        // Accesses that precede an operation precede every later one of its thread too.
         let Some(last) = newest.find(|o| o.class.tensor()) else {
             return;
         };
@@ -184,7 +186,7 @@ impl Tracker {
         }
     }
 
-    /// A thread's `cp.async`s up to here: what a `cp.async.mbarrier.arrive` now will hand over.
+    /// A thread's `cp.async`s up to here, which a `cp.async.mbarrier.arrive` now will hand over.
     pub fn copies(&self, agent: Agent) -> Vec<Stamp> {
         let copies = self.agents[agent.0 as usize].copies.iter();
         copies
@@ -205,7 +207,7 @@ impl Tracker {
         }
     }
 
-    /// What a group keeps of an operation.
+    /// The stamp of an operation, which a group keeps.
     pub fn stamp(&self, op: Op) -> Option<Stamp> {
         let o = self.ops.get(&op.0)?;
         Some(Stamp {
@@ -245,8 +247,8 @@ impl Tracker {
         }
     }
 
-    /// Threads wait for the operation together, as the lanes of a warp do. Those that knew the same before share what
-    /// they know afterwards.
+    /// Threads wait for the operation together, as the lanes of a warp do. Threads that knew the same before share
+    /// their knowledge afterwards.
     pub fn wait_op_together(&mut self, agents: &[Agent], op: Op) {
         let Some((first, others)) = agents.split_first() else {
             return;
@@ -304,13 +306,13 @@ mod tests {
         let [a, b, c] = [(); 3].map(|()| tracker.agent());
         let of_a = slot(&mut tracker, a);
         assert_eq!(slot(&mut tracker, a), of_a);
-        // It has none, and knows of none.
+        // Agent `b` has no free slot, and knows of none.
         let of_b = slot(&mut tracker, b);
         assert_ne!(of_b, of_a);
         tracker.meet(&[a, b, c], true);
         assert_eq!(slot(&mut tracker, b), of_b);
         assert_eq!(slot(&mut tracker, a), of_a);
-        // It has none, but knows of both; what it took is its own from then on.
+        // Agent `c` has no free slot, but knows of both; the slot that it took is its own from then on.
         tracker.meet(&[a, b, c], true);
         let of_c = slot(&mut tracker, c);
         assert!([of_a, of_b].contains(&of_c));

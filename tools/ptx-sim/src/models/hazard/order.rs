@@ -1,4 +1,4 @@
-//! What may order two operations: profiles, pipelines, fences.
+//! Rules that may order two operations: profiles, pipelines, fences.
 
 use std::str::FromStr;
 
@@ -8,7 +8,7 @@ pub enum Profile {
     /// Only what the ISA guarantees.
     #[default]
     Strict,
-    /// And what public kernels rely on: every [`super::super::relaxation::Relaxation`].
+    /// The ISA's guarantees, and all that public kernels rely on: every [`super::super::relaxation::Relaxation`].
     Hardware,
 }
 
@@ -24,7 +24,7 @@ impl FromStr for Profile {
     }
 }
 
-/// What an asynchronous operation is, as far as ordering goes.
+/// Class of an asynchronous operation, as far as ordering goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum OpClass {
     /// Not an asynchronous operation, or one that forms no pipeline: `cp.async.bulk`.

@@ -1,4 +1,4 @@
-//! What an access is, and what a conflict between two of them says.
+//! Accesses, and conflicts between two of them, as reports have them.
 
 use super::super::swizzle::Swizzle;
 use std::fmt;
@@ -14,7 +14,7 @@ pub enum Proxy {
     Tensor,
 }
 
-/// What an access does.
+/// Kind of an access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AccessKind {
     /// Reads.
@@ -33,7 +33,7 @@ pub enum AccessKind {
 /// memory, each lane quarter of each tensor memory (ranged by column), and so on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Range {
-    /// Which memory.
+    /// Number of the memory.
     pub space: u64,
     /// First byte (or column).
     pub start: u64,
@@ -55,11 +55,11 @@ impl Range {
 /// One access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Access {
-    /// Where.
+    /// Bytes of the access.
     pub range: Range,
-    /// What.
+    /// Kind of the access.
     pub kind: AccessKind,
-    /// How.
+    /// Proxy of the access.
     pub proxy: Proxy,
     /// The caller's number for the instruction, for reports.
     pub site: u32,
@@ -73,7 +73,7 @@ pub struct Agent(pub(super) u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Op(pub(super) u32);
 
-/// Who made an access.
+/// The maker of an access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Actor {
     /// A thread itself.
@@ -85,15 +85,15 @@ pub enum Actor {
 /// One side of a conflict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Side {
-    /// Who.
+    /// The maker of the access.
     pub actor: Actor,
     /// The thread that executed the instruction.
     pub thread: Agent,
     /// The instruction.
     pub site: u32,
-    /// What.
+    /// Kind of the access.
     pub kind: AccessKind,
-    /// How.
+    /// Proxy of the access.
     pub proxy: Proxy,
 }
 
@@ -125,7 +125,7 @@ pub enum ConflictKind {
 }
 
 impl ConflictKind {
-    /// In words.
+    /// The reason in words.
     pub fn why(self) -> &'static str {
         match self {
             ConflictKind::Race => "nothing orders the two",
@@ -149,7 +149,7 @@ impl ConflictKind {
 pub struct Mixed {
     /// Written with, and read with.
     pub swizzles: [Swizzle; 2],
-    /// Who wrote, and who reads.
+    /// The access that wrote, and the access that reads.
     pub sides: [Side; 2],
 }
 

@@ -8,8 +8,8 @@ use super::scale::{self, Factors};
 use super::{CtaMemory, Mma, MmaError};
 use half::f16;
 
-/// How the sum over K, and onto D, is rounded. All agree wherever every partial sum is exact,
-/// so running a kernel under two of them shows whether its test data is order-independent.
+/// Rounding of the sum over K, and onto D. All variants agree wherever every partial sum is exact, so running a kernel
+/// under two of them shows whether its test data is order-independent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Summation {
     /// All products of the instruction in f64 in ascending k, then one rounding onto D.
@@ -30,7 +30,7 @@ pub(super) struct Product {
 /// A `[m][k]` and B `[k][n]`, by how they are multiplied.
 enum Form {
     F64(Vec<f64>, Transposed<f64>),
-    /// Where every sum is exact in f32.
+    /// Values whose sums are all exact in f32.
     F32(Vec<f32>, Transposed<f32>),
     ScaledF64(Vec<f64>, Transposed<f64>, Scaling),
     /// Twice the values of E2M1.

@@ -1,8 +1,8 @@
 //! The inner loops of a matrix product, compiled for several instruction sets.
 //!
-//! Columns of B lie side by side, so that a loop over columns is one over vector lanes; the sum of an
-//! element is still formed in ascending k, in every version to the same bits. A fused multiply-add gives
-//! what two roundings would give: products of what tensor cores multiply are exact in f64, and [`exact_f32`]
+//! Columns of B lie side by side, so that a loop over columns is one over vector lanes. The sum of an element is still
+//! formed in ascending k, in every version to the same bits. A fused multiply-add gives the result that two roundings
+//! would give. The reason is that products of elements that tensor cores multiply are exact in f64, and [`exact_f32`]
 //! says where they are in f32.
 
 use super::super::versions::versions;
@@ -19,9 +19,9 @@ const PIECE: usize = 16;
 /// NaN as the tensor cores write it.
 pub(super) const NAN_F32: u32 = 0x7fff_ffff;
 
-/// What products are formed of.
+/// Type of the numbers that products are formed of.
 pub(super) trait Number: Copy + Default {
-    /// Where a sum starts: a sum of nothing but negative zeros is a negative zero.
+    /// Start of a sum: a sum of nothing but negative zeros is a negative zero.
     const START: Self;
     /// `a * b + c`.
     fn multiply_add<const FUSED: bool>(a: Self, b: Self, c: Self) -> Self;
@@ -210,7 +210,7 @@ fn chain<T: Number, const R: usize, const FUSED: bool>(
     }
 }
 
-/// The same with scale factors: `sa` is `[row][count]`, `sb` has `count` rows.
+/// Products with scale factors: `sa` is `[row][count]`, `sb` has `count` rows.
 #[inline(always)]
 fn scaled_products<T: Number, const R: usize, const FUSED: bool>(
     a: &[T],
@@ -271,8 +271,8 @@ fn store<T: Number, const R: usize, const FUSED: bool>(cells: &mut [u32], sums: 
     }
 }
 
-/// As bits of an f32: the smallest power of two that every finite value is a multiple of (infinity for zeros), and
-/// the largest magnitude.
+/// Two bit patterns of f32: the smallest power of two that every finite value is a multiple of (infinity for zeros),
+/// and the largest magnitude.
 #[inline(always)]
 fn extent<T: Number, const R: usize, const FUSED: bool>(values: &[f32], out: &mut (u32, u32)) {
     const INFINITY: u32 = f32::INFINITY.to_bits();
@@ -298,7 +298,8 @@ fn decode_f16<T: Number, const R: usize, const FUSED: bool>(bytes: &[u8], out: &
     for (v, b) in out.iter_mut().zip(bytes.chunks_exact(2)) {
         let bits = u32::from(u16::from_le_bytes([b[0], b[1]]));
         let (sign, magnitude) = ((bits & 0x8000) << 16, bits & 0x7fff);
-        // As an f32 with the exponent's bias of f16 it is too small by 2^112. Infinities and NaNs get all ones.
+        // Read as an f32 with the exponent's bias of f16, the value is too small by 2^112. Infinities and NaNs get all
+        // ones.
         let finite = f32::from_bits(magnitude << 13) * f32::from_bits((127 + 112) << 23);
         let special = if magnitude >= 0x7c00 { 0x7f80_0000 } else { 0 };
         *v = f32::from_bits(finite.to_bits() | special | sign);
@@ -319,10 +320,10 @@ fn to_bytes<T: Number, const R: usize, const FUSED: bool>(
     }
 }
 
-/// What is known of values of f16.
+/// Facts about values of f16.
 #[derive(Debug, Default)]
 pub(super) struct Whole {
-    /// They are integers below 2048.
+    /// Whether the values are integers below 2048.
     pub(super) all: bool,
     /// The largest magnitude, if they are.
     pub(super) most: u16,
@@ -378,7 +379,7 @@ versions!(
     f16_values[f32](bytes: &[u8], out: &mut [f32]) = decode_f16
 );
 
-/// What values are multiples of.
+/// The unit that values are multiples of.
 pub(super) struct Units {
     /// A power of two, 1 for zeros.
     pub(super) unit: f32,

@@ -1,4 +1,4 @@
-//! Where D lies: "Data Path Layout Organization", layouts A, B, D and F.
+//! Place of D in tensor memory: "Data Path Layout Organization", layouts A, B, D and F.
 
 use super::super::idesc::Accumulator;
 use super::super::memory::SharedRead;
@@ -100,14 +100,14 @@ fn disabled(mma: &Mma, cta: usize, lane: u32) -> bool {
 struct Run {
     cta: usize,
     lane: u32,
-    /// Of tensor memory.
+    /// First column of tensor memory.
     column: u32,
-    /// Of D.
+    /// First column of D.
     first: u32,
     count: u32,
 }
 
-/// Where a row of D lies, without what is disabled.
+/// The runs of a row of D, without lanes that are disabled.
 fn runs(mma: &Mma, row: u32) -> impl Iterator<Item = Run> {
     let (group, m, n) = (mma.group, mma.idesc.m, mma.idesc.n);
     // Layout B: the right half of the columns lies in other lanes.

@@ -43,10 +43,10 @@ impl CtaGroup {
     }
 }
 
-/// Where A lies.
+/// Place of A.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AOperand {
-    /// In shared memory, of each CTA its half.
+    /// In shared memory; each CTA has its half.
     Shared(SmemDesc),
     /// In tensor memory.
     Tmem(TmemAddr),
@@ -85,16 +85,16 @@ pub struct Mma {
     /// `disable-output-lane`: bit l of word w disables lane 32w + l; words 4.. are the odd
     /// CTA's.
     pub disable_lanes: [u32; 8],
-    /// How the sum over K is rounded.
+    /// Rounding of the sum over K.
     pub summation: Summation,
 }
 
 /// The memories of one CTA of the group.
 #[derive(Debug)]
 pub struct CtaMemory<'a, S: SharedRead + ?Sized> {
-    /// Its shared memory.
+    /// Shared memory of the CTA.
     pub shared: &'a S,
-    /// Its tensor memory.
+    /// Tensor memory of the CTA.
     pub tmem: &'a mut Tmem,
 }
 
@@ -189,7 +189,7 @@ impl TmemBlock {
     }
 }
 
-/// What an MMA touches, for hazard checks.
+/// Memory that an MMA touches, for hazard checks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Footprint {
     /// Shared byte ranges `(cta, address, length)` read.

@@ -97,8 +97,8 @@ fn raw_rows<S: SharedRead + ?Sized>(
     Ok(())
 }
 
-/// The same of whole groups of eight rows without padding that lie alike, all of whose surroundings were written. `None`
-/// of others, and then some rows may have been read.
+/// Reads whole groups of eight rows without padding that lie alike, if all bytes between them were written. `None` of
+/// other rows, and then some rows may have been read.
 fn whole_groups<S: SharedRead + ?Sized>(
     layout: &Layout,
     out: &mut [Row],
@@ -129,7 +129,7 @@ fn byte_values(value: fn(u8) -> f64) -> [f32; 256] {
     std::array::from_fn(|bits| value(bits as u8) as f32)
 }
 
-/// What each of its bit patterns means, of an element of at most eight bits.
+/// The value of each bit pattern of an element of at most eight bits.
 fn table(e: Element) -> &'static [f32; 256] {
     macro_rules! table {
         ($value:expr) => {{

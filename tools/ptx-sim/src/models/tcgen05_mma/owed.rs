@@ -1,6 +1,6 @@
 //! MMAs whose arithmetic is put off until somebody looks at D.
 //!
-//! Operands are read, and everything is checked, when an MMA executes. What is left is arithmetic that cannot fail. Put
+//! Operands are read, and everything is checked, when an MMA executes. Only arithmetic that cannot fail is left. Put
 //! off, the products onto one D are computed together: D stays in registers from one to the next, and several threads
 //! share the rows. Each product is still rounded onto D by itself, in the order of the MMAs, so that the bits are those
 //! of [`execute`](super::execute).
@@ -71,7 +71,7 @@ impl Taken {
         Some(Computed::Any(product.ok()?))
     }
 
-    /// Its link of a chain for the rows from one on, if it can be one.
+    /// The MMA's link of a chain for the rows from `first` on, if it can be one.
     fn link<'a>(&self, product: &'a Computed, first: usize) -> Option<Link<'a>> {
         let m = &self.mma;
         let plain =
@@ -90,13 +90,14 @@ enum Computed {
     Any(Product),
 }
 
-/// Its rows in a chain of its kind.
+/// Rows of a product in a chain of its kind.
 enum Link<'a> {
     Small(small::Link<'a>),
     F32(inner::Link<'a>),
 }
 
-/// What has not been computed yet of the tensor memory of one CTA. Whoever looks at that memory settles it first.
+/// Products that have not been computed yet, onto the tensor memory of one CTA. Whoever looks at that memory settles
+/// them first.
 #[derive(Debug, Default)]
 pub struct Owed {
     /// By D: no two have a cell in common.
@@ -149,7 +150,7 @@ impl Owed {
     }
 }
 
-/// How many threads some work is worth.
+/// Number of threads that some work is worth.
 fn threads(multiplications: usize) -> usize {
     static CORES: LazyLock<usize> =
         LazyLock::new(|| thread::available_parallelism().map_or(1, NonZero::get));
@@ -163,7 +164,7 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Elements of a list that threads take one by one.
 struct Queue<I> {
     rest: Mutex<I>,
-    /// Those that nobody has dealt with yet.
+    /// Number of elements that nobody has dealt with yet.
     open: Mutex<usize>,
     none_open: Condvar,
 }
@@ -212,7 +213,7 @@ fn on_threads(threads: usize, work: impl Fn() + Sync) {
     let work = &work;
     thread::scope(|scope| {
         for _ in 1..threads {
-            // Where no more threads can be had, there is one less.
+            // A thread that cannot be started is one less.
             let _ = thread::Builder::new().spawn_scoped(scope, work);
         }
         work();
@@ -251,7 +252,8 @@ fn settle(taken: &[Taken], tmem: &mut Tmem) {
     });
 }
 
-/// Whether D may have a negative zero. It stays one where nothing but negative zeros is added, and integers have none.
+/// Whether D may have a negative zero. A negative zero stays one where nothing but negative zeros is added, and
+/// integers have none.
 fn negative_zero(mma: &Mma, tmem: &mut Tmem) -> bool {
     const NEGATIVE_ZERO: u32 = 1 << 31;
     let columns = mma.d.column() as usize..(mma.d.column() + mma.idesc.n) as usize;

@@ -1,5 +1,5 @@
-//! Which M and N each kind takes: "Various combinations of .kind and shapes", and "Various
-//! combinations of N shape with .cta_group qualifier for 8bit transpose B".
+//! M and N that each kind takes: "Various combinations of .kind and shapes", and "Various combinations of N shape with
+//! .cta_group qualifier for 8bit transpose B".
 
 use super::super::idesc::{Element, Idesc, Kind};
 use super::super::smem_desc::Major;

@@ -59,7 +59,7 @@ impl TensorMap {
     /// Bytes of a tensor map.
     pub const BYTES: usize = 128;
 
-    /// What the driver writes for this map on Hopper. The bytes of maps that it refuses there
+    /// The bytes that the driver writes for this map on Hopper. The bytes of maps that it refuses there
     /// ([`check_hopper`](Self::check_hopper)) are this simulator's own.
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let args = self.args();
@@ -129,8 +129,8 @@ impl TensorMap {
         (map.to_bytes() == *bytes).then_some(map)
     }
 
-    /// The maps among a kernel's parameters, with the parameter and the byte in it that each
-    /// starts at: a parameter may be a map, or an array or a structure that contains some.
+    /// The maps among a kernel's parameters, each with the parameter and the byte in it that the map starts at. A
+    /// parameter may be a map, or an array or a structure that contains some.
     pub fn find(params: &[Vec<u8>]) -> Vec<(usize, usize, Self)> {
         let mut found = Vec::new();
         for (p, bytes) in params.iter().enumerate() {

@@ -105,7 +105,7 @@ pub(super) fn check(args: &TensorMapArgs) -> Result<(), TensorMapError> {
     Ok(())
 }
 
-/// What the driver refuses on Hopper: all that came with later architectures. Recorded.
+/// Refuses maps that the driver refuses on Hopper: all that came with later architectures. Recorded.
 pub(super) fn check_hopper(args: &TensorMapArgs) -> Result<(), TensorMapError> {
     let missing = match args.swizzle {
         _ if args.data_type.is_packed() => "packed element types",
@@ -162,7 +162,7 @@ fn check_box(args: &TensorMapArgs) -> Result<(), TensorMapError> {
         }
     }
     for (dim, &value) in args.element_strides.iter().enumerate() {
-        // Without interleave the first one "is ignored", but the driver refuses 9 there too.
+        // The first element stride "is ignored" without interleave, but the driver refuses 9 there too.
         if value == 0 || value > 8 {
             return Err(TensorMapError::ElementStride { dim, value });
         }

@@ -1,8 +1,8 @@
-//! A tensor map: the arguments of `cuTensorMapEncodeTiled`, with every rule of that call, and the
-//! 128 bytes that the call writes.
+//! A tensor map: the arguments of `cuTensorMapEncodeTiled`, with every rule of that call, and the 128 bytes that the
+//! call writes.
 //!
-//! Source: CUDA driver API, "Tensor Map Object Management", `cuTensorMapEncodeTiled`. Where its text
-//! is silent, what the driver did on Hopper: `probes/recorded/tensor_maps.txt`.
+//! Source: CUDA driver API, "Tensor Map Object Management", `cuTensorMapEncodeTiled`. Where its text is silent, the
+//! driver on Hopper decides: `probes/recorded/tensor_maps.txt`.
 
 mod bytes;
 mod check;
@@ -171,13 +171,13 @@ pub struct TensorMapArgs {
     pub swizzle: Swizzle,
     /// L2 fetch granularity.
     pub l2_promotion: L2Promotion,
-    /// What out-of-bounds elements read as.
+    /// Value that out-of-bounds elements read as.
     pub oob_fill: OobFill,
 }
 
-/// Bytes of the box as the driver counts them, for its limit and in the map: dimensions are divided
-/// by their element strides and rounded down, although a copy moves one element more of each that
-/// does not divide. So a copy may move more than this, or this may be 0.
+/// Bytes of the box as the driver counts them, for its limit and in the map: dimensions are divided by their element
+/// strides and rounded down. A copy moves one element more of each dimension that its stride does not divide. So a copy
+/// may move more bytes than this, or this may be 0.
 fn driver_box_bytes(args: &TensorMapArgs) -> u64 {
     let dims = args.box_dim.iter().zip(&args.element_strides);
     dims.map(|(n, stride)| u64::from(n / stride))
@@ -197,7 +197,7 @@ impl TensorMap {
         Ok(Self(args))
     }
 
-    /// Checks what only later architectures than Hopper know.
+    /// Refuses arguments that only later architectures than Hopper know.
     pub fn check_hopper(&self) -> Result<(), TensorMapError> {
         check::check_hopper(&self.0)
     }
@@ -266,8 +266,8 @@ impl TensorMap {
         self.row_pitch() * self.rows()
     }
 
-    /// What a load passes to `complete_tx`: the whole box, out-of-bounds elements included, and
-    /// without padding and gaps.
+    /// Bytes that a load passes to `complete_tx`: the whole box, out-of-bounds elements included, and without padding
+    /// and gaps.
     pub fn transaction_bytes(&self) -> u64 {
         self.inner_global_bytes() * self.rows()
     }

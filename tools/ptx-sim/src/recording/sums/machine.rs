@@ -1,4 +1,4 @@
-//! How an instruction may add 64 products and C: rules that can be tried on recorded sums.
+//! Ways in which an instruction may add 64 products and C: rules that can be tried on recorded sums.
 
 use serde::Serialize;
 
@@ -12,11 +12,11 @@ const NONE: i32 = i32::MIN;
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Product {
     pub(super) value: i128,
-    /// Of both codes and both scales, each by itself, added.
+    /// The exponents of both codes and both scales, each by itself, added.
     pub(super) factors: i32,
-    /// Of each code times its scale, added.
+    /// The exponents of each code times its scale, added.
     pub(super) scaled: i32,
-    /// Of the product of both codes, and of both scales, added.
+    /// The exponent of the product of both codes, and that of both scales, added.
     pub(super) codes: i32,
 }
 
@@ -38,7 +38,7 @@ impl Terms {
     }
 }
 
-/// Which exponent of a product decides where terms are aligned.
+/// The exponent of a product that decides where terms are aligned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Exponents {
@@ -52,7 +52,7 @@ pub enum Exponents {
     Value,
 }
 
-/// What becomes of bits that are cut off.
+/// Treatment of bits that are cut off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cut {
@@ -67,17 +67,17 @@ pub enum Cut {
 /// A way to add.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Machine {
-    /// So many products beside each other are added exactly before anything is cut.
+    /// Number of products beside each other that are added exactly before anything is cut.
     pub grain: usize,
-    /// So many products are one sum; the sums follow each other, with an f32 between them.
+    /// Number of products that are one sum; the sums follow each other, with an f32 between them.
     pub chain: usize,
-    /// Whether C is a term of the first sum like others. Otherwise it is added to what the products gave.
+    /// Whether C is a term of the first sum like others. Otherwise C is added to the sum of the products.
     pub c_with_products: bool,
     /// Terms are cut so many binary places below the largest term's exponent; `None`: nothing is cut.
     pub fraction: Option<i32>,
-    /// What is cut of terms.
+    /// The cut of terms.
     pub cut: Cut,
-    /// How a sum becomes f32.
+    /// The rounding of a sum to f32.
     pub result: Cut,
     /// The exponent that counts.
     pub exponents: Exponents,
@@ -99,7 +99,7 @@ impl Machine {
                         for result in [Cut::Zero, Cut::Nearest] {
                             use Exponents::{Codes, Factors, Scaled, Value};
                             for exponents in [Factors, Scaled, Codes, Value] {
-                                // Where nothing is cut these make no difference.
+                                // Grain, cut and exponents make no difference where nothing is cut.
                                 let plain = grain == 1 && cut == Cut::Zero && exponents == Factors;
                                 if fraction.is_some() || plain {
                                     all.push(Self {
@@ -174,7 +174,7 @@ pub(super) fn exponent(x: i128) -> i32 {
     }
 }
 
-/// Without the bits below a place.
+/// A number without the bits below a place.
 fn cut(x: i128, place: i32, how: Cut) -> i128 {
     let Ok(place) = u32::try_from(place) else {
         return x;
@@ -203,7 +203,7 @@ fn cut(x: i128, place: i32, how: Cut) -> i128 {
     rounded * x.signum()
 }
 
-/// As f32 has it, still in fixed point.
+/// A number as f32 has it, still in fixed point.
 fn to_f32(x: i128, how: Cut) -> i128 {
     match x.unsigned_abs().checked_ilog2() {
         Some(top) => cut(x, top as i32 - 23, how),

@@ -1,5 +1,5 @@
-//! What recorded sums say about how an instruction adds: the rules that give every one of them, and how far results
-//! are off, in roundings. `probes/sums.cpp` makes the sums.
+//! Recorded sums, and the way in which an instruction adds: the rules that give every one of the sums, and how far
+//! results are off, in roundings. `probes/sums.cpp` makes the sums.
 
 mod machine;
 
@@ -16,7 +16,7 @@ const SERIES: [&str; 8] = [
     "padding", "survives", "groups", "final", "loss", "nominal", "random", "exact",
 ];
 
-/// A sum, and what came out.
+/// A sum, and its result.
 #[derive(Debug)]
 struct Row {
     series: usize,
@@ -31,26 +31,26 @@ pub struct Sums {
     columns_agree: bool,
 }
 
-/// What they say.
+/// Conclusions from recorded sums.
 #[derive(Debug, Serialize)]
 pub struct Verdict {
-    /// How many sums there are.
+    /// Number of sums.
     pub sums: usize,
     /// Whether all columns that were given the same numbers have the same results.
     pub columns_agree: bool,
-    /// Sums that every order gives exactly, and which were not given so: anything but 0 says that operands are not
+    /// Sums that every order gives exactly, and which were not given so. Anything but 0 says that operands are not
     /// where they are believed to be, and that nothing else here counts.
     pub exact_sums_wrong: usize,
     /// Results that are not numbers.
     pub not_finite: usize,
     /// The way to add by which all results come out; where there is none, the one by which most do.
     pub machine: Machine,
-    /// How many results come out by it.
+    /// Number of results that come out by `machine`.
     pub explained: usize,
     /// Other ways that explain as much, but for those that differ in nothing that was tried: how many.
     pub as_good: usize,
-    /// How many successive roundings to f32 would explain the error of the worst result: what a bound must allow an
-    /// instruction at least.
+    /// Number of successive roundings to f32 that would explain the error of the worst result: a bound must allow an
+    /// instruction at least so many.
     pub roundings_at_least: u32,
     /// The worst of each series, in roundings.
     pub roundings: BTreeMap<&'static str, f64>,
@@ -156,7 +156,7 @@ impl Sums {
         Ok(Some(sums))
     }
 
-    /// What they say.
+    /// Draws the conclusions from the sums.
     pub fn judge(&self) -> Verdict {
         // Any data first: most rules fail there at once.
         let mut rows: Vec<&Row> = self.rows.iter().filter(|row| row.series != 0).collect();
@@ -185,7 +185,7 @@ impl Sums {
             machine,
             explained,
             as_good,
-            // As a cast, so that what is infinite stays large.
+            // The number is converted with `as`, so that an infinite one stays large.
             roundings_at_least: roundings.values().fold(0f64, |a, b| a.max(*b)).ceil() as u32,
             roundings,
         }
@@ -213,7 +213,7 @@ impl Row {
         machine.sum(&self.terms) == self.result
     }
 
-    /// The error, in parts of 2^-24 of what all terms have in magnitude.
+    /// The error, in parts of 2^-24 of the magnitude of all terms.
     fn roundings(&self) -> f64 {
         let Some(result) = fixed(self.result) else {
             return f64::INFINITY;

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use super::Trace;
 
-/// What to draw, and how.
+/// Options of a picture: contents and form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DrawOptions {
     /// Width of the picture in pixels.

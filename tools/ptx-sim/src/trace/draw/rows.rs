@@ -30,7 +30,7 @@ pub(super) struct Bar {
     pub(super) texts: Vec<String>,
     /// Completions within it.
     pub(super) marks: Vec<u64>,
-    /// Which of the row's lines it stands in.
+    /// Number of the row's line that the bar stands in.
     pub(super) line: usize,
     /// Slices that it stands for.
     slices: Vec<usize>,
@@ -50,7 +50,7 @@ pub(super) struct Section {
     pub(super) rows: Vec<Row>,
 }
 
-/// Where an arrow begins or ends: row, line, step.
+/// Start or end of an arrow: row, line, step.
 pub(super) type End = (usize, usize, u64);
 
 #[derive(Debug)]
@@ -194,7 +194,7 @@ impl Source<'_> {
                 Some((owner, at)) => format!("→ {} of CTA {owner}", self.barrier_label(at)),
                 None => "in groups".to_string(),
             };
-            // One bar for what is in flight for one phase.
+            // One bar for all operations that are in flight for one phase.
             let mut groups: Vec<Vec<(usize, &Slice)>> = Vec::new();
             for (i, s) in list {
                 let joins = groups

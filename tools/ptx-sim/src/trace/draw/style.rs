@@ -2,7 +2,7 @@
 
 use super::rows::Look;
 
-/// Class, what the legend says, and whether text on it is white.
+/// Class, text of the legend, and whether text on it is white.
 pub(super) const LOOKS: [(Look, &str, &str, bool); 8] = [
     (Look::Run, "r", "runs", true),
     (Look::Wait, "w", "waits", false),

@@ -15,7 +15,7 @@ const GAP: f64 = 3.0;
 /// Width of an average character.
 const CHARACTER: f64 = 6.0;
 
-/// What the legend explains.
+/// Signs that the legend explains.
 #[derive(Clone, Copy)]
 enum Sign {
     Look(&'static str),
@@ -41,7 +41,7 @@ struct Item {
     y: f64,
 }
 
-/// The legend of what the picture shows, in as many lines as it takes; and how far they reach.
+/// The legend of the picture's signs, in as many lines as it takes; and how far the lines reach.
 fn legend(picture: &Picture, width: f64) -> (Vec<Item>, f64) {
     let any = |f: &dyn Fn(&Bar) -> bool| picture.rows().any(|r| r.bars.iter().any(f));
     let mut entries = Vec::new();

@@ -1,4 +1,4 @@
-//! Which state each byte of a memory has.
+//! The state of each byte of a memory.
 
 use std::collections::BTreeMap;
 
@@ -125,7 +125,7 @@ impl Memory {
             let mut to = (at / GRAIN + 1) * GRAIN;
             let cell = page[grain];
             if cell & FINE == 0 {
-                // As many grains as have it.
+                // Takes as many grains as have the same cell.
                 while to < end && page.get(grain + 1) == Some(&cell) {
                     grain += 1;
                     to += GRAIN;

@@ -1,7 +1,7 @@
 //! The last accesses of every byte.
 //!
-//! Bytes with the same accesses share one [`State`], and a byte only holds its number. So an access looks at each
-//! state once, however many bytes have it, and what is read or written as one stays one.
+//! Bytes with the same accesses share one [`State`], and a byte only holds the state's number. So an access looks at
+//! each state once, however many bytes have it. Bytes that are read or written as one keep one state.
 
 mod bytes;
 
@@ -31,7 +31,7 @@ struct State {
     syncs: Vec<Record>,
     /// Bytes that have it.
     bytes: u64,
-    /// Of these, those that the access at hand touches.
+    /// Bytes that have the state and that the access at hand touches.
     touched: u64,
     /// Changes with the contents: no two contents have one number.
     version: u64,
@@ -56,7 +56,7 @@ impl Clone for State {
 /// A list of this many records is looked through for outdated ones.
 const PRUNE: usize = 8;
 
-/// What an access made of a state: the same access of other bytes makes the same of them.
+/// The change of a state by an access: the same access of other bytes makes the same change of the state.
 #[derive(Debug, Clone, Copy)]
 struct Step {
     kind: AccessKind,
@@ -127,7 +127,7 @@ impl States {
         new
     }
 
-    /// What the same access has made of this state before.
+    /// The state that the same access has made of this state before.
     fn seen(&self, kind: AccessKind, mine: &Record, old: u32) -> Option<u32> {
         let from = (old, self[old].version);
         let l = self.last.as_ref()?;
@@ -135,7 +135,7 @@ impl States {
         (same && self[l.to.0].version == l.to.1).then_some(l.to.0)
     }
 
-    /// What an access makes of a state where it touches so many of its bytes.
+    /// The state that an access makes of a state where it touches so many of its bytes.
     fn with(
         &mut self,
         (old, touched): (u32, u64),
@@ -172,8 +172,8 @@ pub(super) struct Shadow {
 }
 
 impl Shadow {
-    /// Records an access to some ranges (starts and ends, disjoint) and calls `conflict` for each earlier one it
-    /// may conflict with. Of those of its own kind, it stands for the `outdated` ones from here on.
+    /// Records an access to some ranges (starts and ends, disjoint) and calls `conflict` for each earlier access that
+    /// it may conflict with. From here on it stands for those earlier accesses of its own kind that are `outdated`.
     pub(super) fn access(
         &mut self,
         (space, kind): (u64, AccessKind),
@@ -266,7 +266,7 @@ impl Shadow {
     }
 }
 
-/// Those runs that have a state, where so many bytes have it.
+/// Runs that have a state, where so many bytes have it.
 fn with_state(runs: &[Run], state: u32, bytes: u64) -> impl Iterator<Item = Run> {
     let mut left = bytes;
     let all = runs.iter().take_while(move |r| {

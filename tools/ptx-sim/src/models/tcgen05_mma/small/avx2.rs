@@ -92,7 +92,8 @@ fn add(run: &[Link<'_>], tile: usize, half: usize, d: &mut [[__m256; VECTORS]; H
     }
 }
 
-/// The sums of a half of a run's rows in the columns of a tile. Neither a pair of products nor their sum leaves 16 bits.
+/// The sums of a half of a run's rows in the columns of a tile. Neither a pair of products nor their sum leaves 16
+/// bits.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn sums(run: &[Link<'_>], tile: usize, half: usize) -> [[__m256i; VECTORS]; HALF] {

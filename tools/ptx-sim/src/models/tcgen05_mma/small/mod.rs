@@ -3,8 +3,8 @@
 //! Tests mostly multiply small integers, because all sums of them are exact. Where all values of both operands are
 //! multiples of powers of two by at most 127, they fit bytes, and integer sums say the same as sums in f32.
 //!
-//! Two kinds of processors have such instructions ([`Level`]). One adds four products in 32 bits. The other one adds two in
-//! 16 bits, so values must be smaller there.
+//! Two kinds of processors have such instructions ([`Level`]). One kind adds four products in 32 bits. The other kind
+//! adds two in 16 bits, so values must be smaller there.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -31,7 +31,7 @@ const MOST: f32 = 127.0;
 /// Integers up to this are exact in f32.
 const EXACT: u32 = 1 << 24;
 
-/// What a processor has for products of bytes.
+/// A processor's instructions for products of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Level {
     /// Four products of bytes are added in 32 bits: AVX512-VNNI.
@@ -85,7 +85,7 @@ pub(super) struct Small {
     a: Tiles<ROWS>,
     /// Values of B in units of its power of two.
     b: Tiles<COLUMNS>,
-    /// By tile of B: what sums are too large because A's bytes are more than its values.
+    /// By tile of B: the numbers by which sums are too large because A's bytes are more than its values.
     offsets: Vec<[u32; COLUMNS]>,
     /// The product of both powers of two.
     unit: f32,
@@ -110,7 +110,7 @@ pub(super) fn takes(mma: &Mma) -> bool {
 /// An operand whose values are small multiples of a power of two, row by row.
 #[derive(Debug)]
 pub(super) struct Integers {
-    /// Its values in units of that power, as bytes with a sign.
+    /// The operand's values in units of that power, as bytes with a sign.
     bytes: Vec<u8>,
     /// The power of two.
     unit: f32,
@@ -128,7 +128,7 @@ impl Integers {
         })
     }
 
-    /// Of little-endian f16 whose values are integers already.
+    /// The integers of little-endian f16 whose values are integers already.
     pub(super) fn of_f16(values: &[u8]) -> Option<Self> {
         let mut bytes = vec![0; values.len() / 2];
         let mut found = Whole::default();
@@ -141,19 +141,19 @@ impl Integers {
         })
     }
 
-    /// Its bytes with a number added to each.
+    /// The operand's bytes with a number added to each.
     fn more(&self, more: u8) -> Vec<u8> {
         self.bytes.iter().map(|b| b.wrapping_add(more)).collect()
     }
 }
 
 impl Small {
-    /// Of A `[m][k]` and B `[n][k]`, if their values are small and all sums exact in f32.
+    /// The product of A `[m][k]` and B `[n][k]`, if their values are small and all sums exact in f32.
     pub(super) fn of(a: &[f32], b: &[f32], k: usize) -> Option<Self> {
         Self::at(Level::best()?, a, b, k)
     }
 
-    /// The same of such operands, if the sums are exact.
+    /// The product of operands that are small integers, if the sums are exact.
     pub(super) fn of_integers(a: &Integers, b: &Integers, k: usize) -> Option<Self> {
         Self::new(Level::best()?, a, b, k)
     }
@@ -195,7 +195,7 @@ impl Small {
     }
 }
 
-/// What sums of products with B are too large where A's bytes are so much more than its values.
+/// The numbers by which sums of products with B are too large where A's bytes are larger by `more` than its values.
 fn offsets(level: Level, b: &Tiles<COLUMNS>, more: u8) -> Vec<[u32; COLUMNS]> {
     #[cfg(target_arch = "x86_64")]
     match level {
@@ -214,7 +214,8 @@ fn offsets(level: Level, b: &Tiles<COLUMNS>, more: u8) -> Vec<[u32; COLUMNS]> {
 pub(super) fn chain(links: &[Link<'_>], n: usize, cells: &mut [u32], pitch: usize) {
     #[cfg(target_arch = "x86_64")]
     match links.first().map(|l| l.product.level) {
-        // SAFETY: there are products of a level only on a processor that has it, which is what the function is compiled for.
+        // SAFETY: there are products of a level only on a processor that has it, which is what the function is compiled
+        // for.
         Some(Level::Four) if Level::Four.available() => unsafe {
             vnni::chain(links, n, cells, pitch);
         },
@@ -242,8 +243,9 @@ fn runs<'l, 'a>(links: &'l [Link<'a>]) -> Vec<&'l [Link<'a>]> {
     runs
 }
 
-/// The first links of a chain that can be added up as integers before anything is rounded: how many, and what is known
-/// behind them of the cells, namely that they are so many units at most. `known` is that of the cells before.
+/// The first links of a chain that can be added up as integers before anything is rounded. Returns their number, and
+/// what is known behind them of the cells: that they are at most so many units. `known` says the same of the cells
+/// before.
 #[cfg(target_arch = "x86_64")]
 fn run(links: &[Link<'_>], known: Option<(f32, u32)>) -> (usize, Option<(f32, u32)>) {
     let Some(first) = links.first() else {

@@ -115,7 +115,7 @@ fn sums_are_rounded_one_by_one_where_they_may_not_be_exact() {
     assert_eq!(run(&[new(), new()], Some((1.0, 5))), (1, Some((1.0, 12))));
     assert_eq!(run(&[new(), half()], None), (1, Some((1.0, 12))));
     assert_eq!(run(&[half()], Some((1.0, 12))), (1, None));
-    // What f32 holds, and what 16 bits hold.
+    // Limits of f32, and of 16 bits.
     assert_eq!(run(&[onto()], Some((1.0, EXACT - 11))), (1, None));
     let last = (1, Some((1.0, EXACT)));
     assert_eq!(run(&[onto(), onto()], Some((1.0, EXACT - 12))), last);

@@ -12,7 +12,7 @@ pub(super) struct Tiles<const ROWS: usize> {
 }
 
 impl<const ROWS: usize> Tiles<ROWS> {
-    /// Of rows of so many groups; the last tile is filled up with zeros.
+    /// Tiles of rows of so many groups; the last tile is filled up with zeros.
     pub(super) fn of(bytes: &[u8], groups: usize) -> Self {
         let from = bytes.as_chunks::<GROUP>().0;
         let tiles = from.len().div_ceil(groups * ROWS);
@@ -52,7 +52,7 @@ fn fill<const GROUPS: usize, const ROWS: usize>(
     }
 }
 
-/// The same of any length.
+/// Fills tiles from rows of any length.
 fn fill_any<const ROWS: usize>(words: &mut [[u32; ROWS]], rows: &[[u8; GROUP]], groups: usize) {
     let tiles = words.chunks_exact_mut(groups);
     for (tile, rows) in tiles.zip(rows.chunks(ROWS * groups)) {

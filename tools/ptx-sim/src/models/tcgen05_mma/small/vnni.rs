@@ -81,7 +81,8 @@ fn add(run: &[Link<'_>], tile: usize, d: &mut [__m512; ROWS]) {
     }
 }
 
-/// The sums of a run's rows in the columns of a tile. Neither they nor their offsets leave 32 bits, unless to come back.
+/// The sums of a run's rows in the columns of a tile. Neither they nor their offsets leave 32 bits, unless to come
+/// back.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 fn sums(run: &[Link<'_>], tile: usize) -> [__m512i; ROWS] {
