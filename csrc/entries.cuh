@@ -1,8 +1,8 @@
 // The entry points of a unit: kernels with plain names, by which launches ask for them.
 #pragma once
 
-// A kernel's definition, or nothing. NVRTC compiles one kernel of a unit at a time, and is given NVFP4_ONLY, which says
-// so, and NVFP4_ONLY_<its name> as a comma: that makes NVFP4_TAKE the second one of the list below.
+// A kernel's definition, or nothing. NVRTC compiles one kernel of a unit at a time. It is given NVFP4_ONLY, which says
+// so, and NVFP4_ONLY_<name of the kernel> as a comma. The comma makes NVFP4_TAKE the second one of the list below.
 #ifdef NVFP4_ONLY
 #define NVFP4_KERNEL(name) NVFP4_SECOND(NVFP4_ONLY_##name NVFP4_TAKE, NVFP4_LEAVE, )
 #define NVFP4_SECOND(...) NVFP4_SECOND_OF(__VA_ARGS__)
@@ -13,8 +13,8 @@
 #endif
 #define NVFP4_TAKE(...) __VA_ARGS__
 
-// The table of a unit is what the host finds kernels by that are linked in. `entries` is a macro that applies another one
-// to each name; `unit` may be a macro too.
+// Table of a unit, by which the host finds kernels that are linked in. `entries` is a macro that applies another one to
+// each name; `unit` may be a macro too.
 #ifdef NVFP4_ONLY
 #define NVFP4_TABLE(unit, entries)
 #else

@@ -67,8 +67,9 @@ uint64_t context_id() {
     return get_id(nullptr, &id) == CUDA_SUCCESS ? id : 0;
 }
 
-// The attribute belongs to the process, and another thread may be about to launch: so it is the same value
-// every time, the most that there can be beside the kernel's own shared memory.
+// Loads a kernel, and lets it have more dynamic shared memory. The attribute belongs to the process, and another thread
+// may be about to launch. So its value is the same every time: the most that there can be beside the kernel's own
+// shared memory.
 cudaError_t load(const void *kernel) {
     cudaFuncAttributes attributes; // asked for to have the kernel loaded, too: the first launch need not
     cudaError_t status = cudaFuncGetAttributes(&attributes, kernel);

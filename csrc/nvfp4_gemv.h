@@ -1,9 +1,9 @@
-/* The C ABI of the CUDA code, and bindgen's input for src/ffi.rs: what needs the CUDA runtime, and nothing
- * else. Which kernel runs, with which parameters and geometry, is said by the caller (src/kernel).
+/* The C ABI of the CUDA code, and bindgen's input for src/ffi.rs: everything that needs the CUDA runtime, and nothing
+ * else. The caller (src/kernel) says which kernel runs, with which parameters and geometry.
  *
- * Every function may be called from any thread. Device work goes to the stream given, in the context that is
- * current, and nothing is allocated, synchronised or copied: every call can be captured into a CUDA graph, on
- * any stream but the legacy default one. Functions that return int32_t return 0 or a cudaError_t.
+ * Every function may be called from any thread. Device work goes to the stream given, in the context that is current.
+ * Nothing is allocated, synchronised or copied: every call can be captured into a CUDA graph, on any stream but the
+ * legacy default one. Functions that return int32_t return 0 or a cudaError_t.
  */
 #ifndef NVFP4_GEMV_H
 #define NVFP4_GEMV_H
@@ -16,12 +16,12 @@
 extern "C" {
 #endif
 
-/* The kernel of this name, such as "gemv_ring_c1_r4_l2", or null where this build has no such kernel for any
+/* The kernel of this name, such as "gemv_ring_nvfp4_c1_r4_l2", or null where this build has no such kernel for any
  * architecture. Valid as long as the program runs. */
 const void *nvfp4_gemv_entry(const char *name);
 
-/* Loads a kernel in the context that is current, once a context, and lets it have all the dynamic shared
- * memory that a CTA of the device can, beside its static shared memory. Before its first launch there. */
+/* Loads a kernel in the context that is current: once a context, before the kernel's first launch there. Lets it have
+ * all the dynamic shared memory that a CTA of the device can have beside the kernel's static shared memory. */
 int32_t nvfp4_gemv_load(const void *entry);
 
 /* One launch of a kernel. */
@@ -41,10 +41,10 @@ typedef struct nvfp4_launch {
     const void *parameters[2]; /* the kernel's arguments; copied before the call returns */
 } nvfp4_launch;
 
-/* Enqueues it. */
+/* Enqueues a launch. */
 int32_t nvfp4_gemv_launch(const nvfp4_launch *launch, void *stream);
 
-/* What dispatch asks of a device. */
+/* Properties of a device that dispatch asks for. */
 typedef struct nvfp4_device_info {
     char name[256];
     int32_t compute_major;
@@ -67,7 +67,7 @@ int32_t nvfp4_gemv_device_info(int32_t device, nvfp4_device_info *info);
 /* The device that is current on this thread. */
 int32_t nvfp4_gemv_current_device(int32_t *device);
 
-/* CUDA's text for a code that one of these returned. Static storage. */
+/* CUDA's text for a code that one of these functions returned. Static storage. */
 const char *nvfp4_gemv_error_string(int32_t code);
 
 #ifdef __cplusplus

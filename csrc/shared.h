@@ -1,12 +1,12 @@
-/* What kernels and the code that plans their launches both know, in plain C: the kernels include it, and
- * bindgen makes src/kernel/params.rs of it and of the first part of each kernel's file. */
+/* Constants and structures that the kernels share with the code that plans their launches, in plain C. The kernels
+ * include this file; bindgen makes src/kernel/params.rs of it and of the first part of each kernel's file. */
 #ifndef NVFP4_SHARED_H
 #define NVFP4_SHARED_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A device address: a pointer for the kernels, a number for who plans. */
+/* A device address: a pointer for the kernels, a number for the code that plans. */
 #ifdef __CUDACC__
 #define NVFP4_POINTER(type) type *
 #else
@@ -34,7 +34,7 @@ enum {
     NVFP4_SCALES_128X4 = 1,  /* atoms of 128 rows x 4 scales, padded to whole atoms */
 };
 
-/* Where the global scales of quantised vectors come from. */
+/* Source of the global scales of quantised vectors. */
 enum {
     NVFP4_GLOBAL_COMPUTED = 0,   /* each vector's largest magnitude / 2688; 1 for zeros */
     NVFP4_GLOBAL_SHARED = 1,     /* `global` for all */
@@ -44,13 +44,13 @@ enum {
 enum {
     NVFP4_WARP = 32,  /* threads */
     NVFP4_BLOCK = 16, /* elements that share a scale */
-    /* So many vectors of a pass, at most, are few: their sums leave a thread registers for more rows, or a CTA
-     * for more warps, or an SM for a second CTA. */
+    /* The most vectors of a pass that are few. Their sums leave a thread registers for more rows, or a CTA for more
+     * warps, or an SM for a second CTA. */
     NVFP4_FEW_VECTORS = 2,
 };
 
-/* An atom of the 128x4 layout: the scales of so many rows and blocks. A line of one has those of the rows r, r + 32,
- * r + 64 and r + 96. */
+/* An atom of the 128x4 layout: the scales of 128 rows and four blocks. A line of an atom has the scales of the rows r,
+ * r + 32, r + 64 and r + 96. */
 enum {
     NVFP4_ATOM_ROWS = 128,
     NVFP4_ATOM_BLOCKS = 4,
@@ -59,7 +59,7 @@ enum {
     NVFP4_ATOM_LINE_BYTES = NVFP4_ATOM_BYTES / NVFP4_ATOM_LINES,
 };
 
-/* Where the block scale of (row, block) lies, for both layouts in one form: the sum of
+/* Offset of the block scale of (row, block), in one form for both layouts: the sum of
  *   linear  row * row_stride                                              and block
  *   128x4   row/128 * row_stride + row%32 * 16 + row%128/32 * 4           and block/4 * 512 + block%4
  * Since block = block/4 * 4 + block%4, only the step from one group of four blocks to the next differs
@@ -71,18 +71,19 @@ typedef struct nvfp4_scale_steps {
 } nvfp4_scale_steps;
 
 /* The three operands of a call, by address. Every kernel's parameters have them, beside the kernel's own geometry.
- * csrc/format/operands.cuh says where a batch's weights and vectors lie, csrc/kernels/epilogue.cuh the rest. */
+ * csrc/format/operands.cuh has the addresses of a batch's weights and vectors, csrc/kernels/epilogue.cuh the rest. */
 
-/* The weights: one matrix for each batch, or those that nvfp4_select says. */
+/* The weights: one matrix for each batch, or the matrices that nvfp4_select names. */
 typedef struct nvfp4_weights {
     NVFP4_POINTER(const uint8_t) codes;
     NVFP4_POINTER(const uint8_t) scales;
     nvfp4_scale_steps scale_steps;
-    /* Of codes, from a row to the next and from a matrix to the next; of scales, from a matrix to the next. */
+    /* Bytes of codes from a row to the next and from a matrix to the next; bytes of scales from a matrix to the
+     * next. */
     int64_t row_bytes, matrix_bytes, scale_matrix_bytes;
 } nvfp4_weights;
 
-/* Which matrix each batch has, in the parameters of kernels that take a selection: see `selected`. */
+/* The matrix of each batch, in the parameters of kernels that take a selection: see `selected`. */
 typedef struct nvfp4_select {
     NVFP4_POINTER(const int32_t) ids; /* [L]; or null: batch l has matrix l */
     uint32_t matrices;                /* that there are */
@@ -93,11 +94,12 @@ typedef struct nvfp4_vectors {
     NVFP4_POINTER(const uint8_t) values; /* codes or elements */
     NVFP4_POINTER(const uint8_t) scales; /* of NVFP4 vectors; or null */
     nvfp4_scale_steps scale_steps;
-    /* Of values, from a vector to the next and from a batch to the next; of scales, from a batch to the next. */
+    /* Bytes of values from a vector to the next and from a batch to the next; bytes of scales from a batch to the
+     * next. */
     int64_t row_bytes, batch_bytes, scale_batch_bytes;
 } nvfp4_vectors;
 
-/* How sums become outputs: sum * alpha * row_alpha * vector_alpha + (bias + residual), rounded to the output's type. */
+/* Epilogue of a sum: sum * alpha * row_alpha * vector_alpha + (bias + residual), rounded to the output's type. */
 typedef struct nvfp4_epilogue {
     float alpha;            /* multiplies every output */
     int32_t output_type;    /* NVFP4_OUTPUT_* */
@@ -114,7 +116,7 @@ typedef struct nvfp4_epilogue {
     NVFP4_POINTER(const void) residual;      /* added to outputs, of their type and strides; may be the output */
 } nvfp4_epilogue;
 
-/* Order of 16-byte pieces in shared memory, of what a tensor copy brings there. */
+/* Order of the 16-byte pieces that a tensor copy brings to shared memory. */
 enum {
     NVFP4_SWIZZLE_NONE = 0,
     NVFP4_SWIZZLE_128 = 1, /* in rows of 128 bytes; repeats every eight rows */
@@ -130,9 +132,8 @@ enum {
     NVFP4_TENSOR_MAP_ALIGN = 64,  /* of where the driver encodes one */
 };
 
-/* A tensor map before the driver encodes it: bytes in memory as a box of dimensions, the innermost one
- * first, and the part of it that one copy takes. L2 fetches 256 bytes at once; what a copy takes from
- * outside of the tensor arrives as zeros. */
+/* A tensor map before the driver encodes it: bytes in memory as a box of dimensions, the innermost one first, and the
+ * part of the box that one copy takes. L2 fetches 256 bytes at once. Elements outside of the tensor arrive as zeros. */
 typedef struct nvfp4_tensor_map {
     NVFP4_POINTER(const void) address;
     uint64_t size[NVFP4_TENSOR_MAP_RANK];

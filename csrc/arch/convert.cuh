@@ -46,8 +46,8 @@ __device__ __forceinline__ __half2 cvt_e4m3x2(uint16_t codes) {
     asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(h) : "h"(codes));
     return reinterpret_cast<__half2 &>(h);
 #else
-    // Exponent and mantissa placed into f16's make 2^-8 of the value, subnormals included. Block
-    // scales have no sign, and no NaN in checked data.
+    // Exponent and mantissa bits, moved to f16's places, are 2^-8 of the value, subnormals included. Block scales have
+    // no sign, and no NaN in checked data.
     const uint32_t spread = (codes & 0x7fu) << 7 | (codes & 0x7f00u) << 15;
     return __hmul2(reinterpret_cast<const __half2 &>(spread), __float2half2_rn(256.0f));
 #endif

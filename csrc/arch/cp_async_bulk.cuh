@@ -1,5 +1,5 @@
-// Bulk and tensor copies from global to shared memory (TMA), one instruction a function. Each adds
-// its bytes to an mbarrier's transaction count when they have landed. sm_90 and newer.
+// Bulk and tensor copies from global to shared memory (TMA), one instruction a function. When bytes
+// have landed, they count at an mbarrier (complete_tx), which expect_tx has told to wait for them. sm_90 and newer.
 #pragma once
 
 #include <cuda.h>
@@ -8,28 +8,27 @@
 
 namespace nvfp4::arch {
 
-// Read once: the first to leave L2.
+// Cache policy for data that is read once: the first to leave L2.
 __device__ __forceinline__ uint64_t createpolicy_evict_first() {
     uint64_t policy;
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
     return policy;
 }
 
-// Read by every CTA: the last to leave L2.
+// Cache policy for data that every CTA reads: the last to leave L2.
 __device__ __forceinline__ uint64_t createpolicy_evict_last() {
     uint64_t policy;
     asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
     return policy;
 }
 
-// A tensor map's first use is slow without it.
+// Prefetches a tensor map, whose first use would be slow otherwise.
 __device__ __forceinline__ void prefetch_tensormap(const CUtensorMap *map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-// The box of a rank 3 map at (x, y, z), innermost first. What lies outside the tensor arrives as
-// zeros, and counts as bytes like the rest. `to` starts a pattern of the map's swizzle, or is
-// 128-byte aligned.
+// Copies the box of a rank 3 map at (x, y, z), innermost coordinate first. Elements outside the tensor arrive as zeros,
+// and count as bytes like the others. A pattern of the map's swizzle starts at `to`, or `to` is 128-byte aligned.
 __device__ __forceinline__ void cp_async_bulk_tensor_3d(uint32_t to, const CUtensorMap *map, int32_t x, int32_t y,
                                          int32_t z, uint32_t bar, uint64_t policy) {
     asm volatile(
@@ -39,7 +38,7 @@ __device__ __forceinline__ void cp_async_bulk_tensor_3d(uint32_t to, const CUten
         : "memory");
 }
 
-// `bytes` in a row, a multiple of 16, between 16-byte aligned addresses.
+// Copies `bytes` consecutive bytes, a multiple of 16, between 16-byte aligned addresses.
 __device__ __forceinline__ void cp_async_bulk(uint32_t to, const void *from, uint32_t bytes,
                                           uint32_t bar, uint64_t policy) {
     asm volatile(
@@ -49,8 +48,8 @@ __device__ __forceinline__ void cp_async_bulk(uint32_t to, const void *from, uin
         : "memory");
 }
 
-// The same into CTAs of the cluster, those whose bits are set in `ctas`: at the same place in the shared memory of each, and
-// with its barrier at the same place.
+// Copies like cp_async_bulk, into each CTA of the cluster whose bit is set in `ctas`. In each of these CTAs the bytes
+// arrive at the same place of shared memory, and the barrier is at the same place.
 __device__ __forceinline__ void cp_async_bulk_multicast(uint32_t to, const void *from, uint32_t bytes, uint32_t bar, uint16_t ctas,
                                                     uint64_t policy) {
     asm volatile(
@@ -66,7 +65,7 @@ __device__ __forceinline__ void fence_proxy_async() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// The same of global memory, which this thread wrote and bulk copies of later kernels read.
+// Orders this thread's writes of global memory before bulk copies of later kernels, which read them.
 __device__ __forceinline__ void fence_proxy_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
 }  // namespace nvfp4::arch

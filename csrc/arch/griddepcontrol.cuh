@@ -1,5 +1,5 @@
-// Programmatic dependent launch. Both do nothing in a launch without its attribute, and on
-// architectures before sm_90.
+// Programmatic dependent launch. Both functions do nothing in a launch without its attribute, and on architectures
+// before sm_90.
 #pragma once
 
 namespace nvfp4::arch {
@@ -11,8 +11,8 @@ __device__ __forceinline__ void griddepcontrol_wait() {
 #endif
 }
 
-// Lets grids that depend on this one start, once all CTAs have come here. They see its writes only
-// after a wait of their own.
+// Lets grids that depend on this one start, once all CTAs have come here. A dependent grid sees the writes of this one
+// only after its own griddepcontrol_wait.
 __device__ __forceinline__ void griddepcontrol_launch_dependents() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

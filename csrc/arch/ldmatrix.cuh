@@ -5,8 +5,8 @@
 
 namespace nvfp4::arch {
 
-// Four matrices of 8 rows of 16 bytes. Lane 8 * i + r has the shared address of row r of matrix i. Word i of lane
-// 4 * g + t becomes the t-th word of row g of matrix i. Volatile: not moved over waits for what fills shared memory.
+// Loads four matrices of 8 rows of 16 bytes. Lane 8 * i + r has the shared address of row r of matrix i. Word i of lane
+// 4 * g + t becomes word t of row g of matrix i. Volatile: not moved over waits for copies that fill shared memory.
 __device__ __forceinline__ uint4 ldmatrix_x4(uint32_t row_address) {
     uint4 v;
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"

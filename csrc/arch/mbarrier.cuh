@@ -6,7 +6,8 @@
 
 namespace nvfp4::arch {
 
-// Once, by one thread; no other thread or copy may use it before a fence and a CTA barrier.
+// Makes an mbarrier whose phases have `arrivals` arrivals. One thread calls this once. No other thread or copy may use
+// the barrier before a fence and a CTA barrier.
 __device__ __forceinline__ void mbarrier_init(uint32_t bar, uint32_t arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(arrivals) : "memory");
 }
@@ -16,12 +17,12 @@ __device__ __forceinline__ void fence_mbarrier_init() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-// Releases what this thread did before to whoever waits for the phase.
+// Arrives, and releases what this thread did before to whoever waits for the phase.
 __device__ __forceinline__ void mbarrier_arrive(uint32_t bar) {
     asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
 }
 
-// Releases what the lanes of a warp did before, all of them. It counts as kWarpArrivals.
+// Arrives for a warp, and releases what all its lanes did before. The barrier counts kWarpArrivals.
 #ifdef NVFP4_GEMV_RACECHECK
 // compute-sanitizer's racecheck knows a thread's own arrivals only: docs/notes/testing.md.
 constexpr uint32_t kWarpArrivals = 32;
@@ -34,15 +35,15 @@ __device__ __forceinline__ void mbarrier_arrive_warp(uint32_t bar, uint32_t lane
 }
 #endif
 
-// Arrives, and makes the phase wait for `bytes` more of copies: before they are issued.
+// Arrives, and makes the phase wait for `bytes` more of copies. The call comes before these copies are issued.
 __device__ __forceinline__ void mbarrier_arrive_expect_tx(uint32_t bar, uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(bar),
                  "r"(bytes)
                  : "memory");
 }
 
-// Whether the phase of this parity is over; may sleep for a while first. Only the current phase and
-// the one before can be asked for.
+// Whether the phase of this parity is over. May sleep for a while first. The parity can only mean the current phase or
+// the one before.
 __device__ __forceinline__ bool mbarrier_try_wait_parity(uint32_t bar, uint32_t parity) {
     uint32_t over;
     asm volatile(
@@ -63,12 +64,12 @@ __device__ __forceinline__ void mbarrier_wait(uint32_t bar, uint32_t parity) {
     }
 }
 
-// Arrives at a barrier of another CTA of the cluster, at its address there (mapa).
+// Arrives at an mbarrier of another CTA of the cluster. `peer_bar` is its address there (mapa).
 __device__ __forceinline__ void mbarrier_arrive_cluster(uint32_t peer_bar) {
     asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(peer_bar) : "memory");
 }
 
-// mbarrier_wait where threads of other CTAs of the cluster arrive.
+// Waits like mbarrier_wait, but acquires from the whole cluster: for barriers where threads of its other CTAs arrive.
 __device__ __forceinline__ void mbarrier_wait_cluster(uint32_t bar, uint32_t parity) {
     uint32_t over;
     do {

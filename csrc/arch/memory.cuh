@@ -1,12 +1,13 @@
-// Global memory, one instruction a function.
+// Loads, stores and atomics of global memory, one instruction a function.
 #pragma once
 
 #include <cstdint>
 
 namespace nvfp4::arch {
 
-// Read-once data, 32-byte aligned (sm_100 and newer): not kept in L1, the first to leave L2, of which whole 256-byte lines are
-// fetched. Volatile: issued where it stands, and not before the registers that it fills are free.
+// ld.global.nc of 32 bytes that are read once, 32-byte aligned (sm_100 and newer). Not kept in L1, and the first to
+// leave L2, which fetches whole 256-byte lines. Volatile: issued where it stands, and not before the registers that it
+// fills are free.
 __device__ __forceinline__ void ld_global_nc_no_allocate_256(uint32_t (&v)[8], const void *p) {
     asm volatile(
         "ld.global.nc.L1::no_allocate.L2::evict_first.L2::256B.v8.u32 "
@@ -16,7 +17,7 @@ __device__ __forceinline__ void ld_global_nc_no_allocate_256(uint32_t (&v)[8], c
         : "l"(p));
 }
 
-// Read-once data: not kept in L1, whole 256-byte L2 lines fetched.
+// ld.global.nc of data that is read once: not kept in L1; L2 fetches whole 256-byte lines.
 __device__ __forceinline__ uint4 ld_global_nc_no_allocate_128(const void *p) {
     uint4 v;
     asm("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -33,7 +34,7 @@ __device__ __forceinline__ uint2 ld_global_nc_no_allocate_64(const void *p) {
     return v;
 }
 
-// Data that other warps of the SM read too: kept in L1.
+// ld.global.nc of data that other warps of the SM read too: kept in L1.
 __device__ __forceinline__ uint32_t ld_global_nc_32(const void *p) {
     return __ldg(static_cast<const unsigned int *>(p));
 }
@@ -46,8 +47,8 @@ __device__ __forceinline__ uint8_t ld_global_nc_8(const void *p) {
     return __ldg(static_cast<const unsigned char *>(p));
 }
 
-// What a grid that this one depends on may write after this one has started: no read-only loads, which may
-// be moved before griddepcontrol_wait. Kept in L1 too.
+// Data that a grid which this one depends on may still be writing: coherent ld.global, because ld.global.nc could be
+// moved before griddepcontrol_wait. Kept in L1 too.
 __device__ __forceinline__ uint4 ld_global_128(const void *p) {
     return *static_cast<const uint4 *>(p);
 }
@@ -64,29 +65,31 @@ __device__ __forceinline__ uint8_t ld_global_8(const void *p) {
     return *static_cast<const uint8_t *>(p);
 }
 
-// What a later grid reads soon: with createpolicy_evict_last (cp_async_bulk.cuh) it is the last to leave L2.
+// Stores data that a later grid reads soon. With createpolicy_evict_last (cp_async_bulk.cuh) the data is the last to
+// leave L2.
 __device__ __forceinline__ void st_global_v4_f32(float *p, const float (&v)[4], uint64_t policy) {
     asm volatile("st.global.L2::cache_hint.v4.f32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(p), "f"(v[0]), "f"(v[1]),
                  "f"(v[2]), "f"(v[3]), "l"(policy)
                  : "memory");
 }
 
-// What other CTAs of the grid wrote. Volatile: not moved over what says that they have written.
+// Loads data that other CTAs of the grid wrote. Volatile: not moved over the instruction that tells that they have
+// written.
 __device__ __forceinline__ float4 ld_global_v4_f32(const float *p) {
     float4 v;
     asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p) : "memory");
     return v;
 }
 
-// Adds one to a counter that CTAs share, and returns what it was. Releases what this thread wrote, or knows to be written,
-// to those that come later, and acquires the same of those before.
+// Adds one to a counter that CTAs share, and returns its value before. Releases what this thread wrote, or knows to be
+// written, to threads that add later, and acquires what earlier ones released.
 __device__ __forceinline__ uint32_t atom_add_acq_rel(uint32_t *counter) {
     uint32_t before;
     asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
     return before;
 }
 
-// The same, without saying anything of other memory.
+// Adds one to a counter that CTAs share, and returns its value before. Orders no other memory.
 __device__ __forceinline__ uint32_t atom_add_relaxed(uint32_t *counter) {
     uint32_t before;
     asm volatile("atom.add.relaxed.gpu.global.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");

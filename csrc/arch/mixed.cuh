@@ -12,7 +12,7 @@ __device__ __forceinline__ float add_f32_f16(__half a, float c) {
     return d;
 }
 
-// a * b: exact, except below f32's normal numbers.
+// a * b, by adding -0: exact, except below f32's normal numbers.
 __device__ __forceinline__ float fma_f32_f16(__half a, __half b) {
     float d;
     asm("fma.rn.f32.f16 %0, %1, %2, %3;"

@@ -1,7 +1,7 @@
-// Matrix instructions of a warp (mma.sync), one a function. Lane 4 * g + t holds, of A, rows g and
-// g + 8, of B column g, and of D rows g and g + 8 in columns 2t and 2t + 1. A word of A or B is four
-// bytes, or two halves, that follow each other along K; the first words of a lane stand at K = its t-th
-// word, the second ones half of K later.
+// Matrix instructions of a warp (mma.sync), one a function. Lane 4 * g + t holds rows g and g + 8 of A, column g of B,
+// and rows g and g + 8 of D in columns 2t and 2t + 1. A word of A or B is four bytes, or two 16-bit elements, that
+// follow each other along K. A lane's first words (a0, a1, b0) are word t of K. Its second words (a2, a3, b1) stand
+// half of K later.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ __device__ __forceinline__ void mma_f16(float (&d)[4], uint32_t a0, uint32_t a1,
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-// The same of bf16.
+// D += A * B of bf16: 16 x 16 times 16 x 8.
 __device__ __forceinline__ void mma_bf16(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2,
                                          uint32_t a3, uint32_t b0, uint32_t b1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
@@ -37,9 +37,10 @@ __device__ __forceinline__ void mma_bf16(float (&d)[4], uint32_t a0, uint32_t a1
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-// D += A * B of E2M1 codes, each times the E4M3 scale of its 16 neighbours along K: 16 x 64 times 64 x 8. Of a row's scales,
-// four bytes, lane 4 * g + 2 * kRowLanes has row g's and the lane behind it row g + 8's; column g's are in lane 4 * g +
-// kColumnLane. Compute capability 12.x, in code for that architecture or family alone.
+// D += A * B of E2M1 codes, each times the E4M3 scale of its 16 neighbours along K: 16 x 64 times 64 x 8. A row or
+// column has four bytes of scales. Lane 4 * g + 2 * kRowLanes has those of row g, the lane behind it those of row
+// g + 8, and lane 4 * g + kColumnLane those of column g. Compute capability 12.x, in code for that architecture or
+// family alone.
 template <int kRowLanes, int kColumnLane>
 __device__ __forceinline__ void mma_fp4(float (&d)[4], const uint4 &a, uint32_t b0, uint32_t b1, uint32_t row_scales,
                                         uint32_t column_scales) {

@@ -1,16 +1,16 @@
-// Shared-memory addresses, and a warp's leader.
+// Shared memory: addresses, loads and stores. Barriers of a CTA, and a warp's leader.
 #pragma once
 
 #include <cstdint>
 
 namespace nvfp4::arch {
 
-// The 32-bit address in the shared window that the instructions of this folder take.
+// Address of `p` in the shared window: the 32 bits that the instructions of this folder take.
 __device__ __forceinline__ uint32_t shared_address(const void *p) {
     return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
-// True in one lane, the same one at every call. All lanes must call it.
+// Elects a lane: true in one lane, the same one at every call. All lanes must call it.
 __device__ __forceinline__ bool elect_sync() {
     uint32_t leader;
     asm volatile(
@@ -23,17 +23,17 @@ __device__ __forceinline__ bool elect_sync() {
     return leader != 0;
 }
 
-// A barrier of `threads` threads of the CTA, whole warps; several are told apart by `id`.
+// Waits at barrier `id` of the CTA until `threads` threads, whole warps, have come.
 __device__ __forceinline__ void barrier_cta_sync(uint32_t id, uint32_t threads) {
     asm volatile("barrier.cta.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// Counts as having come to the barrier, and goes on.
+// Arrives at barrier `id` of the CTA, and goes on without waiting.
 __device__ __forceinline__ void barrier_cta_arrive(uint32_t id, uint32_t threads) {
     asm volatile("barrier.cta.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// Loads of a shared address. Volatile: not moved over waits for what fills shared memory.
+// Loads from a shared address. Volatile: not moved over waits for copies that fill shared memory.
 __device__ __forceinline__ uint4 ld_shared_128(uint32_t at) {
     uint4 v;
     asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -90,7 +90,8 @@ __device__ __forceinline__ void st_shared_32(uint32_t at, uint32_t v) {
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(v) : "memory");
 }
 
-// A word that threads of the CTA pass to each other while they run, and nothing else with it.
+// Store and load of a word that threads of the CTA pass to each other while they run. Relaxed: the word orders no other
+// memory.
 __device__ __forceinline__ void st_relaxed_shared_32(uint32_t at, uint32_t v) {
     asm volatile("st.relaxed.cta.shared.u32 [%0], %1;" ::"r"(at), "r"(v) : "memory");
 }

@@ -1,30 +1,29 @@
-// tcgen05: fifth-generation tensor cores and tensor memory, one instruction a function. Code for
-// compute capability 10.x alone. Rules are the PTX ISA's, section "TensorCore 5th Generation Family
-// Instructions".
+// tcgen05: fifth-generation tensor cores and tensor memory, one instruction a function. Code for compute capability
+// 10.x alone. Rules are the PTX ISA's, section "TensorCore 5th Generation Family Instructions".
 //
-// A tensor memory address is the lane (row) in the upper half and the column in the lower. Copies,
-// multiplications and commits of one thread run in its order, except that a copy does not wait for
-// an earlier multiplication that still reads its target.
+// An address in tensor memory has the lane (row) in its upper half and the column in its lower half. Copies,
+// multiplications and commits of one thread run in its order, with one exception: a copy does not wait for an earlier
+// multiplication that still reads the copy's target.
 #pragma once
 
 #include <cstdint>
 
 namespace nvfp4::arch {
 
-// By one whole warp, which waits for room: `columns` of all 128 lanes, a power of two from 32 to
-// 512. Writes the address to shared memory.
+// Allocates `columns` columns of all 128 lanes, a power of two from 32 to 512. One whole warp calls it, and waits for
+// room. Writes the address to shared memory, at `to`.
 __device__ __forceinline__ void tcgen05_alloc(uint32_t to, uint32_t columns) {
     asm volatile("tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%0], %1;" ::"r"(to),
                  "r"(columns)
                  : "memory");
 }
 
-// By the warp that allocated: the CTA will not allocate again.
+// Promises that the CTA will not allocate again. Called by the warp that allocated.
 __device__ __forceinline__ void tcgen05_relinquish_alloc_permit() {
     asm volatile("tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;" ::: "memory");
 }
 
-// By one whole warp, before the CTA ends and after the last access.
+// Frees tensor memory. One whole warp calls it, before the CTA ends and after the last access.
 __device__ __forceinline__ void tcgen05_dealloc(uint32_t tmem, uint32_t columns) {
     asm volatile("tcgen05.dealloc.cta_group::1.sync.aligned.b32 %0, %1;" ::"r"(tmem), "r"(columns)
                  : "memory");
@@ -40,7 +39,7 @@ __device__ __forceinline__ void tcgen05_fence_after_thread_sync() {
     asm volatile("tcgen05.fence::after_thread_sync;" ::: "memory");
 }
 
-// Copies a scale atom: 32 rows of 16 bytes to lanes r, r + 32, r + 64 and r + 96 of four columns.
+// Copies a scale atom: 32 rows of 16 bytes go to lanes r, r + 32, r + 64 and r + 96 of four columns.
 __device__ __forceinline__ void tcgen05_cp_32x128b_warpx4(uint32_t tmem, uint64_t atom_descriptor) {
     asm volatile("tcgen05.cp.cta_group::1.32x128b.warpx4 [%0], %1;" ::"r"(tmem),
                  "l"(atom_descriptor)
@@ -69,7 +68,7 @@ __device__ __forceinline__ void tcgen05_commit(uint32_t bar) {
         : "memory");
 }
 
-// By a whole warp, of warp rank w in its warpgroup: lane t gets columns 0..15 of row 32 * w + t.
+// Loads 16 columns. A whole warp calls it: lane t of warp w of a warpgroup gets columns 0..15 of row 32 * w + t.
 __device__ __forceinline__ void tcgen05_ld_32x32b_x16(uint32_t (&r)[16], uint32_t tmem) {
     asm volatile(
         "tcgen05.ld.sync.aligned.32x32b.x16.b32 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, "
@@ -81,25 +80,25 @@ __device__ __forceinline__ void tcgen05_ld_32x32b_x16(uint32_t (&r)[16], uint32_
         : "memory");
 }
 
-// Until this thread's loads from tensor memory have landed in their registers.
+// Waits until this thread's loads from tensor memory have landed in their registers.
 __device__ __forceinline__ void tcgen05_wait_ld() {
     asm volatile("tcgen05.wait::ld.sync.aligned;" ::: "memory");
 }
 
-// "Shared memory descriptor": address, stride between groups of eight rows, the constant 0b001 at
-// bit 46, swizzle at bit 61. The leading offset is unused by both operands that follow.
+// "Shared memory descriptor": address, stride between groups of eight rows, the constant 0b001 at bit 46, swizzle at
+// bit 61. Neither of the two operands below uses the leading offset.
 __device__ __forceinline__ uint64_t shared_descriptor(uint32_t address, uint32_t stride,
                                                       uint64_t swizzle) {
     return uint64_t((address & 0x3ffff) >> 4) | uint64_t(stride >> 4) << 32 | 1ull << 46 |
            swizzle << 61;
 }
 
-// Rows of 128 bytes along K, 128-byte swizzle: eight rows are a pattern of 1024 bytes.
+// Descriptor of rows of 128 bytes along K with the 128-byte swizzle: eight rows are a pattern of 1024 bytes.
 __device__ __forceinline__ uint64_t rows_descriptor(uint32_t address) {
     return shared_descriptor(address, 1024, 2);
 }
 
-// A scale atom: 32 rows of 16 bytes, unswizzled.
+// Descriptor of a scale atom: 32 rows of 16 bytes, unswizzled.
 __device__ __forceinline__ uint64_t atom_descriptor(uint32_t address) {
     return shared_descriptor(address, 128, 0);
 }

@@ -1,40 +1,42 @@
-// Matrix instructions of a warpgroup (wgmma), one a function. A warpgroup is four warps of a CTA, the first of them a
-// multiple of four; all 128 threads execute each function of this file together. Code for sm_90a alone. Rules are the
-// PTX ISA's, section "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions".
+// Matrix instructions of a warpgroup (wgmma), one a function. A warpgroup is four warps of a CTA, the first of which
+// has a number that is a multiple of four. All its 128 threads execute each function of this file together. Code for
+// sm_90a alone. Rules are the PTX ISA's, section "Asynchronous Warpgroup Level Matrix Multiply-Accumulate
+// Instructions".
 //
-// A multiplication is asynchronous. From when it is issued until its group was waited for, nothing may read or write
-// its registers, nor write what it reads of shared memory. In order:
+// A multiplication is asynchronous. From its issue until the wait for its group, nothing may read or write its
+// registers, nor write the shared memory that it reads. The order of calls:
 //
 //     wgmma_pin(a), wgmma_pin(d)      the compiler computes these registers before the fence
 //     wgmma_fence()
 //     wgmma_f16<N>(...), ...          several on one accumulator add up in order
-//     wgmma_commit_group()                  they are a group
+//     wgmma_commit_group()            they are a group
 //     wgmma_wait_group<0>()
 //     wgmma_pin(d)                    the compiler reads the sums behind the wait
 //
-// What threads wrote to shared memory wants fence_proxy_async (cp_async_bulk.cuh) by them, and a barrier, before a
-// multiplication reads it. Each warp's wait tells of that warp alone: before shared memory is written again, a barrier.
+// Threads that wrote to shared memory call fence_proxy_async (cp_async_bulk.cuh), and then comes a barrier, before a
+// multiplication reads what they wrote. A warp's wait tells of that warp alone: another barrier comes before shared
+// memory is written again.
 #pragma once
 
 #include <cstdint>
 
 namespace nvfp4::arch {
 
-// Before the first multiplication, and before one that finds registers of A or D changed by anything but a
+// Called before the first multiplication, and before one that finds registers of A or D changed by anything but a
 // multiplication of the same N.
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
-// The multiplications since the last call become a group.
+// Makes a group of the multiplications since the last call.
 __device__ __forceinline__ void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-// Waits until no more than `kPending` groups, the latest ones, are not over.
+// Waits until all groups but the latest `kPending` are over.
 template <int kPending>
 __device__ __forceinline__ void wgmma_wait_group() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-// No instruction: the compiler has these registers computed here, and does not look through to what they were. It
-// knows nothing of multiplications in flight, and moves arithmetic over fences and waits.
+// Makes the compiler compute these registers here, and hides from it how; this is no instruction. The compiler knows
+// nothing of multiplications in flight, and would move arithmetic over fences and waits.
 template <int kCount>
 __device__ __forceinline__ void wgmma_pin(float (&registers)[kCount]) {
 #pragma unroll
@@ -47,13 +49,14 @@ __device__ __forceinline__ void wgmma_pin(uint32_t (&registers)[kCount]) {
     for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(registers[i])::"memory");
 }
 
-// "Matrix Descriptor Format" of B: rows of 128 bytes along K, one a column of B, with the 128-byte swizzle. Eight rows
-// are a pattern of 1024 bytes, and start at a multiple of it. 32 bytes further on is the next 16 of K: 2 is added.
+// Descriptor of B ("Matrix Descriptor Format"): rows of 128 bytes along K, one a column of B, with the 128-byte
+// swizzle. Eight rows are a pattern of 1024 bytes, and start at a multiple of that. The next 16 of K are 32 bytes
+// further on: 2 is added.
 __device__ __forceinline__ uint64_t wgmma_rows_descriptor(uint32_t address) {
     return uint64_t((address & 0x3ffff) >> 4) | uint64_t(1024 >> 4) << 32 | uint64_t(1) << 62;
 }
 
-// How PTX names the type of A and B.
+// Names of the type of A and B in PTX.
 struct WgmmaF16 {
     static constexpr char kName[] = "f16";
 };
@@ -61,7 +64,7 @@ struct WgmmaBf16 {
     static constexpr char kName[] = "bf16";
 };
 
-// By the size of D: N = 8, 16, 32, 64 and 128.
+// One function for each size of D: N = 8, 16, 32, 64 and 128.
 template <typename Element>
 __device__ __forceinline__ void wgmma(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
                                       uint64_t b, bool accumulate) {
@@ -153,9 +156,10 @@ __device__ __forceinline__ void wgmma(float (&d)[64], uint32_t a0, uint32_t a1, 
 }
 
 // D += A * B, or D = A * B: 64 x 16 times 16 x N, of f16 or bf16, in f32. Warp w of the group holds rows 16w to
-// 16w + 15 of A and D. Its lane 4 * g + t gives, of A, columns 2t and 2t + 1 of rows g (a0) and g + 8 (a1), and columns
-// 2t + 8 and 2t + 9 of the same (a2, a3). d[4 * i] and d[4 * i + 1] are columns 8 * i + 2t and the next of row g, the
-// two after them those of row g + 8. `b` is B's descriptor, and, as `accumulate`, the same in all threads.
+// 16w + 15 of A and D. Its lane 4 * g + t gives columns 2t and 2t + 1 of A's rows g (a0) and g + 8 (a1); a2 and a3 are
+// columns 2t + 8 and 2t + 9 of these rows. d[4 * i] and d[4 * i + 1] are columns 8 * i + 2t and 8 * i + 2t + 1 of row
+// g. The two after them are the columns of row g + 8. `b`, B's descriptor, and `accumulate` are the same in all
+// threads.
 template <int kN>
 __device__ __forceinline__ void wgmma_f16(float (&d)[kN / 2], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
                                           uint64_t b, bool accumulate) {

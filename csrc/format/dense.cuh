@@ -7,7 +7,7 @@
 
 namespace nvfp4 {
 
-// The largest of a word's two 16-bit elements without their sign bits. So the bits of f16 and bf16
+// The largest of eight 16-bit elements without their sign bits. So the bits of f16 and bf16
 // order like magnitudes, infinity above all numbers and NaN above infinity.
 __device__ __forceinline__ uint32_t max_magnitude_16(uint4 v) {
     const uint32_t words[4] = {v.x, v.y, v.z, v.w};
@@ -35,7 +35,7 @@ struct LoadF16 {
         return max_magnitude_16(v);
     }
 
-    // Such bits as a float.
+    // Bits of a magnitude as a float.
     __device__ static __forceinline__ float magnitude(uint32_t bits) {
         return __half2float(__ushort_as_half(uint16_t(bits)));
     }

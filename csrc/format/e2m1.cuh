@@ -9,8 +9,8 @@
 
 namespace nvfp4 {
 
-// Which elements share an f16x2, and the factor on the values, depend on how they are decoded.
-// Two operands that are decoded the same way match element by element.
+// Eight decoded elements. How they are decoded decides which elements share an f16x2, and the factor on the values. Two
+// operands that are decoded the same way match element by element.
 struct E2m1x8 {
 #if NVFP4_HAS_CVT_E2M1
     static constexpr float kFactor = 1.0f;
@@ -29,8 +29,8 @@ struct E2m1x8 {
 #if NVFP4_HAS_CVT_E2M1
         arch::cvt_e2m1x8(codes, pair);
 #else
-        // A code's exponent and mantissa placed at the top of f16's mantissa and the bottom of its
-        // exponent make 2^-14 of its value, the subnormal code included.
+        // A code's exponent and mantissa, placed at the top of f16's mantissa and the bottom of its exponent, are 2^-14
+        // of its value. That includes the subnormal code.
         constexpr uint32_t kSign = 0x80008000u;
         constexpr uint32_t kMagnitude = 0x0e000e00u;
         set(0, (codes << 12 & kSign) | (codes << 9 & kMagnitude));
@@ -40,13 +40,12 @@ struct E2m1x8 {
 #endif
     }
 
-    // The same in fewer instructions, but for -0, which becomes 0.
+    // Decodes like `decode`, but in fewer instructions, and -0 becomes 0.
     //
-    // Let x be a code as a number, 0 to 15. 56 - 7x = 8 * (7 - x) + x has x's magnitude in its low three
-    // bits, and is below 0 where x has a sign, but for -0: one multiplication by 7 puts both in place.
-    // Every other code of the word is multiplied at once. What another one leaves eight bits below is less
-    // than one, and the ones that the constant has there keep it from borrowing; what it leaves above is
-    // behind the sign.
+    // Let x be a code as a number, 0 to 15. 56 - 7x = 8 * (7 - x) + x has x's magnitude in its low three bits. It is
+    // below 0 where x has a sign, except for -0. So one multiplication by 7 puts both in place. Every other code of the
+    // word is multiplied at once. The part of another code's product that stands eight bits below is less than one, and
+    // the ones that the constant has there keep it from borrowing. The part that stands above is behind the sign.
     __device__ __forceinline__ void decode_without_negative_zero(uint32_t codes) {
 #if NVFP4_HAS_CVT_E2M1
         decode(codes);

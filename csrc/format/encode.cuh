@@ -23,8 +23,8 @@ __device__ __forceinline__ uint8_t encode_e4m3(float x) {
 #endif
 }
 
-// The E2M1 codes nearest to eight numbers, number i in bits 4i to 4i + 3; ties to even, saturating.
-// A zero keeps its sign. NaN is not for here.
+// The E2M1 codes nearest to eight numbers, number i in bits 4i to 4i + 3; ties to even, saturating. A zero keeps its
+// sign. No number may be NaN.
 __device__ __forceinline__ uint32_t encode_e2m1x8(const float (&x)[8]) {
 #if NVFP4_HAS_CVT_E2M1
     return arch::cvt_to_e2m1x8(x);
@@ -33,7 +33,7 @@ __device__ __forceinline__ uint32_t encode_e2m1x8(const float (&x)[8]) {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
         const float a = fminf(fabsf(x[i]), 6.0f);
-        // As above, with 1 bit of mantissa; code 2, 1.0, is the first normal one.
+        // Rounded as in encode_e4m3, to 1 bit of mantissa; code 2, 1.0, is the first normal one.
         const uint32_t bits = __float_as_uint(a) - (126u << 23);
         const uint32_t magnitude = a < 1.0f ? __float2uint_rn(a + a)
                                             : (bits + 0x1fffffu + (bits >> 22 & 1)) >> 22;

@@ -1,6 +1,6 @@
-// Where a batch's weights and vectors lie: kernels ask here. Two do not ask in every case, and rely on matrices that follow
-// each other: gemv_ring counts rows through all batches, and ragged_steps.cuh takes the end of the last batch's scales for
-// the end of all.
+// Addresses of a batch's weights and vectors, for all kernels. Two sources do not ask here in every case, and rely on
+// matrices that follow each other. gemv_ring counts rows through all batches; ragged_steps.cuh takes the end of the
+// last batch's scales for the end of all.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,11 @@
 
 namespace nvfp4 {
 
-// The matrix of a batch, of kernels that do not take `select`.
+// Number of a batch's matrix, in kernels that do not take `select`.
 __device__ __forceinline__ uint32_t matrix_of(const nvfp4_weights &, uint32_t batch) { return batch; }
 
-// The matrix of a batch, of kernels that do. A matrix exists where this is below `matrices`: a negative id is far above.
+// Number of a batch's matrix, in kernels that take `select`. The matrix exists where its number is below `matrices`. A
+// negative id becomes a number far above.
 __device__ __forceinline__ uint32_t selected(const nvfp4_select &s, uint32_t batch) {
     return s.ids ? uint32_t(s.ids[batch]) : batch;
 }
@@ -22,7 +23,7 @@ __device__ __forceinline__ const uint8_t *codes_of(const nvfp4_weights &w, uint3
     return w.codes + int64_t(matrix_of(w, batch)) * w.matrix_bytes;
 }
 
-// The first block scale of a batch's matrix: rows and blocks of it are counted on from there (scale_steps.cuh).
+// The first block scale of a batch's matrix. Offsets of its rows and blocks count from there (scale_steps.cuh).
 __device__ __forceinline__ const uint8_t *scales_of(const nvfp4_weights &w, uint32_t batch) {
     return w.scales + int64_t(matrix_of(w, batch)) * w.scale_matrix_bytes;
 }

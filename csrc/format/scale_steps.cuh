@@ -1,4 +1,4 @@
-// Where the block scale of (row, block) lies: row_offset + block_offset, without a branch along K.
+// Offset of the block scale of (row, block): row_offset + block_offset, without a branch along K.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ __device__ __forceinline__ uint32_t row_at(const nvfp4_scale_steps &s, uint32_t 
     return s.tiled ? (place & ~127u) + (place / 4 & 31) + (place & 3) * 32 : place;
 }
 
-// From the start of a batch to the scales of the row at a place. In the 128x4 layout places lie four bytes apart in
-// their block of 128.
+// Bytes from the start of a batch's scales to those of the row at a place. In the 128x4 layout places lie four bytes
+// apart in their block of 128.
 __device__ __forceinline__ int64_t place_offset(const nvfp4_scale_steps &s, uint32_t place) {
     return s.tiled ? place / 128 * s.row_stride + place % 128 * 4 : place * s.row_stride;
 }

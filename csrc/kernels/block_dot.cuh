@@ -1,11 +1,10 @@
 // Dot products of weight blocks with vector blocks on mma.sync, a block of 16 a lane and row.
 //
-// A matrix instruction sums over K, and K here is spread over the four lanes t of a row. Blocks have
-// scales of their own and must not be summed together. So the columns of B keep the lanes apart: column
-// 2t + v holds vector v where K belongs to lane t, and zeros elsewhere. Of the result, lane t then has
-// in columns 2t and 2t + 1 what its own block gives with vectors v = 0 and 1, in rows g and g + 8.
-// Of B a lane needs its own column only: of the lanes (g, t), those with g / 2 = t read vector g % 2,
-// the others zeros.
+// A matrix instruction sums over K, and K here is spread over the four lanes t of a row. Blocks have scales of their
+// own and must not be summed together. So the columns of B keep the lanes apart: column 2t + v holds vector v where K
+// belongs to lane t, and zeros elsewhere. Lane t then has, in columns 2t and 2t + 1 of the result, what its own block
+// gives with vectors v = 0 and 1, in rows g and g + 8. A lane holds one column of B only: lanes (g, t) with g / 2 = t
+// read vector g % 2, other lanes zeros.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -38,7 +37,7 @@ __device__ __forceinline__ void decode_scales(const uint32_t (&codes)[2], float 
 // Bytes of a block's pairs of f32, one for each vector, in shared memory: see Dot::vector_scale.
 __host__ __device__ constexpr uint32_t x_scale_bytes(uint32_t vectors) { return vectors * 8; }
 
-// The pairs of two blocks.
+// Loads the pairs of two blocks.
 template <int kVectors>
 __device__ __forceinline__ void load_x_scales(uint32_t from, float2 (*to)[kVectors]) {
     constexpr int kTwo = kVectors == 1 ? 1 : 2; // one load has both blocks of one vector
@@ -72,16 +71,16 @@ struct VectorBlock {
     }
 };
 
-// `zero`: zeros for arch::hidden.
+// Dot products with one type of vectors. The constructor's `zero` is zeros for arch::hidden.
 template <int kActivation>
 struct Dot;
 
-// NVFP4 vectors: integers, as integer_dot.cuh explains, but with 12 added to those of the weights. Exact.
+// NVFP4 vectors: integers, as integer_dot.cuh explains, but with 12 added to the integers of the weights. Exact.
 //
-// With e = twice a code's value, codes without a sign are looked up as 12 + e and others as 0, and codes with
-// it the other way around. What is summed, 4608 and the products (12 + e) * x, is at least 0 and below 2^23:
-// as the bits of a float it is the sum times 2^-149. One fma makes of it the block's product, times the
-// vector's scale; vector_scale prepares its operands.
+// Let e be twice a code's value. One lookup makes 12 + e of codes without a sign and 0 of others; another lookup does
+// so for codes with a sign. The sum of 4608 and the products (12 + e) * x is at least 0 and below 2^23. Its bits, as
+// those of a float, are the sum times 2^-149. One fma makes of it the block's product, times the vector's scale;
+// vector_scale prepares the fma's operands.
 template <>
 struct Dot<NVFP4_ACTIVATION_NVFP4> {
     static constexpr int kBlockBytes = 16; // of a vector's block in shared memory
@@ -115,9 +114,9 @@ struct Dot<NVFP4_ACTIVATION_NVFP4> {
     __device__ static __forceinline__ void put(const Raw &raw, int, uint4 *to) { *to = raw.block(); }
     __device__ static __forceinline__ float total(const float (&sums)[kParts]) { return sums[0] * 0x1p49f; }
 
-    // Of a block with a scale: what sums are multiplied with, and what is added then to remove the bias and
-    // the weights' offset. That makes 2^-49 of the product: exact, with 18 bits at most. The scale is cut to
-    // a quarter: both operands are times two.
+    // Operands of the fma for a block with a scale: the factor of sums, and the addend that removes the bias and the
+    // weights' offset. The result is 2^-49 of the product: exact, with 18 bits at most. The scale is cut to a quarter,
+    // because both operands of the product are times two.
     __device__ static __forceinline__ float2 vector_scale(const Raw &raw, float scale) {
         const uint4 x = raw.block();
         int32_t sum = 0;
@@ -125,8 +124,8 @@ struct Dot<NVFP4_ACTIVATION_NVFP4> {
         return make_float2(scale * 0x1p98f, float(kBias + kOffset * sum) * (scale * -0x1p-51f));
     }
 
-    // Each word with the positive codes' bytes in one register, and the others' in another: an instruction more
-    // for each, where adding them would be one for each, too.
+    // A word of weights is two registers: one with the positive codes' bytes, one with the others'. That costs an
+    // instruction more for each, but adding the two would cost one for each, too.
     struct Weights {
         static constexpr int kLookups = 2;
         uint32_t row[2][kLookups][4];
@@ -149,7 +148,7 @@ struct Dot<NVFP4_ACTIVATION_NVFP4> {
         }
     };
 
-    // d: what vector_scale's operands make products of, of rows g and g + 8 with two vectors.
+    // Multiplies rows g and g + 8 with two vectors. vector_scale's operands make products of the sums d.
     __device__ __forceinline__ void multiply(const Weights &w, const Vector &x, float (&d)[4]) const {
         const uint4 b = x.part[0];
         int32_t sum[4] = {bias[0], bias[1], bias[2], bias[3]};
@@ -173,7 +172,7 @@ struct Raw16 {
     }
 };
 
-// Words of two 16-bit elements, in the order in which weights are decoded.
+// Stores a block as words of two 16-bit elements, in the order in which weights are decoded.
 template <class Order>
 __device__ __forceinline__ void put_16_bit(const Raw16 &raw, uint4 *to) {
 #pragma unroll
@@ -231,11 +230,12 @@ struct Dot<NVFP4_ACTIVATION_F16> {
     }
 };
 
-// A code's exponent and mantissa placed into bf16's make 2^-126 of its value, subnormal or not.
+// bf16 vectors. A code's exponent and mantissa bits, moved to bf16's places, are 2^-126 of its value, subnormal or not.
 //
-// A vector has two columns of B, which make up for the factor: or sums would leave f32's normal numbers. The first
-// column has the elements from 1 on, the second one the others times 2^124. What weights and scales make of
-// either are multiples of 2^-149, f32's smallest, of 24 bits or fewer: sums round as those of other vectors do.
+// A vector has two columns of B, which make up for that factor: otherwise sums would leave f32's normal numbers. The
+// first column has the elements from 1 on, the second one the other elements times 2^124. Products of either column
+// with weights and scales are multiples of 2^-149, f32's smallest, of 24 bits or fewer. So sums round as those of other
+// vectors do.
 template <>
 struct Dot<NVFP4_ACTIVATION_BF16> {
     static constexpr int kBlockBytes = 32;
@@ -243,7 +243,7 @@ struct Dot<NVFP4_ACTIVATION_BF16> {
     static constexpr bool kHasScales = false;
     static constexpr int kParts = 2;
 
-    // Known to the compiler, it would mask twice as often, and shift right twice.
+    // Constants that the compiler does not know: otherwise it would mask twice as often, and shift right twice.
     uint32_t even_signs, odd_signs, sixteen;
 
     __device__ __forceinline__ explicit Dot(uint4 zero)
@@ -264,9 +264,9 @@ struct Dot<NVFP4_ACTIVATION_BF16> {
         return fmaf(sums[0], 0x1p126f, sums[1] * 4.0f);
     }
 
-    // Of two elements.
+    // Two elements' part for one column of B.
     __device__ static __forceinline__ uint32_t part_of(uint32_t pair, int part) {
-        // 1's exponent and the constant make 2^15.
+        // The exponent bits of 1 and the constant add up to 2^15.
         const uint32_t from_1 = ((pair & 0x7f807f80u) + 0x40804080u) & 0x80008000u;
         const uint32_t mask = (from_1 >> 15) * 0xffffu;
         return part == 0 ? pair & mask : arch::mul_bf16x2(pair & ~mask, 0x7d807d80u);
@@ -286,7 +286,7 @@ struct Dot<NVFP4_ACTIVATION_BF16> {
         __device__ static constexpr int high(int i) { return i + 4; }
 
         __device__ static __forceinline__ void decode(const Dot &dot, uint32_t codes, uint32_t *out) {
-            // Signs of every other code: where one lies that is not wanted, the magnitude covers it.
+            // Signs of every other code. Where a sign lies that is not wanted, the magnitude covers it.
             constexpr uint32_t kMagnitude = 0x01c001c0u;
             const uint32_t even = codes & dot.even_signs, odd = codes & dot.odd_signs;
             const uint32_t signs[4] = {even << 12, odd << 8, even << 4, odd};

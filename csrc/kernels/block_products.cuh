@@ -1,5 +1,5 @@
-// A step of gemv_stream in which each lane keeps to its own blocks: matrix instructions give the products of
-// blocks (block_dot.cuh), which then are multiplied by the weights' block scales and added.
+// A step of gemv_stream in which each lane keeps to its own blocks. Matrix instructions give the products of blocks
+// (block_dot.cuh), which then are multiplied by the weights' block scales and added.
 #pragma once
 
 #include <cstdint>
@@ -20,14 +20,14 @@ class BlockProducts {
     static constexpr int kSums = 2 * kParts; // of rows g and g + 8
 
   public:
-    // How vectors lie in shared memory.
+    // Layout of vectors in shared memory.
     struct Vectors {
         using Raw = typename Dot::Raw;
         static constexpr int kParts = Dot::kParts; // columns of a vector
         static constexpr uint32_t kBlockBytes = Dot::kBlockBytes;
         static constexpr bool kHasScales = Dot::kHasScales;
         static constexpr uint32_t kXScaleBytes = block_dot::x_scale_bytes(kVectors); // of a block
-        static constexpr uint32_t kZeroBlocks = 10; // what lanes without a vector read
+        static constexpr uint32_t kZeroBlocks = 10; // for lanes without a vector to read
 
         // Bytes from a column to the next. One block more than there are, or two that are read at once would
         // lie in the same banks.
@@ -44,12 +44,13 @@ class BlockProducts {
     };
     static constexpr bool kStoresScales = Dot::kHasScales; // beside the vectors
 
-    // `batch` counts from the CTA's first; from `step` of a row on, each 1 << apart_log2 behind the one before.
+    // Starts at step `step` of a row; each further step is 1 << apart_log2 behind the one before. `batch` counts from
+    // the CTA's first.
     __device__ __forceinline__ BlockProducts(const Params &p, uint32_t base, uint32_t lane, uint32_t batch,
                                              uint32_t step, uint32_t apart_log2)
         : dot(arch::ld_shared_128(base + p.zero_at)), lane(lane) {
         const uint32_t g = lane / 4, t = lane % 4, blocks = p.steps * kStepBlocks;
-        // Of B: this lane's vector, or zeros.
+        // Addresses of this lane's column of B: its vector, or zeros.
         reads_x = g / 2 == t && (kParts > 1 || g % 2 == 0);
         x_step = reads_x ? kStepBlocks * Dot::kBlockBytes : 0;
         x = base + step * x_step +
@@ -60,8 +61,8 @@ class BlockProducts {
         x_scale_step = kXScaleStep << apart_log2;
     }
 
-    // This lane's blocks, 2t, 2t + 1, 2t + 8 and 2t + 9 of a step, of rows g and g + 8: codes of two blocks
-    // and scales of two.
+    // Multiplies this lane's blocks of a step: 2t, 2t + 1, 2t + 8 and 2t + 9 of rows g and g + 8. Each element of
+    // `codes` and of `scale_codes` has two blocks.
     __device__ __forceinline__ void step(const uint4 (&codes)[2][2], const uint32_t (&scale_codes)[2][2]) {
         float scale[2][4];
 #pragma unroll
@@ -93,7 +94,7 @@ class BlockProducts {
         x_scale += x_scale_step;
     }
 
-    // The warp's sums, [kTileRows][kParts].
+    // Stores the warp's sums, [kTileRows][kParts].
     __device__ __forceinline__ void store(float *to) {
         const uint32_t g = lane / 4, t = lane % 4;
         reduce_scatter<4>(sum, lane);
@@ -102,7 +103,7 @@ class BlockProducts {
         if (t % kLanes == 0) to[(g + value / kParts * 8) * kParts + value % kParts] = sum[0];
     }
 
-    // Back to the beginning of the vectors, for another tile.
+    // Goes back to the beginning of the vectors, for another tile.
     __device__ __forceinline__ void begin(const Params &p) {
 #pragma unroll
         for (int i = 0; i < kSums; ++i) sum[i] = 0.0f;
@@ -110,13 +111,13 @@ class BlockProducts {
         x_scale -= p.steps * kXScaleStep;
     }
 
-    // From the beginning of a batch's vectors to that of the next one's.
+    // Goes from the beginning of a batch's vectors to the beginning of the next batch's.
     __device__ __forceinline__ void next_batch(const Params &p) {
         if (reads_x) x += kParts * Vectors::column_bytes(p);
         x_scale += p.steps * kXScaleStep;
     }
 
-    // Of a vector, from the sums of its columns.
+    // A vector's sum, from the sums of its columns.
     __device__ static __forceinline__ float total(const float (&sums)[Dot::kParts]) { return Dot::total(sums); }
 
   private:

@@ -19,14 +19,15 @@ __device__ __forceinline__ float load_float(const void *values, int32_t type, in
     }
 }
 
-// Of one output: where it lies, its factors, and what is added to it. May be read before the sum is known, but only
-// behind griddepcontrol_wait.
+// An output's index, its factors, and the number that is added to it. A Place may be read before the sum is known, but
+// only behind griddepcontrol_wait.
 struct Place {
     int64_t at;
     float row_alpha, vector_alpha, added;
 };
 
-// What is added to the output at index `at`, which is of this row; -0 where nothing is: adding -0 changes no number.
+// Bias and residual, added to the output at index `at`, which is of this row. -0 where there is neither: adding -0
+// changes no number.
 __device__ __forceinline__ float added_to(const nvfp4_epilogue &e, int32_t matrix, int32_t row, int64_t at) {
     float added = -0.0f;
     if (e.bias) added = e.bias[matrix * e.bias_batch + row];
@@ -34,8 +35,9 @@ __device__ __forceinline__ float added_to(const nvfp4_epilogue &e, int32_t matri
     return added;
 }
 
-// Reads nothing where `exists` is false. `matrix` is the batch's (-1: its own number). With kOperands false the caller knows
-// that the call has none; true is always right. One question where it has none: chained launches wait for this.
+// The Place of an output. Reads nothing where `exists` is false. `matrix` is the batch's matrix (-1: the batch's own
+// number). With kOperands false the caller knows that the call has no operands; true is always right. A call without
+// operands costs one question here, because chained launches wait for this.
 template <bool kOperands = true>
 __device__ __forceinline__ Place prepare(const nvfp4_epilogue &e, int32_t batch, int32_t row, int n, bool exists = true,
                                          int32_t matrix = -1) {

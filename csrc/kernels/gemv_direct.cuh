@@ -1,20 +1,20 @@
-// GEMV on CUDA cores, sm_80 and newer.
+// GEMV on CUDA cores, sm_80 and newer: the simplest kernel, which takes every problem.
 //
-// A warp computes kRows rows for all vectors: its 32 lanes stride over K, 16 or 32 elements each,
-// straight from global memory into registers; nothing is staged. `k_split` warps of a CTA may share
-// a row tile, each taking every k_split-th step. Partial sums meet by a butterfly inside the warp
-// and in shared memory, in an order that depends on the configuration only.
+// A warp computes a tile of kRows rows for all vectors. Its 32 lanes stride over K, 16 or 32 elements each. They load
+// weights straight from global memory into registers; nothing is staged. `k_split` warps of a CTA may share a tile:
+// each takes every k_split-th step. Partial sums meet by a butterfly of shuffles inside the warp, and in shared memory,
+// in an order that depends on the config only.
 //
-// NVFP4 vectors: the 16 products of a block are summed exactly in f16x2 (each lane's 8 products are
-// multiples of 1/4 and at most 288 in sum, 11 bits), times two scales exactly in f32 (12 + 8 bits).
-// Only the f32 sum over blocks rounds. Other vectors: products and sums in f32.
+// NVFP4 vectors: the 16 products of a block are summed exactly in f16x2. Each half's 8 products are multiples of 1/4,
+// and at most 288 in sum: 11 bits. The block's sum times two scales is exact in f32 (12 + 8 bits). Only the f32 sum
+// over blocks rounds. Other vectors: products and sums in f32.
 
 #include "row_tiles.cuh"
 
 enum {
     NVFP4_DIRECT_MAX_WARPS = 8, /* of a CTA */
-    /* Rows a warp computes at once, with few vectors and with more: more rows share the decoded
-     * vectors, fewer leave registers for the sums of many vectors. */
+    /* Rows that a warp computes at once, with few vectors and with more. More rows share the decoded vectors; fewer
+     * rows leave registers for the sums of many vectors. */
     NVFP4_DIRECT_ROWS = 4,
     NVFP4_DIRECT_ROWS_OF_MANY = 2,
 };
@@ -37,9 +37,8 @@ __host__ __device__ constexpr int rows_per_warp(int vectors) {
     return vectors <= NVFP4_FEW_VECTORS ? NVFP4_DIRECT_ROWS : NVFP4_DIRECT_ROWS_OF_MANY;
 }
 
-// One block of 16 weights, decoded to multiply with vectors of one activation type, and one block
-// of such a vector. `dot` returns the sum of the 16 products; times the block's two scales it is
-// what the block adds to the result.
+// A block of 16 weights, decoded to multiply with vectors of one activation type, and a block of such a vector. `dot`
+// returns the sum of the 16 products. That sum times the block's two scales is what the block adds to the result.
 template <int kActivation>
 struct Block;
 
@@ -135,7 +134,7 @@ struct Block<NVFP4_ACTIVATION_BF16> : WideBlock<LoadBf16> {};
 template <>
 struct Block<NVFP4_ACTIVATION_F32> : WideBlock<LoadF32> {};
 
-// What a lane reads of the weights in one step: kBlocks blocks of kRows rows.
+// Weights that a lane loads in one step: kBlocks blocks of kRows rows.
 template <int kRows, int kBlocks>
 struct WeightStep {
     uint2 codes[kRows][kBlocks];
@@ -179,7 +178,7 @@ __device__ __forceinline__ void gemv_direct(const nvfp4_direct_params &p) {
 
     arch::griddepcontrol_launch_dependents();
     for (int32_t batch = blockIdx.y; batch < p.l; batch += gridDim.y) {
-        // What is read in place of a matrix that does not exist is not stored.
+        // In place of a matrix that does not exist, matrix 0 is read, and its sums are not stored.
         const uint32_t matrix = selected(p.select, batch);
         const bool exists = matrix < p.select.matrices;
         const uint32_t from = exists ? matrix : 0;
@@ -201,7 +200,7 @@ __device__ __forceinline__ void gemv_direct(const nvfp4_direct_params &p) {
         int32_t block = (part * kWarp + lane) * kBlocks;
         WeightStep<kRows, kBlocks> next;
         if (block < p.blocks) next.load(p, codes_at, scales_at, block);
-        // The previous grid may write vectors and read the output. At once after the first batch.
+        // The previous grid may write vectors and read the output. The wait is over at once after the first batch.
         arch::griddepcontrol_wait();
 #pragma unroll 1
         while (block < p.blocks) {
@@ -272,7 +271,8 @@ __device__ __forceinline__ void gemv_direct(const nvfp4_direct_params &p) {
 
 }  // namespace nvfp4
 
-// Vectors of a pass, and blocks of a load. NVFP4 vectors come here only where gemv_dot has no room for them.
+// Entry points, by vectors of a pass and blocks of a load. NVFP4 vectors come here only where gemv_dot has no room for
+// them.
 #define GEMV_DIRECT_OF(X, name, activation) \
     X(gemv_direct_##name##_n1_b1, activation, 1, 1) \
     X(gemv_direct_##name##_n8_b1, activation, 8, 1) \

@@ -1,12 +1,12 @@
-// NVFP4 weights times NVFP4 vectors on CUDA cores, with the vectors decoded once.
+// GEMV of NVFP4 vectors on CUDA cores, with the vectors decoded once.
 //
-// A CTA takes a contiguous range of a batch's row tiles and decodes the vectors into shared memory. Its
-// warps, or groups of k_split warps, take the tiles in turn; a lane's loads for its next step, which may be
-// in the next tile, are in flight while it computes. Partial sums of all tiles wait in shared memory for one
-// barrier. Every order is fixed by the configuration.
+// A CTA takes a contiguous range of a batch's tiles of rows, and decodes the vectors into shared memory. Its warps, or
+// groups of k_split warps, take the tiles in turn. While a lane computes, its loads for its next step are in flight;
+// that step may be in the next tile. Partial sums of all tiles wait in shared memory for one barrier. Every order is
+// fixed by the config.
 //
-// How products are made is one of two policies, both exact: IntegerProducts loads 8 or 16 bytes of codes at
-// once, HalfProducts 32 (Blackwell).
+// One of two policies makes the products, both exactly. IntegerProducts loads 8 or 16 bytes of codes at once.
+// HalfProducts loads 32 bytes (Blackwell).
 #include "row_tiles.cuh"
 
 enum {
@@ -15,11 +15,11 @@ enum {
      * registers a thread. */
     NVFP4_DOT_MAX_WARPS = 16,
     NVFP4_DOT_MAX_WARPS_OF_MANY = 8,
-    /* A vector's block and its scale in shared memory, as integers and a float. */
+    /* Bytes of a vector's block and of its scale in shared memory, as integers and a float. */
     NVFP4_DOT_X_BYTES = 16,
     NVFP4_DOT_X_SCALE_BYTES = 4,
-    /* The same as 16-bit floats, where a lane loads NVFP4_DOT_WIDE_BLOCKS blocks at once. Vectors then are
-     * whole spans: what a warp loads at once of a row. */
+    /* Blocks of a row that a lane, and that a warp (a span), loads at once for HalfProducts. Bytes of a vector's block
+     * and of its scale there, as 16-bit floats. Vectors then are whole spans. */
     NVFP4_DOT_WIDE_BLOCKS = 4,
     NVFP4_DOT_WIDE_SPAN_BLOCKS = NVFP4_WARP * NVFP4_DOT_WIDE_BLOCKS,
     NVFP4_DOT_WIDE_X_BYTES = 32,
@@ -47,7 +47,7 @@ constexpr int max_threads(int vectors) {
     return (vectors <= NVFP4_FEW_VECTORS ? NVFP4_DOT_MAX_WARPS : NVFP4_DOT_MAX_WARPS_OF_MANY) * kWarp;
 }
 
-// From a row of a tile to the next, in bytes: rows 32 apart are 4 bytes apart in a 128x4 atom.
+// Bytes from the first row of a tile to row r, of codes and of scales. Rows 32 apart are 4 bytes apart in a 128x4 atom.
 __device__ __forceinline__ uint64_t code_step(const Params &p, int r) {
     return uint64_t(uint32_t(p.weights.row_bytes) * p.row_step * r);
 }
@@ -55,7 +55,7 @@ __device__ __forceinline__ uint64_t scale_step(const Params &p, int r) {
     return uint64_t((p.weights.scale_steps.tiled ? 4 : uint32_t(p.weights.scale_steps.row_stride)) * r);
 }
 
-// What a warp does: of each row the steps of its part, for the tiles of its group.
+// A warp's share of the work: the steps of its part, of each row of its group's tiles.
 struct Warp {
     int lane, groups, group, part;
     int32_t begin, end; // of the CTA's tiles of each of its batches
@@ -100,7 +100,7 @@ struct RawBlock {
     }
 };
 
-// Sums for kVectors vectors of a tile's rows, by integers; kBlocks blocks of a row a load.
+// Sums of a tile's rows for kVectors vectors, by integers. A load has kBlocks blocks of a row.
 template <int kVectors_, int kBlocks>
 class IntegerProducts {
   public:
@@ -115,7 +115,7 @@ class IntegerProducts {
     // Shared memory behind the vectors.
     __device__ __forceinline__ float *end(const Params &p) const { return x_scale + kVectors * p.blocks; }
 
-    // The first step of a batch is on its way.
+    // Starts the loads of the first step of a batch.
     __device__ __forceinline__ void begin(const Params &p, const Warp &warp, int32_t batch) {
         tile = warp.begin + warp.group;
         step = 0;
@@ -124,7 +124,7 @@ class IntegerProducts {
         load_next(p, warp, batch);
     }
 
-    // By all threads: the batch's vectors, [kVectors][blocks] in shared memory.
+    // Decodes the batch's vectors into shared memory, [kVectors][blocks]. Called by all threads.
     __device__ __forceinline__ void decode_vectors(const Params &p, int32_t batch) const {
         for (int32_t i = threadIdx.x; i < kVectors * p.blocks; i += blockDim.x) {
             // Vectors past the end repeat the last one: computed, not stored.
@@ -137,7 +137,7 @@ class IntegerProducts {
         }
     }
 
-    // The next tile of the group.
+    // Adds the sums of the next tile of the group.
     __device__ __forceinline__ void add(const Params &p, const Warp &warp, int32_t batch, int32_t,
                                         float (&sum)[kValues]) {
         int32_t at = first_block;
@@ -184,12 +184,11 @@ class IntegerProducts {
     }
 
   private:
-    // What a lane computes with in one step: kBlocks blocks of kRows rows.
+    // Weights that a lane multiplies in one step: kBlocks blocks of kRows rows.
     struct Step {
         uint2 codes[kRows][kBlocks];
         uint16_t scales[kRows];
 
-        // From memory straight into registers.
         __device__ __forceinline__ void load(const Params &p, const Tile &from, int32_t block) {
             const uint8_t *code_at = from.codes + int64_t(block) * (kBlock / 2);
             const uint8_t *scale_at = from.scales + block_offset(p.weights.scale_steps, block);
@@ -214,7 +213,7 @@ class IntegerProducts {
         }
     };
 
-    // The next step, which may be in the group's next tile.
+    // Loads the next step, which may be in the group's next tile.
     __device__ __forceinline__ void load_next(const Params &p, const Warp &warp, int32_t batch) {
         if (tile >= warp.end) return;
         next.load(p, from, block);
@@ -232,18 +231,18 @@ class IntegerProducts {
     const int32_t first_block, stride, steps;
     const int8::Lookup lookup;
 
-    // Where loads are: steps of a tile, then the next tile of the group.
+    // Position of the loads: steps of a tile, then the next tile of the group.
     int32_t tile, step, block; // block: this lane's first
     Tile from;
     Step next;
 };
 
-// Sums for kVectors vectors of a tile's rows, by f16x2 as half_dot.cuh explains: four blocks of a row a load.
+// Sums of a tile's rows for kVectors vectors, by f16x2 as half_dot.cuh explains. A load has four blocks of a row.
 //
-// A span is what a warp takes of a row in one step: four consecutive blocks a lane, 2048 elements. In shared
-// memory the 16-byte chunks of a span stand by their number in the lane's 128 bytes, and then by lane: a warp
-// reads 512 consecutive bytes. Registers that a group of rows has used are filled for the next step at once,
-// so that nothing is copied.
+// A span is the part of a row that a warp takes in one step: four consecutive blocks a lane, 2048 elements. In shared
+// memory the 16-byte chunks of a span stand by their number in the lane's 128 bytes, and then by lane. So a warp reads
+// 512 consecutive bytes. Registers that a group of rows has used are filled for the next step at once, so that nothing
+// is copied.
 template <int kVectors_>
 class HalfProducts {
   public:
@@ -268,7 +267,7 @@ class HalfProducts {
         next.template load<kRows>(p, from, 0, min(first_load, last_load));
     }
 
-    // By all threads: the batch's vectors, [kVectors][spans][kChunks][lane] in shared memory.
+    // Decodes the batch's vectors into shared memory, [kVectors][spans][kChunks][lane]. Called by all threads.
     __device__ __forceinline__ void decode_vectors(const Params &p, int32_t batch) const {
         for (int32_t i = threadIdx.x; i < kVectors * spans * kSpanBlocks; i += blockDim.x) {
             const int32_t block = i % (spans * kSpanBlocks);
@@ -341,16 +340,16 @@ class HalfProducts {
     static constexpr int kChunks = 2 * kBlocks; // of 16 bytes, of a lane's vector elements in f16
     static constexpr int kSpanChunks = kWarp * kChunks;
     static constexpr int kLoadBytes = kBlocks * kBlock / 2;
-    // Rows whose decoded blocks are in registers together, and which are loaded again together. In fours each
-    // vector element is read from shared memory once; the compiler keeps one vector's for two groups.
+    // Rows whose decoded blocks are in registers together, and which are loaded again together. In groups of four, each
+    // vector element is read from shared memory once. The compiler keeps one vector's elements for two groups.
     static constexpr int kGroup = kVectors == 1 ? 2 : 4;
 
-    // What a lane computes with in one step. Of rows that do not exist: anything. Their sums are not stored.
+    // Weights that a lane multiplies in one step. Rows that do not exist have any values: their sums are not stored.
     struct Step {
         uint32_t codes[kRows][kLoadBytes / 4];
         uint32_t scales[kRows];
 
-        // kCount rows of a tile from `first`, a constant, on. `load` loads of the row come before this one.
+        // Loads kCount rows of a tile from row `first`, a constant, on. `load` loads of the row come before this one.
         template <int kCount>
         __device__ __forceinline__ void load(const Params &p, const Tile &from, int first, int32_t load) {
             const uint8_t *code_at = from.codes + int64_t(load) * kLoadBytes + code_step(p, first);
@@ -368,7 +367,7 @@ class HalfProducts {
         }
     };
 
-    // Without rows from `end` on.
+    // A tile, which has no rows if its number is `end` or more.
     __device__ __forceinline__ static Tile tile_at(const Params &p, int32_t batch, int32_t tile, int32_t end) {
         Tile at;
         at.enter(p, batch, tile);
@@ -395,7 +394,7 @@ __device__ __forceinline__ void run(const Params &p) {
     arch::griddepcontrol_launch_dependents();
     for (int32_t batch = blockIdx.y; batch < p.l; batch += gridDim.y) {
         products.begin(p, warp, batch);
-        // The previous grid may write vectors and read the output. At once after the first batch.
+        // The previous grid may write vectors and read the output. The wait is over at once after the first batch.
         arch::griddepcontrol_wait();
         products.decode_vectors(p, batch);
         __syncthreads();
@@ -420,14 +419,14 @@ __device__ __forceinline__ void run(const Params &p) {
             for (int s = 0; s < p.k_split; ++s) y += partial[(t * p.k_split + s) * kValues + value];
             store(p.epilogue, batch, row, n, y);
         }
-        // The next batch's vectors may be written at once: nobody reads this one's after the barrier
-        // above. Its partial sums come after the next barrier.
+        // The next batch's vectors may be written at once: nobody reads this batch's behind the barrier above. The next
+        // batch's partial sums come after the next barrier.
     }
 }
 
 }  // namespace nvfp4::dot
 
-// Vectors of a pass, and what makes its products.
+// Entry points, by vectors of a pass and the policy that makes products.
 #ifdef NVFP4_UNIT_WIDE
 #define UNIT gemv_dot_wide
 #define GEMV_DOT(X)                                 \

@@ -1,10 +1,11 @@
 // GEMV for many vectors on mma.sync: each weight is decoded once, and multiplied with up to 128 vectors. sm_80 and
 // newer. many_vectors.cuh has how work is divided, and everything but the multiplication.
 //
-// There are two units of this source: gemv_mma for K a multiple of 64 and codes aligned to 16 bytes, and gemv_mma_ragged
-// (NVFP4_UNIT_RAGGED) for K any multiple of 16 and codes aligned to 8 (ragged_parts.cuh).
+// Two units are made of this source. gemv_mma takes K a multiple of 64 and codes aligned to 16 bytes. gemv_mma_ragged
+// (NVFP4_UNIT_RAGGED) takes K any multiple of 16 and codes aligned to 8 bytes (ragged_parts.cuh).
 //
-// A tile has 16 rows, which one warp multiplies, or several, each with a part of K. Operands B come from shared memory by ldmatrix.
+// A tile has 16 rows. One warp multiplies them, or several warps do, each with a part of K. Operands B come from shared
+// memory by ldmatrix.
 
 #include "many_vectors.cuh"
 
@@ -13,8 +14,9 @@ enum {
     NVFP4_MMA_MAX_WARPS = 16,
     NVFP4_MMA_MAX_WARPS_OF_64 = 12,
     NVFP4_MMA_MAX_WARPS_OF_128 = 8,
-    /* Pieces of a chunk of 128 vectors that a warp holds. One step of them is 16 pieces: with two a warp that takes eight warps,
-     * whose 100 KB are too much for the 99 KB that some GPUs have; with three, seven warps will do. */
+    /* Pieces of a chunk of 128 vectors that a warp holds. One step of 128 vectors is 16 pieces. With two pieces a warp,
+     * that takes eight warps, whose 100 KB are too much for the 99 KB that some GPUs have. With three, six warps will
+     * do. */
     NVFP4_MMA_HELD_OF_128 = 3,
     NVFP4_MMA_BUFFERS = 2, /* of vectors in shared memory */
 };
@@ -54,7 +56,8 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     using Weights = typename many::Eight<kActivation>::Weights;
     using Work = many::Work<1>;
     constexpr uint32_t kColumnTiles = kVectors / kColumns;
-    // For which a thread has registers at once: fewer in ragged rows and for compute capability 10.0 and newer, or ptxas spills.
+    // Columns of B, in tiles of eight, for which a thread has registers at once (kAtOnce). There are fewer in ragged
+    // rows and for compute capability 10.0 and newer, or ptxas spills.
 #if __CUDA_ARCH__ >= 1000
     constexpr bool kFew = true;
 #else
@@ -66,7 +69,8 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     constexpr uint32_t kRows = Chunks::Held::kRows;
 
     const uint32_t lane = arch::kept(threadIdx.x % many::kWarp);
-    // The same in all lanes, which the compiler learns so: for what follows from it there are uniform registers.
+    // The warp is the same in all lanes. The shuffle tells the compiler so: there are uniform registers for what
+    // follows from it.
     const Work work(p, __shfl_sync(~0u, threadIdx.x / many::kWarp, 0));
     const uint32_t base = arch::shared_address(shared);
     many::PartLoads<Loads> loads(p, work, lane, base);
@@ -86,7 +90,7 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
         chunks.store(p, work, chunk_step, shared + buffer);
     }
 
-    // Of B's rows a lane has the address of one, in units that the rows' order has mixed: see Piece.
+    // Address of one of B's rows, which a lane gives to ldmatrix. The row's order has mixed its units: see Piece.
     const uint32_t b_row = lane % 8 * kVectorRow + ((lane / 8 ^ lane % 8) * 16);
     float sum[kVectors / 2] = {};
 #pragma unroll 1
@@ -107,9 +111,10 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
 
 #pragma unroll
             for (uint32_t some = 0; some < kColumnTiles; some += kAtOnce) {
-                // Saves what is not there. And loads do not move across a branch: there are no registers for all B.
+                // Skips vectors that do not exist. And no load moves across a branch: there are no registers for all of
+                // B.
                 if (kColumnTiles >= 4 && some != 0 && some * kColumns >= uint32_t(p.n)) break;
-                // Added at once, and not in the matrix instructions: those cut what they add to.
+                // Sums of a step, added to `sum` behind it, not in the matrix instructions: those cut what they add to.
                 float d[kAtOnce][4] = {};
 #pragma unroll
                 for (int word = 0; word < 4; ++word) {
@@ -137,7 +142,7 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
 
 }  // namespace nvfp4::mma
 
-// Vectors of a pass, by their type.
+// Entry points, by vectors of a pass and their type.
 #ifdef NVFP4_UNIT_RAGGED
 #define UNIT gemv_mma_ragged
 #define GEMV_MMA_OF(X, name, activation) \

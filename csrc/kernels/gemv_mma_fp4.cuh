@@ -1,11 +1,13 @@
-// GEMV on the block-scaled FP4 instruction of a warp (mma.sync, kind mxf4nvf4): compute capability 12.x. It multiplies codes
-// and block scales as they lie in memory, those of W and those of up to 128 NVFP4 vectors. K a multiple of 64.
+// GEMV on the block-scaled FP4 instruction of a warp (mma.sync, kind mxf4nvf4): compute capability 12.x. The
+// instruction multiplies codes and block scales as they lie in memory: those of W with those of up to 128 NVFP4
+// vectors. K is a multiple of 64.
 //
-// A CTA has a group of rows, 16 for each warp that multiplies. A step is 256 elements of K, of all rows of the group and
-// of all vectors of the pass; it takes a stage of a ring in shared memory. One more warp brings steps, stages ahead: codes
-// by tensor copies, which place 128 bytes a row with the 128-byte swizzle, and scales by copies of four bytes, one row's
-// for 64 elements, so that both layouts of scales come to lie alike. What is past M, past the vectors or past K arrives as
-// zeros, without memory traffic. The CTAs of a cluster share the steps of a group, and add their sums in their order.
+// A CTA has a group of rows, 16 for each warp that multiplies. A step is 256 elements of K, of all rows of the group
+// and of all vectors of the pass. It takes a stage of a ring in shared memory. One more warp brings steps, stages
+// ahead. Codes come by tensor copies, which place 128 bytes a row with the 128-byte swizzle. Scales come by copies of
+// four bytes, one row's for 64 elements, so that both layouts of scales come to lie alike. Elements past M, past the
+// vectors or past K arrive as zeros, without memory traffic. The CTAs of a cluster share the steps of a group, and add
+// their sums in the order of their ranks.
 //
 // W and the vectors are treated alike: a stage has the rows of W, then the vectors.
 
@@ -15,7 +17,7 @@ enum {
     NVFP4_MMA_FP4_WARP_ROWS = 16, /* of a warp that multiplies */
     NVFP4_MMA_FP4_MAX_WARPS = 8,  /* that multiply */
     NVFP4_MMA_FP4_MAX_STAGES = 8,
-    /* Of a row in a step: elements, bytes of codes, and of scales. */
+    /* A row's part of a step: elements, bytes of codes, and bytes of scales. */
     NVFP4_MMA_FP4_STEP = 256,
     NVFP4_MMA_FP4_ROW_BYTES = NVFP4_MMA_FP4_STEP / 2,
     NVFP4_MMA_FP4_ROW_SCALES = NVFP4_MMA_FP4_STEP / NVFP4_BLOCK,
@@ -23,13 +25,13 @@ enum {
     NVFP4_MMA_FP4_COLUMNS = 8,    /* vectors of one */
     NVFP4_MMA_FP4_ALIGN = 1024,   /* of stages, which start a pattern of the swizzle */
     NVFP4_MMA_FP4_BARRIER_BYTES = 2 * 8, /* of a stage: full and empty */
-    /* Between the sums of two vectors stand so many floats more than there are rows, so that lanes that store
-     * together use different banks. */
+    /* Floats between the sums of two vectors, beyond the number of rows: lanes that store together then use different
+     * banks. */
     NVFP4_MMA_FP4_SUMS_PAD = 4,
 };
 
-/* Beside its parameters the kernel takes two tensor maps, before them: of the weights' codes (bytes of a row, rows,
- * batches) and of the vectors' (bytes of a row, vectors, batches). */
+/* Before its parameters the kernel takes two tensor maps: of the weights' codes (bytes of a row, rows, batches) and of
+ * the vectors' (bytes of a row, vectors, batches). */
 typedef struct nvfp4_mma_fp4_params {
     int32_t m, n;
     int32_t first_batch; /* of this launch */
@@ -37,7 +39,7 @@ typedef struct nvfp4_mma_fp4_params {
     uint32_t warps;      /* that multiply */
     uint32_t stages;
     uint32_t dependent;  /* the launch may overlap with the previous grid */
-    /* In bytes from the start of dynamic shared memory: scales and mbarriers of all stages. Codes stand first. */
+    /* Offsets in dynamic shared memory, in bytes: scales and mbarriers of all stages. Codes stand first. */
     uint32_t scales_at, barriers_at;
 
     nvfp4_weights weights;
@@ -78,7 +80,7 @@ struct Maps {
     CUtensorMap vectors; // bytes of a row, vectors, batches
 };
 
-// What a CTA computes: the steps begin..end of a group of rows, of a batch.
+// A CTA's share of the work: the steps begin..end of a group of rows, of a batch.
 struct Work {
     uint32_t rows, first_row; // of the group
     uint32_t rank, ctas;      // of the cluster
@@ -122,11 +124,11 @@ struct Stage {
     }
 };
 
-// Arrivals at a stage's full barrier for the rows of one matrix: one with the bytes of its codes, and one of each lane when
-// the scales that it copies have landed.
+// Arrivals at a stage's full barrier for the rows of one matrix. One arrival has the bytes of its codes. Each lane
+// arrives when the scales that it copies have landed.
 constexpr uint32_t kArrivals = 1 + kWarp;
 
-// Rows that come into stages: the group's of W, or the vectors.
+// Rows that come into stages: the group's rows of W, or the vectors.
 struct Rows {
     const CUtensorMap *map;
     uint32_t batch; // there
@@ -136,7 +138,7 @@ struct Rows {
     uint32_t place, count; // of a stage: the first one, and how many
     uint64_t policy;
 
-    // By a warp: a step of them into a stage.
+    // Brings a step of the rows into a stage. Called by a whole warp.
     __device__ __forceinline__ void bring(const Params &p, uint32_t step, const Stage &stage, uint32_t lane) const {
         const uint32_t full = stage.full(p);
         if (lane == 0) {
@@ -161,7 +163,7 @@ struct Rows {
     }
 };
 
-// By a warp: all steps of the CTA.
+// Brings all steps of the CTA. Called by a whole warp.
 template <int kVectors>
 __device__ __forceinline__ void bring_steps(const Params &p, const Maps &maps, const Work &work, uint32_t base,
                                             uint32_t lane) {
@@ -194,7 +196,7 @@ __device__ __forceinline__ void bring_steps(const Params &p, const Maps &maps, c
             stage.advance(p);
         } while (++step < filled);
     };
-    // Vectors first: no stage can be multiplied without them. But the previous grid may write them.
+    // Vectors come first, because no stage can be multiplied without them. But the previous grid may write them.
     if (!p.dependent) fill(vectors);
     fill(weights);
     if (p.dependent) {
@@ -212,8 +214,8 @@ __device__ __forceinline__ void bring_steps(const Params &p, const Maps &maps, c
     }
 }
 
-// What a warp multiplies: lane 4 * g + t. For ldmatrix a lane has the address of one of the rows of 16 bytes that a warp
-// loads, of the first slice; in the swizzle those of slice s are it XOR 32 * s.
+// Operands of lane 4 * g + t. For ldmatrix a lane has the address of one row of 16 bytes, of the first slice. In the
+// swizzle the address for slice s is that one XOR 32 * s.
 template <int kVectors>
 struct Fragments {
     uint32_t a, b;               // from the start of a stage's codes: of W, and of the first eight vectors
@@ -221,17 +223,18 @@ struct Fragments {
 
     __device__ __forceinline__ Fragments(const Work &work, uint32_t warp, uint32_t lane) {
         const uint32_t matrix = lane / 8, r = lane % 8, g = lane / 4, t = lane % 4;
-        // Matrices: rows g and rows g + 8 of the first half of a slice, then of the second half.
+        // Matrices of W: rows g and rows g + 8 of the first half of a slice, then of the second half.
         a = (warp * kWarpRows + matrix % 2 * 8 + r) * kRowBytes + ((matrix / 2 ^ r) * 16);
-        // Two halves of a slice, and of the next one.
+        // Matrices of eight vectors: the two halves of a slice, and those of the next one.
         b = (work.rows + r) * kRowBytes + ((matrix ^ r) * 16);
-        // An instruction takes four bytes of scales of each row from one of its lanes. Lanes t = 0 and 1 have those of rows
-        // g and g + 8 for slices 0 and 1, lanes t = 2 and 3 for slices 2 and 3; of a vector, lane t has slice t.
+        // An instruction takes four bytes of scales of each row from one of its lanes. Lanes t = 0 and 1 have those of
+        // rows g and g + 8 for slices 0 and 1, lanes t = 2 and 3 for slices 2 and 3. Lane t has a vector's for slice t.
         a_scales = (warp * kWarpRows + t % 2 * 8 + g) * kRowScales + t / 2 * (2 * kSliceScales);
         b_scales = (work.rows + g) * kRowScales + t * kSliceScales;
     }
 
-    // Adds a stage's products to `sum`: of each eight vectors this lane has rows g and g + 8 with vectors 2t and 2t + 1.
+    // Adds a stage's products to `sum`. Of each eight vectors this lane has rows g and g + 8 with vectors 2t and
+    // 2t + 1.
     __device__ __forceinline__ void multiply(uint32_t codes, uint32_t scales,
                                              float (&sum)[kVectors / kColumns][4]) const {
         uint4 rows[kSlices];
@@ -255,13 +258,13 @@ struct Fragments {
     }
 };
 
-// All threads of the cluster.
+// Barrier of all threads of the cluster.
 __device__ __forceinline__ void meet() {
     arch::barrier_cluster_arrive();
     arch::barrier_cluster_wait();
 }
 
-// The sums of a cluster's CTAs, [vectors][rows] in the shared memory of each, become outputs.
+// Adds the sums of a cluster's CTAs, [vectors][rows] in the shared memory of each, and stores the outputs.
 __device__ __forceinline__ void finish(const Params &p, const Work &work, uint32_t base) {
     const uint32_t stride = work.rows + NVFP4_MMA_FP4_SUMS_PAD;
 #pragma unroll 1
@@ -334,7 +337,7 @@ __device__ __forceinline__ void run(const Params &p, const Maps &maps, uint8_t *
 
 }  // namespace nvfp4::mma_fp4
 
-// Vectors of a pass.
+// Entry points, by vectors of a pass.
 #define GEMV_MMA_FP4(X)      \
     X(gemv_mma_fp4_n8, 8)    \
     X(gemv_mma_fp4_n16, 16)  \

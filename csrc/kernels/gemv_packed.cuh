@@ -1,24 +1,24 @@
-// GEMV for many vectors on Hopper's warpgroup matrix instructions (wgmma), in two or three launches. The first one packs
-// the vectors into a workspace, as 16-bit floats in the order in which they shall lie in shared memory. The second one
-// multiplies. sm_90a; K a multiple of 64.
+// GEMV for many vectors on Hopper's warpgroup matrix instructions (wgmma), in two or three launches. The first launch
+// packs the vectors into a workspace, as 16-bit floats in the order in which they shall lie in shared memory. The
+// second launch multiplies. sm_90a; K a multiple of 64.
 //
-// A group is the rows of W that a CTA multiplies at once, 16 a warp. A span is 256 elements of K, 128 bytes of codes of a
-// row. What is needed of a span comes to shared memory without the warps that multiply: the warps of one more warpgroup
-// bring it, stages ahead (bring_codes, bring_vectors, bring_scales). So a warp that multiplies has few instructions beside
-// decoding: 16 bytes of codes a lane and row are read at once, become operands A in registers, and are multiplied with all
-// vectors of the pass.
+// A group is the rows of W that a CTA multiplies at once, 16 a warp. A span is 256 elements of K: 128 bytes of codes of
+// a row. The warps of one more warpgroup bring a span's operands to shared memory, stages ahead (bring_codes,
+// bring_vectors, bring_scales). So a warp that multiplies has few instructions beside decoding. A lane reads 16 bytes
+// of a row's codes at once, makes operands A of them in registers, and multiplies these with all vectors of the pass.
 //
-// Work is dealt in chunks: a chunk is some spans of a group. The chunks of all groups, one group's after the other's, go to
-// the clusters, of one CTA or two, in equal shares, whatever M is. So a CTA may begin and end within a group: the sums of
-// such a part go to the workspace, and the third launch adds the parts of each group, in the order of K.
+// Work is dealt in chunks: a chunk is some spans of a group. The chunks of all groups, one group's after the other's,
+// go to the clusters, of one CTA or two, in equal shares, whatever M is. So a CTA may begin and end within a group. The
+// sums of such a part go to the workspace, and the third launch adds the parts of each group, in the order of K.
 //
-// Two CTAs may be a cluster. Then a group of the deal is two groups of rows that follow each other, one for each CTA, and
-// the vectors of a span are copied for both at once: each CTA copies half of them into the shared memory of both.
+// Two CTAs may be a cluster. Then a group of the deal is two groups of rows that follow each other, one for each CTA.
+// The vectors of a span are copied for both CTAs at once: each CTA copies half of them into the shared memory of both.
 //
-// Order of K. A lane 4 * g + t multiplies, of its two rows, 32 elements in each half of a span, which are two of the
-// eight 16-byte pieces of the row's 128 bytes: piece 2t in the first half, 2t + 1 in the second one. So eight lanes that read
-// together (two rows that follow each other) find the pieces of one row where the other row has those of the other half, in
-// the 128-byte swizzle of tensor copies: every bank once. Vectors are packed in the same order.
+// Order of K. Lane 4 * g + t multiplies 32 elements of each of its two rows in each half of a span. These are two of
+// the eight 16-byte pieces of the row's 128 bytes: piece 2t in the first half, 2t + 1 in the second one. Eight lanes
+// that read together have two rows that follow each other. In the 128-byte swizzle of tensor copies, one row has its
+// pieces where the other row has those of the other half. So every bank is used once. Vectors are packed in the same
+// order.
 
 #include "many_vectors.cuh"
 
@@ -34,20 +34,22 @@ enum {
     NVFP4_PACKED_SCALE_UNIT = 16, /* bytes of scales that are copied at once */
     NVFP4_PACKED_COLUMN_BYTES = NVFP4_WARP * 4 * 4, /* a warp's sums of eight vectors */
     NVFP4_PACKED_MAX_STAGES = 8,
-    /* From so many vectors on they are many. Then a half of a span is a stage of vectors: a smaller one is free sooner. */
+    /* Least number of vectors that are many. Then half a span is a stage of vectors: a smaller stage is free sooner. */
     NVFP4_PACKED_MANY = 128,
-    /* mbarriers of a stage: full and empty; of each of its stages of vectors ready, full and empty. */
+    /* Bytes of mbarriers of a stage: full and empty of the stage; ready, full and empty of each of its stages of
+     * vectors. */
     NVFP4_PACKED_BARRIER_BYTES = (2 + 3) * 8,
     NVFP4_PACKED_BARRIER_BYTES_OF_MANY = (2 + 3 * NVFP4_PACKED_SPAN_STEPS) * 8,
-    /* From so many vectors on, matrix instructions add up all spans of a warpgroup. Below that, threads add each chunk's
-     * sums in f32: more exact, since matrix instructions cut what they add to, but it takes twice the registers. */
+    /* Least number of vectors with which matrix instructions add up all spans of a warpgroup. With fewer, threads add
+     * each chunk's sums in f32. That is more exact, since matrix instructions cut what they add to, but it takes twice
+     * the registers. */
     NVFP4_PACKED_LONG_SUMS = 64,
     NVFP4_PACKED_PACK_WARPS = 8, /* of a CTA that packs */
     NVFP4_PACKED_ADD_WARPS = 8,  /* of a CTA that adds */
 };
 
-/* How the chunks of all groups are dealt. A group is rows of one batch, of all CTAs of a cluster; groups are counted through
- * all batches. */
+/* The deal of the chunks of all groups. A group is rows of one batch, of all CTAs of a cluster. Groups are counted
+ * through all batches. */
 typedef struct nvfp4_packed_deal {
     uint32_t groups;       /* of a batch */
     uint32_t chunks;       /* of a group */
@@ -56,18 +58,20 @@ typedef struct nvfp4_packed_deal {
     uint32_t cluster_log2; /* CTAs of a cluster: 1 or 2 */
 } nvfp4_packed_deal;
 
-/* What packs vectors. */
+/* Parameters of the launch that packs vectors. */
 typedef struct nvfp4_pack_params {
     int32_t n;
     uint32_t k, spans, l; /* of a row: elements, and spans, of which the last one may be shorter; batches */
 
     nvfp4_vectors vectors;
-    /* In the workspace, a half of a span after the other, as it shall lie in shared memory; whole spans. */
+    /* Packed vectors in the workspace: one half of a span after the other, each as it shall lie in shared memory; whole
+     * spans. */
     NVFP4_POINTER(uint8_t) packed;
     int64_t packed_batch_bytes;
 } nvfp4_pack_params;
 
-/* What multiplies. Beside it a tensor map of the codes: bytes of a row, rows, batches; boxes are a group's span. */
+/* Parameters of the launch that multiplies. Beside them it takes a tensor map of the codes: bytes of a row, rows,
+ * batches; boxes are a group's span. */
 typedef struct nvfp4_packed_params {
     int32_t m, n;
     uint32_t k, spans; /* as above */
@@ -75,7 +79,7 @@ typedef struct nvfp4_packed_params {
     uint32_t chunk;    /* spans */
     uint32_t stages;   /* spans that shared memory has room for */
     nvfp4_packed_deal deal;
-    /* Bytes from the start of dynamic shared memory, which has codes first: vectors, scales, mbarriers. */
+    /* Offsets in dynamic shared memory, in bytes: vectors, scales, mbarriers. Codes come first. */
     uint32_t vectors_at, scales_at, barriers_at;
     uint32_t scale_units;    /* of a stage */
     uint32_t scales_aligned; /* whether a unit of linear scales, a row's span, can be copied at once */
@@ -83,14 +87,15 @@ typedef struct nvfp4_packed_params {
     nvfp4_weights weights;
     NVFP4_POINTER(const uint8_t) packed;
     int64_t packed_batch_bytes;
-    /* Sums of parts of groups. A CTA has at most two: [CTAs][2: where it begins, where it ends][warps][columns]
-     *[lanes] of four floats. A column is eight vectors of N; of them a lane has what a matrix instruction gives it. */
+    /* Sums of parts of groups: [CTAs][2: where the CTA begins, where it ends][warps][columns][lanes] of four floats. A
+     * CTA has at most two such parts. A column is eight vectors of N; of a column a lane has the sums that a matrix
+     * instruction gives it. */
     NVFP4_POINTER(float) partial;
 
     nvfp4_epilogue epilogue;
 } nvfp4_packed_params;
 
-/* What adds the sums of parts: fields are nvfp4_packed_params'. */
+/* Parameters of the launch that adds the sums of parts. Its fields are those of nvfp4_packed_params. */
 typedef struct nvfp4_packed_add_params {
     int32_t m, n;
     uint32_t l, columns; /* of eight vectors */
@@ -116,7 +121,7 @@ using PackParams = nvfp4_pack_params;
 using AddParams = nvfp4_packed_add_params;
 
 constexpr uint32_t kGroupWarps = NVFP4_PACKED_GROUP_WARPS, kGroupThreads = kGroupWarps * many::kWarp;
-// Of a CTA: those that multiply, and those that bring.
+// Threads of a CTA, at most: those that multiply, and those that bring.
 template <int kVectors>
 constexpr uint32_t kMaxThreads = kGroupThreads *
     ((kVectors < NVFP4_PACKED_MANY ? NVFP4_PACKED_MAX_WARPGROUPS : NVFP4_PACKED_MAX_WARPGROUPS_OF_MANY) + 1);
@@ -133,8 +138,9 @@ struct Maps {
     CUtensorMap codes; // bytes of a row, rows, batches
 };
 
-// A warp packs a step of eight vectors: a half of a span. Of a vector, a lane has a word w of eight elements of each of the
-// four lanes t that will multiply with them. They lie in shared memory as many::Piece has them there.
+// Packs vectors: a warp packs a step of eight vectors, which is half a span. A lane packs one vector's elements for the
+// four lanes t that will multiply with them: word w, eight elements, of each t. They lie in shared memory as
+// many::Piece has them there.
 template <int kActivation, int kVectors>
 __device__ __forceinline__ void pack(const PackParams &p) {
     using Elements = many::Eight<kActivation>;
@@ -178,12 +184,12 @@ __device__ __forceinline__ void pack(const PackParams &p) {
     arch::fence_proxy_async_global(); // bulk copies read what was stored
 }
 
-// The first chunk of a cluster, counted through all groups; of the one behind the last cluster, the number of chunks.
+// First chunk of a cluster, counted through all groups. For the cluster behind the last one: the number of chunks.
 __device__ __forceinline__ uint32_t first_chunk(const nvfp4_packed_deal &deal, uint32_t cluster) {
     return cluster * deal.each + min(cluster, deal.more);
 }
 
-// This CTA's cluster, and which of its CTAs it is.
+// Number of this CTA's cluster, and this CTA's rank in the cluster.
 __device__ __forceinline__ uint32_t cluster_of(const nvfp4_packed_deal &deal) { return blockIdx.x >> deal.cluster_log2; }
 __device__ __forceinline__ uint32_t rank_of(const nvfp4_packed_deal &deal) {
     return blockIdx.x - (cluster_of(deal) << deal.cluster_log2);
@@ -203,7 +209,7 @@ __device__ __forceinline__ uint32_t first_row(const P &p, uint32_t group, uint32
 // Warpgroups of a CTA that multiply. The last one may have warps without rows.
 __device__ __forceinline__ uint32_t warpgroups(const Params &p) { return (p.deal.warps + kGroupWarps - 1) / kGroupWarps; }
 
-// A condition that is the same in all lanes, so that the compiler knows it.
+// A condition that is the same in all lanes. The vote tells the compiler so.
 __device__ __forceinline__ bool in_all(bool condition) { return __any_sync(~0u, condition); }
 
 // The part of a group that a CTA has, and the parts behind it.
@@ -237,14 +243,14 @@ struct Part {
     }
 };
 
-// Where in the stages of shared memory a warp is: spans are put there in turn. Codes and scales of a stage have the mbarriers
-// `full` and `empty`, each stage of vectors these and `ready`. A phase of `full` is over when what was asked for has landed,
-// one of `empty` when all warps that multiply have read it, one of `ready` when the cluster's other CTA has room for what is
-// copied to both.
+// A warp's position in the stages of shared memory, which spans take in turn. Codes and scales of a stage have the
+// mbarriers `full` and `empty`. Each stage of vectors has mbarriers of these names, and `ready`. A phase of `full` is
+// over when the bytes that were asked for have landed. A phase of `empty` is over when all warps that multiply have
+// read them. A phase of `ready` is over when the cluster's other CTA has room for the bytes that are copied to both.
 template <int kVectors>
 struct Stage {
     static constexpr uint32_t kStepBytes = kVectors * 2 * many::kVectorRow;
-    // Of vectors: stages of a span, and steps of one.
+    // Stages of vectors of a span, and steps of such a stage.
     static constexpr uint32_t kOfSpan = kVectors < NVFP4_PACKED_MANY ? 1 : kSpanSteps;
     static constexpr uint32_t kSteps = kSpanSteps / kOfSpan;
     static constexpr uint32_t kBytes = kSteps * kStepBytes;
@@ -261,7 +267,7 @@ struct Stage {
         }
     }
 
-    // Shared addresses. Of vectors `of` is which of the span's stages.
+    // Shared addresses. `of` is the number of a stage of vectors in its span.
     __device__ __forceinline__ uint32_t codes(const Params &p, uint32_t base) const {
         return base + at * (p.deal.warps * (many::kWarpRows * kSpanBytes));
     }
@@ -271,7 +277,7 @@ struct Stage {
     __device__ __forceinline__ uint32_t vectors(const Params &p, uint32_t base, uint32_t of) const {
         return base + p.vectors_at + (at * kOfSpan + of) * kBytes;
     }
-    // Of mbarriers.
+    // Shared addresses of mbarriers.
     __device__ __forceinline__ uint32_t barrier(const Params &p, uint32_t base, uint32_t index) const {
         return base + p.barriers_at + at * kBarrierBytes + 8 * index;
     }
@@ -288,11 +294,11 @@ struct Stage {
     __device__ __forceinline__ uint32_t vectors_empty(const Params &p, uint32_t base, uint32_t of) const {
         return barrier(p, base, 2 * kOfSpan + 2 + of);
     }
-    // By who brings: the phase before the first one counts as over.
+    // Waits until a stage is empty. Called by warps that bring: the phase before the first one counts as over.
     __device__ __forceinline__ void wait_empty(uint32_t empty) const { arch::mbarrier_wait(empty, parity ^ 1); }
 };
 
-// By one thread: a group's codes of a span are a box.
+// Brings codes: those of a group's span are a box. Called by one thread.
 template <int kVectors>
 __device__ __forceinline__ void bring_codes(const Params &p, const Maps &maps, uint32_t base) {
     Stage<kVectors> stage;
@@ -312,7 +318,8 @@ __device__ __forceinline__ void bring_codes(const Params &p, const Maps &maps, u
     } while (part.next(p));
 }
 
-// By one thread: the vectors of a stage lie in a row. In a cluster, a CTA copies its half of them when both CTAs have room.
+// Brings vectors: those of a stage are consecutive bytes. Called by one thread. In a cluster, a CTA copies its half of
+// the vectors when both CTAs have room.
 template <int kVectors>
 __device__ __forceinline__ void bring_vectors(const Params &p, uint32_t base) {
     using Of = Stage<kVectors>;
@@ -346,9 +353,9 @@ __device__ __forceinline__ void bring_vectors(const Params &p, uint32_t base) {
 
 constexpr uint32_t kScaleThreads = 2 * many::kWarp;
 
-// By kScaleThreads threads: scales of a span in units of 16 bytes. In the linear layout one is a row's; in the 128x4
-// layout it is a line of an atom, and the atoms lie as in memory. What is outside of W or behind K is 0, so that it
-// multiplies zeros to zeros. `thread` is the number of this one.
+// Brings the scales of a span in units of 16 bytes. Called by kScaleThreads threads; `thread` is the number of this
+// one. In the linear layout a unit is a row's. In the 128x4 layout a unit is a line of an atom, and the atoms lie as in
+// memory. Scales outside of W or behind K are 0, so that zeros are multiplied to zeros.
 template <int kVectors>
 __device__ __forceinline__ void bring_scales(const Params &p, uint32_t base, uint32_t thread) {
     Stage<kVectors> stage;
@@ -392,7 +399,7 @@ __device__ __forceinline__ void bring_scales(const Params &p, uint32_t base, uin
     } while (part.next(p));
 }
 
-// Sums of a column become outputs: of a warp's rows this lane has g and g + 8, of the column's vectors 2t and 2t + 1.
+// Stores the outputs of a column's sums: rows g and g + 8 of a warp's rows, with vectors 2t and 2t + 1 of the column.
 struct Outputs {
     uint32_t batch, row[2];
 
@@ -415,17 +422,17 @@ struct Outputs {
     }
 };
 
-// A lane's sums of one column after the other are so many floats apart.
+// Floats from a lane's sums of one column to its sums of the next.
 constexpr uint32_t kColumnFloats = NVFP4_PACKED_COLUMN_BYTES / sizeof(float);
 
-// Where those of a CTA's part begin.
+// Address of a lane's sums of a CTA's part: the part where the CTA begins, or where it `ends`.
 template <class P>
 __device__ __forceinline__ auto *partial_at(const P &p, uint32_t columns, uint32_t cta, bool ends, uint32_t warp,
                                             uint32_t lane) {
     return p.partial + int64_t((2 * cta + ends) * p.deal.warps + warp) * columns * kColumnFloats + lane * 4;
 }
 
-// The weights of a lane in a span: rows g and g + 8.
+// A lane's weights of a span: rows g and g + 8.
 template <class Weights>
 struct Lane {
     uint32_t codes;  // shared address of the first half's in row g, from the start of a stage
@@ -447,13 +454,14 @@ struct Lane {
     }
 };
 
-// By the warps of a warpgroup that multiplies; kOperands: the epilogue may have operands; kAll: all warps have rows.
+// Multiplies all parts of the CTA. Called by the warps of a warpgroup that multiplies. kOperands: the epilogue may have
+// operands. kAll: all warps have rows.
 template <class Weights, class Element, int kVectors, bool kOperands, bool kAll>
 __device__ __forceinline__ void multiply_parts(const Params &p, uint32_t base) {
     using Of = Stage<kVectors>;
     constexpr uint32_t kRows = Of::kStepBytes / 2;
     constexpr bool kLongSums = kVectors >= NVFP4_PACKED_LONG_SUMS;
-    // Words of a lane's codes that are decoded and multiplied together, of four in a step.
+    // Words of a lane's codes that are decoded and multiplied together, of the four in a step.
     constexpr int kWords = kVectors < NVFP4_PACKED_MANY ? 2 : 1;
     constexpr float kFactor = 1.0f / Weights::kFactor; // a power of two
 
@@ -468,12 +476,12 @@ __device__ __forceinline__ void multiply_parts(const Params &p, uint32_t base) {
     uint32_t behind = 0; // mbarrier of the stage of vectors before the one that is multiplied, if there is one
     // Operands A of two groups of instructions: one is multiplied while the other one is decoded.
     uint32_t a[2][kWords][2][4] = {}; // and zeros where a warp has no rows
-    // Half a span, with vectors at shared address x; `add`: to what is in d.
+    // Multiplies half a span, with vectors at shared address x. `add`: adds to the sums in d.
     const auto multiply = [&](float(&d)[kVectors / 2], uint32_t x, bool add) {
         const uint64_t rows = arch::wgmma_rows_descriptor(__shfl_sync(~0u, x, 0));
 #pragma unroll
         for (int word = 0; word < 4; word += kWords) {
-            // What was multiplied from these registers is over. The other group may still be multiplied.
+            // The multiplications that read these registers are over. The other group may still be multiplied.
             auto &operands = a[word / kWords % 2];
             arch::wgmma_wait_group<1>();
 #pragma unroll
@@ -504,7 +512,7 @@ __device__ __forceinline__ void multiply_parts(const Params &p, uint32_t base) {
             if (half + 1 == kSpanSteps) arch::mbarrier_arrive_warp(stage.empty(p, base), lane);
             if (of_stage == 0) arch::mbarrier_wait(stage.vectors_full(p, base, of), stage.parity);
             multiply(d, stage.vectors(p, base, of) + of_stage * Of::kStepBytes, add || half != 0);
-            // Of the stage before this one all is over: the wait in front of the last group says so.
+            // All multiplications of the stage before this one are over: the wait in front of the last group says so.
             if (of_stage == 0) {
                 if (behind != 0) arch::mbarrier_arrive_warp(behind, lane);
                 behind = stage.vectors_empty(p, base, of);
@@ -618,8 +626,9 @@ __device__ __forceinline__ void run(const Params &p, const Maps &maps, uint8_t *
     }
 }
 
-// The parts of a group that is divided where cluster blockIdx.x + 1 begins, and nowhere before, become outputs: those of CTA
-// blockIdx.z. A warp has the rows of one warp that multiplied, and of the vectors a column.
+// Adds the parts of a group and stores the outputs: those of CTA blockIdx.z of a cluster. The group is the one that is
+// divided where cluster blockIdx.x + 1 begins, and nowhere before. A warp has the rows of one warp that multiplied, and
+// one column of vectors.
 __device__ __forceinline__ void add(const AddParams &p) {
     const uint32_t lane = threadIdx.x % many::kWarp;
     const uint32_t piece = blockIdx.y * NVFP4_PACKED_ADD_WARPS + threadIdx.x / many::kWarp;
@@ -648,8 +657,8 @@ __device__ __forceinline__ void add(const AddParams &p) {
 
 }  // namespace nvfp4::packed
 
-// What packs vectors, by their type, for so many of a pass; and what multiplies with them, by their type
-// after that: once for calls whose epilogue has no operands, where each output is a few instructions, and once for others.
+// Entry points that pack vectors, by their type and their number in a pass. Entry points that multiply, by the type of
+// packed vectors: once for epilogues without operands, where each output is a few instructions, and once for others.
 #define GEMV_PACKED_PACK_OF(X, name, activation) \
     X(gemv_packed_pack_##name##_n8, activation, 8) \
     X(gemv_packed_pack_##name##_n16, activation, 16) \

@@ -1,16 +1,16 @@
 // GEMV of one NVFP4, f16 or bf16 vector on CUDA cores, fed by bulk copies. sm_90 and newer; K a multiple of 256.
 //
-// A CTA takes a contiguous range of rows, four at a time: a unit. Producer warps copy whole rows into a ring
-// of units in shared memory; mbarriers count what has landed and what has been read. The other warps form
-// groups that take units in turn. A thread of a group always has the same elements of K, in registers:
-// 32 for each chunk, beside the same ones of the other threads of its warp. It copies nothing but block
-// scales, 16 bytes a lane, into a queue of its warp's own. Sums of a warp go to shared memory and are added
-// at the end, in the order of the warps: every order is fixed by the configuration.
+// A CTA takes a contiguous range of rows, four at a time: a unit. Producer warps copy whole rows into a ring of units
+// in shared memory. mbarriers count the bytes that have landed and the warps that have read them. The other warps form
+// groups that take units in turn. A thread of a group always has the same elements of K, in registers: 32 for each
+// chunk, beside the elements of the other threads of its warp. It copies nothing but block scales, 16 bytes a lane,
+// into its warp's own queue. Sums of a warp go to shared memory, and are added at the end in the order of the warps.
+// Every order is fixed by the config.
 //
-// Where units are counted, CTAs have fewer rows of their own, and take the units behind those from a counter in the
-// workspace, so that all of them end at about the same time. In a turn each group has one unit. A producer takes a unit for
-// a group two turns before it copies it, and announces its place in shared memory. Which CTA has a row changes nothing
-// about its sum.
+// Where units are counted, CTAs have fewer rows of their own. They take the units behind those rows from a counter in
+// the workspace, so that all CTAs end at about the same time. In a turn each group has one unit. A producer takes a
+// unit for a group two turns before it copies it, and announces the unit's place in shared memory. Which CTA has a row
+// changes nothing about the row's sum.
 
 #include "../shared.h"
 
@@ -27,11 +27,11 @@ enum {
     NVFP4_RING_COUNTER_STRIDE = 128, /* bytes from one counter to the other */
 };
 
-/* Rows of all batches are counted on, in the order in which their scales lie: a row's place. In the 128x4
- * layout four rows 32 apart follow each other, and are a unit. A batch is whole units, and whole blocks of
- * 128 rows in the 128x4 layout, where there are several. */
+/* A row's place is its number, counted through all batches in the order in which scales lie. In the 128x4 layout four
+ * rows 32 apart follow each other, and are a unit. Where there are several batches, each is whole units, and in the
+ * 128x4 layout whole blocks of 128 rows. */
 typedef struct nvfp4_ring_params {
-    /* What comes before the first copy stands first. */
+    /* Fields that the first copy needs stand first. */
     uint32_t granules_per_cta, granules_left; /* each CTA takes so many; the first granules_left one more */
     uint32_t granule_log2;                /* places of a granule */
     uint32_t producers;
@@ -54,7 +54,7 @@ typedef struct nvfp4_ring_params {
     nvfp4_vectors vectors;
     nvfp4_epilogue epilogue;
 
-    /* Where units are counted: */
+    /* Fields for counted units: */
     NVFP4_POINTER(uint32_t) counters; /* units that were taken; warps that take no more. Zeros before and after */
     uint32_t turns; /* the most that a group has, one unit in each. All groups have room for all counted units twice */
     uint32_t announced_at;            /* places of a CTA's units in shared memory, turn by turn */
@@ -110,7 +110,8 @@ struct Work {
         return p.weights.scale_steps.tiled ? (place & ~127u) + (place / 4 & 31) + r * 32 : place + r;
     }
 
-    // Whether it is the CTA's: of a unit that it took from the counter every row that there is.
+    // Whether the CTA has row r of the unit at a place. Of a unit that it took from the counter, it has every row that
+    // exists.
     __device__ __forceinline__ bool has(const Params &p, uint32_t place, uint32_t r) const {
         const bool taken = kCounted && place >= p.dealt;
         const bool mine = taken || (place + r >= begin && place + r < end);
@@ -118,8 +119,8 @@ struct Work {
     }
 };
 
-// The places of units that a CTA took from the counter, in shared memory: word i is unit i's, turn by turn. A CTA's own
-// units come first, and their words say nothing.
+// Places of the units that a CTA took from the counter, in shared memory. Word i is unit i's; units are counted turn by
+// turn. A CTA's own units come first, and their words say nothing.
 constexpr uint32_t kUnknown = ~0u;  // not announced yet
 constexpr uint32_t kNone = ~0u - 1; // this group has nothing more
 struct Announced {
@@ -130,7 +131,7 @@ struct Announced {
 
     __device__ __forceinline__ uint32_t at(uint32_t unit) const { return base + unit * NVFP4_RING_PLACE_BYTES; }
 
-    // By all of `threads`, before the first is announced.
+    // Clears the words. Called by all of `threads` threads, before the first place is announced.
     __device__ __forceinline__ void clear(uint32_t thread, uint32_t threads) const {
 #pragma unroll 1
         for (uint32_t i = thread; i < units; i += threads) arch::st_shared_32(at(i), kUnknown);
@@ -144,7 +145,7 @@ struct Announced {
     }
 };
 
-// Of a row's codes: the plan has seen to it that they can be counted in 32 bits.
+// Bytes of a row's codes. The plan has seen to it that they can be counted in 32 bits.
 __device__ __forceinline__ uint32_t row_bytes(const Params &p) { return uint32_t(p.weights.row_bytes); }
 
 // A row's batch. The plan has seen to it that the quotient is exact.
@@ -152,12 +153,12 @@ __device__ __forceinline__ uint32_t batch_of(const Params &p, uint32_t row) {
     return __umulhi(row, p.m_magic);
 }
 
-// Full and empty barriers of a stage, kRows rows of a unit in the ring.
+// Bytes of the full and empty barriers of a stage; stages of a unit, of kRows rows each.
 constexpr uint32_t kBarBytes = NVFP4_RING_BAR_BYTES;
 template <uint32_t kRows>
 constexpr uint32_t kStages = kUnitRows / kRows;
 
-// Copies the units of every p.producers-th group. One lane.
+// Copies the units of every p.producers-th group, in one lane.
 template <uint32_t kRows, bool kCounted>
 struct Producer {
     uint32_t turn = 0, depth = 0, phase = 1;
@@ -169,8 +170,8 @@ struct Producer {
         : first(producer), group(producer), place(work.origin + producer * kUnitRows),
           left((p.groups - producer + p.producers - 1) / p.producers) {}
 
-    // Until all are on their way, or `turns` turns. In those of the first p.depth nobody else knows the full
-    // barriers yet: it makes them, each when it needs it, and waits for nothing.
+    // Copies until all units are on their way, or for `turns` turns. In the first p.depth turns nobody else knows the
+    // full barriers yet: the producer makes each when it needs it, and waits for nothing.
     __device__ __forceinline__ void run(const Params &p, const Work<kCounted> &work, uint32_t base, uint32_t turns) {
         while ((kCounted || place < work.end) && turn < turns) {
             if constexpr (kCounted) announce(p, work, base);
@@ -189,21 +190,22 @@ struct Producer {
         return arch::ld_relaxed_shared_32(Announced(p, base).at(turn * p.groups + group));
     }
 
-    // Nothing more is taken. Of all producers the last one leaves zeros.
+    // Ends the taking of units. The last one of all producers leaves zeros in the counters.
     __device__ __forceinline__ void end(const Params &p) const {
         const uint32_t all = gridDim.x * p.producers;
         uint32_t *const ended = p.counters + NVFP4_RING_COUNTER_STRIDE / sizeof(uint32_t);
         if (arch::atom_add_acq_rel(ended) == all - 1) *p.counters = *ended = 0;
     }
 
-    // Takes the unit that the group has NVFP4_RING_AHEAD turns from now, if that is none of the CTA's own. No earlier,
-    // though the counter takes a while to answer: what is taken late evens out more. The grid before, which may use the
-    // counter, is over: this is behind the CTA's barrier, and so behind the consumers' wait for it. The plan has seen to
-    // it that no unit of the first p.depth turns, nor of the NVFP4_RING_AHEAD behind those, is counted.
+    // Takes the unit that the group has NVFP4_RING_AHEAD turns from now, if that is none of the CTA's own. It takes
+    // none earlier, though the counter takes a while to answer: a unit that is taken late evens out more. The grid
+    // before, which may use the counter, is over: this is behind the CTA's barrier, and so behind the consumers' wait
+    // for that grid. The plan has seen to it that no unit of the first p.depth turns, nor of the NVFP4_RING_AHEAD
+    // behind those, is counted.
     __device__ __forceinline__ void announce(const Params &p, const Work<kCounted> &work, uint32_t base) {
         const Announced announced(p, base);
         const uint32_t unit = (turn + NVFP4_RING_AHEAD) * p.groups + group;
-        // Without room for it none is taken, and none is lost: other groups have room.
+        // Without room for its place no unit is taken, and none is lost: other groups have room.
         if (work.origin + unit * kUnitRows < work.end || unit >= announced.units) return;
         uint32_t place = kNone;
         if (more) {
@@ -213,7 +215,7 @@ struct Producer {
         arch::st_relaxed_shared_32(announced.at(unit), more ? place : kNone);
     }
 
-    // The next group, and behind the last one the first one's next turn.
+    // Moves on to the next group. Behind the last group comes the first group's next turn.
     __device__ __forceinline__ void next(const Params &p) {
         place += p.producers * kUnitRows;
         group += p.producers;
@@ -228,7 +230,7 @@ struct Producer {
         }
     }
 
-    // The unit at a place, each stage when it is free.
+    // Copies the unit at a place, each stage when it is free.
     __device__ __forceinline__ void copy(const Params &p, const Work<kCounted> &work, uint32_t base, uint32_t place) {
         const uint64_t policy = arch::createpolicy_evict_first();
         const uint32_t stage_bytes = kRows * row_bytes(p);
@@ -252,7 +254,7 @@ struct Producer {
                 for (uint32_t r = s; r < s + kRows; ++r) bytes += work.has(p, place, r) ? row_bytes(p) : 0;
             }
             arch::mbarrier_arrive_expect_tx(bar, bytes);
-            // Rows that follow each other in memory in one copy.
+            // Rows that follow each other in memory are one copy.
             const uint32_t piece = whole && !p.weights.scale_steps.tiled ? stage_bytes : row_bytes(p);
             const uint64_t step = p.weights.scale_steps.tiled ? uint64_t(row_bytes(p)) * 32 : piece;
 #pragma unroll 1
@@ -263,7 +265,7 @@ struct Producer {
     }
 };
 
-// How a thread multiplies its elements of rows with those of the vector, which stay in registers: NVFP4 vectors as
+// Products of a thread's elements of rows with its elements of the vector, which stay in registers. NVFP4 vectors, as
 // integers.
 template <int kChunks>
 struct IntegerProducts {
@@ -279,7 +281,7 @@ struct IntegerProducts {
 
     __device__ __forceinline__ explicit IntegerProducts(uint32_t) {}
 
-    // `chunk`: of the first one; from one to the next, `stride`.
+    // Loads the thread's elements. `chunk` is the number of its first chunk; its chunks are `stride` apart.
     __device__ __forceinline__ void load(const Params &p, uint32_t batch, uint32_t chunk, uint32_t stride) {
         const uint8_t *vector = values_of(p.vectors, batch);
         const uint8_t *scales = scales_of(p.vectors, batch);
@@ -316,7 +318,7 @@ struct IntegerProducts {
         }
     }
 
-    // Rows of a stage, with the scales of two blocks in each chunk.
+    // Multiplies the rows of a stage. Each chunk has the scales of two blocks.
     template <int kRows>
     __device__ __forceinline__ void multiply(const uint4 (&codes)[kRows][kChunks],
                                              const uint32_t (&scale_codes)[kRows][kChunks], float *sum) const {
@@ -336,9 +338,9 @@ struct IntegerProducts {
     }
 };
 
-// 16-bit vectors, on mma.sync. Of its operands a lane (g, t) has elements of row g of A, and of column g of B: the same
-// part of K. So each lane multiplies what it has with its own elements of the vector, and D[g][g] is the sum over the four
-// lanes of row g. A's rows g + 8 are the same lanes' elements of another row of the weights. Matrix
+// Products with 16-bit vectors, on mma.sync. Lane (g, t) has elements of row g of operand A and of column g of operand
+// B: the same part of K. So each lane's weights are multiplied with its own elements of the vector, and D[g][g] is the
+// sum over the four lanes of row g. Rows g + 8 of A are the same lanes' elements of another row of the weights. Matrix
 // instructions sum over blocks: weights are multiplied by their scales before (scaled_weights.cuh).
 template <int kActivation, int kChunks, int kChains>
 struct MatrixProducts {
@@ -400,7 +402,7 @@ struct MatrixProducts {
                     Weights::mma(to, a[0][2], a[1][2], a[0][3], a[1][3], b[2], b[3]);
                 }
             }
-            // Of rows g and g + 8.
+            // Sums of rows g and g + 8.
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
                 float y = odd ? d[0][2 * i + 1] : d[0][2 * i];
@@ -413,8 +415,8 @@ struct MatrixProducts {
 
 constexpr uint32_t kScaleSlots = NVFP4_RING_SCALE_SLOTS;
 
-// A lane's copies of the block scales of a group's units, into the queue of its warp. Of the 128x4 layout the next
-// unit needs the other half of each sector: kCached keeps it in L1, where shared memory leaves some.
+// A lane's copies of the block scales of a group's units, into its warp's queue. In the 128x4 layout the next unit
+// needs the other half of each sector: kCached keeps that half in L1, where shared memory leaves some.
 template <int kChunks, bool kCached, bool kCounted>
 struct ScaleCopies {
     static constexpr uint32_t kSlot = kChunks * kScaleBytes;
@@ -442,7 +444,7 @@ struct ScaleCopies {
         }
     }
 
-    // Of the CTA's next own unit. Of the 128x4 layout all rows of a unit's block exist.
+    // Copies the scales of the CTA's next own unit. In the 128x4 layout all rows of a unit's block exist.
     __device__ __forceinline__ void next(const Params &p, const Work<kCounted> &work) {
         if (copies) {
             copy(p, place, place < work.end && (place >= work.begin || p.weights.scale_steps.tiled));
@@ -451,13 +453,14 @@ struct ScaleCopies {
         arch::cp_async_commit_group(); // an empty group too: groups are counted
     }
 
-    // Of one from the counter, or of none.
+    // Copies the scales of a unit from the counter, or of none.
     __device__ __forceinline__ void next_counted(const Params &p, uint32_t unit) {
         if (copies) copy(p, unit + row, unit != kNone && unit + row < p.places);
         arch::cp_async_commit_group();
     }
 
-    // Zeros for what does not exist: products with them are stored nowhere, or add nothing.
+    // Copies the scales at a place, and zeros for scales that do not exist: products with zeros are stored nowhere, or
+    // add nothing.
     __device__ __forceinline__ void copy(const Params &p, uint32_t place, bool has) {
         has = has && exists;
         // In the 128x4 layout places lie four bytes apart in their block of 128.
@@ -503,12 +506,12 @@ __device__ __forceinline__ void consume(const Params &p, const Work<kCounted> &w
     const Announced announced(p, base);
     if constexpr (kCounted) announced.clear(thread, consumers);
 
-    // A row's output.
+    // Place of a row's output.
     const auto output_at = [&](uint32_t row, bool exists) {
         const uint32_t of = batch_of(p, row);
         return prepare(p.epilogue, of, row - of * p.m, 0, exists);
     };
-    // The row of output i of the CTA's own, if there is one.
+    // Row of the CTA's own output i, if there is one.
     const auto row_of = [&](uint32_t i, bool &exists) {
         const uint32_t at = work.origin + i / kUnitRows * kUnitRows;
         exists = work.has(p, at, i % kUnitRows);
@@ -538,7 +541,8 @@ __device__ __forceinline__ void consume(const Params &p, const Work<kCounted> &w
     const uint32_t scales_end = scales + kScaleSlots * kSlot;
     uint32_t sums = base + p.sums_at + (part * p.sums_pitch + group * kUnitRows + lane / 8) * 4;
     uint32_t depth = p.depth, phase = 0;
-    // Counted: the place of the unit behind this one, and the number of the one behind that.
+    // Counted units: `following` is the place of the unit behind this one, `unit` the number of the unit behind
+    // that.
     uint32_t following = place + p.groups * kUnitRows, unit = group + NVFP4_RING_AHEAD * p.groups;
     const auto place_of = [&](uint32_t unit) {
         const uint32_t own = work.origin + unit * kUnitRows;
@@ -633,7 +637,7 @@ __device__ __forceinline__ void consume(const Params &p, const Work<kCounted> &w
         const uint32_t own = (work.end - work.origin + kUnitRows - 1) & ~(kUnitRows - 1);
 #pragma unroll 1
         for (uint32_t i = own + thread; i < announced.units * kUnitRows; i += consumers) {
-            // Behind a group's last unit words may still change, between those that are no place.
+            // Words behind a group's last unit may still change, but only between values that are no place.
             const uint32_t place = arch::ld_relaxed_shared_32(announced.at(i / kUnitRows));
             if (place >= kNone) continue;
             const uint32_t row = work.row(p, place, i % kUnitRows);
@@ -668,7 +672,8 @@ __device__ __forceinline__ void gemv(const Params &p) {
 
 }  // namespace nvfp4::ring
 
-// Chunks of a thread, rows of a stage, whether L1 keeps block scales or L2 alone, whether units are counted.
+// Entry points, by chunks of a thread, rows of a stage, whether L1 keeps block scales or L2 alone, and whether units
+// are counted.
 #define GEMV_RING_OF(X, name, activation)                   \
     X(name##_c1_r2_l2, activation, 1, 2, false, false)      \
     X(name##_c1_r2_l1, activation, 1, 2, true, false)       \
@@ -678,7 +683,7 @@ __device__ __forceinline__ void gemv(const Params &p) {
     X(name##_c2_r2_l1, activation, 2, 2, true, false)       \
     X(name##_c2_r2_l2_counted, activation, 2, 2, false, true) \
     X(name##_c2_r2_l1_counted, activation, 2, 2, true, true)
-// Two chunks of other numbers of rows than two: integers only.
+// Two chunks with other numbers of rows than two: integers only.
 #define GEMV_RING(X)                                                           \
     GEMV_RING_OF(X, gemv_ring_nvfp4, NVFP4_ACTIVATION_NVFP4)                   \
     X(gemv_ring_nvfp4_c2_r1_l2, NVFP4_ACTIVATION_NVFP4, 2, 1, false, false)    \

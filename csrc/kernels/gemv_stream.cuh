@@ -1,15 +1,14 @@
-// GEMV on CUDA cores, multiplied on mma.sync: blocks by themselves (block_products.cuh), or weights that carry
-// their scales (scaled_products.cuh). sm_80 and newer. Two units are made of it: gemv_stream for K a multiple of 256
-// in operands aligned to 16 bytes (whole_steps.cuh), and gemv_stream_ragged for others, and for f32 vectors
-// (ragged_steps.cuh).
+// GEMV on the path of CUDA cores, multiplied on mma.sync, sm_80 and newer. Blocks are multiplied by themselves
+// (block_products.cuh), or weights are multiplied by their scales first (scaled_products.cuh). Two units are made of
+// this source. gemv_stream takes K a multiple of 256 in operands aligned to 16 bytes (whole_steps.cuh).
+// gemv_stream_ragged takes other operands, and f32 vectors (ragged_steps.cuh).
 //
-// A CTA takes a contiguous range of rows in tiles of 16, and each of its warps as many steps of them as
-// the others: a step is 256 elements of K of a tile's 16 rows. Steps of a warp lie one after the other in memory; or
-// those of a group of warps do, which take them in turn, so that more bytes of a row are asked for at once. A warp
-// copies the codes that it will multiply, stages ahead, into a queue in shared memory that no other one touches:
-// warps wait for memory only, not for each other. The vectors wait in shared memory, in the form in which
-// they are multiplied. Sums of a warp's part of a tile go to shared memory, and are added in the order of
-// warps at the end: every order is fixed by the configuration.
+// A CTA takes a contiguous range of rows in tiles of 16. A step is 256 elements of K of a tile's 16 rows; each warp
+// takes as many steps as the others. A warp's steps lie one after the other in memory. Or the steps of a group of warps
+// do, and its warps take them in turn, so that more bytes of a row are asked for at once. A warp copies the codes that
+// it will multiply, stages ahead, into its own queue in shared memory: warps wait for memory only, not for each other.
+// The vectors wait in shared memory, in the form in which they are multiplied. A warp's sums of a tile go to shared
+// memory, and are added at the end in the order of warps. Every order is fixed by the config.
 
 #include "stream_params.cuh"
 
@@ -54,15 +53,15 @@ constexpr uint32_t max_warps(int vectors) {
     return vectors <= NVFP4_FEW_VECTORS ? NVFP4_STREAM_MAX_WARPS : NVFP4_STREAM_MAX_WARPS_OF_MANY;
 }
 
-// Which groups of warps computed a tile.
+// First and last group of warps that computed a tile.
 struct Parts {
     uint16_t first, last;
 };
 static_assert(sizeof(Parts) == NVFP4_STREAM_PART_BYTES, "as the plan counts");
 
-// Vectors on their way from memory to shared memory, in the form in which they are multiplied: eight of them at once,
-// or all of fewer, and kEach blocks of each that a thread stages. Loaded before the weights, where nothing else has to be
-// waited for, or they would wait behind them.
+// Vectors on their way from memory to shared memory, in the form in which they are multiplied. A thread stages kEach
+// blocks of each of eight vectors at once, or of all where they are fewer. Where nothing else has to be waited for,
+// vectors are loaded before the weights: they would wait behind them.
 template <class Products, int kVectors>
 struct Staging {
     using Vectors = typename Products::Vectors;
@@ -76,7 +75,7 @@ struct Staging {
     typename Vectors::Raw raw[kAtOnce][kEach];
     uint8_t scale[kAtOnce][kEach];
 
-    // The blocks from `first` on, of a batch, of the vectors from `vector` on.
+    // Loads the blocks from `first` on, of a batch, of the vectors from `vector` on.
     __device__ __forceinline__ void load(const Params &p, uint32_t batch, uint32_t first, int vector) {
         const uint32_t blocks = Steps::blocks(p);
         const uint8_t *vectors = values_of(p.vectors, batch);
@@ -89,7 +88,7 @@ struct Staging {
         for (int j = 0; j < kEach; ++j) {
             const uint32_t block = first + threadIdx.x + j * p.warps * kWarp;
             if constexpr (!Steps::kWhole) {
-                // The last step's blocks behind the row's end are zeros.
+                // Blocks of the last step behind the row's end are zeros.
 #pragma unroll
                 for (int v = 0; v < kAtOnce; ++v) {
                     raw[v][j] = {};
@@ -109,7 +108,7 @@ struct Staging {
         }
     }
 
-    // `batch` counts from the CTA's first.
+    // Stores the loaded blocks in shared memory. `batch` counts from the CTA's first.
     __device__ __forceinline__ void store(const Params &p, uint8_t *shared, uint32_t batch, uint32_t first,
                                           int vector) const {
         const uint32_t blocks = p.steps * kStepBlocks;
@@ -137,7 +136,7 @@ struct Staging {
         }
     }
 
-    // All that is left after the first blocks of the first batch's first vectors.
+    // Loads and stores all that is left after the first blocks of the first batch's first vectors.
     __device__ __forceinline__ void finish(const Params &p, uint8_t *shared, uint32_t first_batch) {
         const uint32_t threads = p.warps * kWarp;
         const uint32_t batches = min(p.x_batches, p.l - first_batch);
@@ -174,19 +173,19 @@ struct Group {
     __device__ __forceinline__ uint32_t warps() const { return 1u << beside_log2; }
     // The warp's step of a row when its group is at step `step` of those that it counts.
     __device__ __forceinline__ uint32_t of_row(uint32_t step) const { return (step << beside_log2) + member; }
-    // The number of this warp's sums of a tile. Those of a tile follow each other: `number` and `tile` grow along the steps.
+    // Number of this warp's sums of a tile. A tile's sums follow each other: `number` and `tile` grow along the steps.
     __device__ __forceinline__ uint32_t part(uint32_t tile) const { return ((number + tile) << beside_log2) + member; }
 };
 
-// A warp's steps, from memory into its queue, stages ahead of what is multiplied. Steps are its group's.
+// Copies a warp's steps from memory into its queue, stages ahead of the step that is multiplied. Steps are its group's.
 template <bool kBeside>
 struct Loads {
     using Group = stream::Group<kBeside>;
     uint32_t left, tile, step; // steps to load behind the current tile; the next tile, and where it begins
-    int32_t here;              // from the end of the current tile back to the next step to load, in steps of its rows: below 0, 0 at the end
+    // The next step to load, counted back from the end of the current tile in steps of its rows: below 0, 0 at the end.
+    int32_t here;
     Steps::Sources from;       // of the current tile
 
-    // The next tile.
     __device__ __forceinline__ void enter(const Params &p, const Work &work, const Group &group, uint32_t lane) {
         const uint32_t steps = min(left, p.group_steps - step);
         from.enter(p, LaneRows(p, work, tile, lane), lane, group.of_row(step + steps));
@@ -196,7 +195,7 @@ struct Loads {
         ++tile;
     }
 
-    // To the shared address `to`, of this lane's pieces.
+    // Copies the next step to the shared address `to`, of this lane's pieces.
     __device__ __forceinline__ void next(const Params &p, const Work &work, const Group &group, uint32_t lane,
                                          uint32_t to) {
         if (here == 0 && left != 0) enter(p, work, group, lane);
@@ -237,7 +236,7 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     const uint32_t base = arch::shared_address(shared);
     const uint32_t queue = base + warp * p.stages * kStageBytes + lane * 16;
 
-    // As many steps for each group, and one more for the first ones.
+    // Each group has as many steps as the others; the first groups have one more.
     const Group<kBeside> group(p, warp);
     const uint32_t total = work.tiles * p.group_steps, each = divide(total, p.groups_magic);
     const uint32_t more = total - each * (p.warps >> group.beside_log2);
@@ -255,8 +254,9 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
 #pragma unroll 1
         for (; to != until; to += kStageBytes) loads.next(p, work, group, lane, to);
     };
-    // In two loops with the vectors between them. In one loop, the compiler computes the addresses of all vectors before the
-    // first copy of weights, also where vectors come first: half a microsecond with eight of them (docs/notes/stream.md).
+    // Stages are filled in two loops, with the vectors between them. In one loop, the compiler computes the addresses
+    // of all vectors before the first copy of weights, also where vectors come first. That takes half a microsecond
+    // with eight of them (docs/notes/stream.md).
     const uint32_t last = queue + (p.stages - 1) * kStageBytes;
     if (p.ahead != 0) {
         fill(queue + p.ahead * kStageBytes);
@@ -293,7 +293,6 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
         products.step(codes, scale_codes);
         if (--here != 0) continue;
 
-        // This warp's part of the tile.
         products.store(sums + group.part(tile) * kValues);
         if (end != p.group_steps) break;
         if (notes) parts[tile].last = group.number;
@@ -334,7 +333,7 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
 
 }  // namespace nvfp4::stream
 
-// Vectors of a pass, by their type, and whether warps take steps side by side.
+// Entry points, by vectors of a pass, their type, and whether warps take steps side by side.
 #define GEMV_STREAM_OF(X, name, activation) \
     X(name##_n1, activation, 1, false)      \
     X(name##_n2, activation, 2, false)      \

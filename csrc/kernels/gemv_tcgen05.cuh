@@ -1,17 +1,18 @@
-// NVFP4 weights times NVFP4 vectors on Blackwell's tensor cores: compute capability 10.x.
+// GEMV of NVFP4 vectors on Blackwell's tensor cores: compute capability 10.x.
 //
-// Weights are the M operand, tiles of 128 rows; the vectors are the N operand, 16 to 128 rows, of which those that do not
-// exist are zeros. A K step is 256 or 512 elements: of each row one or two pieces of 128 bytes of codes, which tensor
-// copies place with the 128-byte swizzle, and the scales that belong to them. A stage of shared memory holds one.
+// Weights are the M operand, in tiles of 128 rows. The vectors are the N operand, 16 to 128 rows; rows of vectors that
+// do not exist are zeros. A K step is 256 or 512 elements: one or two pieces of each row, 128 bytes of codes each, and
+// the scales that belong to them. Tensor copies place the codes with the 128-byte swizzle. A stage of shared memory
+// holds one step.
 //
-// The K steps of all tiles of all batches, one tile's after the other's, are dealt to the CTAs in equal shares. So a CTA may
-// begin and end within a tile. It leaves the sums of such a part in the workspace; who comes last of those that share the
-// tile adds the parts, in the order of K.
+// The K steps of all tiles of all batches, one tile's after the other's, are dealt to the CTAs in equal shares. So a
+// CTA may begin and end within a tile. It leaves the sums of such a part in the workspace. The last to come of those
+// that share the tile adds the parts, in the order of K.
 //
-// Warp 4 loads, warp 5 multiplies, warps 0 to 3 take sums out of tensor memory, which holds those of two parts: one is
-// taken out while the next one is multiplied. Scales reach tensor memory by copies in the order of the multiplications that
-// read them. Every stage has scale columns of its own, because a copy is not ordered after a multiplication that still reads
-// its target.
+// Warp 4 loads, warp 5 multiplies, and warps 0 to 3 take sums out of tensor memory. Tensor memory holds the sums of two
+// parts: one is taken out while the next one is multiplied. Scales reach tensor memory by copies in the order of the
+// multiplications that read them. Every stage has scale columns of its own, because a copy is not ordered after a
+// multiplication that still reads its target.
 //
 // Verified in simulation, not yet on hardware.
 
@@ -29,21 +30,24 @@ enum {
     NVFP4_TCGEN05_PATTERN_BYTES = 1024, /* after which the 128-byte swizzle repeats */
     NVFP4_TCGEN05_SHARED_ALIGN = 16,    /* of dynamic shared memory. Stages need a pattern's. */
     NVFP4_TCGEN05_MAX_STAGES = 12,
-    /* mbarriers: full and empty of each stage, and of each of the two sums in tensor memory; the address of tensor memory. */
+    /* Bytes of static shared memory: mbarriers, full and empty of each stage and of each of the two sums in tensor
+     * memory; the address of tensor memory. */
     NVFP4_TCGEN05_STATIC_BYTES = (2 * NVFP4_TCGEN05_MAX_STAGES + 2 * 2 + 1) * 8,
-    /* Columns of tensor memory: an atom's scales, and what an SM has. Sums have one for each row of the N operand. */
+    /* Columns of tensor memory: those of an atom's scales, and all that an SM has. Sums have one for each row of the N
+     * operand. */
     NVFP4_TCGEN05_ATOM_COLUMNS = 4,
     NVFP4_TCGEN05_MAX_COLUMNS = 512,
     /* Vectors whose sums a thread takes out of tensor memory at once, and whose sums lie together in the workspace. */
     NVFP4_TCGEN05_TAKEN = 16,
     NVFP4_TCGEN05_QUAD = 4,
-    /* Of a stage, for each piece of a step: the weights, and both operands' scales. Rows of the N operand come to that. */
+    /* Bytes of a stage for each piece of a step: the weights, and both operands' scales. Add the rows of the N
+     * operand. */
     NVFP4_TCGEN05_STAGE_PIECE_BYTES = NVFP4_TCGEN05_ROWS * NVFP4_TCGEN05_PIECE_BYTES +
                                       2 * NVFP4_TCGEN05_PIECE_ATOMS * NVFP4_ATOM_BYTES,
 };
 
-/* Beside its parameters the kernel takes two tensor maps, before them: of the weights' codes (bytes of a row, rows, batches)
- * and of the vectors' (bytes of a row, vectors, batches), whose boxes have a piece of all vectors of the pass. */
+/* Before its parameters the kernel takes two tensor maps: of the weights' codes (bytes of a row, rows, batches) and of
+ * the vectors' (bytes of a row, vectors, batches). A box of vectors is a piece of all vectors of the pass. */
 typedef struct nvfp4_tcgen05_params {
     int32_t m, n;
     uint32_t tiles;        /* of a batch */
@@ -52,17 +56,18 @@ typedef struct nvfp4_tcgen05_params {
     uint32_t steps;        /* of a tile */
     uint32_t pieces;       /* of a step */
     uint32_t stages;
-    /* Shares: of `unit` steps, a step or a tile's, each CTA has `each`, and the first `more` CTAs have one more. */
+    /* Shares: a unit is `unit` steps, one step or a tile's. Each CTA has `each` units, and the first `more` CTAs have
+     * one more. */
     uint32_t unit, each, more;
     uint32_t dependent;    /* the launch may overlap with the previous grid */
     uint32_t tmem_columns; /* to allocate */
     nvfp4_weights weights; /* scales: 128x4 */
     nvfp4_vectors vectors; /* likewise */
-    /* Arrivals at a tile, for each warp that takes sums: [CTAs, the first one of the tile's][warps]. Zeros before a launch
-     * and behind it. */
+    /* Counters of arrivals at a tile, for each warp that takes sums: [CTAs, the first one of the tile's][warps]. Zeros
+     * before a launch and behind it. */
     NVFP4_POINTER(uint32_t) arrivals;
-    /* Sums of parts of tiles: [CTAs][2: where it begins, where it ends][n / 4, rounded up][rows][4]. The last CTA has no
-     * second one: it ends with a tile. */
+    /* Sums of parts of tiles: [CTAs][2: where the CTA begins, where it ends][n / 4, rounded up][rows][4]. The last CTA
+     * has no second part: it ends with a tile. */
     NVFP4_POINTER(float) partial;
     nvfp4_epilogue epilogue;
 } nvfp4_tcgen05_params;
@@ -114,7 +119,7 @@ struct Shared {
 };
 static_assert(sizeof(Shared) == NVFP4_TCGEN05_STATIC_BYTES, "as the plan counts it");
 
-// Where things lie in a stage, all pieces of one kind together.
+// Offsets in a stage, where all pieces of one kind lie together.
 template <uint32_t kN>
 struct Stage {
     static constexpr uint32_t kWeightBytes = kRows * kPieceBytes, kVectorBytes = kN * kPieceBytes;
@@ -153,7 +158,7 @@ struct Position {
     }
 };
 
-// The first step of a CTA, counted through all tiles; of the one behind the last CTA, the number of steps.
+// First step of a CTA, counted through all tiles. For the CTA behind the last one: the number of steps.
 __device__ __forceinline__ uint32_t first_step(const Params &p, uint32_t cta) {
     return (cta * p.each + min(cta, p.more)) * p.unit;
 }
@@ -164,7 +169,7 @@ __device__ __forceinline__ uint32_t cta_of(const Params &p, uint32_t step) {
     return unit < of_more ? unit / (p.each + 1) : p.more + (unit - of_more) / p.each;
 }
 
-// What a CTA does of one tile after the other: the K steps `step` to `end` of it.
+// A CTA's part of a tile, one tile after the other: the tile's K steps `step` to `end`.
 struct Part {
     uint32_t tile; // counted through all batches
     uint32_t step, end;
@@ -201,8 +206,8 @@ __device__ __forceinline__ uint32_t step_atoms(const Params &p, uint32_t step) {
     return min(most, p.atoms - step * most);
 }
 
-// The scales of a row's last atom that exist, as a mask of its 4 bytes. The others may be anything, NaN too, and must not
-// be multiplied, not even by a zero.
+// Mask of the scales of a row's last atom that exist, in its 4 bytes. The other scales may be anything, NaN too, and
+// must not be multiplied, not even by a zero.
 __device__ __forceinline__ uint32_t scale_mask(const Params &p, uint32_t step) {
     return step + 1 == p.steps && p.last_scales < 4 ? (1u << 8 * p.last_scales) - 1 : 0xffffffffu;
 }
@@ -210,7 +215,7 @@ __device__ __forceinline__ uint32_t scale_mask(const Params &p, uint32_t step) {
 // Lines that a pass's vectors have of each atom of scales.
 __device__ __forceinline__ uint32_t vector_lines(const Params &p) { return min(uint32_t(p.n), kAtomLines); }
 
-// What one thread does: it loads all K steps of a CTA.
+// Loads all K steps of a CTA, in one thread.
 template <uint32_t kN>
 class Loader {
 public:
@@ -218,8 +223,8 @@ public:
         : p(p), maps(maps), shared(shared), stages(stages), stage(p), lines(vector_lines(p)),
           once(arch::createpolicy_evict_first()), again(arch::createpolicy_evict_last()) {}
 
-    // In a dependent launch the weights of the first stages are on their way before the previous grid has ended; what that
-    // grid may have written, the vectors, follows.
+    // In a dependent launch the weights of the first stages are on their way before the previous grid has ended. The
+    // vectors follow, since that grid may have written them.
     __device__ __forceinline__ void run() const {
         Part part(p);
         Position at;
@@ -245,7 +250,8 @@ public:
         do {
             // A fresh barrier counts as one whose phase before is over.
             arch::mbarrier_wait(barrier(shared.empty, at.slot), at.parity ^ 1);
-            // What is handed on to the copies that overwrite the stage's scale columns, after its next full barrier.
+            // The fences hand the order on to the copies that overwrite the stage's scale columns, after its next full
+            // barrier.
             arch::tcgen05_fence_after_thread_sync();
             arch::tcgen05_fence_before_thread_sync();
             load_weights(part, at.slot);
@@ -299,8 +305,8 @@ private:
     uint64_t once, again;
 };
 
-// By the threads that take sums, which have nothing to do yet: zeros in the rows and lines of vectors that do not exist, of
-// every stage. No copy writes there.
+// Writes zeros into the rows and lines of vectors that do not exist, in every stage. No copy writes there. Called by
+// the threads that take sums, which have nothing to do yet.
 template <uint32_t kN>
 __device__ __forceinline__ void clear_missing_vectors(const Params &p, uint8_t *stages) {
     constexpr uint32_t kUnit = sizeof(uint4);
@@ -328,7 +334,7 @@ __device__ __forceinline__ void clear_missing_vectors(const Params &p, uint8_t *
     arch::fence_proxy_async();
 }
 
-// By a whole warp: makes the scales of a row's last atom that do not exist zeros, for all rows of both operands.
+// Makes the scales of a row's last atom that do not exist zeros, for all rows of both operands. Called by a whole warp.
 __device__ __forceinline__ void clear_missing_scales(uint8_t *atom_a, uint8_t *atom_b, uint32_t mask) {
     const uint32_t at = threadIdx.x % kWarp * kLineBytes;
     auto &a = *reinterpret_cast<uint4 *>(atom_a + at);
@@ -338,8 +344,8 @@ __device__ __forceinline__ void clear_missing_scales(uint8_t *atom_a, uint8_t *a
     arch::fence_proxy_async();
 }
 
-// By a whole warp: makes the scales of vectors that do not exist zeros, in the words of lines that hold some of others. They
-// are copied with those, and may be anything.
+// Makes the scales of vectors that do not exist zeros, in words of lines that also hold scales of other vectors.
+// Missing vectors' scales are copied with the others, and may be anything. Called by a whole warp.
 template <uint32_t kN>
 __device__ __forceinline__ void clear_missing_words(const Params &p, uint8_t *atom_b, uint32_t atoms) {
     const uint32_t lane = threadIdx.x % kWarp;
@@ -354,7 +360,7 @@ __device__ __forceinline__ void clear_missing_words(const Params &p, uint8_t *at
     arch::fence_proxy_async();
 }
 
-// By a whole warp.
+// Multiplies all parts of the CTA. Called by a whole warp.
 template <uint32_t kN>
 __device__ __forceinline__ void multiply(const Params &p, const Shared &shared, uint8_t *stages, uint32_t tmem) {
     constexpr uint32_t kInstruction = arch::nvfp4_instruction(kN);
@@ -366,7 +372,7 @@ __device__ __forceinline__ void multiply(const Params &p, const Shared &shared, 
     uint32_t left = first_step(p, blockIdx.x + 1) - first_step(p, blockIdx.x);
     const uint32_t last_loads = min(left, p.stages);
     do {
-        // The sums that were there before have been taken out; a fresh barrier says so too.
+        // The sums that were there before have been taken out behind this wait; a fresh barrier says so too.
         arch::mbarrier_wait(barrier(shared.sum_empty, sum.slot), sum.parity ^ 1);
         const uint32_t to = tmem + sum.slot * kN, begin = part.step;
 #pragma unroll 1
@@ -420,12 +426,12 @@ __device__ __forceinline__ void multiply(const Params &p, const Shared &shared, 
         }
         sum.advance(kSums);
     } while (part.next(p));
-    // Until the last part's sums have been taken out, and so those of the part before.
+    // Waits until the last part's sums have been taken out, and so those of the part before.
     sum.advance(kSums);
     arch::mbarrier_wait(barrier(shared.sum_empty, sum.slot), sum.parity ^ 1);
 }
 
-// Those that share a tile.
+// The CTAs that share a tile.
 struct Sharers {
     uint32_t first, last; // CTAs
     bool begins_before;   // the first one has steps of the tile before
@@ -434,7 +440,7 @@ struct Sharers {
         : first(cta_of(p, tile * p.steps)), last(cta_of(p, (tile + 1) * p.steps - 1)),
           begins_before(first_step(p, first) < tile * p.steps) {}
 
-    // Where a row's sums of a part begin: four vectors, and four more for each `quad_floats`.
+    // Address of a row's sums of a part: those of four vectors, and of four more after each kQuadFloats.
     __device__ __forceinline__ float *part(const Params &p, uint32_t cta) const {
         const uint32_t ends = cta == first && begins_before;
         return p.partial + (int64_t(2 * cta + ends) * quads(p) * kRows + threadIdx.x) * kQuad;
@@ -460,7 +466,7 @@ struct Outputs {
     }
 };
 
-// Of so many vectors from `first` on: all parts of a tile, in the order of K. Many loads are under way at once.
+// Adds all parts of a tile in the order of K, for kTaken vectors from `first` on. Many loads are under way at once.
 __device__ __forceinline__ void add_parts(const Params &p, const Sharers &sharers, uint32_t first, float (&sum)[kTaken]) {
     constexpr uint32_t kAtOnce = 4, kQuads = kTaken / kQuad;
     const uint32_t last_quad = Sharers::quads(p) - 1;
@@ -469,7 +475,7 @@ __device__ __forceinline__ void add_parts(const Params &p, const Sharers &sharer
 #pragma unroll 1
     for (uint32_t cta = sharers.first; cta <= sharers.last; cta += kAtOnce) {
         float4 of[kAtOnce][kQuads];
-        // What does not exist repeats the last one: no branch comes between the loads.
+        // Parts that do not exist repeat the last one: no branch comes between the loads.
 #pragma unroll
         for (uint32_t i = 0; i < kAtOnce; ++i) {
             const float *const part = sharers.part(p, min(cta + i, sharers.last));
@@ -492,8 +498,8 @@ __device__ __forceinline__ void add_parts(const Params &p, const Sharers &sharer
     }
 }
 
-// By each of the warps that take sums: leaves those of a part in the workspace. Whether the warp came last of those that
-// share the tile's rows.
+// Leaves a part's sums in the workspace. Called by each warp that takes sums. Returns whether the warp came last of
+// those that share the tile's rows.
 template <class Take>
 __device__ __forceinline__ bool leave_part(const Params &p, const Sharers &sharers, Take take) {
     const uint32_t quads = Sharers::quads(p);
@@ -564,7 +570,7 @@ __device__ __forceinline__ void take_sums(const Params &p, const Shared &shared,
     } while (part.next(p));
 }
 
-// By one thread. Nobody but it uses the barriers before the CTA barrier.
+// Makes the mbarriers, in one thread. Nobody else uses them before the CTA barrier.
 __device__ __forceinline__ void init_barriers(const Params &p, const Shared &shared) {
 #pragma unroll 1
     for (uint32_t s = 0; s < p.stages; ++s) {
@@ -578,8 +584,8 @@ __device__ __forceinline__ void init_barriers(const Params &p, const Shared &sha
     arch::fence_mbarrier_init();
 }
 
-// Grid: CTAs, each with a unit of steps or more. Dynamic shared memory: the stages, and a swizzle pattern less 16 bytes to
-// align them.
+// Runs a CTA. Grid: CTAs, each with a unit of steps or more. Dynamic shared memory: the stages, and a swizzle pattern
+// less 16 bytes to align them.
 template <uint32_t kN>
 __device__ __forceinline__ void run(const Params &p, const Maps &maps, uint8_t *dynamic, Shared &shared) {
     uint8_t *const stages = align_to_pattern(dynamic);
@@ -597,9 +603,9 @@ __device__ __forceinline__ void run(const Params &p, const Maps &maps, uint8_t *
         return;
     }
     if (warp == kMmaWarp) {
-        // The previous grid may be about to allocate what tensor memory there is, and the next one may hold some while it
-        // waits for this grid to end: this grid allocates after the end of the one, and lets the other start (in
-        // `multiply`) when it has allocated.
+        // The previous grid may be about to allocate what tensor memory there is. The next grid may hold some while it
+        // waits for this grid to end. So this grid allocates after the end of the previous one, and lets the next one
+        // start (in `multiply`) when it has allocated.
         arch::griddepcontrol_wait();
         arch::tcgen05_alloc(arch::shared_address(&shared.tmem), p.tmem_columns);
         arch::tcgen05_relinquish_alloc_permit();
@@ -623,7 +629,7 @@ __device__ __forceinline__ void run(const Params &p, const Maps &maps, uint8_t *
 
 }  // namespace nvfp4::tcgen05
 
-// Rows of the N operand.
+// Entry points, by rows of the N operand.
 #define GEMV_TCGEN05(X)     \
     X(gemv_tcgen05_n16, 16) \
     X(gemv_tcgen05_n32, 32) \

@@ -2,8 +2,8 @@
 // with up to 128 vectors. sm_90a; K a multiple of 64. many_vectors.cuh has how work is divided, and everything but the
 // multiplication.
 //
-// A tile has 64 rows, and a warpgroup of four warps. Operands A are registers; the four warps together read operands B
-// from shared memory. While a warpgroup's instructions multiply, others decode.
+// A tile has 64 rows, which a warpgroup of four warps multiplies. Operands A are registers. The four warps together
+// read operands B from shared memory. While a warpgroup's instructions multiply, other warpgroups decode.
 
 #include "many_vectors.cuh"
 
@@ -13,7 +13,8 @@ enum {
     NVFP4_WGMMA_MAX_GROUPS = 4,
     NVFP4_WGMMA_MAX_GROUPS_OF_64 = 3,
     NVFP4_WGMMA_MAX_GROUPS_OF_128 = 2,
-    /* Of vectors in shared memory: one that is multiplied, one that is filled, and one for warpgroups that are ahead. */
+    /* Buffers of vectors in shared memory: one that is multiplied, one that is filled, and one for warpgroups that are
+     * ahead. */
     NVFP4_WGMMA_BUFFERS = 3,
     NVFP4_WGMMA_BARRIER_BYTES = 8, /* an mbarrier in shared memory */
 };
@@ -47,7 +48,7 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     constexpr uint32_t kRows = Chunks::Held::kRows;
 
     const uint32_t lane = arch::kept(threadIdx.x % many::kWarp);
-    // The same in all lanes, which the compiler learns so: descriptors are uniform.
+    // The warp is the same in all lanes. The shuffle tells the compiler so: descriptors are uniform.
     const Work work(p, __shfl_sync(~0u, threadIdx.x / many::kWarp, 0));
     const uint32_t base = arch::shared_address(shared);
     many::PartLoads<many::Loads> loads(p, work, lane, base);
@@ -62,7 +63,7 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     uint32_t chunk_step = work.chunk * chunk_steps; // of the chunk that is multiplied
     uint32_t buffer = 0, filled = 0;                // of that chunk, and the one that was filled last
     // Phase c is over when all warps have stored their pieces of chunk c, counted from the CTA's first. A warp stores
-    // those of chunk c + 1 when it starts to multiply chunk c: so it is through with chunk c - 1.
+    // its pieces of chunk c + 1 when it starts to multiply chunk c. So it is through with chunk c - 1.
     const uint32_t stored = base + p.stored_at;
     if (threadIdx.x == 0) {
         arch::mbarrier_init(stored, work.warps * arch::kWarpArrivals);
@@ -88,7 +89,7 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
 
         const uint32_t first = chunk_step + work.part * p.each, end = min(first + p.each, work.end);
         uint32_t x = base + p.x_at + buffer * buffer_bytes + work.part * p.each * 2 * kRows;
-        // A chunk's sums, added to the others at once: matrix instructions cut what they add to.
+        // A chunk's sums, added to `sum` after the chunk: matrix instructions cut what they add to.
         float d[kVectors / 2];
 #pragma unroll 1
         for (uint32_t step = first; step < end; ++step, x += 2 * kRows) {
@@ -111,7 +112,7 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
 #pragma unroll
             for (int i = 0; i < kSlices; ++i) {
                 const auto &of = a[i / 2][i % 2];
-                // Only its lower word tells of the address, and has room for all of shared memory.
+                // Only the lower word of a descriptor has the address, and has room for all of shared memory.
                 const uint64_t b = rows >> 32 << 32 | (uint32_t(rows) + (i / 4 * kRows + i % 4 * 32) / 16);
                 arch::wgmma<Element>(d, of[0], of[1], of[2], of[3], b, i != 0 || step != first);
             }
@@ -132,7 +133,7 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
 
 }  // namespace nvfp4::wgmma
 
-// Vectors of a pass, by their type.
+// Entry points, by vectors of a pass and their type.
 #define GEMV_WGMMA_OF(X, name, activation) \
     X(gemv_wgmma_##name##_n8, activation, 8) \
     X(gemv_wgmma_##name##_n16, activation, 16) \

@@ -1,9 +1,9 @@
 // Dot products of E2M1 codes in f16x2.
 //
-// Hardware decodes two codes to an f16x2 at once. Products of two values are multiples of 1/4 up to 36.
-// Each half sums eight of a block's 16: at most 288, or 1152 quarters, and f16 has 11 bits. So both
-// halves are exact, and their sum is in f32: the block's sum is exact, as integer_dot.cuh's is, and the
-// f32 sum over blocks rounds in the same way.
+// Hardware decodes two codes to an f16x2 at once. Products of two values are multiples of 1/4 up to 36. Each half of an
+// f16x2 sums eight of a block's 16 products: at most 288, or 1152 quarters, and f16 has 11 bits. So both halves are
+// exact, and they are added in f32. The block's sum is exact, as integer_dot.cuh's is, and the f32 sum over blocks
+// rounds in the same way.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -24,7 +24,7 @@ struct Block {
         decode_half(high, 4);
     }
 
-    // As `store` left it: two chunks, `stride` apart.
+    // Loads a block as `store` left it: two chunks, `stride` apart.
     __device__ __forceinline__ void load(const uint4 *at, int stride) {
         put(at[0], 0);
         put(at[stride], 4);

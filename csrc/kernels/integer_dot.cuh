@@ -1,11 +1,10 @@
 // Integer dot products of E2M1 codes.
 //
-// Codes times two are the integers 0, 1, 2, 3, 4, 6, 8, 12 and their negatives. A byte permute with
-// the codes themselves as selector looks four of them up at once; its sign-replicate mode makes
-// codes with the sign bit come out as 0, so one lookup of the codes and one of the codes with
-// flipped signs give the positive and the negative magnitudes. Four products are one dp4a. The sum
-// of a block is an exact integer below 2304 in magnitude, and exact in f32 times two scales (12 + 8
-// bits): only the f32 sum over blocks rounds.
+// Codes times two are the integers 0, 1, 2, 3, 4, 6, 8, 12 and their negatives. A byte permute (prmt) with the codes
+// themselves as selector looks up four of them at once. Its sign-replicate mode makes 0 of codes with the sign bit. So
+// a lookup of the codes and one of the codes with flipped signs give the positive and the negative magnitudes. Four
+// products are one dp4a. The sum of a block is an exact integer of at most 2304 in magnitude. Times two scales it is exact
+// in f32 (12 + 8 bits): only the f32 sum over blocks rounds.
 #pragma once
 
 #include <cstdint>
@@ -64,7 +63,8 @@ struct Magnitudes {
         return __int_as_float(plus - minus) - 12582912.0f;
     }
 
-    // The same with the bias from a register: both sums have it, and their difference as floats is exact.
+    // Four times the sum, with the bias from a register. Both sums have the bias, and their difference as floats is
+    // exact.
     __device__ __forceinline__ float dot(uint4 x, int32_t bias) const {
         const uint32_t words[4] = {x.x, x.y, x.z, x.w};
         int32_t plus = bias, minus = bias;

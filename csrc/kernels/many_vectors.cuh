@@ -1,17 +1,17 @@
-// What gemv_mma and gemv_wgmma share: how work is divided, how weights come, and what becomes of sums. In a pass over the
-// weights they decode each weight once, and multiply it with all vectors of the pass. gemv_packed does that too: of this
-// file it has the constants, how a lane's codes are decoded (Codes), and elements of vectors (Eight). Its work is divided,
-// and its operands come, in another way.
+// Common part of gemv_mma and gemv_wgmma: how work is divided, how weights come, and how sums become outputs. In a pass
+// over the weights these kernels decode each weight once, and multiply it with all vectors of the pass. gemv_packed
+// does that too. From this file it takes the constants, the decoding of a lane's codes (Codes), and elements of vectors
+// (Eight). It divides its work, and brings its operands, in another way.
 //
-// A CTA takes a group of rows, in tiles. A tile has as many rows as one
-// matrix instruction; a warp has 16 of them. The warps of a tile, or several sets of them that share its K, go over it in
-// steps: a step is 128 elements of K. A lane copies the codes that it will multiply, stages ahead, into its warp's queue in
-// shared memory, as in gemv_stream, and multiplies them by their block scales: operands A of matrix instructions.
+// A CTA takes a group of rows, in tiles. A tile has as many rows as one matrix instruction, and a warp has 16 of them.
+// A tile's K may be shared by several sets of warps, called parts. A set goes over the tile in steps: a step is 128
+// elements of K. A lane copies the codes that it will multiply into its warp's queue in shared memory, stages ahead, as
+// in gemv_stream. It multiplies their values by their block scales. The products are operands A of matrix instructions.
 //
-// The vectors are operands B. The steps of a chunk lie in shared memory for all warps. While one chunk is multiplied,
-// threads load a later one's elements into registers, to put them in the order of A's pairs and into another buffer.
-// Where few rows have a long K, the CTAs of a cluster share it (sm_90), and add their sums through each other's shared
-// memory. Every order of addition is fixed by the config.
+// The vectors are operands B. A chunk is some steps, whose vectors lie in shared memory for all warps. While one chunk
+// is multiplied, threads load a later chunk's elements into registers, and then put them into another buffer, in the
+// order of A's pairs. Where few rows have a long K, the CTAs of a cluster share that K (sm_90), and add their sums
+// through each other's shared memory. Every order of addition is fixed by the config.
 #pragma once
 
 #include "../shared.h"
@@ -19,26 +19,27 @@
 enum {
     NVFP4_MANY_WARP_ROWS = 16,
     NVFP4_MANY_STEP_BLOCKS = 8, /* of a row */
-    /* Steps of a warp's queue: 16 bytes of codes a lane in each half of the warp's rows, and its scales. */
+    /* Stages of a warp's queue, a step each. A stage has 16 bytes of codes a lane for each half of the warp's rows, and
+     * the scales. */
     NVFP4_MANY_STAGES = 4,
     NVFP4_MANY_STAGE_BYTES = 2 * 512 + NVFP4_MANY_WARP_ROWS * NVFP4_MANY_STEP_BLOCKS,
-    /* The same of ragged rows (ragged_parts.cuh), and what a row's scales take of it. */
+    /* Bytes of a stage of ragged rows (ragged_parts.cuh): those of a row's scales, and all. */
     NVFP4_MANY_RAGGED_ROW_SCALES = NVFP4_MANY_STEP_BLOCKS + 4,
     NVFP4_MANY_RAGGED_STAGE_BYTES = 2 * 512 + NVFP4_MANY_WARP_ROWS * NVFP4_MANY_RAGGED_ROW_SCALES,
-    /* A warp holds a piece of a chunk of vectors in registers, a step of as many as share a pattern in shared memory;
-     * with more vectors in all it holds two (mma: three of 128). */
+    /* A piece is a step of as many vectors as share a pattern in shared memory. A warp holds one piece of a chunk in
+     * registers; with more vectors in all it holds two (mma: three of 128). */
     NVFP4_MANY_COLUMNS = 8,
     NVFP4_MANY_HOLD_ONE = 32,
     /* Bytes of a step of a vector in shared memory: 16-bit floats. */
     NVFP4_MANY_VECTOR_STEP_BYTES = NVFP4_MANY_STEP_BLOCKS * NVFP4_BLOCK * 2,
-    /* Of where buffers of vectors start: the order of what is in one depends on the address. */
+    /* Alignment of the buffers of vectors: the order of the units in a buffer depends on the address. */
     NVFP4_MANY_VECTORS_ALIGN = 1024,
-    /* Between the sums of two vectors stand so many floats more than there are rows, so that lanes that store
-     * together use different banks. */
+    /* Floats between the sums of two vectors, beyond the number of rows: lanes that store together then use different
+     * banks. */
     NVFP4_MANY_SUMS_PAD = 4,
 };
 
-/* Rows are counted in the order in which their scales lie: a row's place (row_at). */
+/* A row's place (row_at) is its number in the order in which scales lie. */
 typedef struct nvfp4_many_params {
     int32_t m, n;
     uint32_t k, steps;   /* of a row: elements, and steps, of which the last one may have fewer elements */
@@ -48,7 +49,7 @@ typedef struct nvfp4_many_params {
     uint32_t each;       /* steps of a chunk that a set takes: a chunk has each * parts */
     uint32_t cluster_log2;             /* CTAs of a cluster, which has one group */
     uint32_t chunks_each, chunks_left; /* chunks of each CTA; the first chunks_left take one more */
-    /* In bytes from the start of dynamic shared memory: the buffers of vectors (x), and mbarriers. */
+    /* Offsets in dynamic shared memory, in bytes: the buffers of vectors (x), and mbarriers. */
     uint32_t x_at, stored_at;
 
     nvfp4_weights weights;
@@ -128,15 +129,15 @@ struct Queue {
         return stage == last ? last - (NVFP4_MANY_STAGES - 1) * kStageBytes : stage + kStageBytes;
     }
 
-    // The copies since the last call are a stage: an empty one too, since stages are counted.
+    // Makes a stage of the copies since the last call. A stage may be empty, since stages are counted.
     __device__ __forceinline__ void commit() {
         arch::cp_async_commit_group();
         to = behind(to);
     }
 };
 
-// A warp's steps, from memory into its queue, stages ahead of what is multiplied. K is a multiple of 64, and codes are
-// aligned to 16 bytes: ragged_parts.cuh has others.
+// Copies a warp's steps from memory into its queue, stages ahead of the step that is multiplied. K is a multiple of 64,
+// and codes are aligned to 16 bytes: RaggedLoads (ragged_parts.cuh) takes other rows.
 struct Loads : Queue<NVFP4_MANY_STAGE_BYTES> {
     const uint8_t *codes[2], *scales; // of the next step: this lane's, in rows g and g + 8, and of row lane / 2
     uint32_t codes_end, scales_end;   // the steps from which on this lane has none
@@ -144,7 +145,7 @@ struct Loads : Queue<NVFP4_MANY_STAGE_BYTES> {
 
     using Queue::Queue;
 
-    // From now on of the warp whose first row has the place `first`, steps from `step` on and before `end`.
+    // Starts with step `from` of batch `of`, and ends before step `before`. The warp's first row has the place `first`.
     template <class P>
     __device__ __forceinline__ void start(const P &p, uint32_t of, uint32_t first, uint32_t from, uint32_t before,
                                           uint32_t lane) {
@@ -152,7 +153,7 @@ struct Loads : Queue<NVFP4_MANY_STAGE_BYTES> {
         step = from;
         end = before;
         const uint8_t *batch = codes_of(p.weights, of) + step * kRowCodes + t * 16;
-        // Rows past M have the first row's: computed with, and not stored. Elements past K are zeros.
+        // Rows past M have the first row's codes and scales: computed with, and not stored. Elements past K are zeros.
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             const uint32_t row = row_at(p.weights.scale_steps, first + g + 8 * i);
@@ -166,7 +167,7 @@ struct Loads : Queue<NVFP4_MANY_STAGE_BYTES> {
         scales_end = (p.k + kStep - 1 - group * 64) / kStep;
     }
 
-    // The next step, into the next stage.
+    // Copies the next step into the next stage.
     __device__ __forceinline__ void copy(uint32_t lane) const {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
@@ -183,19 +184,19 @@ struct Loads : Queue<NVFP4_MANY_STAGE_BYTES> {
         scales += int64_t(steps) * (kStepBlocks / 4 * p.weights.scale_steps.group_stride);
     }
 
-    // Where a lane finds the scales that it multiplies by.
+    // Reads the scales that a lane multiplies by.
     struct Reader {
         Reader() = default;
         __device__ __forceinline__ Reader(const Params &, uint32_t, uint32_t, uint32_t) {}
 
-        // Of this lane's two blocks of row g + 8 * i, in the stage at shared address `from`.
+        // Scales of this lane's two blocks of row g + 8 * i, in the stage at shared address `from`.
         __device__ __forceinline__ uint32_t scales(uint32_t from, int i, uint32_t lane) const {
             return arch::ld_shared_16(from + 2 * kPieceBytes + (lane / 4 + 8 * i) * kStepBlocks + 2 * (lane % 4));
         }
     };
 };
 
-// The steps of a warp whose set takes some of each chunk.
+// Copies the steps of a warp whose set takes some steps of each chunk.
 template <class Loads>
 struct PartLoads : Loads {
     using Loads::end;
@@ -223,14 +224,14 @@ struct PartLoads : Loads {
     }
 };
 
-// A step's weights of a lane: rows g and g + 8.
+// A lane's weights of a step: rows g and g + 8.
 template <class Weights>
 struct Codes {
     uint4 codes[2];
     uint32_t scale[2][2];
 
     Codes() = default;
-    // Of the stage at shared address `from`.
+    // Reads the weights from the stage at shared address `from`.
     template <class Reader>
     __device__ __forceinline__ Codes(const Reader &reader, uint32_t from, uint32_t lane) {
         uint32_t scale_codes[2];
@@ -243,7 +244,7 @@ struct Codes {
         for (int i = 0; i < 2; ++i) Weights::scales(scale_codes[i], scale[i]);
     }
 
-    // Operands A of matrix instructions 2 * word and the next one.
+    // Decodes operands A of matrix instructions 2 * word and 2 * word + 1.
     __device__ __forceinline__ void decode(int word, uint32_t (&a)[2][4]) const {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
@@ -287,13 +288,13 @@ struct Eight<NVFP4_ACTIVATION_NVFP4> {
     }
 };
 
-// A chunk of vectors, in pieces: one has a step of eight vectors. A warp has the same pieces of every chunk. Of a piece,
-// a lane has elements 32t + 8w to 32t + 8w + 7 of one vector for its w, and all four t.
+// A piece of a chunk of vectors: a step of eight vectors. A warp has the same pieces of every chunk. A lane has
+// elements 32t + 8w to 32t + 8w + 7 of one vector of the piece, for its w and all four t.
 //
-// In shared memory half a step of a vector is a row of 128 bytes, with its 16-byte units in the order of their number
-// XOR the vector's, modulo 8: the 128-byte swizzle of wgmma. Matrix instruction i of a step's eight multiplies what
-// lanes t decode of word i / 2 of their codes, first pairs 2 * (i % 2), then the ones behind them: unit 2 * (i % 4) of
-// half i / 4 has the former of all t, the next unit the latter.
+// In shared memory half a step of a vector is a row of 128 bytes. A 16-byte unit stands at its number XOR the vector's,
+// modulo 8: the 128-byte swizzle of wgmma. Matrix instruction i of a step's eight multiplies two pairs that lanes t
+// decode from word i / 2 of their codes: 2 * (i % 2), and the next one. Unit 2 * (i % 4) of half i / 4 has what the
+// first pairs of all t are multiplied with, and the next unit that of the second pairs.
 template <int kActivation, int kVectors, bool kRagged>
 struct Piece {
     using Elements = Eight<kActivation>;
@@ -320,7 +321,7 @@ struct Piece {
         to = (step * 2 + word / 2) * kRows + (first + column) * kVectorRow + ((word % 2 * 4) ^ column) * 16;
     }
 
-    // Of the chunk whose first step is `first`, if there is such a piece of it.
+    // Whether the chunk whose first step is `first` has such a piece.
     template <class P, class Work>
     __device__ __forceinline__ bool exists(const P &p, const Work &work, uint32_t first) const {
         return step < Work::chunk_steps(p) && first + step < work.end;
@@ -331,7 +332,7 @@ struct Piece {
         return (first + step + 1) * kStep <= p.k;
     }
 
-    // Of the next chunk, whose first step is `first`, and which has such a piece.
+    // Loads the piece of the next chunk, whose first step is `first`, and which has such a piece.
     template <class P>
     __device__ __forceinline__ void load(const P &p, uint32_t first) {
         if constexpr (kRagged) {
@@ -339,7 +340,7 @@ struct Piece {
             return;
         }
         const int64_t group_stride = p.vectors.scale_steps.group_stride;
-        // Of half a step the first half again, which is not kept.
+        // Where there is only half a step, the first half is loaded again, and not kept.
         const bool whole = is_whole(p, first);
         const uint8_t *const second = whole ? elements : elements - Elements::kStepBytes / 2;
         const uint8_t *const second_scales = whole ? scales + group_stride : scales;
@@ -350,14 +351,13 @@ struct Piece {
         }
     }
 
-    // To the next chunk.
     template <class P>
     __device__ __forceinline__ void advance(const P &p, uint32_t chunk_steps) {
         elements += chunk_steps * Elements::kStepBytes;
         scales += int64_t(chunk_steps) * 2 * p.vectors.scale_steps.group_stride;
     }
 
-    // What was loaded of that chunk, to its buffer.
+    // Stores the loaded piece of the chunk whose first step is `first` into that chunk's buffer.
     template <class P>
     __device__ __forceinline__ void store(const P &p, uint32_t first, uint8_t *buffer) const {
         uint32_t pair[4][4];
@@ -375,7 +375,8 @@ struct Piece {
     }
 
   private:
-    // The last step of a row may have any number of blocks: what is behind them is zeros from here on.
+    // Loads where the last step of a row may have any number of blocks. Elements behind the row's end are zeros from
+    // here on.
     template <class P>
     __device__ __forceinline__ void load_ragged(const P &p, uint32_t first) {
         const int64_t group_stride = p.vectors.scale_steps.group_stride;
@@ -400,7 +401,7 @@ struct Piece {
 template <int kVectors>
 constexpr int kHeldOf = kVectors > NVFP4_MANY_HOLD_ONE ? 2 : 1;
 
-// A warp's pieces: it loads those of the next chunk before it multiplies, and stores them after.
+// A warp's pieces of the chunks to come: loaded to registers ahead, and stored to shared memory when a buffer is free.
 template <int kActivation, int kVectors, int kHeld, bool kRagged = false>
 struct Chunks {
     using Held = Piece<kActivation, kVectors, kRagged>;
@@ -436,8 +437,9 @@ struct Chunks {
     }
 };
 
-// The sums of a CTA's warps, and of a cluster's CTAs, become outputs. A warp's are of 16 rows: this lane has, of each
-// eight vectors, rows g and g + 8 with vectors 2t and 2t + 1. Shared memory has no other use any more.
+// Adds the sums of a CTA's warps, and of a cluster's CTAs, and stores the outputs. A warp's sums are of 16 rows: of
+// each eight vectors this lane has rows g and g + 8 with vectors 2t and 2t + 1. Shared memory has no other use any
+// more.
 template <int kVectors, class Work>
 __device__ __forceinline__ void finish(const Params &p, const Work &work, uint8_t *shared, uint32_t lane,
                                        const float (&sum)[kVectors / 2], float factor) {
@@ -458,7 +460,7 @@ __device__ __forceinline__ void finish(const Params &p, const Work &work, uint8_
 #endif
     __syncthreads();
 
-    // A lane has rows, and warps, and the CTAs of a cluster, take vectors in turn.
+    // Lanes take rows. Warps, and the CTAs of a cluster, take vectors in turn.
     const uint32_t parts = 1u << p.parts_log2, part_bytes = kVectors * stride * 4;
     const uint32_t first = work.rank + (work.warp << p.cluster_log2), step = work.warps << p.cluster_log2;
     // Some vectors at once, so that their loads are on the way together.

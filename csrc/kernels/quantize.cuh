@@ -1,10 +1,10 @@
 // Vectors of f16, bf16 or f32 become NVFP4: a global scale for each, block scales, codes.
 //
-// The arithmetic is the host quantiser's (src/quantize), operation by operation, so that the bits
-// are the same: IEEE divisions, no contraction, no flushing of subnormals.
+// The arithmetic is the host quantiser's (src/quantize), operation by operation, so that the bits are the same: IEEE
+// divisions, no contraction, no flushing of subnormals.
 //
-// The CTAs that share a vector each read all of it for its largest magnitude, which needs no
-// exchange between them and is read from L2, then quantise their part.
+// Each of the CTAs that share a vector reads all of it for its largest magnitude, and then quantises its part. That
+// needs no exchange between CTAs, and the vector is read from L2.
 #pragma once
 
 #include "../shared.h"
@@ -37,7 +37,7 @@ namespace nvfp4 {
 
 constexpr int kQuantizeThreads = NVFP4_QUANTIZE_THREADS;
 
-// The most of all threads' values, to all threads.
+// Maximum of all threads' values, returned to all threads.
 __device__ __forceinline__ uint32_t cta_max(uint32_t value) {
     constexpr int kWarps = kQuantizeThreads / 32;
     __shared__ uint32_t of_warp[kWarps];
@@ -50,7 +50,7 @@ __device__ __forceinline__ uint32_t cta_max(uint32_t value) {
     return value;
 }
 
-// Most bits of a magnitude among a vector's elements.
+// Largest magnitude among a vector's elements, as bits.
 template <class Load>
 __device__ __forceinline__ uint32_t vector_max(const uint8_t *x, int32_t blocks) {
     const auto *pieces = reinterpret_cast<const uint4 *>(x);
@@ -104,11 +104,11 @@ __device__ __forceinline__ QuantizedBlock quantize_block(const float (&x)[16], f
     return block;
 }
 
-// Writes the scales of four blocks of one row of an atom, of which n rows exist. The four lanes of a
-// group also zero every n-th of the rows that do not, so that all n rows together fill the atom.
+// Writes the scales of four blocks of one row of an atom, of which n rows exist. The four lanes of a group also zero
+// every n-th of the rows that do not exist, so that all n rows together fill the atom.
 //
-// A row's scales share a line of 16 bytes with those of the rows 32, 64 and 96 further on. Where none of
-// those exist, whole lines are written.
+// A row's scales share a line of 16 bytes with those of the rows 32, 64 and 96 further on. Where none of those rows
+// exist, whole lines are written.
 __device__ __forceinline__ void store_scales_128x4(uint8_t *atom, uint32_t scales, int32_t row,
                                                    int32_t n) {
     constexpr int32_t kLines = NVFP4_ATOM_LINES, kLineBytes = NVFP4_ATOM_LINE_BYTES;
@@ -126,7 +126,7 @@ __device__ __forceinline__ void store_scales_128x4(uint8_t *atom, uint32_t scale
     }
 }
 
-// One vector, by the CTAs along x.
+// Quantises one vector, which the CTAs along x share.
 template <class Load, bool kTiled>
 __device__ __forceinline__ void quantize_vector(const nvfp4_quantize_params &p, int32_t batch,
                                                 int32_t row) {
@@ -141,7 +141,7 @@ __device__ __forceinline__ void quantize_vector(const nvfp4_quantize_params &p, 
     float global = p.global_kind == NVFP4_GLOBAL_COMPUTED ? global_scale(amax)
                    : p.global_kind == NVFP4_GLOBAL_SHARED ? p.global
                                                           : p.globals[vector];
-    // What cannot be quantised is written as zeros whose alpha is NaN.
+    // A vector that cannot be quantised is written as zeros whose alpha is NaN.
     const bool good = (amax == 0.0f || is_scale(amax)) && is_scale(global);
     if (blockIdx.x == 0 && threadIdx.x == 0) {
         p.alpha[vector] = good ? global : __uint_as_float(0x7fc00000u);
@@ -183,7 +183,7 @@ __device__ __forceinline__ void quantize_vector(const nvfp4_quantize_params &p, 
     }
 }
 
-// A grid of (CTAs a vector, up to n, up to l).
+// Quantises all vectors in a grid of (CTAs a vector, up to n, up to l).
 template <class Load, bool kTiled>
 __device__ __forceinline__ void quantize(const nvfp4_quantize_params &p) {
     arch::griddepcontrol_wait();
@@ -197,7 +197,7 @@ __device__ __forceinline__ void quantize(const nvfp4_quantize_params &p) {
 
 }  // namespace nvfp4
 
-// The vectors' type, and whether scales go to the 128x4 layout.
+// Entry points, by the vectors' type, and whether scales go to the 128x4 layout.
 #define QUANTIZE(X)                                 \
     X(quantize_f16_linear, nvfp4::LoadF16, false)   \
     X(quantize_f16_128x4, nvfp4::LoadF16, true)     \

@@ -1,10 +1,10 @@
-// Ragged rows of gemv_mma: K is any multiple of 16. A row of codes starts at a multiple of 8 bytes, its linear scales at any
-// byte (the scales of all rows at a multiple of 4), and its last step may have fewer than 8 blocks. ragged_steps.cuh has
-// the same for gemv_stream, whose steps and lanes are others.
+// Ragged rows of gemv_mma: K is any multiple of 16. A row of codes starts at a multiple of 8 bytes. Its linear scales
+// start at any byte (the scales of all rows at a multiple of 4). Its last step may have fewer than 8 blocks.
+// ragged_steps.cuh is for ragged rows of gemv_stream, whose steps and lanes are others.
 //
 // A stage has the codes where Loads has them. The 8 scales of a row's step lie in two words of four bytes, or in three
-// where they do not start a word: a stage has room for three a row. No byte behind the row's end is copied: zeros stand
-// there, of codes and of scales.
+// where they do not start a word. So a stage has room for three a row. No byte behind the row's end is copied: zeros
+// stand there, of codes and of scales.
 #pragma once
 
 #include "../arch/cp_async.cuh"
@@ -17,28 +17,29 @@ struct RaggedLoads : Queue<NVFP4_MANY_RAGGED_STAGE_BYTES> {
     static constexpr uint32_t kRowScales = NVFP4_MANY_RAGGED_ROW_SCALES; // bytes of a row in a stage
     static constexpr uint32_t kWord = 4;
 
-    // Of the next step. As in Loads: this lane's two blocks of rows g and g + 8. Of row lane / 2 the first or the second
-    // word of scales, by the lane; those with the first copy the third word, too, where there is one.
+    // Sources of the next step. Codes are, as in Loads, this lane's two blocks of rows g and g + 8. Scales are the
+    // first or the second word of row lane / 2, by the lane. Lanes with the first word also copy the third word, where
+    // there is one.
     const uint8_t *codes[2], *scales;
     int32_t blocks_left; // of the rows, from this lane's first block on
-    int32_t scales_left; // the same of scales, from the beginning of its word
+    int32_t scales_left; // bytes of the row's scales, from the beginning of this lane's word on
     bool third;
     uint32_t step, end; // the next step, and the one behind the last
 
     using Queue::Queue;
 
-    // By how many bytes a row's scales start behind a word's beginning.
+    // Bytes from a word's beginning to the start of a row's scales.
     __device__ static __forceinline__ uint32_t behind_word(const uint8_t *scales) {
         return uint32_t(reinterpret_cast<uintptr_t>(scales)) % kWord;
     }
 
-    // Where the scales are of the row at that place. Rows past M have the first row's, as they have its codes.
+    // Address of the scales of the row at a place. Rows past M have the first row's scales, as they have its codes.
     __device__ static __forceinline__ const uint8_t *scales_of(const Params &p, uint32_t batch, uint32_t place) {
         const bool has = row_at(p.weights.scale_steps, place) < uint32_t(p.m);
         return nvfp4::scales_of(p.weights, batch) + place_offset(p.weights.scale_steps, has ? place : 0);
     }
 
-    // From now on of the warp whose first row has the place `first`, steps from `from` on and before `before`.
+    // Starts with step `from` of batch `of`, and ends before step `before`. The warp's first row has the place `first`.
     __device__ __forceinline__ void start(const Params &p, uint32_t of, uint32_t first, uint32_t from, uint32_t before,
                                           uint32_t lane) {
         const uint32_t g = lane / 4, t = lane % 4;
@@ -61,7 +62,7 @@ struct RaggedLoads : Queue<NVFP4_MANY_RAGGED_STAGE_BYTES> {
         third = word == 0 && behind != 0;
     }
 
-    // The next step, into the next stage.
+    // Copies the next step into the next stage.
     __device__ __forceinline__ void copy(uint32_t lane) const {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
@@ -86,11 +87,11 @@ struct RaggedLoads : Queue<NVFP4_MANY_RAGGED_STAGE_BYTES> {
         scales_left -= steps * kStepBlocks;
     }
 
-    // Where a lane finds the scales that it multiplies by.
+    // Reads the scales that a lane multiplies by.
     struct Reader {
         uint32_t at[2]; // bytes from a stage's start, of rows g and g + 8
 
-        // Of the warp whose first row has the place `first`.
+        // Reads for the warp whose first row has the place `first`.
         __device__ __forceinline__ Reader(const Params &p, uint32_t batch, uint32_t first, uint32_t lane) {
             const uint32_t g = lane / 4, t = lane % 4;
 #pragma unroll
@@ -100,14 +101,14 @@ struct RaggedLoads : Queue<NVFP4_MANY_RAGGED_STAGE_BYTES> {
             }
         }
 
-        // Of this lane's two blocks of row g + 8 * i, in the stage at shared address `from`.
+        // Scales of this lane's two blocks of row g + 8 * i, in the stage at shared address `from`.
         __device__ __forceinline__ uint32_t scales(uint32_t from, int i, uint32_t) const {
             return arch::ld_shared_8(from + at[i]) | arch::ld_shared_8(from + at[i] + 1) << 8;
         }
     };
 
   private:
-    // Of a word, how many bytes are the row's.
+    // Bytes of a word that are the row's.
     __device__ static __forceinline__ uint32_t some(int32_t left) { return max(min(left, int32_t(kWord)), 0); }
 };
 

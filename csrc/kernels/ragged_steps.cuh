@@ -1,12 +1,12 @@
-// Steps of gemv_stream for any K, a multiple of 16: a row of codes starts at a multiple of 8 bytes, its linear scales
-// at any byte (the scales of all rows at a multiple of 4), and its last step may have fewer than 16 blocks.
+// Ragged rows of gemv_stream: K is any multiple of 16. A row of codes starts at a multiple of 8 bytes. Its linear
+// scales start at any byte (the scales of all rows at a multiple of 4). Its last step may have fewer than 16 blocks.
 //
-// A stage has the codes where WholeSteps has them. The 16 scales of a linear row's step lie in four words of four bytes,
-// or in five where they do not start a word: a stage has room for five a row. Behind the row's end there are the next
-// row's scales in them, which the reader makes zeros: a NaN among them times a code of zero would be NaN.
+// A stage has the codes where WholeSteps has them. The 16 scales of a linear row's step lie in four words of four
+// bytes, or in five where they do not start a word. So a stage has room for five a row. Behind the row's end these
+// words have the next row's scales, which the reader makes zeros: a NaN among them times a code of zero would be NaN.
 //
-// Lanes are numbered 4 * g + t. Lane (g, t) multiplies of rows g and g + 8 the blocks 2t, 2t + 1, 2t + 8 and 2t + 9 of a
-// step, as everywhere in gemv_stream. It copies others, so that four lanes copy 32 bytes next to each other.
+// Lanes are numbered 4 * g + t. Of rows g and g + 8, lane (g, t) multiplies blocks 2t, 2t + 1, 2t + 8 and 2t + 9 of a
+// step, as everywhere in gemv_stream. It copies other blocks, so that four lanes copy 32 bytes next to each other.
 #pragma once
 
 #include "../arch/cp_async.cuh"
@@ -26,21 +26,22 @@ struct RaggedSteps {
         return uint32_t(p.weights.row_bytes / (kBlock / 2));
     }
 
-    // By how many bytes a row's scales start behind a word's beginning.
+    // Bytes from a word's beginning to the start of a row's scales.
     __device__ static __forceinline__ uint32_t behind_word(const uint8_t *scales) {
         return uint32_t(reinterpret_cast<uintptr_t>(scales)) % kWord;
     }
 
-    // What a lane copies of the steps of a tile that its warp takes: of rows g and g + 8 the blocks t, t + 4, t + 8 and
-    // t + 12 of a step, and word t of its scales; lane 3 of a row the fifth word, too.
+    // Sources of a lane's copies, for the steps of a tile that its warp takes. A lane copies the blocks t, t + 4, t + 8
+    // and t + 12 of a step of rows g and g + 8, and word t of the step's scales. Lane 3 of a row copies the fifth word,
+    // too.
     struct Sources {
         const uint8_t *codes[2], *scales[2]; // past the last of the steps
-        // From there on, how many blocks the row has, counted from this lane's first; and how many bytes of scales may
-        // be read, 16 at most, which is all that a step needs. Below 0 where the end came before.
+        // Blocks that the row has from there on, counted from this lane's first; and bytes of scales that may be read.
+        // A step needs 16 bytes of scales, which is the most here. Both are below 0 where the end came before.
         int32_t blocks_left[2], scales_left[2];
         bool fifth[2]; // this lane copies the fifth word
 
-        // The steps of the tile before step `end`.
+        // Enters a tile, for its steps before step `end`.
         __device__ __forceinline__ void enter(const Params &p, const LaneRows &rows, uint32_t lane, uint32_t end) {
             constexpr int32_t kNone = -(1 << 30);
             const uint32_t t = lane % 4;
@@ -68,11 +69,12 @@ struct RaggedSteps {
             }
         }
 
-        // A step, -1 for the last one, -2 for the one before. `to` is where this lane's codes would go in WholeSteps.
+        // Copies a step, -1 for the last one, -2 for the one before. `to` is where this lane's codes would go in
+        // WholeSteps.
         template <bool kBeside>
         __device__ __forceinline__ void copy(const Params &p, int32_t here, uint32_t to, uint32_t lane) const {
             const uint32_t g = lane / 4, t = lane % 4;
-            // Of row g the codes of half a step are 64 bytes in a piece: those that lane (g, t) copies of block t.
+            // In a piece the codes of row g, half a step, are 64 bytes. `codes_to` is where block t lies there.
             const uint32_t codes_to = to - t * (kBlock / 2);
             const uint32_t scales_to = to - lane * 16 + kStageCodes + g * kRowScales + t * kWord;
             const int32_t scale_step = kStepBlocks / 4 * p.weights.scale_steps.group_stride;
@@ -94,15 +96,15 @@ struct RaggedSteps {
         }
 
       private:
-        // Of a word, how many bytes there are.
+        // Bytes of a word that may be read.
         __device__ static __forceinline__ uint32_t some(int32_t left) { return max(min(left, int32_t(kWord)), 0); }
     };
 
-    // Where a lane finds what it multiplies in a stage.
+    // Reads a lane's codes and scales from a stage.
     struct Reader {
         uint32_t scales_at[2]; // bytes from the stage's start, of rows g and g + 8
 
-        // The tile at a place of a batch.
+        // Enters the tile at a place of a batch.
         __device__ __forceinline__ void enter(const Params &p, uint32_t batch, uint32_t place, uint32_t lane) {
             const uint32_t g = lane / 4, t = lane % 4;
             const uint8_t *const scales = scales_of(p.weights, batch);
@@ -114,7 +116,8 @@ struct RaggedSteps {
             }
         }
 
-        // A step's codes and scales, from the stage at shared address `from`, of this lane's pieces. `step` of its row.
+        // Reads the codes and scales of step `step` of a row. `from` is the shared address of this lane's pieces in the
+        // stage.
         __device__ __forceinline__ void read(const Params &p, uint32_t step, uint32_t from, uint32_t lane,
                                              uint4 (&codes)[2][2], uint32_t (&scale_codes)[2][2]) const {
             const uint32_t stage = from - lane * 16;
@@ -128,7 +131,7 @@ struct RaggedSteps {
                 }
             }
             if (step + 1 < p.steps) return;
-            // Past the row's end codes are zeros, and scales anything: they are made zeros.
+            // Past the row's end codes are zeros, and scales may be anything: the scales are made zeros.
             const int32_t left = blocks(p) - (step * kStepBlocks + 2 * (lane % 4));
 #pragma unroll
             for (int h = 0; h < 2; ++h) {

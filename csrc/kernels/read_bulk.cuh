@@ -1,12 +1,12 @@
-// Reads bytes by bulk copies into a ring in shared memory and does nothing with them: with read_only.cuh, the ceiling
-// that a GEMV's weights are measured against. A CTA is one warp. sm_90 and newer.
+// Reads bytes by bulk copies into a ring in shared memory and does nothing with them. Together with read_only.cuh this
+// is the ceiling that a GEMV's weights are measured against. A CTA is one warp. sm_90 and newer.
 #include "../shared.h"
 
 enum {
     NVFP4_READ_BULK_BAR_BYTES = 8, /* of shared memory for each stage, behind all of them */
 };
 
-/* Bytes, all multiples of 16. */
+/* Numbers of bytes are all multiples of 16. */
 typedef struct nvfp4_read_bulk_params {
     NVFP4_POINTER(const uint8_t) data; /* 16-byte aligned */
     int64_t bytes;
@@ -30,7 +30,7 @@ namespace nvfp4::read_bulk {
 
 using Params = nvfp4_read_bulk_params;
 
-// One stage after the other, again and again, and the copy that it is for.
+// A stage and the copy that it is for: stages are used one after the other, again and again.
 struct Turn {
     const uint32_t stages_at, bars_at, copy_bytes, stages;
     int64_t at;

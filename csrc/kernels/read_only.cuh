@@ -1,5 +1,5 @@
-// Reads bytes by loads and does nothing with them: with read_bulk.cuh, the ceiling that a GEMV's weights are measured
-// against.
+// Reads bytes by loads and does nothing with them. Together with read_bulk.cuh this is the ceiling that a GEMV's
+// weights are measured against.
 #pragma once
 
 #include "../shared.h"
@@ -16,9 +16,9 @@ typedef struct nvfp4_read_only_params {
     int64_t cta_step;  /* from where a CTA begins to where the next one does */
     int64_t cta_reach; /* what a CTA reads lies within so many from where it begins */
     int64_t load_step; /* between two of the pieces that a thread has asked for at once */
-    /* Each thread adds up the 32-bit words that it reads, and adds its sum to the sink where all of these bits are set in
-     * it. With all bits that is one sum in 2^32: the loads stay, and no memory traffic is added. With none, the sink
-     * gets the sum of all words. */
+    /* Each thread adds up the 32-bit words that it reads, and adds its sum to the sink where all of these bits are set
+     * in the sum. With all bits that is one sum in 2^32: the loads stay, and no memory traffic is added. With no bits,
+     * the sink gets the sum of all words. */
     uint32_t sum_bits;
     NVFP4_POINTER(uint32_t) sink;
 } nvfp4_read_only_params;
@@ -59,8 +59,9 @@ __device__ __forceinline__ void read(const nvfp4_read_only_params &p) {
 
 }  // namespace nvfp4::read_only
 
-// Loads that a thread has asked for at once, and launch bounds. One CTA of an SM lets the compiler have the registers of
-// eight loads; with as few as it likes to take, it would wait for the first one before it asks for the last.
+// Entry points, by loads that a thread has asked for at once, and launch bounds. One CTA of an SM lets the compiler
+// have the registers of eight loads. With as few as it likes to take, it would wait for the first load before it asks
+// for the last.
 #define READ_ONLY(X)                                    \
     X(read_only_loads4, 4, NVFP4_READ_ONLY_MAX_THREADS) \
     X(read_only_loads8, 8, NVFP4_READ_ONLY_MAX_THREADS, 1)

@@ -1,14 +1,14 @@
 // Block scales from the linear to the 128x4 layout and back.
 //
-// A CTA takes 128 rows of 8 atoms: 32 bytes of each linear row, one sector, and 4 KiB of atoms. They
-// are put in order in shared memory, so that both sides are read and written in whole sectors.
+// A CTA takes 128 rows of 8 atoms: 32 bytes of each linear row, one sector, and 4 KiB of atoms. Shared memory puts them
+// in order, so that both sides are read and written in whole sectors.
 #pragma once
 
 #include "../shared.h"
 
 enum {
     NVFP4_RELAYOUT_THREADS = 256,
-    /* Of a CTA's tile: rows, and atoms of four blocks. */
+    /* Rows of a CTA's tile, and its atoms of four blocks. */
     NVFP4_RELAYOUT_TILE_ROWS = 128,
     NVFP4_RELAYOUT_TILE_ATOMS = 8,
 };
@@ -32,7 +32,7 @@ constexpr int kRelayoutThreads = NVFP4_RELAYOUT_THREADS;
 constexpr int kTileRows = NVFP4_RELAYOUT_TILE_ROWS;
 constexpr int kTileAtoms = NVFP4_RELAYOUT_TILE_ATOMS;
 
-// `count` bytes, the others zero. Linear rows have any alignment.
+// Loads `count` bytes of a word, the others zero. Linear rows have any alignment.
 __device__ __forceinline__ uint32_t load_scales(const uint8_t *p, int32_t count) {
     if (count >= 4 && reinterpret_cast<uintptr_t>(p) % 4 == 0) {
         return *reinterpret_cast<const uint32_t *>(p);
@@ -60,7 +60,7 @@ __device__ __forceinline__ void store_scales(uint8_t *p, int32_t count, uint32_t
 constexpr int kAtomWords = NVFP4_ATOM_BYTES / 4;
 constexpr int kAtomStride = kAtomWords + NVFP4_ATOM_LINE_BYTES / 4;
 
-// A grid of any size; CTAs stride over tiles.
+// Converts all scales in a grid of any size: CTAs stride over tiles.
 template <bool kToTiled>
 __device__ __forceinline__ void relayout(const nvfp4_relayout_params &p) {
     __shared__ __align__(16) uint32_t tile[kTileAtoms * kAtomStride];

@@ -1,11 +1,11 @@
-// What gemv_direct and gemv_dot share: their parameters, and which rows a tile has.
+// Common part of gemv_direct and gemv_dot: their parameters, and the rows of a tile.
 #pragma once
 
 #include "../shared.h"
 
 enum {
     NVFP4_PASS_VECTORS = 8, /* vectors of one pass over the weights, at most */
-    /* From one row of a tile to the next where scales lie 128x4, so that the tile's rows share their sectors.
+    /* Step from one row of a tile to the next where scales lie 128x4, so that the tile's rows share their sectors.
      * Tiles then come in whole groups of as many. */
     NVFP4_TILED_ROW_STEP = 32,
 };

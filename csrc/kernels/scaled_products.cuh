@@ -1,5 +1,5 @@
 // A step of gemv_stream for many vectors, a column of B for each, and for f32 vectors, three columns for each. Matrix
-// instructions sum over K, and so over blocks of all lanes: each weight is multiplied by its block's scale before.
+// instructions sum over K, and so over blocks of all lanes. So each weight is multiplied by its block's scale before.
 // Eight instructions in a chain make half a step; src/kernel/stream.rs derives what that may lose.
 #pragma once
 
@@ -16,7 +16,7 @@
 
 namespace nvfp4::stream {
 
-// How a block of a vector lies in memory, and becomes 16-bit floats in the order of the weights' pairs.
+// A block of a vector: how it lies in memory, and becomes 16-bit floats in the order of the weights' pairs.
 template <int kActivation>
 struct ScaledVector {
     using Weights = std::conditional_t<kActivation == NVFP4_ACTIVATION_F16, ScaledF16, ScaledBf16>;
@@ -44,8 +44,9 @@ struct ScaledVector<NVFP4_ACTIVATION_NVFP4> {
     }
 };
 
-// An f32 has 24 significant bits, a bf16 eight: it is the sum of three, the upper half of its bits, that of what is left,
-// and the rest. All have its sign. Bits below bf16's least, 2^-133, are lost, which only numbers below 2^-109 have.
+// An f32 has 24 significant bits, a bf16 eight. So an f32 is the sum of three bf16: the upper half of its bits, the
+// upper half of what is left, and the rest. All three have its sign. Bits below bf16's least, 2^-133, are lost, which
+// only numbers below 2^-109 have.
 template <>
 struct ScaledVector<NVFP4_ACTIVATION_F32> {
     using Weights = ScaledBf16;
@@ -80,7 +81,7 @@ struct ScaledVector<NVFP4_ACTIVATION_F32> {
     }
 
   private:
-    // In the upper half of the word.
+    // One of the three parts of an f32, as a bf16 in the upper half of the word.
     __device__ static __forceinline__ uint32_t part_of(float x, int part) {
         uint32_t bits = __float_as_uint(x);
 #pragma unroll
@@ -102,7 +103,7 @@ class ScaledProducts {
     static constexpr uint32_t kTiles = (kColumns + 7) / 8;          // matrix instructions for them
 
   public:
-    // How vectors lie in shared memory.
+    // Layout of vectors in shared memory.
     struct Vectors {
         using Raw = typename Vector::Raw;
         static constexpr int kParts = Vector::kParts;
@@ -111,8 +112,8 @@ class ScaledProducts {
         static constexpr uint32_t kXScaleBytes = 0;
         static constexpr uint32_t kZeroBlocks = 0;
 
-        // Half a block more than there are (of the whole one that the plan leaves), and blocks that the lanes
-        // t read at once beside each other: eight lanes, of two columns, read all banks.
+        // Bytes from a column to the next: half a block more than there are (of the whole one that the plan leaves).
+        // Blocks that the lanes t read at once lie beside each other. So eight lanes, of two columns, read all banks.
         __device__ static __forceinline__ uint32_t column_bytes(const Params &p) {
             return p.steps * kStepBlocks * kBlockBytes + kBlockBytes / 2;
         }
@@ -125,7 +126,8 @@ class ScaledProducts {
     };
     static constexpr bool kStoresScales = false;
 
-    // `batch` counts from the CTA's first; from `step` of a row on, each 1 << apart_log2 behind the one before.
+    // Starts at step `step` of a row; each further step is 1 << apart_log2 behind the one before. `batch` counts from
+    // the CTA's first.
     __device__ __forceinline__ ScaledProducts(const Params &p, uint32_t base, uint32_t lane, uint32_t batch,
                                               uint32_t step, uint32_t apart_log2)
         : lane(lane), apart(kStepBytes << apart_log2) {
@@ -145,7 +147,8 @@ class ScaledProducts {
             uint32_t scale[2][2];
 #pragma unroll
             for (int i = 0; i < 2; ++i) Weights::scales(scale_codes[i][h], scale[i]);
-            // Added at once, and not in the matrix instructions: those cut what they add to.
+            // Sums of half a step, added to `sum` behind it, not in the matrix instructions: those cut what they add
+            // to.
             float d[kTiles][4] = {};
 #pragma unroll
             for (int word = 0; word < 4; ++word) {
@@ -168,7 +171,8 @@ class ScaledProducts {
         advance(apart);
     }
 
-    // The warp's sums, [kTileRows][kColumns]. This lane's are of rows g and g + 8, columns 2t and 2t + 1 of each eight.
+    // Stores the warp's sums, [kTileRows][kColumns]. This lane has those of rows g and g + 8, columns 2t and 2t + 1 of
+    // each eight.
     __device__ __forceinline__ void store(float *to) const {
         const uint32_t g = lane / 4;
 #pragma unroll

@@ -1,5 +1,5 @@
-// Weights times their block scales, as pairs of 16-bit floats: what matrix instructions multiply where they sum over
-// several blocks. Pairs of a vector's elements in the same order.
+// Weights times their block scales, as pairs of 16-bit floats, for matrix instructions that sum over several blocks.
+// Pairs of a vector's elements in the same order.
 //
 // A code's value (2 significant bits) times its scale (4 bits) has 6 bits, and is exact in f16 and in bf16.
 #pragma once
@@ -15,8 +15,8 @@
 
 namespace nvfp4 {
 
-// Weights as pairs of 16-bit floats, times their scales and kFactor. Where codes are not converted in hardware,
-// 2^-14 of a value times 2^7 of its scale is what f16 has room for.
+// Weights as pairs of f16, times their scales and kFactor. Where codes are not converted in hardware, f16 has room for
+// 2^-14 of a value times 2^7 of its scale.
 struct ScaledF16 {
     using Order = E2m1x8;
     static constexpr float kFactor = E2m1x8::kFactor == 1.0f ? 1.0f : 1.0f / 128.0f;
@@ -25,7 +25,7 @@ struct ScaledF16 {
         arch::mma_f16(d, words...);
     }
 
-    // Of two blocks.
+    // Scales of two blocks, each as a pair.
     __device__ static __forceinline__ void scales(uint32_t codes, uint32_t (&scale)[2]) {
         const __half2 both =
             __hmul2(arch::cvt_e4m3x2(uint16_t(codes)), __float2half2_rn(kFactor / E2m1x8::kFactor));
@@ -34,7 +34,7 @@ struct ScaledF16 {
         scale[1] = reinterpret_cast<const uint32_t &>(high);
     }
 
-    // Eight codes.
+    // Decodes eight codes and multiplies them by their scale.
     __device__ static __forceinline__ void decode(uint32_t codes, uint32_t scale, uint32_t (&to)[4]) {
         E2m1x8 values;
         values.decode_without_negative_zero(codes);
@@ -46,7 +46,8 @@ struct ScaledF16 {
     }
 };
 
-// The same with bf16, whose exponents have room for 2^-126 of a code's value times 2^119 of its scale.
+// Weights as pairs of bf16, times their scales and kFactor. bf16's exponents have room for 2^-126 of a code's value
+// times 2^119 of its scale.
 struct ScaledBf16 {
     struct Order {
         __device__ static constexpr int low(int i) { return i; }
@@ -64,8 +65,8 @@ struct ScaledBf16 {
         scale[1] = twice(__high2float(both) * 0x1p119f);
     }
 
-    // As E2m1x8::decode_without_negative_zero does it, but a code a half: bf16's sign stands further from the
-    // magnitude.
+    // Decodes as E2m1x8::decode_without_negative_zero does, but one code in each half at once: bf16's sign stands
+    // further from the magnitude.
     __device__ static __forceinline__ void decode(uint32_t codes, uint32_t scale, uint32_t (&to)[4]) {
         constexpr uint32_t kOnes = 0x0e3f0e3fu; // in both halves, 56 << 6 and ones below it
         constexpr uint32_t kResult = 0x81c081c0u;
@@ -79,7 +80,7 @@ struct ScaledBf16 {
     }
 
   private:
-    // Exact for what bf16 holds, as it does every scale.
+    // A number as a pair of bf16. Exact for numbers that bf16 holds, as it holds every scale.
     __device__ static __forceinline__ uint32_t twice(float x) {
         return __byte_perm(__float_as_uint(x), 0, 0x3232);
     }

@@ -1,4 +1,4 @@
-// What gemv_stream and its two ways to multiply share.
+// Common part of gemv_stream and its two ways to multiply: constants and parameters.
 #pragma once
 
 #include "../shared.h"
@@ -8,7 +8,7 @@ enum {
     NVFP4_STREAM_STEP_BLOCKS = 16,    /* of a row */
     NVFP4_STREAM_PIECE_BYTES = 512,   /* 16 bytes a lane: four lanes a row, half a step of eight rows */
     NVFP4_STREAM_STAGE_BYTES = 4 * NVFP4_STREAM_PIECE_BYTES + NVFP4_STREAM_TILE_ROWS * NVFP4_STREAM_STEP_BLOCKS,
-    /* The same where rows may start anywhere (ragged_steps.cuh): a word more of each row's scales. */
+    /* Bytes where rows may start anywhere (ragged_steps.cuh): there is a word more of each row's scales. */
     NVFP4_STREAM_RAGGED_ROW_SCALES = NVFP4_STREAM_STEP_BLOCKS + 4,
     NVFP4_STREAM_RAGGED_STAGE_BYTES =
         4 * NVFP4_STREAM_PIECE_BYTES + NVFP4_STREAM_TILE_ROWS * NVFP4_STREAM_RAGGED_ROW_SCALES,
@@ -19,16 +19,16 @@ enum {
     NVFP4_STREAM_MAX_WARPS = 16,
     NVFP4_STREAM_MAX_WARPS_OF_MANY = 12,
 
-    /* From so many vectors on, weights carry their scales (scaled_products.cuh); with fewer, blocks are
-     * multiplied by themselves (block_products.cuh). Measured on an H200: docs/notes/stream.md. One or two
-     * vectors leave a column of B, of eight, for each of a row's four lanes. */
+    /* Least number of vectors with which weights carry their scales (scaled_products.cuh). With fewer, blocks are
+     * multiplied by themselves (block_products.cuh). Measured on an H200: docs/notes/stream.md. One or two vectors
+     * leave a column of B, of eight, for each of a row's four lanes. */
     NVFP4_STREAM_SCALED_FROM = 4,
     NVFP4_STREAM_SCALED_FROM_BF16 = 2,
     NVFP4_STREAM_SCALED_FROM_F32 = 1,
     /* Columns of B of an f32 vector there: parts of its elements, which are bf16. */
     NVFP4_STREAM_F32_COLUMNS = 3,
 
-    /* A block of a vector in shared memory: bytes where it is integers, or 16-bit floats. */
+    /* Bytes of a vector's block in shared memory, as integers or as 16-bit floats. */
     NVFP4_STREAM_INTEGER_BYTES = 16,
     NVFP4_STREAM_FLOAT_BYTES = 32,
     /* Where blocks are multiplied by themselves: columns of B that a bf16 vector takes, blocks of zeros, and
@@ -38,9 +38,9 @@ enum {
     NVFP4_STREAM_X_SCALE_BYTES = 8,
 };
 
-/* Rows are counted in the order in which their scales lie: a row's place. In the 128x4 layout four rows 32
- * apart follow each other. Of several batches, each has whole tiles of places, so that no tile has rows of
- * two; what has no row there is computed with zeros and not stored. */
+/* A row's place is its number in the order in which scales lie. In the 128x4 layout four rows 32 apart follow each
+ * other. Of several batches, each has whole tiles of places, so that no tile has rows of two batches. A place without a
+ * row is computed with zeros and not stored. */
 typedef struct nvfp4_stream_params {
     int32_t m, n, l;
     uint32_t steps;     /* of a row, the last of which may have fewer blocks than others */
@@ -56,7 +56,7 @@ typedef struct nvfp4_stream_params {
     uint32_t ahead; /* stages, below `stages`, that are asked for before the previous grid has ended */
     uint32_t far_ahead; /* fetch 256 bytes into L2 at once, not 128 */
 
-    /* Dynamic shared memory, in bytes from its start: the queues, then these. */
+    /* Offsets in dynamic shared memory, in bytes: the queues come first, then these. */
     uint32_t x_at, zero_at, x_scale_at, sums_at, parts_at;
 
     nvfp4_weights weights;

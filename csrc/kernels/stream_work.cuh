@@ -45,7 +45,7 @@ struct Tile {
     }
 };
 
-// Of a tile, what this lane copies: rows g and g + 8, with g = lane / 4.
+// Rows of a tile that this lane copies: g and g + 8, with g = lane / 4.
 struct LaneRows {
     uint32_t batch;
     uint32_t place[2], row[2];
@@ -65,7 +65,8 @@ struct LaneRows {
         }
     }
 
-    // The batch's codes and scales; and where among those row i's are. Places are what the 128x4 layout lies by.
+    // Addresses of the batch's codes and scales, and the offset of row i's scales. The 128x4 layout orders scales by
+    // place.
     __device__ __forceinline__ const uint8_t *codes(const Params &p) const {
         return codes_of(p.weights, batch);
     }

@@ -3,8 +3,8 @@
 
 namespace nvfp4 {
 
-// Sums each of V values over every kLanes lanes that follow each other, powers of two, V <= kLanes. Of these
-// lanes number i * (kLanes / V) ends up with value i, in the first element.
+// Sums each of V values over every kLanes lanes that follow each other. V and kLanes are powers of two, V <= kLanes.
+// Lane i * (kLanes / V) of these lanes ends up with the sum of value i, in the first element.
 template <int kLanes, int V>
 __device__ __forceinline__ void reduce_scatter(float (&value)[V], int lane) {
     static_assert(V <= kLanes, "a value a lane");

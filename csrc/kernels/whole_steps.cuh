@@ -1,4 +1,4 @@
-// Steps of gemv_stream where all are whole ones: K is a multiple of 256, and codes and scales are aligned to 16 bytes.
+// Whole steps of gemv_stream: K is a multiple of 256, and codes and scales are aligned to 16 bytes.
 #pragma once
 
 #include "../arch/cp_async.cuh"
@@ -15,13 +15,13 @@ struct WholeSteps {
     // Blocks of a row.
     __device__ static __forceinline__ uint32_t blocks(const Params &p) { return p.steps * kStepBlocks; }
 
-    // What lane 4 * g + t copies of the steps of a tile that its warp takes: the codes that it will multiply, and word t
-    // of the scales.
+    // Sources of a lane's copies, for the steps of a tile that its warp takes. Lane 4 * g + t copies the codes that it
+    // will multiply, and word t of the scales.
     struct Sources {
         const uint8_t *codes[2], *scales[2]; // in rows g and g + 8, past the last of the steps
         bool has[2];                         // there are such rows
 
-        // The steps of the tile before step `end`.
+        // Enters a tile, for its steps before step `end`.
         __device__ __forceinline__ void enter(const Params &p, const LaneRows &rows, uint32_t lane, uint32_t end) {
             const uint32_t t = lane % 4;
             const int64_t group = p.weights.scale_steps.group_stride;
@@ -36,9 +36,9 @@ struct WholeSteps {
             }
         }
 
-        // A step, counted back from the end in steps of the row, of which a warp of a group takes every so many: -1 is the
-        // row's last one. With kBeside L2 fetches 128 bytes of block scales at once, which the group's other warps need soon. To
-        // the stage at shared address `to`, of this lane's pieces.
+        // Copies a step, counted back from the end in steps of the row: -1 is the row's last one. A warp of a group
+        // takes every so many of these steps. `to` is the shared address of this lane's pieces in the stage. With
+        // kBeside L2 fetches 128 bytes of block scales at once, which the group's other warps need soon.
         template <bool kBeside>
         __device__ __forceinline__ void copy(const Params &p, int32_t here, uint32_t to, uint32_t lane) const {
             const uint32_t scales_to = to + kStageCodes - lane * 16 + lane * 4;
@@ -63,11 +63,11 @@ struct WholeSteps {
         }
     };
 
-    // Where a lane finds what it multiplies in a stage.
+    // Reads a lane's codes and scales from a stage.
     struct Reader {
         __device__ __forceinline__ void enter(const Params &, uint32_t, uint32_t, uint32_t) {}
 
-        // A step's codes and scales, from the stage at shared address `from`, of this lane's pieces.
+        // Reads a step's codes and scales. `from` is the shared address of this lane's pieces in the stage.
         __device__ __forceinline__ void read(const Params &, uint32_t, uint32_t from, uint32_t lane,
                                              uint4 (&codes)[2][2], uint32_t (&scale_codes)[2][2]) const {
             const uint32_t g = lane / 4, t = lane % 4;

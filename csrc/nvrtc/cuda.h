@@ -1,4 +1,4 @@
-// What the kernels take of the driver's header: a tensor map, as bytes. The driver writes them.
+// The part of the driver's header that the kernels use: a tensor map, as bytes. The driver writes them.
 #pragma once
 
 #include <stdint.h>

@@ -1,6 +1,6 @@
-// CUDA's f16 types and functions, as far as the kernels use them: NVRTC brings no headers of its own. Each is the PTX
-// instruction that CUDA's header has for it, so that a kernel has the same machine code by both. In particular __hmul2 is
-// a multiplication without a rounding mode, which the assembler may fuse with an addition, there as here.
+// CUDA's f16 types and functions, as far as the kernels use them: NVRTC brings no headers of its own. Each function is
+// the PTX instruction that CUDA's header has for it, so that a kernel has the same machine code by both. In particular
+// __hmul2 is a multiplication without a rounding mode, which the assembler may fuse with an addition, there as here.
 #pragma once
 
 #include <stdint.h>

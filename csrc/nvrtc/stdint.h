@@ -1,4 +1,4 @@
-// NVRTC has no C library: what the kernels take of it.
+// The part of the C library that the kernels use: NVRTC has none.
 #pragma once
 
 typedef signed char int8_t;
