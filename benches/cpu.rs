@@ -43,7 +43,7 @@ fn shapes(c: &mut Criterion) {
             }
             for x in [
                 Vectors::nvfp4(&x, &x_scales, ScaleLayout::Linear, GlobalScale::ONE),
-                Vectors::bf16(&wide),
+                Vectors::of(&wide),
             ] {
                 let id = BenchmarkId::new(implementation.name(), x.activation());
                 group.bench_function(id, |b| {

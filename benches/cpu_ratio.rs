@@ -80,7 +80,7 @@ fn main() {
                         .expect("weights");
                     for x in [
                         Vectors::nvfp4(&x4, &x4_scales, ScaleLayout::Linear, GlobalScale::ONE),
-                        Vectors::f16(&x16),
+                        Vectors::of(&x16),
                     ] {
                         let ceiling = read.pass() / 1e9;
                         let start = Instant::now();

@@ -12,9 +12,8 @@ use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 use half::{bf16, f16};
 use nvfp4_gemv::measure::{Replay, Stopwatch, copies_for_cold_l2};
 use nvfp4_gemv::{
-    Activation, DenseVectors, Device, Dims, GlobalScale, Gpu, Kernel, Nvfp4Vectors, Operands,
-    Options, Output, ScaleLayout, Shape, Target, VectorScale, Vectors, Weights, gemv_on_device,
-    raw, select,
+    Activation, Device, Dims, GlobalScale, Gpu, Kernel, Nvfp4Vectors, Operands, Options, Output,
+    ScaleLayout, Shape, Target, VectorScale, Vectors, Weights, gemv_on_device, raw, select,
 };
 
 /// Nanoseconds between two events on a stream.
@@ -112,7 +111,7 @@ impl Data {
 
     fn vectors(&self, activation: Activation) -> Vectors<'_, Device> {
         match activation {
-            Activation::Bf16 => Vectors::Bf16(DenseVectors::new(self.x_wide.as_view())),
+            Activation::Bf16 => Vectors::on_device(self.x_wide.as_view()),
             _ => Vectors::Nvfp4(Nvfp4Vectors::new(
                 self.x_codes.as_view(),
                 self.x_scales.as_view(),

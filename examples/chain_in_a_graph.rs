@@ -10,8 +10,7 @@
 use anyhow::{Context, Result, ensure};
 use cudarc::driver::{CudaContext, sys};
 use nvfp4_gemv::{
-    DenseVectors, GlobalScale, Options, Output, PreparedGemvOnDevice, ScaleLayout, Shape, Vectors,
-    Weights, raw,
+    GlobalScale, Options, Output, PreparedGemvOnDevice, ScaleLayout, Shape, Vectors, Weights, raw,
 };
 
 const LAYERS: usize = 8;
@@ -49,10 +48,10 @@ fn main() -> Result<()> {
         for (at, (codes, scales)) in layers.iter().enumerate() {
             let (codes, scales) = (codes.as_view(), scales.as_view());
             let weights = Weights::on_device(&shape, codes, scales, LAYOUT, global)?;
-            let vectors = Vectors::F32(DenseVectors::new(x.as_view()));
+            let vectors = Vectors::on_device(x.as_view());
             let output = Output::on_device(y.as_view_mut());
             match prepared.get(at) {
-                Some(layer) => layer.launch(&stream, &weights, &vectors, output)?,
+                Some(layer) => layer.run(&stream, &weights, &vectors, output)?,
                 None => prepared.push(PreparedGemvOnDevice::new(
                     &stream, &shape, &weights, &vectors, output, &options,
                 )?),

@@ -41,7 +41,7 @@ fn main() -> Result<()> {
     };
     let shape = layer.shape(x.len() / k)?;
     let weights = layer.weights()?;
-    let vectors = Vectors::f32(&x);
+    let vectors = Vectors::of(&x);
     let mut y = vec![0.0f32; shape.outputs()];
     let output = Output::of(&mut y);
     let choice = gemv(&shape, &weights, &vectors, output, &Options::new())?;

@@ -29,7 +29,7 @@ fn main() -> Result<()> {
     let second = checkpoint.layer(&second)?.weights()?;
     let x: Vec<f32> = (0..first.shape().k()).map(|i| (i as f32).sin()).collect();
     let middle = gelu(product(first.shape(), &first, &x)?);
-    let exact = reference::gemv(second.shape(), &second, &Vectors::f32(&middle))?;
+    let exact = reference::gemv(second.shape(), &second, &Vectors::of(&middle))?;
 
     for ranks in [1, 2, 4] {
         let rows = Sharding::of(&first, Split::Rows, ranks)?;
@@ -66,7 +66,7 @@ fn main() -> Result<()> {
 
 fn product(shape: &Shape, weights: &Weights<'_>, x: &[f32]) -> Result<Vec<f32>> {
     let mut y = vec![0.0; shape.outputs()];
-    let (vectors, output) = (Vectors::f32(x), Output::of(&mut y));
+    let (vectors, output) = (Vectors::of(x), Output::of(&mut y));
     gemv(shape, weights, &vectors, output, &Options::new())?;
     Ok(y)
 }

@@ -11,8 +11,8 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 use cudarc::driver::CudaContext;
 use nvfp4_gemv::{
-    DenseVectors, GlobalScale, Options, Output, PreparedGemvOnDevice, ScaleLayout, Shape, Vectors,
-    Weights, jit, raw,
+    GlobalScale, Options, Output, PreparedGemvOnDevice, ScaleLayout, Shape, Vectors, Weights, jit,
+    raw,
 };
 
 fn main() -> Result<()> {
@@ -39,7 +39,7 @@ fn main() -> Result<()> {
 
     // Here it is compiled, or read from the cache. NVRTC is loaded for either.
     let start = Instant::now();
-    let vectors = Vectors::F16(DenseVectors::new(x.as_view()));
+    let vectors = Vectors::on_device(x.as_view());
     let output = Output::on_device(y.as_view_mut());
     let options = Options::new();
     let prepared =
@@ -49,7 +49,7 @@ fn main() -> Result<()> {
 
     // Each token: a launch, as of any other kernel.
     let output = Output::on_device(y.as_view_mut());
-    prepared.launch(&stream, &weights, &vectors, output)?;
+    prepared.run(&stream, &weights, &vectors, output)?;
     let y = stream.clone_dtoh(&y)?;
     ensure!(y.iter().all(|&y| y == 2048.0), "{:?}", &y[..4]);
     println!("y is {} everywhere, as it should be", y[0]);

@@ -10,8 +10,8 @@ use anyhow::{Context, Result, ensure};
 use cudarc::driver::CudaContext;
 use half::bf16;
 use nvfp4_gemv::{
-    Activation, DenseVectors, Dialect, FloatType, Options, Output, ScaleLayout, Shape,
-    TiledWeights, Vectors, gemv_on_device, quantize::quantize, raw, reference,
+    Activation, Dialect, FloatType, Options, Output, ScaleLayout, Shape, TiledWeights, Vectors,
+    gemv_on_device, quantize::quantize, raw, reference,
 };
 
 const ROWS: usize = 4096; // M: what the layer puts out
@@ -46,7 +46,7 @@ fn main() -> Result<()> {
         &stream,
         &shape,
         &layer.weights()?,
-        &Vectors::Bf16(DenseVectors::new(x_on_device.as_view())),
+        &Vectors::on_device(x_on_device.as_view()),
         Output::on_device(y.as_view_mut()),
         &Options::new(),
     )?;
@@ -63,7 +63,7 @@ fn main() -> Result<()> {
     println!("y begins with {:?}", &y[..4]);
 
     // The exact result of the same NVFP4 weights, in f64, and how far this config may be from it.
-    let exact = reference::gemv(&shape, &matrix.weights()?, &Vectors::bf16(&x))?;
+    let exact = reference::gemv(&shape, &matrix.weights()?, &Vectors::of(&x))?;
     let roundings = config.roundings(&shape, Activation::Bf16);
     let mut worst: f64 = 0.0;
     for ((&y, &exact), &magnitude) in y.iter().zip(&exact.y).zip(&exact.magnitude) {

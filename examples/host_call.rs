@@ -38,7 +38,7 @@ fn main() -> Result<()> {
         l: 1,
     })?;
     let x = random(VECTORS * COLUMNS);
-    let vectors = Vectors::f32(&x);
+    let vectors = Vectors::of(&x);
     let mut y = vec![0.0f32; VECTORS * ROWS];
     let output = Output::of(&mut y);
     let choice = gemv(&shape, &weights, &vectors, output, &Options::new())?;

@@ -59,10 +59,10 @@ fn rank(rank: usize, ranks: usize, gpu: usize, id: UniqueId) -> Result<()> {
     let mut mlp = mine.on_device::<f32>(&stream, &all, 1, &Options::new())?;
     stream.memcpy_htod(&[1.0 / HIDDEN as f32; HIDDEN], mlp.input())?;
 
-    mlp.launch(&stream, between)?;
+    mlp.run(&stream, between)?;
     mlp.synchronize(&stream)?; // NCCL has connected the ranks: now it can be captured
     stream.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
-    mlp.launch(&stream, between)?;
+    mlp.run(&stream, between)?;
     let flags = sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
     let graph = stream.end_capture(flags)?.context("nothing was captured")?;
     graph.launch()?;

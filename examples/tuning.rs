@@ -12,8 +12,8 @@ use anyhow::{Context, Result, ensure};
 use cudarc::driver::CudaContext;
 use nvfp4_gemv::tune::{Limits, Tuned, Tuner};
 use nvfp4_gemv::{
-    Activation, DenseVectors, GlobalScale, Operands, Options, Output, ScaleLayout, Shape, Vectors,
-    Weights, gemv_on_device,
+    Activation, GlobalScale, Operands, Options, Output, ScaleLayout, Shape, Vectors, Weights,
+    gemv_on_device,
 };
 
 const LAYOUT: ScaleLayout = ScaleLayout::Linear;
@@ -50,7 +50,7 @@ fn main() -> Result<()> {
     let (codes, scales) = (codes.as_view(), scales.as_view());
     let weights = Weights::on_device(&shape, codes, scales, LAYOUT, GlobalScale::ONE)?;
     let x = stream.clone_htod(&vec![half::f16::ONE; shape.k()])?;
-    let vectors = Vectors::F16(DenseVectors::new(x.as_view()));
+    let vectors = Vectors::on_device(x.as_view());
     let mut y = stream.alloc_zeros::<f32>(shape.m())?;
     let options = Options::new().tuned(&tuned);
     let output = Output::on_device(y.as_view_mut());

@@ -30,7 +30,7 @@ use crate::types::Activation;
 /// let w = Weights::new(&shape, &codes, &scales, ScaleLayout::Linear, GlobalScale::ONE)?;
 /// let x = [1.0f32; 16];
 /// let mut y = [0.0f32; 2];
-/// let choice = gemv(&shape, &w, &Vectors::f32(&x), Output::of(&mut y), &Options::new())?;
+/// let choice = gemv(&shape, &w, &Vectors::of(&x), Output::of(&mut y), &Options::new())?;
 /// assert_eq!(y, [16.0, 32.0]);
 /// println!("{}: {}", choice.path, choice.reason);
 /// # Ok::<(), nvfp4_gemv::Error>(())
@@ -60,7 +60,7 @@ pub fn gemv(
 /// let gemv = PreparedGemv::new(&shape, &w, &Options::new())?;
 /// for step in 0..3 {
 ///     let mut y = [0.0f32; 2];
-///     gemv.run(&Vectors::f32(&[step as f32; 16]), Output::of(&mut y))?;
+///     gemv.run(&Vectors::of(&[step as f32; 16]), Output::of(&mut y))?;
 ///     assert_eq!(y, [16.0 * step as f32, 32.0 * step as f32]);
 /// }
 /// # Ok::<(), nvfp4_gemv::Error>(())

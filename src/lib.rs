@@ -36,7 +36,7 @@
 //!
 //! let x = [1.0f32; 16];
 //! let mut y = [0.0f32; 2];
-//! let choice = gemv(&shape, &w, &Vectors::f32(&x), Output::of(&mut y), &Options::new())?;
+//! let choice = gemv(&shape, &w, &Vectors::of(&x), Output::of(&mut y), &Options::new())?;
 //! assert_eq!(y, [8.0, 16.0]);
 //! println!("{}: {}", choice.path, choice.reason); // cpu: the operands are in host memory
 //! # Ok::<(), nvfp4_gemv::Error>(())
@@ -49,7 +49,7 @@
 //!
 //! A device call enqueues kernels on the stream that it is given: it allocates nothing, synchronises nothing and copies
 //! nothing. So a device call can be captured into a CUDA graph and replayed: [`gemv_on_device`],
-//! [`PreparedGemvOnDevice::launch`], [`QuantizedVectors::quantize`], and the calls of [`raw`]. A call that makes
+//! [`PreparedGemvOnDevice::run`], [`QuantizedVectors::quantize`], and the calls of [`raw`]. A call that makes
 //! buffers, such as [`TiledWeights::new`], comes before the capture. The rest is up to the caller:
 //!
 //! - **A stream that can be captured.** CUDA's legacy default stream cannot be, and cudarc's
@@ -90,7 +90,7 @@
 //! let mut y = stream.alloc_zeros::<f32>(shape.m())?;
 //!
 //! stream.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
-//! let vectors = Vectors::F32(DenseVectors::new(x.as_view()));
+//! let vectors = Vectors::on_device(x.as_view());
 //! let output = Output::on_device(y.as_view_mut());
 //! let captured = gemv_on_device(&stream, &shape, &weights, &vectors, output, &Options::new());
 //! // A capture is ended also where a call in it has failed. cudarc asks for a flag; with nothing allocated in the
@@ -137,7 +137,7 @@
 [`raw`]: #features
 [`raw::gemv`]: #features
 [`PreparedGemvOnDevice`]: #features
-[`PreparedGemvOnDevice::launch`]: #features
+[`PreparedGemvOnDevice::run`]: #features
 [`raw::PreparedRawGemv`]: #features
 [`QuantizedVectors`]: #features
 [`QuantizedVectors::quantize`]: #features

@@ -56,7 +56,7 @@ impl<'a> Output<'a> {
     /// let w = Weights::new(&shape, &[0x22; 16], &[0x38; 2], ScaleLayout::Linear, GlobalScale::ONE)?;
     /// let mut y = [100.0f32, 200.0];
     /// let output = Output::of(&mut y).with_bias(&[0.5, -0.5]).accumulating();
-    /// gemv(&shape, &w, &Vectors::f32(&[1.0; 16]), output, &Options::new())?;
+    /// gemv(&shape, &w, &Vectors::of(&[1.0; 16]), output, &Options::new())?;
     /// assert_eq!(y, [116.5, 215.5]);
     /// # Ok::<(), nvfp4_gemv::Error>(())
     /// ```

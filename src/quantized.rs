@@ -40,7 +40,7 @@ use crate::types::{FloatType, ScaleLayout};
 /// let mut quantized = QuantizedVectors::new(&stream, &shape, ScaleLayout::Tiled128x4)?; // once
 ///
 /// let x = stream.clone_htod(&vec![bf16::ONE; shape.k()])?;
-/// quantized.quantize(&stream, &Vectors::Bf16(DenseVectors::new(x.as_view())))?;
+/// quantized.quantize(&stream, &Vectors::on_device(x.as_view()))?;
 /// let mut y = stream.alloc_zeros::<f32>(shape.m())?;
 /// let output = Output::on_device(y.as_view_mut());
 /// gemv_on_device(&stream, &shape, &weights, &quantized.vectors(), output, &Options::new())?;

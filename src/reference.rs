@@ -251,7 +251,7 @@ mod tests {
         .with_row_alpha(&[1.0, 3.0])
         .unwrap();
         let x: Vec<f32> = (0..32).map(|i| (i % 16) as f32 + (i / 16) as f32).collect();
-        let out = gemv(&shape, &weights, &Vectors::f32(&x)).unwrap();
+        let out = gemv(&shape, &weights, &Vectors::of(&x)).unwrap();
         // Evens sum to 56, odds to 64; the second vector adds 1 to each of 16 elements.
         let row1 = |even: f64, odd: f64| (0.5 * even - 6.0 * odd) * 2.0 / 4.0 * 3.0;
         assert_eq!(out.y, [30.0, row1(56.0, 64.0), 34.0, row1(64.0, 72.0)]);

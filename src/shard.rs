@@ -28,7 +28,7 @@
 //! let mut y = [0.0f32; 32];
 //! let mine = vec![0.5f32; sharding.range(1)?.len()];
 //! let weights = shard.weights()?;
-//! gemv(shard.shape(), &weights, &Vectors::f32(&mine), Output::of(&mut y), &Options::new())?;
+//! gemv(shard.shape(), &weights, &Vectors::of(&mine), Output::of(&mut y), &Options::new())?;
 //! assert_eq!(y, [16.0; 32]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

@@ -4,6 +4,7 @@
 use half::{bf16, f16};
 
 use crate::check::{self, Batches};
+use crate::element::{Element, Floats};
 use crate::error::{Error, Result};
 use crate::format::e4m3;
 use crate::memory::{Buffer, Host, Memory};
@@ -218,7 +219,7 @@ impl Weights<'_> {
     /// let shape = Shape::new(Dims { m: 1, n: 1, k: 16, l: 2 })?;
     /// let mut y = [0.0f32; 2];
     /// let x = [1.0f32; 32];
-    /// gemv(&shape, &w.select(&[2, 0])?, &Vectors::f32(&x), Output::of(&mut y), &Options::new())?;
+    /// gemv(&shape, &w.select(&[2, 0])?, &Vectors::of(&x), Output::of(&mut y), &Options::new())?;
     /// assert_eq!(y, [64.0, 16.0]);
     /// # Ok::<(), nvfp4_gemv::Error>(())
     /// ```
@@ -502,8 +503,9 @@ impl<'a, T: std::fmt::Debug + 'static, S: Memory> DenseVectors<'a, T, S> {
 
 /// The vectors to multiply with.
 ///
-/// In host memory they are made by [`Vectors::f16`], [`Vectors::bf16`], [`Vectors::f32`] and [`Vectors::nvfp4`], which
-/// take slices, arrays or `Vec`s; with strides, and on a device, by the variants.
+/// In host memory [`Vectors::of`] makes them of a slice, an array or a `Vec` of f16, bf16 or f32, and
+/// [`Vectors::nvfp4`] of codes and scales. On a device `Vectors::on_device` makes them of a view. With strides they are
+/// made by the variants.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Vectors<'a, S: Memory = Host> {
@@ -518,19 +520,9 @@ pub enum Vectors<'a, S: Memory = Host> {
 }
 
 impl<'a> Vectors<'a> {
-    /// Densely packed f16 vectors `[L][N][K]` in host memory.
-    pub fn f16(values: &'a [f16]) -> Self {
-        Self::F16(DenseVectors::new(values))
-    }
-
-    /// Densely packed bf16 vectors `[L][N][K]` in host memory.
-    pub fn bf16(values: &'a [bf16]) -> Self {
-        Self::Bf16(DenseVectors::new(values))
-    }
-
-    /// Densely packed f32 vectors `[L][N][K]` in host memory.
-    pub fn f32(values: &'a [f32]) -> Self {
-        Self::F32(DenseVectors::new(values))
+    /// Densely packed vectors `[L][N][K]` of f16, bf16 or f32, in host memory.
+    pub fn of<T: Element>(values: &'a [T]) -> Self {
+        Self::dense(T::floats(values))
     }
 
     /// Densely packed NVFP4 vectors in host memory; see [`Nvfp4Vectors::new`].
@@ -546,6 +538,24 @@ impl<'a> Vectors<'a> {
             layout,
             VectorScale::Shared(global),
         ))
+    }
+}
+
+#[cfg(feature = "device")]
+impl<'a> Vectors<'a, crate::Device> {
+    /// Densely packed vectors `[L][N][K]` of f16, bf16 or f32, in a device's memory.
+    pub fn on_device<T: Element>(values: cudarc::driver::CudaView<'a, T>) -> Self {
+        Self::dense(T::floats(values))
+    }
+}
+
+impl<'a, S: Memory> Vectors<'a, S> {
+    fn dense(values: Floats<'a, S>) -> Self {
+        match values {
+            Floats::F16(values) => Self::F16(DenseVectors::new(values)),
+            Floats::Bf16(values) => Self::Bf16(DenseVectors::new(values)),
+            Floats::F32(values) => Self::F32(DenseVectors::new(values)),
+        }
     }
 }
 

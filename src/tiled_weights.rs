@@ -55,7 +55,7 @@ impl<T> Held<'_, T> {
 ///     &stream,
 ///     &shape,
 ///     &weights.weights()?,
-///     &Vectors::F32(DenseVectors::new(x.as_view())),
+///     &Vectors::on_device(x.as_view()),
 ///     Output::on_device(y.as_view_mut()),
 ///     &Options::new(),
 /// )?;

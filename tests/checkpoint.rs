@@ -50,7 +50,7 @@ fn real_layers_of_both_dialects_give_the_recorded_outputs() {
             let y = reference::gemv(
                 &layer.shape(8).unwrap(),
                 &layer.weights().unwrap(),
-                &Vectors::f32(&x),
+                &Vectors::of(&x),
             )
             .unwrap();
             // Whoever recorded them may have rounded each dequantised weight to f32.

@@ -472,7 +472,7 @@ fn bias_and_residual_are_added_in_more_bits_than_f32_has() {
     for implementation in implementations() {
         let mut y = [-(1 << 24) as f32];
         let output = Output::of(&mut y).with_bias(&[1.0]).accumulating();
-        gemv_with(implementation, &shape, &w, &Vectors::f32(&x), output).unwrap();
+        gemv_with(implementation, &shape, &w, &Vectors::of(&x), output).unwrap();
         assert_eq!(y, [1.0], "{implementation}");
     }
 }
@@ -574,7 +574,7 @@ fn batches_share_vectors() {
         };
         let shared = Vectors::F32(DenseVectors::new(&x[..]).with_strides(strides(k)));
         assert!(
-            run(&shared) == run(&Vectors::f32(&x.repeat(l))),
+            run(&shared) == run(&Vectors::of(&x.repeat(l))),
             "{implementation}"
         );
         for layout in ScaleLayout::ALL {
@@ -620,12 +620,12 @@ fn batches_select_matrices() {
             .collect();
         let w = case.weights().with_row_alpha(&alpha).unwrap();
         let selected = w.select(&ids).unwrap();
-        let truth = reference::gemv(&shape, &selected, &Vectors::bf16(&x)).unwrap();
+        let truth = reference::gemv(&shape, &selected, &Vectors::of(&x)).unwrap();
         for implementation in implementations() {
             let run = |shape: &Shape, w: &Weights<'_>, x: &[bf16], bias: &[f32]| {
                 let mut y = vec![f32::NAN; shape.outputs()];
                 let output = Output::of(&mut y).with_bias(bias);
-                gemv_with(implementation, shape, w, &Vectors::bf16(x), output).unwrap();
+                gemv_with(implementation, shape, w, &Vectors::of(x), output).unwrap();
                 y
             };
             let y = run(&shape, &selected, &x, &bias);
@@ -669,7 +669,7 @@ fn batches_select_matrices() {
             Implementation::Portable,
             &shape,
             &w.select(&[0]).unwrap(),
-            &Vectors::bf16(&x),
+            &Vectors::of(&x),
             Output::of(&mut y),
         );
         assert!(matches!(error, Err(Error::ShapeMismatch { .. })));
@@ -761,7 +761,7 @@ fn tiny_and_huge_values_do_not_vanish_on_the_way() {
         let w = Weights::new(&shape, &codes, &scales, linear, one).unwrap();
         for x in [1e-37f32, 1e37] {
             let x = vec![x; n * 256];
-            let x = Vectors::f32(&x);
+            let x = Vectors::of(&x);
             assert_inside_the_bound(&shape, &w, &x, Activation::F32);
         }
     }
@@ -784,7 +784,7 @@ fn factors_that_leave_f32_on_the_way_come_back() {
         let x = [x; 16];
         for implementation in implementations() {
             let mut out = [f32::NAN];
-            let (x, to) = (Vectors::f32(&x), Output::of(&mut out));
+            let (x, to) = (Vectors::of(&x), Output::of(&mut out));
             gemv_with(implementation, &shape, &weights, &x, to).unwrap();
             assert_eq!(out, [y], "{implementation:?}");
         }
@@ -810,12 +810,12 @@ fn each_batch_has_its_own_row_alphas_where_there_are_as_many() {
     ] {
         let weights = Weights::new(&shape, &codes, &scales, linear, one).unwrap();
         let weights = weights.with_row_alpha(alphas).unwrap();
-        let exact = reference::gemv(&shape, &weights, &Vectors::f32(&x)).unwrap();
+        let exact = reference::gemv(&shape, &weights, &Vectors::of(&x)).unwrap();
         assert_eq!(exact.y, want.map(f64::from));
         for implementation in implementations() {
             let mut y = [f32::NAN; 4];
             let to = Output::of(&mut y);
-            gemv_with(implementation, &shape, &weights, &Vectors::f32(&x), to).unwrap();
+            gemv_with(implementation, &shape, &weights, &Vectors::of(&x), to).unwrap();
             assert_eq!(y, want, "{implementation:?}");
         }
     }
@@ -850,12 +850,12 @@ fn values_that_bf16_instructions_flush_do_not_vanish() {
                 if others == bf16::ZERO {
                     x.fill(bf16::from_bits(bits));
                 }
-                assert_inside_the_bound(&shape, &w, &Vectors::bf16(&x), Activation::Bf16);
+                assert_inside_the_bound(&shape, &w, &Vectors::of(&x), Activation::Bf16);
             }
         }
         for bits in [0x0001, 0x03ff, 0x8001, 0x7bff] {
             let x = vec![f16::from_bits(bits); n * 256];
-            assert_inside_the_bound(&shape, &w, &Vectors::f16(&x), Activation::F16);
+            assert_inside_the_bound(&shape, &w, &Vectors::of(&x), Activation::F16);
         }
     }
 }
@@ -879,7 +879,7 @@ fn what_is_not_finite_stays_so() {
             x[77] = value;
             let x16: Vec<f16> = x.iter().map(|&x| f16::from_f32(x)).collect();
             let xb16: Vec<bf16> = x.iter().map(|&x| bf16::from_f32(x)).collect();
-            for x in [Vectors::f16(&x16), Vectors::bf16(&xb16), Vectors::f32(&x)] {
+            for x in [Vectors::of(&x16), Vectors::of(&xb16), Vectors::of(&x)] {
                 for implementation in implementations() {
                     let mut y = vec![7.0; 2 * n];
                     gemv_with(implementation, &shape, &w, &x, Output::of(&mut y)).unwrap();
@@ -997,7 +997,7 @@ fn bad_input_is_refused_and_nothing_written() {
     );
 
     let short = [1.0f32; 2 * 2 * 48 - 1];
-    let error = refuse(&w, &Vectors::f32(&short), len, &shape);
+    let error = refuse(&w, &Vectors::of(&short), len, &shape);
     assert_eq!(too_short(&error), "vectors");
 }
 

@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use cudarc::driver::{CudaContext, sys};
 use libtest_mimic::{Arguments, Completion, Trial};
 use nvfp4_gemv::{
-    DenseVectors, Error, GlobalScale, Options, Output, PreparedGemvOnDevice, ScaleLayout, Shape,
-    Vectors, Weights, gemv_on_device, jit, raw,
+    Error, GlobalScale, Options, Output, PreparedGemvOnDevice, ScaleLayout, Shape, Vectors,
+    Weights, gemv_on_device, jit, raw,
 };
 
 fn main() -> ExitCode {
@@ -57,7 +57,7 @@ fn a_captured_call_compiles_nothing(files: impl Fn() -> usize) {
     )
     .unwrap();
     let x = stream.clone_htod(&vec![1.0f32; shape.k()]).unwrap();
-    let vectors = Vectors::F32(DenseVectors::new(x.as_view()));
+    let vectors = Vectors::on_device(x.as_view());
     let mut y = stream.alloc_zeros::<f32>(shape.m()).unwrap();
     let options = Options::new();
 
@@ -90,9 +90,7 @@ fn a_captured_call_compiles_nothing(files: impl Fn() -> usize) {
     assert_eq!(result.unwrap().config, prepared.choice().config);
     graph.expect("the capture holds a launch").launch().unwrap();
     let output = Output::on_device(prepared_y.as_view_mut());
-    prepared
-        .launch(&stream, &weights, &vectors, output)
-        .unwrap();
+    prepared.run(&stream, &weights, &vectors, output).unwrap();
     assert_eq!(stream.clone_dtoh(&y).unwrap(), [256.0; 128]);
     assert_eq!(stream.clone_dtoh(&prepared_y).unwrap(), [256.0; 128]);
     assert_eq!(files(), compiled, "launches compile nothing");

@@ -48,7 +48,7 @@ fn one(weights: &Weights<'_>, n: usize, x: &[f32]) -> Vec<f32> {
     let of = with_vectors(weights.shape(), n);
     let mut y = vec![0.0; of.outputs()];
     let options = Options::new();
-    gemv(&of, weights, &Vectors::f32(x), Output::of(&mut y), &options).unwrap();
+    gemv(&of, weights, &Vectors::of(x), Output::of(&mut y), &options).unwrap();
     y
 }
 
@@ -88,7 +88,7 @@ fn check(ranks: usize, n: usize, last: &Weights<'_>, middle: &[f32], again: [Vec
         assert_eq!(bits(result), bits(&results[0]), "{ranks} ranks");
     }
     let shape = with_vectors(last.shape(), n);
-    let truth = reference::gemv(&shape, last, &Vectors::f32(middle)).unwrap();
+    let truth = reference::gemv(&shape, last, &Vectors::of(middle)).unwrap();
     let part = Sharding::new(&shape, last.layout(), Split::K, ranks).unwrap();
     let roundings = Implementation::best().roundings(&part.shape(), Activation::F32) + ranks as u32;
     for (at, (&y, &magnitude)) in truth.y.iter().zip(&truth.magnitude).enumerate() {

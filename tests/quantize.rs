@@ -173,7 +173,7 @@ fn the_ends_of_f32_stay_usable() {
             let shape = Shape::matrix(1, 16).unwrap();
             let mut y = [f32::NAN];
             let (weights, x) = (q.weights().unwrap(), [1.0 / 16.0f32; 16]);
-            let (x, output) = (Vectors::f32(&x), Output::of(&mut y));
+            let (x, output) = (Vectors::of(&x), Output::of(&mut y));
             gemv(&shape, &weights, &x, output, &nvfp4_gemv::Options::new()).unwrap();
             assert!(!y[0].is_nan(), "{dialect} {value:e}");
             if value.abs() > 1e-30 {

@@ -154,7 +154,7 @@ fn ranks_compute_what_one_computes() {
             gemv(
                 &of,
                 &whole,
-                &Vectors::f32(&x),
+                &Vectors::of(&x),
                 Output::of(&mut one),
                 &options,
             )
@@ -210,7 +210,7 @@ fn ranks_compute_what_one_computes() {
 
             let summands = computed(Split::K);
             assert_eq!(summands, computed(Split::K), "not the same bits again");
-            let truth = reference::gemv(&of, &whole, &Vectors::f32(&x)).unwrap();
+            let truth = reference::gemv(&of, &whole, &Vectors::of(&x)).unwrap();
             let part = Sharding::of(&whole, Split::K, ranks).unwrap().shape();
             let of_part = Implementation::best().roundings(&part, Activation::F32);
             for (at, (&y, &magnitude)) in truth.y.iter().zip(&truth.magnitude).enumerate() {

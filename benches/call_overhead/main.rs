@@ -243,7 +243,7 @@ fn one_kernel(
     let same = Bare::of(&stream, || {
         // SAFETY: of this, and of every launch by address below. The rig's memory outlives the work, which
         // is waited for after every batch; its context is current, the only one of device 0.
-        unsafe { prepared.raw().launch(cu_stream.cast()) }
+        unsafe { prepared.raw().run(cu_stream.cast()) }
     })?;
     let rig = RefCell::new(rig); // two ways use it
     let tracked_stream = tracked.stream.clone();
@@ -261,7 +261,7 @@ fn one_kernel(
     }));
     ways.push(Way::new("prepared, by address", || {
         // SAFETY: above.
-        Ok(unsafe { prepared.raw().launch(cu_stream.cast()) }?)
+        Ok(unsafe { prepared.raw().run(cu_stream.cast()) }?)
     }));
     let raw_call = Way::new("not prepared, by address", move || {
         // SAFETY: above.
@@ -271,7 +271,7 @@ fn one_kernel(
     ways.push(Way::new("prepared, views", || {
         let mut rig = rig.borrow_mut();
         let (weights, vectors, output) = rig.views()?;
-        Ok(prepared.launch(&stream, &weights, &vectors, output)?)
+        Ok(prepared.run(&stream, &weights, &vectors, output)?)
     }));
     ways.push(raw_call);
     ways.push(Way::new("not prepared, views", || {
@@ -282,7 +282,7 @@ fn one_kernel(
     }));
     ways.push(Way::new("prepared, views, events tracked", || {
         let (weights, vectors, output) = tracked.views()?;
-        Ok(prepared_tracked.launch(&tracked_stream, &weights, &vectors, output)?)
+        Ok(prepared_tracked.run(&tracked_stream, &weights, &vectors, output)?)
     }));
 
     // The first two rounds warm up. The ways take turns, so that other work of the machine meets all alike.

@@ -49,7 +49,7 @@ pub use prepared::PreparedGemvOnDevice;
 /// let weights = Weights::on_device(
 ///     &shape, codes.as_view(), scales.as_view(), ScaleLayout::Linear, GlobalScale::ONE,
 /// )?;
-/// let vectors = Vectors::F32(DenseVectors::new(x.as_view()));
+/// let vectors = Vectors::on_device(x.as_view());
 /// let output = Output::on_device(y.as_view_mut());
 /// let options = Options::new();
 /// nvfp4_gemv::gemv_on_device(&stream, &shape, &weights, &vectors, output, &options)?;
@@ -76,7 +76,7 @@ pub use prepared::PreparedGemvOnDevice;
 /// // SAFETY: the weights were copied to the device before, and no kernel writes them.
 /// let options = unsafe { Options::new().chained() };
 /// for _layer in 0..8 {
-///     let vectors = Vectors::F32(DenseVectors::new(x.as_view()));
+///     let vectors = Vectors::on_device(x.as_view());
 ///     let output = Output::on_device(y.as_view_mut());
 ///     gemv_on_device(&stream, &shape, &weights, &vectors, output, &options)?;
 ///     std::mem::swap(&mut x, &mut y); // what one layer writes, the next one reads

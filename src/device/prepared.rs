@@ -46,15 +46,15 @@ use crate::workspace::Workspace;
 /// )?;
 ///
 /// let (vectors, output) =
-///     (Vectors::F32(DenseVectors::new(x.as_view())), Output::on_device(y.as_view_mut()));
+///     (Vectors::on_device(x.as_view()), Output::on_device(y.as_view_mut()));
 /// let gemv = PreparedGemvOnDevice::new(
 ///     &stream, &shape, &weights, &vectors, output, &Options::new(),
 /// )?;
 /// println!("{}: {}", gemv.choice().path, gemv.choice().reason);
 /// for step in 0..3 {
 ///     stream.memcpy_htod(&vec![step as f32; shape.k()], &mut x)?;
-///     let vectors = Vectors::F32(DenseVectors::new(x.as_view()));
-///     gemv.launch(&stream, &weights, &vectors, Output::on_device(y.as_view_mut()))?;
+///     let vectors = Vectors::on_device(x.as_view());
+///     gemv.run(&stream, &weights, &vectors, Output::on_device(y.as_view_mut()))?;
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -107,7 +107,7 @@ impl PreparedGemvOnDevice {
     /// # Errors
     /// [`Error::NotAsPrepared`] for other operands, [`Error::WrongDevice`], [`Error::WrongContext`], operands that
     /// contradict the shape, a workspace of another stream; and what CUDA reports of the launch.
-    pub fn launch(
+    pub fn run(
         &self,
         stream: &Arc<CudaStream>,
         weights: &Weights<'_, Device>,
@@ -134,7 +134,7 @@ impl PreparedGemvOnDevice {
         // against the shape. cudarc's events, recorded by the guards in `bound`, keep the memory from being freed or
         // reused before the enqueued work has run. The workspace is kept by `self` and held: the launches of calls that
         // use it follow each other on its stream, and it is freed behind them.
-        unsafe { self.prepared.launch(stream.cu_stream().cast()) }
+        unsafe { self.prepared.run(stream.cu_stream().cast()) }
     }
 
     /// The shape it was prepared for.

@@ -147,8 +147,8 @@ impl<'a> Options<'a> {
     /// No kernel that may still be running when a launch starts writes the codes, block scales or ids of the launch's
     /// weights. ["Chained launches"](Self#chained-launches) says which kernels may still be running. The promise is for
     /// every launch of every call that is given this value or a copy of it. The promise is also for every later
-    /// `launch` of a `PreparedGemvOnDevice` or `PreparedRawGemv` that was made with the value.
-    /// `PreparedGemvOnDevice::launch` is a safe function, and relies on this promise. The promise is also for every
+    /// `run` of a `PreparedGemvOnDevice` or `PreparedRawGemv` that was made with the value.
+    /// `PreparedGemvOnDevice::run` is a safe function, and relies on this promise. The promise is also for every
     /// replay of a graph that such a launch was captured into. Do not give the value to code that cannot keep this.
     ///
     /// Without the promise there are no such options:

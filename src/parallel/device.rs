@@ -152,7 +152,7 @@ impl Layer {
         y: CudaViewMut<'_, T>,
     ) -> Result<(), LayersError> {
         let (weights, output) = (self.weights()?, Output::on_device(y));
-        Ok(self.prepared().launch(stream, &weights, vectors, output)?)
+        Ok(self.prepared().run(stream, &weights, vectors, output)?)
     }
 }
 
@@ -267,20 +267,20 @@ impl<T: DeviceElement> LayersOnDevice<T> {
     /// # Errors
     /// Errors of `between`, of the launches and of the ranks. After an error the other ranks wait for this rank, until
     /// their timeout.
-    pub fn launch<E: From<LayersError>>(
+    pub fn run<E: From<LayersError>>(
         &mut self,
         stream: &Arc<CudaStream>,
         between: impl FnOnce(&Arc<CudaStream>, &[CudaSlice<T>], &mut CudaSlice<T>) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.launch_own(stream, between)?;
+        self.run_own(stream, between)?;
         Ok(self.reduce(stream)?)
     }
 
     /// Enqueues this rank's part alone: its summand of the result. [`reduce`](Self::reduce) follows.
     ///
     /// # Errors
-    /// As [`launch`](Self::launch)'s.
-    pub fn launch_own<E: From<LayersError>>(
+    /// As [`run`](Self::run)'s.
+    pub fn run_own<E: From<LayersError>>(
         &mut self,
         stream: &Arc<CudaStream>,
         between: impl FnOnce(&Arc<CudaStream>, &[CudaSlice<T>], &mut CudaSlice<T>) -> Result<(), E>,

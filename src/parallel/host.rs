@@ -234,7 +234,7 @@ fn product(shard: &Shard<'_>, n: usize, x: &[f32]) -> Result<Vec<f32>, LayersErr
     gemv(
         &shape,
         &weights,
-        &Vectors::f32(x),
+        &Vectors::of(x),
         Output::of(&mut y),
         &options,
     )?;

@@ -41,7 +41,7 @@ pub unsafe fn gemv(
     // SAFETY: this function's own contract; the context is the same. Dependent launches need complete weights. Whoever
     // made chained options has promised that of the first launch. Later launches of a plan read weights before the
     // launch in front of them has ended, and these weights were complete when the first launch started.
-    unsafe { prepared.launch(stream) }?;
+    unsafe { prepared.run(stream) }?;
     Ok(prepared.choice)
 }
 
@@ -122,7 +122,7 @@ impl PreparedRawGemv {
     /// # Safety
     /// As [`gemv()`]'s, for the addresses that this was prepared with; and the current
     /// context is the one it was prepared in.
-    pub unsafe fn launch(&self, stream: *mut c_void) -> Result<()> {
+    pub unsafe fn run(&self, stream: *mut c_void) -> Result<()> {
         // SAFETY: this function's own contract; the plan is of a call that was checked. Dependent launches need
         // complete weights. Whoever made chained options has promised that of the first launch. Later launches of a
         // plan read weights before the launch in front of them has ended, and these weights were complete when the

@@ -69,10 +69,10 @@
 //!
 //!     /// # Safety
 //!     /// The context that this was made in is current, `stream` is one of it, and the call's addresses are valid as
-//!     /// [`PreparedRawGemv::launch`] says.
+//!     /// [`PreparedRawGemv::run`] says.
 //!     unsafe fn run(&self, stream: *mut c_void) -> nvfp4_gemv::Result<()> {
 //!         // SAFETY: this function's own contract.
-//!         unsafe { self.gemv.launch(stream) }
+//!         unsafe { self.gemv.run(stream) }
 //!     }
 //! }
 //! ```

@@ -434,7 +434,7 @@ impl Tuner {
         let stream = self.stream.cu_stream().cast();
         // SAFETY: the buffers of the calls are of their shape, and live until the replays have run: who captures them
         // waits. The stream's context is current: cudarc made it so for the capture. Nothing else uses the stream.
-        unsafe { prepared[i % prepared.len()].launch(stream) }
+        unsafe { prepared[i % prepared.len()].run(stream) }
     }
 
     /// Seconds of a launch.

@@ -85,7 +85,7 @@ fn play(role: &str) -> Result<()> {
 
 /// All ranks have computed together once: what NCCL connects at the first call is there when one is killed.
 fn once(rank: &mut Rank<f32>) -> Result<()> {
-    rank.mlp.launch(&rank.stream, between)?;
+    rank.mlp.run(&rank.stream, between)?;
     Ok(rank.mlp.synchronize(&rank.stream)?)
 }
 
@@ -97,7 +97,7 @@ fn waits(number: usize, mut rank: Rank<f32>) -> Result<()> {
         std::io::stdin().read_to_end(&mut Vec::new())?;
         bail!("rank {number} was not killed");
     }
-    rank.mlp.launch(&rank.stream, between)?;
+    rank.mlp.run(&rank.stream, between)?;
     println!("{READY}");
     is_noticed(rank.mlp.synchronize(&rank.stream))
 }
@@ -106,7 +106,7 @@ fn waits(number: usize, mut rank: Rank<f32>) -> Result<()> {
 fn replays(number: usize, mut rank: Rank<f32>) -> Result<()> {
     once(&mut rank)?;
     let (stream, mlp) = (&rank.stream, &mut rank.mlp);
-    let graph = captured(stream, || mlp.launch(stream, between))?;
+    let graph = captured(stream, || mlp.run(stream, between))?;
     let replay = || -> Result<Result<(), LayersError>> {
         graph.launch()?;
         Ok(mlp.synchronize(stream))

@@ -39,11 +39,10 @@ fn on_gpu(work: &Work, rank: usize, ranks: usize, id: &UniqueId) -> Result<Outco
     let placement = Placement::new(work.n).nvfp4(GLOBALS);
     let mut of = Rank::<bf16>::new(work, rank, ranks, id, LONG, placement)?;
     let (part, mut gate) = (middle(work, rank, ranks), Vec::new());
-    of.mlp
-        .launch(&of.stream, |on, gate_up, out| -> Result<()> {
-            gate = on.clone_dtoh(&gate_up[0])?;
-            Ok(on.memcpy_htod(&part, out)?)
-        })?;
+    of.mlp.run(&of.stream, |on, gate_up, out| -> Result<()> {
+        gate = on.clone_dtoh(&gate_up[0])?;
+        Ok(on.memcpy_htod(&part, out)?)
+    })?;
     of.mlp.synchronize(&of.stream)?;
     Ok(Outcome {
         gate,

@@ -146,14 +146,14 @@ impl<T: Number> Rank<T> {
     pub(crate) fn compute(mut self) -> Result<Computed> {
         let roundings = self.roundings(T::ACTIVATION);
         let (stream, mlp) = (&self.stream, &mut self.mlp);
-        mlp.launch(stream, between)?;
+        mlp.run(stream, between)?;
         mlp.synchronize(stream)?;
         let result = |mlp: &LayersOnDevice<T>| -> Result<Vec<f32>> {
             let y = stream.clone_dtoh(&mlp.output())?;
             Ok(y.into_iter().map(Into::into).collect())
         };
         let first = result(mlp)?;
-        let graph = captured(stream, || mlp.launch(stream, between))?;
+        let graph = captured(stream, || mlp.run(stream, between))?;
         for _ in 0..3 {
             graph.launch()?;
             mlp.synchronize(stream)?;

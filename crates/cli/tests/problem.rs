@@ -160,7 +160,7 @@ fn reading_and_computing_refuse_the_same_alphas() {
                 let (x, mut y) = ([1.0; 16], [0.0; 3]);
                 let weights = problem.weights(ScaleLayout::Linear)?;
                 let output = Output::of(&mut y[..rows]);
-                let (x, options) = (Vectors::f32(&x), Options::new());
+                let (x, options) = (Vectors::of(&x), Options::new());
                 gemv(&problem.shape, &weights.view()?, &x, output, &options)
             };
             let computed = compute();

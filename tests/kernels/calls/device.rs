@@ -146,7 +146,7 @@ fn prepared_calls_give_the_bits_of_others() {
             for _ in 0..3 {
                 let poison = vec![f32::NAN; shape.outputs()];
                 stream.memcpy_htod(&poison, &mut y).unwrap();
-                prepared.launch(stream, &w, &x, into(&mut y)).unwrap();
+                prepared.run(stream, &w, &x, into(&mut y)).unwrap();
                 assert_eq!(bits(&gpu, &y), expected, "{shape} {choice:?}");
             }
         }
@@ -163,7 +163,7 @@ fn vectors_may_change_and_addresses_may_not() {
     let mut x = gpu.upload(&vec![0.0f32; shape.k()]);
     let mut y = poisoned(&gpu, &shape);
     let prepared = {
-        let vectors = Vectors::F32(DenseVectors::new(x.as_view()));
+        let vectors = Vectors::on_device(x.as_view());
         let options = Options::new();
         let (w, x) = (&weights, &vectors);
         PreparedGemvOnDevice::new(stream, &shape, w, x, into(&mut y), &options).unwrap()
@@ -171,8 +171,8 @@ fn vectors_may_change_and_addresses_may_not() {
     let mut results = Vec::new();
     for value in [1.0, 2.0] {
         stream.memcpy_htod(&vec![value; shape.k()], &mut x).unwrap();
-        let x = Vectors::F32(DenseVectors::new(x.as_view()));
-        prepared.launch(stream, &weights, &x, into(&mut y)).unwrap();
+        let x = Vectors::on_device(x.as_view());
+        prepared.run(stream, &weights, &x, into(&mut y)).unwrap();
         results.push(numbers(&gpu, &y));
     }
     let doubled: Vec<f64> = results[0].iter().map(|y| 2.0 * y).collect();
@@ -185,12 +185,12 @@ fn vectors_may_change_and_addresses_may_not() {
     };
     let other_x = gpu.upload(&vec![0.0f32; shape.k()]);
     let mut other_y = poisoned(&gpu, &shape);
-    let [right, wrong] = [&x, &other_x].map(|x| Vectors::F32(DenseVectors::new(x.as_view())));
-    let result = prepared.launch(stream, &weights, &wrong, into(&mut y));
+    let [right, wrong] = [&x, &other_x].map(|x| Vectors::on_device(x.as_view()));
+    let result = prepared.run(stream, &weights, &wrong, into(&mut y));
     assert_eq!(refused(result), "vectors");
-    let result = prepared.launch(stream, &other_weights, &right, into(&mut y));
+    let result = prepared.run(stream, &other_weights, &right, into(&mut y));
     assert_eq!(refused(result), "weights");
-    let result = prepared.launch(stream, &weights, &right, into(&mut other_y));
+    let result = prepared.run(stream, &weights, &right, into(&mut other_y));
     assert_eq!(refused(result), "outputs");
     let launched = numbers(&gpu, &other_y).iter().any(|y| !y.is_nan());
     assert!(!launched);
@@ -217,7 +217,7 @@ fn a_launch_allocates_nothing() {
                 PreparedGemvOnDevice::new(stream, &shape, &w, &x, into(&mut y), &options).unwrap();
             let before = ALLOCATIONS.get();
             for _ in 0..10 {
-                prepared.launch(stream, &w, &x, into(&mut y)).unwrap();
+                prepared.run(stream, &w, &x, into(&mut y)).unwrap();
             }
             assert_eq!(ALLOCATIONS.get(), before, "{:?}", prepared.choice());
         }
@@ -248,7 +248,7 @@ fn replayed_from_a_graph() {
             let graph = gpu.capture(|| {
                 let y = into(&mut y);
                 match prepare {
-                    true => prepared.launch(stream, &w, &x, y),
+                    true => prepared.run(stream, &w, &x, y),
                     false => gemv_on_device(stream, &shape, &w, &x, y, &options).map(drop),
                 }
                 .unwrap();
@@ -294,7 +294,7 @@ fn prepared_by_several_threads() {
                     let prepared =
                         PreparedGemvOnDevice::new(stream, &shape, &w, &x, into(&mut y), options)
                             .unwrap();
-                    prepared.launch(stream, &w, &x, into(&mut y)).unwrap();
+                    prepared.run(stream, &w, &x, into(&mut y)).unwrap();
                     assert_eq!(numbers(gpu, &y), truth.y, "{:?}", prepared.choice());
                 }
             });
@@ -317,7 +317,7 @@ fn nothing_to_compute_is_nothing_to_launch() {
         gemv_on_device(stream, &shape, &w, &x, into(&mut y), &options).unwrap();
         let prepared =
             PreparedGemvOnDevice::new(stream, &shape, &w, &x, into(&mut y), &options).unwrap();
-        prepared.launch(stream, &w, &x, into(&mut y)).unwrap();
+        prepared.run(stream, &w, &x, into(&mut y)).unwrap();
         assert!(numbers(&gpu, &y)[0].is_nan());
     }
 }
@@ -401,13 +401,13 @@ fn ids_change_between_replays() {
         .map(|(prepare, y)| {
             let (all, stream, options) = (uploaded.weights(), &gpu.stream, Options::new());
             let weights = all.select_on_device(ids_there.as_view());
-            let vectors = Vectors::F16(DenseVectors::new(x_there.as_view()));
+            let vectors = Vectors::on_device(x_there.as_view());
             let prepared =
                 PreparedGemvOnDevice::new(stream, &shape, &weights, &vectors, into(y), &options)
                     .unwrap();
             gpu.capture(|| {
                 match prepare {
-                    true => prepared.launch(stream, &weights, &vectors, into(y)),
+                    true => prepared.run(stream, &weights, &vectors, into(y)),
                     false => gemv_on_device(stream, &shape, &weights, &vectors, into(y), &options)
                         .map(drop),
                 }
@@ -435,7 +435,7 @@ fn ids_change_between_replays() {
                     assert!(y.iter().all(|y| y.is_nan()), "{ids:?} {batch}: {y:?}");
                     continue;
                 };
-                let x = Vectors::f16(&x[batch * of_batch..][..of_batch]);
+                let x = Vectors::of(&x[batch * of_batch..][..of_batch]);
                 let truth = reference::gemv(&one, &matrix, &x).unwrap();
                 assert_eq!(y, truth.y, "{ids:?} {batch}");
             }
@@ -493,7 +493,7 @@ fn bias_residual_and_strided_results() {
                 let output = to((&of_rows, &r), &mut y, how);
                 let gemv = PreparedGemvOnDevice::new(stream, &shape, &weights, x, output, &options);
                 let output = to((&of_rows, &r), &mut y, how);
-                gemv.unwrap().launch(stream, &weights, x, output).unwrap();
+                gemv.unwrap().run(stream, &weights, x, output).unwrap();
             } else {
                 let output = to((&of_rows, &r), &mut y, how);
                 gemv_on_device(stream, &shape, &weights, x, output, &options).unwrap();
@@ -525,7 +525,7 @@ fn with_events_that_order_streams() {
     // Each layer multiplies by 2048, on the other stream.
     for layer in 0..6 {
         let stream = &streams[layer % 2];
-        let vectors = Vectors::F32(DenseVectors::new(x.as_view()));
+        let vectors = Vectors::on_device(x.as_view());
         gemv_on_device(stream, &shape, &weights, &vectors, into(&mut y), &options).unwrap();
         std::mem::swap(&mut x, &mut y);
     }
@@ -552,7 +552,7 @@ fn layers_that_feed_each_other() {
         let mut x = gpu.upload(&x);
         let mut y = gpu.upload(&vec![f16::NAN; 1024]);
         for _ in 0..32 {
-            let vectors = Vectors::F16(DenseVectors::new(x.as_view()));
+            let vectors = Vectors::on_device(x.as_view());
             let output = Output::on_device(y.as_view_mut());
             gemv_on_device(stream, &shape, &weights, &vectors, output, options).unwrap();
             std::mem::swap(&mut x, &mut y);
@@ -685,10 +685,10 @@ fn workspaces_belong_to_streams() {
         let prepared =
             PreparedGemvOnDevice::new(&gpu.stream, &shape, &w, &x, into(&mut y), &options).unwrap();
         drop(own);
-        let refused = prepared.launch(&other.stream, &w, &x, into(&mut y));
+        let refused = prepared.run(&other.stream, &w, &x, into(&mut y));
         assert_eq!(refused.unwrap_err(), Error::WorkspaceOfAnotherStream);
         assert!(numbers(&gpu, &y).iter().all(|y| y.is_nan()));
-        prepared.launch(&gpu.stream, &w, &x, into(&mut y)).unwrap();
+        prepared.run(&gpu.stream, &w, &x, into(&mut y)).unwrap();
         assert_eq!(numbers(&gpu, &y), truth.y, "{:?}", prepared.choice());
     }
 }
@@ -716,6 +716,6 @@ fn memory_of_another_context() {
         PreparedGemvOnDevice::new(&gpu.stream, &shape, &w, &x, into(&mut y), &options).unwrap()
     };
     let (w, x) = (here.weights(), here.vectors());
-    let elsewhere = prepared.launch(&other.stream, &w, &x, into(&mut y));
+    let elsewhere = prepared.run(&other.stream, &w, &x, into(&mut y));
     assert_eq!(refused(elsewhere), "prepared call");
 }

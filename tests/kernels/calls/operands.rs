@@ -223,9 +223,9 @@ fn refusal(x: &Vectors<'_>, outputs: usize) -> Error {
 fn short_outputs_and_vectors() {
     let outputs = shape().outputs();
     let x = vec![1.0; shape().vector_elements()];
-    let error = refusal(&Vectors::f32(&x), outputs - 1);
+    let error = refusal(&Vectors::of(&x), outputs - 1);
     assert_eq!(too_short(&error), "output");
-    let error = refusal(&Vectors::f32(&x[1..]), outputs);
+    let error = refusal(&Vectors::of(&x[1..]), outputs);
     assert_eq!(too_short(&error), "vectors");
 }
 
@@ -243,9 +243,9 @@ fn buffers_that_go_on_behind_the_shape() {
 
     let (outputs, elements) = (shape().outputs(), shape().vector_elements());
     let x = vec![1.0; elements + 3];
-    let error = refusal(&Vectors::f32(&x), outputs);
+    let error = refusal(&Vectors::of(&x), outputs);
     assert_eq!(too_long(&error), "vectors");
-    let error = refusal(&Vectors::f32(&x[..elements]), outputs + 8);
+    let error = refusal(&Vectors::of(&x[..elements]), outputs + 8);
     assert_eq!(too_long(&error), "output");
 
     let rows = L * 2;
@@ -326,7 +326,7 @@ fn nothing_to_compute() {
             let (x_codes, blocks) = (vec![0x22; x.len() / 2], shape.blocks());
             let x_scales = vec![0x38; l * layout.bytes(n, blocks)];
             let packed = || nvfp4(&x_codes, &x_scales, layout);
-            let mut all = vec![Vectors::f32(&x), Vectors::Nvfp4(packed())];
+            let mut all = vec![Vectors::of(&x), Vectors::Nvfp4(packed())];
             if n == 0 {
                 // Between no vectors, strides mean nothing.
                 let (row, batch) = (48, 96);
@@ -431,7 +431,7 @@ fn weights_of_another_shape() {
     .unwrap();
     let x = vec![1.0; other.vector_elements()];
     let mut y = vec![0.0; other.outputs()];
-    let error = gemv(&other, &weights, &Vectors::f32(&x), Output::of(&mut y)).unwrap_err();
+    let error = gemv(&other, &weights, &Vectors::of(&x), Output::of(&mut y)).unwrap_err();
     assert!(matches!(error, Error::ShapeMismatch { .. }), "{error}");
     // N may differ from the shape that the weights were made with.
     let more = Shape::new(Dims {
@@ -443,7 +443,7 @@ fn weights_of_another_shape() {
     .unwrap();
     let x = vec![1.0; more.vector_elements()];
     let mut y = vec![0.0; more.outputs()];
-    gemv(&more, &weights, &Vectors::f32(&x), Output::of(&mut y)).unwrap();
+    gemv(&more, &weights, &Vectors::of(&x), Output::of(&mut y)).unwrap();
 }
 
 proptest! {

@@ -392,7 +392,7 @@ pub(crate) mod on_a_gpu {
                         let prepared =
                             PreparedGemvOnDevice::new(stream, &shape, w, x, into(y), &options);
                         prepared.map(|prepared| {
-                            prepared.launch(stream, w, x, into(y)).unwrap();
+                            prepared.run(stream, w, x, into(y)).unwrap();
                             *prepared.choice()
                         })
                     }
@@ -403,7 +403,7 @@ pub(crate) mod on_a_gpu {
                     Level::PreparedAddress => {
                         PreparedRawGemv::new(&by_address, &gpu.info, &options).map(|prepared| {
                             // SAFETY: as above.
-                            unsafe { prepared.launch(gpu.handle()) }.unwrap();
+                            unsafe { prepared.run(gpu.handle()) }.unwrap();
                             *prepared.choice()
                         })
                     }

@@ -521,7 +521,7 @@ fn nothing_to_do_is_no_error() {
             let prepared = nvfp4_gemv::raw::PreparedRawGemv::new(&call, &gpu, &options).unwrap();
             assert!(prepared.plan().launches().is_empty());
             // SAFETY: as above.
-            unsafe { prepared.launch(std::ptr::null_mut()) }.unwrap();
+            unsafe { prepared.run(std::ptr::null_mut()) }.unwrap();
         }
         assert_eq!(*call.shape(), shape);
     }

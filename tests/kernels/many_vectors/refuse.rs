@@ -4,7 +4,7 @@ use nvfp4_gemv::{Activation, Operands, Refusal, ScaleLayout};
 
 use crate::support::refuse::{Asked, Problem, UNALIGNED, activation, images, problem, shape};
 
-/// A config on Hopper, for a problem that both kernels take.
+/// A config on Hopper, for a problem that the kernels take.
 pub(crate) fn valid(config: impl Into<nvfp4_gemv::kernel::Config>) -> Asked {
     Asked::new((130, 12, 576, 2), ScaleLayout::Linear, (9, 0), config)
 }

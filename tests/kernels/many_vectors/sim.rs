@@ -33,7 +33,7 @@ impl Cutting {
 /// The loop over the vectors that a warp stores, several at once.
 pub(crate) const VECTORS_OF_A_WARP: &str = "n += kTogether * step";
 
-/// Branches of both kernels that no launch takes, as in [`Kernel::never_taken`].
+/// Branches of all kernels of this kind that no launch takes, as in [`Kernel::never_taken`].
 const NEVER_TAKEN: &[(&str, &str)] = &[
     // At least one of eight vectors exists, except in an entry point's last eight: for fewer there is another entry
     // point.

@@ -368,7 +368,7 @@ fn replayed_from_a_graph() {
     let mut quantized = QuantizedVectors::new(stream, &shape, layout).unwrap();
 
     let call = |quantized: &mut QuantizedVectors, x: &CudaSlice<f16>, y: &mut CudaSlice<f32>| {
-        let dense = Vectors::F16(DenseVectors::new(x.as_view()));
+        let dense = Vectors::on_device(x.as_view());
         quantized.quantize(stream, &dense).unwrap();
         let (x, output) = (quantized.vectors(), Output::on_device(y.as_view_mut()));
         gemv_on_device(stream, &shape, &weights, &x, output, &Options::new()).unwrap();
@@ -425,7 +425,7 @@ fn refusals() {
             ..
         }
     ));
-    let long = Vectors::F16(DenseVectors::new(x.as_view()));
+    let long = Vectors::on_device(x.as_view());
     let error = quantized.quantize(stream, &long).unwrap_err();
     assert!(matches!(error, Error::BufferTooLong { got: 136, .. }));
     let good = Vectors::F16(DenseVectors::new(x.slice(..128)));

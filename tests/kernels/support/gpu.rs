@@ -258,7 +258,7 @@ impl<'a> OnDevice<'a> {
         for _ in 0..2 {
             self.poison();
             // SAFETY: as in `enqueue`.
-            unsafe { prepared.launch(self.gpu.handle()) }.unwrap();
+            unsafe { prepared.run(self.gpu.handle()) }.unwrap();
         }
         assert!(
             called == self.download(),

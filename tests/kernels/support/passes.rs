@@ -8,8 +8,8 @@ use ptx_sim::Options;
 use super::operands::{Case, Operands};
 use super::sim::Simulator;
 
-/// Numbers of vectors: past one pass of any kernel, past a quarter of a 128-row atom of scales, past a half of the
-/// atom, and past the whole atom.
+/// Numbers of vectors: past one pass of `ring`, `stream`, `dot` and `direct`; past a quarter of a 128-row atom of scales;
+/// a half of the atom; and past the whole atom.
 pub(crate) const MANY_VECTORS: [usize; 4] = [17, 33, 64, 130];
 
 /// Demands that the result is right, and bit for bit the result of one call for the vectors of each pass.

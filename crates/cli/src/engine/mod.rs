@@ -262,9 +262,9 @@ impl Inputs {
                 };
                 Vectors::Nvfp4(Nvfp4Vectors::new(&codes[..], &scales[..], *layout, global))
             }
-            Self::F16(x) => Vectors::f16(x),
-            Self::Bf16(x) => Vectors::bf16(x),
-            Self::F32(x) => Vectors::f32(x),
+            Self::F16(x) => Vectors::of(x),
+            Self::Bf16(x) => Vectors::of(x),
+            Self::F32(x) => Vectors::of(x),
         }
     }
 

@@ -270,7 +270,7 @@ mod tests {
         }
         let dense = p.decoded_vectors().unwrap();
         let w = p.weights(ScaleLayout::Linear).unwrap();
-        let x = Vectors::f32(&dense);
+        let x = Vectors::of(&dense);
         let y = reference::gemv(&p.shape, &w.view().unwrap(), &x).unwrap();
         assert_eq!(y.y, truth.y);
         for x in dense {

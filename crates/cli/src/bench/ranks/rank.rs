@@ -124,7 +124,7 @@ impl<'a, T: DeviceElement + FromF32> Rank<'a, T> {
         for pair in pairs.iter_mut() {
             stream.memcpy_htod(&x, pair.input())?;
             // Once outside of a capture, which also lets NCCL connect the ranks.
-            pair.launch(stream, |stream, _, between| -> Result<()> {
+            pair.run(stream, |stream, _, between| -> Result<()> {
                 Ok(stream.memcpy_htod(&middle, between)?)
             })?;
         }
@@ -285,8 +285,8 @@ impl Graphs {
         };
         Ok(Self {
             align,
-            whole: graph(&|pair| pair.launch(stream, nothing))?,
-            own: graph(&|pair| pair.launch_own(stream, nothing))?,
+            whole: graph(&|pair| pair.run(stream, nothing))?,
+            own: graph(&|pair| pair.run_own(stream, nothing))?,
             // One rank has nothing to add up.
             sum: match communicator.ranks() {
                 1 => None,

@@ -1,9 +1,7 @@
 //! Operands in device memory.
 
 use cudarc::driver::{CudaSlice, DeviceRepr};
-use nvfp4_gemv::{
-    DenseVectors, FloatType, Nvfp4Vectors, Output, Result, VectorScale, Vectors, Weights,
-};
+use nvfp4_gemv::{FloatType, Nvfp4Vectors, Output, Result, VectorScale, Vectors, Weights};
 
 use super::super::{InputScale, Inputs, Operands, Values};
 use super::{Cuda, cuda};
@@ -68,9 +66,9 @@ impl DeviceInputs<'_> {
                     global,
                 ))
             }
-            Self::F16(x) => Vectors::F16(DenseVectors::new(x.as_view())),
-            Self::Bf16(x) => Vectors::Bf16(DenseVectors::new(x.as_view())),
-            Self::F32(x) => Vectors::F32(DenseVectors::new(x.as_view())),
+            Self::F16(x) => Vectors::on_device(x.as_view()),
+            Self::Bf16(x) => Vectors::on_device(x.as_view()),
+            Self::F32(x) => Vectors::on_device(x.as_view()),
         }
     }
 }
