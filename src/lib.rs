@@ -194,8 +194,11 @@ pub mod jit;
 pub mod kernel;
 #[cfg(any(feature = "jit", feature = "nccl"))]
 mod loader;
-#[cfg(feature = "device")]
+#[cfg(all(feature = "device", feature = "unstable"))]
 pub mod measure;
+#[cfg(all(feature = "device", not(feature = "unstable")))]
+#[allow(dead_code, unreachable_pub, reason = "public with feature `unstable`")]
+mod measure;
 mod memory;
 #[cfg(feature = "nccl")]
 pub mod nccl;
@@ -218,7 +221,11 @@ mod nvrtc;
 #[cfg(feature = "jit")]
 mod nvrtc_names;
 pub mod parallel;
+#[cfg(feature = "unstable")]
 pub mod printable;
+#[cfg(not(feature = "unstable"))]
+#[allow(dead_code, unreachable_pub, reason = "public with feature `unstable`")]
+mod printable;
 mod products;
 pub mod quantize;
 #[cfg(feature = "device")]

@@ -31,6 +31,7 @@
 //! scales.
 
 mod ahead;
+#[cfg(feature = "unstable")]
 mod bandwidth;
 mod parallel;
 mod portable;
@@ -47,6 +48,7 @@ mod avx512_bf16;
 
 use std::sync::OnceLock;
 
+#[cfg(feature = "unstable")]
 pub use bandwidth::{StreamingRead, streaming_read_bandwidth};
 
 use crate::error::{Error, Result};

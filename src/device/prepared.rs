@@ -18,7 +18,7 @@ use crate::workspace::Workspace;
 /// A GEMV on a device whose kernel, config, launches and tensor maps were made once.
 ///
 /// A prepared call is bound to the addresses of its operands but borrows none: buffers stay the caller's, to be written
-/// between launches and kept in one structure with this. Each [launch](Self::launch) takes the views again, which
+/// between launches and kept in one structure with this. Each [run](Self::run) takes the views again, which
 /// proves that the memory is still there, and refuses other views.
 ///
 /// A launch allocates nothing and looks nothing up. Beside the driver's launch it compares addresses and makes the
@@ -75,7 +75,7 @@ const _: () = {
 
 impl PreparedGemvOnDevice {
     /// Prepares [`gemv_on_device`](crate::gemv_on_device) of these operands. Enqueues nothing; `stream` says which
-    /// device. The promise of [chained](Options::chained) options holds at each [launch](Self::launch).
+    /// device. The promise of [chained](Options::chained) options holds at each [run](Self::run).
     ///
     /// # Errors
     /// As [`gemv_on_device`](crate::gemv_on_device).

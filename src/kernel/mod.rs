@@ -11,6 +11,7 @@ mod many_vectors;
 mod mma;
 mod mma_fp4;
 mod packed;
+#[cfg(feature = "unstable")]
 #[allow(
     non_camel_case_types,
     non_upper_case_globals,
@@ -19,9 +20,24 @@ mod packed;
     clippy::all
 )]
 pub mod params;
+#[cfg(not(feature = "unstable"))]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    non_camel_case_types,
+    non_upper_case_globals,
+    missing_docs,
+    missing_debug_implementations,
+    clippy::all
+)]
+pub(crate) mod params;
 pub mod plan;
 pub mod quantize;
+#[cfg(feature = "unstable")]
 pub mod read_only;
+#[cfg(not(feature = "unstable"))]
+#[allow(dead_code, unreachable_pub, reason = "public with feature `unstable`")]
+pub(crate) mod read_only;
 pub mod relayout;
 mod ring;
 mod row_tiles;

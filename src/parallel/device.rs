@@ -45,7 +45,7 @@ element! {
 
 /// A rank's part of a pair of layers on its GPU, with all buffers that it needs: [`RankLayers::on_device`].
 ///
-/// A [launch](Self::launch) enqueues the first layers, the work of `between`, the last layer, and the sum over all
+/// A [run](Self::run) enqueues the first layers, the work of `between`, the last layer, and the sum over all
 /// ranks, in this order on one stream. Before layers that take NVFP4, the launch enqueues the kernel that
 /// [quantises](Placement::nvfp4). A launch allocates nothing. A launch can be captured into a CUDA graph, as calls of
 /// this crate [can](crate#cuda-graphs), by all ranks alike. One launch that is not captured must come before, which

@@ -8,8 +8,8 @@
 //!
 //! # Kernels that are compiled
 //!
-//! With feature `jit`, on a device that this build has no machine code for, [`gemv()`], [`quantize()`], [`relayout()`]
-//! and [`read_only()`] compile kernels: those that this process has not asked for before. That takes seconds, reads and
+//! With feature `jit`, on a device that this build has no machine code for, [`gemv()`], [`quantize()`] and
+//! [`relayout()`] compile kernels: those that this process has not asked for before. That takes seconds, reads and
 //! writes files, and is not done while the stream is being captured. [`PreparedRawGemv::new`] compiles beforehand;
 //! launches of a prepared call never compile. The documentation of module `jit` has the rest.
 //!
@@ -82,6 +82,7 @@ mod driver;
 mod gemv;
 mod launch;
 mod quantize;
+#[cfg_attr(not(feature = "unstable"), allow(dead_code, unreachable_pub))]
 mod read_only;
 mod relayout;
 #[cfg_attr(all(feature = "jit", nvfp4_gemv_no_kernels), allow(dead_code))]
@@ -94,5 +95,8 @@ pub use device::{COMPILED_ARCHS, KERNELS, Versions, device_count, gpu, versions}
 pub(crate) use driver::compile_ahead;
 pub use gemv::{PreparedRawGemv, gemv};
 pub use quantize::quantize;
+#[cfg(feature = "unstable")]
 pub use read_only::{prepare_read_only, read_only};
+#[cfg(not(feature = "unstable"))]
+pub(crate) use read_only::{prepare_read_only, read_only};
 pub use relayout::relayout;
