@@ -33,7 +33,7 @@ fn bounded(bytes: &[u8]) -> Result<Value, serde_json::Error> {
 
 /// The text with null for `Infinity`, `-Infinity` and `NaN`; `None` where there are none outside strings.
 fn without_python_numbers(bytes: &[u8]) -> Option<Vec<u8>> {
-    // As long, so that an error's column remains what it was.
+    // As long but for NaN, so that an error's column remains what it was, or nearly.
     const NUMBERS: [(&[u8], &[u8]); 3] = [
         (b"-Infinity", b"null     "),
         (b"Infinity", b"null    "),

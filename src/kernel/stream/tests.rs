@@ -10,7 +10,7 @@ use crate::types::ScaleLayout;
 
 const LINEAR: ScaleLayout = ScaleLayout::Linear;
 const TILED: ScaleLayout = ScaleLayout::Tiled128x4;
-/// Of the default for 4096x4096.
+/// A config of 12 warps, for problems whose config does not matter.
 const USUAL: StreamConfig = StreamConfig {
     warps: 12,
     stages: 3,
