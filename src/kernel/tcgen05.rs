@@ -314,8 +314,8 @@ impl KernelConfig for Tcgen05Config {
     }
 
     /// The division of least `cost`, of those that the workspace is large enough for: the CTA that has most to do then
-    /// has least. If a larger workspace would save more than a quarter of that cost, the rule asks for it: it refuses, and
-    /// the refusal says how large. Nothing of this rule was measured.
+    /// has least. If a larger workspace would save more than a quarter of that cost, the rule asks for it: it refuses,
+    /// and the refusal says how large. Nothing of this rule was measured.
     fn default_for(job: &Job<'_>) -> Result<Self, Refusal> {
         let least = |job: &Job<'_>| Self::divisions(job).min_by_key(|config| config.cost(job));
         match least(job) {
