@@ -18,12 +18,13 @@ __device__ __forceinline__ uint32_t selected(const nvfp4_select &s, uint32_t bat
     return s.ids ? uint32_t(s.ids[batch]) : batch;
 }
 
-// The first code of a batch's matrix.
+// The first code of a batch's matrix. A kernel that takes `select` passes the matrix's number for `batch`.
 __device__ __forceinline__ const uint8_t *codes_of(const nvfp4_weights &w, uint32_t batch) {
     return w.codes + int64_t(matrix_of(w, batch)) * w.matrix_bytes;
 }
 
-// The first block scale of a batch's matrix. Offsets of its rows and blocks count from there (scale_steps.cuh).
+// The first block scale of a batch's matrix; `batch` as in codes_of. Offsets of its rows and blocks count from there
+// (scale_steps.cuh).
 __device__ __forceinline__ const uint8_t *scales_of(const nvfp4_weights &w, uint32_t batch) {
     return w.scales + int64_t(matrix_of(w, batch)) * w.scale_matrix_bytes;
 }

@@ -271,8 +271,8 @@ __device__ __forceinline__ void gemv_direct(const nvfp4_direct_params &p) {
 
 }  // namespace nvfp4
 
-// Entry points, by vectors of a pass and blocks of a load. NVFP4 vectors come here only where gemv_dot has no room for
-// them.
+// Entry points, by vectors of a pass and blocks of a load. NVFP4 vectors come here where gemv_dot has no room for
+// them, and with `select`.
 #define GEMV_DIRECT_OF(X, name, activation) \
     X(gemv_direct_##name##_n1_b1, activation, 1, 1) \
     X(gemv_direct_##name##_n8_b1, activation, 8, 1) \

@@ -17,7 +17,7 @@
 enum {
     NVFP4_RING_UNIT_ROWS = 4,
     NVFP4_RING_CHUNK_BYTES = 16,   /* of codes: 32 elements */
-    NVFP4_RING_SCALE_BYTES = 256,  /* of a unit's scales for a warp's chunk */
+    NVFP4_RING_SCALE_BYTES = 256,  /* of a unit's scales for the chunks of a warp's 32 lanes */
     NVFP4_RING_SCALE_SLOTS = 3,    /* units whose scales a warp has in its queue */
     NVFP4_RING_BAR_BYTES = 16,     /* a full and an empty barrier of a stage */
     NVFP4_RING_MAX_WARPS = 16,     /* that multiply */

@@ -6,8 +6,8 @@
 // holds one step.
 //
 // The K steps of all tiles of all batches, one tile's after the other's, are dealt to the CTAs in equal shares. So a
-// CTA may begin and end within a tile. It leaves the sums of such a part in the workspace. The last to come of those
-// that share the tile adds the parts, in the order of K.
+// CTA may begin and end within a tile. It leaves the sums of such a part in the workspace. For each 32
+// rows, the warp that stores its part last adds all parts, its own too, from the workspace, in the order of K.
 //
 // Warp 4 loads, warp 5 multiplies, and warps 0 to 3 take sums out of tensor memory. Tensor memory holds the sums of two
 // parts: one is taken out while the next one is multiplied. Scales reach tensor memory by copies in the order of the

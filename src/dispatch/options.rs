@@ -30,9 +30,10 @@ use crate::workspace::Workspace;
 /// With [`chained`](Self::chained), launches follow each other with programmatic dependent launch, as layers of a model
 /// can. From compute capability 9.0 on, a kernel may start before the kernels before it in the stream have ended. The
 /// kernel may read codes and block scales of the weights at once, and the ids of a [selection](crate::Weights::select).
-/// Then the kernel waits for the kernels before it. Only after that does it read vectors and row factors, and write the
-/// output. Kernels have defaults of their own for this, and some launches of chained calls wait all the same where that
-/// was faster. Below compute capability 9.0, and on the CPU, launches do not overlap, and `chained` changes nothing.
+/// Then the kernel waits for the kernels before it. Everything else is behind that wait: vectors and their scales,
+/// factors, bias, residual, workspace, and every store. Kernels have defaults of their own for this, and some launches
+/// of chained calls wait all the same where that was faster. Below compute capability 9.0, and on the CPU, launches do
+/// not overlap, and `chained` changes nothing.
 ///
 /// Nothing can check that the weights are complete by then. So a caller who asks for chained launches promises: **no
 /// kernel that may still be running when this one starts writes the codes, block scales or ids that it reads.** The

@@ -577,7 +577,8 @@ impl KernelConfig for PackedConfig {
                     + NVFP4_PACKED_GROUP_WARPS)
                     * NVFP4_WARP,
                 dynamic_shared: layout.bytes as u32,
-                // This launch may start at once: it reads weights, which were there before the call.
+                // May start while the vectors are packed: until its wait it reads weights alone. They are complete when
+                // the first launch starts: by the stream's order, or by the promise of a chained call.
                 dependent: true,
                 maps: self.maps(call),
                 parameters: Parameters::of(&nvfp4_packed_params {

@@ -764,8 +764,8 @@ impl Kept {
 /// the codes.
 const MATRIX_ROUNDINGS: u32 = 6;
 
-/// f32 roundings that one `mma.sync.m16n8k16` counts for with weights times their scales, where sixteen products are
-/// not zero (`scaled_products.cuh`).
+/// f32 roundings that lose as much as one `mma.sync.m16n8k16` may, with weights times their scales, where sixteen
+/// products are not zero (`scaled_products.cuh`).
 ///
 /// As for `MATRIX_ROUNDINGS`, but of 17 terms 16 may be cut: the cuts lose less than 16 * 2^(E-25) = 2^(E-21). The
 /// assumptions are those of the simulator: a product with zero has no exponent, and a subnormal factor has that of the

@@ -1,4 +1,4 @@
-//! Every kernel behind a grid that has not ended, and that writes the vectors late. The tensor-core kernel, which
+//! Every kernel behind a grid that has not ended, and that writes late: vectors, their scales, factors, bias, residual. The tensor-core kernel, which
 //! shares more than memory with that grid, has its own trials: `overlap.rs`.
 
 use nvfp4_gemv::kernel::params::nvfp4_ring_params;
@@ -9,7 +9,7 @@ use ptx_sim::{Launch, SimError};
 
 use crate::ring::refuse::COUNTING;
 use crate::support::chained::{Chained, Ready, WAIT, late_kernel};
-use crate::support::operands::{Case, Data};
+use crate::support::operands::{Bias, Case, Data, Residual};
 use crate::support::ptx;
 use crate::support::schedules::few;
 use crate::support::sim::Simulator;
@@ -39,8 +39,13 @@ fn check(call: &Chained, seed: u64) {
     let ours = call.ready(str::to_string);
     call.demand_right(&[&writer[..], &ours].concat(), seed);
 
+    demand_noticed(call, &writer, seed);
+}
+
+/// Demands that a grid before is noticed where the call does not wait for it.
+fn demand_noticed(call: &Chained, writer: &[Ready], seed: u64) {
     let hasty = call.ready(|ptx| ptx.replace(WAIT, ""));
-    let all = [&writer[..], &hasty].concat();
+    let all = [writer, &hasty].concat();
     let mut noticed = 0;
     for options in few(seed) {
         match call.run(&all, &options) {
@@ -71,13 +76,29 @@ fn calls_of(kernel: Kernel, simulator: &Simulator) -> usize {
             l: 1,
         });
         let layout = ScaleLayout::ALL[turn / 2 % 2];
-        let case = Case {
+        let plain = Case {
             activation,
             ..Case::new(shape.expect("a shape"), Data::Integers, layout, 3)
         };
-        for config in configs(simulator, &case, kernel) {
-            check(&Chained::new(simulator, &case, config), calls as u64);
-            calls += 1;
+        let with_operands = Case {
+            row_alpha: true,
+            vector_alpha: activation == Activation::Nvfp4,
+            bias: Bias::Shared,
+            residual: Residual::Apart,
+            ..plain
+        };
+        for (has_all, case) in [(false, plain), (true, with_operands)] {
+            for (i, config) in configs(simulator, &case, kernel).into_iter().enumerate() {
+                let call = Chained::new(simulator, &case, config);
+                check(&call, calls as u64);
+                calls += 1;
+                // A wait that is missing shows by each operand alone: none of them is read where nobody looks.
+                if i == 0 && turn == 0 && has_all {
+                    for operand in call.late_operands() {
+                        demand_noticed(&call, &[call.writer_of(&[operand], "")], 1);
+                    }
+                }
+            }
         }
     }
     calls

@@ -86,28 +86,41 @@ impl Chained {
         self.planned.iter().flat_map(of).collect()
     }
 
-    /// A [late kernel](late_kernel) that writes a byte of the vectors and one of their scales, if they have any, and
-    /// then executes `behind`.
+    /// Addresses of the operands that a grid before may write.
+    pub(crate) fn late_operands(&self) -> Vec<u64> {
+        const LATE: [&str; 6] = [
+            "vectors",
+            "vector scales",
+            "row alpha",
+            "vector alpha",
+            "bias",
+            "residual",
+        ];
+        let of = |name: &&str| self.loaded.memory.addresses.get(*name);
+        LATE.iter().filter_map(of).copied().collect()
+    }
+
+    /// A [late kernel](late_kernel) that writes a byte of each operand that a grid before may write, and then executes
+    /// `behind`.
     pub(crate) fn writer(&self, behind: &str) -> Ready {
-        const WRITES: &str = "
-    ld.param.u64 %rd1, [vectors];
-    ld.param.u64 %rd2, [scales];
-    mov.u32 %r3, %tid.x;
-    setp.eq.u32 %p, %r3, 0;
-    @%p ld.global.u8 %r4, [%rd1];
-    @%p st.global.u8 [%rd1], %r4;
-    @%p ld.global.u8 %r4, [%rd2];
-    @%p st.global.u8 [%rd2], %r4;
-";
-        let of = |name| self.loaded.memory.addresses.get(name);
-        let vectors = of("vectors").expect("every call has vectors");
-        let scales = of("vector scales").unwrap_or(vectors);
-        let launch = Launch::new("writer", [1, 1, 1], [32, 1, 1])
-            .bytes(&vectors.to_le_bytes())
-            .bytes(&scales.to_le_bytes());
-        let parameters = ".param .u64 vectors, .param .u64 scales";
-        let late = format!("{WRITES}{behind}");
-        (late_kernel(self.arch, "writer", parameters, &late), launch)
+        self.writer_of(&self.late_operands(), behind)
+    }
+
+    /// A [late kernel](late_kernel) that writes a byte at each address, and then executes `behind`.
+    pub(crate) fn writer_of(&self, addresses: &[u64], behind: &str) -> Ready {
+        let mut launch = Launch::new("writer", [1, 1, 1], [32, 1, 1]);
+        let mut late = "mov.u32 %r3, %tid.x;\nsetp.eq.u32 %p, %r3, 0;\n".to_string();
+        let mut parameters = Vec::new();
+        for (i, address) in addresses.iter().enumerate() {
+            launch = launch.bytes(&address.to_le_bytes());
+            parameters.push(format!(".param .u64 operand{i}"));
+            late += &format!(
+                "ld.param.u64 %rd1, [operand{i}];\n@%p ld.global.u8 %r4, [%rd1];\n@%p st.global.u8 [%rd1], %r4;\n"
+            );
+        }
+        late += behind;
+        let kernel = late_kernel(self.arch, "writer", &parameters.join(", "), &late);
+        (kernel, launch)
     }
 
     /// Runs launches at the same time. The result must be right if they end.
