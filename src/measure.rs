@@ -207,7 +207,8 @@ fn end_capture(stream: &Arc<CudaStream>) -> std::result::Result<Option<CudaGraph
 /// As [`Replay::capture`]'s, until this returns. That `launch` borrows a buffer is not enough: `launch` is called
 /// before the replays, and a closure can as well free what it used. Hence a call without the promise is not allowed:
 ///
-/// ```compile_fail,E0133
+#[cfg_attr(feature = "unstable", doc = "```compile_fail,E0133")]
+#[cfg_attr(not(feature = "unstable"), doc = "```text")]
 /// # use std::sync::Arc;
 /// # use cudarc::driver::{CudaSlice, CudaStream};
 /// # use nvfp4_gemv::Gpu;

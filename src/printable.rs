@@ -4,12 +4,6 @@
 //! clears a terminal. A newline makes up a line of a log, and a character that turns the direction of writing hides
 //! what stands after it. This crate's errors, and its program, print such text in these forms only. Whoever prints a
 //! `file::Tensor::name` may want to as well.
-//!
-//! ```
-//! use nvfp4_gemv::printable;
-//! assert_eq!(printable::text("fc1.weight").to_string(), "fc1.weight");
-//! assert_eq!(printable::text("a\n\u{1b}[31mb").to_string(), r"a\n\u{1b}[31mb");
-//! ```
 
 use std::borrow::Cow;
 use std::fmt;
@@ -30,11 +24,6 @@ pub fn path(path: &Path) -> impl fmt::Display {
 ///
 /// JSON leaves only characters below U+0020 to no choice; others that act on a terminal may stand in its strings as
 /// they are, and no writer escapes them.
-///
-/// ```
-/// use nvfp4_gemv::printable;
-/// assert_eq!(printable::json("\"a\u{202e}b\"").to_string(), r#""a\u202eb""#);
-/// ```
 pub fn json(json: &str) -> impl fmt::Display {
     EscapedJson(json)
 }

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use proc_macro2::{TokenStream, TokenTree};
-use syn::{Attribute, Expr, ExprLit, Item, Lit, LitStr, Meta, UseTree, Visibility};
+use syn::{Attribute, Expr, ExprLit, Item, ItemMacro, Lit, LitStr, Meta, UseTree, Visibility};
 
 const PAGE: &str = include_str!("../docs/api.md");
 
@@ -284,11 +284,39 @@ fn reexported(module: &Module, name: &str) -> Option<Entry> {
     })
 }
 
+/// The public types that the call of a macro defines.
+fn defined_by(it: &ItemMacro) -> Vec<String> {
+    let name = it.mac.path.segments.last().expect("a name");
+    match name.ident.to_string().as_str() {
+        "kernels" => ["Kernel", "Config"].map(String::from).to_vec(),
+        // Documentation, the type's name, and its values.
+        "named" => {
+            let tokens = it.mac.tokens.clone().into_iter();
+            let name = tokens.into_iter().find_map(|token| match token {
+                TokenTree::Ident(ident) => Some(ident.to_string()),
+                _ => None,
+            });
+            name.into_iter().collect()
+        }
+        "elements" | "thread_local" | "unstable" => Vec::new(),
+        other => panic!("{other}!: what does it define?"),
+    }
+}
+
 /// Adds the public modules below a module, and itself, to the pages by path.
 fn collect(module: &Module, path: &str, needs: &str, to: &mut Vec<(String, String, Entries)>) {
     let mut entries = Entries::new();
     let mut below = Vec::new();
     for item in &module.items {
+        if let Item::Macro(it) = item
+            && it.ident.is_none()
+        {
+            for name in defined_by(it) {
+                let entry = module.find(&name).expect("a macro says what it defines");
+                entries.insert(name, entry);
+            }
+            continue;
+        }
         let public = matches!(visibility(item), Some(Visibility::Public(_)));
         if !public || !is_shown(attributes(item)) {
             continue;
@@ -330,7 +358,8 @@ fn page() -> String {
     collect(&Module::root(), "nvfp4_gemv", "", &mut modules);
     let mut page = String::from(
         "# The public API\n\n\
-         Every public item of the library, with the first sentence of its documentation. Methods are in `cargo doc`.\n\
+         Every public item of the library, with the first sentence of its documentation. Methods are in `cargo doc`. Items\n\
+         that need feature `unstable`, for which no promise is made, are left out.\n\
          `tests/api.rs` makes this page of the sources, and fails where the two differ.\n",
     );
     for (path, says, entries) in modules {

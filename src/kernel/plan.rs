@@ -99,6 +99,7 @@ pub struct Launch {
     /// began.
     pub auxiliary: bool,
     /// Tensor maps, which are the kernel's first argument, one after the other. Unused ones have rank 0.
+    #[doc(hidden)]
     pub maps: [nvfp4_tensor_map; MOST_MAPS],
     /// The kernel's parameter structure, its last argument.
     pub parameters: Parameters,
@@ -108,6 +109,7 @@ pub struct Launch {
 
 impl Launch {
     /// The tensor maps that the kernel takes.
+    #[doc(hidden)]
     pub fn maps(&self) -> &[nvfp4_tensor_map] {
         let used = self.maps.iter().take_while(|map| map.rank != 0).count();
         &self.maps[..used]

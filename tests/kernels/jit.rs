@@ -20,6 +20,7 @@ crate::trials! {
     nvrtc:
         kernels_of_90a = || compile_all("90a"),
         kernels_of_100a = || compile_all("100a"),
+        one_kernel_of_each_other_gpu,
         what_is_kept_is_not_compiled_again,
         what_is_damaged_is_compiled_again,
         many_may_keep_the_same_kernel,
@@ -61,6 +62,20 @@ fn some_kernel() -> Launch {
     let mut all = kernels("90a");
     all.find(|launch| launch.entry == "read_bulk")
         .expect("it is planned")
+}
+
+/// Of each GPU whose kernels only long trials compile all: one kernel, of `mma-fp4` where that exists.
+fn one_kernel_of_each_other_gpu() {
+    for (arch, name) in [
+        ("80", "gemv_direct_f16_n1"),
+        ("89", "gemv_stream_f16_n1"),
+        ("120a", "gemv_mma_fp4_n8"),
+    ] {
+        let launch = kernels(arch).find(|launch| launch.entry.starts_with(name));
+        let launch = launch.unwrap_or_else(|| panic!("{arch} has no {name}"));
+        let Compiled { cubin, .. } = compiled(&launch, arch, &kept());
+        assert!(cubin.starts_with(b"\x7fELF"), "{arch}");
+    }
 }
 
 /// The sources are embedded: no folder of headers is given. Each compilation has the kernel that was asked for, alone,

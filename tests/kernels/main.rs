@@ -2,8 +2,8 @@
 //!
 //! Simulations execute the kernels' PTX with ptx-sim, as the launch plans of `src/kernel` say: they need nvcc. Trials
 //! that cannot run are reported as ignored, with the reason. Simulations of minutes are ignored, too.
-//! `cargo xtask check simulator`, or `cargo test --test kernels -- --ignored long`, runs them. Long simulations plant
-//! all faults; the others plant a share.
+//! `cargo xtask check simulator`, or `cargo test --test kernels -- --ignored long`, runs them. Where the
+//! others plant a share of some faults, long ones plant all of them.
 
 mod calls;
 mod entries;

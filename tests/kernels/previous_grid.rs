@@ -39,11 +39,11 @@ fn check(call: &Chained, seed: u64) {
     let ours = call.ready(str::to_string);
     call.demand_right(&[&writer[..], &ours].concat(), seed);
 
-    demand_noticed(call, &writer, seed);
+    demand_noticed(call, &writer, seed, "");
 }
 
-/// Demands that a grid before is noticed where the call does not wait for it.
-fn demand_noticed(call: &Chained, writer: &[Ready], seed: u64) {
+/// Demands that a grid before, which writes an operand, is noticed where the call does not wait for the grid.
+fn demand_noticed(call: &Chained, writer: &[Ready], seed: u64, operand: &str) {
     let hasty = call.ready(|ptx| ptx.replace(WAIT, ""));
     let all = [writer, &hasty].concat();
     let mut noticed = 0;
@@ -56,7 +56,7 @@ fn demand_noticed(call: &Chained, writer: &[Ready], seed: u64) {
                 let early = v.message.contains(WAIT.trim_end_matches(';'));
                 let early = early && v.kind == ViolationKind::Hazard;
                 assert!(early || call.planned.len() > 1, "{v}");
-                noticed += 1;
+                noticed += usize::from(v.message.contains(operand));
             }
             other => panic!("{other:?}: {}, {options:?}", call.context),
         }
@@ -94,8 +94,11 @@ fn calls_of(kernel: Kernel, simulator: &Simulator) -> usize {
                 calls += 1;
                 // A wait that is missing shows by each operand alone: none of them is read where nobody looks.
                 if i == 0 && turn == 0 && has_all {
-                    for operand in call.late_operands() {
-                        demand_noticed(&call, &[call.writer_of(&[operand], "")], 1);
+                    let operands = call.late_operands();
+                    assert_eq!(operands.len(), 6, "{operands:?}");
+                    for (operand, address) in operands {
+                        let writer = [call.writer_of(&[address], "")];
+                        demand_noticed(&call, &writer, 1, &format!("{operand}+"));
                     }
                 }
             }

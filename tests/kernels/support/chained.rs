@@ -86,8 +86,8 @@ impl Chained {
         self.planned.iter().flat_map(of).collect()
     }
 
-    /// Addresses of the operands that a grid before may write.
-    pub(crate) fn late_operands(&self) -> Vec<u64> {
+    /// Operands that a grid before may write, with their addresses.
+    pub(crate) fn late_operands(&self) -> Vec<(&'static str, u64)> {
         const LATE: [&str; 6] = [
             "vectors",
             "vector scales",
@@ -96,14 +96,15 @@ impl Chained {
             "bias",
             "residual",
         ];
-        let of = |name: &&str| self.loaded.memory.addresses.get(*name);
-        LATE.iter().filter_map(of).copied().collect()
+        let of = |name| Some((name, *self.loaded.memory.addresses.get(name)?));
+        LATE.into_iter().filter_map(of).collect()
     }
 
     /// A [late kernel](late_kernel) that writes a byte of each operand that a grid before may write, and then executes
     /// `behind`.
     pub(crate) fn writer(&self, behind: &str) -> Ready {
-        self.writer_of(&self.late_operands(), behind)
+        let addresses: Vec<u64> = self.late_operands().into_iter().map(|(_, at)| at).collect();
+        self.writer_of(&addresses, behind)
     }
 
     /// A [late kernel](late_kernel) that writes a byte at each address, and then executes `behind`.

@@ -74,7 +74,7 @@ fn main() -> ExitCode {
             .into_iter()
             .filter(|variant| variant.missing(arch).is_none())
             .collect();
-        // The other GPUs of a family compute as its first one.
+        // Kin of GPUs that are in the other trials. What differs in their machine code, the tables below hold.
         let is_another = ["103a", "110a", "121a"].contains(&name);
         for &variant in &there {
             let name = format!("matmul::sm_{arch}::{}", variant.name());

@@ -1,4 +1,4 @@
-//! `cargo xtask fuzz`: builds the targets under `fuzz/` with libFuzzer and runs them.
+//! `cargo xtask fuzz`: builds the targets under `tools/fuzz/` with libFuzzer and runs them.
 //!
 //! libFuzzer needs no nightly compiler: its instrumentation is a pass of LLVM, which a stable compiler can
 //! be told to run. Only sanitizers are nightly's, and `cargo fuzz run NAME` uses them on the same targets.

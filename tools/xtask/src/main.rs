@@ -83,7 +83,7 @@ enum Task {
     Check(checks::CheckArgs),
     /// Feed every parser with mutated inputs: files, and PTX and launches for the simulator
     ///
-    /// Builds the targets under `fuzz/` with libFuzzer, which guides the mutations by what they reach,
+    /// Builds the targets under `tools/fuzz/` with libFuzzer, which guides the mutations by what they reach,
     /// and runs each for a while, from the committed corpus. A panic, an overflow, a hang, or more than
     /// 2 GiB of memory is a failure; the input is saved and the command to repeat it printed. Needs
     /// neither CUDA nor a nightly compiler. docs/notes/testing.md says more.

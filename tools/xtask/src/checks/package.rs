@@ -58,6 +58,7 @@ pub(super) fn check(workspace: &Workspace) -> Result<()> {
     }
     // The default features, with the tests for GPUs among the targets.
     of_library.run(["check", "--all-targets"])?;
+    of_library.run(["check", "--all-targets", "--features", "unstable"])?;
     let of_simulator = no_kernels.clone().at(simulator.join("Cargo.toml"));
     of_simulator.run(["check", "--all-targets"])?;
     says_that_it_has_no_kernels(&no_kernels.at(program.join("Cargo.toml")), &library)

@@ -7,8 +7,8 @@ use crate::test::JIT_FEATURES;
 use crate::toolchain;
 
 /// Runs the long simulations. Of ptx-sim: the conformance kernels with 200 seeds each, and all faults planted in the
-/// largest of them. Of the crate's kernels: sweeps of all configs and shapes, all planted faults, and what NVRTC makes
-/// for GPUs whose family has another one in the tests.
+/// largest of them. Of the crate's kernels: sweeps of all configs and shapes, further sets of planted faults, and
+/// NVRTC's kernels for GPUs of which the tests compile one kernel.
 pub(super) fn check(context: &Context<'_>) -> Result<()> {
     toolchain::install_nvrtc(context.workspace)?;
     let cargo = toolchain::nvrtc_environment(context.workspace)
