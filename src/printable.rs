@@ -78,6 +78,8 @@ mod tests {
             ("", ""),
             ("model.layers.0.weight", "model.layers.0.weight"),
             ("größe/重み 'a' \"b\" C:\\d", "größe/重み 'a' \"b\" C:\\d"),
+            ("fc1.weight", "fc1.weight"),
+            ("a\n\u{1b}[31mb", r"a\n\u{1b}[31mb"),
             ("a\r\n\tb", r"a\r\n\tb"),
             ("\u{1b}[2J\u{7}\u{9b}1m", r"\u{1b}[2J\u{7}\u{9b}1m"),
             ("a\u{202e}b\u{2028}c", r"a\u{202e}b\u{2028}c"),
@@ -92,6 +94,7 @@ mod tests {
     fn json_is_escaped_as_json() {
         for (raw, shown) in [
             ("{\n  \"größe\": \"重み\"\n}", "{\n  \"größe\": \"重み\"\n}"),
+            ("\"a\u{202e}b\"", r#""a\u202eb""#),
             ("\"\u{7f}\u{9b}1m\"", r#""\u007f\u009b1m""#),
             (
                 "\"\u{202e}\u{2028}\u{e0001}\"",

@@ -12,24 +12,8 @@ mod mma;
 mod mma_fp4;
 mod packed;
 #[cfg(feature = "unstable")]
-#[allow(
-    non_camel_case_types,
-    non_upper_case_globals,
-    missing_docs,
-    missing_debug_implementations,
-    clippy::all
-)]
 pub mod params;
 #[cfg(not(feature = "unstable"))]
-#[allow(
-    dead_code,
-    unreachable_pub,
-    non_camel_case_types,
-    non_upper_case_globals,
-    missing_docs,
-    missing_debug_implementations,
-    clippy::all
-)]
 pub(crate) mod params;
 pub mod plan;
 pub mod quantize;
