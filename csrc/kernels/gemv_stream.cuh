@@ -75,25 +75,18 @@ struct Staging {
     typename Vectors::Raw raw[kAtOnce][kEach];
     uint8_t scale[kAtOnce][kEach];
 
-    // Addresses of a thread's first block in a batch's first vector, and of that block's scale.
-    struct From {
-        const uint8_t *codes, *scales;
-
-        __device__ __forceinline__ From(const Params &p, uint32_t batch, uint32_t block)
-            : codes(values_of(p.vectors, batch) + block * kFrom),
-              scales(scales_of(p.vectors, batch) + block_offset(p.vectors.scale_steps, block)) {}
-    };
-
-    // Loads the blocks from `first` on, of the vectors from `vector` on.
-    __device__ __forceinline__ void load(const Params &p, const From &from, uint32_t first, int vector) {
-        const uint32_t blocks = Steps::blocks(p), threads = p.warps * kWarp;
+    // Loads the blocks from `first` on, of a batch, of the vectors from `vector` on.
+    __device__ __forceinline__ void load(const Params &p, uint32_t batch, uint32_t first, int vector) {
+        const uint32_t blocks = Steps::blocks(p);
+        const uint8_t *vectors = values_of(p.vectors, batch);
+        const uint8_t *scales = scales_of(p.vectors, batch);
         // A pass's vectors, of which there are few, are rows of the same 32 in the 128x4 layout.
         static_assert(kVectors <= NVFP4_ATOM_LINES);
         const int64_t next_scales =
             p.vectors.scale_steps.tiled ? NVFP4_ATOM_LINE_BYTES : p.vectors.scale_steps.row_stride;
 #pragma unroll
         for (int j = 0; j < kEach; ++j) {
-            const uint32_t block = first + threadIdx.x + j * threads;
+            const uint32_t block = first + threadIdx.x + j * p.warps * kWarp;
             if constexpr (!Steps::kWhole) {
                 // Blocks of the last step behind the row's end are zeros.
 #pragma unroll
@@ -103,9 +96,8 @@ struct Staging {
                 }
             }
             if (block >= blocks) continue;
-            // Threads are a multiple of 32, so that the offsets of scales add up.
-            const uint8_t *const codes = from.codes + j * threads * kFrom;
-            const uint8_t *const scale_codes = from.scales + block_offset(p.vectors.scale_steps, j * threads);
+            const uint8_t *const codes = vectors + block * kFrom;
+            const uint8_t *const scale_codes = scales + block_offset(p.vectors.scale_steps, block);
 #pragma unroll
             for (int v = 0; v < kAtOnce; ++v) {
                 // Vectors past the end repeat the last one: computed, not stored.
@@ -155,7 +147,7 @@ struct Staging {
             for (int vector = 0; vector < kVectors; vector += kAtOnce, first = 0) {
 #pragma unroll 1
                 for (; first < p.steps * kStepBlocks; first += kEach * threads) {
-                    load(p, From(p, first_batch + batch, first + threadIdx.x), first, vector);
+                    load(p, first_batch + batch, first, vector);
                     store(p, shared, batch, first, vector);
                 }
             }
@@ -232,14 +224,11 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     constexpr uint32_t kValues = kTileRows * kVectors * kParts;
     const Work work(p);
     Staging<Products, kVectors> staging;
-    typename Staging<Products, kVectors>::From vectors_from(p, work.batch, threadIdx.x);
-    vectors_from.codes = arch::kept_global(vectors_from.codes);
-    if constexpr (Products::Vectors::kHasScales) vectors_from.scales = arch::kept_global(vectors_from.scales);
     // The previous grid may write vectors and read the output.
     const auto vectors = [&] {
         arch::griddepcontrol_launch_dependents();
         arch::griddepcontrol_wait();
-        staging.load(p, vectors_from, 0, 0);
+        staging.load(p, work.batch, 0, 0);
     };
     if (p.ahead == 0) vectors();
 
