@@ -18,8 +18,6 @@ pub struct Operands {
     /// Bytes of the workspace that the call is given, or 0. Some kernels need one, and are not chosen without it;
     /// others divide their work otherwise then. See [`RawWorkspace`].
     pub workspace: u64,
-    /// Whether each batch says which matrix it has.
-    pub select: bool,
 }
 
 impl Operands {
@@ -34,7 +32,6 @@ impl Operands {
             },
             alignment: Alignment::BEST,
             workspace: 0,
-            select: false,
         }
     }
 
@@ -285,7 +282,6 @@ impl Operands {
                 ..of_vectors
             },
             workspace: 0,
-            select: weights.select.is_some(),
         }
     }
 }

@@ -417,7 +417,7 @@ __device__ __forceinline__ void run(const Params &p) {
             if (row >= p.m || n >= p.n) continue;
             float y = 0.0f;
             for (int s = 0; s < p.k_split; ++s) y += partial[(t * p.k_split + s) * kValues + value];
-            store(p.epilogue, batch, row, n, y);
+            store(p.weights.select, p.epilogue, batch, row, n, y);
         }
         // The next batch's vectors may be written at once: nobody reads this batch's behind the barrier above. The next
         // batch's partial sums come after the next barrier.

@@ -101,6 +101,7 @@ typedef struct nvfp4_packed_add_params {
     uint32_t l, columns; /* of eight vectors */
     nvfp4_packed_deal deal;
     NVFP4_POINTER(const float) partial;
+    nvfp4_select select;
     nvfp4_epilogue epilogue;
 } nvfp4_packed_add_params;
 
@@ -312,7 +313,7 @@ __device__ __forceinline__ void bring_codes(const Params &p, const Maps &maps, u
             stage.wait_empty(stage.empty(p, base));
             arch::fence_proxy_async(); // the stage was read by loads
             arch::mbarrier_arrive_expect_tx(full, p.deal.warps * (many::kWarpRows * kSpanBytes));
-            arch::cp_async_bulk_tensor_3d(stage.codes(p, base), &maps.codes, span * kSpanBytes, row, matrix_of(p.weights, batch), full,
+            arch::cp_async_bulk_tensor_3d(stage.codes(p, base), &maps.codes, span * kSpanBytes, row, matrix_of(p.weights.select, batch), full,
                            policy);
         }
     } while (part.next(p));
@@ -399,6 +400,9 @@ __device__ __forceinline__ void bring_scales(const Params &p, uint32_t base, uin
     } while (part.next(p));
 }
 
+__device__ __forceinline__ const nvfp4_select &select_of(const Params &p) { return p.weights.select; }
+__device__ __forceinline__ const nvfp4_select &select_of(const AddParams &p) { return p.select; }
+
 // Stores the outputs of a column's sums: rows g and g + 8 of a warp's rows, with vectors 2t and 2t + 1 of the column.
 struct Outputs {
     uint32_t batch, row[2];
@@ -416,7 +420,7 @@ struct Outputs {
         for (int i = 0; i < 4; ++i) {
             const uint32_t n = column * many::kColumns + lane % 4 * 2 + i % 2;
             if (n < uint32_t(p.n) && row[i / 2] < uint32_t(p.m)) {
-                nvfp4::store<kOperands>(p.epilogue, batch, row[i / 2], n, sum[i]);
+                nvfp4::store<kOperands>(select_of(p), p.epilogue, batch, row[i / 2], n, sum[i]);
             }
         }
     }

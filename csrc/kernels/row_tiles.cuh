@@ -20,7 +20,6 @@ typedef struct nvfp4_direct_params {
     nvfp4_weights weights;
     nvfp4_vectors vectors;
     nvfp4_epilogue epilogue;
-    nvfp4_select select; /* gemv_direct */
 } nvfp4_direct_params;
 
 #ifdef __CUDACC__

@@ -57,7 +57,6 @@ macro_rules! dense {
     };
 }
 impl KernelConfig for DirectConfig {
-    const TAKES_SELECT: bool = true;
     const MOST_VECTORS: u32 = PASS as u32;
     const WHY: &'static str = "it takes every problem";
     const TAKES_MOST: bool = true;
@@ -246,11 +245,6 @@ mod tests {
             assert_eq!(!Kernel::Direct.candidates(&job).is_empty(), mine, "{shape}");
             assert_eq!(Kernel::Dot.candidates(&job).is_empty(), mine, "{shape}");
             assert!(Kernel::Direct.default_config(&job).is_ok());
-            // Only the direct kernel takes a selection.
-            let select = true;
-            let operands = Operands { select, ..operands };
-            let job = Job::new(&shape, &operands, &gpu);
-            assert!(!Kernel::Direct.candidates(&job).is_empty(), "{shape}");
         }
     }
 

@@ -307,9 +307,6 @@ trait KernelConfig: Copy + PartialEq + Sized {
         false
     }
 
-    /// Whether the kernel takes a selection of matrices.
-    const TAKES_SELECT: bool = false;
-
     /// Whether the kernel can compute the job at all, with some config.
     fn available(job: &Job<'_>) -> Result<(), Refusal>;
 
@@ -446,13 +443,7 @@ macro_rules! kernels {
             /// Why not.
             pub fn available(self, job: &Job<'_>) -> Result<(), Refusal> {
                 job.some(|job| match self {
-                    $(Self::$kernel => {
-                        <$config as KernelConfig>::available(job)?;
-                        match job.operands.select && !<$config>::TAKES_SELECT {
-                            true => Err(Refusal::Select),
-                            false => Ok(()),
-                        }
-                    }),*
+                    $(Self::$kernel => <$config as KernelConfig>::available(job)),*
                 })
             }
 

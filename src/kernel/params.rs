@@ -34,6 +34,13 @@ pub struct nvfp4_scale_steps {
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
+pub struct nvfp4_select {
+    pub ids: u64,
+    pub matrices: u32,
+    pub __bindgen_padding_0: [u8; 4usize],
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
 pub struct nvfp4_weights {
     pub codes: u64,
     pub scales: u64,
@@ -41,13 +48,7 @@ pub struct nvfp4_weights {
     pub row_bytes: i64,
     pub matrix_bytes: i64,
     pub scale_matrix_bytes: i64,
-}
-#[repr(C)]
-#[derive(Debug, Default, Copy, Clone)]
-pub struct nvfp4_select {
-    pub ids: u64,
-    pub matrices: u32,
-    pub __bindgen_padding_0: [u8; 4usize],
+    pub select: nvfp4_select,
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -108,7 +109,6 @@ pub struct nvfp4_direct_params {
     pub weights: nvfp4_weights,
     pub vectors: nvfp4_vectors,
     pub epilogue: nvfp4_epilogue,
-    pub select: nvfp4_select,
 }
 pub const NVFP4_DIRECT_MAX_WARPS: u32 = 8;
 pub const NVFP4_DIRECT_ROWS: u32 = 4;
@@ -307,6 +307,7 @@ pub struct nvfp4_packed_add_params {
     pub columns: u32,
     pub deal: nvfp4_packed_deal,
     pub partial: u64,
+    pub select: nvfp4_select,
     pub epilogue: nvfp4_epilogue,
 }
 pub const NVFP4_RING_UNIT_ROWS: u32 = 4;

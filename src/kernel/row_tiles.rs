@@ -100,7 +100,6 @@ pub(super) fn parameters(
         weights: pass.weights,
         vectors: pass.vectors,
         epilogue: pass.epilogue,
-        select: call.select_operand(),
         ..nvfp4_direct_params::default()
     }
 }

@@ -196,13 +196,8 @@ fn sampled_faults() {
 
 fn wrong_plans() {
     let integer = dot("90a", 2, [(130, 544), (17, 1088), (5, 288)]);
-    const DIRECTS: &str = "direct's";
     let n = crate::words![Params:
         n = "the kernel of two has no more vectors",
-        select.ids = DIRECTS,
-        select.ids + 4 = DIRECTS,
-        select.matrices = DIRECTS,
-        select.matrices + 4 = DIRECTS,
     ];
     let left = crate::words![Params:
         tiles_left = "one tile more for every CTA gives all of them, too"

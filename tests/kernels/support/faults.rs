@@ -225,6 +225,8 @@ pub(crate) const ANY_OPERAND: &str =
     "any number but 0 says so, and each operand is asked for by itself";
 
 /// Reason why faults do nothing in words that count only with a bias. Sweeps have a bias.
+pub(crate) const NO_SELECT: &str =
+    "no batch of the runs selects a matrix; behind the number is padding";
 pub(crate) const NO_BIAS: &str = "the runs have no bias";
 
 /// Reason why faults do nothing in a word that no kernel reads.
