@@ -1,13 +1,13 @@
 //! The kernel that loads rows straight into registers and decodes vectors where they are used: it takes every
 //! problem. `csrc/kernels/gemv_direct.cuh`.
 
+use super::call::{Call, Pass};
 use super::params::{
-    NVFP4_BLOCK, NVFP4_DIRECT_MAX_WARPS, NVFP4_DIRECT_ROWS, NVFP4_DIRECT_ROWS_OF_MANY,
-    NVFP4_PASS_VECTORS, NVFP4_WARP,
+    NVFP4_BLOCK, NVFP4_DIRECT_MAX_WARPS, NVFP4_DIRECT_PASS_VECTORS, NVFP4_DIRECT_ROWS,
+    NVFP4_DIRECT_ROWS_OF_MANY, NVFP4_DIRECT_TILED_ROW_STEP, NVFP4_WARP, nvfp4_direct_params,
 };
-use super::plan::{Launch, MOST_GRID_Y, Parameters, Plan};
-use super::row_tiles::{Entry, bytes_of_loads, can_load, parameters, roundings, row_tiles, steps};
-use super::{Call, Cost, Job, Kernel, KernelConfig, MainLoop, Products, distinct, few, field};
+use super::plan::{KernelParameters, Launch, MOST_GRID_Y, Parameters, Plan};
+use super::{ALPHAS, Cost, Job, KernelConfig, MainLoop, Products, distinct, few, field};
 use crate::refusal::Refusal;
 use crate::shape::Shape;
 use crate::types::Activation;
@@ -34,10 +34,38 @@ impl DirectConfig {
 }
 
 const UNIT: &str = "gemv_direct";
-const PASS: usize = NVFP4_PASS_VECTORS as usize;
+const PASS: usize = NVFP4_DIRECT_PASS_VECTORS as usize;
 
-/// Entry points for NVFP4 vectors. Such vectors come here if shared memory has no room for them, so they are many, or
-/// long. With a selection a single vector comes, too, which is slow: eight are computed.
+/// An entry point, and the numbers that it is compiled for.
+struct Entry {
+    name: &'static str,
+    /// Vectors that are computed. A pass with fewer vectors computes the last one several times.
+    vectors: usize,
+    blocks_per_load: u32,
+}
+
+impl Entry {
+    const fn new(name: &'static str, vectors: usize, blocks_per_load: u32) -> Self {
+        Self {
+            name,
+            vectors,
+            blocks_per_load,
+        }
+    }
+
+    /// The first entry point of `entries`, in the order of their vectors, for such loads and a pass of `n` vectors. If
+    /// there is none, the last entry point, which has most vectors.
+    fn of(entries: &'static [Self], blocks_per_load: u32, n: usize) -> &'static Self {
+        entries
+            .iter()
+            .find(|entry| entry.blocks_per_load == blocks_per_load && entry.vectors >= n)
+            .unwrap_or(&entries[entries.len() - 1])
+    }
+}
+
+/// Entry points for NVFP4 vectors. Such vectors come here if `stream` has no room for them, so that they are many, or
+/// long. With a selection, or scales that are not aligned to 4 bytes, a single vector comes, too, which is slow: eight
+/// are computed.
 const NVFP4: [Entry; 2] = [
     Entry::new("gemv_direct_nvfp4_n8_b1", 8, 1),
     Entry::new("gemv_direct_nvfp4_n8_b2", 8, 2),
@@ -98,15 +126,10 @@ impl KernelConfig for DirectConfig {
         Ok(config)
     }
 
-    /// No candidates for NVFP4 vectors that the dot kernel has room for: the dot kernel was always faster.
     fn candidates(job: &Job<'_>) -> Vec<Self> {
         let Ok(default) = Self::default_for(job) else {
             return Vec::new();
         };
-        let dot = || Kernel::Dot.default_config(job);
-        if job.operands.activation == Activation::Nvfp4 && dot().is_ok() {
-            return Vec::new();
-        }
         let mut configs = vec![default];
         for warps in [4, 8] {
             for k_split in [1, 2, 4, 8] {
@@ -207,6 +230,75 @@ impl DirectConfig {
     }
 }
 
+/// Whether a load of the weights can have `blocks` blocks: rows are whole loads, codes are aligned to 8 bytes a block
+/// and scales to one.
+fn can_load(job: &Job<'_>, blocks: u32) -> bool {
+    let alignment = job.operands.alignment;
+    job.shape.blocks().is_multiple_of(blocks as usize)
+        && alignment.codes >= 8 * blocks
+        && alignment.scales >= blocks
+}
+
+/// Steps of a row. A step is one load of each lane of a warp.
+fn steps(shape: &Shape, blocks_per_load: u32) -> usize {
+    shape
+        .blocks()
+        .div_ceil((NVFP4_WARP * blocks_per_load) as usize)
+}
+
+/// Rows from one row of a tile to the next. In the 128x4 layout the rows of a tile share sectors of scales.
+fn row_step(job: &Job<'_>) -> u32 {
+    if job.operands.tiled() {
+        NVFP4_DIRECT_TILED_ROW_STEP
+    } else {
+        1
+    }
+}
+
+/// Tiles of `rows` rows that a batch takes: a multiple of the row step.
+fn row_tiles(job: &Job<'_>, rows: u32) -> usize {
+    let step = row_step(job) as usize;
+    job.shape.m().div_ceil(step * rows as usize) * step
+}
+
+/// Bytes of codes and scales that the lanes of a CTA load at once, each `blocks` blocks of `rows` rows.
+fn bytes_of_loads(warps: u32, rows: u32, blocks: u32) -> u64 {
+    [warps, NVFP4_WARP, rows, blocks, 8 + 1]
+        .into_iter()
+        .map(u64::from)
+        .fold(1, u64::saturating_mul)
+}
+
+/// Successive f32 roundings of a sum over blocks: the additions over a lane's blocks, over lanes and over the warps
+/// that split K, then the factors.
+fn roundings(shape: &Shape, blocks_per_load: u32, k_split: u32) -> u32 {
+    let lanes = NVFP4_WARP * k_split * blocks_per_load;
+    let in_lane = (shape.blocks() as u32).div_ceil(lanes) * blocks_per_load;
+    let across_lanes = 5;
+    in_lane + across_lanes + k_split + ALPHAS
+}
+
+/// The parameters for a pass.
+fn parameters(call: &Call, job: &Job<'_>, pass: &Pass, k_split: u32) -> nvfp4_direct_params {
+    let shape = &call.shape;
+    nvfp4_direct_params {
+        m: shape.m() as i32,
+        n: pass.n,
+        l: shape.l() as i32,
+        blocks: shape.blocks() as i32,
+        k_split: k_split as i32,
+        row_step: row_step(job) as i32,
+        weights: pass.weights,
+        vectors: pass.vectors,
+        epilogue: pass.epilogue,
+        select: call.select_operand(),
+        ..nvfp4_direct_params::default()
+    }
+}
+
+// SAFETY: bindgen makes padding fields of this structure's padding.
+unsafe impl KernelParameters for nvfp4_direct_params {}
+
 /// Rows that a warp computes at once.
 fn rows_per_warp(entry: &Entry) -> u32 {
     match few(entry.vectors) {
@@ -219,6 +311,7 @@ fn rows_per_warp(entry: &Entry) -> u32 {
 mod tests {
     use super::*;
     use crate::gpu::Gpu;
+    use crate::kernel::Kernel;
     use crate::operands::Operands;
     use crate::shape::Dims;
     use crate::types::ScaleLayout;
@@ -229,12 +322,12 @@ mod tests {
         Gpu::of_compute_capability((9, 0), "90a")
     }
 
-    /// If the dot kernel has no room for the vectors, the direct kernel is measured. Otherwise the direct kernel is
-    /// there for callers who ask.
+    /// The kernel is measured with vectors of all types, of any length, and with a selection, which no other kernel
+    /// takes.
     #[test]
-    fn nvfp4_vectors_come_where_they_are_too_long_for_the_dot_kernel() {
-        let (gpu, operands) = (h200(), Operands::new(Activation::Nvfp4, LINEAR));
-        for (n, k, mine) in [(8, 4096, false), (8, 28672, true), (1, 1 << 20, true)] {
+    fn every_problem_has_candidates() {
+        let gpu = h200();
+        for (n, k) in [(8, 4096), (8, 28672), (1, 1 << 20)] {
             let shape = Shape::new(Dims {
                 m: 4096,
                 n,
@@ -242,15 +335,14 @@ mod tests {
                 l: 1,
             })
             .unwrap();
-            let job = Job::new(&shape, &operands, &gpu);
-            assert_eq!(!Kernel::Direct.candidates(&job).is_empty(), mine, "{shape}");
-            assert_eq!(Kernel::Dot.candidates(&job).is_empty(), mine, "{shape}");
-            assert!(Kernel::Direct.default_config(&job).is_ok());
-            // Only the direct kernel takes a selection.
-            let select = true;
-            let operands = Operands { select, ..operands };
-            let job = Job::new(&shape, &operands, &gpu);
-            assert!(!Kernel::Direct.candidates(&job).is_empty(), "{shape}");
+            for (activation, select) in Activation::ALL.map(|a| [(a, false), (a, true)]).concat() {
+                let operands = Operands {
+                    select,
+                    ..Operands::new(activation, LINEAR)
+                };
+                let job = Job::new(&shape, &operands, &gpu);
+                assert!(Kernel::Direct.candidates(&job).len() > 4, "{shape}");
+            }
         }
     }
 
