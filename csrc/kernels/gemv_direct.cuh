@@ -27,8 +27,6 @@ typedef struct nvfp4_direct_params {
     int32_t m, n, l, blocks;
     int32_t k_split;  /* warps that share a row tile */
     int32_t row_step; /* from one row of a tile to the next: 1, or NVFP4_DIRECT_TILED_ROW_STEP */
-    /* gemv_dot: each CTA takes so many row tiles of a batch, and the first tiles_left one more. */
-    int32_t tiles_per_cta, tiles_left;
 
     nvfp4_weights weights;
     nvfp4_vectors vectors;

@@ -164,15 +164,20 @@ impl KernelConfig for DirectConfig {
         field("k_split", k_split, "a divisor of the warps", divides)
     }
 
-    /// Dense vectors add the 16 roundings of a block and of its product with the scale. A value of a field that no
-    /// kernel has counts as the nearest value that one has.
+    /// The additions over a lane's blocks, over lanes and over the warps that split K, then the factors. Dense vectors
+    /// add the 16 roundings of a block and of its product with the scale. A value of a field that no kernel has counts
+    /// as the nearest value that one has.
     fn roundings(&self, shape: &Shape, activation: Activation) -> u32 {
-        let block = match activation {
+        let in_block = match activation {
             Activation::Nvfp4 => 0,
             _ => 16,
         };
+        let blocks_per_load = self.blocks_per_load.clamp(1, 2);
         let k_split = self.k_split.clamp(1, NVFP4_DIRECT_MAX_WARPS);
-        block + roundings(shape, self.blocks_per_load.clamp(1, 2), k_split)
+        let lanes = NVFP4_WARP * k_split * blocks_per_load;
+        let in_lane = (shape.blocks() as u32).div_ceil(lanes) * blocks_per_load;
+        let across_lanes = 5;
+        in_block + in_lane + across_lanes + k_split + ALPHAS
     }
 
     fn plan(&self, call: &Call, job: &Job<'_>) -> Plan {
@@ -203,7 +208,12 @@ impl KernelConfig for DirectConfig {
 
     fn bytes_in_flight(&self, job: &Job<'_>) -> u64 {
         let rows = rows_per_warp(self.entry(job, job.shape.n()));
-        bytes_of_loads(self.warps, rows, self.blocks_per_load)
+        // Codes and scales of blocks, of each lane.
+        let factors = [self.warps, NVFP4_WARP, rows, self.blocks_per_load, 8 + 1];
+        factors
+            .map(u64::from)
+            .into_iter()
+            .fold(1, u64::saturating_mul)
     }
 
     fn main_loop(&self, job: &Job<'_>) -> MainLoop {
@@ -261,23 +271,6 @@ fn row_tiles(job: &Job<'_>, rows: u32) -> usize {
     job.shape.m().div_ceil(step * rows as usize) * step
 }
 
-/// Bytes of codes and scales that the lanes of a CTA load at once, each `blocks` blocks of `rows` rows.
-fn bytes_of_loads(warps: u32, rows: u32, blocks: u32) -> u64 {
-    [warps, NVFP4_WARP, rows, blocks, 8 + 1]
-        .into_iter()
-        .map(u64::from)
-        .fold(1, u64::saturating_mul)
-}
-
-/// Successive f32 roundings of a sum over blocks: the additions over a lane's blocks, over lanes and over the warps
-/// that split K, then the factors.
-fn roundings(shape: &Shape, blocks_per_load: u32, k_split: u32) -> u32 {
-    let lanes = NVFP4_WARP * k_split * blocks_per_load;
-    let in_lane = (shape.blocks() as u32).div_ceil(lanes) * blocks_per_load;
-    let across_lanes = 5;
-    in_lane + across_lanes + k_split + ALPHAS
-}
-
 /// The parameters for a pass.
 fn parameters(call: &Call, job: &Job<'_>, pass: &Pass, k_split: u32) -> nvfp4_direct_params {
     let shape = &call.shape;
@@ -292,7 +285,6 @@ fn parameters(call: &Call, job: &Job<'_>, pass: &Pass, k_split: u32) -> nvfp4_di
         vectors: pass.vectors,
         epilogue: pass.epilogue,
         select: call.select_operand(),
-        ..nvfp4_direct_params::default()
     }
 }
 

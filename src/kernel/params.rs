@@ -106,8 +106,6 @@ pub struct nvfp4_direct_params {
     pub blocks: i32,
     pub k_split: i32,
     pub row_step: i32,
-    pub tiles_per_cta: i32,
-    pub tiles_left: i32,
     pub weights: nvfp4_weights,
     pub vectors: nvfp4_vectors,
     pub epilogue: nvfp4_epilogue,

@@ -286,8 +286,6 @@ fn harmless() -> Vec<(At, &'static str)> {
 
 fn wrong_plans() {
     let own = crate::words![Params:
-        tiles_per_cta = "dot's",
-        tiles_left = "dot's",
         select.matrices = "batches that do not select have the matrices that there are",
         select.matrices + 4 = PADDING,
     ];
