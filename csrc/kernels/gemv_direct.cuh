@@ -298,8 +298,7 @@ __device__ __forceinline__ void gemv_direct(const nvfp4_direct_params &p) {
 
 }  // namespace nvfp4
 
-// Entry points, by vectors of a pass and blocks of a load. NVFP4 vectors come here where gemv_stream has no room for
-// them or does not take their alignment, and with `select`.
+// Entry points, by vectors of a pass and blocks of a load.
 #define GEMV_DIRECT_OF(X, name, activation) \
     X(gemv_direct_##name##_n1_b1, activation, 1, 1) \
     X(gemv_direct_##name##_n8_b1, activation, 8, 1) \
@@ -307,11 +306,10 @@ __device__ __forceinline__ void gemv_direct(const nvfp4_direct_params &p) {
     X(gemv_direct_##name##_n2_b2, activation, 2, 2) \
     X(gemv_direct_##name##_n4_b2, activation, 4, 2) \
     X(gemv_direct_##name##_n8_b2, activation, 8, 2)
-#define GEMV_DIRECT(X)                                       \
-    X(gemv_direct_nvfp4_n8_b1, NVFP4_ACTIVATION_NVFP4, 8, 1) \
-    X(gemv_direct_nvfp4_n8_b2, NVFP4_ACTIVATION_NVFP4, 8, 2) \
-    GEMV_DIRECT_OF(X, f16, NVFP4_ACTIVATION_F16)             \
-    GEMV_DIRECT_OF(X, bf16, NVFP4_ACTIVATION_BF16)           \
+#define GEMV_DIRECT(X)                               \
+    GEMV_DIRECT_OF(X, nvfp4, NVFP4_ACTIVATION_NVFP4) \
+    GEMV_DIRECT_OF(X, f16, NVFP4_ACTIVATION_F16)     \
+    GEMV_DIRECT_OF(X, bf16, NVFP4_ACTIVATION_BF16)   \
     GEMV_DIRECT_OF(X, f32, NVFP4_ACTIVATION_F32)
 
 #define ENTRY(name, activation, vectors, blocks)                                        \

@@ -63,16 +63,8 @@ impl Entry {
     }
 }
 
-/// Entry points for NVFP4 vectors. Such vectors come here if `stream` has no room for them, so that they are many, or
-/// long. With a selection, or scales that are not aligned to 4 bytes, a single vector comes, too, which is slow: eight
-/// are computed.
-const NVFP4: [Entry; 2] = [
-    Entry::new("gemv_direct_nvfp4_n8_b1", 8, 1),
-    Entry::new("gemv_direct_nvfp4_n8_b2", 8, 2),
-];
-
-/// The entry points for vectors that are not NVFP4. Loads of one block are for weights that allow no wider load.
-macro_rules! dense {
+/// The entry points for vectors of a type. Loads of one block are for weights that allow no wider load.
+macro_rules! entries {
     ($activation:literal) => {
         [
             Entry::new(concat!("gemv_direct_", $activation, "_n1_b1"), 1, 1),
@@ -84,6 +76,7 @@ macro_rules! dense {
         ]
     };
 }
+
 impl KernelConfig for DirectConfig {
     const TAKES_SELECT: bool = true;
     const MOST_VECTORS: u32 = PASS as u32;
@@ -231,10 +224,10 @@ impl DirectConfig {
     /// The entry point for a pass of `n` vectors.
     fn entry(&self, job: &Job<'_>, n: usize) -> &'static Entry {
         let entries: &'static [Entry] = match job.operands.activation {
-            Activation::Nvfp4 => const { &NVFP4 },
-            Activation::F16 => const { &dense!("f16") },
-            Activation::Bf16 => const { &dense!("bf16") },
-            Activation::F32 => const { &dense!("f32") },
+            Activation::Nvfp4 => const { &entries!("nvfp4") },
+            Activation::F16 => const { &entries!("f16") },
+            Activation::Bf16 => const { &entries!("bf16") },
+            Activation::F32 => const { &entries!("f32") },
         };
         Entry::of(entries, self.blocks_per_load, n)
     }
@@ -354,7 +347,7 @@ mod tests {
         for (activation, blocks_per_load, entries) in [
             (Activation::F16, 2, ["f16_n8_b2", "f16_n4_b2"]),
             (Activation::F32, 1, ["f32_n8_b1", "f32_n8_b1"]),
-            (Activation::Nvfp4, 2, ["nvfp4_n8_b2", "nvfp4_n8_b2"]),
+            (Activation::Nvfp4, 2, ["nvfp4_n8_b2", "nvfp4_n4_b2"]),
         ] {
             let operands = Operands::new(activation, LINEAR);
             let config = DirectConfig {
