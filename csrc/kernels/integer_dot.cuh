@@ -3,8 +3,8 @@
 // Codes times two are the integers 0, 1, 2, 3, 4, 6, 8, 12 and their negatives. A byte permute (prmt) with the codes
 // themselves as selector looks up four of them at once. Its sign-replicate mode makes 0 of codes with the sign bit. So
 // a lookup of the codes and one of the codes with flipped signs give the positive and the negative magnitudes. Four
-// products are one dp4a. The sum of a block is an exact integer of at most 2304 in magnitude. Times two scales it is exact
-// in f32 (12 + 8 bits): only the f32 sum over blocks rounds.
+// products are one dp4a. The sum of a block is an exact integer of at most 2304 in magnitude. Times two scales it is
+// exact in f32 (12 + 8 bits): only the f32 sum over blocks rounds.
 #pragma once
 
 #include <cstdint>
