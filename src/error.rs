@@ -521,14 +521,14 @@ mod tests {
     #[test]
     fn a_driver_that_is_older_than_nvrtc_is_named_with_what_helps() {
         let error = Error::NotLoaded {
-            kernel: "gemv_dot_f16",
+            kernel: "gemv_mine_f16",
             nvrtc: (13, 0),
             driver: (12, 4),
             message: "device kernel image is invalid".into(),
         };
         let says = error.to_string();
         for part in [
-            "gemv_dot_f16",
+            "gemv_mine_f16",
             "NVRTC 13.0",
             "supports CUDA 12.4",
             "device kernel image is invalid",

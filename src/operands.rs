@@ -51,14 +51,14 @@ impl Operands {
     }
 }
 
-/// Powers of two, 32 at most, that addresses in bytes are multiples of.
+/// Powers of two, 16 at most, that addresses in bytes are multiples of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Alignment {
     /// The weights' codes.
     pub codes: u32,
     /// The weights' scales.
     pub scales: u32,
-    /// NVFP4 vectors' codes and scales, and the strides that are used; 32 for others.
+    /// NVFP4 vectors' codes and scales, and the strides that are used; 16 for others.
     pub vectors: u32,
     /// The codes alone, and their strides.
     pub vector_codes: u32,
@@ -70,11 +70,11 @@ pub struct Alignment {
 impl Alignment {
     /// The most that any kernel asks for.
     pub const BEST: Self = Self {
-        codes: 32,
-        scales: 32,
-        vectors: 32,
-        vector_codes: 32,
-        vector_scales: 32,
+        codes: 16,
+        scales: 16,
+        vectors: 16,
+        vector_codes: 16,
+        vector_scales: 16,
     };
 
     /// The alignment that every operand has.
@@ -89,7 +89,7 @@ impl Alignment {
     /// The alignment of all of these addresses and strides together.
     pub(crate) fn of(values: &[u64]) -> u32 {
         let bits = values.iter().fold(0, |bits, value| bits | value);
-        1 << bits.trailing_zeros().min(5)
+        1 << bits.trailing_zeros().min(4)
     }
 
     /// Everything but the scales of vectors behind the first one is a multiple of 16 bytes, the most that one copy
@@ -103,8 +103,7 @@ impl Alignment {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RawWeights {
     /// Packed E2M1 codes `[L][M][K/2]`, 8-byte aligned; with [`select`](Self::select) of as many matrices as it says.
-    /// With 16-byte alignment there are faster kernels; 32-byte alignment is expected to help on Blackwell, which
-    /// nobody has measured.
+    /// With 16-byte alignment there are faster kernels.
     pub codes: u64,
     /// E4M3 block scales, densely packed batches; 4-byte aligned in the 128x4 layout.
     pub scales: u64,
@@ -308,7 +307,7 @@ mod tests {
             let vectors = RawVectors::Nvfp4 {
                 codes: 1 << 42,
                 code_strides: Strides {
-                    row: 176,
+                    row: 168,
                     batch: 1 << 20,
                 },
                 scales: 1 << 43,
@@ -328,8 +327,8 @@ mod tests {
             ]
         };
         use ScaleLayout::{Linear, Tiled128x4};
-        assert_eq!(of(1, 2, Linear), [32, 32, 32]);
-        assert_eq!(of(3, 1, Linear), [16, 16, 1]);
-        assert_eq!(of(3, 1, Tiled128x4), [16, 16, 32]);
+        assert_eq!(of(1, 2, Linear), [16, 16, 16]);
+        assert_eq!(of(3, 1, Linear), [8, 8, 1]);
+        assert_eq!(of(3, 1, Tiled128x4), [8, 8, 16]);
     }
 }

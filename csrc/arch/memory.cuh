@@ -5,18 +5,6 @@
 
 namespace nvfp4::arch {
 
-// ld.global.nc of 32 bytes that are read once, 32-byte aligned (sm_100 and newer). Not kept in L1, and the first to
-// leave L2, which fetches whole 256-byte lines. Volatile: issued where it stands, and not before the registers that it
-// fills are free.
-__device__ __forceinline__ void ld_global_nc_no_allocate_256(uint32_t (&v)[8], const void *p) {
-    asm volatile(
-        "ld.global.nc.L1::no_allocate.L2::evict_first.L2::256B.v8.u32 "
-        "{%0, %1, %2, %3, %4, %5, %6, %7}, [%8];"
-        : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]), "=r"(v[4]), "=r"(v[5]), "=r"(v[6]),
-          "=r"(v[7])
-        : "l"(p));
-}
-
 // ld.global.nc of data that is read once: not kept in L1; L2 fetches whole 256-byte lines.
 __device__ __forceinline__ uint4 ld_global_nc_no_allocate_128(const void *p) {
     uint4 v;
@@ -35,10 +23,6 @@ __device__ __forceinline__ uint2 ld_global_nc_no_allocate_64(const void *p) {
 }
 
 // ld.global.nc of data that other warps of the SM read too: kept in L1.
-__device__ __forceinline__ uint32_t ld_global_nc_32(const void *p) {
-    return __ldg(static_cast<const unsigned int *>(p));
-}
-
 __device__ __forceinline__ uint16_t ld_global_nc_16(const void *p) {
     return __ldg(static_cast<const unsigned short *>(p));
 }

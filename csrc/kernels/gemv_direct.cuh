@@ -9,15 +9,29 @@
 // and at most 288 in sum: 11 bits. The block's sum times two scales is exact in f32 (12 + 8 bits). Only the f32 sum
 // over blocks rounds. Other vectors: products and sums in f32.
 
-#include "row_tiles.cuh"
+#include "../shared.h"
 
 enum {
-    NVFP4_DIRECT_MAX_WARPS = 8, /* of a CTA */
+    NVFP4_DIRECT_PASS_VECTORS = 8, /* vectors of one pass over the weights, at most */
+    NVFP4_DIRECT_MAX_WARPS = 8,    /* of a CTA */
     /* Rows that a warp computes at once, with few vectors and with more. More rows share the decoded vectors; fewer
      * rows leave registers for the sums of many vectors. */
     NVFP4_DIRECT_ROWS = 4,
     NVFP4_DIRECT_ROWS_OF_MANY = 2,
+    /* Step from one row of a tile to the next where scales lie 128x4, so that the tile's rows share their sectors.
+     * Tiles then come in whole groups of as many. */
+    NVFP4_DIRECT_TILED_ROW_STEP = 32,
 };
+
+typedef struct nvfp4_direct_params {
+    int32_t m, n, l, blocks;
+    int32_t k_split;  /* warps that share a row tile */
+    int32_t row_step; /* from one row of a tile to the next: 1, or NVFP4_DIRECT_TILED_ROW_STEP */
+
+    nvfp4_weights weights;
+    nvfp4_vectors vectors;
+    nvfp4_epilogue epilogue;
+} nvfp4_direct_params;
 
 #ifdef __CUDACC__
 
@@ -28,10 +42,22 @@ enum {
 #include "../entries.cuh"
 #include "../format/dense.cuh"
 #include "../format/e2m1.cuh"
+#include "../format/operands.cuh"
+#include "../format/scale_steps.cuh"
+#include "epilogue.cuh"
 
 namespace nvfp4 {
 
+constexpr int kWarp = NVFP4_WARP;
+constexpr int kBlock = NVFP4_BLOCK;
 constexpr int kMaxWarps = NVFP4_DIRECT_MAX_WARPS;
+
+// Row `i` of tile `tile`. 32 tiles of row step 32 cover 32 * kRows consecutive rows.
+template <int kRows>
+__device__ __forceinline__ int32_t tile_row(const nvfp4_direct_params &p, int32_t tile, int i) {
+    constexpr int kStep = NVFP4_DIRECT_TILED_ROW_STEP;
+    return p.row_step == 1 ? tile * kRows + i : tile / kStep * (kStep * kRows) + tile % kStep + i * kStep;
+}
 
 __host__ __device__ constexpr int rows_per_warp(int vectors) {
     return vectors <= NVFP4_FEW_VECTORS ? NVFP4_DIRECT_ROWS : NVFP4_DIRECT_ROWS_OF_MANY;
@@ -266,8 +292,7 @@ __device__ __forceinline__ void gemv_direct(const nvfp4_direct_params &p) {
 
 }  // namespace nvfp4
 
-// Entry points, by vectors of a pass and blocks of a load. NVFP4 vectors come here where gemv_dot has no room for
-// them, and with `select`.
+// Entry points, by vectors of a pass and blocks of a load.
 #define GEMV_DIRECT_OF(X, name, activation) \
     X(gemv_direct_##name##_n1_b1, activation, 1, 1) \
     X(gemv_direct_##name##_n8_b1, activation, 8, 1) \
@@ -275,11 +300,10 @@ __device__ __forceinline__ void gemv_direct(const nvfp4_direct_params &p) {
     X(gemv_direct_##name##_n2_b2, activation, 2, 2) \
     X(gemv_direct_##name##_n4_b2, activation, 4, 2) \
     X(gemv_direct_##name##_n8_b2, activation, 8, 2)
-#define GEMV_DIRECT(X)                                       \
-    X(gemv_direct_nvfp4_n8_b1, NVFP4_ACTIVATION_NVFP4, 8, 1) \
-    X(gemv_direct_nvfp4_n8_b2, NVFP4_ACTIVATION_NVFP4, 8, 2) \
-    GEMV_DIRECT_OF(X, f16, NVFP4_ACTIVATION_F16)             \
-    GEMV_DIRECT_OF(X, bf16, NVFP4_ACTIVATION_BF16)           \
+#define GEMV_DIRECT(X)                               \
+    GEMV_DIRECT_OF(X, nvfp4, NVFP4_ACTIVATION_NVFP4) \
+    GEMV_DIRECT_OF(X, f16, NVFP4_ACTIVATION_F16)     \
+    GEMV_DIRECT_OF(X, bf16, NVFP4_ACTIVATION_BF16)   \
     GEMV_DIRECT_OF(X, f32, NVFP4_ACTIVATION_F32)
 
 #define ENTRY(name, activation, vectors, blocks)                                        \

@@ -3,8 +3,8 @@
 // Codes times two are the integers 0, 1, 2, 3, 4, 6, 8, 12 and their negatives. A byte permute (prmt) with the codes
 // themselves as selector looks up four of them at once. Its sign-replicate mode makes 0 of codes with the sign bit. So
 // a lookup of the codes and one of the codes with flipped signs give the positive and the negative magnitudes. Four
-// products are one dp4a. The sum of a block is an exact integer of at most 2304 in magnitude. Times two scales it is exact
-// in f32 (12 + 8 bits): only the f32 sum over blocks rounds.
+// products are one dp4a. The sum of a block is an exact integer of at most 2304 in magnitude. Times two scales it is
+// exact in f32 (12 + 8 bits): only the f32 sum over blocks rounds.
 #pragma once
 
 #include <cstdint>
@@ -49,22 +49,8 @@ struct Magnitudes {
         negative[3] = lookup(flipped_y >> 16);
     }
 
-    // Four times the sum of the 16 products with x, as a float.
-    __device__ __forceinline__ float dot(uint4 x) const {
-        int32_t plus = kFloatBias, minus = 0;
-        plus = __dp4a(int32_t(positive[0]), int32_t(x.x), plus);
-        minus = __dp4a(int32_t(negative[0]), int32_t(x.x), minus);
-        plus = __dp4a(int32_t(positive[1]), int32_t(x.y), plus);
-        minus = __dp4a(int32_t(negative[1]), int32_t(x.y), minus);
-        plus = __dp4a(int32_t(positive[2]), int32_t(x.z), plus);
-        minus = __dp4a(int32_t(negative[2]), int32_t(x.z), minus);
-        plus = __dp4a(int32_t(positive[3]), int32_t(x.w), plus);
-        minus = __dp4a(int32_t(negative[3]), int32_t(x.w), minus);
-        return __int_as_float(plus - minus) - 12582912.0f;
-    }
-
-    // Four times the sum, with the bias from a register. Both sums have the bias, and their difference as floats is
-    // exact.
+    // Four times the sum of the 16 products with x, as a float. `bias` is kFloatBias, in a register: both sums have it,
+    // and their difference as floats is exact.
     __device__ __forceinline__ float dot(uint4 x, int32_t bias) const {
         const uint32_t words[4] = {x.x, x.y, x.z, x.w};
         int32_t plus = bias, minus = bias;

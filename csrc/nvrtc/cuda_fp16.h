@@ -14,8 +14,6 @@ struct __half2 {
     uint32_t word; // the first one in the low half
 };
 
-__device__ __forceinline__ uint16_t __half_as_ushort(__half a) { return a.bits; }
-
 __device__ __forceinline__ __half __ushort_as_half(uint16_t bits) {
     __half half;
     half.bits = bits;
@@ -53,18 +51,6 @@ __device__ __forceinline__ float __high2float(__half2 a) {
 }
 
 __device__ __forceinline__ float2 __half22float2(__half2 a) { return make_float2(__low2float(a), __high2float(a)); }
-
-__device__ __forceinline__ __half __low2half(__half2 a) {
-    __half half;
-    asm("{.reg .b16 low, high; mov.b32 {low, high}, %1; mov.b16 %0, low;}" : "=h"(half.bits) : "r"(a.word));
-    return half;
-}
-
-__device__ __forceinline__ __half __high2half(__half2 a) {
-    __half half;
-    asm("{.reg .b16 low, high; mov.b32 {low, high}, %1; mov.b16 %0, high;}" : "=h"(half.bits) : "r"(a.word));
-    return half;
-}
 
 __device__ __forceinline__ __half2 __low2half2(__half2 a) {
     __half2 pair;

@@ -1,5 +1,5 @@
 //! Model of a kernel where nobody measured, from what the kernel's module says. It states which share of the read-only
-//! ceiling the kernel reaches, and which of the kernels with the same share is preferred.
+//! ceiling the kernel reaches.
 
 use crate::kernel::{Config, Cost, Job, Kernel};
 use crate::operands::Operands;
@@ -57,13 +57,4 @@ pub(super) fn share(way: &Way, shape: &Shape, operands: &Operands) -> f64 {
     let whole_passes = (n / pass) as f64 * way.cost.pass(pass);
     let one = way.kernel.share_of_one(shape, operands) * way.left;
     one / (whole_passes + way.cost.pass(n % pass))
-}
-
-/// The place of a kernel among those with the same share, the first one being 0: its place in [`Kernel::ALL`], after
-/// one that says that it is first.
-pub(super) fn place(kernel: Kernel, job: &Job<'_>) -> usize {
-    match kernel.is_first(job) {
-        true => 0,
-        false => 1 + kernel as usize,
-    }
 }

@@ -225,12 +225,7 @@ impl<'t> Tables<'t> {
             let estimate = self.estimate(kernel);
             let share = estimate.map_or(0.0, |estimate| estimate.share);
             let bound = estimate.is_some_and(|one| one.evidence.is_bound());
-            Some((
-                share,
-                (bound, model::place(kernel, self.job)),
-                kernel,
-                estimate,
-            ))
+            Some((share, (bound, kernel as usize), kernel, estimate))
         });
         ranked.sort_unstable_by(|a, b| match (a, b) {
             (Some(a), Some(b)) => b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)),
@@ -262,7 +257,7 @@ impl<'t> Tables<'t> {
         let timed = entry.kernels.iter();
         let timed = timed.filter(|timed| among(timed.kernel()) && counts(timed, entry, job));
         let leader = timed.min_by(|a, b| {
-            let place = |timed: &Timed| model::place(timed.kernel(), job);
+            let place = |timed: &Timed| timed.kernel() as usize;
             let seconds = seconds(a, job).total_cmp(&seconds(b, job));
             seconds.then_with(|| place(a).cmp(&place(b)))
         })?;

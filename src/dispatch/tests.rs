@@ -66,7 +66,7 @@ fn choices_are_as_they_were() {
         operands.alignment.codes = codes;
         operands.alignment.scales = codes;
         if activation == Activation::Nvfp4 && shape.n() > 1 {
-            let row = shape.row_code_bytes().trailing_zeros().min(5);
+            let row = shape.row_code_bytes().trailing_zeros().min(4);
             operands.alignment.vectors = 1 << row;
         }
         let choice = choose(&shape, &operands, &gpu, chained == "true");
@@ -210,30 +210,31 @@ fn tuned_times_go_before_all_others() {
         }),
         ..ring
     };
-    let dot = timed(Kernel::Dot, &shape, &gpu, 1.1e-6);
+    let direct = timed(Kernel::Direct, &shape, &gpu, 1.1e-6);
     tuned.insert(Entry {
         shape,
         operands: nvfp4(TILED),
         ceiling_seconds: 1e-6,
-        kernels: vec![dot, ring],
+        kernels: vec![direct, ring],
     });
     let choose = |shape: &Shape, options: Options<'_>| {
         select(shape, &nvfp4(TILED), Target::Gpu(&gpu), &options).unwrap()
     };
     let with = || options().tuned(&tuned);
     let choice = choose(&shape, with());
-    assert_eq!(choice.config, Some(dot.config));
+    assert_eq!(choice.config, Some(direct.config));
     assert!(choice.reason.to_string().contains("tuned configs"));
     let choice = choose(&shape, with().kernel(Kernel::Ring));
     assert_eq!(choice.config, Some(ring.config));
-    // Chained times are compared with chained times, and go before times of launches that wait: `dot` has none, and
-    // waits for less.
+    // Chained times are compared with chained times, and go before times of launches that wait: `direct` has none,
+    // and waits for less.
     let choice = choose(&shape, with().as_if_chained(true));
     assert_eq!(choice.config, Some(chained));
-    // `dot` is known to be behind, and the model is not asked.
+    // `direct` is known to be behind, and the model is not asked.
     let ranked = rank(&shape, &nvfp4(TILED), &gpu, Some(&tuned), true);
-    let dot_there = ranked.iter().find(|one| one.kernel == Kernel::Dot).unwrap();
-    let evidence = dot_there.estimate.unwrap().evidence.to_string();
+    let mut ranked = ranked.iter();
+    let there = ranked.find(|one| one.kernel == Kernel::Direct).unwrap();
+    let evidence = there.estimate.unwrap().evidence.to_string();
     assert_eq!(evidence, "slower than ring, on this GPU");
     // Operands that are aligned as well are the same ones; not so another problem.
     let mut aligned = nvfp4(TILED);
@@ -256,9 +257,9 @@ fn tuned_times_go_before_all_others() {
     // The other kernels that were tried on its path were slower.
     let ranked = rank(&shape, &nvfp4(TILED), &gpu, Some(&tuned), false);
     let order: Vec<Kernel> = ranked.iter().map(|one| one.kernel).collect();
-    assert_eq!(order[..2], [Kernel::Dot, Kernel::Stream]);
+    assert_eq!(order[..2], [Kernel::Direct, Kernel::Stream]);
     let evidence = ranked[1].estimate.unwrap().evidence.to_string();
-    assert_eq!(evidence, "slower than dot, on this GPU");
+    assert_eq!(evidence, "slower than direct, on this GPU");
 
     let other = Gpu {
         multiprocessors: 100,
@@ -268,7 +269,7 @@ fn tuned_times_go_before_all_others() {
     assert!(matches!(elsewhere, Err(Error::TunedElsewhere { .. })));
 }
 
-/// Rows that are ragged for dot and stream alone: what dot reaches says nothing of wgmma, and mma's time does.
+/// Rows that are ragged for stream alone: what stream reaches says nothing of the others, and mma's time does.
 #[test]
 fn times_say_nothing_of_kernels_that_the_model_expects_to_be_faster() {
     let (shape, gpu) = (Shape::matrix(4096, 4160).unwrap(), h200());
@@ -278,15 +279,13 @@ fn times_say_nothing_of_kernels_that_the_model_expects_to_be_faster() {
         shape,
         operands: nvfp4(TILED),
         ceiling_seconds: 1e-6,
-        kernels: vec![of(Kernel::Dot, 1.1e-6), of(Kernel::Mma, 2e-6)],
+        kernels: vec![of(Kernel::Stream, 1.1e-6), of(Kernel::Mma, 2e-6)],
     });
     let ranked = rank(&shape, &nvfp4(TILED), &gpu, Some(&tuned), false);
-    for (kernel, says) in [
-        (Kernel::Stream, "slower than dot, on this GPU"),
-        (Kernel::Wgmma, "slower than mma, on this GPU"),
-    ] {
+    for kernel in [Kernel::Direct, Kernel::Wgmma] {
         let one = ranked.iter().find(|one| one.kernel == kernel).unwrap();
-        assert_eq!(one.estimate.unwrap().evidence.to_string(), says);
+        let evidence = one.estimate.unwrap().evidence.to_string();
+        assert_eq!(evidence, "slower than mma, on this GPU");
     }
 }
 
@@ -310,9 +309,9 @@ fn what_could_not_run_at_the_nearest_problem_was_not_slower_there() {
 fn a_measured_config_that_cannot_run_is_replaced_by_the_default() {
     let (shape, gpu) = (Shape::matrix(4096, 4096).unwrap(), h200());
     let mut tuned = Measurements::new(machine(&gpu), "a test");
-    let good = timed(Kernel::Dot, &shape, &gpu, 1e-6);
+    let good = timed(Kernel::Direct, &shape, &gpu, 1e-6);
     let bad = match good.config {
-        Config::Dot(config) => crate::kernel::DotConfig {
+        Config::Direct(config) => crate::kernel::DirectConfig {
             warps: 77,
             ..config
         },
@@ -337,11 +336,11 @@ fn without_measurements_the_model_decides() {
     let linear = ScaleLayout::Linear;
     for (on, n, layout, kernel) in [
         // Tensor cores take several vectors.
-        ((10, 0), 1, TILED, Kernel::Dot),
-        ((10, 0), 2, TILED, Kernel::Dot),
+        ((10, 0), 1, TILED, Kernel::Ring),
+        ((10, 0), 2, TILED, Kernel::Stream),
         ((10, 0), 3, TILED, Kernel::Tcgen05),
         ((10, 3), 16, TILED, Kernel::Tcgen05),
-        ((10, 0), 4, linear, Kernel::Dot),
+        ((10, 0), 4, linear, Kernel::Stream),
         ((10, 0), 8, linear, Kernel::Stream),
         ((12, 0), 1, linear, Kernel::Ring),
         ((12, 0), 2, linear, Kernel::Stream),
@@ -513,7 +512,7 @@ fn a_neighbour_is_scaled_as_the_model_says() {
             let one = ranked.iter().find(|one| one.kernel == kernel).unwrap();
             one.estimate.unwrap()
         };
-        assert!(!matches!(of(Kernel::Dot).evidence, Evidence::Modelled));
+        assert!(!matches!(of(Kernel::Direct).evidence, Evidence::Modelled));
         of(Kernel::Stream).seconds.unwrap()
     };
     let shape = |n, l| {

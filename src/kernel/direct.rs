@@ -1,13 +1,13 @@
 //! The kernel that loads rows straight into registers and decodes vectors where they are used: it takes every
 //! problem. `csrc/kernels/gemv_direct.cuh`.
 
+use super::call::{Call, Pass};
 use super::params::{
-    NVFP4_BLOCK, NVFP4_DIRECT_MAX_WARPS, NVFP4_DIRECT_ROWS, NVFP4_DIRECT_ROWS_OF_MANY,
-    NVFP4_PASS_VECTORS, NVFP4_WARP,
+    NVFP4_BLOCK, NVFP4_DIRECT_MAX_WARPS, NVFP4_DIRECT_PASS_VECTORS, NVFP4_DIRECT_ROWS,
+    NVFP4_DIRECT_ROWS_OF_MANY, NVFP4_DIRECT_TILED_ROW_STEP, NVFP4_WARP, nvfp4_direct_params,
 };
-use super::plan::{Launch, MOST_GRID_Y, Parameters, Plan};
-use super::row_tiles::{Entry, bytes_of_loads, can_load, parameters, roundings, row_tiles, steps};
-use super::{Call, Cost, Job, Kernel, KernelConfig, MainLoop, Products, distinct, few, field};
+use super::plan::{KernelParameters, Launch, MOST_GRID_Y, Parameters, Plan};
+use super::{ALPHAS, Cost, Job, KernelConfig, MainLoop, Products, distinct, few, field};
 use crate::refusal::Refusal;
 use crate::shape::Shape;
 use crate::types::Activation;
@@ -34,17 +34,37 @@ impl DirectConfig {
 }
 
 const UNIT: &str = "gemv_direct";
-const PASS: usize = NVFP4_PASS_VECTORS as usize;
+const PASS: usize = NVFP4_DIRECT_PASS_VECTORS as usize;
 
-/// Entry points for NVFP4 vectors. Such vectors come here if shared memory has no room for them, so they are many, or
-/// long. With a selection a single vector comes, too, which is slow: eight are computed.
-const NVFP4: [Entry; 2] = [
-    Entry::new("gemv_direct_nvfp4_n8_b1", 8, 1),
-    Entry::new("gemv_direct_nvfp4_n8_b2", 8, 2),
-];
+/// An entry point, and the numbers that it is compiled for.
+struct Entry {
+    name: &'static str,
+    /// Vectors that are computed. A pass with fewer vectors computes the last one several times.
+    vectors: usize,
+    blocks_per_load: u32,
+}
 
-/// The entry points for vectors that are not NVFP4. Loads of one block are for weights that allow no wider load.
-macro_rules! dense {
+impl Entry {
+    const fn new(name: &'static str, vectors: usize, blocks_per_load: u32) -> Self {
+        Self {
+            name,
+            vectors,
+            blocks_per_load,
+        }
+    }
+
+    /// The first entry point of `entries`, in the order of their vectors, for such loads and a pass of `n` vectors. If
+    /// there is none, the last entry point, which has most vectors.
+    fn of(entries: &'static [Self], blocks_per_load: u32, n: usize) -> &'static Self {
+        entries
+            .iter()
+            .find(|entry| entry.blocks_per_load == blocks_per_load && entry.vectors >= n)
+            .unwrap_or(&entries[entries.len() - 1])
+    }
+}
+
+/// The entry points for vectors of a type. Loads of one block are for weights that allow no wider load.
+macro_rules! entries {
     ($activation:literal) => {
         [
             Entry::new(concat!("gemv_direct_", $activation, "_n1_b1"), 1, 1),
@@ -56,6 +76,7 @@ macro_rules! dense {
         ]
     };
 }
+
 impl KernelConfig for DirectConfig {
     const MOST_VECTORS: u32 = PASS as u32;
     const WHY: &'static str = "it takes every problem";
@@ -97,15 +118,10 @@ impl KernelConfig for DirectConfig {
         Ok(config)
     }
 
-    /// No candidates for NVFP4 vectors that the dot kernel has room for: the dot kernel was always faster.
     fn candidates(job: &Job<'_>) -> Vec<Self> {
         let Ok(default) = Self::default_for(job) else {
             return Vec::new();
         };
-        let dot = || Kernel::Dot.default_config(job);
-        if job.operands.activation == Activation::Nvfp4 && dot().is_ok() {
-            return Vec::new();
-        }
         let mut configs = vec![default];
         for warps in [4, 8] {
             for k_split in [1, 2, 4, 8] {
@@ -140,15 +156,20 @@ impl KernelConfig for DirectConfig {
         field("k_split", k_split, "a divisor of the warps", divides)
     }
 
-    /// Dense vectors add the 16 roundings of a block and of its product with the scale. A value of a field that no
-    /// kernel has counts as the nearest value that one has.
+    /// The additions over a lane's blocks, over lanes and over the warps that split K, then the factors. Dense vectors
+    /// add the 16 roundings of a block and of its product with the scale. A value of a field that no kernel has counts
+    /// as the nearest value that one has.
     fn roundings(&self, shape: &Shape, activation: Activation) -> u32 {
-        let block = match activation {
+        let in_block = match activation {
             Activation::Nvfp4 => 0,
             _ => 16,
         };
+        let blocks_per_load = self.blocks_per_load.clamp(1, 2);
         let k_split = self.k_split.clamp(1, NVFP4_DIRECT_MAX_WARPS);
-        block + roundings(shape, self.blocks_per_load.clamp(1, 2), k_split)
+        let lanes = NVFP4_WARP * k_split * blocks_per_load;
+        let in_lane = (shape.blocks() as u32).div_ceil(lanes) * blocks_per_load;
+        let across_lanes = 5;
+        in_block + in_lane + across_lanes + k_split + ALPHAS
     }
 
     fn plan(&self, call: &Call, job: &Job<'_>) -> Plan {
@@ -179,7 +200,12 @@ impl KernelConfig for DirectConfig {
 
     fn bytes_in_flight(&self, job: &Job<'_>) -> u64 {
         let rows = rows_per_warp(self.entry(job, job.shape.n()));
-        bytes_of_loads(self.warps, rows, self.blocks_per_load)
+        // Codes and scales of blocks, of each lane.
+        let factors = [self.warps, NVFP4_WARP, rows, self.blocks_per_load, 8 + 1];
+        factors
+            .map(u64::from)
+            .into_iter()
+            .fold(1, u64::saturating_mul)
     }
 
     fn main_loop(&self, job: &Job<'_>) -> MainLoop {
@@ -197,14 +223,64 @@ impl DirectConfig {
     /// The entry point for a pass of `n` vectors.
     fn entry(&self, job: &Job<'_>, n: usize) -> &'static Entry {
         let entries: &'static [Entry] = match job.operands.activation {
-            Activation::Nvfp4 => const { &NVFP4 },
-            Activation::F16 => const { &dense!("f16") },
-            Activation::Bf16 => const { &dense!("bf16") },
-            Activation::F32 => const { &dense!("f32") },
+            Activation::Nvfp4 => const { &entries!("nvfp4") },
+            Activation::F16 => const { &entries!("f16") },
+            Activation::Bf16 => const { &entries!("bf16") },
+            Activation::F32 => const { &entries!("f32") },
         };
         Entry::of(entries, self.blocks_per_load, n)
     }
 }
+
+/// Whether a load of the weights can have `blocks` blocks: rows are whole loads, codes are aligned to 8 bytes a block
+/// and scales to one.
+fn can_load(job: &Job<'_>, blocks: u32) -> bool {
+    let alignment = job.operands.alignment;
+    job.shape.blocks().is_multiple_of(blocks as usize)
+        && alignment.codes >= 8 * blocks
+        && alignment.scales >= blocks
+}
+
+/// Steps of a row. A step is one load of each lane of a warp.
+fn steps(shape: &Shape, blocks_per_load: u32) -> usize {
+    shape
+        .blocks()
+        .div_ceil((NVFP4_WARP * blocks_per_load) as usize)
+}
+
+/// Rows from one row of a tile to the next. In the 128x4 layout the rows of a tile share sectors of scales.
+fn row_step(job: &Job<'_>) -> u32 {
+    if job.operands.tiled() {
+        NVFP4_DIRECT_TILED_ROW_STEP
+    } else {
+        1
+    }
+}
+
+/// Tiles of `rows` rows that a batch takes: a multiple of the row step.
+fn row_tiles(job: &Job<'_>, rows: u32) -> usize {
+    let step = row_step(job) as usize;
+    job.shape.m().div_ceil(step * rows as usize) * step
+}
+
+/// The parameters for a pass.
+fn parameters(call: &Call, job: &Job<'_>, pass: &Pass, k_split: u32) -> nvfp4_direct_params {
+    let shape = &call.shape;
+    nvfp4_direct_params {
+        m: shape.m() as i32,
+        n: pass.n,
+        l: shape.l() as i32,
+        blocks: shape.blocks() as i32,
+        k_split: k_split as i32,
+        row_step: row_step(job) as i32,
+        weights: pass.weights,
+        vectors: pass.vectors,
+        epilogue: pass.epilogue,
+    }
+}
+
+// SAFETY: bindgen makes padding fields of this structure's padding.
+unsafe impl KernelParameters for nvfp4_direct_params {}
 
 /// Rows that a warp computes at once.
 fn rows_per_warp(entry: &Entry) -> u32 {
@@ -218,6 +294,7 @@ fn rows_per_warp(entry: &Entry) -> u32 {
 mod tests {
     use super::*;
     use crate::gpu::Gpu;
+    use crate::kernel::Kernel;
     use crate::operands::Operands;
     use crate::shape::Dims;
     use crate::types::ScaleLayout;
@@ -228,12 +305,11 @@ mod tests {
         Gpu::of_compute_capability((9, 0), "90a")
     }
 
-    /// If the dot kernel has no room for the vectors, the direct kernel is measured. Otherwise the direct kernel is
-    /// there for callers who ask.
+    /// The kernel is measured with vectors of all types, of any length.
     #[test]
-    fn nvfp4_vectors_come_where_they_are_too_long_for_the_dot_kernel() {
-        let (gpu, operands) = (h200(), Operands::new(Activation::Nvfp4, LINEAR));
-        for (n, k, mine) in [(8, 4096, false), (8, 28672, true), (1, 1 << 20, true)] {
+    fn every_problem_has_candidates() {
+        let gpu = h200();
+        for (n, k) in [(8, 4096), (8, 28672), (1, 1 << 20)] {
             let shape = Shape::new(Dims {
                 m: 4096,
                 n,
@@ -241,10 +317,11 @@ mod tests {
                 l: 1,
             })
             .unwrap();
-            let job = Job::new(&shape, &operands, &gpu);
-            assert_eq!(!Kernel::Direct.candidates(&job).is_empty(), mine, "{shape}");
-            assert_eq!(Kernel::Dot.candidates(&job).is_empty(), mine, "{shape}");
-            assert!(Kernel::Direct.default_config(&job).is_ok());
+            for activation in Activation::ALL {
+                let job_operands = Operands::new(activation, LINEAR);
+                let job = Job::new(&shape, &job_operands, &gpu);
+                assert!(Kernel::Direct.candidates(&job).len() > 4, "{shape}");
+            }
         }
     }
 
@@ -264,7 +341,7 @@ mod tests {
         for (activation, blocks_per_load, entries) in [
             (Activation::F16, 2, ["f16_n8_b2", "f16_n4_b2"]),
             (Activation::F32, 1, ["f32_n8_b1", "f32_n8_b1"]),
-            (Activation::Nvfp4, 2, ["nvfp4_n8_b2", "nvfp4_n8_b2"]),
+            (Activation::Nvfp4, 2, ["nvfp4_n8_b2", "nvfp4_n4_b2"]),
         ] {
             let operands = Operands::new(activation, LINEAR);
             let config = DirectConfig {

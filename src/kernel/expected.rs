@@ -19,8 +19,8 @@ pub(crate) enum Cost {
 }
 
 impl Cost {
-    /// Four vectors cost 30% more than one, and eight 70% more. This cost is for f32 vectors in the stream kernel, for
-    /// the dot kernel with four blocks a load, and for what nobody measured.
+    /// Four vectors cost 30% more than one, and eight 70% more. This cost is for f32 vectors in the stream kernel, and
+    /// for what nobody measured.
     pub(super) const FAST: Self = Self::Linear {
         first_vector: 1.0,
         further_vector: 0.1,
@@ -60,7 +60,3 @@ pub(super) fn share_of_one(activation: Activation) -> f64 {
         Activation::F32 => 0.7,
     }
 }
-
-/// Factor on the share of the stream and the dot kernel where rows start anywhere, or vectors are f32. Measured on an
-/// H200: 0.69 to 0.86, and 0.86 to 0.94 with f32 vectors (docs/notes/tuning.md).
-pub(super) const RAGGED: f64 = 0.8;

@@ -55,14 +55,6 @@ fn configs([a, b, c, d, e, f]: [u32; 6], flag: bool) -> Vec<Config> {
             ..PackedConfig::DEFAULT
         }
         .into(),
-        DotConfig {
-            blocks_per_load: a,
-            warps: b,
-            k_split: c,
-            ctas: d,
-            ..DotConfig::DEFAULT
-        }
-        .into(),
         DirectConfig {
             blocks_per_load: a,
             warps: b,
@@ -230,12 +222,7 @@ proptest! {
         for kernel in Kernel::ALL {
             let candidates = kernel.candidates(&job);
             let default = kernel.default_config(&job);
-            if *kernel == Kernel::Direct && candidates.is_empty() && default.is_ok() {
-                // The dot kernel is better where it takes the problem.
-                prop_assert!(!Kernel::Dot.candidates(&job).is_empty());
-            } else {
-                prop_assert_eq!(candidates.first(), default.as_ref().ok());
-            }
+            prop_assert_eq!(candidates.first(), default.as_ref().ok());
             for (i, config) in candidates.iter().chain(&default).enumerate() {
                 prop_assert!(is_sound(config, &job)?, "{config:?}");
                 let first = i >= candidates.len() || !candidates[..i].contains(config);

@@ -3,7 +3,6 @@
 
 mod call;
 mod direct;
-mod dot;
 mod expected;
 #[cfg(test)]
 mod extremes;
@@ -24,7 +23,6 @@ pub mod read_only;
 pub(crate) mod read_only;
 pub mod relayout;
 mod ring;
-mod row_tiles;
 mod stream;
 mod tcgen05;
 mod tensor_maps;
@@ -45,7 +43,6 @@ use crate::types::{Activation, GemvPath};
 pub use call::Call;
 use call::magic;
 pub use direct::DirectConfig;
-pub use dot::DotConfig;
 pub(crate) use expected::Cost;
 pub use mma::MmaConfig;
 pub use mma_fp4::MmaFp4Config;
@@ -302,11 +299,6 @@ trait KernelConfig: Copy + PartialEq + Sized {
         1.0
     }
 
-    /// Whether the kernel comes before all others that are expected to reach the same share.
-    fn is_first(_: &Job<'_>) -> bool {
-        false
-    }
-
     /// Whether the kernel can compute the job at all, with some config.
     fn available(job: &Job<'_>) -> Result<(), Refusal>;
 
@@ -373,8 +365,6 @@ pub struct MainLoop {
 pub enum Products {
     /// dp4a, two for each four products: positive and negative magnitudes apart.
     Integer,
-    /// Packed f16 products, summed in f32 once a block of 16.
-    PackedHalf,
     /// Fused multiply-adds of f16 pairs or f32.
     Float,
     /// `mma.sync`, one instruction for eight of a lane's weights and `vectors` vectors.
@@ -487,11 +477,6 @@ macro_rules! kernels {
             /// The expected cost of the vectors of a pass.
             pub(crate) fn cost(self, job: &Job<'_>) -> Cost {
                 match self { $(Self::$kernel => <$config as KernelConfig>::cost(job)),* }
-            }
-
-            /// Whether the kernel comes before all others that are expected to reach the same share.
-            pub(crate) fn is_first(self, job: &Job<'_>) -> bool {
-                job.some(|job| match self { $(Self::$kernel => <$config as KernelConfig>::is_first(job)),* })
             }
 
             /// Bytes of workspace with which each kernel can have its best default for a job, and count rows.
@@ -651,9 +636,6 @@ kernels! {
     /// Products as in wgmma, of vectors that a launch before packs into a workspace. Work is dealt evenly to CTAs; a
     /// launch behind adds the sums of rows that CTAs share. Any vectors but f32, K a multiple of 64, sm_90a.
     Packed(PackedConfig) = "packed" on CudaCore;
-    /// Rows straight into registers, NVFP4 vectors decoded in shared memory; integer products, or f16 ones that are as
-    /// exact.
-    Dot(DotConfig) = "dot" on CudaCore;
     /// Rows straight into registers, vectors decoded where they are used; f16x2 or f32 products. Any vectors, any K.
     Direct(DirectConfig) = "direct" on CudaCore;
     /// Tiles of 128 rows for up to 128 vectors on block-scaled tensor cores, work dealt evenly to CTAs. NVFP4 vectors,

@@ -93,8 +93,11 @@ pub struct nvfp4_tensor_map {
     pub rank: u32,
     pub swizzle: u32,
 }
-pub const NVFP4_PASS_VECTORS: u32 = 8;
-pub const NVFP4_TILED_ROW_STEP: u32 = 32;
+pub const NVFP4_DIRECT_PASS_VECTORS: u32 = 8;
+pub const NVFP4_DIRECT_MAX_WARPS: u32 = 8;
+pub const NVFP4_DIRECT_ROWS: u32 = 4;
+pub const NVFP4_DIRECT_ROWS_OF_MANY: u32 = 2;
+pub const NVFP4_DIRECT_TILED_ROW_STEP: u32 = 32;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct nvfp4_direct_params {
@@ -104,24 +107,10 @@ pub struct nvfp4_direct_params {
     pub blocks: i32,
     pub k_split: i32,
     pub row_step: i32,
-    pub tiles_per_cta: i32,
-    pub tiles_left: i32,
     pub weights: nvfp4_weights,
     pub vectors: nvfp4_vectors,
     pub epilogue: nvfp4_epilogue,
 }
-pub const NVFP4_DIRECT_MAX_WARPS: u32 = 8;
-pub const NVFP4_DIRECT_ROWS: u32 = 4;
-pub const NVFP4_DIRECT_ROWS_OF_MANY: u32 = 2;
-pub const NVFP4_DOT_ROWS: u32 = 4;
-pub const NVFP4_DOT_MAX_WARPS: u32 = 16;
-pub const NVFP4_DOT_MAX_WARPS_OF_MANY: u32 = 8;
-pub const NVFP4_DOT_X_BYTES: u32 = 16;
-pub const NVFP4_DOT_X_SCALE_BYTES: u32 = 4;
-pub const NVFP4_DOT_WIDE_BLOCKS: u32 = 4;
-pub const NVFP4_DOT_WIDE_SPAN_BLOCKS: u32 = 128;
-pub const NVFP4_DOT_WIDE_X_BYTES: u32 = 32;
-pub const NVFP4_DOT_WIDE_X_SCALE_BYTES: u32 = 2;
 pub const NVFP4_STREAM_TILE_ROWS: u32 = 16;
 pub const NVFP4_STREAM_STEP_BLOCKS: u32 = 16;
 pub const NVFP4_STREAM_PIECE_BYTES: u32 = 512;

@@ -26,9 +26,7 @@ enum Needs {
     Nothing,
     /// This architecture or a newer one: 90.
     Newer(u32),
-    /// This architecture or a newer one, and code for one architecture or family alone (`100a`, `100f`).
-    NewerSpecific(u32),
-    /// Architectures of this major version, and code for one architecture or family alone.
+    /// Architectures of this major version, and code for one architecture or family alone (`100a`, `100f`).
     MajorSpecific(u32),
 }
 
@@ -37,14 +35,6 @@ pub(crate) const HELPERS: &str = "helpers";
 
 pub(crate) const UNITS: &[Unit] = &[
     whole("gemv_direct", Needs::Nothing),
-    whole("gemv_dot", Needs::Nothing),
-    // Codes are decoded by an architecture-specific instruction, and loaded by one of sm_100.
-    part(
-        "gemv_dot_wide",
-        "gemv_dot",
-        "NVFP4_UNIT_WIDE",
-        Needs::NewerSpecific(100),
-    ),
     whole("gemv_stream", Needs::Nothing),
     part(
         "gemv_stream_ragged",
@@ -113,7 +103,6 @@ impl Unit {
         match self.needs {
             Needs::Nothing => true,
             Needs::Newer(least) => number >= least,
-            Needs::NewerSpecific(least) => number >= least && specific,
             Needs::MajorSpecific(major) => number / 10 == major && specific,
         }
     }
@@ -149,7 +138,6 @@ mod tests {
     fn kernels_exist_where_their_instructions_do() {
         let everywhere = [
             "gemv_direct",
-            "gemv_dot",
             "gemv_stream",
             "gemv_stream_ragged",
             "gemv_mma",
@@ -161,10 +149,10 @@ mod tests {
         for (arch, more) in [
             ("90a", &["gemv_wgmma", "gemv_packed", "gemv_ring"][..]),
             ("100", &["gemv_ring"]),
-            ("100f", &["gemv_dot_wide", "gemv_ring", "gemv_tcgen05"]),
-            ("103a", &["gemv_dot_wide", "gemv_ring", "gemv_tcgen05"]),
-            ("120f", &["gemv_dot_wide", "gemv_ring", "gemv_mma_fp4"]),
-            ("121a", &["gemv_dot_wide", "gemv_ring", "gemv_mma_fp4"]),
+            ("100f", &["gemv_ring", "gemv_tcgen05"]),
+            ("103a", &["gemv_ring", "gemv_tcgen05"]),
+            ("120f", &["gemv_ring", "gemv_mma_fp4"]),
+            ("121a", &["gemv_ring", "gemv_mma_fp4"]),
             ("120", &["gemv_ring"]),
         ] {
             let mut expected = [&everywhere, more, &["read_bulk"]].concat();

@@ -25,13 +25,6 @@ mod direct {
     pub(crate) mod sim;
 }
 
-mod dot {
-    #[cfg(feature = "device")]
-    pub(crate) mod gpu;
-    pub(crate) mod refuse;
-    pub(crate) mod sim;
-}
-
 mod mma {
     #[cfg(feature = "device")]
     pub(crate) mod gpu;
@@ -112,8 +105,6 @@ const WITH_OR_WITHOUT_CUDA: &[Trials] = &[
     calls::refuse::trials,
     direct::refuse::trials,
     direct::sim::trials,
-    dot::refuse::trials,
-    dot::sim::trials,
     entries::trials,
     matrix::trials,
     mma::refuse::trials,
@@ -131,7 +122,6 @@ const WITH_OR_WITHOUT_CUDA: &[Trials] = &[
     primitives::descriptors::trials,
     primitives::encode::trials,
     primitives::loads::trials,
-    primitives::mixed::trials,
     primitives::shared::trials,
     primitives::tensor::trials,
     primitives::tensor_memory::trials,
@@ -163,7 +153,6 @@ const WITH_CUDA: &[Trials] = &[
     calls::refuse::without_a_gpu::trials,
     calls::tune::trials,
     direct::gpu::trials,
-    dot::gpu::trials,
     mma::gpu::trials,
     mma_fp4::gpu::trials,
     packed::gpu::trials,

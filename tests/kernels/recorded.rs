@@ -1,4 +1,4 @@
-//! The bits that an H200 gave for 180 calls of the kernels direct and dot: the simulator gives the same.
+//! The bits that an H200 gave for 144 calls of the kernel direct: the simulator gives the same.
 //!
 //! Where arithmetic or inputs were changed on purpose, record again, on a GPU of that kind:
 //! `NVFP4_GEMV_RECORD=tests/recorded cargo test --release --test kernels -- --ignored recorded::gpu::record`.
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use nvfp4_gemv::kernel::{Config, DirectConfig, DotConfig};
+use nvfp4_gemv::kernel::DirectConfig;
 use nvfp4_gemv::{Activation, Dims, FloatType, ScaleLayout, Shape};
 use ptx_sim::{Policy, Timing};
 use safetensors::SafeTensors;
@@ -19,11 +19,10 @@ use crate::support::sim::Simulator;
 crate::trials! {
     host: every_recorded_call_is_listed;
     simulator:
-        direct_nvfp4 = || replay(Activation::Nvfp4, false),
-        direct_f16 = || replay(Activation::F16, false),
-        direct_bf16 = || replay(Activation::Bf16, false),
-        direct_f32 = || replay(Activation::F32, false),
-        dot = || replay(Activation::Nvfp4, true);
+        direct_nvfp4 = || replay(Activation::Nvfp4),
+        direct_f16 = || replay(Activation::F16),
+        direct_bf16 = || replay(Activation::Bf16),
+        direct_f32 = || replay(Activation::F32);
 }
 
 #[cfg(feature = "device")]
@@ -32,12 +31,7 @@ pub(crate) mod gpu;
 /// One call.
 struct Call {
     case: Case,
-    /// Blocks a load, warps, and warps that share a row tile.
-    blocks_per_load: u32,
-    warps: u32,
-    k_split: u32,
-    /// CTAs of the dot kernel; nothing for the direct one.
-    ctas: Option<u32>,
+    config: DirectConfig,
 }
 
 /// M, N, K, L: odd ones, row tiles that are not full, one and two passes, with and without a
@@ -56,42 +50,25 @@ const SHAPES: [(usize, usize, usize, usize); 11] = [
     (1, 1, 16, 1),
 ];
 
-/// Warps and K split; those of more than 8 warps are for the dot kernel with one or two vectors.
-const DIRECT: [(u32, u32); 6] = [(4, 1), (4, 2), (8, 8), (6, 3), (1, 1), (8, 4)];
-const DOT: [(u32, u32, u32); 6] = [
-    (8, 2, 1),
-    (16, 4, 3),
-    (8, 8, 2),
-    (4, 1, 132),
-    (7, 7, 1),
-    (16, 1, 2),
-];
+/// Warps and K split.
+const DIVISIONS: [(u32, u32); 6] = [(4, 1), (4, 2), (8, 8), (6, 3), (1, 1), (8, 4)];
 
 /// Every call. The attributes that select no kernel are dealt out in turn.
 fn calls() -> Vec<Call> {
     let mut calls = Vec::new();
-    let kernels = [
-        (Activation::Nvfp4, true),
-        (Activation::Nvfp4, false),
-        (Activation::F16, false),
-        (Activation::Bf16, false),
-        (Activation::F32, false),
-    ];
+    // Of each shape, the first calls that were recorded were of a kernel that is gone. The others keep their numbers.
+    let mut next = 0;
     for (m, n, k, l) in SHAPES {
         let shape = Shape::new(Dims { m, n, k, l }).expect("a shape");
-        for (activation, dot) in kernels {
+        let loads = if k % 32 == 0 { 2 } else { 1 };
+        next += ScaleLayout::ALL.len() * loads as usize;
+        for activation in Activation::ALL {
             for (j, weight_layout) in ScaleLayout::ALL.into_iter().enumerate() {
-                for blocks_per_load in 1..=(if k % 32 == 0 { 2 } else { 1 }) {
-                    let i = calls.len();
+                for blocks_per_load in 1..=loads {
+                    let i = next;
+                    next += 1;
                     let nvfp4 = activation == Activation::Nvfp4;
-                    let (warps, k_split, ctas) = if dot {
-                        let (warps, k_split, ctas) = DOT[i / 3 % DOT.len()];
-                        let most = if n <= 2 { warps } else { warps.min(8) };
-                        (most, k_split, Some(ctas))
-                    } else {
-                        let (warps, k_split) = DIRECT[i / 3 % DIRECT.len()];
-                        (warps, k_split, None)
-                    };
+                    let (warps, k_split) = DIVISIONS[i / 3 % DIVISIONS.len()];
                     calls.push(Call {
                         case: Case {
                             activation,
@@ -102,10 +79,12 @@ fn calls() -> Vec<Call> {
                             padded: nvfp4 && i % 3 == 1,
                             ..Case::new(shape, Data::Recorded, weight_layout, 1000 + i as u64)
                         },
-                        blocks_per_load,
-                        warps,
-                        k_split,
-                        ctas,
+                        config: DirectConfig {
+                            blocks_per_load,
+                            warps,
+                            k_split,
+                            ..DirectConfig::DEFAULT
+                        },
                     });
                 }
             }
@@ -118,13 +97,9 @@ impl Call {
     /// A name that contains all of the call.
     fn name(&self) -> String {
         let (case, s) = (&self.case, &self.case.shape);
-        let kernel = match self.ctas {
-            Some(ctas) => format!("dot{ctas}"),
-            None => "direct".into(),
-        };
         let flag = |on: bool, name: &'static str| if on { name } else { "" };
         format!(
-            "{kernel}_{}_{}_m{}n{}k{}l{}_{}_{}_b{}w{}s{}{}{}{}_{}",
+            "direct_{}_{}_m{}n{}k{}l{}_{}_{}_b{}w{}s{}{}{}{}_{}",
             case.activation.name(),
             case.output.name(),
             s.m(),
@@ -133,53 +108,24 @@ impl Call {
             s.l(),
             case.weight_layout.name(),
             case.vector_layout.name(),
-            self.blocks_per_load,
-            self.warps,
-            self.k_split,
+            self.config.blocks_per_load,
+            self.config.warps,
+            self.config.k_split,
             flag(case.row_alpha, "_row"),
             flag(case.vector_alpha, "_vector"),
             flag(case.padded, "_padded"),
             case.seed,
         )
     }
-
-    fn config(&self) -> Config {
-        let Self {
-            blocks_per_load,
-            warps,
-            k_split,
-            ..
-        } = *self;
-        match self.ctas {
-            None => Config::from(DirectConfig {
-                blocks_per_load,
-                warps,
-                k_split,
-                ..DirectConfig::DEFAULT
-            }),
-            Some(ctas) => Config::from(DotConfig {
-                blocks_per_load,
-                // The kernel that two vectors share with eight has no more. Rows and not sums are shared by these.
-                warps: match (self.case.shape.n(), blocks_per_load) {
-                    (2, 1) => warps.min(8),
-                    _ => warps,
-                },
-                k_split,
-                ctas,
-                ..DotConfig::DEFAULT
-            }),
-        }
-    }
 }
 
 fn recording() -> Vec<u8> {
-    let path =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/recorded/gemv_direct_dot.safetensors");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/recorded/gemv_direct.safetensors");
     std::fs::read(path).expect("the recording")
 }
 
 /// Gives the same bits for the calls with vectors of a type.
-fn replay(activation: Activation, dot: bool) {
+fn replay(activation: Activation) {
     let bytes = recording();
     let data = SafeTensors::deserialize(&bytes).expect("safetensors");
     let (_, header) = SafeTensors::read_metadata(&bytes).expect("a header");
@@ -189,7 +135,7 @@ fn replay(activation: Activation, dot: bool) {
     let simulator = Simulator::new("90a");
     let mut replayed = 0;
     for (i, call) in calls().iter().enumerate() {
-        if call.case.activation != activation || call.ctas.is_some() != dot {
+        if call.case.activation != activation {
             continue;
         }
         replayed += 1;
@@ -206,7 +152,7 @@ fn replay(activation: Activation, dot: bool) {
             _ => Policy::Random(i as u64),
         };
         let options = options(policy, Timing::Eager);
-        let got = simulator.run(&operands, call.config(), false, &options);
+        let got = simulator.run(&operands, call.config, false, &options);
         let want = data.tensor(&name).expect("an output");
         if let Err(difference) = same(&got, want.data(), call.case.output.bytes()) {
             panic!("{name}: {difference}");

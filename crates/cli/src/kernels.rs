@@ -58,7 +58,7 @@ const SHORT: usize = 2048;
 const VECTORS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 
 /// Alignments of weights that kernels have entry points for, the widest first.
-const ALIGNMENTS: [u64; 3] = [32, 16, 8];
+const ALIGNMENTS: [u64; 2] = [16, 8];
 
 pub(crate) fn run(args: &Args) -> Result<Report> {
     let of_build = || compiled_archs().split(';').filter(|arch| !arch.is_empty());
@@ -288,7 +288,7 @@ mod tests {
             for of_all in [
                 "gemv_direct_f32_n1_b2",
                 "gemv_direct_bf16_n8_b1",
-                "gemv_dot_n8_b2",
+                "gemv_mma_nvfp4_n8",
                 "gemv_stream_f16_n1",
                 "quantize_bf16_128x4",
                 "relayout_to_linear",
@@ -306,7 +306,6 @@ mod tests {
             ("gemv_packed_f16_n8_operands", [false, true, false, false]),
             ("gemv_tcgen05", [false, false, true, false]),
             ("gemv_mma_fp4_n128", [false, false, false, true]),
-            ("gemv_dot_n1_b4", [false, false, true, true]),
         ] {
             assert_eq!(
                 [&ampere, &hopper, &blackwell, &consumer].map(|names| has(names, of)),
@@ -325,8 +324,8 @@ mod tests {
             entries.find(|entry| entry.launch.entry == name).unwrap()
         };
         for (name, n) in [
-            ("gemv_dot_n1_b2", 1),
-            ("gemv_dot_n4_b2", 4),
+            ("gemv_direct_f16_n1_b2", 1),
+            ("gemv_stream_nvfp4_n4", 4),
             ("gemv_mma_nvfp4_n8", 8),
         ] {
             let entry = entry(name);

@@ -22,7 +22,7 @@ const EDGES: [(usize, usize, usize); 12] = [
 ];
 
 /// All of [`EDGES`] with every number of vectors of two passes, and one shape with [`MANY_VECTORS`].
-pub(crate) fn odd() -> Vec<Sizes> {
+fn odd() -> Vec<Sizes> {
     let few = EDGES
         .into_iter()
         .flat_map(|(m, k, l)| (1..=16).map(move |n| (m, n, k, l)));
@@ -30,7 +30,7 @@ pub(crate) fn odd() -> Vec<Sizes> {
     few.chain(many).collect()
 }
 
-pub(crate) const EVERY: &[Sizes] = &[
+const EVERY: &[Sizes] = &[
     (130, 1, 4128, 2),
     (131, 1, 4160, 2),
     (77, 4, 2080, 1),
@@ -39,17 +39,14 @@ pub(crate) const EVERY: &[Sizes] = &[
     (37, 11, 4112, 1),
 ];
 
-pub(crate) const TALL: &[Sizes] = &[(20_001, 8, 256, 1), (5003, 1, 1040, 3), (4999, 4, 512, 2)];
+const TALL: &[Sizes] = &[(20_001, 8, 256, 1), (5003, 1, 1040, 3), (4999, 4, 512, 2)];
 
-/// Blocks a load, warps, and parts of K: all of them, legal or not.
-pub(crate) fn divisions() -> impl Iterator<Item = (u32, u32, u32)> {
-    [1, 2, 4].into_iter().flat_map(|blocks| {
-        (1..=16).flat_map(move |warps| (1..=warps).map(move |k_split| (blocks, warps, k_split)))
-    })
-}
-
+/// All blocks a load, warps and parts of K, legal or not.
 fn configs(_: &Job<'_>, _: &[u32]) -> Vec<Config> {
-    divisions()
+    let divisions = [1, 2, 4].into_iter().flat_map(|blocks| {
+        (1..=16).flat_map(move |warps| (1..=warps).map(move |k_split| (blocks, warps, k_split)))
+    });
+    divisions
         .map(|(blocks_per_load, warps, k_split)| {
             DirectConfig {
                 blocks_per_load,

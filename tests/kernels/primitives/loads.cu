@@ -10,16 +10,6 @@ KERNEL(ld_global_nc_no_allocate_128, uint4)
 KERNEL(ld_global_nc_no_allocate_64, uint2)
 KERNEL(ld_global_128, uint4)
 KERNEL(ld_global_64, uint2)
-KERNEL(ld_global_nc_32, uint32_t)
 KERNEL(ld_global_nc_16, uint16_t)
 KERNEL(ld_global_nc_8, uint8_t)
 KERNEL(ld_global_8, uint8_t)
-
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
-struct Words {
-    uint32_t v[8];
-};
-extern "C" __global__ void ld_global_nc_no_allocate_256(const uint8_t *in, Words *out, uint32_t offset) {
-    nvfp4::arch::ld_global_nc_no_allocate_256(out[threadIdx.x].v, in + offset + threadIdx.x * sizeof(Words));
-}
-#endif

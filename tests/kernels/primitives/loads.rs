@@ -1,17 +1,12 @@
 //! Global loads: every one reads its own width and nothing more.
 
-use super::trial::{ALL, BLACKWELL, Kernels, noise};
+use super::trial::{ALL, Kernels, noise};
 
 crate::trials! {
     simulator: widths;
 }
 
-const LOADS: [(&str, usize, &str); 9] = [
-    (
-        WIDEST,
-        32,
-        "ld.global.nc.L1::no_allocate.L2::evict_first.L2::256B.v8.u32",
-    ),
+const LOADS: [(&str, usize, &str); 7] = [
     (
         "ld_global_nc_no_allocate_128",
         16,
@@ -24,20 +19,16 @@ const LOADS: [(&str, usize, &str); 9] = [
     ),
     ("ld_global_128", 16, "ld.global.v4.u32"),
     ("ld_global_64", 8, "ld.global.v2.u32"),
-    ("ld_global_nc_32", 4, "ld.global.nc.u32"),
     ("ld_global_nc_16", 2, "ld.global.nc.u16"),
     ("ld_global_nc_8", 1, "ld.global.nc.u8"),
     ("ld_global_8", 1, "ld.global.u8"),
 ];
-/// A load of Blackwell only.
-const WIDEST: &str = "ld_global_nc_no_allocate_256";
 const THREADS: usize = 64;
 
 fn widths() {
     for arch in ALL {
         let kernels = Kernels::new("loads", arch);
-        let there = |name: &str| name != WIDEST || arch == BLACKWELL;
-        for (name, width, instruction) in LOADS.into_iter().filter(|load| there(load.0)) {
+        for (name, width, instruction) in LOADS {
             let data = noise((THREADS + 1) * width, 1);
             let trial = |offset: usize| {
                 kernels

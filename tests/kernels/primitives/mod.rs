@@ -10,7 +10,6 @@ pub(crate) mod copies;
 pub(crate) mod descriptors;
 pub(crate) mod encode;
 pub(crate) mod loads;
-pub(crate) mod mixed;
 pub(crate) mod shared;
 pub(crate) mod tensor;
 pub(crate) mod tensor_memory;

@@ -32,7 +32,7 @@ fn run(gpu: &Gpu) -> (BTreeMap<String, String>, BTreeMap<String, Vec<u8>>) {
     for call in calls() {
         let operands = Arc::new(Operands::new(&call.case));
         hashes.insert(call.name(), operands.hash());
-        let y = OnDevice::new(gpu, operands).run(call.config(), false);
+        let y = OnDevice::new(gpu, operands).run(call.config.into(), false);
         outputs.insert(call.name(), y);
     }
     (hashes, outputs)
@@ -61,7 +61,7 @@ fn record() {
         let view = TensorView::new(Dtype::U8, vec![y.len()], y).unwrap();
         (name, view)
     });
-    let file = folder.join("gemv_direct_dot.safetensors");
+    let file = folder.join("gemv_direct.safetensors");
     let metadata = metadata(&gpu, &hashes);
     let bytes = safetensors::serialize(views, Some(metadata)).unwrap();
     std::fs::write(&file, bytes).unwrap();

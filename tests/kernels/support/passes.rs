@@ -8,7 +8,7 @@ use ptx_sim::Options;
 use super::operands::{Case, Operands};
 use super::sim::Simulator;
 
-/// Numbers of vectors: past one pass of `ring`, `stream`, `dot` and `direct`; past a quarter of a 128-row atom of scales;
+/// Numbers of vectors: past one pass of `ring`, `stream` and `direct`; past a quarter of a 128-row atom of scales;
 /// a half of the atom; and past the whole atom.
 pub(crate) const MANY_VECTORS: [usize; 4] = [17, 33, 64, 130];
 

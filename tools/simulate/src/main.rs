@@ -382,7 +382,7 @@ mod tests {
         for wrong in [
             "simulate",
             "simulate --layer l",
-            "simulate picture --kernel dot --out f",
+            "simulate picture --kernel direct --out f",
         ] {
             assert!(parsed(wrong).is_err(), "{wrong}");
         }

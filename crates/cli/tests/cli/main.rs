@@ -312,7 +312,7 @@ fn plan_explains() {
         assert_eq!(kernel(name)["passes"], passes, "{name}");
     }
     let many = words("plan 4096 7168 --n 130 --compute-capability 9.0 --kernel");
-    for (name, passes, most) in [("dot", 17, 8), ("ring", 130, 1)] {
+    for (name, passes, most) in [("direct", 17, 8), ("ring", 130, 1)] {
         let text = prints(&[&many[..], &[name]].concat());
         let says = format!("{passes} passes over the weights, of at most {most} vector");
         contains(&text, &[&says]);
@@ -432,14 +432,14 @@ fn a_plan_of_several_passes_says_which_launches_are_shown() {
         prints(&[&plan[..], &["--n", n, "--kernel", kernel]].concat())
     };
     // Equal passes, one that is smaller, and a single one.
-    contains(&of("16", "dot"), &["2 passes", "  launch, 2 times: "]);
+    contains(&of("16", "direct"), &["2 passes", "  launch, 2 times: "]);
     contains(
-        &of("130", "dot"),
+        &of("130", "direct"),
         &["17 passes", "  launch, 16 times: ", "  last launch: "],
     );
-    let two = of("12", "dot");
+    let two = of("12", "direct");
     contains(&two, &["  first launch: ", "  last launch: "]);
-    let one = of("8", "dot");
+    let one = of("8", "direct");
     assert!(
         one.contains("  launch: ") && !one.contains("times"),
         "{one}"

@@ -111,7 +111,8 @@ fn kernels_lists_entry_points() {
     assert_eq!(listed["problem"], "4096x7168x8");
     let entries = |arch: usize| listed["archs"][arch]["entries"].as_array().unwrap();
     let has = |arch, name| entries(arch).iter().any(|entry| entry["entry"] == name);
-    assert!(has(0, "gemv_dot_n1_b2") && has(1, "gemv_dot_n1_b2"));
+    let direct = "gemv_direct_f16_n1_b2";
+    assert!(has(0, direct) && has(1, direct));
     assert!(!has(0, "gemv_ring_nvfp4_c2_r1_l1") && has(1, "gemv_ring_nvfp4_c2_r1_l1"));
     for entry in entries(1) {
         let name = entry["entry"].as_str().unwrap();

@@ -18,8 +18,8 @@ use crate::ptx;
 /// Code for which the kernels are compiled: compute capability 9.0.
 const ARCH: &str = "90a";
 
-/// A kernel whose warps are drawn. The others, `dot` and `direct`, load weights into registers. In the simulator such
-/// a load is over at once, so a picture would show nothing of what their warps wait for.
+/// A kernel whose warps are drawn. `direct` loads weights into registers. In the simulator such a load is over at once,
+/// so a picture would show nothing of what its warps wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Drawn {
     /// Producer warps fill a ring, groups of warps multiply.

@@ -84,9 +84,6 @@ pub(crate) struct Step {
 pub(crate) enum Products {
     /// dp4a, twice for four products.
     Integer,
-    /// Packed f16 products. Some HFMA2 are moves of constants, so that what counts is the FHADD that ends a block of
-    /// 16.
-    PackedHalf,
     /// FMAs on f16 pairs or f32. Others decode and scale, so that they do not tell how often the compiler unrolled;
     /// `#pragma unroll 1` in the source says once.
     Float,
@@ -105,7 +102,6 @@ impl Products {
         let name = instruction.name();
         match self {
             Self::Integer => name == "IDP",
-            Self::PackedHalf => name == "FHADD",
             Self::Float => matches!(name, "HFMA2" | "FFMA" | "FFMA2"),
             Self::Matrix => name == "UTCOMMA",
             Self::WarpMatrix { .. } => matches!(name, "IMMA" | "HMMA"),
@@ -120,7 +116,6 @@ impl Step {
     pub(crate) fn unrolled(&self, found: u32) -> Option<u32> {
         let each = match self.products {
             Products::Integer => self.weights * self.vectors / 2,
-            Products::PackedHalf => self.weights * self.vectors / 16,
             Products::Float => return (found > 0).then_some(1),
             Products::Matrix => 1,
             Products::WarpMatrix { vectors } => self.weights / 8 * self.vectors.div_ceil(vectors),

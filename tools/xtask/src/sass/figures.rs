@@ -152,7 +152,7 @@ mod tests {
     use super::*;
     use crate::sass::catalogue::example;
 
-    /// A step of gemv_dot_n1_b1, four rows of one block: 32 dp4a for 64 products.
+    /// A step of four rows of one block, as the example has: 32 dp4a for 64 products.
     fn kernel(dots: usize) -> Kernel {
         let mut code: Vec<String> = vec!["MOV R1, R2".into()];
         code.push("LDS.128 R4, [R2]".into());
@@ -165,7 +165,7 @@ mod tests {
         code.push("EXIT".into());
         let lines = code.iter().enumerate();
         Kernel::from(Function {
-            symbol: "gemv_dot_n1_b1".into(),
+            symbol: "gemv_example".into(),
             arch: "90a".into(),
             registers: 128,
             shared: 1024,
