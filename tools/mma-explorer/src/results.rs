@@ -25,7 +25,7 @@ pub struct Results {
 }
 
 /// A variant.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     /// Name of the variant.
     pub name: String,
@@ -84,7 +84,7 @@ pub struct Peak {
 }
 
 /// A matrix product.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Product {
     /// Rows, columns and length of sums.
     pub size: u32,
@@ -241,8 +241,7 @@ pub(crate) mod tests {
                     share: cublaslt.map(|_| 0.875),
                 })
                 .to_vec(),
-            tried: Vec::new(),
-            wrong: None,
+            ..Measured::default()
         };
         Results {
             form: FORM,

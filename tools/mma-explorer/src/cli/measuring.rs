@@ -124,11 +124,7 @@ impl<'a> Bench<'a> {
             accumulator: variant.accumulator.to_string(),
             machine,
             data_sheet: data_sheet::rate(&self.device.name, variant),
-            peak: None,
-            sum_bits: None,
-            products: Vec::new(),
-            tried: Vec::new(),
-            wrong: None,
+            ..Measured::default()
         }
     }
 

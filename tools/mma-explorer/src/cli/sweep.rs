@@ -139,80 +139,45 @@ impl Search {
     }
 }
 
+/// Blocks and warpgroups.
+const WGMMA: &str = "
+    128x256x128/64x256 256x128x128/128x128 128x192x128/64x192 128x128x128/64x128 192x128x128/64x128 256x192x128/128x192
+    64x256x128/64x256";
+/// Blocks, and rows and columns of an instruction.
+const TCGEN05: &str = "
+    128x256x128/128x256 128x256x128/256x256 256x128x128/128x128 256x128x128/256x128 256x256x128/128x256
+    256x256x128/256x256 128x192x128/128x192 256x192x128/128x192 128x128x128/128x128 128x64x128/128x64";
+/// Rows and columns of blocks and warps. Those that read the least shared memory for each multiplication come first.
+const MMA: &str = "
+    256x256/128x64 192x256/96x64 128x256/64x64 256x128/64x64 160x256/80x64 128x128/64x64 128x128/64x32 64x128/32x64
+    64x64/32x32";
+
 /// All tiles that are worth a try, those first that are usually fast.
 fn candidates(variant: &Variant, arch: Arch) -> Vec<Tiles> {
     let mut all = vec![Tiles::usual(variant)];
+    let of = |text: String| text.parse::<Tiles>().expect("of the form");
     match variant.family() {
         Family::Wgmma | Family::Tcgen05 => {
-            let sizes: &[(u32, u32, u32, u32)] = match variant.family() {
-                Family::Tcgen05 => &[
-                    (128, 256, 128, 256),
-                    (128, 256, 256, 256),
-                    (256, 128, 128, 128),
-                    (256, 128, 256, 128),
-                    (256, 256, 128, 256),
-                    (256, 256, 256, 256),
-                    (128, 192, 128, 192),
-                    (256, 192, 128, 192),
-                    (128, 128, 128, 128),
-                    (128, 64, 128, 64),
-                ],
-                _ => &[
-                    (128, 256, 64, 256),
-                    (256, 128, 128, 128),
-                    (128, 192, 64, 192),
-                    (128, 128, 64, 128),
-                    (192, 128, 64, 128),
-                    (256, 192, 128, 192),
-                    (64, 256, 64, 256),
-                ],
+            let sizes = match variant.family() {
+                Family::Tcgen05 => TCGEN05,
+                _ => WGMMA,
             };
-            for &(block_m, block_n, warp_m, warp_n) in sizes {
-                for (cluster, group) in [(2, 8), (2, 16), (1, 8), (1, 16), (2, 4)] {
+            for sizes in sizes.split_whitespace() {
+                for end in ["8/2", "16/2", "8", "16", "4/2"] {
                     // The most stages that fit, and one fewer.
-                    let stages = (2..=8).rev().map(|stages| Tiles {
-                        block_m,
-                        block_n,
-                        block_k: 128,
-                        warp_m,
-                        warp_n,
-                        stages,
-                        group,
-                        cluster,
-                        bulk: false,
-                    });
+                    let stages = (2..=8).rev();
+                    let stages = stages.map(|stages| of(format!("{sizes}/{stages}/{end}")));
                     let fit = stages.filter(|tiles| tiles.check(variant, arch).is_ok());
                     all.extend(fit.take(2));
                 }
             }
         }
         Family::Mma => {
-            // Tiles that read the least shared memory for each multiplication come first.
-            let shapes = [
-                (256, 256, 128, 64),
-                (192, 256, 96, 64),
-                (128, 256, 64, 64),
-                (256, 128, 64, 64),
-                (160, 256, 80, 64),
-                (128, 128, 64, 64),
-                (128, 128, 64, 32),
-                (64, 128, 32, 64),
-                (64, 64, 32, 32),
-            ];
-            for bulk in [true, false] {
-                for (block_m, block_n, warp_m, warp_n) in shapes {
+            for bulk in ["/bulk", ""] {
+                for (block, warp) in MMA.split_whitespace().filter_map(|it| it.split_once('/')) {
                     for (block_k, stages) in [(128, 4), (128, 3), (64, 6), (64, 4), (64, 3)] {
-                        all.push(Tiles {
-                            block_m,
-                            block_n,
-                            block_k,
-                            warp_m,
-                            warp_n,
-                            stages,
-                            group: 8,
-                            cluster: 1,
-                            bulk,
-                        });
+                        let text = format!("{block}x{block_k}/{warp}/{stages}/8{bulk}");
+                        all.push(of(text));
                     }
                 }
             }
