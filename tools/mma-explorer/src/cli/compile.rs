@@ -93,11 +93,10 @@ pub(crate) fn run(args: &Args, cache: &Cache) -> Result<Report> {
     if !missing.is_empty() {
         text += &format!("{} not there for the architecture\n", count(missing.len()));
     }
-    Ok(Report {
+    Ok(Report::new(
         text,
-        json: json!({ "folder": args.out, "compiled": all }),
-        passed: true,
-    })
+        json!({ "folder": args.out, "compiled": all }),
+    ))
 }
 
 fn count(variants: usize) -> String {

@@ -27,11 +27,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         Some(arch) => of_arch(&variants, arch),
         None => of_all(&variants),
     };
-    Ok(Report {
-        text,
-        json: json!({ "variants": json }),
-        passed: true,
-    })
+    Ok(Report::new(text, json!({ "variants": json })))
 }
 
 fn of_arch(variants: &[Variant], arch: Arch) -> String {

@@ -33,6 +33,15 @@ pub(crate) struct Report {
 }
 
 impl Report {
+    /// A report of a command that checks nothing.
+    pub(crate) fn new(text: String, json: Value) -> Self {
+        Self {
+            text,
+            json,
+            passed: true,
+        }
+    }
+
     /// An error with its causes: on stderr for people, and as a JSON object for scripts.
     pub(crate) fn error(error: &anyhow::Error, as_json: bool) -> Self {
         let message = format!("{error:#}");
