@@ -116,7 +116,6 @@ pub(crate) fn command(workspace: &Workspace, args: &FirstLightArgs) -> Result<()
         began,
         device,
         steps: ran,
-        files: BTreeMap::new(),
     };
     finish(&out, &manifest)
 }
@@ -278,13 +277,12 @@ const LOG: usize = 1 << 20;
 
 /// Makes the summary and the archive.
 fn finish(out: &Path, manifest: &Manifest) -> Result<()> {
-    let (files, replays) = collect(out, manifest)?;
+    let (mut files, replays) = collect(out, manifest)?;
     let summary = report::markdown(manifest, &replays);
     fs::write(out.join("summary.md"), &summary).context("cannot write summary.md")?;
-    let mut files = files;
     files.insert("summary.md".into(), summary.into_bytes());
     let file = out.with_extension("zip");
-    archive::write(&file, manifest.clone(), &files)?;
+    archive::write(&file, manifest, &files)?;
     let (verdict, passed) = report::verdict(manifest);
     println!(
         "{verdict}\nsummary: {}\nattach this to an issue: {}",
