@@ -163,9 +163,9 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
             "samples_us": seconds.iter().map(|s| s * 1e6).collect::<Vec<_>>(),
         })
     };
-    Ok(Report {
+    Ok(Report::new(
         text,
-        json: json!({
+        json!({
             "device": engine.describe(),
             "m": case.shape.m(), "n": case.shape.n(), "k": case.shape.k(), "l": case.shape.l(),
             "activation": case.activation.name(),
@@ -186,6 +186,5 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
             "differs": differs,
             "verdict": verdict,
         }),
-        passed: true,
-    })
+    ))
 }

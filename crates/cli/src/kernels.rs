@@ -88,11 +88,10 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
             "entries": entries.iter().map(to_json).collect::<Vec<_>>(),
         }));
     }
-    Ok(Report {
+    Ok(Report::new(
         text,
-        json: json!({ "problem": problem.to_string(), "archs": all }),
-        passed: true,
-    })
+        json!({ "problem": problem.to_string(), "archs": all }),
+    ))
 }
 
 /// The largest GPU of an architecture's kind.

@@ -382,9 +382,9 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         bytes(shape.weight_code_bytes()),
         bytes(shape.weight_bytes() - shape.weight_code_bytes()),
     );
-    Ok(Report {
+    Ok(Report::new(
         text,
-        json: json!({
+        json!({
             "m": shape.m(), "n": shape.n(), "k": shape.k(), "l": shape.l(),
             "activation": activation.name(),
             "layout": layout.name(),
@@ -406,8 +406,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
             "kernels": kernels.iter().map(Line::json).collect::<Vec<_>>(),
             "weight_bytes": shape.weight_bytes(),
         }),
-        passed: true,
-    })
+    ))
 }
 
 /// Alignment of allocations.

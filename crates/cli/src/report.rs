@@ -28,13 +28,18 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Everything was said already.
-    pub(crate) fn nothing() -> Self {
+    /// A report of a command that checks nothing, or whose checks passed.
+    pub(crate) fn new(text: String, json: Value) -> Self {
         Self {
-            text: String::new(),
-            json: Value::Null,
+            text,
+            json,
             passed: true,
         }
+    }
+
+    /// Everything was said already.
+    pub(crate) fn nothing() -> Self {
+        Self::new(String::new(), Value::Null)
     }
 
     /// An error with its causes: on stderr for people, and as a JSON object for scripts. `takes_path` says

@@ -10,9 +10,7 @@ use nvfp4_gemv::{Activation, FloatType, ScaleLayout};
 use serde::{Deserialize, Serialize};
 
 use super::alternate::{WARM_UP, alternate};
-use super::document::{
-    self, BoardReadings, Device, Document, LongRead, Method, ReadTimes, Turn, rounded, shares,
-};
+use super::document::{self, BoardReadings, Head, LongRead, ReadTimes, Turn, rounded, shares};
 use super::reads::{self, Read};
 use super::statistics::{median, quantile};
 use crate::configs::one_line;
@@ -106,14 +104,8 @@ impl Model {
 /// The document of `bench --suite decode --json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Decode {
-    schema: String,
-    crate_version: String,
-    kernels: Option<String>,
-    git_commit: Option<String>,
-    date_utc: String,
-    host: Option<String>,
-    device: Device,
-    method: Method,
+    #[serde(flatten)]
+    head: Head,
     /// One launch of about 1 GiB, measured before.
     long_read: Option<LongRead>,
     /// Why figures are missing that were asked for, a sentence each.
@@ -151,7 +143,7 @@ struct Linear {
 }
 
 /// One way to launch the decoder layers. Times are of one decoder layer.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Step {
     /// `isolated` or `chained`.
     mode: String,
@@ -259,28 +251,18 @@ fn measure(engine: &dyn Engine, request: &Request<'_>, models: &[Model]) -> Resu
         bar.inc(1);
     }
     bar.finish_and_clear();
-    let of = Document::new(engine, "decode", request.commit.clone(), &request.plan);
+    let mut head = super::head(SCHEMA, engine, request.commit.clone(), &request.plan);
+    head.method.sustained_seconds = is_sustained.then_some(request.sustain.as_secs_f64());
     let decode = Decode {
-        schema: SCHEMA.into(),
-        crate_version: of.crate_version,
-        kernels: of.kernels,
-        git_commit: of.git_commit,
-        date_utc: of.date_utc,
-        host: of.host,
-        device: of.device,
-        method: Method {
-            sustained_seconds: is_sustained.then_some(request.sustain.as_secs_f64()),
-            ..of.method
-        },
+        head,
         long_read,
         notes,
         items: measured,
     };
-    Ok(Report {
-        text: text(engine, &decode, models),
-        json: serde_json::to_value(&decode)?,
-        passed: true,
-    })
+    Ok(Report::new(
+        text(engine, &decode, models),
+        serde_json::to_value(&decode)?,
+    ))
 }
 
 fn chain(
@@ -346,11 +328,7 @@ fn one(
             item.ways.push(Step {
                 mode: ask.mode().into(),
                 configs: configs(engine, chain, ask)?,
-                median_us: 0.0,
-                gb_per_s: 0.0,
-                share_of_long_read: 0.0,
-                samples_us: Vec::new(),
-                board: BoardReadings::default(),
+                ..Step::default()
             });
         }
         let count = ways.ways().len();
@@ -380,7 +358,7 @@ fn text(engine: &dyn Engine, decode: &Decode, models: &[Model]) -> String {
     let mut text = format!(
         "{}, {}\n{}\n{}\n{}",
         engine.device(),
-        count(decode.method.rounds, "round"),
+        count(decode.head.method.rounds, "round"),
         decode
             .long_read
             .as_ref()
@@ -425,7 +403,7 @@ fn text(engine: &dyn Engine, decode: &Decode, models: &[Model]) -> String {
         }
     }
     text.push_str(&format!("\n{table}"));
-    if let Some(seconds) = decode.method.sustained_seconds {
+    if let Some(seconds) = decode.head.method.sustained_seconds {
         text.push_str(&format!(
             "\nsustained for {seconds} s each, the last half of it:\n{}",
             sustained(decode)
@@ -607,7 +585,7 @@ mod tests {
         };
         let report = measure(engine.as_ref(), &request, &[TINY]).unwrap();
         let decode: Decode = serde_json::from_value(report.json).unwrap();
-        assert_eq!(decode.schema, SCHEMA);
+        assert_eq!(decode.head.schema, SCHEMA);
         assert_eq!(decode.items.len(), 2 * 2 * 2);
         for item in &decode.items {
             // 64x64 + 2 of 32x64 + 64x64 + 2 of 96x64 + 64x96, 9 bytes for 16 elements.

@@ -20,7 +20,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use nvfp4_gemv::{Activation, Dims, FloatType, GemvPath, ScaleLayout, Shape};
 
-use self::document::{BoardReadings, Document, LongRead, shares};
+use self::document::{BoardReadings, Document, Head, LongRead, shares};
 use self::measure::Measurer;
 use self::protocol::Problem;
 use self::reads::FastestReads;
@@ -232,11 +232,10 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     }
     bar.finish_and_clear();
     document.date_utc = now();
-    Ok(Report {
-        text: text(engine.as_ref(), &document),
-        json: serde_json::to_value(&document)?,
-        passed: true,
-    })
+    Ok(Report::new(
+        text(engine.as_ref(), &document),
+        serde_json::to_value(&document)?,
+    ))
 }
 
 fn plan(args: &Args) -> Plan {
@@ -319,15 +318,24 @@ fn ceilings(
     plan: &Plan,
 ) -> Result<Report> {
     let sizes = reads::all(engine, cases, plan)?;
-    let of = Document::new(engine, "custom", commit, plan);
     let text = format!(
         "{}, {}\n\n{}",
         engine.device(),
         count(plan.rounds, "round"),
         reads::table(&sizes)
     );
-    let document = document::Reads {
-        schema: document::READS_SCHEMA.into(),
+    let document = reads::Reads {
+        head: head(reads::SCHEMA, engine, commit, plan),
+        sizes,
+    };
+    Ok(Report::new(text, serde_json::to_value(&document)?))
+}
+
+/// What a document other than [`Document`] begins with.
+fn head(schema: &str, engine: &dyn Engine, commit: Option<String>, plan: &Plan) -> Head {
+    let of = Document::new(engine, "", commit, plan);
+    Head {
+        schema: schema.into(),
         crate_version: of.crate_version,
         kernels: of.kernels,
         git_commit: of.git_commit,
@@ -335,13 +343,7 @@ fn ceilings(
         host: of.host,
         device: of.device,
         method: of.method,
-        sizes,
-    };
-    Ok(Report {
-        text,
-        json: serde_json::to_value(&document)?,
-        passed: true,
-    })
+    }
 }
 
 impl Document {
@@ -359,12 +361,9 @@ impl Document {
             method: document::Method {
                 rounds: plan.rounds,
                 cold_bytes: plan.cold_bytes,
-                sustained_seconds: None,
+                ..document::Method::default()
             },
-            long_read: None,
-            slowed_percent: Default::default(),
-            notes: Vec::new(),
-            cases: Vec::new(),
+            ..Self::default()
         }
     }
 }

@@ -7,9 +7,10 @@ use std::collections::HashMap;
 use anyhow::{Context, Result};
 use nvfp4_gemv::kernel::read_only::ReadConfig;
 use nvfp4_gemv::{Activation, FloatType, ScaleLayout, Shape};
+use serde::{Deserialize, Serialize};
 
 use super::alternate::{WARM_UP, alternate};
-use super::document::{LongRead, ReadSize, ReadTimes};
+use super::document::{Head, LongRead, ReadTimes};
 use crate::engine::{Case, Engine, NotEnoughMemory, Plan, Work};
 use crate::report::{Table, bytes, time};
 
@@ -19,6 +20,28 @@ const FASTEST: usize = 3;
 /// timed.
 const SELECTION_ROUNDS: usize = 2;
 const LONG_READ_ROUNDS: usize = 5;
+
+/// The schema of [`Reads`].
+pub(super) const SCHEMA: &str = "nvfp4-gemv/reads/1";
+
+/// The document of `bench --ceiling --json`: all kernels that only read, at some sizes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Reads {
+    #[serde(flatten)]
+    pub(super) head: Head,
+    pub(super) sizes: Vec<ReadSize>,
+}
+
+/// The kernels that only read, at one size.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct ReadSize {
+    /// Bytes that a launch reads.
+    bytes: usize,
+    rotated_bytes: usize,
+    launches_per_round: usize,
+    /// The fastest first.
+    reads: Vec<ReadTimes>,
+}
 
 /// How a device reads: one of the GPU's kernels, or the CPU's way.
 pub(super) type Read = Option<ReadConfig>;

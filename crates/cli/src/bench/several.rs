@@ -10,7 +10,7 @@ use nvfp4_gemv::{Activation, ScaleLayout};
 use serde::{Deserialize, Serialize};
 
 use super::decode::{MODELS, Model};
-use super::document::{Device, Document, Method, rounded};
+use super::document::{Head, rounded};
 use super::statistics::median;
 use crate::engine::{self, Engine, Plan};
 use crate::report::{Report, Table, count, time};
@@ -120,18 +120,12 @@ pub(super) struct Measured {
 /// The document of `--json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Several {
-    schema: String,
-    crate_version: String,
-    kernels: Option<String>,
-    git_commit: Option<String>,
-    date_utc: String,
-    host: Option<String>,
-    device: Device,
+    #[serde(flatten)]
+    head: Head,
     ranks: usize,
     nccl: String,
     /// Sums were made in memory that NCCL had registered as windows.
     windows: bool,
-    method: Method,
     items: Vec<Item>,
 }
 
@@ -268,19 +262,11 @@ fn report(
     items: Vec<Item>,
 ) -> Result<Report> {
     let passed = items.iter().all(Item::is_right);
-    let of = Document::new(engine, "decode", request.commit.clone(), &request.plan);
     let document = Several {
-        schema: SCHEMA.into(),
-        crate_version: of.crate_version,
-        kernels: of.kernels,
-        git_commit: of.git_commit,
-        date_utc: of.date_utc,
-        host: of.host,
-        device: of.device,
+        head: super::head(SCHEMA, engine, request.commit.clone(), &request.plan),
         ranks: request.ranks,
         nccl,
         windows: request.windows,
-        method: of.method,
         items,
     };
     Ok(Report {
@@ -326,7 +312,7 @@ fn text(engine: &dyn Engine, document: &Several, passed: bool) -> String {
         } else {
             ""
         },
-        count(document.method.rounds, "round"),
+        count(document.head.method.rounds, "round"),
     )
 }
 

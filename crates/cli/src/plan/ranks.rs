@@ -310,9 +310,9 @@ pub(super) fn report(
         whole.line(),
         model(),
     );
-    Ok(Report {
+    Ok(Report::new(
         text,
-        json: json!({
+        json!({
             "m": shape.m(), "n": shape.n(), "k": shape.k(), "l": shape.l(),
             "activation": layer.activation.name(),
             "layout": layer.layout.name(),
@@ -325,8 +325,7 @@ pub(super) fn report(
             "splits": divided.iter().map(|split| split.json(&whole)).collect::<Vec<_>>(),
             "model": model().trim_end(),
         }),
-        passed: true,
-    })
+    ))
 }
 
 /// The most GPUs of such a kind in one host.

@@ -76,16 +76,7 @@ impl Machine {
     }
 
     fn introduces(&self, side: &str, document: &Document, protocol: &str) {
-        let case = &document.cases[0];
-        let problem = Problem {
-            m: case.m,
-            n: case.n,
-            k: case.k,
-            l: case.l,
-            activation: case.activation.clone(),
-            layout: case.layout.clone(),
-            output_type: case.output_type.clone(),
-        };
+        let problem = Problem::from(&document.cases[0]);
         let mut document = document.clone();
         document.cases.clear();
         let hello = Reply::Hello(Box::new(Hello {
