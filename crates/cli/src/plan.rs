@@ -14,8 +14,8 @@ use nvfp4_gemv::kernel::{Call, Job};
 use nvfp4_gemv::shard::Split;
 use nvfp4_gemv::tune::{TUNED_VARIABLE, Tuned};
 use nvfp4_gemv::{
-    Activation, Config, Dims, Error, Gpu, Kernel, Product, RawWorkspace, Refusal, ScaleLayout,
-    Shape, Target, select,
+    Activation, Config, Error, Gpu, Kernel, Product, RawWorkspace, Refusal, ScaleLayout, Shape,
+    Target, select,
 };
 use serde_json::{Value, json};
 
@@ -271,12 +271,7 @@ fn find_where(args: &Args, ask: engine::Ask) -> Result<Where> {
 pub(crate) fn run(args: &Args) -> Result<Report> {
     let ShapeArgs(shape) = args.shape;
     let n = args.n.unwrap_or(shape.n());
-    let shape = Shape::new(Dims {
-        m: shape.m(),
-        n,
-        k: shape.k(),
-        l: shape.l(),
-    })?;
+    let shape = shapes::of(shape.m(), n, shape.k(), shape.l())?;
     let activation = args.activation;
     let layout = args.layout;
     let mut call = Call::nowhere(&shape, activation, layout, ALLOCATED);
@@ -466,13 +461,8 @@ fn first_and_last(config: &Config, call: &Call, gpu: &Gpu, chained: bool) -> (Ve
     let most = config.pass_vectors() as usize;
     let of_last = (shape.n() - 1) % most + 1;
     let of = |n: usize| {
-        let fewer = Shape::new(Dims {
-            m: shape.m(),
-            n: shape.n().min(n),
-            k: shape.k(),
-            l: shape.l(),
-        });
-        let fewer = fewer.expect("sizes are no larger");
+        let n = shape.n().min(n);
+        let fewer = shapes::of(shape.m(), n, shape.k(), shape.l()).expect("sizes are no larger");
         let call = Call::nowhere(
             &fewer,
             operands.activation,

@@ -49,7 +49,7 @@ pub(crate) struct Args {
 fn help() -> String {
     let by_default: String = choice::BY_DEFAULT
         .iter()
-        .map(|(what, patterns)| format!("  {what}: {}\n", patterns.join(" ")))
+        .map(|(what, patterns)| format!("  {what}: {}\n", patterns))
         .collect();
     format!(
         "\

@@ -315,6 +315,11 @@ pub(crate) fn small(value: f64) -> String {
     }
 }
 
+/// A figure with so many digits behind the point, or a dash where there is none.
+pub(crate) fn figure(value: Option<f64>, digits: usize) -> String {
+    value.map_or("-".into(), |value| format!("{value:.digits$}"))
+}
+
 /// A number for JSON, which has neither NaN nor infinity: those become text.
 pub(crate) fn number(value: f64) -> Value {
     if value.is_finite() {

@@ -187,15 +187,12 @@ impl Device {
         let input = self.stream.clone_htod(&measure.input)?;
         let mut peak = Peak {
             latency,
-            operations: 0.0,
-            operations_per_cycle: 0.0,
-            warps: 0,
+            ..Peak::default()
         };
         let most = self
             .function(compiled, "throughput")?
-            .max_threads_per_block()? as u32
-            / 32;
-        let most = most.min(measure.threads * measure.most_groups / 32);
+            .max_threads_per_block()? as u32;
+        let most = most.min(measure.threads * measure.most_groups) / 32;
         let all: &[u32] = match variant.family() {
             Family::Mma => &[4, 8, 16, 32],
             Family::Wgmma => &[4, 8, 12],
@@ -464,14 +461,8 @@ impl Device {
         matrices: &mut Matrices,
         repeats: u32,
     ) -> Result<f64, DeviceError> {
-        let Prepared {
-            kernel,
-            plan,
-            problem,
-            ..
-        } = prepared;
         let all = seconds(&self.stream, || {
-            (0..repeats).try_for_each(|_| self.launch_matmul(kernel, plan, *problem, matrices))
+            (0..repeats).try_for_each(|_| self.launch_matmul(prepared, matrices))
         })?;
         Ok(all / f64::from(repeats))
     }
@@ -504,17 +495,12 @@ impl Device {
         with_shared(self.function(compiled, name)?, shared)
     }
 
-    fn launch_matmul(
-        &self,
-        kernel: &CudaFunction,
-        plan: &Plan,
-        problem: Problem,
-        matrices: &mut Matrices,
-    ) -> Result<(), DeviceError> {
+    fn launch_matmul(&self, of: &Prepared, matrices: &mut Matrices) -> Result<(), DeviceError> {
         let Matrices { a, b, d, scales } = matrices;
         let (a, b) = (&*a, &*b);
+        let (plan, problem) = (&of.plan, &of.problem);
         let config = config(plan);
-        let mut launch = self.stream.launch_builder(kernel);
+        let mut launch = self.stream.launch_builder(&of.kernel);
         match &plan.operands {
             Operands::Addresses => {
                 launch
@@ -684,11 +670,8 @@ mod tests {
         };
         let second = |_| {
             b += 1e-3;
-            Ok(if b > 3.5e-3 && b < 4.5e-3 {
-                1.0
-            } else {
-                3.0 * b
-            })
+            let is_fourth = b > 3.5e-3 && b < 4.5e-3;
+            Ok(if is_fourth { 1.0 } else { 3.0 * b })
         };
         let all = rounds(5, 8e-3, first, second).unwrap();
         // The first call only says how often to repeat.

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use nvfp4_gemv::{Activation, Dims, FloatType, GemvPath, ScaleLayout, Shape};
+use nvfp4_gemv::{Activation, FloatType, GemvPath, ScaleLayout, Shape};
 
 use self::document::{BoardReadings, Document, Head, LongRead, shares};
 use self::measure::Measurer;
@@ -26,7 +26,7 @@ use self::protocol::Problem;
 use self::reads::FastestReads;
 use self::suite::{Suite, SuiteArg};
 use crate::engine::{self, Ask, AskArgs, Case, Engine, Plan, TunedTable};
-use crate::report::{Report, Table, bytes, count, progress, time};
+use crate::report::{Report, Table, bytes, count, figure, progress, time};
 use crate::shapes::{self, SYNTAX, parse_n, parse_shape};
 
 /// Measures the paths on each problem, with the share of the memory ceiling measured in the same rounds
@@ -398,12 +398,7 @@ impl Problem {
         }
         let (x, scales, y) = ("type of vectors", "layout of scales", "type of results");
         Ok(Case {
-            shape: Shape::new(Dims {
-                m: self.m,
-                n: self.n,
-                k: self.k,
-                l: self.l,
-            })?,
+            shape: shapes::of(self.m, self.n, self.k, self.l)?,
             activation: named(&Activation::ALL, Activation::name, x, &self.activation)?,
             layout: named(&ScaleLayout::ALL, ScaleLayout::name, scales, &self.layout)?,
             output: named(&FloatType::ALL, FloatType::name, y, &self.output_type)?,
@@ -429,7 +424,7 @@ fn product(args: &Args, suite: &Suite) -> Result<Vec<Case>> {
     let with_n = |shapes: &[(usize, usize, usize)], n: &[usize]| {
         let all = shapes
             .iter()
-            .flat_map(|&(m, k, l)| n.iter().map(move |&n| Shape::new(Dims { m, n, k, l })));
+            .flat_map(|&(m, k, l)| n.iter().map(move |&n| shapes::of(m, n, k, l)));
         all.collect::<nvfp4_gemv::Result<Vec<_>>>()
     };
     let shapes = match (&args.shapes[..], &n[..]) {
@@ -482,13 +477,8 @@ fn text(engine: &dyn Engine, document: &Document) -> String {
     let mut table = Table::new(&header);
     let mut skipped = Vec::new();
     for case in &document.cases {
-        let shape = Shape::new(Dims {
-            m: case.m,
-            n: case.n,
-            k: case.k,
-            l: case.l,
-        })
-        .map_or_else(|error| error.to_string(), |shape| shape.to_string());
+        let shape = shapes::of(case.m, case.n, case.k, case.l)
+            .map_or_else(|error| error.to_string(), |shape| shape.to_string());
         for path in &case.paths {
             let shares = shares(&case.ceiling.samples_us, &path.samples_us);
             let at = |q| 100.0 * statistics::quantile(&shares, q);
@@ -503,9 +493,7 @@ fn text(engine: &dyn Engine, document: &Document) -> String {
                 format!("{:.1}", case.ceiling.gb_per_s),
                 format!("{:.1}%", 100.0 * path.share_of_ceiling),
                 format!("{:.1}..{:.1}", at(0.05), at(0.95)),
-                path.board
-                    .sm_mhz
-                    .map_or("-".into(), |mhz| format!("{mhz:.0}")),
+                figure(path.board.sm_mhz, 0),
                 case.ceiling.kernel.clone().unwrap_or("-".into()),
             ];
             if let Some(cublas) = &case.cublas {
@@ -592,8 +580,7 @@ fn sustained(document: &Document) -> String {
 
 /// A table of what was repeated for seconds.
 fn sustained_table(what: &str) -> Table {
-    Table::new(&[
-        what,
+    let figures = [
         "cold",
         "sustained",
         "GB/s",
@@ -601,16 +588,14 @@ fn sustained_table(what: &str) -> Table {
         "MHz",
         "J/GB",
         "arithmetic",
-    ])
+    ];
+    Table::new(&[&[what][..], &figures].concat())
 }
 
 /// A row of it: names, and behind them the figures.
 fn sustained_row(mut row: Vec<String>, cold_us: f64, board: &BoardReadings) -> Vec<String> {
     let Some(sustained) = &board.sustained else {
         return row;
-    };
-    let figure = |value: Option<f64>, digits: usize| {
-        value.map_or("-".into(), |value| format!("{value:.digits$}"))
     };
     row.extend([
         time(cold_us * 1e-6),

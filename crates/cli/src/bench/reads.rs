@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::alternate::{WARM_UP, alternate};
 use super::document::{Head, LongRead, ReadTimes};
 use crate::engine::{Case, Engine, NotEnoughMemory, Plan, Work};
-use crate::report::{Table, bytes, time};
+use crate::report::{Table, bytes, figure, time};
 
 /// The number of fastest reads that take turns with the paths.
 const FASTEST: usize = 3;
@@ -190,9 +190,7 @@ pub(super) fn table(sizes: &[ReadSize]) -> Table {
                 us(f64::max),
                 format!("{:.1}", read.gb_per_s),
                 format!("{:.1}%", 100.0 * best / read.median_us),
-                read.board
-                    .sm_mhz
-                    .map_or("-".into(), |mhz| format!("{mhz:.0}")),
+                figure(read.board.sm_mhz, 0),
             ]);
         }
     }

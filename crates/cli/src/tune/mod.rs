@@ -15,7 +15,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use nvfp4_gemv::tune::TUNED_VARIABLE;
-use nvfp4_gemv::{Activation, Dims, Operands, ScaleLayout, Shape};
+use nvfp4_gemv::{Activation, Operands, ScaleLayout, Shape};
 use nvfp4_gemv_cli::problem::CONTEST_BENCHMARKS;
 
 use crate::report::Report;
@@ -181,7 +181,7 @@ fn suite() -> Result<Vec<(Shape, Activation, ScaleLayout)>> {
         for (activation, vectors) in VECTORS {
             for &n in vectors {
                 for layout in ScaleLayout::ALL {
-                    problems.push((Shape::new(Dims { m, n, k, l })?, activation, layout));
+                    problems.push((shapes::of(m, n, k, l)?, activation, layout));
                 }
             }
         }

@@ -45,15 +45,7 @@ pub(super) fn check(context: &Context<'_>) -> Result<()> {
     for name in cuda_variables() {
         cargo = cargo.without_env(name);
     }
-    for name in [
-        "CC",
-        "CXX",
-        "NVCC",
-        "HOST_CC",
-        "HOST_CXX",
-        "TARGET_CC",
-        "TARGET_CXX",
-    ] {
+    for name in "CC CXX NVCC HOST_CC HOST_CXX TARGET_CC TARGET_CXX".split(' ') {
         cargo = cargo.env(name, NO_SUCH_PROGRAM);
     }
     for name in ["CC", "CXX"] {

@@ -94,16 +94,10 @@ pub(super) fn measured(
     let mut compared = Comparison::new(&night, rules);
     let mut coarse = report::coarse(baseline.as_ref(), &night.tonight)?;
     for again in 1..=CONFIRMATIONS {
-        let mut doubtful = compared
-            .as_ref()
-            .map(Comparison::doubtful)
-            .unwrap_or_default();
-        doubtful.extend(
-            coarse
-                .iter()
-                .flat_map(|(far, _)| far)
-                .map(|far| far.key.clone()),
-        );
+        let doubtful = compared.as_ref().map(Comparison::doubtful);
+        let mut doubtful = doubtful.unwrap_or_default();
+        let far = coarse.iter().flat_map(|(far, _)| far);
+        doubtful.extend(far.map(|far| far.key.clone()));
         if doubtful.is_empty() {
             break;
         }
@@ -115,10 +109,8 @@ pub(super) fn measured(
         compared = compared
             .zip(Comparison::new(&again, rules))
             .map(|(first, again)| first.confirmed_by(&again));
-        if let (Some((far, _)), Some((again, _))) = (
-            &mut coarse,
-            report::coarse(baseline.as_ref(), &again.tonight)?,
-        ) {
+        let again = report::coarse(baseline.as_ref(), &again.tonight)?;
+        if let (Some((far, _)), Some((again, _))) = (&mut coarse, again) {
             far.retain(|far| again.iter().any(|again| again.key == far.key));
         }
     }
