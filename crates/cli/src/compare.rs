@@ -125,7 +125,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         }
     };
 
-    let mut table = Table::new(&["", "time", "5..95%", "GB/s"]);
+    let mut table = Table::new(["", "time", "5..95%", "GB/s"]);
     for (name, side, seconds) in [("a", a, of_a), ("b", b, of_b)] {
         let middle = median(seconds);
         table.row(vec![

@@ -25,7 +25,7 @@ pub(crate) fn run(_args: &Args) -> Result<Report> {
         count(rayon::current_num_threads(), "thread"),
         Implementation::best()
     ));
-    let mut table = Table::new(&["  implementation", "available", "needs"]);
+    let mut table = Table::new(["  implementation", "available", "needs"]);
     let mut implementations = Vec::new();
     for one in Implementation::ALL {
         let yes = one.available();

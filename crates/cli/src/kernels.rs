@@ -223,7 +223,7 @@ fn add(entries: &mut Vec<Entry>, kernel: Kernel, call: &Call, gpu: &Gpu, chained
 }
 
 fn table(entries: &[Entry]) -> String {
-    let mut table = Table::new(&["  entry point", "threads", "shared", "in flight"]);
+    let mut table = Table::new(["  entry point", "threads", "shared", "in flight"]);
     for entry in entries {
         let launch = &entry.launch;
         table.row(vec![

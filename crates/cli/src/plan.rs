@@ -551,7 +551,7 @@ impl Line {
 }
 
 fn table(lines: &[Line], chosen: Option<Kernel>) -> String {
-    let mut table = Table::new(&["  kernel", "time", "share"]);
+    let mut table = Table::new(["  kernel", "time", "share"]);
     let mut notes = vec![String::new()];
     for line in lines {
         let kernel = line.kernel;

@@ -235,9 +235,10 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    pub(crate) fn new(header: &[&str]) -> Self {
+    pub(crate) fn new<S: AsRef<str>>(header: impl IntoIterator<Item = S>) -> Self {
+        let header = header.into_iter().map(|name| name.as_ref().to_owned());
         Self {
-            rows: vec![header.iter().map(|s| s.to_string()).collect()],
+            rows: vec![header.collect()],
         }
     }
 

@@ -80,14 +80,14 @@ fn main() -> ExitCode {
             measure(&variant)
         }));
     }
-    let all_tiles: [(&str, &str, &[&str], &'static [&str]); 4] = [
-        ("tiles", "80", &TILES, &MMA),
-        ("tiles", "90a", &BULK_TILES, &MMA),
-        ("tiles::wgmma", "90a", &WGMMA_TILES, &WGMMA),
-        ("tiles::tcgen05", "100a", &TCGEN05_TILES, &TCGEN05),
+    let all_tiles: [(&str, &str, &str, &'static [&str]); 4] = [
+        ("tiles", "80", TILES, &MMA),
+        ("tiles", "90a", BULK_TILES, &MMA),
+        ("tiles::wgmma", "90a", WGMMA_TILES, &WGMMA),
+        ("tiles::tcgen05", "100a", TCGEN05_TILES, &TCGEN05),
     ];
     for (group, arch, all, names) in all_tiles {
-        for text in all {
+        for text in all.split(' ') {
             let (arch, of) = (sm(arch), tiles(text));
             trials.push(nvrtc(&format!("{group}::{text}"), move || {
                 with_tiles(arch, names, of)
@@ -476,37 +476,19 @@ fn measure(variant: &Variant) {
 
 /// Both lengths of a step with their own orders of chunks, more and fewer stages than steps, one warp and several, groups
 /// that do not divide the tiles, and numbers of fragments that one or several loads bring.
-const TILES: [&str; 7] = [
-    "32x16x64/16x8/3/1",
-    "32x16x64/16x16/5/3",
-    "16x8x64/16x8/3/1",
-    "64x32x64/32x16/4/2",
-    "32x32x128/32x16/3/2",
-    "48x24x128/48x8/3/2",
-    "16x32x128/16x32/3/3",
-];
+const TILES: &str = "32x16x64/16x8/3/1 32x16x64/16x16/5/3 16x8x64/16x8/3/1 64x32x64/32x16/4/2 32x32x128/32x16/3/2 \
+    48x24x128/48x8/3/2 16x32x128/16x32/3/3";
 
 /// The same with bulk copies.
-const BULK_TILES: [&str; 6] = [
-    "32x16x64/16x8/2/1/bulk",
-    "32x16x64/16x16/5/3/bulk",
-    "16x8x128/16x8/2/2/bulk",
-    "48x24x128/48x8/3/2/bulk",
-    "64x32x64/64x16/4/2/bulk",
-    "192x128x128/96x64/3/2/bulk",
-];
+const BULK_TILES: &str = "32x16x64/16x8/2/1/bulk 32x16x64/16x16/5/3/bulk 16x8x128/16x8/2/2/bulk \
+    48x24x128/48x8/3/2/bulk 64x32x64/64x16/4/2/bulk 192x128x128/96x64/3/2/bulk";
 
 const MMA: [&str; 3] = [F16, "mma.m16n8k8.f16.f16.f16", "mma.m8n8k16.s32.s8.u8"];
 
 /// One warpgroup and several, side by side and below each other, with several instructions below each other, and alone
 /// and in clusters.
-const WGMMA_TILES: [&str; 5] = [
-    "64x16x128/64x16/2/1",
-    "128x32x128/128x16/3/2",
-    "64x32x128/64x32/2/1/2",
-    "128x48x128/64x48/3/3/2",
-    "256x16x128/128x16/4/2/2",
-];
+const WGMMA_TILES: &str = "64x16x128/64x16/2/1 128x32x128/128x16/3/2 64x32x128/64x32/2/1/2 128x48x128/64x48/3/3/2 \
+    256x16x128/128x16/4/2/2";
 
 const WGMMA: [&str; 2] = ["wgmma.m64n256k16.f16.f16.f16", "wgmma.m64n256k32.s32.s8.u8"];
 
@@ -514,17 +496,9 @@ const NVFP4: &str = "tcgen05.m128n256k64.mxf4nvf4.f32.e2m1.e2m1.ue4m3";
 
 /// One and several instructions below each other, one place of sums and two, scales whose tiles begin within a group of
 /// columns, and alone, in clusters and in pairs.
-const TCGEN05_TILES: [&str; 9] = [
-    "128x64x128/128x64/2/1",
-    "128x64x128/128x64/3/2/2",
-    "256x64x128/128x64/2/3",
-    "128x128x128/128x128/3/1",
-    "256x128x128/128x128/2/1/2",
-    "128x256x128/128x256/4/2",
-    "128x64x128/256x64/2/1/2",
-    "256x64x128/256x64/3/2/2",
-    "128x128x128/256x128/3/1/2",
-];
+const TCGEN05_TILES: &str = "128x64x128/128x64/2/1 128x64x128/128x64/3/2/2 256x64x128/128x64/2/3 \
+    128x128x128/128x128/3/1 256x128x128/128x128/2/1/2 128x256x128/128x256/4/2 128x64x128/256x64/2/1/2 \
+    256x64x128/256x64/3/2/2 128x128x128/256x128/3/1/2";
 
 const TCGEN05: [&str; 5] = [
     "tcgen05.m128n256k8.tf32.f32.tf32.tf32",

@@ -354,20 +354,9 @@ fn text(engine: &dyn Engine, decode: &Decode, models: &[Model]) -> String {
         sizes(models),
         linears(models),
     );
-    let mut table = Table::new(&[
-        "model",
-        "linears",
-        "vectors",
-        "n",
-        "mode",
-        "layers",
-        "a layer",
-        "GB/s",
-        "long read",
-        "share",
-        "5..95%",
-        "MHz",
-    ]);
+    let mut table = Table::new(
+        "model|linears|vectors|n|mode|layers|a layer|GB/s|long read|share|5..95%|MHz".split('|'),
+    );
     for item in &decode.items {
         for way in &item.ways {
             let shares = shares(&item.long_read.samples_us, &way.samples_us);
@@ -407,7 +396,7 @@ fn fused(fused: bool) -> &'static str {
 
 /// The models' sizes, and where each size is from.
 fn sizes(models: &[Model]) -> Table {
-    let mut table = Table::new(&[&["model"][..], &SIZES, &["from"]].concat());
+    let mut table = Table::new([&["model"][..], &SIZES, &["from"]].concat());
     for model in models {
         let mut row = vec![model.name.to_owned()];
         row.extend(model.sizes.map(|size| size.to_string()));
@@ -419,7 +408,7 @@ fn sizes(models: &[Model]) -> Table {
 
 /// The shapes that follow from that, rows x elements of a row.
 fn linears(models: &[Model]) -> String {
-    let mut table = Table::new(&["model", "linears", "a layer"]);
+    let mut table = Table::new(["model", "linears", "a layer"]);
     let mut notes = vec!["shapes".to_owned()];
     for model in models {
         for is_fused in [false, true] {

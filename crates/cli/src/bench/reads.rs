@@ -172,9 +172,7 @@ pub(super) fn all(engine: &dyn Engine, cases: &[Case], plan: &Plan) -> Result<Ve
 
 /// The report for people.
 pub(super) fn table(sizes: &[ReadSize]) -> Table {
-    let mut table = Table::new(&[
-        "bytes", "read by", "time", "fastest", "slowest", "GB/s", "share", "MHz",
-    ]);
+    let mut table = Table::new("bytes|read by|time|fastest|slowest|GB/s|share|MHz".split('|'));
     for size in sizes {
         let best = size.reads.first().map_or(f64::NAN, |read| read.median_us);
         for read in &size.reads {

@@ -264,10 +264,8 @@ fn report(
 }
 
 fn text(engine: &dyn Engine, document: &Several, passed: bool) -> String {
-    let mut table = Table::new(&[
-        "model", "layers", "vectors", "n", "one GPU", "all", "speed-up", "kernels", "sum", "share",
-        "bits",
-    ]);
+    let mut table =
+        Table::new("model|layers|vectors|n|one GPU|all|speed-up|kernels|sum|share|bits".split('|'));
     for item in &document.items {
         table.row(vec![
             item.model.clone(),

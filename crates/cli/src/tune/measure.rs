@@ -152,7 +152,7 @@ fn title(shape: &Shape, operands: &Operands) -> String {
 /// A problem's table: the best few, and the best of each kernel.
 pub(super) fn describe(outcome: &Outcome) -> String {
     let entry = &outcome.entry;
-    let mut table = Table::new(&["  config", "time", "share", "rounds"]);
+    let mut table = Table::new(["  config", "time", "share", "rounds"]);
     for (ranking, what) in [(&outcome.ranking, ""), (&outcome.chained, "chained ")] {
         for (i, (config, found)) in ranking.iter().enumerate() {
             let before = &ranking[..i];

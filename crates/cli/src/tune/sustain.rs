@@ -104,7 +104,7 @@ fn sorted(mut finalists: Vec<Finalist>, rank: Rank) -> Result<Vec<Finalist>> {
 
 impl Finals {
     pub(super) fn text(&self) -> String {
-        let mut table = Table::new(&["  repeated", "cold", "sustained", "J/GB"]);
+        let mut table = Table::new(["  repeated", "cold", "sustained", "J/GB"]);
         for (finalists, what) in [(&self.isolated, ""), (&self.chained, "chained ")] {
             for finalist in finalists {
                 table.row(vec![

@@ -77,7 +77,7 @@ pub(crate) fn run(args: &Args, cache: &Cache) -> Result<Report> {
         all.push(json);
     }
     progress(variants.len(), variants.len(), "");
-    let mut text = table(&["variant", "machine code", "PTX", "simulated"], &rows);
+    let mut text = table(["variant", "machine code", "PTX", "simulated"], &rows);
     text += &format!(
         "\nsm_{}, NVRTC {}: {} variants checked, {} not there for the architecture (`list --arch {}` says why)\n",
         args.arch,

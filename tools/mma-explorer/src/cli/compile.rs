@@ -75,13 +75,7 @@ pub(crate) fn run(args: &Args, cache: &Cache) -> Result<Report> {
         all.push(json);
     }
     let mut text = table(
-        &[
-            "variant",
-            "NVRTC",
-            "registers",
-            "stack",
-            "matrix instructions in all kernels",
-        ],
+        "variant|NVRTC|registers|stack|matrix instructions in all kernels".split('|'),
         &rows,
     );
     text += &format!(

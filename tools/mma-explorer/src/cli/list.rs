@@ -49,10 +49,10 @@ fn of_arch(variants: &[Variant], arch: Arch) -> String {
         variants.len()
     );
     if !there.is_empty() {
-        text += &table(&["variant", "opcode", "machine code"], &there);
+        text += &table(["variant", "opcode", "machine code"], &there);
     }
     if !missing.is_empty() {
-        text += &format!("\nNot there:\n\n{}", table(&["variant", "why"], &missing));
+        text += &format!("\nNot there:\n\n{}", table(["variant", "why"], &missing));
     }
     text
 }
@@ -88,6 +88,6 @@ fn of_all(variants: &[Variant]) -> String {
     format!(
         "{}\ne: emulated by several instructions; w: widened, a part of a larger instruction; -: not there, and \
          `list --arch A` says why\n",
-        table(&head, &rows)
+        table(head, &rows)
     )
 }

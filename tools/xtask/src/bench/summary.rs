@@ -104,16 +104,7 @@ fn faster(path: &Measured) -> String {
 
 /// Sustained times, beside the cold time of the same work: without rows where nothing was sustained.
 pub(super) fn sustained(document: &Document) -> Table {
-    let mut table = Table::new([
-        "problem",
-        "path",
-        "cold",
-        "sustained",
-        "W",
-        "MHz",
-        "J/GB",
-        "arithmetic J/GB",
-    ]);
+    let mut table = Table::new("problem|path|cold|sustained|W|MHz|J/GB|arithmetic J/GB".split('|'));
     for case in &document.cases {
         let mut row = |name: String, cold_us: f64, board: &BoardReadings| {
             let Some(sustained) = &board.sustained else {
