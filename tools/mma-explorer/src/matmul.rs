@@ -141,36 +141,17 @@ impl FromStr for Tiles {
                 Some(sizes) => (sizes, true),
                 None => (text, false),
             };
-            let numbers: Option<Vec<u32>> = sizes
-                .split(['x', '/'])
-                .map(|number| number.parse().ok())
-                .collect();
-            let mut numbers = numbers?;
-            if numbers.len() == 7 {
-                numbers.push(1);
-            }
-            let &[
-                block_m,
-                block_n,
-                block_k,
-                warp_m,
-                warp_n,
-                stages,
-                group,
-                cluster,
-            ] = numbers.as_slice()
-            else {
-                return None;
-            };
+            let mut numbers = sizes.split(['x', '/']).map(|number| number.parse().ok());
+            let mut next = || numbers.next().flatten();
             let tiles = Self {
-                block_m,
-                block_n,
-                block_k,
-                warp_m,
-                warp_n,
-                stages,
-                group,
-                cluster,
+                block_m: next()?,
+                block_n: next()?,
+                block_k: next()?,
+                warp_m: next()?,
+                warp_n: next()?,
+                stages: next()?,
+                group: next()?,
+                cluster: next().unwrap_or(1),
                 bulk,
             };
             (tiles.to_string() == text).then_some(tiles)

@@ -67,7 +67,7 @@ pub(crate) fn command(workspace: &Workspace, args: &FuzzArgs) -> Result<()> {
             target,
             program: &program,
             source: &source,
-            work: &workspace.fuzz_dir().join(target),
+            work: &workspace.folder("fuzz").join(target),
         };
         let passed = match &args.replay {
             Some(input) => run.replay(input)?,

@@ -11,7 +11,7 @@ mod reads;
 mod serve;
 mod several;
 pub(crate) mod statistics;
-mod suite;
+pub(crate) mod suite;
 
 use std::collections::HashMap;
 use std::path::PathBuf;

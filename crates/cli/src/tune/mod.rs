@@ -18,6 +18,7 @@ use nvfp4_gemv::tune::TUNED_VARIABLE;
 use nvfp4_gemv::{Activation, Operands, ScaleLayout, Shape};
 use nvfp4_gemv_cli::problem::CONTEST_BENCHMARKS;
 
+use crate::bench::suite::LAYERS;
 use crate::report::Report;
 use crate::shapes::{self, SYNTAX, parse_shape};
 
@@ -158,15 +159,6 @@ impl Args {
         Ok(problems)
     }
 }
-
-/// Layers of language models beside the contest's shapes: M, K, L.
-const LAYERS: [(usize, usize, usize); 5] = [
-    (4096, 4096, 1),
-    (14336, 4096, 1),
-    (4096, 14336, 1),
-    (28672, 8192, 1),
-    (8192, 28672, 1),
-];
 
 /// The problems of a built-in table: few, since what is not in it follows the nearest.
 fn suite() -> Result<Vec<(Shape, Activation, ScaleLayout)>> {

@@ -84,7 +84,7 @@ pub(crate) fn command(workspace: &Workspace, args: &FirstLightArgs) -> Result<()
     let nights = std::path::absolute(
         args.out
             .clone()
-            .unwrap_or_else(|| workspace.first_light_dir()),
+            .unwrap_or_else(|| workspace.folder("first-light")),
     )?;
     // Each night has a folder of its own: nothing of another one gets into its archive.
     let out = nights.join(format!("first-light-{}-{began}", device.slug()));

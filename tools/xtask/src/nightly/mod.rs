@@ -109,7 +109,10 @@ fn seconds(text: &str) -> Result<f64, String> {
 }
 
 pub(crate) fn command(workspace: &Workspace, args: &NightlyArgs) -> Result<()> {
-    let out = args.out.clone().unwrap_or_else(|| workspace.nightly_dir());
+    let out = args
+        .out
+        .clone()
+        .unwrap_or_else(|| workspace.folder("nightly"));
     let history_file = args
         .history
         .clone()

@@ -35,7 +35,7 @@ impl Compiler {
         from: &Path,
         keep: bool,
     ) -> Result<Self> {
-        let out = workspace.public_dir();
+        let out = workspace.folder("public-kernels");
         let libraries = out.join("lib");
         fs::create_dir_all(&libraries)
             .with_context(|| format!("cannot create {}", libraries.display()))?;

@@ -65,7 +65,7 @@ pub(crate) fn command(workspace: &Workspace, args: &SassArgs) -> Result<()> {
     };
     let mut files = device_objects(&places)?;
     let sources = workspace.root().join("csrc/kernels");
-    let folder = workspace.sass_dir();
+    let folder = workspace.folder("sass");
     files.extend(alone::compile(
         &toolchain.nvcc,
         &sources,
