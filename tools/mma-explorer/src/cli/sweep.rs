@@ -36,12 +36,8 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, cache: &Cache) -> Result<Report> {
     let (bench, variants) = Bench::open(args.device, &args.filter, cache)?;
     let all = each(&bench, &variants, args.seconds, |i, variant| {
-        one(
-            args,
-            &bench,
-            variant,
-            &format!("{}/{}", i + 1, variants.len()),
-        )
+        let number = format!("{}/{}", i + 1, variants.len());
+        one(args, &bench, variant, &number)
     });
     let passed = all.iter().all(|measured| measured.wrong.is_none());
     let results = bench.results(all);
@@ -68,11 +64,8 @@ fn one(args: &Args, bench: &Bench<'_>, variant: &Variant, number: &str) -> Resul
     let mut search = Search::new(args.patience);
     // Sixteen at once, so that all processors compile.
     for (part, some) in candidates.chunks(16).enumerate() {
-        let sources: Vec<_> = some
-            .iter()
-            .map(|tiles| source::matmul(variant, tiles))
-            .collect();
-        bench.compile_ahead(&sources);
+        let sources = some.iter().map(|tiles| source::matmul(variant, tiles));
+        bench.compile_ahead(&sources.collect::<Vec<_>>());
         for (i, tiles) in some.iter().enumerate() {
             let name = format!("{number} {}: {tiles}", variant.name());
             progress(part * 16 + i, candidates.len(), &name);
@@ -94,9 +87,8 @@ fn one(args: &Args, bench: &Bench<'_>, variant: &Variant, number: &str) -> Resul
     }
     let best = fastest(&measured.tried, args.size).and_then(|best| best.tiles.parse().ok());
     if let Some(tiles) = best {
-        measured
-            .products
-            .push(bench.product(&mut workload, &tiles)?);
+        let product = bench.product(&mut workload, &tiles)?;
+        measured.products.push(product);
     }
     Ok(measured)
 }
@@ -126,11 +118,8 @@ impl Search {
     /// Seconds of the next tiles; none where they were dropped.
     fn note(&mut self, seconds: Option<f64>) {
         let seconds = seconds.unwrap_or(f64::INFINITY);
-        if seconds < self.best * 0.99 {
-            self.without_gain = 0;
-        } else {
-            self.without_gain += 1;
-        }
+        let gains = seconds < self.best * 0.99;
+        self.without_gain = if gains { 0 } else { self.without_gain + 1 };
         self.best = self.best.min(seconds);
     }
 
