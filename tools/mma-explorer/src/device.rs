@@ -119,6 +119,13 @@ pub struct Rounds {
     pub ratio: f64,
 }
 
+/// Gives a launch the kernel's parameters, in their order.
+macro_rules! args {
+    ($launch:ident, $($parameter:expr),+) => {
+        $($launch.arg($parameter);)+
+    };
+}
+
 /// A map as a kernel's parameter.
 #[repr(transparent)]
 struct MapParameter(sys::CUtensorMap);
@@ -230,12 +237,7 @@ impl Device {
         // The first run also brings the code to the multiprocessor.
         for _ in 0..5 {
             let mut launch = self.stream.launch_builder(&kernel);
-            launch
-                .arg(&mut cycles)
-                .arg(&mut out)
-                .arg(&input)
-                .arg(&TURNS)
-                .arg(&0u32);
+            args!(launch, &mut cycles, &mut out, &input, &TURNS, &0u32);
             // SAFETY: the parameters are those of `latency` in csrc/measure.cu and its siblings, and the buffers have
             // the sizes that the kernels document. The sizes are one count, C's registers of all threads, and all that
             // `in` has.
@@ -269,12 +271,7 @@ impl Device {
         let mut run = |turns: u32| {
             seconds(&self.stream, || {
                 let mut launch = self.stream.launch_builder(&kernel);
-                launch
-                    .arg(&mut cycles)
-                    .arg(&mut out)
-                    .arg(input)
-                    .arg(&turns)
-                    .arg(&0u32);
+                args!(launch, &mut cycles, &mut out, input, &turns, &0u32);
                 // SAFETY: the parameters are those of `throughput` in csrc/measure.cu and its siblings, and the buffers
                 // have the sizes that the kernels document. The sizes are two counts a warp, C's registers a thread,
                 // and all that `in` has.
@@ -301,12 +298,8 @@ impl Device {
             let end = warps.iter().skip(1).step_by(2).max().copied().unwrap_or(0);
             end.saturating_sub(start)
         };
-        let longest = cycles
-            .chunks(2 * warps as usize)
-            .map(of_cta)
-            .max()
-            .unwrap_or(0)
-            .max(1);
+        let each_cta = cycles.chunks(2 * warps as usize).map(of_cta);
+        let longest = each_cta.max().unwrap_or(0).max(1);
         let per_cycle = each as f64 / longest as f64;
         Ok((operations, per_cycle))
     }
@@ -503,13 +496,7 @@ impl Device {
         let mut launch = self.stream.launch_builder(&of.kernel);
         match &plan.operands {
             Operands::Addresses => {
-                launch
-                    .arg(d)
-                    .arg(a)
-                    .arg(b)
-                    .arg(&problem.m)
-                    .arg(&problem.n)
-                    .arg(&plan.row_bytes);
+                args!(launch, d, a, b, &problem.m, &problem.n, &plan.row_bytes);
                 // SAFETY: the parameters are those of `matmul` in csrc/matmul.cu. A and B have M and N rows of
                 // `row_bytes`, and D has M times N elements. The grid covers D, and bytes beyond the matrices are
                 // neither read nor written.
@@ -531,18 +518,9 @@ impl Device {
                     (Some(_), None) => return Err(DeviceError::NoScales),
                 };
                 let (map_a, map_b) = (self.encoded(map_a, a)?, self.encoded(map_b, b)?);
-                launch
-                    .arg(d)
-                    .arg(&map_a)
-                    .arg(&map_b)
-                    .arg(&problem.m)
-                    .arg(&problem.n)
-                    .arg(steps);
+                args!(launch, d, &map_a, &map_b, &problem.m, &problem.n, steps);
                 if let Some(instruction) = instruction {
-                    launch
-                        .arg(instruction)
-                        .arg(&of_scales[0])
-                        .arg(&of_scales[1]);
+                    args!(launch, instruction, &of_scales[0], &of_scales[1]);
                 }
                 // SAFETY: the parameters are those of `matmul` in csrc/matmul_wgmma.cu and csrc/matmul_bulk.cu, and
                 // with an instruction in csrc/matmul_tcgen05.cu. The maps are of A and B and of their scales, and the

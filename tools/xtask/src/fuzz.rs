@@ -102,11 +102,7 @@ fn targets(source: &Path) -> Result<Vec<String>> {
 /// Builds targets and returns their programs. The instrumentation is for them only, not for build scripts
 /// and macros, which is why the target triple is named.
 fn build(workspace: &Workspace, chosen: &[String]) -> Result<Vec<PathBuf>> {
-    let version = process::stdout(Command::new("rustc").arg("-vV"))?;
-    let triple = version
-        .lines()
-        .find_map(|line| line.strip_prefix("host: "))
-        .context("`rustc -vV` does not name its host")?;
+    let triple = process::host_triple()?;
     let cargo = Cargo::new(workspace)
         .env("RUSTFLAGS", INSTRUMENTATION)
         // Compiled faster, and fast enough.
@@ -117,7 +113,7 @@ fn build(workspace: &Workspace, chosen: &[String]) -> Result<Vec<PathBuf>> {
         .env("CARGO_PROFILE_RELEASE_DEBUG", "line-tables-only");
     let package = ["--release", "--locked", "--package", "nvfp4-gemv-fuzz"];
     let one = |bin: &String| {
-        cargo.executable(&[&package[..], &["--target", triple, "--bin", bin]].concat())
+        cargo.executable(&[&package[..], &["--target", &triple, "--bin", bin]].concat())
     };
     chosen.iter().map(one).collect()
 }

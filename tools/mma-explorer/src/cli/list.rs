@@ -19,10 +19,8 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<Report> {
     let variants = args.filter.select()?;
-    let json: Vec<_> = variants
-        .iter()
-        .map(|variant| variant_json(variant, args.arch))
-        .collect();
+    let json = variants.iter().map(|of| variant_json(of, args.arch));
+    let json: Vec<_> = json.collect();
     let text = match args.arch {
         Some(arch) => of_arch(&variants, arch),
         None => of_all(&variants),
@@ -43,11 +41,8 @@ fn of_arch(variants: &[Variant], arch: Arch) -> String {
             (None, why) => missing.push(vec![variant.name(), why.unwrap_or_default()]),
         }
     }
-    let mut text = format!(
-        "sm_{arch}: {} of {} variants\n\n",
-        there.len(),
-        variants.len()
-    );
+    let (has, all) = (there.len(), variants.len());
+    let mut text = format!("sm_{arch}: {has} of {all} variants\n\n");
     if !there.is_empty() {
         text += &table(["variant", "opcode", "machine code"], &there);
     }
@@ -58,14 +53,10 @@ fn of_arch(variants: &[Variant], arch: Arch) -> String {
 }
 
 fn of_all(variants: &[Variant]) -> String {
-    let archs: Vec<Arch> = arch::ALL
-        .iter()
-        .filter_map(|name| name.parse().ok())
-        .collect();
-    let names: Vec<String> = archs.iter().map(|arch| format!("sm_{arch}")).collect();
-    let head: Vec<&str> = std::iter::once("variant")
-        .chain(names.iter().map(String::as_str))
-        .collect();
+    let archs = arch::ALL.iter().filter_map(|name| name.parse().ok());
+    let archs: Vec<Arch> = archs.collect();
+    let head = archs.iter().map(|arch| format!("sm_{arch}"));
+    let head = std::iter::once("variant".to_owned()).chain(head);
     let cell = |variant: &Variant, arch: &Arch| match variant.machine(*arch) {
         None => "-".to_string(),
         Some(machine) => {
@@ -77,14 +68,12 @@ fn of_all(variants: &[Variant]) -> String {
             format!("{}{mark}", machine.opcode)
         }
     };
-    let rows: Vec<Vec<String>> = variants
-        .iter()
-        .map(|variant| {
-            std::iter::once(variant.name())
-                .chain(archs.iter().map(|arch| cell(variant, arch)))
-                .collect()
-        })
-        .collect();
+    let row = |variant: &Variant| {
+        let name = std::iter::once(variant.name());
+        name.chain(archs.iter().map(|arch| cell(variant, arch)))
+            .collect()
+    };
+    let rows: Vec<Vec<String>> = variants.iter().map(row).collect();
     format!(
         "{}\ne: emulated by several instructions; w: widened, a part of a larger instruction; -: not there, and \
          `list --arch A` says why\n",
