@@ -192,10 +192,8 @@ fn unknown((major, minor): (i32, i32)) -> Option<String> {
     }
     known.sort_unstable();
     known.dedup();
-    let known: Vec<String> = known
-        .iter()
-        .map(|of| format!("{}.{}", of.0, of.1))
-        .collect();
+    let known = known.iter().map(|of| format!("{}.{}", of.0, of.1));
+    let known: Vec<String> = known.collect();
     let stands_for_it = Product::of_compute_capability((major, minor));
     Some(format!(
         "no GPU of compute capability {major}.{minor} is known, only of {}; planned with the {} SMs of {}, as if this \

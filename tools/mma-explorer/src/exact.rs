@@ -117,10 +117,8 @@ impl Exact {
                 let sums = row.chunks(block).zip(column.chunks(block)).map(of_block);
                 let scales = of_row.iter().zip(of_column);
                 let sum: i64 = sums.zip(scales).map(|(sum, (x, y))| sum * x * y).sum();
-                let code = variant
-                    .accumulator
-                    .encode(sum)
-                    .expect("values are chosen so that sums are exact");
+                let code = variant.accumulator.encode(sum);
+                let code = code.expect("values are chosen so that sums are exact");
                 match variant.accumulator.bits() {
                     16 => d.extend((code as u16).to_le_bytes()),
                     _ => d.extend(code.to_le_bytes()),
@@ -175,11 +173,8 @@ impl Exact {
     pub fn compare(&self, variant: &Variant, problem: Problem, d: &[u8]) -> Option<String> {
         let bytes = variant.accumulator.bits() as usize / 8;
         let pairs = self.d.chunks_exact(bytes).zip(d.chunks_exact(bytes));
-        let wrong: Vec<usize> = pairs
-            .enumerate()
-            .filter(|(_, (x, y))| x != y)
-            .map(|(i, _)| i)
-            .collect();
+        let wrong = pairs.enumerate().filter(|(_, (x, y))| x != y);
+        let wrong: Vec<usize> = wrong.map(|(i, _)| i).collect();
         if d.len() != self.d.len() {
             return Some(format!("D has {} bytes, not {}", d.len(), self.d.len()));
         }
@@ -313,10 +308,8 @@ mod tests {
                 .map(|(a, b)| i32::from(*a as i8) * i32::from(*b))
                 .sum()
         };
-        let d = exact
-            .d
-            .chunks_exact(4)
-            .map(|c| i32::from_le_bytes(c.try_into().unwrap()));
+        let d = exact.d.chunks_exact(4);
+        let d = d.map(|c| i32::from_le_bytes(c.try_into().unwrap()));
         let sums = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)].map(sum);
         assert_eq!(d.collect::<Vec<_>>(), sums);
         let mut wrong = exact.d.clone();

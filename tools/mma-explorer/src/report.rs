@@ -156,10 +156,8 @@ pub fn markdown(results: &Results) -> String {
 }
 
 fn sizes(results: &Results) -> Vec<u32> {
-    let products = results
-        .variants
-        .iter()
-        .flat_map(|measured| &measured.products);
+    let products = results.variants.iter();
+    let products = products.flat_map(|measured| &measured.products);
     let mut sizes: Vec<u32> = products.map(|product| product.size).collect();
     sizes.sort_unstable();
     sizes.dedup();

@@ -423,11 +423,8 @@ fn start(command: &mut Command, script: &str) -> (Child, String, impl BufRead) {
     };
     // SAFETY: the closure only makes the system call above.
     unsafe { command.pre_exec(by_default) };
-    let mut child = command
-        .args(["--quiet", "--", "sh", "-c", script])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let child = command.args(["--quiet", "--", "sh", "-c", script]);
+    let mut child = child.stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     let mut out = BufReader::new(child.stdout.take().unwrap());
     out.read_line(&mut line).unwrap();

@@ -291,10 +291,8 @@ pub(super) fn report(
         .map(|&split| Divided::new(layer, &whole, link, split, ranks));
     let divided = divided.collect::<Result<Vec<_>>>()?;
     let shape = &layer.shape;
-    let parts: String = divided
-        .iter()
-        .map(|split| split.text(&whole, ranks))
-        .collect();
+    let parts = divided.iter().map(|split| split.text(&whole, ranks));
+    let parts: String = parts.collect();
     let note = other_build.map_or(String::new(), |note| format!("note: {note}\n"));
     let text = format!(
         "{} with {} vectors, {} scales, over {} of {}{} ({}, {} GB/s each way, as published)\n{note}\

@@ -132,10 +132,8 @@ fn one(
         write(&args.out, &format!("{stem}.sass"), text.as_bytes())?;
         let functions = machine_code::functions(&compiled)?;
         let each = |of: fn(&sass::Function) -> u32| {
-            let all: Vec<String> = functions
-                .iter()
-                .map(|function| of(function).to_string())
-                .collect();
+            let all = functions.iter().map(|function| of(function).to_string());
+            let all: Vec<String> = all.collect();
             all.join(" ")
         };
         row[2] = each(|function| function.registers);

@@ -193,11 +193,8 @@ pub(super) fn by_shape<'a>(cases: &[&'a Case]) -> Vec<Vec<&'a Case>> {
     let groups = distinct(cases.iter().map(|case| key(case)))
         .into_iter()
         .map(|of| {
-            let mut group: Vec<&Case> = cases
-                .iter()
-                .copied()
-                .filter(|case| key(case) == of)
-                .collect();
+            let group = cases.iter().copied().filter(|case| key(case) == of);
+            let mut group: Vec<&Case> = group.collect();
             group.sort_by_key(|case| case.n);
             group
         });

@@ -18,10 +18,8 @@ pub(super) fn check(context: &Context<'_>) -> Result<()> {
     // Links to what only a feature brings lead somewhere without it, too. The pages that stay are of the second run.
     let without = ["--package", "nvfp4-gemv", "--no-default-features"];
     cargo.run([&["doc", "--no-deps", "--lib"], &without[..]].concat())?;
-    let page = context
-        .workspace
-        .folder("doc")
-        .join("nvfp4_gemv/index.html");
+    let page = context.workspace.folder("doc");
+    let page = page.join("nvfp4_gemv/index.html");
     let text = fs::read_to_string(&page).with_context(|| format!("{}", page.display()))?;
     // rustdoc takes it away where it resolves a link, and only there.
     ensure!(

@@ -95,10 +95,8 @@ fn examine(text: &str) -> Vec<String> {
 /// Whether a script begins with a check of Cargo.lock: later commands then have nothing to change in it.
 fn locks_first(script: &str) -> bool {
     let uses_cargo = |line: &&str| line.starts_with("cargo ") || line.starts_with("step cargo ");
-    let first = script
-        .lines()
-        .filter(uses_cargo)
-        .find(|line| !line.contains("--version"));
+    let mut first = script.lines().filter(uses_cargo);
+    let first = first.find(|line| !line.contains("--version"));
     first.is_some_and(|line| line.contains("cargo fetch --locked"))
 }
 

@@ -87,10 +87,8 @@ pub(super) fn write(
         "too much for an archive: {} files, {sizes} bytes",
         files.len()
     );
-    let folder = to
-        .parent()
-        .filter(|folder| *folder != Path::new(""))
-        .unwrap_or(Path::new("."));
+    let folder = to.parent().filter(|folder| *folder != Path::new(""));
+    let folder = folder.unwrap_or(Path::new("."));
     let part = tempfile::NamedTempFile::new_in(folder)
         .with_context(|| format!("cannot write in {}", folder.display()))?;
     let mut zip = ZipWriter::new(part.as_file());

@@ -135,10 +135,8 @@ fn version(root: &Path) -> Result<String> {
     let text =
         fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
     let manifest: toml::Table = toml::from_str(&text)?;
-    let version = manifest
-        .get("workspace")
-        .and_then(|of| of.get("package"))
-        .and_then(|of| of.get("version"));
+    let version = manifest.get("workspace").and_then(|of| of.get("package"));
+    let version = version.and_then(|of| of.get("version"));
     let version = version.and_then(toml::Value::as_str);
     Ok(version
         .context("Cargo.toml has no workspace.package.version")?

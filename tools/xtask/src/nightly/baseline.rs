@@ -144,10 +144,8 @@ impl Baseline {
         self.check(document)?;
         let mut far = Vec::new();
         for (key, now) in shares_of(document) {
-            let sessions = self
-                .sessions
-                .iter()
-                .filter_map(|session| session.shares.get(&key));
+            let sessions = self.sessions.iter();
+            let sessions = sessions.filter_map(|session| session.shares.get(&key));
             let worst = sessions.map(|shares| median(shares)).reduce(f64::min);
             let now = median(&now);
             if let Some(worst) = worst

@@ -108,10 +108,8 @@ const BOTTOM: f64 = 28.0;
 /// A plot for each problem with one NVFP4 vector and 128x4 scales, which every path can compute. It shows the share of
 /// the ceiling of each path, night after night on this device.
 pub(crate) fn draw(records: &[Record], device: &str) -> Vec<String> {
-    let nights: Vec<&Record> = records
-        .iter()
-        .filter(|r| r.device.starts_with(device))
-        .collect();
+    let nights = records.iter().filter(|r| r.device.starts_with(device));
+    let nights: Vec<&Record> = nights.collect();
     let problems = nights.iter().flat_map(|record| record.results.keys());
     let problems = distinct(problems.filter(|problem| problem.ends_with(" n=1 nvfp4 128x4")));
     problems

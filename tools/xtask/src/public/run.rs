@@ -174,10 +174,8 @@ fn error(err: &str) -> Option<String> {
     let text = first
         .rsplit_once(": error: ")
         .map_or(first, |(_, text)| text);
-    let rest: Vec<&str> = lines
-        .take(12)
-        .map(|l| l.trim_start_matches("ptx-record:"))
-        .collect();
+    let rest = lines.take(12).map(|l| l.trim_start_matches("ptx-record:"));
+    let rest: Vec<&str> = rest.collect();
     Some(format!("{text}\n{}", rest.join("\n")))
 }
 
