@@ -125,7 +125,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         }
     };
 
-    let mut table = Table::new(&["", "time", "5..95%", "GB/s"]);
+    let mut table = Table::new(["", "time", "5..95%", "GB/s"]);
     for (name, side, seconds) in [("a", a, of_a), ("b", b, of_b)] {
         let middle = median(seconds);
         table.row(vec![
@@ -163,9 +163,9 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
             "samples_us": seconds.iter().map(|s| s * 1e6).collect::<Vec<_>>(),
         })
     };
-    Ok(Report {
+    Ok(Report::new(
         text,
-        json: json!({
+        json!({
             "device": engine.describe(),
             "m": case.shape.m(), "n": case.shape.n(), "k": case.shape.k(), "l": case.shape.l(),
             "activation": case.activation.name(),
@@ -186,6 +186,5 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
             "differs": differs,
             "verdict": verdict,
         }),
-        passed: true,
-    })
+    ))
 }

@@ -25,7 +25,7 @@ pub(crate) fn run(_args: &Args) -> Result<Report> {
         count(rayon::current_num_threads(), "thread"),
         Implementation::best()
     ));
-    let mut table = Table::new(&["  implementation", "available", "needs"]);
+    let mut table = Table::new(["  implementation", "available", "needs"]);
     let mut implementations = Vec::new();
     for one in Implementation::ALL {
         let yes = one.available();
@@ -94,9 +94,9 @@ pub(crate) fn run(_args: &Args) -> Result<Report> {
         text.push_str(&format!("{PATH_VARIABLE} forces {path}.\n"));
     }
 
-    Ok(Report {
+    Ok(Report::new(
         text,
-        json: json!({
+        json!({
             "version": env!("CARGO_PKG_VERSION"),
             "cpu": {
                 "threads": rayon::current_num_threads(),
@@ -115,8 +115,7 @@ pub(crate) fn run(_args: &Args) -> Result<Report> {
             "kernels": kernels,
             "forced": forced.map_or(Value::Null, |path| json!(path.name())),
         }),
-        passed: true,
-    })
+    ))
 }
 
 fn describe(gpu: &Gpu) -> String {

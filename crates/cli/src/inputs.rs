@@ -130,32 +130,37 @@ impl Source {
                 (Inputs::Bf16(x), None)
             }
             Activation::F32 => (Inputs::F32(x.clone()), None),
-            Activation::Nvfp4 => match calibrated {
-                Some(global) => {
-                    let dialect = match global {
-                        GlobalScale::Multiplier(_) => Dialect::ModelOpt,
-                        GlobalScale::Divisor(_) => Dialect::CompressedTensors,
-                    };
-                    let q = quantize(x, self.n, k, dialect, Some(global))?;
-                    let inputs = Inputs::Nvfp4 {
-                        codes: q.codes,
-                        scales: q.scales,
-                        layout: ScaleLayout::Linear,
-                        global: InputScale::Shared(q.global),
-                    };
-                    (inputs, Some("the checkpoint's calibrated input scale"))
-                }
-                None => {
-                    let q = quantize_vectors(x, self.n, k)?;
-                    let inputs = Inputs::Nvfp4 {
-                        codes: q.codes,
-                        scales: q.scales,
-                        layout: ScaleLayout::Linear,
-                        global: InputScale::PerVector(q.globals),
-                    };
-                    (inputs, Some("a scale for each vector"))
-                }
-            },
+            Activation::Nvfp4 => {
+                let (codes, scales, global, from) = match calibrated {
+                    Some(global) => {
+                        let dialect = match global {
+                            GlobalScale::Multiplier(_) => Dialect::ModelOpt,
+                            GlobalScale::Divisor(_) => Dialect::CompressedTensors,
+                        };
+                        let q = quantize(x, self.n, k, dialect, Some(global))?;
+                        let global = InputScale::Shared(q.global);
+                        (
+                            q.codes,
+                            q.scales,
+                            global,
+                            "the checkpoint's calibrated input scale",
+                        )
+                    }
+                    None => {
+                        let q = quantize_vectors(x, self.n, k)?;
+                        let global = InputScale::PerVector(q.globals);
+                        (q.codes, q.scales, global, "a scale for each vector")
+                    }
+                };
+                let layout = ScaleLayout::Linear;
+                let inputs = Inputs::Nvfp4 {
+                    codes,
+                    scales,
+                    layout,
+                    global,
+                };
+                (inputs, Some(from))
+            }
         })
     }
 }
@@ -194,10 +199,8 @@ mod tests {
             source.values[21] = fits;
             source.convert(activation, 16, None).unwrap();
             source.values[21] = too_large;
-            let error = source
-                .convert(activation, 16, None)
-                .unwrap_err()
-                .to_string();
+            let error = source.convert(activation, 16, None);
+            let error = error.unwrap_err().to_string();
             assert!(error.contains("vector 1, element 5 is "), "{error}");
             assert!(error.contains(activation.name()), "{error}");
             source.convert(Activation::F32, 16, None).unwrap();

@@ -5,7 +5,7 @@ use nvfp4_gemv::kernel::plan::Launch;
 use nvfp4_gemv::kernel::read_only::{Read, ReadConfig};
 use nvfp4_gemv::kernel::{Call, Job, MainLoop, quantize, relayout};
 use nvfp4_gemv::{
-    Activation, Config, Dims, FloatType, Gpu, Kernel, Operands, ScaleLayout, Shape, Strides,
+    Activation, Config, FloatType, Gpu, Kernel, Operands, ScaleLayout, Shape, Strides,
 };
 use nvfp4_gemv_cli::problem::CONTEST_BENCHMARKS;
 use serde_json::{Value, json};
@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use crate::configs::{launch_json, launches, one_line};
 use crate::engine::compiled_archs;
 use crate::report::{Report, Table};
+use crate::shapes;
 
 /// Lists the GPU kernels' entry points, each as it is launched for a representative problem; computes nothing
 #[derive(Debug, clap::Args)]
@@ -70,7 +71,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         bail!("this build carries no kernels; --arch says what to list them for");
     }
     let (m, k, l) = CONTEST_BENCHMARKS[1];
-    let problem = Shape::new(Dims { m, n: 1, k, l })?;
+    let problem = shapes::of(m, 1, k, l)?;
     let mut text = String::new();
     let mut all = Vec::new();
     for arch in archs {
@@ -88,11 +89,10 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
             "entries": entries.iter().map(to_json).collect::<Vec<_>>(),
         }));
     }
-    Ok(Report {
+    Ok(Report::new(
         text,
-        json: json!({ "problem": problem.to_string(), "archs": all }),
-        passed: true,
-    })
+        json!({ "problem": problem.to_string(), "archs": all }),
+    ))
 }
 
 /// The largest GPU of an architecture's kind.
@@ -114,12 +114,7 @@ fn entries(problem: &Shape, gpu: &Gpu) -> Result<Vec<Entry>> {
         for n in VECTORS {
             // Many vectors of the problem's length fit no CTA of small GPUs: those of a shorter one do.
             for (k, l) in [(problem.k(), problem.l()), (SHORT, 1)] {
-                let shape = Shape::new(Dims {
-                    m: problem.m(),
-                    n,
-                    k,
-                    l,
-                })?;
+                let shape = shapes::of(problem.m(), n, k, l)?;
                 for layout in ScaleLayout::ALL {
                     for align in ALIGNMENTS {
                         let plain = Call::nowhere(&shape, activation, layout, align);
@@ -228,7 +223,7 @@ fn add(entries: &mut Vec<Entry>, kernel: Kernel, call: &Call, gpu: &Gpu, chained
 }
 
 fn table(entries: &[Entry]) -> String {
-    let mut table = Table::new(&["  entry point", "threads", "shared", "in flight"]);
+    let mut table = Table::new(["  entry point", "threads", "shared", "in flight"]);
     for entry in entries {
         let launch = &entry.launch;
         table.row(vec![
@@ -265,13 +260,7 @@ mod tests {
     use super::*;
 
     fn of(arch: &str) -> Vec<Entry> {
-        let shape = Shape::new(Dims {
-            m: 4096,
-            n: 1,
-            k: 7168,
-            l: 8,
-        })
-        .unwrap();
+        let shape = shapes::of(4096, 1, 7168, 8).unwrap();
         entries(&shape, &gpu(arch).unwrap()).unwrap()
     }
 

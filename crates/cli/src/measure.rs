@@ -157,6 +157,11 @@ mod tests {
         assert!(Check::new(&[f64::INFINITY], &[f64::INFINITY], bound).passed);
     }
 
+    fn of_one(truth: f64) -> Reference {
+        let (y, magnitude) = (vec![truth], vec![truth]);
+        Reference { y, magnitude }
+    }
+
     /// Results of f16, and of f32, whose bound is infinite itself there.
     #[test]
     fn a_result_that_overflows_fails_and_one_near_the_end_does_not() {
@@ -165,28 +170,18 @@ mod tests {
             (FloatType::Bf16, 3.3895e38, 3.3895e38),
             (FloatType::F32, 3.4028e38, 3.4028e38),
         ] {
-            let reference = Reference {
-                y: vec![truth],
-                magnitude: vec![truth],
-            };
+            let reference = of_one(truth);
             let check = |y: f64| Check::derived(&[y], &reference, 8, output);
             assert!(check(near).passed, "{output:?}");
             for y in [f64::INFINITY, f64::NAN, f64::NEG_INFINITY] {
                 let check = check(y);
                 assert!(!check.passed, "{output:?}");
                 assert_eq!(check.failures, 1);
-                assert!(
-                    check.verdict().contains("element 0 is"),
-                    "{}",
-                    check.verdict()
-                );
+                let verdict = check.verdict();
+                assert!(verdict.contains("element 0 is"), "{verdict}");
             }
         }
-        let far = Reference {
-            y: vec![7e4],
-            magnitude: vec![7e4],
-        };
-        assert!(!Check::derived(&[5.0], &far, 8, FloatType::F16).passed);
+        assert!(!Check::derived(&[5.0], &of_one(7e4), 8, FloatType::F16).passed);
     }
 
     #[test]

@@ -14,8 +14,8 @@ use nvfp4_gemv::kernel::{Call, Job};
 use nvfp4_gemv::shard::Split;
 use nvfp4_gemv::tune::{TUNED_VARIABLE, Tuned};
 use nvfp4_gemv::{
-    Activation, Config, Dims, Error, Gpu, Kernel, Product, RawWorkspace, Refusal, ScaleLayout,
-    Shape, Target, select,
+    Activation, Config, Error, Gpu, Kernel, Product, RawWorkspace, Refusal, ScaleLayout, Shape,
+    Target, select,
 };
 use serde_json::{Value, json};
 
@@ -192,10 +192,8 @@ fn unknown((major, minor): (i32, i32)) -> Option<String> {
     }
     known.sort_unstable();
     known.dedup();
-    let known: Vec<String> = known
-        .iter()
-        .map(|of| format!("{}.{}", of.0, of.1))
-        .collect();
+    let known = known.iter().map(|of| format!("{}.{}", of.0, of.1));
+    let known: Vec<String> = known.collect();
     let stands_for_it = Product::of_compute_capability((major, minor));
     Some(format!(
         "no GPU of compute capability {major}.{minor} is known, only of {}; planned with the {} SMs of {}, as if this \
@@ -271,12 +269,7 @@ fn find_where(args: &Args, ask: engine::Ask) -> Result<Where> {
 pub(crate) fn run(args: &Args) -> Result<Report> {
     let ShapeArgs(shape) = args.shape;
     let n = args.n.unwrap_or(shape.n());
-    let shape = Shape::new(Dims {
-        m: shape.m(),
-        n,
-        k: shape.k(),
-        l: shape.l(),
-    })?;
+    let shape = shapes::of(shape.m(), n, shape.k(), shape.l())?;
     let activation = args.activation;
     let layout = args.layout;
     let mut call = Call::nowhere(&shape, activation, layout, ALLOCATED);
@@ -382,9 +375,9 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         bytes(shape.weight_code_bytes()),
         bytes(shape.weight_bytes() - shape.weight_code_bytes()),
     );
-    Ok(Report {
+    Ok(Report::new(
         text,
-        json: json!({
+        json!({
             "m": shape.m(), "n": shape.n(), "k": shape.k(), "l": shape.l(),
             "activation": activation.name(),
             "layout": layout.name(),
@@ -406,8 +399,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
             "kernels": kernels.iter().map(Line::json).collect::<Vec<_>>(),
             "weight_bytes": shape.weight_bytes(),
         }),
-        passed: true,
-    })
+    ))
 }
 
 /// Alignment of allocations.
@@ -467,13 +459,8 @@ fn first_and_last(config: &Config, call: &Call, gpu: &Gpu, chained: bool) -> (Ve
     let most = config.pass_vectors() as usize;
     let of_last = (shape.n() - 1) % most + 1;
     let of = |n: usize| {
-        let fewer = Shape::new(Dims {
-            m: shape.m(),
-            n: shape.n().min(n),
-            k: shape.k(),
-            l: shape.l(),
-        });
-        let fewer = fewer.expect("sizes are no larger");
+        let n = shape.n().min(n);
+        let fewer = shapes::of(shape.m(), n, shape.k(), shape.l()).expect("sizes are no larger");
         let call = Call::nowhere(
             &fewer,
             operands.activation,
@@ -562,7 +549,7 @@ impl Line {
 }
 
 fn table(lines: &[Line], chosen: Option<Kernel>) -> String {
-    let mut table = Table::new(&["  kernel", "time", "share"]);
+    let mut table = Table::new(["  kernel", "time", "share"]);
     let mut notes = vec![String::new()];
     for line in lines {
         let kernel = line.kernel;

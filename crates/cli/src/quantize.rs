@@ -49,7 +49,7 @@ pub(crate) struct Args {
 fn help() -> String {
     let by_default: String = choice::BY_DEFAULT
         .iter()
-        .map(|(what, patterns)| format!("  {what}: {}\n", patterns.join(" ")))
+        .map(|(what, patterns)| format!("  {what}: {}\n", patterns))
         .collect();
     format!(
         "\
@@ -158,8 +158,8 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     bar.finish_and_clear();
     let notes = notes::show(checkpoint.notes().iter());
 
-    Ok(Report {
-        text: format!(
+    Ok(Report::new(
+        format!(
             "{} quantised ({} to {}), {} copied\n  quantised: {}\n{}written {} ({}, {dialect})\n",
             count(chosen_tensors, "weight"),
             bytes(before),
@@ -170,7 +170,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
             printable::path(&args.output),
             bytes(written as usize),
         ),
-        json: json!({
+        json!({
             "input": args.input.display().to_string(),
             "output": args.output.display().to_string(),
             "dialect": dialect.name(),
@@ -183,8 +183,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
             "file_bytes": written,
             "notes": notes,
         }),
-        passed: true,
-    })
+    ))
 }
 
 /// A weight in NVFP4; errors name the file and the tensor.

@@ -28,13 +28,18 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Everything was said already.
-    pub(crate) fn nothing() -> Self {
+    /// A report of a command that checks nothing, or whose checks passed.
+    pub(crate) fn new(text: String, json: Value) -> Self {
         Self {
-            text: String::new(),
-            json: Value::Null,
+            text,
+            json,
             passed: true,
         }
+    }
+
+    /// Everything was said already.
+    pub(crate) fn nothing() -> Self {
+        Self::new(String::new(), Value::Null)
     }
 
     /// An error with its causes: on stderr for people, and as a JSON object for scripts. `takes_path` says
@@ -230,9 +235,10 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    pub(crate) fn new(header: &[&str]) -> Self {
+    pub(crate) fn new<S: AsRef<str>>(header: impl IntoIterator<Item = S>) -> Self {
+        let header = header.into_iter().map(|name| name.as_ref().to_owned());
         Self {
-            rows: vec![header.iter().map(|s| s.to_string()).collect()],
+            rows: vec![header.collect()],
         }
     }
 
@@ -308,6 +314,11 @@ pub(crate) fn small(value: f64) -> String {
     } else {
         format!("{value:.2e}")
     }
+}
+
+/// A figure with so many digits behind the point, or a dash where there is none.
+pub(crate) fn figure(value: Option<f64>, digits: usize) -> String {
+    value.map_or("-".into(), |value| format!("{value:.digits$}"))
 }
 
 /// A number for JSON, which has neither NaN nor infinity: those become text.

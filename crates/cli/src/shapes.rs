@@ -88,7 +88,7 @@ pub(crate) fn parse_shape(text: &str) -> Result<Shape, String> {
     }
     let [m, k, l, n] = numbers;
     some_vectors(n)?;
-    Shape::new(Dims { m, n, k, l }).map_err(|e| e.to_string())
+    of(m, n, k, l).map_err(|e| e.to_string())
 }
 
 /// The library computes nothing of no vectors; who types so many has mistyped.
@@ -97,6 +97,11 @@ fn some_vectors(n: usize) -> Result<(), String> {
         0 => Err("N = 0: a call of no vectors computes nothing".into()),
         _ => Ok(()),
     }
+}
+
+/// A shape of M rows, N vectors, K elements of a row, and L batches.
+pub(crate) fn of(m: usize, n: usize, k: usize, l: usize) -> nvfp4_gemv::Result<Shape> {
+    Shape::new(Dims { m, n, k, l })
 }
 
 /// One number of a shape.
@@ -123,13 +128,7 @@ pub(crate) fn parse_n(text: &str) -> Result<usize, String> {
         .map_err(|_| format!("N = {text:?} is not a whole number"))?;
     some_vectors(n)?;
     // The shape owns the limits of N; the other dimensions do not matter here.
-    Shape::new(Dims {
-        m: 1,
-        n,
-        k: BLOCK,
-        l: 1,
-    })
-    .map_err(|e| e.to_string())?;
+    of(1, n, BLOCK, 1).map_err(|e| e.to_string())?;
     Ok(n)
 }
 
@@ -186,13 +185,7 @@ mod tests {
 
     #[test]
     fn every_separator_gives_the_same_shape() {
-        let whole = Shape::new(Dims {
-            m: 4096,
-            n: 4,
-            k: 7168,
-            l: 8,
-        })
-        .unwrap();
+        let whole = of(4096, 4, 7168, 8).unwrap();
         for text in [
             "4096,7168,8,4",
             "4096x7168x8x4",
@@ -204,24 +197,9 @@ mod tests {
             assert_eq!(parse_shape(text), Ok(whole), "{text}");
         }
         assert_eq!(parse_shape("2x16"), Ok(Shape::matrix(2, 16).unwrap()));
-        assert_eq!(
-            parse_shape("2,16,4"),
-            Ok(Shape::new(Dims {
-                m: 2,
-                n: 1,
-                k: 16,
-                l: 4
-            })
-            .unwrap())
-        );
+        assert_eq!(parse_shape("2,16,4"), Ok(of(2, 1, 16, 4).unwrap()));
         // A printed shape is read as the same shape.
-        let printed = Shape::new(Dims {
-            m: 4096,
-            n: 1,
-            k: 7168,
-            l: 8,
-        })
-        .unwrap();
+        let printed = of(4096, 1, 7168, 8).unwrap();
         assert_eq!(parse_shape(&printed.to_string()), Ok(printed));
     }
 

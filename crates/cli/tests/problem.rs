@@ -6,18 +6,12 @@ use nvfp4_gemv_cli::file::{self, NewTensor, WriteError};
 use nvfp4_gemv_cli::problem::Problem;
 use safetensors::Dtype;
 
+fn shape(m: usize, n: usize, k: usize, l: usize) -> Shape {
+    Shape::new(Dims { m, n, k, l }).unwrap()
+}
+
 fn sample() -> Problem {
-    let mut p = Problem::full_range(
-        Shape::new(Dims {
-            m: 3,
-            n: 2,
-            k: 48,
-            l: 2,
-        })
-        .unwrap(),
-        1,
-    )
-    .with_row_alpha(2);
+    let mut p = Problem::full_range(shape(3, 2, 48, 2), 1).with_row_alpha(2);
     p.c = Some(p.reference().unwrap().y);
     p
 }
@@ -29,16 +23,7 @@ fn there_and_back() {
     let full = sample();
     let plain = Problem::contest(Shape::matrix(1, 16).unwrap(), 1);
     let one_alpha = Problem::full_range(Shape::matrix(4, 32).unwrap(), 1);
-    let empty = Problem::contest(
-        Shape::new(Dims {
-            m: 0,
-            n: 1,
-            k: 16,
-            l: 2,
-        })
-        .unwrap(),
-        1,
-    );
+    let empty = Problem::contest(shape(0, 1, 16, 2), 1);
     for problem in [full, plain, one_alpha, empty] {
         problem.write(&path).unwrap();
         assert_eq!(Problem::read(&path).unwrap(), problem);
@@ -189,13 +174,7 @@ fn padded_vectors_of_wrong_fields_are_errors() {
         }
         // 128 rows of each of these batches are beyond counting, one is not.
         let mut large = good.clone();
-        large.shape = Shape::new(Dims {
-            m: 0,
-            n: 1,
-            k: 1 << 30,
-            l: 1 << 29,
-        })
-        .unwrap();
+        large.shape = shape(0, 1, 1 << 30, 1 << 29);
         let error = large.padded_vectors(layout, 1).unwrap_err();
         assert!(matches!(error, Error::SizeOverflow { .. }), "{error}");
     }

@@ -119,6 +119,13 @@ pub struct Rounds {
     pub ratio: f64,
 }
 
+/// Gives a launch the kernel's parameters, in their order.
+macro_rules! args {
+    ($launch:ident, $($parameter:expr),+) => {
+        $($launch.arg($parameter);)+
+    };
+}
+
 /// A map as a kernel's parameter.
 #[repr(transparent)]
 struct MapParameter(sys::CUtensorMap);
@@ -187,15 +194,12 @@ impl Device {
         let input = self.stream.clone_htod(&measure.input)?;
         let mut peak = Peak {
             latency,
-            operations: 0.0,
-            operations_per_cycle: 0.0,
-            warps: 0,
+            ..Peak::default()
         };
         let most = self
             .function(compiled, "throughput")?
-            .max_threads_per_block()? as u32
-            / 32;
-        let most = most.min(measure.threads * measure.most_groups / 32);
+            .max_threads_per_block()? as u32;
+        let most = most.min(measure.threads * measure.most_groups) / 32;
         let all: &[u32] = match variant.family() {
             Family::Mma => &[4, 8, 16, 32],
             Family::Wgmma => &[4, 8, 12],
@@ -233,12 +237,7 @@ impl Device {
         // The first run also brings the code to the multiprocessor.
         for _ in 0..5 {
             let mut launch = self.stream.launch_builder(&kernel);
-            launch
-                .arg(&mut cycles)
-                .arg(&mut out)
-                .arg(&input)
-                .arg(&TURNS)
-                .arg(&0u32);
+            args!(launch, &mut cycles, &mut out, &input, &TURNS, &0u32);
             // SAFETY: the parameters are those of `latency` in csrc/measure.cu and its siblings, and the buffers have
             // the sizes that the kernels document. The sizes are one count, C's registers of all threads, and all that
             // `in` has.
@@ -272,12 +271,7 @@ impl Device {
         let mut run = |turns: u32| {
             seconds(&self.stream, || {
                 let mut launch = self.stream.launch_builder(&kernel);
-                launch
-                    .arg(&mut cycles)
-                    .arg(&mut out)
-                    .arg(input)
-                    .arg(&turns)
-                    .arg(&0u32);
+                args!(launch, &mut cycles, &mut out, input, &turns, &0u32);
                 // SAFETY: the parameters are those of `throughput` in csrc/measure.cu and its siblings, and the buffers
                 // have the sizes that the kernels document. The sizes are two counts a warp, C's registers a thread,
                 // and all that `in` has.
@@ -304,12 +298,8 @@ impl Device {
             let end = warps.iter().skip(1).step_by(2).max().copied().unwrap_or(0);
             end.saturating_sub(start)
         };
-        let longest = cycles
-            .chunks(2 * warps as usize)
-            .map(of_cta)
-            .max()
-            .unwrap_or(0)
-            .max(1);
+        let each_cta = cycles.chunks(2 * warps as usize).map(of_cta);
+        let longest = each_cta.max().unwrap_or(0).max(1);
         let per_cycle = each as f64 / longest as f64;
         Ok((operations, per_cycle))
     }
@@ -464,14 +454,8 @@ impl Device {
         matrices: &mut Matrices,
         repeats: u32,
     ) -> Result<f64, DeviceError> {
-        let Prepared {
-            kernel,
-            plan,
-            problem,
-            ..
-        } = prepared;
         let all = seconds(&self.stream, || {
-            (0..repeats).try_for_each(|_| self.launch_matmul(kernel, plan, *problem, matrices))
+            (0..repeats).try_for_each(|_| self.launch_matmul(prepared, matrices))
         })?;
         Ok(all / f64::from(repeats))
     }
@@ -504,26 +488,15 @@ impl Device {
         with_shared(self.function(compiled, name)?, shared)
     }
 
-    fn launch_matmul(
-        &self,
-        kernel: &CudaFunction,
-        plan: &Plan,
-        problem: Problem,
-        matrices: &mut Matrices,
-    ) -> Result<(), DeviceError> {
+    fn launch_matmul(&self, of: &Prepared, matrices: &mut Matrices) -> Result<(), DeviceError> {
         let Matrices { a, b, d, scales } = matrices;
         let (a, b) = (&*a, &*b);
+        let (plan, problem) = (&of.plan, &of.problem);
         let config = config(plan);
-        let mut launch = self.stream.launch_builder(kernel);
+        let mut launch = self.stream.launch_builder(&of.kernel);
         match &plan.operands {
             Operands::Addresses => {
-                launch
-                    .arg(d)
-                    .arg(a)
-                    .arg(b)
-                    .arg(&problem.m)
-                    .arg(&problem.n)
-                    .arg(&plan.row_bytes);
+                args!(launch, d, a, b, &problem.m, &problem.n, &plan.row_bytes);
                 // SAFETY: the parameters are those of `matmul` in csrc/matmul.cu. A and B have M and N rows of
                 // `row_bytes`, and D has M times N elements. The grid covers D, and bytes beyond the matrices are
                 // neither read nor written.
@@ -545,18 +518,9 @@ impl Device {
                     (Some(_), None) => return Err(DeviceError::NoScales),
                 };
                 let (map_a, map_b) = (self.encoded(map_a, a)?, self.encoded(map_b, b)?);
-                launch
-                    .arg(d)
-                    .arg(&map_a)
-                    .arg(&map_b)
-                    .arg(&problem.m)
-                    .arg(&problem.n)
-                    .arg(steps);
+                args!(launch, d, &map_a, &map_b, &problem.m, &problem.n, steps);
                 if let Some(instruction) = instruction {
-                    launch
-                        .arg(instruction)
-                        .arg(&of_scales[0])
-                        .arg(&of_scales[1]);
+                    args!(launch, instruction, &of_scales[0], &of_scales[1]);
                 }
                 // SAFETY: the parameters are those of `matmul` in csrc/matmul_wgmma.cu and csrc/matmul_bulk.cu, and
                 // with an instruction in csrc/matmul_tcgen05.cu. The maps are of A and B and of their scales, and the
@@ -684,11 +648,8 @@ mod tests {
         };
         let second = |_| {
             b += 1e-3;
-            Ok(if b > 3.5e-3 && b < 4.5e-3 {
-                1.0
-            } else {
-                3.0 * b
-            })
+            let is_fourth = b > 3.5e-3 && b < 4.5e-3;
+            Ok(if is_fourth { 1.0 } else { 3.0 * b })
         };
         let all = rounds(5, 8e-3, first, second).unwrap();
         // The first call only says how often to repeat.

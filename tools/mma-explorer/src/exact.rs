@@ -117,10 +117,8 @@ impl Exact {
                 let sums = row.chunks(block).zip(column.chunks(block)).map(of_block);
                 let scales = of_row.iter().zip(of_column);
                 let sum: i64 = sums.zip(scales).map(|(sum, (x, y))| sum * x * y).sum();
-                let code = variant
-                    .accumulator
-                    .encode(sum)
-                    .expect("values are chosen so that sums are exact");
+                let code = variant.accumulator.encode(sum);
+                let code = code.expect("values are chosen so that sums are exact");
                 match variant.accumulator.bits() {
                     16 => d.extend((code as u16).to_le_bytes()),
                     _ => d.extend(code.to_le_bytes()),
@@ -146,13 +144,8 @@ impl Exact {
     pub fn power_and_one(variant: &Variant, problem: Problem, power: u32) -> Option<Self> {
         let Problem { m, n, k } = problem;
         let (m, n, k) = (m as usize, n as usize, k as usize);
-        let largest = |ty: Type, most: u32| {
-            let powers = (0..=most).rev();
-            powers
-                .into_iter()
-                .find(|power| ty.encode(1 << power).is_some())
-        };
-        let of_a = largest(variant.a, power)?;
+        let mut powers = (0..=power).rev();
+        let of_a = powers.find(|power| variant.a.encode(1 << power).is_some())?;
         let of_b = power - of_a;
         variant.b.encode(1 << of_b)?;
         let code = variant.accumulator.encode((1 << power) + 1)?;
@@ -180,11 +173,8 @@ impl Exact {
     pub fn compare(&self, variant: &Variant, problem: Problem, d: &[u8]) -> Option<String> {
         let bytes = variant.accumulator.bits() as usize / 8;
         let pairs = self.d.chunks_exact(bytes).zip(d.chunks_exact(bytes));
-        let wrong: Vec<usize> = pairs
-            .enumerate()
-            .filter(|(_, (x, y))| x != y)
-            .map(|(i, _)| i)
-            .collect();
+        let wrong = pairs.enumerate().filter(|(_, (x, y))| x != y);
+        let wrong: Vec<usize> = wrong.map(|(i, _)| i).collect();
         if d.len() != self.d.len() {
             return Some(format!("D has {} bytes, not {}", d.len(), self.d.len()));
         }
@@ -222,23 +212,12 @@ pub fn sum_bits<E>(
     if variant.a.is_integer() {
         return Ok(None);
     }
-    let mut found = None;
-    for power in 1.. {
-        let Some(exact) = Exact::power_and_one(variant, problem, power) else {
-            break;
-        };
-        if !is_right(&exact)? {
-            return Ok(Some(SumBits {
-                bits: power - 1,
-                ends: true,
-            }));
-        }
-        found = Some(SumBits {
-            bits: power,
-            ends: false,
-        });
+    let (mut bits, mut ends) = (0, false);
+    while !ends && let Some(exact) = Exact::power_and_one(variant, problem, bits + 1) {
+        ends = !is_right(&exact)?;
+        bits += u32::from(!ends);
     }
-    Ok(found)
+    Ok((bits > 0 || ends).then_some(SumBits { bits, ends }))
 }
 
 /// Elements as they lie in memory: low bits first, each row of whole bytes.
@@ -282,39 +261,34 @@ mod tests {
             let variant = variants::find(name).unwrap();
             pack(&variant, variant.a, elements, elements.len())
         };
-        assert_eq!(
-            packed("mma.m16n8k64.s32.s4.s4", &[1, -1, 7, -8]),
-            [0xf1, 0x87]
-        );
-        assert_eq!(
-            packed("mma.m16n8k256.s32.b1.b1.and", &[1, 0, 0, 0, 1, 1, 0, 1]),
-            [0xb1]
-        );
-        assert_eq!(
-            packed("mma.m16n8k16.f32.f16.f16", &[1, -2]),
-            [0, 0x3c, 0, 0xc0]
-        );
-        // 9.7.14.5.14: E2M1 in the central four bits of a byte, E3M2 in the lower six.
-        assert_eq!(
-            packed("mma.m16n8k32.f8f6f4.f32.e2m1.e2m1", &[1, -6]),
-            [0x2 << 2, 0xf << 2]
-        );
-        assert_eq!(
-            packed("mma.m16n8k32.f8f6f4.f32.e3m2.e2m1", &[1, -1]),
-            [0x0c, 0x2c]
-        );
-        assert_eq!(
-            packed("mma.m16n8k64.mxf4.f32.e2m1.e2m1.ue8m0", &[1, -6]),
-            [0xf2]
-        );
+        for (name, elements, bytes) in [
+            (
+                "mma.m16n8k64.s32.s4.s4",
+                &[1, -1, 7, -8][..],
+                &[0xf1, 0x87][..],
+            ),
+            (
+                "mma.m16n8k256.s32.b1.b1.and",
+                &[1, 0, 0, 0, 1, 1, 0, 1],
+                &[0xb1],
+            ),
+            ("mma.m16n8k16.f32.f16.f16", &[1, -2], &[0, 0x3c, 0, 0xc0]),
+            // 9.7.14.5.14: E2M1 in the central four bits of a byte, E3M2 in the lower six.
+            (
+                "mma.m16n8k32.f8f6f4.f32.e2m1.e2m1",
+                &[1, -6],
+                &[0x2 << 2, 0xf << 2],
+            ),
+            ("mma.m16n8k32.f8f6f4.f32.e3m2.e2m1", &[1, -1], &[0x0c, 0x2c]),
+            ("mma.m16n8k64.mxf4.f32.e2m1.e2m1.ue8m0", &[1, -6], &[0xf2]),
+        ] {
+            assert_eq!(packed(name, elements), bytes, "{name}");
+        }
         // 9.7.16.10.5: sixteen elements side by side, and the rest of 16 bytes.
         let sixteen: Vec<i64> = (0..16).map(|i| if i == 3 { -6 } else { 1 }).collect();
-        assert_eq!(
-            packed("tcgen05.m128n256k32.f8f6f4.f32.e2m1.e3m2", &sixteen),
-            [
-                0x22, 0xf2, 0x22, 0x22, 0x22, 0x22, 0x22, 0x22, 0, 0, 0, 0, 0, 0, 0, 0
-            ]
-        );
+        let e2m1 = packed("tcgen05.m128n256k32.f8f6f4.f32.e2m1.e3m2", &sixteen);
+        assert_eq!(e2m1[..8], [0x22, 0xf2, 0x22, 0x22, 0x22, 0x22, 0x22, 0x22]);
+        assert_eq!(e2m1[8..], [0; 8]);
         let e3m2 = packed("tcgen05.m128n256k32.f8f6f4.f32.e3m2.e3m2", &sixteen);
         // 0x0c three times, then 0x36 (-6): six bits each.
         assert_eq!(e3m2[..3], [0x0c, 0xc3, 0xd8]);
@@ -326,37 +300,24 @@ mod tests {
         let variant = variants::find("mma.m16n8k32.s32.s8.u8").unwrap();
         let problem = Problem { m: 2, n: 3, k: 16 };
         let exact = Exact::new(&variant, problem, 7);
-        let sum = |row: usize, column: usize| -> i32 {
-            (0..16)
-                .map(|i| {
-                    i32::from(exact.a[row * 16 + i] as i8) * i32::from(exact.b[column * 16 + i])
-                })
+        let sum = |(row, column): (usize, usize)| -> i32 {
+            let pairs = exact.a[row * 16..]
+                .iter()
+                .zip(&exact.b[column * 16..][..16]);
+            pairs
+                .map(|(a, b)| i32::from(*a as i8) * i32::from(*b))
                 .sum()
         };
-        let d: Vec<i32> = exact
-            .d
-            .chunks_exact(4)
-            .map(|c| i32::from_le_bytes(c.try_into().unwrap()))
-            .collect();
-        assert_eq!(
-            d,
-            [
-                sum(0, 0),
-                sum(0, 1),
-                sum(0, 2),
-                sum(1, 0),
-                sum(1, 1),
-                sum(1, 2)
-            ]
-        );
+        let d = exact.d.chunks_exact(4);
+        let d = d.map(|c| i32::from_le_bytes(c.try_into().unwrap()));
+        let sums = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)].map(sum);
+        assert_eq!(d.collect::<Vec<_>>(), sums);
         let mut wrong = exact.d.clone();
         wrong[16] ^= 1;
         assert_eq!(exact.compare(&variant, problem, &exact.d), None);
         let said = exact.compare(&variant, problem, &wrong).unwrap();
-        assert!(
-            said.starts_with("1 of 6 elements of D are wrong, first row 1 column 1"),
-            "{said}"
-        );
+        let expected = "1 of 6 elements of D are wrong, first row 1 column 1";
+        assert!(said.starts_with(expected), "{said}");
         assert!(exact.compare(&variant, problem, &exact.d[4..]).is_some());
     }
 

@@ -141,10 +141,8 @@ pub fn is_matrix_instruction(opcode: &str) -> bool {
 
 /// The matrix instructions of a kernel, and how often each stands in its code.
 pub fn matrix_instructions(function: &Function) -> BTreeMap<String, u32> {
-    let all = function
-        .opcodes
-        .iter()
-        .filter(|(opcode, _)| is_matrix_instruction(opcode));
+    let all = function.opcodes.iter();
+    let all = all.filter(|(opcode, _)| is_matrix_instruction(opcode));
     all.map(|(opcode, count)| (opcode.clone(), *count))
         .collect()
 }
@@ -193,11 +191,8 @@ fn tool(name: &str) -> Option<PathBuf> {
     let homes = homes.map(|home| Path::new(&home).join("bin"));
     let path = env::var_os("PATH").unwrap_or_default();
     let found = |folder: &PathBuf| folder.join(name).is_file() && folder.join("nvdisasm").is_file();
-    let all: Vec<PathBuf> = homes
-        .chain(env::split_paths(&path))
-        .chain(installed)
-        .chain([PathBuf::from("/usr/local/cuda/bin")])
-        .collect();
+    let all = homes.chain(env::split_paths(&path)).chain(installed);
+    let all: Vec<PathBuf> = all.chain([PathBuf::from("/usr/local/cuda/bin")]).collect();
     all.into_iter().find(found).map(|folder| folder.join(name))
 }
 

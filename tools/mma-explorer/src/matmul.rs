@@ -81,19 +81,27 @@ pub enum TilesError {
     },
 }
 
+/// Tiles that are known to be of the form.
+fn fixed(text: &str) -> Tiles {
+    text.parse().expect("of the form")
+}
+
+/// An error of a size that is out of its limits.
+fn out_of_range(
+    what: &'static str,
+    size: impl Into<u64>,
+    allowed: impl Into<String>,
+) -> TilesError {
+    TilesError::Range {
+        what,
+        size: size.into(),
+        allowed: allowed.into(),
+    }
+}
+
 impl Default for Tiles {
     fn default() -> Self {
-        Self {
-            block_m: 128,
-            block_n: 128,
-            block_k: 64,
-            warp_m: 64,
-            warp_n: 32,
-            stages: 3,
-            group: 8,
-            cluster: 1,
-            bulk: false,
-        }
+        fixed("128x128x64/64x32/3/8")
     }
 }
 
@@ -133,36 +141,17 @@ impl FromStr for Tiles {
                 Some(sizes) => (sizes, true),
                 None => (text, false),
             };
-            let numbers: Option<Vec<u32>> = sizes
-                .split(['x', '/'])
-                .map(|number| number.parse().ok())
-                .collect();
-            let mut numbers = numbers?;
-            if numbers.len() == 7 {
-                numbers.push(1);
-            }
-            let &[
-                block_m,
-                block_n,
-                block_k,
-                warp_m,
-                warp_n,
-                stages,
-                group,
-                cluster,
-            ] = numbers.as_slice()
-            else {
-                return None;
-            };
+            let mut numbers = sizes.split(['x', '/']).map(|number| number.parse().ok());
+            let mut next = || numbers.next().flatten();
             let tiles = Self {
-                block_m,
-                block_n,
-                block_k,
-                warp_m,
-                warp_n,
-                stages,
-                group,
-                cluster,
+                block_m: next()?,
+                block_n: next()?,
+                block_k: next()?,
+                warp_m: next()?,
+                warp_n: next()?,
+                stages: next()?,
+                group: next()?,
+                cluster: next().unwrap_or(1),
                 bulk,
             };
             (tiles.to_string() == text).then_some(tiles)
@@ -185,74 +174,21 @@ impl Tiles {
     /// Tiles that a variant takes and that are fast for many of its problems.
     pub fn usual(variant: &Variant) -> Self {
         match variant.family() {
-            Family::Wgmma => Self {
-                block_m: 128,
-                block_n: 256,
-                block_k: 128,
-                warp_m: 64,
-                warp_n: 256,
-                stages: 4,
-                group: 8,
-                cluster: 2,
-                bulk: false,
-            },
-            Family::Tcgen05 => Self {
-                block_m: 128,
-                block_n: 256,
-                block_k: 128,
-                warp_m: 128,
-                warp_n: 256,
-                stages: 4,
-                group: 8,
-                cluster: 1,
-                bulk: false,
-            },
             Family::Mma => Self::default(),
+            Family::Wgmma => fixed("128x256x128/64x256/4/8/2"),
+            Family::Tcgen05 => fixed("128x256x128/128x256/4/8"),
         }
     }
 
     /// Small tiles that a variant takes: two warps, with several instructions in each direction; of `wgmma` two
     /// warpgroups.
     pub fn smallest(variant: &Variant) -> Self {
-        if variant.family() == Family::Wgmma {
-            return Self {
-                block_m: 128,
-                block_n: 32,
-                block_k: 128,
-                warp_m: 64,
-                warp_n: 32,
-                stages: 2,
-                group: 2,
-                cluster: 1,
-                bulk: false,
-            };
-        }
-        if variant.family() == Family::Tcgen05 {
+        match (variant.family(), 2 * variant.shape.m) {
+            (Family::Mma, m) => fixed(&format!("{m}x32x64/{m}x16/3/2")),
+            (Family::Wgmma, _) => fixed("128x32x128/64x32/2/2"),
             // It is not sure how scales of fewer columns of B have to be given.
-            let n = if variant.scale().is_some() { 64 } else { 32 };
-            return Self {
-                block_m: 128,
-                block_n: n,
-                block_k: 128,
-                warp_m: 128,
-                warp_n: n,
-                stages: 2,
-                group: 2,
-                cluster: 1,
-                bulk: false,
-            };
-        }
-        let warp_m = 2 * variant.shape.m;
-        Self {
-            block_m: warp_m,
-            block_n: 32,
-            block_k: 64,
-            warp_m,
-            warp_n: 16,
-            stages: 3,
-            group: 2,
-            cluster: 1,
-            bulk: false,
+            (Family::Tcgen05, _) if variant.scale().is_some() => fixed("128x64x128/128x64/2/2"),
+            (Family::Tcgen05, _) => fixed("128x32x128/128x32/2/2"),
         }
     }
 
@@ -296,11 +232,7 @@ impl Tiles {
                 return Ok(());
             }
             let allowed = format!("{} to {}", allowed.start(), allowed.end());
-            Err(TilesError::Range {
-                what,
-                size: size.into(),
-                allowed,
-            })
+            Err(out_of_range(what, size, allowed))
         };
         range("block M", self.block_m, 8..=512)?;
         range("block N", self.block_n, 8..=512)?;
@@ -317,11 +249,7 @@ impl Tiles {
         if !steps.contains(&self.block_k) {
             let steps: Vec<String> = steps.iter().map(u32::to_string).collect();
             let allowed = format!("{} bytes", steps.join(", "));
-            return Err(TilesError::Range {
-                what: "block K",
-                size: self.block_k.into(),
-                allowed,
-            });
+            return Err(out_of_range("block K", self.block_k, allowed));
         }
         let multiple = |what, size: u32, of: u32| match size % of {
             0 => Ok(()),
@@ -383,12 +311,7 @@ impl Tiles {
         multiple("block N", self.block_n, self.warp_n)?;
         let threads = self.threads(variant);
         if threads > 1024 {
-            let allowed = "up to 1024".into();
-            return Err(TilesError::Range {
-                what: "threads",
-                size: threads.into(),
-                allowed,
-            });
+            return Err(out_of_range("threads", threads, "up to 1024"));
         }
         let (sums, most) = match family {
             Family::Wgmma => {
@@ -504,11 +427,7 @@ impl Plan {
         for (what, size) in [("M", problem.m), ("N", problem.n), ("K", problem.k)] {
             if size == 0 {
                 let allowed = format!("1 to {}", u32::MAX);
-                return Err(TilesError::Range {
-                    what,
-                    size: 0,
-                    allowed,
-                });
+                return Err(out_of_range(what, size, allowed));
             }
         }
         let bits = u64::from(problem.k) * u64::from(variant.container_bits(variant.a));
@@ -528,12 +447,7 @@ impl Plan {
             .ok()
             .filter(|grid| (1..=i32::MAX as u32).contains(grid));
         let Some(grid) = grid else {
-            let allowed = "1 to 2147483647".into();
-            return Err(TilesError::Range {
-                what: "number of CTAs",
-                size: ctas,
-                allowed,
-            });
+            return Err(out_of_range("number of CTAs", ctas, "1 to 2147483647"));
         };
         let row_bytes = bits / 8;
         let map = |rows, box_rows| Map {
@@ -600,65 +514,46 @@ mod tests {
         }
     }
 
+    /// Whether tiles suit a variant on an architecture; or else the error's text.
+    fn check(name: &str, arch: &str, tiles: &str) -> Result<(), String> {
+        let tiles: Tiles = tiles.parse().unwrap();
+        let checked = tiles.check(&variants::find(name).unwrap(), arch.parse().unwrap());
+        checked.map_err(|error| error.to_string())
+    }
+
+    /// Rows of this form: tiles, and the error behind two spaces.
+    fn refused(name: &str, arch: &str, rows: &str) {
+        for row in rows.trim().lines() {
+            let (tiles, why) = row.trim().split_once("  ").unwrap();
+            assert_eq!(check(name, arch, tiles).unwrap_err(), why, "{tiles}");
+        }
+    }
+
     #[test]
     fn what_does_not_fit_is_named() {
-        let variant = variants::find("mma.m16n8k16.f32.f16.f16").unwrap();
-        let why = |tiles: &str, arch: &str| {
-            let tiles: Tiles = tiles.parse().unwrap();
-            tiles
-                .check(&variant, arch.parse().unwrap())
-                .unwrap_err()
-                .to_string()
-        };
-        assert!(
-            Tiles::default()
-                .check(&variant, "80".parse().unwrap())
-                .is_ok()
-        );
-        assert_eq!(
-            why("128x128x64/64x33/3/8", "80"),
-            "warp N of 33 is no multiple of 8"
-        );
-        assert_eq!(
-            why("128x128x64/48x32/3/8", "80"),
-            "block M of 128 is no multiple of 48"
-        );
-        assert_eq!(
-            why("128x128x48/64x32/3/8", "80"),
-            "block K of 48 is not among 64, 128 bytes"
-        );
-        assert_eq!(
-            why("128x128x64/64x32/1/8", "80"),
-            "stages of 1 is not among 3 to 16"
-        );
-        assert_eq!(
-            why("512x512x64/16x8/3/8", "90a"),
-            "threads of 65536 is not among up to 1024"
-        );
-        assert!(
-            why("128x128x128/64x32/4/8", "89")
-                .contains("131072 bytes of shared memory, and a CTA has at most 101376")
-        );
-        assert!(
-            "128x128x128/64x32/4/8"
-                .parse::<Tiles>()
-                .unwrap()
-                .check(&variant, "80".parse().unwrap())
-                .is_ok()
-        );
+        let f16 = "mma.m16n8k16.f32.f16.f16";
+        assert_eq!(check(f16, "80", &Tiles::default().to_string()), Ok(()));
+        assert_eq!(check(f16, "80", "128x128x128/64x32/4/8"), Ok(()));
+        let rows = "
+            128x128x64/64x33/3/8  warp N of 33 is no multiple of 8
+            128x128x64/48x32/3/8  block M of 128 is no multiple of 48
+            128x128x48/64x32/3/8  block K of 48 is not among 64, 128 bytes
+            128x128x64/64x32/1/8  stages of 1 is not among 3 to 16
+            128x128x64/64x32/3/8/2  cluster of 2 is not among 1 to 1";
+        refused(f16, "80", rows);
+        let threads = "512x512x64/16x8/3/8  threads of 65536 is not among up to 1024";
+        refused(f16, "90a", threads);
+        let shared =
+            "the stages take 131072 bytes of shared memory, and a CTA has at most 101376 on sm_89";
+        refused(f16, "89", &format!("128x128x128/64x32/4/8  {shared}"));
     }
 
     #[test]
     fn tiles_of_tensor_memory() {
-        let of = |name: &str, tiles: &str| {
-            let variant = variants::find(name).unwrap();
-            let tiles: Tiles = tiles.parse().unwrap();
-            tiles
-                .check(&variant, "100a".parse().unwrap())
-                .map_err(|error| error.to_string())
-        };
-        let f16 = |tiles: &str| of("tcgen05.m128n256k16.f16.f32.f16.f16", tiles);
-        let nvfp4 = |tiles: &str| of("tcgen05.m128n256k64.mxf4nvf4.f32.e2m1.e2m1.ue4m3", tiles);
+        let (f16, nvfp4) = (
+            "tcgen05.m128n256k16.f16.f32.f16.f16",
+            "tcgen05.m128n256k64.mxf4nvf4.f32.e2m1.e2m1.ue4m3",
+        );
         for tiles in [
             "128x256x128/128x256/4/8",
             "256x128x128/128x128/4/8/2",
@@ -666,114 +561,52 @@ mod tests {
             "128x256x128/256x256/4/8/2",
             "256x128x128/256x128/3/8/2",
         ] {
-            assert_eq!((f16(tiles), nvfp4(tiles)), (Ok(()), Ok(())), "{tiles}");
+            assert_eq!(check(f16, "100a", tiles), Ok(()), "{tiles}");
+            assert_eq!(check(nvfp4, "100a", tiles), Ok(()), "{tiles}");
         }
-        assert_eq!(f16("128x32x128/128x32/2/1"), Ok(()));
-        let why = [
-            (
-                "128x128x64/64x32/3/8",
-                "block K of 64 is not among 128 bytes",
-            ),
-            (
-                "128x128x128/64x128/3/8",
-                "warp M of 64 is no multiple of 128",
-            ),
-            (
-                "128x256x128/256x256/4/8",
-                "warp M of 256 is two CTAs', a pair's: write /2 behind the group",
-            ),
-            (
-                "384x64x128/128x64/2/8",
-                "block M of 384 is not among 128 to 256",
-            ),
-            (
-                "128x256x128/128x128/3/8",
-                "block N and warp N differ: of tcgen05 a CTA's columns are one instruction's",
-            ),
-            (
-                "128x256x128/128x256/4/8/bulk",
-                "/bulk is of mma.sync: wgmma and tcgen05 have bulk copies always, and are written without it",
-            ),
-            ("128x48x128/128x48/2/8", "warp N of 48 is no multiple of 32"),
-            (
-                "128x512x128/128x512/2/8",
-                "warp N of 512 is not among 32 to 256",
-            ),
-        ];
-        for (tiles, why) in why {
-            assert_eq!(f16(tiles).unwrap_err(), why, "{tiles}");
-        }
-        assert_eq!(
-            nvfp4("128x192x128/128x192/2/8").unwrap_err(),
-            "warp N of 192 is no multiple of 128"
+        assert_eq!(check(f16, "100a", "128x32x128/128x32/2/1"), Ok(()));
+        assert_eq!(check(f16, "100a", "256x256x128/128x256/3/8"), Ok(()));
+        let of_f16 = "
+            128x128x64/64x32/3/8  block K of 64 is not among 128 bytes
+            128x128x128/64x128/3/8  warp M of 64 is no multiple of 128
+            128x256x128/256x256/4/8  warp M of 256 is two CTAs', a pair's: write /2 behind the group
+            384x64x128/128x64/2/8  block M of 384 is not among 128 to 256
+            128x256x128/128x128/3/8  block N and warp N differ: of tcgen05 a CTA's columns are one instruction's
+            128x48x128/128x48/2/8  warp N of 48 is no multiple of 32
+            128x512x128/128x512/2/8  warp N of 512 is not among 32 to 256
+            128x256x128/128x256/5/8  the stages take 245888 bytes of shared memory, and a CTA has at most 232448 on sm_100a";
+        refused(f16, "100a", of_f16);
+        let bulk = "/bulk is of mma.sync: wgmma and tcgen05 have bulk copies always, and are written without it";
+        refused(
+            f16,
+            "100a",
+            &format!("128x256x128/128x256/4/8/bulk  {bulk}"),
         );
         // Two rows of 256 columns each leave no room for scales.
-        assert_eq!(
-            nvfp4("256x256x128/128x256/2/8").unwrap_err(),
-            "number of columns of tensor memory of 640 is not among 1 to 512"
-        );
-        assert_eq!(f16("256x256x128/128x256/3/8"), Ok(()));
-        assert!(
-            f16("128x256x128/128x256/5/8")
-                .unwrap_err()
-                .contains("245888 bytes")
-        );
+        let of_nvfp4 = "
+            128x192x128/128x192/2/8  warp N of 192 is no multiple of 128
+            256x256x128/128x256/2/8  number of columns of tensor memory of 640 is not among 1 to 512";
+        refused(nvfp4, "100a", of_nvfp4);
     }
 
     #[test]
     fn tiles_of_warpgroups() {
-        let of = |name: &str, tiles: &str| {
-            let variant = variants::find(name).unwrap();
-            let tiles: Tiles = tiles.parse().unwrap();
-            tiles
-                .check(&variant, "90a".parse().unwrap())
-                .map_err(|e| e.to_string())
-        };
-        let f16 = |tiles: &str| of("wgmma.m64n256k16.f32.f16.f16", tiles);
-        assert_eq!(f16("128x256x128/64x256/4/8/2"), Ok(()));
-        assert_eq!(f16("64x24x128/64x24/2/1"), Ok(()));
-        let why = [
-            (
-                "128x256x64/64x256/4/8",
-                "block K of 64 is not among 128 bytes",
-            ),
-            (
-                "128x256x128/64x256/4/8/4",
-                "cluster of 4 is not among 1 to 2",
-            ),
-            (
-                "128x256x128/32x256/4/8",
-                "warp M of 32 is no multiple of 64",
-            ),
-            (
-                "128x512x128/64x256/2/8",
-                "rows of a copy of B of 512 is not among 8 to 256",
-            ),
-            (
-                "64x24x128/64x24/2/1/2",
-                "block N of 24 is no multiple of 16",
-            ),
-        ];
-        for (tiles, why) in why {
-            assert_eq!(f16(tiles).unwrap_err(), why, "{tiles}");
-        }
-        assert_eq!(
-            of("wgmma.m64n256k32.s32.s8.s8", "64x40x128/64x40/2/1").unwrap_err(),
-            "warp N of 40 is no multiple of 16"
-        );
-        assert_eq!(
-            f16("256x192x128/128x192/2/8").unwrap_err(),
-            "registers of sums of 192 is not among 1 to 146"
-        );
+        let f16 = "wgmma.m64n256k16.f32.f16.f16";
+        assert_eq!(check(f16, "90a", "128x256x128/64x256/4/8/2"), Ok(()));
+        assert_eq!(check(f16, "90a", "64x24x128/64x24/2/1"), Ok(()));
+        let rows = "
+            128x256x64/64x256/4/8  block K of 64 is not among 128 bytes
+            128x256x128/64x256/4/8/4  cluster of 4 is not among 1 to 2
+            128x256x128/32x256/4/8  warp M of 32 is no multiple of 64
+            128x512x128/64x256/2/8  rows of a copy of B of 512 is not among 8 to 256
+            64x24x128/64x24/2/1/2  block N of 24 is no multiple of 16
+            256x192x128/128x192/2/8  registers of sums of 192 is not among 1 to 146
+            128x256x128/64x256/5/8  the stages take 245840 bytes of shared memory, and a CTA has at most 232448 on sm_90a";
+        refused(f16, "90a", rows);
         let in_half = "wgmma.m64n256k16.f16.f16.f16";
-        assert_eq!(of(in_half, "256x192x128/128x192/2/8"), Ok(()));
-        assert!(
-            f16("128x256x128/64x256/5/8")
-                .unwrap_err()
-                .contains("245840 bytes")
-        );
-        let mma = of("mma.m16n8k16.f32.f16.f16", "128x128x64/64x32/3/8/2");
-        assert_eq!(mma.unwrap_err(), "cluster of 2 is not among 1 to 1");
+        assert_eq!(check(in_half, "90a", "256x192x128/128x192/2/8"), Ok(()));
+        let integers = "64x40x128/64x40/2/1  warp N of 40 is no multiple of 16";
+        refused("wgmma.m64n256k32.s32.s8.s8", "90a", integers);
     }
 
     /// A plan has as many CTAs as fit at once, in whole clusters, and maps of what the kernel copies.

@@ -119,11 +119,8 @@ pub fn bars(label: &str, bars: &[Bar], unit: f64) -> String {
                 escape(says)
             );
         }
-        let after = bar
-            .marks
-            .iter()
-            .map(|mark| mark.0)
-            .fold(bar.value, f64::max);
+        let after = bar.marks.iter().map(|mark| mark.0);
+        let after = after.fold(bar.value, f64::max);
         let shown = number(bar.value / unit);
         text(&mut svg, x(after) + 6.0, top + 15.0, "start", &shown);
     }
@@ -248,10 +245,8 @@ mod tests {
             points: vec![(1024.0, 100.0), (2048.0, 200.0)],
         };
         let svg = lines("x", &[line], 1.0);
-        let points = svg
-            .split("points=\"")
-            .nth(1)
-            .and_then(|rest| rest.split('"').next());
+        let points = svg.split("points=\"").nth(1);
+        let points = points.and_then(|rest| rest.split('"').next());
         assert_eq!(points, Some("60.0,142.5 800.0,15.0"));
         assert!(svg.contains(">1024<") && svg.contains(">2048<") && svg.contains(">one<"));
         // Nothing to draw is no crash.

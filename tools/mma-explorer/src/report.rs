@@ -53,22 +53,8 @@ fn conditions(results: &Results) -> String {
     )
 }
 
-const HEAD: [&str; 14] = [
-    "variant",
-    "machine code",
-    "bits of sums",
-    "latency, cycles",
-    "operations a cycle and SM",
-    "peak, T/s",
-    "of data sheet",
-    "size",
-    "product, T/s",
-    "of peak",
-    "of peak, per cycle",
-    "of data sheet",
-    "of cuBLASLt",
-    "tiles",
-];
+const HEAD: &str = "variant|machine code|bits of sums|latency, cycles|operations a cycle and SM|peak, T/s|of data sheet|\
+    size|product, T/s|of peak|of peak, per cycle|of data sheet|of cuBLASLt|tiles";
 
 fn row(measured: &Measured, multiprocessors: u32) -> [String; 14] {
     let none = || "-".to_string();
@@ -109,12 +95,7 @@ fn row(measured: &Measured, multiprocessors: u32) -> [String; 14] {
     ]
 }
 
-const PAIRS: [&str; 4] = [
-    "variant",
-    "peak with sums in f32, T/s",
-    "in f16, T/s",
-    "ratio",
-];
+const PAIRS: &str = "variant|peak with sums in f32, T/s|in f16, T/s|ratio";
 
 fn pair_row(pair: &Pair<'_>) -> Option<[String; 4]> {
     let tera = |measured: &Measured| Some(format!("{:.1}", measured.peak?.operations / TERA));
@@ -138,26 +119,21 @@ pub fn markdown(results: &Results) -> String {
         cell(&results.device),
         cell(&conditions(results)),
     );
-    let rows = by_rate(results)
-        .into_iter()
-        .map(|measured| row(measured, results.multiprocessors));
-    table(&mut text, &HEAD, rows.map(|row| row.to_vec()));
-    let pairs: Vec<Vec<String>> = pairs(results)
-        .iter()
-        .filter_map(pair_row)
-        .map(|row| row.to_vec())
-        .collect();
+    let all = by_rate(results).into_iter();
+    table(
+        &mut text,
+        HEAD,
+        all.map(|measured| row(measured, results.multiprocessors)),
+    );
+    let pairs: Vec<_> = pairs(results).iter().filter_map(pair_row).collect();
     if !pairs.is_empty() {
         text += "\n## Sums in f16 and in f32\n\n";
-        table(&mut text, &PAIRS, pairs.into_iter());
+        table(&mut text, PAIRS, pairs);
     }
     let sizes = sizes(results);
     if sizes.len() > 1 {
         text += "\n## By size\n\nProducts, T/s (share of cuBLASLt).\n\n";
-        let names: Vec<String> = sizes.iter().map(u32::to_string).collect();
-        let head: Vec<&str> = std::iter::once("variant")
-            .chain(names.iter().map(String::as_str))
-            .collect();
+        let head: String = sizes.iter().map(|size| format!("|{size}")).collect();
         let rows = by_rate(results).into_iter().map(|measured| {
             let cell = |size: &u32| {
                 let mut all = measured.products.iter();
@@ -171,20 +147,17 @@ pub fn markdown(results: &Results) -> String {
                     share.unwrap_or_default()
                 )
             };
-            std::iter::once(measured.name.clone())
-                .chain(sizes.iter().map(cell))
-                .collect()
+            let name = std::iter::once(measured.name.clone());
+            name.chain(sizes.iter().map(cell)).collect::<Vec<_>>()
         });
-        table(&mut text, &head, rows);
+        table(&mut text, &format!("variant{head}"), rows);
     }
     text
 }
 
 fn sizes(results: &Results) -> Vec<u32> {
-    let products = results
-        .variants
-        .iter()
-        .flat_map(|measured| &measured.products);
+    let products = results.variants.iter();
+    let products = products.flat_map(|measured| &measured.products);
     let mut sizes: Vec<u32> = products.map(|product| product.size).collect();
     sizes.sort_unstable();
     sizes.dedup();
@@ -196,15 +169,17 @@ fn cell(text: &str) -> String {
     escape(text).replace('|', "\\|").replace(['\n', '\r'], " ")
 }
 
-fn table(text: &mut String, head: &[&str], rows: impl Iterator<Item = Vec<String>>) {
-    let _ = writeln!(
-        text,
-        "| {} |\n|{}",
-        head.join(" | "),
-        "---|".repeat(head.len())
-    );
+/// A table of Markdown; `head` has bars between the columns.
+fn table(
+    text: &mut String,
+    head: &str,
+    rows: impl IntoIterator<Item = impl IntoIterator<Item = String>>,
+) {
+    let columns: Vec<&str> = head.split('|').collect();
+    let rule = "---|".repeat(columns.len());
+    let _ = writeln!(text, "| {} |\n|{rule}", columns.join(" | "));
     for row in rows {
-        let cells: Vec<String> = row.iter().map(|text| cell(text)).collect();
+        let cells: Vec<String> = row.into_iter().map(|text| cell(&text)).collect();
         let _ = writeln!(text, "| {} |", cells.join(" | "));
     }
 }
@@ -269,7 +244,7 @@ pub fn html(results: &Results) -> String {
         );
     }
     page += "<h2>All figures</h2>\n<div class=\"scroll\"><table>\n<tr>";
-    for name in HEAD {
+    for name in HEAD.split('|') {
         let _ = write!(page, "<th>{name}</th>");
     }
     page += "</tr>\n";

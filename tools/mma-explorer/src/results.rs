@@ -25,7 +25,7 @@ pub struct Results {
 }
 
 /// A variant.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     /// Name of the variant.
     pub name: String,
@@ -71,7 +71,7 @@ impl std::fmt::Display for SumBits {
 }
 
 /// Latency and rate of nothing but an instruction.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Peak {
     /// Cycles from one instruction to the next one that needs its result.
     pub latency: f64,
@@ -84,7 +84,7 @@ pub struct Peak {
 }
 
 /// A matrix product.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Product {
     /// Rows, columns and length of sums.
     pub size: u32,
@@ -213,12 +213,13 @@ pub(crate) mod tests {
 
     /// Two variants; the second one is not in cuBLASLt.
     pub(crate) fn example() -> Results {
-        let measured = |name: &str, types: [&str; 3], peak: f64, cublaslt: Option<f64>| Measured {
+        let part = |name: &str, i| name.split('.').nth(i).unwrap_or_default().to_owned();
+        let measured = |name: &str, peak: f64, cublaslt: Option<f64>| Measured {
             name: name.into(),
-            family: name.split('.').next().unwrap_or_default().into(),
-            a: types[0].into(),
-            b: types[1].into(),
-            accumulator: types[2].into(),
+            family: part(name, 0),
+            a: part(name, 3),
+            b: part(name, 4),
+            accumulator: part(name, 2),
             machine: "HGMMA (native)".into(),
             data_sheet: Some(989.5e12),
             peak: Some(Peak {
@@ -241,8 +242,7 @@ pub(crate) mod tests {
                     share: cublaslt.map(|_| 0.875),
                 })
                 .to_vec(),
-            tried: Vec::new(),
-            wrong: None,
+            ..Measured::default()
         };
         Results {
             form: FORM,
@@ -252,18 +252,8 @@ pub(crate) mod tests {
             nvrtc: "13.0".into(),
             cublaslt: Some("13.1".into()),
             variants: vec![
-                measured(
-                    "wgmma.m64n256k16.f32.f16.f16",
-                    ["f16", "f16", "f32"],
-                    960e12,
-                    Some(700e12),
-                ),
-                measured(
-                    "mma.m16n8k32.f16.e4m3.e5m2",
-                    ["e4m3", "e5m2", "f16"],
-                    620e12,
-                    None,
-                ),
+                measured("wgmma.m64n256k16.f32.f16.f16", 960e12, Some(700e12)),
+                measured("mma.m16n8k32.f16.e4m3.e5m2", 620e12, None),
             ],
         }
     }

@@ -28,78 +28,52 @@ pub enum Type {
 
 /// How a type's bits make a number.
 enum Kind {
-    /// Sign, exponent and mantissa bits, low bits that do not count.
-    Float {
-        exponent: u32,
-        mantissa: u32,
-        ignored: u32,
-    },
+    /// Behind the sign: exponent and mantissa bits, and low bits that do not count.
+    Float(u32, u32, u32),
     Signed,
     Unsigned,
 }
 
 impl Type {
+    /// The name, the bits of an element, and what they mean.
+    fn row(self) -> (&'static str, u32, Kind) {
+        use Kind::{Float, Signed, Unsigned};
+        match self {
+            Self::F32 => ("f32", 32, Float(8, 23, 0)),
+            Self::F16 => ("f16", 16, Float(5, 10, 0)),
+            Self::Bf16 => ("bf16", 16, Float(8, 7, 0)),
+            Self::Tf32 => ("tf32", 32, Float(8, 10, 13)),
+            Self::E4m3 => ("e4m3", 8, Float(4, 3, 0)),
+            Self::E5m2 => ("e5m2", 8, Float(5, 2, 0)),
+            Self::E3m2 => ("e3m2", 6, Float(3, 2, 0)),
+            Self::E2m3 => ("e2m3", 6, Float(2, 3, 0)),
+            Self::E2m1 => ("e2m1", 4, Float(2, 1, 0)),
+            Self::S32 => ("s32", 32, Signed),
+            Self::S8 => ("s8", 8, Signed),
+            Self::U8 => ("u8", 8, Unsigned),
+            Self::S4 => ("s4", 4, Signed),
+            Self::U4 => ("u4", 4, Unsigned),
+            Self::B1 => ("b1", 1, Unsigned),
+        }
+    }
+
     /// The type as PTX writes it, without the dot.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "f32",
-            Self::F16 => "f16",
-            Self::Bf16 => "bf16",
-            Self::Tf32 => "tf32",
-            Self::E4m3 => "e4m3",
-            Self::E5m2 => "e5m2",
-            Self::E3m2 => "e3m2",
-            Self::E2m3 => "e2m3",
-            Self::E2m1 => "e2m1",
-            Self::S32 => "s32",
-            Self::S8 => "s8",
-            Self::U8 => "u8",
-            Self::S4 => "s4",
-            Self::U4 => "u4",
-            Self::B1 => "b1",
-        }
+        self.row().0
     }
 
     /// Bits of an element, without padding. TF32 is 19 bits, which always lie in 32.
     pub fn bits(self) -> u32 {
-        match self {
-            Self::F32 | Self::Tf32 | Self::S32 => 32,
-            Self::F16 | Self::Bf16 => 16,
-            Self::E4m3 | Self::E5m2 | Self::S8 | Self::U8 => 8,
-            Self::E3m2 | Self::E2m3 => 6,
-            Self::E2m1 | Self::S4 | Self::U4 => 4,
-            Self::B1 => 1,
-        }
+        self.row().1
     }
 
     fn kind(self) -> Kind {
-        let float = |exponent, mantissa| Kind::Float {
-            exponent,
-            mantissa,
-            ignored: 0,
-        };
-        match self {
-            Self::F32 => float(8, 23),
-            Self::F16 => float(5, 10),
-            Self::Bf16 => float(8, 7),
-            Self::Tf32 => Kind::Float {
-                exponent: 8,
-                mantissa: 10,
-                ignored: 13,
-            },
-            Self::E4m3 => float(4, 3),
-            Self::E5m2 => float(5, 2),
-            Self::E3m2 => float(3, 2),
-            Self::E2m3 => float(2, 3),
-            Self::E2m1 => float(2, 1),
-            Self::S32 | Self::S8 | Self::S4 => Kind::Signed,
-            Self::U8 | Self::U4 | Self::B1 => Kind::Unsigned,
-        }
+        self.row().2
     }
 
     /// Whether the type is one of integers, single bits among them.
     pub fn is_integer(self) -> bool {
-        !matches!(self.kind(), Kind::Float { .. })
+        !matches!(self.kind(), Kind::Float(..))
     }
 
     /// The code of an integer; `None` where the type does not have that number.
@@ -115,11 +89,7 @@ impl Type {
             Kind::Unsigned => (0..1i64 << self.bits())
                 .contains(&value)
                 .then_some(value as u32),
-            Kind::Float {
-                exponent,
-                mantissa,
-                ignored,
-            } => {
+            Kind::Float(exponent, mantissa, ignored) => {
                 if value == 0 {
                     return Some(0);
                 }
@@ -155,11 +125,7 @@ impl Type {
     /// A code made of random bits. Floats with many exponents are between 1/16 and 2 in magnitude.
     pub fn random(self, bits: u32) -> u32 {
         match self.kind() {
-            Kind::Float {
-                exponent,
-                mantissa,
-                ignored,
-            } if exponent > 3 => {
+            Kind::Float(exponent, mantissa, ignored) if exponent > 3 => {
                 let bias = (1 << (exponent - 1)) - 1;
                 let field = bias - (bits >> 30) - (bits >> 29 & 1);
                 let sign = bits >> 28 & 1;
@@ -197,10 +163,8 @@ mod tests {
             let f16 = half::f16::from_f32(value as f32);
             assert_eq!(Type::F16.encode(value), Some(f16.to_bits().into()));
         }
-        assert_eq!(
-            Type::Bf16.encode(-96),
-            Some(half::bf16::from_f32(-96.0).to_bits().into())
-        );
+        let code = half::bf16::from_f32(-96.0).to_bits();
+        assert_eq!(Type::Bf16.encode(-96), Some(code.into()));
         assert_eq!(Type::Bf16.encode(257), None);
         assert_eq!(Type::F16.encode(2049), None);
         assert_eq!(Type::F16.encode(65504), Some(0x7bff));
@@ -251,10 +215,8 @@ mod tests {
 
     #[test]
     fn whole_numbers_of_narrow_types() {
-        assert_eq!(
-            Type::E2m1.integers(9),
-            [-6, -4, -3, -2, -1, 0, 1, 2, 3, 4, 6]
-        );
+        let of_e2m1 = [-6, -4, -3, -2, -1, 0, 1, 2, 3, 4, 6];
+        assert_eq!(Type::E2m1.integers(9), of_e2m1);
         assert_eq!(Type::U4.integers(99), (0..16).collect::<Vec<_>>());
         assert_eq!(Type::S4.integers(99), (-8..8).collect::<Vec<_>>());
         assert_eq!(Type::B1.integers(9), [0, 1]);

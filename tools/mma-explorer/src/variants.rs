@@ -118,9 +118,8 @@ impl fmt::Display for Shape {
     }
 }
 
-const fn shape(m: u32, n: u32, k: u32) -> Shape {
-    Shape { m, n, k }
-}
+/// M, N and K of instructions.
+type Shapes = &'static [(u32, u32, u32)];
 
 /// Which types A and B may have.
 #[derive(Debug, Clone, Copy)]
@@ -137,32 +136,94 @@ struct Row {
     family: Family,
     /// `.kind`, without its `kind::`. Empty where there is none.
     kind: &'static str,
-    shapes: &'static [Shape],
+    shapes: Shapes,
     operands: Operands,
     accumulators: &'static [Type],
     /// The product of single bits: `xor` or `and`. None for other types.
     bits: Option<&'static str>,
     scale: Option<Scale>,
     needs: Needs,
-    /// The machine code from an architecture on, up to the next entry's.
-    machine: &'static [(u32, &'static str, Emission)],
+    /// The first architecture that has the instruction, and its machine code there: native.
+    machine: (u32, &'static str),
+    /// The machine code from later architectures on, each up to the next one.
+    later: &'static [(u32, &'static str, Emission)],
 }
 
-/// The values that most rows have.
-const PLAIN: Row = Row {
-    family: Family::Mma,
-    kind: "",
-    shapes: &[],
-    operands: Operands::Same(&[]),
-    accumulators: &[F32],
-    bits: None,
-    scale: None,
-    needs: Needs::Since(80),
-    machine: &[],
-};
+impl Row {
+    /// Instructions of all architectures from the first on that has them: `mma.sync`, with sums in f32.
+    const fn mma(shapes: Shapes, operands: Operands, machine: (u32, &'static str)) -> Self {
+        Self {
+            family: Family::Mma,
+            kind: "",
+            shapes,
+            operands,
+            accumulators: &[F32],
+            bits: None,
+            scale: None,
+            needs: Needs::Since(machine.0),
+            machine,
+            later: &[],
+        }
+    }
 
-/// Families with tensor memory.
-const DATA_CENTRE: &[u32] = &[100, 110];
+    /// `mma.sync` of consumer Blackwells.
+    const fn consumer(
+        kind: &'static str,
+        shapes: Shapes,
+        operands: Operands,
+        opcode: &'static str,
+    ) -> Self {
+        let needs = Needs::Families(&[120]);
+        let row = Self::mma(shapes, operands, (120, opcode));
+        Self { kind, needs, ..row }
+    }
+
+    const fn wgmma(shapes: Shapes, operands: Operands, opcode: &'static str) -> Self {
+        let family = Family::Wgmma;
+        let row = Self::mma(shapes, operands, (90, opcode)).only(&[90]);
+        Self { family, ..row }
+    }
+
+    const fn tcgen05(
+        kind: &'static str,
+        shapes: Shapes,
+        operands: Operands,
+        opcode: &'static str,
+    ) -> Self {
+        Self {
+            family: Family::Tcgen05,
+            kind,
+            needs: Needs::Families(&[100, 110]),
+            ..Self::mma(shapes, operands, (100, opcode))
+        }
+    }
+
+    const fn only(self, architectures: &'static [u32]) -> Self {
+        let needs = Needs::Exactly(architectures);
+        Self { needs, ..self }
+    }
+
+    const fn sums(self, accumulators: &'static [Type]) -> Self {
+        Self {
+            accumulators,
+            ..self
+        }
+    }
+
+    const fn bits(self, bits: &'static str) -> Self {
+        let bits = Some(bits);
+        Self { bits, ..self }.sums(&[S32])
+    }
+
+    const fn scaled(self, ty: &'static str, vector: u32) -> Self {
+        let scale = Some(Scale { ty, vector });
+        Self { scale, ..self }
+    }
+
+    const fn then(self, later: &'static [(u32, &'static str, Emission)]) -> Self {
+        Self { later, ..self }
+    }
+}
 
 const FP8: &[Type] = &[E4m3, E5m2];
 const F8F6F4: &[Type] = &[E4m3, E5m2, E3m2, E2m3, E2m1];
@@ -171,296 +232,49 @@ const NIBBLES: &[Type] = &[S4, U4];
 const HALF_OR_SINGLE: &[Type] = &[F16, F32];
 
 use Emission::{Emulated, Native, Widened};
+use Operands::{Any, Same};
 
+#[rustfmt::skip]
 const ROWS: &[Row] = &[
     // mma.sync: floats.
-    Row {
-        shapes: &[shape(16, 8, 8), shape(16, 8, 16)],
-        operands: Operands::Same(&[F16]),
-        accumulators: HALF_OR_SINGLE,
-        machine: &[(80, "HMMA", Native)],
-        ..PLAIN
-    },
-    Row {
-        shapes: &[shape(16, 8, 8), shape(16, 8, 16)],
-        operands: Operands::Same(&[Bf16]),
-        machine: &[(80, "HMMA", Native)],
-        ..PLAIN
-    },
-    Row {
-        shapes: &[shape(16, 8, 4), shape(16, 8, 8)],
-        operands: Operands::Same(&[Tf32]),
-        machine: &[(80, "HMMA", Native)],
-        ..PLAIN
-    },
-    Row {
-        shapes: &[shape(16, 8, 16), shape(16, 8, 32)],
-        operands: Operands::Any(FP8),
-        accumulators: HALF_OR_SINGLE,
-        needs: Needs::Since(89),
-        machine: &[
-            (89, "QMMA", Native),
-            (90, "HMMA", Emulated),
-            (120, "QMMA", Native),
-        ],
-        ..PLAIN
-    },
+    Row::mma(&[(16, 8, 8), (16, 8, 16)], Same(&[F16]), (80, "HMMA")).sums(HALF_OR_SINGLE),
+    Row::mma(&[(16, 8, 8), (16, 8, 16)], Same(&[Bf16]), (80, "HMMA")),
+    Row::mma(&[(16, 8, 4), (16, 8, 8)], Same(&[Tf32]), (80, "HMMA")),
+    Row::mma(&[(16, 8, 16), (16, 8, 32)], Any(FP8), (89, "QMMA")).sums(HALF_OR_SINGLE)
+        .then(&[(90, "HMMA", Emulated), (120, "QMMA", Native)]),
     // mma.sync: integers and bits.
-    Row {
-        shapes: &[shape(8, 8, 16)],
-        operands: Operands::Any(BYTES),
-        accumulators: &[S32],
-        machine: &[(80, "IMMA", Native), (100, "IMMA", Widened)],
-        ..PLAIN
-    },
-    Row {
-        shapes: &[shape(16, 8, 16), shape(16, 8, 32)],
-        operands: Operands::Any(BYTES),
-        accumulators: &[S32],
-        machine: &[(80, "IMMA", Native)],
-        ..PLAIN
-    },
-    Row {
-        shapes: &[shape(8, 8, 32), shape(16, 8, 32), shape(16, 8, 64)],
-        operands: Operands::Any(NIBBLES),
-        accumulators: &[S32],
-        machine: &[(80, "IMMA", Native), (90, "IMMA", Emulated)],
-        ..PLAIN
-    },
-    Row {
-        shapes: &[shape(8, 8, 128), shape(16, 8, 128), shape(16, 8, 256)],
-        operands: Operands::Same(&[B1]),
-        accumulators: &[S32],
-        bits: Some("and"),
-        machine: &[(80, "BMMA", Native), (100, "IMMA", Emulated)],
-        ..PLAIN
-    },
-    Row {
-        shapes: &[shape(8, 8, 128), shape(16, 8, 128), shape(16, 8, 256)],
-        operands: Operands::Same(&[B1]),
-        accumulators: &[S32],
-        bits: Some("xor"),
-        machine: &[
-            (80, "BMMA", Native),
-            (90, "BMMA", Emulated),
-            (100, "IMMA", Emulated),
-        ],
-        ..PLAIN
-    },
+    Row::mma(&[(8, 8, 16)], Any(BYTES), (80, "IMMA")).sums(&[S32]).then(&[(100, "IMMA", Widened)]),
+    Row::mma(&[(16, 8, 16), (16, 8, 32)], Any(BYTES), (80, "IMMA")).sums(&[S32]),
+    Row::mma(&[(8, 8, 32), (16, 8, 32), (16, 8, 64)], Any(NIBBLES), (80, "IMMA")).sums(&[S32])
+        .then(&[(90, "IMMA", Emulated)]),
+    Row::mma(&[(8, 8, 128), (16, 8, 128), (16, 8, 256)], Same(&[B1]), (80, "BMMA")).bits("and")
+        .then(&[(100, "IMMA", Emulated)]),
+    Row::mma(&[(8, 8, 128), (16, 8, 128), (16, 8, 256)], Same(&[B1]), (80, "BMMA")).bits("xor")
+        .then(&[(90, "BMMA", Emulated), (100, "IMMA", Emulated)]),
     // mma.sync of consumer Blackwells.
-    Row {
-        kind: "f8f6f4",
-        shapes: &[shape(16, 8, 32)],
-        operands: Operands::Any(F8F6F4),
-        accumulators: HALF_OR_SINGLE,
-        needs: Needs::Families(&[120]),
-        machine: &[(120, "QMMA", Native)],
-        ..PLAIN
-    },
-    Row {
-        kind: "mxf8f6f4",
-        shapes: &[shape(16, 8, 32)],
-        operands: Operands::Any(F8F6F4),
-        scale: Some(Scale {
-            ty: "ue8m0",
-            vector: 1,
-        }),
-        needs: Needs::Families(&[120]),
-        machine: &[(120, "QMMA", Native)],
-        ..PLAIN
-    },
-    Row {
-        kind: "mxf4",
-        shapes: &[shape(16, 8, 64)],
-        operands: Operands::Same(&[E2m1]),
-        scale: Some(Scale {
-            ty: "ue8m0",
-            vector: 2,
-        }),
-        needs: Needs::Families(&[120]),
-        machine: &[(120, "OMMA", Native)],
-        ..PLAIN
-    },
-    Row {
-        kind: "mxf4nvf4",
-        shapes: &[shape(16, 8, 64)],
-        operands: Operands::Same(&[E2m1]),
-        scale: Some(Scale {
-            ty: "ue8m0",
-            vector: 2,
-        }),
-        needs: Needs::Families(&[120]),
-        machine: &[(120, "OMMA", Native)],
-        ..PLAIN
-    },
-    Row {
-        kind: "mxf4nvf4",
-        shapes: &[shape(16, 8, 64)],
-        operands: Operands::Same(&[E2m1]),
-        scale: Some(Scale {
-            ty: "ue4m3",
-            vector: 4,
-        }),
-        needs: Needs::Families(&[120]),
-        machine: &[(120, "OMMA", Native)],
-        ..PLAIN
-    },
+    Row::consumer("f8f6f4", &[(16, 8, 32)], Any(F8F6F4), "QMMA").sums(HALF_OR_SINGLE),
+    Row::consumer("mxf8f6f4", &[(16, 8, 32)], Any(F8F6F4), "QMMA").scaled("ue8m0", 1),
+    Row::consumer("mxf4", &[(16, 8, 64)], Same(&[E2m1]), "OMMA").scaled("ue8m0", 2),
+    Row::consumer("mxf4nvf4", &[(16, 8, 64)], Same(&[E2m1]), "OMMA").scaled("ue8m0", 2),
+    Row::consumer("mxf4nvf4", &[(16, 8, 64)], Same(&[E2m1]), "OMMA").scaled("ue4m3", 4),
     // wgmma: M is 64; N is any multiple of 8 up to 256 (of integers, of 16 from 32 on), of which the largest stands
     // here.
-    Row {
-        family: Family::Wgmma,
-        shapes: &[shape(64, 256, 16)],
-        operands: Operands::Same(&[F16]),
-        accumulators: HALF_OR_SINGLE,
-        needs: Needs::Exactly(&[90]),
-        machine: &[(90, "HGMMA", Native)],
-        ..PLAIN
-    },
-    Row {
-        family: Family::Wgmma,
-        shapes: &[shape(64, 256, 16)],
-        operands: Operands::Same(&[Bf16]),
-        needs: Needs::Exactly(&[90]),
-        machine: &[(90, "HGMMA", Native)],
-        ..PLAIN
-    },
-    Row {
-        family: Family::Wgmma,
-        shapes: &[shape(64, 256, 8)],
-        operands: Operands::Same(&[Tf32]),
-        needs: Needs::Exactly(&[90]),
-        machine: &[(90, "HGMMA", Native)],
-        ..PLAIN
-    },
-    Row {
-        family: Family::Wgmma,
-        shapes: &[shape(64, 256, 32)],
-        operands: Operands::Any(FP8),
-        accumulators: HALF_OR_SINGLE,
-        needs: Needs::Exactly(&[90]),
-        machine: &[(90, "QGMMA", Native)],
-        ..PLAIN
-    },
-    Row {
-        family: Family::Wgmma,
-        shapes: &[shape(64, 256, 32)],
-        operands: Operands::Any(BYTES),
-        accumulators: &[S32],
-        needs: Needs::Exactly(&[90]),
-        machine: &[(90, "IGMMA", Native)],
-        ..PLAIN
-    },
-    Row {
-        family: Family::Wgmma,
-        shapes: &[shape(64, 256, 256)],
-        operands: Operands::Same(&[B1]),
-        accumulators: &[S32],
-        bits: Some("and"),
-        needs: Needs::Exactly(&[90]),
-        machine: &[(90, "BGMMA", Native)],
-        ..PLAIN
-    },
+    Row::wgmma(&[(64, 256, 16)], Same(&[F16]), "HGMMA").sums(HALF_OR_SINGLE),
+    Row::wgmma(&[(64, 256, 16)], Same(&[Bf16]), "HGMMA"),
+    Row::wgmma(&[(64, 256, 8)], Same(&[Tf32]), "HGMMA"),
+    Row::wgmma(&[(64, 256, 32)], Any(FP8), "QGMMA").sums(HALF_OR_SINGLE),
+    Row::wgmma(&[(64, 256, 32)], Any(BYTES), "IGMMA").sums(&[S32]),
+    Row::wgmma(&[(64, 256, 256)], Same(&[B1]), "BGMMA").bits("and"),
     // tcgen05: the largest shape of one CTA; types and shape stand in a descriptor, not in the instruction's name.
-    Row {
-        family: Family::Tcgen05,
-        kind: "f16",
-        shapes: &[shape(128, 256, 16)],
-        operands: Operands::Same(&[F16]),
-        accumulators: HALF_OR_SINGLE,
-        needs: Needs::Families(DATA_CENTRE),
-        machine: &[(100, "UTCHMMA", Native)],
-        ..PLAIN
-    },
-    Row {
-        family: Family::Tcgen05,
-        kind: "f16",
-        shapes: &[shape(128, 256, 16)],
-        operands: Operands::Same(&[Bf16]),
-        needs: Needs::Families(DATA_CENTRE),
-        machine: &[(100, "UTCHMMA", Native)],
-        ..PLAIN
-    },
-    Row {
-        family: Family::Tcgen05,
-        kind: "tf32",
-        shapes: &[shape(128, 256, 8)],
-        operands: Operands::Same(&[Tf32]),
-        needs: Needs::Families(DATA_CENTRE),
-        machine: &[(100, "UTCHMMA", Native)],
-        ..PLAIN
-    },
-    Row {
-        family: Family::Tcgen05,
-        kind: "f8f6f4",
-        shapes: &[shape(128, 256, 32)],
-        operands: Operands::Any(F8F6F4),
-        accumulators: HALF_OR_SINGLE,
-        needs: Needs::Families(DATA_CENTRE),
-        machine: &[(100, "UTCQMMA", Native)],
-        ..PLAIN
-    },
-    Row {
-        family: Family::Tcgen05,
-        kind: "i8",
-        shapes: &[shape(128, 256, 32)],
-        operands: Operands::Any(BYTES),
-        accumulators: &[S32],
-        needs: Needs::Exactly(&[100, 110]),
-        machine: &[(100, "UTCIMMA", Native)],
-        ..PLAIN
-    },
-    Row {
-        family: Family::Tcgen05,
-        kind: "mxf8f6f4",
-        shapes: &[shape(128, 256, 32)],
-        operands: Operands::Any(F8F6F4),
-        scale: Some(Scale {
-            ty: "ue8m0",
-            vector: 1,
-        }),
-        needs: Needs::Families(DATA_CENTRE),
-        machine: &[(100, "UTCQMMA", Native)],
-        ..PLAIN
-    },
-    Row {
-        family: Family::Tcgen05,
-        kind: "mxf4",
-        shapes: &[shape(128, 256, 64)],
-        operands: Operands::Same(&[E2m1]),
-        scale: Some(Scale {
-            ty: "ue8m0",
-            vector: 2,
-        }),
-        needs: Needs::Families(DATA_CENTRE),
-        machine: &[(100, "UTCOMMA", Native)],
-        ..PLAIN
-    },
-    Row {
-        family: Family::Tcgen05,
-        kind: "mxf4nvf4",
-        shapes: &[shape(128, 256, 64)],
-        operands: Operands::Same(&[E2m1]),
-        scale: Some(Scale {
-            ty: "ue8m0",
-            vector: 2,
-        }),
-        needs: Needs::Families(DATA_CENTRE),
-        machine: &[(100, "UTCOMMA", Native)],
-        ..PLAIN
-    },
-    Row {
-        family: Family::Tcgen05,
-        kind: "mxf4nvf4",
-        shapes: &[shape(128, 256, 64)],
-        operands: Operands::Same(&[E2m1]),
-        scale: Some(Scale {
-            ty: "ue4m3",
-            vector: 4,
-        }),
-        needs: Needs::Families(DATA_CENTRE),
-        machine: &[(100, "UTCOMMA", Native)],
-        ..PLAIN
-    },
+    Row::tcgen05("f16", &[(128, 256, 16)], Same(&[F16]), "UTCHMMA").sums(HALF_OR_SINGLE),
+    Row::tcgen05("f16", &[(128, 256, 16)], Same(&[Bf16]), "UTCHMMA"),
+    Row::tcgen05("tf32", &[(128, 256, 8)], Same(&[Tf32]), "UTCHMMA"),
+    Row::tcgen05("f8f6f4", &[(128, 256, 32)], Any(F8F6F4), "UTCQMMA").sums(HALF_OR_SINGLE),
+    Row::tcgen05("i8", &[(128, 256, 32)], Any(BYTES), "UTCIMMA").only(&[100, 110]).sums(&[S32]),
+    Row::tcgen05("mxf8f6f4", &[(128, 256, 32)], Any(F8F6F4), "UTCQMMA").scaled("ue8m0", 1),
+    Row::tcgen05("mxf4", &[(128, 256, 64)], Same(&[E2m1]), "UTCOMMA").scaled("ue8m0", 2),
+    Row::tcgen05("mxf4nvf4", &[(128, 256, 64)], Same(&[E2m1]), "UTCOMMA").scaled("ue8m0", 2),
+    Row::tcgen05("mxf4nvf4", &[(128, 256, 64)], Same(&[E2m1]), "UTCOMMA").scaled("ue4m3", 4),
 ];
 
 /// One matrix instruction: D = A * B + C, C and D of one type.
@@ -488,12 +302,12 @@ pub fn all() -> Vec<Variant> {
                 types.iter().flat_map(with).collect()
             }
         };
-        for &shape in row.shapes {
+        for &(m, n, k) in row.shapes {
             for &accumulator in row.accumulators {
                 for &(a, b) in &pairs {
                     all.push(Variant {
                         row,
-                        shape,
+                        shape: Shape { m, n, k },
                         a,
                         b,
                         accumulator,
@@ -599,8 +413,11 @@ impl Variant {
         if self.missing(arch).is_some() {
             return None;
         }
-        let entries = self.row.machine.iter().rev();
-        let (_, opcode, emission) = entries.copied().find(|(from, ..)| *from <= arch.number)?;
+        let later = self.row.later.iter().rev();
+        let (_, opcode, emission) = later
+            .copied()
+            .find(|(from, ..)| *from <= arch.number)
+            .unwrap_or((0, self.row.machine.1, Native));
         Some(Machine { opcode, emission })
     }
 
@@ -700,19 +517,17 @@ mod tests {
         for name in &names {
             assert_eq!(find(name).unwrap().name(), *name);
         }
-        let fp8 = find("mma.m16n8k32.f32.e4m3.e5m2").unwrap();
+        let instruction = |name: &str| find(name).unwrap().instruction();
         assert_eq!(
-            fp8.instruction(),
+            instruction("mma.m16n8k32.f32.e4m3.e5m2"),
             "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e5m2.f32"
         );
-        let bits = find("mma.m16n8k256.s32.b1.b1.xor").unwrap();
         assert_eq!(
-            bits.instruction(),
+            instruction("mma.m16n8k256.s32.b1.b1.xor"),
             "mma.sync.aligned.m16n8k256.row.col.s32.b1.b1.s32.xor.popc"
         );
-        let nvfp4 = find("mma.m16n8k64.mxf4nvf4.f32.e2m1.e2m1.ue4m3").unwrap();
         assert_eq!(
-            nvfp4.instruction(),
+            instruction("mma.m16n8k64.mxf4nvf4.f32.e2m1.e2m1.ue4m3"),
             "mma.sync.aligned.m16n8k64.row.col.kind::mxf4nvf4.block_scale.scale_vec::4X.f32.e2m1.e2m1.f32.ue4m3"
         );
     }
@@ -772,35 +587,12 @@ mod tests {
     fn what_data_sheets_do_not_say() {
         let machine = |name: &str, arch: &str| find(name).unwrap().machine(arch.parse().unwrap());
         let fp8 = "mma.m16n8k32.f32.e4m3.e4m3";
-        assert_eq!(machine(fp8, "80"), None);
-        assert_eq!(
-            machine(fp8, "89").unwrap(),
-            Machine {
-                opcode: "QMMA",
-                emission: Native
-            }
-        );
-        assert_eq!(
-            machine(fp8, "90a").unwrap(),
-            Machine {
-                opcode: "HMMA",
-                emission: Emulated
-            }
-        );
-        assert_eq!(
-            machine(fp8, "103a").unwrap(),
-            Machine {
-                opcode: "HMMA",
-                emission: Emulated
-            }
-        );
-        assert_eq!(
-            machine(fp8, "121a").unwrap(),
-            Machine {
-                opcode: "QMMA",
-                emission: Native
-            }
-        );
+        let seen = |arch| machine(fp8, arch).map(|it| (it.opcode, it.emission));
+        assert_eq!(seen("80"), None);
+        assert_eq!(seen("89"), Some(("QMMA", Native)));
+        assert_eq!(seen("90a"), Some(("HMMA", Emulated)));
+        assert_eq!(seen("103a"), Some(("HMMA", Emulated)));
+        assert_eq!(seen("121a"), Some(("QMMA", Native)));
         let reason = find("tcgen05.m128n256k32.i8.s32.s8.s8")
             .unwrap()
             .missing("103a".parse().unwrap());

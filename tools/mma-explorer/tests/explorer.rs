@@ -13,67 +13,46 @@ use mma_explorer::device::{Device, DeviceError};
 use mma_explorer::exact::{Exact, sum_bits};
 use mma_explorer::machine_code;
 use mma_explorer::matmul::{Operands, Plan, Problem, Tiles};
-use mma_explorer::nvrtc::{Nvrtc, NvrtcError, Source, Stage};
+use mma_explorer::nvrtc::{Compiled, Nvrtc, NvrtcError, Source, Stage};
 use mma_explorer::results::{FORM, Measured, Product, Results, SumBits};
+use mma_explorer::simulate::{self, Simulated, SimulationError};
+use mma_explorer::source;
 use mma_explorer::variants::{self, Family, Variant};
-use mma_explorer::{simulate, source};
 use ptx_sim::schedules;
 
+/// Trials named by a group and a function, each with what it needs.
+macro_rules! trials {
+    ($($needs:ident $group:ident::$function:ident;)*) => {
+        vec![$($needs(concat!(stringify!($group), "::", stringify!($function)), $function)),*]
+    };
+}
+
 fn main() -> ExitCode {
-    let mut trials = vec![
-        nvrtc(
-            "errors::an_unknown_architecture_is_named",
-            an_unknown_architecture_is_named,
-        ),
-        nvrtc("errors::a_wrong_source_is_quoted", a_wrong_source_is_quoted),
-        Trial::test("errors::a_size_of_zero_is_refused", || {
-            a_size_of_zero_is_refused();
-            Ok(())
-        }),
-        nvrtc(
-            "info::a_path_need_not_be_text",
-            info_of_a_path_that_is_no_text,
-        ),
-        Trial::test("report::of_two_measurements", || {
-            report_of_two_measurements();
-            Ok(())
-        }),
-        nvrtc(
-            "cache::a_kept_kernel_is_the_compiled_one",
-            a_kept_kernel_is_the_compiled_one,
-        ),
-        nvrtc(
-            "simulator::a_wrong_result_is_noticed",
-            a_wrong_result_is_noticed,
-        ),
-        nvrtc(
-            "simulator::a_missing_wait_is_noticed",
-            a_missing_wait_is_noticed,
-        ),
-        nvrtc(
-            "simulator::planted_faults_of_bulk_copies_are_noticed",
-            planted_faults_of_bulk_copies_are_noticed,
-        ),
-        nvrtc("simulator::bits_of_sums", bits_of_sums),
-        nvrtc(
-            "simulator::planted_faults_of_warpgroups_are_noticed",
-            planted_faults_of_warpgroups_are_noticed,
-        ),
-        nvrtc(
-            "simulator::planted_faults_of_tensor_memory_are_noticed",
-            planted_faults_of_tensor_memory_are_noticed,
-        ),
-        nvrtc(
-            "simulator::wrong_scales_are_noticed",
-            wrong_scales_are_noticed,
-        ),
-    ];
+    let mut trials = trials! {
+        nvrtc errors::an_unknown_architecture_is_named;
+        nvrtc errors::a_wrong_source_is_quoted;
+        nothing errors::a_size_of_zero_is_refused;
+        nvrtc info::a_path_need_not_be_text;
+        nothing report::of_two_measurements;
+        nvrtc cache::a_kept_kernel_is_the_compiled_one;
+        nvrtc simulator::a_wrong_result_is_noticed;
+        nvrtc simulator::a_missing_wait_is_noticed;
+        nvrtc simulator::planted_faults_of_bulk_copies_are_noticed;
+        nvrtc simulator::bits_of_sums;
+        nvrtc simulator::planted_faults_of_warpgroups_are_noticed;
+        nvrtc simulator::planted_faults_of_tensor_memory_are_noticed;
+        nvrtc simulator::wrong_scales_are_noticed;
+        disassembler machine_code::fast_tiles_of_warps;
+        disassembler machine_code::fast_tiles_of_warpgroups;
+        disassembler machine_code::fast_tiles_of_tensor_memory;
+        gpu gpu::every_variant_is_exact;
+        gpu gpu::every_variant_has_a_rate;
+        gpu gpu::every_product_counts_its_clock;
+        gpu gpu::cublaslt_multiplies_the_same;
+    };
     for name in arch::ALL {
-        let arch: Arch = name.parse().expect("an architecture");
-        let there: Vec<Variant> = variants::all()
-            .into_iter()
-            .filter(|variant| variant.missing(arch).is_none())
-            .collect();
+        let arch = sm(name);
+        let there: Vec<Variant> = variants_of(arch).collect();
         // Kin of GPUs that are in the other trials. What differs in their machine code, the tables below hold.
         let is_another = ["103a", "110a", "121a"].contains(&name);
         for &variant in &there {
@@ -101,43 +80,28 @@ fn main() -> ExitCode {
             measure(&variant)
         }));
     }
-    for tiles in TILES {
-        trials.push(nvrtc(&format!("tiles::{tiles}"), move || {
-            with_tiles("80", &MMA, tiles)
-        }));
+    let all_tiles: [(&str, &str, &str, &'static [&str]); 4] = [
+        ("tiles", "80", TILES, &MMA),
+        ("tiles", "90a", BULK_TILES, &MMA),
+        ("tiles::wgmma", "90a", WGMMA_TILES, &WGMMA),
+        ("tiles::tcgen05", "100a", TCGEN05_TILES, &TCGEN05),
+    ];
+    for (group, arch, all, names) in all_tiles {
+        for text in all.split(' ') {
+            let (arch, of) = (sm(arch), tiles(text));
+            trials.push(nvrtc(&format!("{group}::{text}"), move || {
+                with_tiles(arch, names, of)
+            }));
+        }
     }
-    for tiles in BULK_TILES {
-        trials.push(nvrtc(&format!("tiles::{tiles}"), move || {
-            with_tiles("90a", &MMA, tiles)
-        }));
-    }
-    for tiles in WGMMA_TILES {
-        trials.push(nvrtc(&format!("tiles::wgmma::{tiles}"), move || {
-            with_tiles("90a", &WGMMA, tiles)
-        }));
-    }
-    for tiles in TCGEN05_TILES {
-        trials.push(nvrtc(&format!("tiles::tcgen05::{tiles}"), move || {
-            with_tiles("100a", &TCGEN05, tiles)
-        }));
-    }
-    trials.push(disassembler(
-        "machine_code::fast_tiles_of_warps",
-        fast_tiles_of_warps,
-    ));
-    trials.push(disassembler(
-        "machine_code::fast_tiles_of_warpgroups",
-        fast_tiles_of_warpgroups,
-    ));
-    trials.push(disassembler(
-        "machine_code::fast_tiles_of_tensor_memory",
-        fast_tiles_of_tensor_memory,
-    ));
-    trials.push(gpu("gpu::every_variant_is_exact", exact_on_a_gpu));
-    trials.push(gpu("gpu::every_variant_has_a_rate", rates_on_a_gpu));
-    trials.push(gpu("gpu::every_product_counts_its_clock", clock_on_a_gpu));
-    trials.push(gpu("gpu::cublaslt_multiplies_the_same", cublaslt_is_exact));
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}
+
+fn nothing(name: &str, run: impl FnOnce() + Send + 'static) -> Trial {
+    Trial::test(name, move || {
+        run();
+        Ok(())
+    })
 }
 
 fn nvrtc(name: &str, run: impl FnOnce() + Send + 'static) -> Trial {
@@ -181,22 +145,34 @@ fn gpu(name: &str, run: fn(&Device)) -> Trial {
     })
 }
 
-/// Variants of a GPU that have kernels.
-fn of_gpu(device: &Device) -> impl Iterator<Item = Variant> {
-    let arch = device.arch;
-    variants::all()
-        .into_iter()
-        .filter(move |variant| variant.missing(arch).is_none())
+fn sm(arch: &str) -> Arch {
+    arch.parse().expect("an architecture")
 }
 
-fn exact_on_a_gpu(device: &Device) {
-    for variant in of_gpu(device) {
+fn tiles(text: &str) -> Tiles {
+    text.parse().expect("tiles")
+}
+
+fn found(name: &str) -> Variant {
+    variants::find(name).expect("a variant")
+}
+
+/// Variants that an architecture has.
+fn variants_of(arch: Arch) -> impl Iterator<Item = Variant> {
+    let all = variants::all().into_iter();
+    all.filter(move |variant| variant.missing(arch).is_none())
+}
+
+fn compiled(source: &Source, arch: Arch, stage: Stage) -> Compiled {
+    let compiled = cache().compile(library(), source, arch, &source::options(), stage);
+    compiled.expect("it compiles").0
+}
+
+fn every_variant_is_exact(device: &Device) {
+    for variant in variants_of(device.arch) {
         for tiles in [Tiles::smallest(&variant), Tiles::usual(&variant)] {
             let source = source::matmul(&variant, &tiles);
-            let options = source::options();
-            let (compiled, _) = cache()
-                .compile(library(), &source, device.arch, &options, Stage::Cubin)
-                .expect("it compiles");
+            let compiled = compiled(&source, device.arch, Stage::Cubin);
             for odd in [0, 1] {
                 let problem = problem(&variant, &tiles, odd);
                 let exact = Exact::new(&variant, problem, 3);
@@ -210,39 +186,28 @@ fn exact_on_a_gpu(device: &Device) {
 }
 
 /// A product counts the clock that it runs at.
-fn clock_on_a_gpu(device: &Device) {
-    for variant in of_gpu(device) {
+fn every_product_counts_its_clock(device: &Device) {
+    for variant in variants_of(device.arch) {
         let tiles = Tiles::usual(&variant);
-        let source = source::matmul(&variant, &tiles);
-        let options = source::options();
-        let (compiled, _) = cache()
-            .compile(library(), &source, device.arch, &options, Stage::Cubin)
-            .expect("it compiles");
+        let compiled = compiled(&source::matmul(&variant, &tiles), device.arch, Stage::Cubin);
         let problem = problem(&variant, &tiles, 0);
         let plan = Plan::new(&variant, &tiles, problem, 2).expect("a plan");
         let prepared = device.prepare(&compiled, plan, problem).expect("it loads");
         let exact = Exact::new(&variant, problem, 3);
         let mut matrices = device.upload(&exact).expect("room");
-        device
-            .seconds(&prepared, &mut matrices, 1)
-            .expect("it runs");
+        let ran = device.seconds(&prepared, &mut matrices, 1);
+        ran.expect("it runs");
         let cycles = device.cycles_a_second(&prepared).expect("it was counted");
-        assert!(
-            cycles > 0.0 && cycles.is_finite(),
-            "{}: {cycles}",
-            variant.name()
-        );
+        let name = variant.name();
+        assert!(cycles > 0.0 && cycles.is_finite(), "{name}: {cycles}");
     }
 }
 
 /// No test depends on how fast they are.
-fn rates_on_a_gpu(device: &Device) {
-    for variant in of_gpu(device) {
+fn every_variant_has_a_rate(device: &Device) {
+    for variant in variants_of(device.arch) {
         let source = source::measure(&variant, device.arch);
-        let options = source::options();
-        let (compiled, _) = cache()
-            .compile(library(), &source, device.arch, &options, Stage::Cubin)
-            .expect("it compiles");
+        let compiled = compiled(&source, device.arch, Stage::Cubin);
         let peak = device.peak(&variant, &compiled).expect("it runs");
         assert!(
             peak.latency > 0.0 && peak.operations > 0.0 && peak.operations_per_cycle > 0.0,
@@ -253,13 +218,13 @@ fn rates_on_a_gpu(device: &Device) {
 }
 
 /// What the kernels are compared with is the same product: of the same operands, it has the same D.
-fn cublaslt_is_exact(device: &Device) {
+fn cublaslt_multiplies_the_same(device: &Device) {
     let Ok(library) = CublasLt::open(device.stream(), None) else {
         println!("there is no cuBLASLt");
         return;
     };
     let mut compared = 0;
-    for variant in of_gpu(device) {
+    for variant in variants_of(device.arch) {
         let problem = Problem {
             m: 256,
             n: 384,
@@ -270,7 +235,7 @@ fn cublaslt_is_exact(device: &Device) {
             let types = |variant: &Variant| (variant.a, variant.b, variant.accumulator);
             other.family() == Family::Wgmma && types(other) == types(&variant)
         };
-        let multiplied = of_gpu(device).find(same).unwrap_or(variant);
+        let multiplied = variants_of(device.arch).find(same).unwrap_or(variant);
         let exact = Exact::new(&multiplied, problem, 5);
         let mut matrices = device.upload(&exact).expect("room");
         let Ok(product) = library.product(&variant, problem, &mut matrices) else {
@@ -294,12 +259,70 @@ fn cache() -> Cache {
     Cache::at(env!("CARGO_TARGET_TMPDIR"))
 }
 
-fn ptx(source: &Source, arch: Arch) -> String {
-    let options = source::options();
-    let (compiled, _) = cache()
-        .compile(library(), source, arch, &options, Stage::Ptx)
-        .expect("it compiles");
-    compiled.ptx
+/// A product in the simulator: each part of it can be made wrong.
+#[derive(Clone)]
+struct Case {
+    variant: Variant,
+    problem: Problem,
+    ptx: String,
+    plan: Plan,
+    exact: Exact,
+}
+
+impl Case {
+    /// As on a GPU of so many multiprocessors.
+    fn new(
+        variant: &Variant,
+        arch: Arch,
+        tiles: &Tiles,
+        problem: Problem,
+        multiprocessors: u32,
+    ) -> Self {
+        Self {
+            variant: *variant,
+            problem,
+            ptx: compiled(&source::matmul(variant, tiles), arch, Stage::Ptx).ptx,
+            plan: Plan::new(variant, tiles, problem, multiprocessors).expect("a plan"),
+            exact: Exact::new(variant, problem, 1),
+        }
+    }
+
+    /// The smallest tiles, and sizes that are no multiples of them.
+    fn small(name: &str, arch: &str) -> Self {
+        let variant = found(name);
+        let tiles = Tiles::smallest(&variant);
+        Self::new(&variant, sm(arch), &tiles, problem(&variant, &tiles, 0), 2)
+    }
+
+    fn with_ptx(&self, ptx: String) -> Self {
+        Self {
+            ptx,
+            ..self.clone()
+        }
+    }
+
+    fn run(&self, options: &ptx_sim::Options) -> Result<Simulated, SimulationError> {
+        let Self {
+            variant,
+            problem,
+            ptx,
+            plan,
+            exact,
+        } = self;
+        simulate::matmul(variant, ptx, plan, *problem, exact, options)
+    }
+
+    /// What is wrong, under the usual options.
+    fn error(&self) -> String {
+        let ran = self.run(&ptx_sim::Options::default());
+        ran.unwrap_err().to_string()
+    }
+
+    /// Whether it is right under these options.
+    fn is_right(&self, options: impl AsRef<[ptx_sim::Options]>) -> bool {
+        let mut all = options.as_ref().iter();
+        all.all(|options| self.run(options).is_ok())
+    }
 }
 
 /// What the table says of machine code is what NVRTC and the disassembler say.
@@ -378,16 +401,13 @@ fn matmul(variant: &Variant, arch: Arch) {
             assert!(tiles.bulk && (variant.family() != Family::Mma || arch.number < 90));
             continue;
         }
-        let ptx = ptx(&source::matmul(variant, &tiles), arch);
-        for (seed, options) in schedules::few(u64::from(arch.number))
-            .into_iter()
-            .enumerate()
-        {
-            let problem = problem(variant, &tiles, seed as u32 % 2);
-            let exact = Exact::new(variant, problem, seed as u64);
-            let plan = Plan::new(variant, &tiles, problem, 2).expect("a plan");
-            let simulated = simulate::matmul(variant, &ptx, &plan, problem, &exact, &options);
-            match simulated {
+        let mut case = Case::new(variant, arch, &tiles, problem(variant, &tiles, 0), 2);
+        let all = schedules::few(u64::from(arch.number));
+        for (seed, options) in all.into_iter().enumerate() {
+            case.problem = problem(variant, &tiles, seed as u32 % 2);
+            case.exact = Exact::new(variant, case.problem, seed as u64);
+            case.plan = Plan::new(variant, &tiles, case.problem, 2).expect("a plan");
+            match case.run(&options) {
                 Ok(simulated) => assert!(simulated.warp_instructions > 0),
                 Err(error) => panic!("{tiles} {options:?}: {error}"),
             }
@@ -399,7 +419,7 @@ fn matmul(variant: &Variant, arch: Arch) {
 /// emulated ones out of the loop. What some are emulated by is a function that is called.
 fn measured_instructions_stay(arch: Arch) {
     let names = [
-        "mma.m16n8k16.f32.f16.f16",
+        F16,
         "mma.m16n8k32.f32.e4m3.e4m3",
         "mma.m16n8k64.s32.s4.s4",
         "mma.m16n8k256.s32.b1.b1.xor",
@@ -411,15 +431,13 @@ fn measured_instructions_stay(arch: Arch) {
     ];
     let variants: Vec<Variant> = names
         .iter()
-        .map(|name| variants::find(name).expect("a variant"))
+        .map(|name| found(name))
         .filter(|variant| variant.missing(arch).is_none())
         .collect();
     let each = machine_code::survey(&cache(), library(), arch, &variants).expect("a survey");
     for (variant, one) in variants.iter().zip(each) {
         let source = source::measure(variant, arch);
-        let options = source::options();
-        let compiled = cache().compile(library(), &source, arch, &options, Stage::Cubin);
-        let (compiled, _) = compiled.expect("it compiles");
+        let compiled = compiled(&source, arch, Stage::Cubin);
         let of_one: u32 = one.instructions.values().sum();
         let functions = machine_code::functions(&compiled).expect("a disassembly");
         assert_eq!(functions.len(), 2);
@@ -439,14 +457,12 @@ fn measured_instructions_stay(arch: Arch) {
 
 /// The kernels that measure, on the first architecture that has the variant.
 fn measure(variant: &Variant) {
-    let archs = arch::ALL
-        .iter()
-        .map(|name| name.parse::<Arch>().expect("an architecture"));
-    let arch = archs
+    let arch = arch::ALL.iter().map(|name| sm(name));
+    let arch = arch
         .into_iter()
-        .find(|arch| variant.missing(*arch).is_none())
-        .expect("one has it");
-    let ptx = ptx(&source::measure(variant, arch), arch);
+        .find(|arch| variant.missing(*arch).is_none());
+    let arch = arch.expect("one has it");
+    let ptx = compiled(&source::measure(variant, arch), arch, Stage::Ptx).ptx;
     // Chains that are alike must not have become one: 16 instructions that depend on each other, and 8 that do not.
     let instructions = ptx
         .lines()
@@ -460,41 +476,19 @@ fn measure(variant: &Variant) {
 
 /// Both lengths of a step with their own orders of chunks, more and fewer stages than steps, one warp and several, groups
 /// that do not divide the tiles, and numbers of fragments that one or several loads bring.
-const TILES: [&str; 7] = [
-    "32x16x64/16x8/3/1",
-    "32x16x64/16x16/5/3",
-    "16x8x64/16x8/3/1",
-    "64x32x64/32x16/4/2",
-    "32x32x128/32x16/3/2",
-    "48x24x128/48x8/3/2",
-    "16x32x128/16x32/3/3",
-];
+const TILES: &str = "32x16x64/16x8/3/1 32x16x64/16x16/5/3 16x8x64/16x8/3/1 64x32x64/32x16/4/2 32x32x128/32x16/3/2 \
+    48x24x128/48x8/3/2 16x32x128/16x32/3/3";
 
 /// The same with bulk copies.
-const BULK_TILES: [&str; 6] = [
-    "32x16x64/16x8/2/1/bulk",
-    "32x16x64/16x16/5/3/bulk",
-    "16x8x128/16x8/2/2/bulk",
-    "48x24x128/48x8/3/2/bulk",
-    "64x32x64/64x16/4/2/bulk",
-    "192x128x128/96x64/3/2/bulk",
-];
+const BULK_TILES: &str = "32x16x64/16x8/2/1/bulk 32x16x64/16x16/5/3/bulk 16x8x128/16x8/2/2/bulk \
+    48x24x128/48x8/3/2/bulk 64x32x64/64x16/4/2/bulk 192x128x128/96x64/3/2/bulk";
 
-const MMA: [&str; 3] = [
-    "mma.m16n8k16.f32.f16.f16",
-    "mma.m16n8k8.f16.f16.f16",
-    "mma.m8n8k16.s32.s8.u8",
-];
+const MMA: [&str; 3] = [F16, "mma.m16n8k8.f16.f16.f16", "mma.m8n8k16.s32.s8.u8"];
 
 /// One warpgroup and several, side by side and below each other, with several instructions below each other, and alone
 /// and in clusters.
-const WGMMA_TILES: [&str; 5] = [
-    "64x16x128/64x16/2/1",
-    "128x32x128/128x16/3/2",
-    "64x32x128/64x32/2/1/2",
-    "128x48x128/64x48/3/3/2",
-    "256x16x128/128x16/4/2/2",
-];
+const WGMMA_TILES: &str = "64x16x128/64x16/2/1 128x32x128/128x16/3/2 64x32x128/64x32/2/1/2 128x48x128/64x48/3/3/2 \
+    256x16x128/128x16/4/2/2";
 
 const WGMMA: [&str; 2] = ["wgmma.m64n256k16.f16.f16.f16", "wgmma.m64n256k32.s32.s8.u8"];
 
@@ -502,17 +496,9 @@ const NVFP4: &str = "tcgen05.m128n256k64.mxf4nvf4.f32.e2m1.e2m1.ue4m3";
 
 /// One and several instructions below each other, one place of sums and two, scales whose tiles begin within a group of
 /// columns, and alone, in clusters and in pairs.
-const TCGEN05_TILES: [&str; 9] = [
-    "128x64x128/128x64/2/1",
-    "128x64x128/128x64/3/2/2",
-    "256x64x128/128x64/2/3",
-    "128x128x128/128x128/3/1",
-    "256x128x128/128x128/2/1/2",
-    "128x256x128/128x256/4/2",
-    "128x64x128/256x64/2/1/2",
-    "256x64x128/256x64/3/2/2",
-    "128x128x128/256x128/3/1/2",
-];
+const TCGEN05_TILES: &str = "128x64x128/128x64/2/1 128x64x128/128x64/3/2/2 256x64x128/128x64/2/3 \
+    128x128x128/128x128/3/1 256x128x128/128x128/2/1/2 128x256x128/128x256/4/2 128x64x128/256x64/2/1/2 \
+    256x64x128/256x64/3/2/2 128x128x128/256x128/3/1/2";
 
 const TCGEN05: [&str; 5] = [
     "tcgen05.m128n256k8.tf32.f32.tf32.tf32",
@@ -522,25 +508,18 @@ const TCGEN05: [&str; 5] = [
     NVFP4,
 ];
 
-fn with_tiles(arch: &str, names: &[&str], tiles: &str) {
-    let tiles: Tiles = tiles.parse().expect("tiles");
+fn with_tiles(arch: Arch, names: &[&str], tiles: Tiles) {
     for name in names {
-        let variant = variants::find(name).expect("a variant");
-        let arch: Arch = arch.parse().expect("an architecture");
+        let variant = found(name);
         tiles.check(&variant, arch).expect("tiles that exist");
-        let ptx = ptx(&source::matmul(&variant, &tiles), arch);
         for (m, n, steps) in [(1, 1, 1), (130, 50, 3), (tiles.block_m, tiles.block_n, 8)] {
-            let problem = Problem {
-                m,
-                n,
-                k: 8 * steps * tiles.block_k / variant.container_bits(variant.a),
-            };
-            let exact = Exact::new(&variant, problem, 11);
+            let k = 8 * steps * tiles.block_k / variant.container_bits(variant.a);
+            let problem = Problem { m, n, k };
             // Of kernels that walk over tiles, CTAs that have several, and some that have none.
-            let plan = Plan::new(&variant, &tiles, problem, 4).expect("a plan");
+            let mut case = Case::new(&variant, arch, &tiles, problem, 4);
+            case.exact = Exact::new(&variant, problem, 11);
             for options in schedules::few(5) {
-                let simulated = simulate::matmul(&variant, &ptx, &plan, problem, &exact, &options);
-                if let Err(error) = simulated {
+                if let Err(error) = case.run(&options) {
                     panic!("{name} {problem:?} {options:?}: {error}");
                 }
             }
@@ -551,19 +530,14 @@ fn with_tiles(arch: &str, names: &[&str], tiles: &str) {
 fn an_unknown_architecture_is_named() {
     let source = source::survey(&[variants::all()[0]]);
     for name in ["999a", "85"] {
-        let error = library()
-            .compile(&source, name.parse().expect("well-formed"), &[], Stage::Ptx)
-            .unwrap_err();
+        let compiled = library().compile(&source, sm(name), &[], Stage::Ptx);
+        let error = compiled.unwrap_err();
         assert!(
             matches!(error, NvrtcError::Architecture { .. }),
             "{error:?}"
         );
-        assert!(
-            error
-                .to_string()
-                .contains(&format!("does not compile for sm_{name}")),
-            "{error}"
-        );
+        let expected = format!("does not compile for sm_{name}");
+        assert!(error.to_string().contains(&expected), "{error}");
         assert!(error.hint().is_some());
     }
 }
@@ -585,7 +559,7 @@ fn a_size_of_zero_is_refused() {
 
 /// JSON and terminals take text only.
 #[cfg(unix)]
-fn info_of_a_path_that_is_no_text() {
+fn a_path_need_not_be_text() {
     use std::os::unix::ffi::OsStrExt;
     let folder = std::ffi::OsStr::from_bytes(b"/none/\xff\x1b[31m");
     for (json, part) in [(false, r"/none/\u{fffd}\u{1b}[31m"), (true, r"\u001b[31m")] {
@@ -600,15 +574,13 @@ fn info_of_a_path_that_is_no_text() {
 }
 
 #[cfg(not(unix))]
-fn info_of_a_path_that_is_no_text() {}
+fn a_path_need_not_be_text() {}
 
 fn a_wrong_source_is_quoted() {
     let mut source = source::survey(&[variants::all()[0]]);
     source.text += "\nint oops = undefined_name;\n";
-    let error = library()
-        .compile(&source, "90a".parse().expect("one"), &[], Stage::Ptx)
-        .unwrap_err();
-    let text = error.to_string();
+    let compiled = library().compile(&source, sm("90a"), &[], Stage::Ptx);
+    let text = compiled.unwrap_err().to_string();
     assert!(
         text.contains("survey.cu") && text.contains("undefined_name"),
         "{text}"
@@ -621,15 +593,14 @@ fn a_kept_kernel_is_the_compiled_one() {
     let cache = Cache::at(folder.path().join("cache"));
     let source = source::survey(&[variants::all()[0]]);
     let compile = |cache: &Cache| {
-        cache
-            .compile(
-                library(),
-                &source,
-                "90a".parse().expect("one"),
-                &source::options(),
-                Stage::Cubin,
-            )
-            .expect("it compiles")
+        let compiled = cache.compile(
+            library(),
+            &source,
+            sm("90a"),
+            &source::options(),
+            Stage::Cubin,
+        );
+        compiled.expect("it compiles")
     };
     let (first, origin) = compile(&cache);
     assert!(matches!(origin, Origin::Compiled(_)));
@@ -640,143 +611,99 @@ fn a_kept_kernel_is_the_compiled_one() {
     assert!(matches!(compile(&Cache::none()).1, Origin::Compiled(_)));
 }
 
-/// A variant, its PTX and a problem for tests that break something.
-fn small() -> (Variant, Tiles, String, Problem) {
-    let variant = variants::find("mma.m16n8k16.f32.f16.f16").expect("a variant");
-    let tiles = Tiles::smallest(&variant);
-    let ptx = ptx(
-        &source::matmul(&variant, &tiles),
-        "80".parse().expect("one"),
-    );
-    (variant, tiles, ptx, problem(&variant, &tiles, 0))
-}
+const F16: &str = "mma.m16n8k16.f32.f16.f16";
 
 fn a_wrong_result_is_noticed() {
-    let (variant, tiles, ptx, problem) = small();
-    let mut exact = Exact::new(&variant, problem, 1);
-    let last = exact.a.len() - 1;
-    exact.a[last] ^= 0x80;
-    let plan = Plan::new(&variant, &tiles, problem, 2).expect("a plan");
-    let options = ptx_sim::Options::default();
-    let error = simulate::matmul(&variant, &ptx, &plan, problem, &exact, &options).unwrap_err();
-    assert!(
-        error.to_string().contains("elements of D are wrong"),
-        "{error}"
-    );
+    let mut case = Case::small(F16, "80");
+    *case.exact.a.last_mut().expect("an element") ^= 0x80;
+    let error = case.error();
+    assert!(error.contains("elements of D are wrong"), "{error}");
 }
 
 fn a_missing_wait_is_noticed() {
-    let (variant, tiles, ptx, problem) = small();
+    let case = Case::small(F16, "80");
+    let ptx = &case.ptx;
     let broken = ptx.replacen("cp.async.wait_group \t1", "cp.async.wait_group \t3", 1);
     let broken = broken.replacen("cp.async.wait_group 1", "cp.async.wait_group 3", 1);
-    assert_ne!(broken, ptx, "the kernel waits");
-    let exact = Exact::new(&variant, problem, 1);
-    let plan = Plan::new(&variant, &tiles, problem, 2).expect("a plan");
-    let caught = schedules::few(1).iter().any(|options| {
-        simulate::matmul(&variant, &broken, &plan, problem, &exact, options).is_err()
-    });
-    assert!(caught);
+    assert_ne!(broken, *ptx, "the kernel waits");
+    assert!(!case.with_ptx(broken).is_right(schedules::few(1)));
+}
+
+/// Each of these in all places is needed: commented out, or another text where one is given.
+fn all_are_needed(case: &Case, what: &str, all: &[(&str, Option<&str>)]) {
+    assert!(case.is_right(schedules::few(1)), "{what}");
+    for (whole, other) in all {
+        let other = other.map_or(format!("// {whole}"), String::from);
+        let mutant = case.ptx.replace(whole, &other);
+        assert_ne!(mutant, case.ptx, "there is no {whole}");
+        let mutant = case.with_ptx(mutant);
+        assert!(!mutant.is_right(schedules::few(1)), "{what}: {whole}");
+    }
 }
 
 /// Barriers, their counts and the fence of the kernel with bulk copies are needed, and its order of chunks is the swizzle's.
 fn planted_faults_of_bulk_copies_are_noticed() {
-    let variant = variants::find("mma.m16n8k16.f32.f16.f16").expect("a variant");
-    let tiles: Tiles = "64x32x64/32x16/2/2/bulk".parse().expect("tiles");
-    let arch = "90a".parse().expect("one");
-    let ptx = ptx(&source::matmul(&variant, &tiles), arch);
+    let (variant, tiles) = (found(F16), tiles("64x32x64/32x16/2/2/bulk"));
+    let arch = sm("90a");
     // Several tiles of a CTA, and more steps than stages.
     let problem = Problem {
         m: 200,
         n: 70,
         k: 256,
     };
-    let exact = Exact::new(&variant, problem, 1);
-    let plan = Plan::new(&variant, &tiles, problem, 2).expect("a plan");
-    let right = |ptx: &str, plan: &Plan| {
-        let mut all = schedules::few(1).into_iter();
-        all.all(|options| simulate::matmul(&variant, ptx, plan, problem, &exact, &options).is_ok())
-    };
-    assert!(right(&ptx, &plan));
-    for (whole, broken) in [
-        ("fence.proxy.async.shared::cta;", ""),
-        (
-            "mbarrier.arrive.release.cta",
-            "// mbarrier.arrive.release.cta",
-        ),
-        (
-            "mbarrier.init.shared::cta.b64",
-            "// mbarrier.init.shared::cta.b64",
-        ),
-        ("mbarrier.arrive.expect_tx", "// mbarrier.arrive.expect_tx"),
-    ] {
-        let mutant = ptx.replace(whole, broken);
-        assert_ne!(mutant, ptx, "there is no {whole}");
-        assert!(!right(&mutant, &plan), "{whole}");
-    }
+    let case = Case::new(&variant, arch, &tiles, problem, 2);
+    let needed = [
+        ("fence.proxy.async.shared::cta;", Some("")),
+        ("mbarrier.arrive.release.cta", None),
+        ("mbarrier.init.shared::cta.b64", None),
+        ("mbarrier.arrive.expect_tx", None),
+    ];
+    all_are_needed(&case, "bulk copies", &needed);
     // Barriers of the empty stages that one of the four warps completes.
-    let source = {
-        let mut source = source::matmul(&variant, &tiles);
-        source.text = source.text.replace(
-            "barrier_init(empty + stage * 8, WARPS)",
-            "barrier_init(empty + stage * 8, 1)",
-        );
-        source
-    };
-    let early = self::ptx(&source, arch);
-    assert!(early != ptx && !right(&early, &plan));
+    let mut source = source::matmul(&variant, &tiles);
+    source.text = source.text.replace(
+        "barrier_init(empty + stage * 8, WARPS)",
+        "barrier_init(empty + stage * 8, 1)",
+    );
+    let early = case.with_ptx(compiled(&source, arch, Stage::Ptx).ptx);
+    assert!(early.ptx != case.ptx && !early.is_right(schedules::few(1)));
     // Another swizzle than that of the kernel's order of chunks.
-    let mut swizzled = plan;
-    if let Operands::Maps { a, .. } = &mut swizzled.operands {
+    let mut swizzled = case.clone();
+    if let Operands::Maps { a, .. } = &mut swizzled.plan.operands {
         a.box_bytes = 128;
     }
-    assert_ne!(swizzled, plan);
-    assert!(!right(&ptx, &swizzled));
+    assert_ne!(swizzled.plan, case.plan);
+    assert!(!swizzled.is_right(schedules::few(1)));
 }
 
 /// Waits, fences and barriers of the kernel with `wgmma` are needed: without them a schedule shows a wrong result or
 /// a broken rule.
 fn planted_faults_of_warpgroups_are_noticed() {
-    let variant = variants::find("wgmma.m64n256k16.f32.f16.f16").expect("a variant");
+    let variant = found("wgmma.m64n256k16.f32.f16.f16");
     for cluster in [1, 2] {
         let tiles = Tiles {
             cluster,
             ..Tiles::smallest(&variant)
         };
-        let arch = "90a".parse().expect("one");
-        let ptx = ptx(&source::matmul(&variant, &tiles), arch);
         let problem = problem(&variant, &tiles, 0);
-        let exact = Exact::new(&variant, problem, 1);
-        let plan = Plan::new(&variant, &tiles, problem, 2).expect("a plan");
-        let right = |ptx: &str| {
-            let mut all = schedules::few(1).into_iter();
-            all.all(|options| {
-                simulate::matmul(&variant, ptx, &plan, problem, &exact, &options).is_ok()
-            })
-        };
-        assert!(right(&ptx));
-        for (whole, broken) in [
-            ("wgmma.wait_group.sync.aligned 0;", ""),
+        let case = Case::new(&variant, sm("90a"), &tiles, problem, 2);
+        let needed = [
+            ("wgmma.wait_group.sync.aligned 0;", Some("")),
             (
                 "wgmma.wait_group.sync.aligned 1;",
-                "wgmma.wait_group.sync.aligned 2;",
+                Some("wgmma.wait_group.sync.aligned 2;"),
             ),
-            ("wgmma.fence.sync.aligned;", ""),
-            (
-                "mbarrier.init.shared::cta.b64",
-                "// mbarrier.init.shared::cta.b64",
-            ),
-            (", 1, 1, 0, 0;", ", 1, -1, 0, 0;"),
-        ] {
-            let mutant = ptx.replace(whole, broken);
-            assert_ne!(mutant, ptx, "there is no {whole}");
-            assert!(!right(&mutant), "cluster of {cluster}, {whole}");
-        }
+            ("wgmma.fence.sync.aligned;", Some("")),
+            ("mbarrier.init.shared::cta.b64", None),
+            (", 1, 1, 0, 0;", Some(", 1, -1, 0, 0;")),
+        ];
+        all_are_needed(&case, &format!("cluster of {cluster}"), &needed);
     }
 }
 
 /// Waits, fences, copies and barriers of the kernel with `tcgen05` are needed, too.
 fn planted_faults_of_tensor_memory_are_noticed() {
-    let variant = variants::find(NVFP4).expect("a variant");
+    let variant = found(NVFP4);
     // Alone, in a cluster, and as a pair.
     for (cluster, warp_m) in [(1, 128), (2, 128), (2, 256)] {
         let tiles = Tiles {
@@ -784,23 +711,15 @@ fn planted_faults_of_tensor_memory_are_noticed() {
             warp_m,
             ..Tiles::smallest(&variant)
         };
-        let arch = "100a".parse().expect("one");
-        let ptx = ptx(&source::matmul(&variant, &tiles), arch);
         // Several tiles of each CTA, and more steps than stages.
         let problem = Problem {
             m: tiles.block_m * cluster + 3,
             n: 2 * tiles.block_n,
             k: 8 * 5 * tiles.block_k / variant.container_bits(variant.a),
         };
-        let exact = Exact::new(&variant, problem, 1);
-        let plan = Plan::new(&variant, &tiles, problem, cluster).expect("a plan");
-        let right = |ptx: &str| {
-            let mut all = schedules::schedules(1).into_iter();
-            all.all(|options| {
-                simulate::matmul(&variant, ptx, &plan, problem, &exact, &options).is_ok()
-            })
-        };
-        assert!(right(&ptx));
+        let case = Case::new(&variant, sm("100a"), &tiles, problem, cluster);
+        let ptx = &case.ptx;
+        assert!(case.is_right(schedules::schedules(1)));
         let mut missed = Vec::new();
         // All of them, and each alone of what stands there several times.
         for (what, each) in [
@@ -824,7 +743,7 @@ fn planted_faults_of_tensor_memory_are_noticed() {
             let chosen = |i: usize| (each || i == 0) && is_needed(i);
             for (i, &at) in places.iter().enumerate().filter(|(i, _)| chosen(*i)) {
                 let mutant = format!("{}// {}", &ptx[..at], &ptx[at..]);
-                if right(&mutant) {
+                if case.with_ptx(mutant).is_right(schedules::schedules(1)) {
                     missed.push(format!("{what} {i} of {}", places.len()));
                 }
             }
@@ -835,29 +754,19 @@ fn planted_faults_of_tensor_memory_are_noticed() {
 
 /// Every scale counts, and so do the types in the instruction descriptor.
 fn wrong_scales_are_noticed() {
-    let variant = variants::find(NVFP4).expect("a variant");
-    let tiles = Tiles::smallest(&variant);
-    let ptx = ptx(
-        &source::matmul(&variant, &tiles),
-        "100a".parse().expect("one"),
-    );
-    let problem = problem(&variant, &tiles, 0);
-    let exact = Exact::new(&variant, problem, 1);
-    let plan = Plan::new(&variant, &tiles, problem, 2).expect("a plan");
-    let options = ptx_sim::Options::default();
-    let run = |plan: &Plan, exact: &Exact| {
-        simulate::matmul(&variant, &ptx, plan, problem, exact, &options).map(|_| ())
-    };
-    run(&plan, &exact).expect("it is right");
-    let places = Scales::of(&variant, problem).expect("it has scales");
+    let case = Case::small(NVFP4, "100a");
+    let problem = case.problem;
+    let ran = case.run(&ptx_sim::Options::default());
+    ran.expect("it is right");
+    let places = Scales::of(&case.variant, problem).expect("it has scales");
     let blocks = problem.k.div_ceil(places[0].block) as usize;
     for (operand, rows) in [(0, problem.m), (1, problem.n)] {
         for (row, block) in [(0, 0), (rows - 1, 0), (33, blocks - 1)] {
-            let mut wrong = exact.clone();
-            let scales = wrong.scales.as_mut().expect("scales");
+            let mut wrong = case.clone();
+            let scales = wrong.exact.scales.as_mut().expect("scales");
             // Another power of two.
             scales[operand][places[operand].place(row as usize, block)] ^= 0x10;
-            let error = run(&plan, &wrong).unwrap_err().to_string();
+            let error = wrong.error();
             let where_from = match operand {
                 0 => format!("row {row} "),
                 _ => format!("column {row}"),
@@ -868,20 +777,20 @@ fn wrong_scales_are_noticed() {
             );
         }
     }
-    let mut other = plan;
-    if let Operands::Maps { instruction, .. } = &mut other.operands {
+    let mut other = case.clone();
+    if let Operands::Maps { instruction, .. } = &mut other.plan.operands {
         // UE8M0 scales.
         *instruction = instruction.map(|bits| bits | 1 << 23);
     }
-    assert!(run(&other, &exact).is_err());
-    let mut none = exact.clone();
-    none.scales = None;
-    let error = run(&plan, &none).unwrap_err().to_string();
+    assert!(!other.error().is_empty());
+    let mut none = case.clone();
+    none.exact.scales = None;
+    let error = none.error();
     assert!(error.contains("the matrices have none"), "{error}");
 }
 
 /// The program reads what it is given, and says what it cannot read.
-fn report_of_two_measurements() {
+fn of_two_measurements() {
     let folder = tempfile::tempdir().expect("a folder");
     let results = |name: &str| Results {
         form: FORM,
@@ -897,19 +806,13 @@ fn report_of_two_measurements() {
             b: "f16".into(),
             accumulator: "f32".into(),
             machine: "HGMMA (native)".into(),
-            data_sheet: None,
-            peak: None,
-            sum_bits: None,
             products: vec![Product {
                 size: 8192,
                 tiles: "128x256x128/64x256/4/8/2".into(),
                 operations: 6e14,
-                clock: None,
-                cublaslt: None,
-                share: None,
+                ..Product::default()
             }],
-            tried: Vec::new(),
-            wrong: None,
+            ..Measured::default()
         }],
     };
     for name in ["one", "two"] {
@@ -931,13 +834,8 @@ fn report_of_two_measurements() {
     let read = |name: &str| {
         std::fs::read_to_string(folder.path().join("made").join(name)).expect("it is there")
     };
-    assert_eq!(
-        Results::parse(&read("report.json"))
-            .expect("results")
-            .variants
-            .len(),
-        2
-    );
+    let merged = Results::parse(&read("report.json")).expect("results");
+    assert_eq!(merged.variants.len(), 2);
     assert!(read("report.md").contains("| two |") && read("report.html").contains("<svg"));
     let refused = report(&["one", "other"]);
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
@@ -950,9 +848,7 @@ fn report_of_two_measurements() {
 /// The machine code of a product's one kernel, which has nothing in local memory.
 fn product_without_stack(variant: &Variant, tiles: &Tiles, arch: Arch) -> sass::Function {
     tiles.check(variant, arch).expect("tiles that exist");
-    let source = source::matmul(variant, tiles);
-    let compiled = cache().compile(library(), &source, arch, &source::options(), Stage::Cubin);
-    let (compiled, _) = compiled.expect("it compiles");
+    let compiled = compiled(&source::matmul(variant, tiles), arch, Stage::Cubin);
     let mut functions = machine_code::functions(&compiled).expect("a disassembly");
     assert_eq!(functions.len(), 1, "{} {tiles}", variant.name());
     let function = functions.remove(0);
@@ -965,24 +861,18 @@ fn product_without_stack(variant: &Variant, tiles: &Tiles, arch: Arch) -> sass::
 /// multiplication.
 fn fast_tiles_of_warps() {
     let half = "mma.m16n8k16.f16.f16.f16";
-    let single = "mma.m16n8k16.f32.f16.f16";
-    for (name, arch, tiles, multiplications) in [
+    let single = F16;
+    let bytes = "mma.m16n8k32.s32.s8.s8";
+    for (name, arch, of, multiplications) in [
         (single, "90a", "192x256x128/96x64/4/8/bulk", 192),
         (single, "90a", "128x256x128/64x64/4/8/bulk", 128),
         (half, "90a", "256x256x128/128x64/3/8/bulk", 256),
-        (
-            "mma.m16n8k32.s32.s8.s8",
-            "90a",
-            "192x256x128/96x64/4/8/bulk",
-            192,
-        ),
+        (bytes, "90a", "192x256x128/96x64/4/8/bulk", 192),
         (single, "120a", "128x256x64/64x64/4/8/bulk", 64),
         (single, "80", "128x256x64/64x64/4/8", 64),
         (single, "80", "128x128x64/64x64/4/8", 64),
     ] {
-        let variant = variants::find(name).expect("a variant");
-        let arch: Arch = arch.parse().expect("an architecture");
-        let tiles: Tiles = tiles.parse().expect("tiles");
+        let (variant, arch, tiles) = (found(name), sm(arch), tiles(of));
         let function = product_without_stack(&variant, &tiles, arch);
         let is_matrix = |one: &sass::Instruction| machine_code::is_matrix_instruction(one.name());
         let first = function.code.iter().position(is_matrix).expect("one");
@@ -1007,73 +897,44 @@ fn fast_tiles_of_warps() {
 /// What makes the kernel fast stands in its machine code: sums in registers, multiplications that follow each other without
 /// a copy in between, and no fence of the whole GPU in the loop.
 fn fast_tiles_of_warpgroups() {
-    let arch: Arch = "90a".parse().expect("one");
-    for (name, tiles, multiplications) in [
-        (
-            "wgmma.m64n256k16.f32.f16.f16",
-            "128x256x128/64x256/4/8/2",
-            4,
-        ),
-        (
-            "wgmma.m64n256k32.f32.e4m3.e4m3",
-            "128x256x128/64x256/4/8",
-            4,
-        ),
-        ("wgmma.m64n256k32.s32.s8.s8", "256x128x128/128x128/4/8/2", 8),
-        ("wgmma.m64n256k16.f16.f16.f16", "256x192x128/128x192/3/8", 8),
+    for (types, of, multiplications) in [
+        ("k16.f32.f16.f16", "128x256x128/64x256/4/8/2", 4),
+        ("k32.f32.e4m3.e4m3", "128x256x128/64x256/4/8", 4),
+        ("k32.s32.s8.s8", "256x128x128/128x128/4/8/2", 8),
+        ("k16.f16.f16.f16", "256x192x128/128x192/3/8", 8),
     ] {
-        let variant = variants::find(name).expect("a variant");
-        let tiles: Tiles = tiles.parse().expect("tiles");
-        let function = product_without_stack(&variant, &tiles, arch);
+        let name = format!("wgmma.m64n256{types}");
+        let (variant, tiles) = (found(&name), tiles(of));
+        let function = product_without_stack(&variant, &tiles, sm("90a"));
         let matrix: u32 = machine_code::matrix_instructions(&function).values().sum();
         assert_eq!(matrix, multiplications, "{name} {tiles}");
-        let first = function
-            .code
-            .iter()
-            .position(|one| machine_code::is_matrix_instruction(one.name()))
-            .expect("a multiplication");
-        let last = function
-            .code
-            .iter()
-            .rposition(|one| machine_code::is_matrix_instruction(one.name()))
-            .expect("a multiplication");
+        let is_matrix = |one: &sass::Instruction| machine_code::is_matrix_instruction(one.name());
+        let first = function.code.iter().position(is_matrix).expect("one");
+        let last = function.code.iter().rposition(is_matrix).expect("one");
         let between = &function.code[first..last];
         // Those of the two barriers of the cluster.
         let fences = function.code.iter();
         let fences = fences.filter(|one| one.name() == "MEMBAR" && one.has_modifier("GPU"));
         assert_eq!(fences.count(), 2, "{name} {tiles}");
         // Waits between them would be the compiler's, which has then given up to overlap them.
-        let waits = between
-            .iter()
-            .filter(|one| one.name() == "WARPGROUP")
-            .count();
-        assert_eq!(waits, 0, "{name} {tiles}");
+        let waits = between.iter().filter(|one| one.name() == "WARPGROUP");
+        assert_eq!(waits.count(), 0, "{name} {tiles}");
     }
 }
 
 /// The thread that multiplies does little else: multiplications of a step follow each other, and no register spills.
 fn fast_tiles_of_tensor_memory() {
-    for (name, tiles, multiplications, copies) in [
-        (
-            "tcgen05.m128n256k16.f16.f32.f16.f16",
-            "128x256x128/128x256/4/8/2",
-            4,
-            0,
-        ),
-        (
-            "tcgen05.m128n256k32.i8.s32.s8.s8",
-            "256x128x128/128x128/4/8",
-            8,
-            0,
-        ),
+    let f16 = "tcgen05.m128n256k16.f16.f32.f16.f16";
+    let bytes = "tcgen05.m128n256k32.i8.s32.s8.s8";
+    for (name, of, multiplications, copies) in [
+        (f16, "128x256x128/128x256/4/8/2", 4, 0),
+        (bytes, "256x128x128/128x128/4/8", 8, 0),
         (NVFP4, "128x256x128/128x256/4/8/2", 4, 12),
         (NVFP4, "128x256x128/256x256/5/8/2", 4, 12),
         (NVFP4, "256x128x128/128x128/4/8", 8, 12),
     ] {
-        let variant = variants::find(name).expect("a variant");
-        let tiles: Tiles = tiles.parse().expect("tiles");
-        let arch = "100a".parse().expect("one");
-        let function = product_without_stack(&variant, &tiles, arch);
+        let (variant, tiles) = (found(name), tiles(of));
+        let function = product_without_stack(&variant, &tiles, sm("100a"));
         let is_multiplication = |name: &str| machine_code::is_matrix_instruction(name);
         let names: Vec<&str> = function.code.iter().map(|one| one.name()).collect();
         let count = |name: &str| names.iter().filter(|other| **other == name).count();
@@ -1109,30 +970,23 @@ fn bits_of_sums() {
         ("wgmma.m64n256k16.f16.f16.f16", 10, false),
         ("mma.m16n8k32.f32.e4m3.e4m3", 16, false),
     ] {
-        let variant = variants::find(name).expect("a variant");
+        let variant = found(name);
+        let k = 2048 / variant.container_bits(variant.a);
+        let problem = Problem { m: 16, n: 16, k };
         let tiles = Tiles::smallest(&variant);
-        let ptx = ptx(
-            &source::matmul(&variant, &tiles),
-            "90a".parse().expect("one"),
-        );
-        let problem = Problem {
-            m: 16,
-            n: 16,
-            k: 2048 / variant.container_bits(variant.a),
-        };
-        let plan = Plan::new(&variant, &tiles, problem, 2).expect("a plan");
-        let options = ptx_sim::Options::default();
-        let found = sum_bits(&variant, problem, |exact| {
-            match simulate::matmul(&variant, &ptx, &plan, problem, exact, &options) {
+        let mut case = Case::new(&variant, sm("90a"), &tiles, problem, 2);
+        let bits_found = sum_bits(&variant, problem, |exact| {
+            case.exact = exact.clone();
+            match case.run(&ptx_sim::Options::default()) {
                 Ok(_) => Ok(true),
-                Err(simulate::SimulationError::Wrong(_)) => Ok(false),
+                Err(SimulationError::Wrong(_)) => Ok(false),
                 Err(error) => Err(error),
             }
         });
-        let found = found.expect("it runs");
-        assert_eq!(found, Some(SumBits { bits, ends }), "{name}");
+        let bits_found = bits_found.expect("it runs");
+        assert_eq!(bits_found, Some(SumBits { bits, ends }), "{name}");
     }
-    let integers = variants::find("wgmma.m64n256k32.s32.s8.s8").expect("a variant");
+    let integers = found("wgmma.m64n256k32.s32.s8.s8");
     let problem = Problem { m: 1, n: 1, k: 16 };
     assert_eq!(sum_bits(&integers, problem, |_| Err(())), Ok(None));
 }

@@ -80,6 +80,9 @@ pub(crate) fn finish(library: Library, name: &str, result: Result<(), Fail>) -> 
     e.code.0
 }
 
+/// A function that a program has launched.
+pub(crate) type HostFunction = unsafe extern "C" fn(*mut c_void);
+
 /// Calls a function of the program, when all that was launched on the stream before has ended.
 ///
 /// # Safety
@@ -89,7 +92,7 @@ pub(crate) unsafe fn call_host_function(
     library: Library,
     name: &str,
     stream: *mut c_void,
-    function: Option<unsafe extern "C" fn(*mut c_void)>,
+    function: Option<HostFunction>,
     data: *mut c_void,
 ) -> i32 {
     let result = run(library, name, |r| {
@@ -117,32 +120,65 @@ pub(crate) fn not_here(library: Library, name: &str) -> i32 {
     finish(library, name, Err(Fail::new(Code::NOT_SUPPORTED, why)))
 }
 
-/// One exported function, and its name.
-macro_rules! function {
-    ($library:ident $name:ident ($($argument:ident: $kind:ty),* $(,)?) |$r:ident| $body:block) => {
+/// Functions that CUDA exports, each with a result of its own, under their names and under those of variants that mean
+/// the same here, since all streams are one.
+macro_rules! exported {
+    (@one $name:ident ($($argument:ident: $kind:ty),* $(,)?) ($result:ty) $body:block) => {
         #[unsafe(no_mangle)]
-        #[allow(non_snake_case, clippy::too_many_arguments)]
-        unsafe extern "C" fn $name($($argument: $kind),*) -> i32 {
-            $crate::call::run($crate::call::Library::$library, stringify!($name), |$r| {
+        #[allow(non_snake_case, clippy::too_many_arguments, clippy::unused_unit)]
+        unsafe extern "C" fn $name($($argument: $kind),*) -> $result $body
+    };
+    ($($(also [$($alias:ident),*])? fn $name:ident $arguments:tt -> $result:ty $body:block)*) => {
+        $(
+            $crate::call::exported!(@one $name $arguments ($result) $body);
+            $($($crate::call::exported!(@one $alias $arguments ($result) $body);)*)?
+        )*
+    };
+}
+
+/// One exported function whose body is run by `run` or `run_always`, and its name.
+macro_rules! function {
+    ($library:ident $run:ident $name:ident ($($argument:ident: $kind:ty),* $(,)?) |$r:ident| $body:block) => {
+        $crate::call::exported!(@one $name ($($argument: $kind),*) (i32) {
+            $crate::call::$run($crate::call::Library::$library, stringify!($name), |$r| {
                 let _ = &$r;
                 // SAFETY: a program calls this as CUDA documents it: pointers to results may be written, those to
                 // arguments read, and arrays are as long as the arguments say.
                 #[allow(unused_unsafe)]
                 unsafe { $body }
             })
-        }
+        });
     };
 }
 
-/// Functions that CUDA exports, under their names and under those of variants that mean the same here, since all
-/// streams are one.
+/// Functions that CUDA exports, as `exported`, whose results are codes.
 macro_rules! api {
-    ($library:ident; $(
+    ($library:ident $run:ident; $(
         $(also [$($alias:ident),*])? fn $name:ident $arguments:tt |$r:ident| $body:block
     )*) => {
         $(
-            $crate::call::function!($library $name $arguments |$r| $body);
-            $($($crate::call::function!($library $alias $arguments |$r| $body);)*)?
+            $crate::call::function!($library $run $name $arguments |$r| $body);
+            $($($crate::call::function!($library $run $alias $arguments |$r| $body);)*)?
+        )*
+    };
+}
+
+/// Functions that copy or fill. Those named first do so behind all that was launched; those named second behind what was
+/// launched on a stream, which is one argument more.
+macro_rules! ordered {
+    (@on $library:ident $name:ident ($($argument:ident: $kind:ty),* $(,)?) |$r:ident| $body:block) => {
+        $crate::call::function!($library run $name ($($argument: $kind,)* stream: *mut c_void) |$r| {
+            $r.end_of(stream as usize);
+            $body
+        });
+    };
+    ($library:ident; $([$($all:ident),*] [$($on:ident),*] $arguments:tt |$r:ident| $body:block)*) => {
+        $(
+            $($crate::call::function!($library run $all $arguments |$r| {
+                $r.end_of_all();
+                $body
+            });)*
+            $($crate::call::ordered!(@on $library $on $arguments |$r| $body);)*
         )*
     };
 }
@@ -151,16 +187,14 @@ macro_rules! api {
 macro_rules! missing {
     ($library:ident; $($name:ident)*) => {
         $(
-            #[unsafe(no_mangle)]
-            #[allow(non_snake_case)]
-            extern "C" fn $name() -> i32 {
+            $crate::call::exported!(@one $name () (i32) {
                 $crate::call::not_here($crate::call::Library::$library, stringify!($name))
-            }
+            });
         )*
     };
 }
 
-pub(crate) use {api, function, missing};
+pub(crate) use {api, exported, function, missing, ordered};
 
 /// Writes a result.
 ///

@@ -141,7 +141,7 @@ impl Recorder {
     ) -> Result<Vec<u8>, Fail> {
         match target {
             Target::Place(Place::Device(b, at)) => {
-                if !self.memory.sim.written(*b, *at, size) && self.settings.run {
+                if !self.memory.sim.written(*b, *at, size) && !self.settings.no_run {
                     crate::say(&format!(
                         "warning: a copy reads {size} bytes at {from:#x}, of which some were never written"
                     ));

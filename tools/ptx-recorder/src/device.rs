@@ -76,6 +76,15 @@ pub(crate) struct Device {
     pub(crate) memory: u64,
 }
 
+/// Attributes of features that the recorder does not have. 89: managed memory is copied at the beginning and the end of a
+/// launch, so host and device must not use it at once. 91, 113: the device does not see host memory that a program
+/// registers. 102 to 105, 110, 128: virtual memory management. 132: multicast objects.
+const ABSENT: [u32; 59] = [
+    17, 18, 20, 32, 33, 34, 35, 50, 84, 85, 86, 88, 89, 91, 92, 93, 94, 96, 98, 100, 101, 102, 103,
+    104, 105, 107, 108, 109, 110, 112, 113, 114, 116, 117, 118, 119, 121, 122, 123, 124, 125, 128,
+    129, 130, 132, 133, 135, 136, 137, 138, 139, 140, 141, 142, 143, 144, 145, 146, 147,
+];
+
 impl Device {
     /// `cudaDeviceAttr` and `CUdevice_attribute`, which share their numbers. `None` for an attribute that is not known
     /// here.
@@ -114,29 +123,7 @@ impl Device {
             120 | 127 => i32::from(major >= 9),
             126 => 1,
             131 | 134 => -1,
-            // Features that the recorder does not have. 89: managed memory is copied at the beginning and the end of a
-            // launch, so host and device must not use it at once. 91, 113: the device does not see host memory that a
-            // program registers. 102 to 105, 110, 128: virtual memory management. 132: multicast objects.
-            17
-            | 18
-            | 20
-            | 32..=35
-            | 50
-            | 84..=86
-            | 88
-            | 89
-            | 91..=94
-            | 96
-            | 98
-            | 100..=105
-            | 107..=110
-            | 112..=114
-            | 116..=119
-            | 121..=125
-            | 128..=130
-            | 132
-            | 133
-            | 135..=147 => 0,
+            _ if ABSENT.contains(&number) => 0,
             _ => return None,
         })
     }

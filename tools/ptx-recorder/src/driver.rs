@@ -1,9 +1,10 @@
 //! Functions of the CUDA driver, `libcuda.so.1`, as far as programs use it beside the runtime or in its place.
 
-use std::ffi::{c_char, c_void};
+use std::ffi::{CStr, c_char, c_void};
 
 use crate::call::{
-    Library, api, call_host_function, finish, offer, put, put_text, run_always, text,
+    HostFunction, Library, api, call_host_function, exported, finish, offer, ordered, put,
+    put_text, text,
 };
 use crate::code::{Code, Fail};
 use crate::copy::Direction;
@@ -87,92 +88,47 @@ impl LaunchConfig {
     }
 }
 
-#[unsafe(no_mangle)]
-#[allow(non_snake_case)]
-unsafe extern "C" fn cuGetErrorString(code: i32, to: *mut *const c_char) -> i32 {
-    let found = Code(code).text();
-    // SAFETY: the program's pointer may be written.
+/// Gives a program a text of a code; null where there is none.
+///
+/// # Safety
+///
+/// `to` must be null or writable.
+unsafe fn offer_text(to: *mut *const c_char, found: Option<&'static CStr>) -> i32 {
+    // SAFETY: the caller's promise.
     unsafe { offer(to, found.map_or(std::ptr::null(), |t| t.as_ptr())) };
     found.map_or(Code::INVALID_VALUE, |_| Code::SUCCESS).0
 }
 
-#[unsafe(no_mangle)]
-#[allow(non_snake_case)]
-unsafe extern "C" fn cuGetErrorName(code: i32, to: *mut *const c_char) -> i32 {
-    let found = Code(code).driver_name();
-    // SAFETY: the program's pointer may be written.
-    unsafe { offer(to, found.map_or(std::ptr::null(), |t| t.as_ptr())) };
-    found.map_or(Code::INVALID_VALUE, |_| Code::SUCCESS).0
+exported! {
+    fn cuGetErrorString(code: i32, to: *mut *const c_char) -> i32 {
+        // SAFETY: the program's pointer may be written.
+        unsafe { offer_text(to, Code(code).text()) }
+    }
+    fn cuGetErrorName(code: i32, to: *mut *const c_char) -> i32 {
+        // SAFETY: the program's pointer may be written.
+        unsafe { offer_text(to, Code(code).driver_name()) }
+    }
+    fn cuLaunchHostFunc(stream: *mut c_void, function: Option<HostFunction>, data: *mut c_void) -> i32 {
+        // SAFETY: the program gives a function that takes this data.
+        unsafe { call_host_function(Library::Driver, "cuLaunchHostFunc", stream, function, data) }
+    }
+
+    // The CUDA runtime that `nvcc` links by default asks for this, which nobody documents.
+    fn cuGetExportTable(_table: *mut *const c_void, _id: *const c_void) -> i32 {
+        let why = "this program contains the CUDA runtime: link it with `nvcc -cudart shared`";
+        finish(Library::Driver, "cuGetExportTable", Err(Fail::new(Code::NOT_SUPPORTED, why)))
+    }
 }
 
-fn free(name: &str, address: u64) -> i32 {
-    run_always(Library::Driver, name, |r| r.free(address))
-}
-
-#[unsafe(no_mangle)]
-#[allow(non_snake_case)]
-extern "C" fn cuMemFree_v2(address: u64) -> i32 {
-    free("cuMemFree", address)
-}
-
-#[unsafe(no_mangle)]
-#[allow(non_snake_case)]
-extern "C" fn cuMemFreeHost(address: u64) -> i32 {
-    free("cuMemFreeHost", address)
-}
-
-#[unsafe(no_mangle)]
-#[allow(non_snake_case)]
-extern "C" fn cuMemFreeAsync(address: u64, _stream: *mut c_void) -> i32 {
-    free("cuMemFreeAsync", address)
-}
-
-#[unsafe(no_mangle)]
-#[allow(non_snake_case)]
-extern "C" fn cuModuleUnload(module: *mut c_void) -> i32 {
-    run_always(Library::Driver, "cuModuleUnload", |r| {
+// What a program needs when it ends is there still: these never fail because of a launch.
+api! { Driver run_always;
+    also [cuMemFreeHost] fn cuMemFree_v2(address: u64) |r| { r.free(address) }
+    fn cuMemFreeAsync(address: u64, _stream: *mut c_void) |r| { r.free(address) }
+    also [cuLibraryUnload] fn cuModuleUnload(module: *mut c_void) |r| {
         r.unload(objects::module_of(module));
         Ok(())
-    })
-}
-
-#[unsafe(no_mangle)]
-#[allow(non_snake_case)]
-extern "C" fn cuLibraryUnload(library: *mut c_void) -> i32 {
-    cuModuleUnload(library)
-}
-
-#[unsafe(no_mangle)]
-#[allow(non_snake_case)]
-extern "C" fn cuStreamDestroy_v2(_stream: *mut c_void) -> i32 {
-    run_always(Library::Driver, "cuStreamDestroy", |_| Ok(()))
-}
-
-#[unsafe(no_mangle)]
-#[allow(non_snake_case)]
-extern "C" fn cuEventDestroy_v2(_event: *mut c_void) -> i32 {
-    run_always(Library::Driver, "cuEventDestroy", |_| Ok(()))
-}
-
-#[unsafe(no_mangle)]
-#[allow(non_snake_case)]
-unsafe extern "C" fn cuLaunchHostFunc(
-    stream: *mut c_void,
-    function: Option<unsafe extern "C" fn(*mut c_void)>,
-    data: *mut c_void,
-) -> i32 {
-    let name = "cuLaunchHostFunc";
-    // SAFETY: the program gives a function that takes this data.
-    unsafe { call_host_function(Library::Driver, name, stream, function, data) }
-}
-
-/// The CUDA runtime that `nvcc` links by default asks for this, which nobody documents.
-#[unsafe(no_mangle)]
-#[allow(non_snake_case)]
-extern "C" fn cuGetExportTable(_table: *mut *const c_void, _id: *const c_void) -> i32 {
-    let why = "this program contains the CUDA runtime: link it with `nvcc -cudart shared`";
-    let e = Fail::new(Code::NOT_SUPPORTED, why);
-    finish(Library::Driver, "cuGetExportTable", Err(e))
+    }
+    also [cuEventDestroy_v2] fn cuStreamDestroy_v2(_object: *mut c_void) |r| { Ok(()) }
 }
 
 /// `CUDA_MEMCPY2D`: one end of it.
@@ -233,7 +189,7 @@ impl End {
     }
 }
 
-api! { Driver;
+api! { Driver run;
     fn cuInit(_flags: u32) |r| { Ok(()) }
     fn cuDriverGetVersion(to: *mut i32) |r| { put(to, VERSION) }
     fn cuDeviceGet(to: *mut i32, device: i32) |r| {
@@ -253,9 +209,7 @@ api! { Driver;
         r.only(device)?;
         put(to, r.memory.sizes().0 as usize)
     }
-    fn cuDeviceGetAttribute(to: *mut i32, attribute: u32, device: i32) |r| {
-        put(to, r.attribute(attribute, device)?)
-    }
+    fn cuDeviceGetAttribute(to: *mut i32, attribute: u32, device: i32) |r| { put(to, r.attribute(attribute, device)?) }
     fn cuDeviceComputeCapability(major: *mut i32, minor: *mut i32, device: i32) |r| {
         put(major, r.attribute(75, device)?)?;
         put(minor, r.attribute(76, device)?)
@@ -267,8 +221,7 @@ api! { Driver;
     }
     also [cuDeviceGetMemPool] fn cuDeviceGetDefaultMemPool(pool: *mut *mut c_void, device: i32) |r| {
         r.only(device)?;
-        let handle = r.handle();
-        put_handle(pool, handle)
+        put_handle(pool, r.handle())
     }
     fn cuMemPoolSetAttribute(_pool: *mut c_void, _attribute: u32, _value: *const c_void) |r| { Ok(()) }
 
@@ -325,13 +278,11 @@ api! { Driver;
     }
     fn cuModuleLoadDataEx(
         module: *mut *mut c_void, image: *const u8, _count: u32, _options: *const u32, _values: *mut *mut c_void,
-    ) |r| {
-        put_module(module, r.load_now(fatbin::image(image))?)
-    }
+    ) |r| { put_module(module, r.load_now(fatbin::image(image))?) }
     fn cuModuleLoad(module: *mut *mut c_void, path: *const c_char) |r| {
         let path = text(path)?;
         // A path that is no file, such as that of a pipe, is not waited for.
-        let bytes = ptx_sim::files::read(path.as_ref(), r.settings.memory);
+        let bytes = ptx_sim::files::read(path.as_ref(), r.settings.memory_bytes());
         let bytes = bytes.map_err(|e| Fail::new(Code::FILE_NOT_FOUND, e.to_string()))?;
         put_module(module, r.load_now(fatbin::image_of(&bytes))?)
     }
@@ -350,12 +301,8 @@ api! { Driver;
     fn cuLibraryLoadData(
         library: *mut *mut c_void, code: *const u8, _jit: *const u32, _jit_values: *const *const c_void, _count: u32,
         _options: *const u32, _values: *const *const c_void, _options_count: u32,
-    ) |r| {
-        put_module(library, r.load_now(fatbin::image(code))?)
-    }
-    fn cuLibraryGetModule(module: *mut *mut c_void, library: *mut c_void) |r| {
-        put_handle(module, library as usize)
-    }
+    ) |r| { put_module(library, r.load_now(fatbin::image(code))?) }
+    fn cuLibraryGetModule(module: *mut *mut c_void, library: *mut c_void) |r| { put_handle(module, library as usize) }
     fn cuKernelGetFunction(function: *mut *mut c_void, kernel: *mut c_void) |r| {
         r.kernel(kernel as usize)?;
         put_handle(function, kernel as usize)
@@ -411,15 +358,10 @@ api! { Driver;
     }
     also [cuLaunchKernelEx_ptsz] fn cuLaunchKernelEx(
         config: *const LaunchConfig, kernel: *mut c_void, list: *const *const c_void, extra: *const *const c_void,
-    ) |r| {
-        let request = LaunchConfig::request(config, kernel, arguments(list, extra)?)?;
-        r.launch(&request)
-    }
+    ) |r| { r.launch(&LaunchConfig::request(config, kernel, arguments(list, extra)?)?) }
     fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
         count: *mut i32, kernel: *mut c_void, threads: i32, shared: usize,
-    ) |r| {
-        put(count, r.occupancy(kernel as usize, threads.max(0) as u64, shared as u64)?)
-    }
+    ) |r| { put(count, r.occupancy(kernel as usize, threads.max(0) as u64, shared as u64)?) }
     fn cuOccupancyMaxActiveClusters(count: *mut i32, kernel: *mut c_void, config: *const LaunchConfig) |r| {
         let request = LaunchConfig::request(config, kernel, Arguments::Block(std::ptr::null(), 0))?;
         put(count, r.clusters_at_once(&request)?)
@@ -428,13 +370,9 @@ api! { Driver;
     // Memory.
 
     // The driver refuses to allocate nothing, unlike the runtime.
-    fn cuMemAlloc_v2(to: *mut u64, size: usize) |r| {
-        let address = r.memory.allocate(objects::some(size)?, Kind::Device)?;
-        put(to, address)
-    }
+    fn cuMemAlloc_v2(to: *mut u64, size: usize) |r| { put(to, r.memory.allocate(objects::some(size)?, Kind::Device)?) }
     fn cuMemAllocAsync(to: *mut u64, size: usize, _stream: *mut c_void) |r| {
-        let address = r.memory.allocate(size.max(1), Kind::Device)?;
-        put(to, address)
+        put(to, r.memory.allocate(size.max(1), Kind::Device)?)
     }
     fn cuMemAllocPitch_v2(to: *mut u64, pitch: *mut usize, width: usize, height: usize, _element: u32) |r| {
         let found = r.allocate_rows(objects::some(width)?, objects::some(height)?)?;
@@ -442,16 +380,11 @@ api! { Driver;
         put(to, found.0)
     }
     fn cuMemAllocManaged(to: *mut u64, size: usize, _flags: u32) |r| {
-        let address = r.memory.allocate(objects::some(size)?, Kind::Managed)?;
-        put(to, address)
+        put(to, r.memory.allocate(objects::some(size)?, Kind::Managed)?)
     }
-    fn cuMemAllocHost_v2(to: *mut u64, size: usize) |r| {
-        let address = r.memory.allocate(size.max(1), Kind::Host)?;
-        put(to, address)
-    }
+    fn cuMemAllocHost_v2(to: *mut u64, size: usize) |r| { put(to, r.memory.allocate(size.max(1), Kind::Host)?) }
     fn cuMemHostAlloc(to: *mut u64, size: usize, _flags: u32) |r| {
-        let address = r.memory.allocate(size.max(1), Kind::Host)?;
-        put(to, address)
+        put(to, r.memory.allocate(size.max(1), Kind::Host)?)
     }
     fn cuMemHostGetDevicePointer_v2(to: *mut u64, host: u64, _flags: u32) |r| {
         if r.memory.find(host).is_none() {
@@ -488,81 +421,11 @@ api! { Driver;
             _ => Err(Fail::new(Code::NOT_SUPPORTED, format!("pointer attribute {attribute} is not supported"))),
         }
     }
-    fn cuMemcpy(to: u64, from: u64, size: usize) |r| {
-        r.end_of_all();
-        r.copy(to, from, size, Direction::Addresses)
-    }
-    fn cuMemcpyAsync(to: u64, from: u64, size: usize, stream: *mut c_void) |r| {
-        r.end_of(stream as usize);
-        r.copy(to, from, size, Direction::Addresses)
-    }
-    fn cuMemcpyHtoD_v2(to: u64, from: u64, size: usize) |r| {
-        r.end_of_all();
-        r.copy(to, from, size, Direction::HostToDevice)
-    }
-    fn cuMemcpyHtoDAsync_v2(to: u64, from: u64, size: usize, stream: *mut c_void) |r| {
-        r.end_of(stream as usize);
-        r.copy(to, from, size, Direction::HostToDevice)
-    }
-    fn cuMemcpyDtoH_v2(to: u64, from: u64, size: usize) |r| {
-        r.end_of_all();
-        r.copy(to, from, size, Direction::DeviceToHost)
-    }
-    fn cuMemcpyDtoHAsync_v2(to: u64, from: u64, size: usize, stream: *mut c_void) |r| {
-        r.end_of(stream as usize);
-        r.copy(to, from, size, Direction::DeviceToHost)
-    }
-    fn cuMemcpyDtoD_v2(to: u64, from: u64, size: usize) |r| {
-        r.end_of_all();
-        r.copy(to, from, size, Direction::DeviceToDevice)
-    }
-    fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, size: usize, stream: *mut c_void) |r| {
-        r.end_of(stream as usize);
-        r.copy(to, from, size, Direction::DeviceToDevice)
-    }
-    also [cuMemcpy2DUnaligned_v2] fn cuMemcpy2D_v2(copy: *const Copy2d) |r| {
-        r.end_of_all();
-        Copy2d::run(copy, r)
-    }
-    fn cuMemcpy2DAsync_v2(copy: *const Copy2d, stream: *mut c_void) |r| {
-        r.end_of(stream as usize);
-        Copy2d::run(copy, r)
-    }
-    fn cuMemsetD8_v2(to: u64, value: u8, count: usize) |r| {
-        r.end_of_all();
-        r.fill((to, 0), &value.to_le_bytes(), (count, 1))
-    }
-    fn cuMemsetD8Async(to: u64, value: u8, count: usize, stream: *mut c_void) |r| {
-        r.end_of(stream as usize);
-        r.fill((to, 0), &value.to_le_bytes(), (count, 1))
-    }
-    fn cuMemsetD16_v2(to: u64, value: u16, count: usize) |r| {
-        r.end_of_all();
-        r.fill((to, 0), &value.to_le_bytes(), (count, 1))
-    }
-    fn cuMemsetD16Async(to: u64, value: u16, count: usize, stream: *mut c_void) |r| {
-        r.end_of(stream as usize);
-        r.fill((to, 0), &value.to_le_bytes(), (count, 1))
-    }
-    fn cuMemsetD32_v2(to: u64, value: u32, count: usize) |r| {
-        r.end_of_all();
-        r.fill((to, 0), &value.to_le_bytes(), (count, 1))
-    }
-    fn cuMemsetD32Async(to: u64, value: u32, count: usize, stream: *mut c_void) |r| {
-        r.end_of(stream as usize);
-        r.fill((to, 0), &value.to_le_bytes(), (count, 1))
-    }
 
     // Streams and events: all that was launched has ended when a launch returns.
 
-    fn cuStreamCreate(to: *mut *mut c_void, _flags: u32) |r| {
-        let handle = r.handle();
-        put_handle(to, handle)
-    }
-    fn cuStreamCreateWithPriority(to: *mut *mut c_void, _flags: u32, _priority: i32) |r| {
-        let handle = r.handle();
-        put_handle(to, handle)
-    }
+    also [cuEventCreate] fn cuStreamCreate(to: *mut *mut c_void, _flags: u32) |r| { put_handle(to, r.handle()) }
+    fn cuStreamCreateWithPriority(to: *mut *mut c_void, _flags: u32, _priority: i32) |r| { put_handle(to, r.handle()) }
     also [cuStreamQuery] fn cuStreamSynchronize(stream: *mut c_void) |r| {
         r.end_of(stream as usize);
         Ok(())
@@ -573,10 +436,6 @@ api! { Driver;
     fn cuStreamGetCtx_v2(_stream: *mut c_void, to: *mut *mut c_void, green: *mut *mut c_void) |r| {
         offer(green, std::ptr::null_mut());
         put_handle(to, CONTEXT)
-    }
-    fn cuEventCreate(to: *mut *mut c_void, _flags: u32) |r| {
-        let handle = r.handle();
-        put_handle(to, handle)
     }
     also [cuEventQuery] fn cuEventSynchronize(event: *mut c_void) |r| {
         r.wait_for(event as usize);
@@ -596,10 +455,31 @@ api! { Driver;
 
     fn cuGetProcAddress_v2(
         name: *const c_char, function: *mut *mut c_void, version: i32, _flags: u64, status: *mut u32,
-    ) |r| {
-        entry_point(&text(name)?, function, version as u32, status)
-    }
+    ) |r| { entry_point(&text(name)?, function, version as u32, status) }
     fn cuGetProcAddress(name: *const c_char, function: *mut *mut c_void, version: i32, _flags: u64) |r| {
         entry_point(&text(name)?, function, version as u32, std::ptr::null_mut())
+    }
+}
+
+ordered! { Driver;
+    [cuMemcpy] [cuMemcpyAsync] (to: u64, from: u64, size: usize) |r| { r.copy(to, from, size, Direction::Addresses) }
+    [cuMemcpyHtoD_v2] [cuMemcpyHtoDAsync_v2] (to: u64, from: u64, size: usize) |r| {
+        r.copy(to, from, size, Direction::HostToDevice)
+    }
+    [cuMemcpyDtoH_v2] [cuMemcpyDtoHAsync_v2] (to: u64, from: u64, size: usize) |r| {
+        r.copy(to, from, size, Direction::DeviceToHost)
+    }
+    [cuMemcpyDtoD_v2] [cuMemcpyDtoDAsync_v2] (to: u64, from: u64, size: usize) |r| {
+        r.copy(to, from, size, Direction::DeviceToDevice)
+    }
+    [cuMemcpy2D_v2, cuMemcpy2DUnaligned_v2] [cuMemcpy2DAsync_v2] (copy: *const Copy2d) |r| { Copy2d::run(copy, r) }
+    [cuMemsetD8_v2] [cuMemsetD8Async] (to: u64, value: u8, count: usize) |r| {
+        r.fill((to, 0), &value.to_le_bytes(), (count, 1))
+    }
+    [cuMemsetD16_v2] [cuMemsetD16Async] (to: u64, value: u16, count: usize) |r| {
+        r.fill((to, 0), &value.to_le_bytes(), (count, 1))
+    }
+    [cuMemsetD32_v2] [cuMemsetD32Async] (to: u64, value: u32, count: usize) |r| {
+        r.fill((to, 0), &value.to_le_bytes(), (count, 1))
     }
 }

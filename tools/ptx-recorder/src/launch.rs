@@ -313,7 +313,7 @@ impl Recorder {
                 crate::say(&format!("{title}: {}", path.display()));
             }
         }
-        if !self.settings.run {
+        if self.settings.no_run {
             self.running = Some(stream);
             return Ok(());
         }

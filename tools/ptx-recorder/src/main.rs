@@ -25,52 +25,8 @@ const DRIVER: &str = "libcuda.so.1";
 #[derive(Parser)]
 #[command(version)]
 struct Cli {
-    /// Write a specification of each launch into this directory, for `ptx-sim run`.
-    #[arg(long, value_name = "DIRECTORY")]
-    specs: Option<PathBuf>,
-    /// Execute nothing: with --specs, only write launches down.
-    #[arg(long, requires = "specs")]
-    no_run: bool,
-    /// How much ordering asynchronous operations may rely on: strict or hardware.
-    #[arg(long, default_value_t = Settings::default().profile)]
-    profile: String,
-    /// Allow one thing that the profile does not: a name from the notes of the hardware profile. Can be repeated.
-    #[arg(long)]
-    allow: Vec<String>,
-    /// What accesses that nothing orders do, those of a dependent launch to what an earlier one writes included: error,
-    /// warn or off.
-    #[arg(long, default_value_t = Settings::default().hazards)]
-    hazards: String,
-    /// How warps take turns: fair, random:SEED or starve:SEED.
-    #[arg(long, default_value_t = Settings::default().policy)]
-    policy: String,
-    /// When asynchronous operations complete: eager, lazy or random.
-    #[arg(long, default_value_t = Settings::default().timing)]
-    timing: String,
-    /// Thread-instructions after which a launch is given up.
-    #[arg(long)]
-    budget: Option<u64>,
-    /// Clusters that run at once.
-    #[arg(long)]
-    resident: Option<usize>,
-    /// MiB of device memory.
-    #[arg(long, value_name = "MIB", default_value_t = Settings::default().memory >> 20)]
-    memory: u64,
-    /// The GPU that the program sees, such as sm_90; the highest architecture of its PTX if this is not given.
-    #[arg(long)]
-    device: Option<String>,
-    /// Multiprocessors of that GPU.
-    #[arg(long, default_value_t = Settings::default().sms)]
-    sms: u32,
-    /// Report reads of bytes that nothing wrote, and go on.
-    #[arg(long)]
-    warn_uninitialised: bool,
-    /// Say nothing of launches that succeed.
-    #[arg(long)]
-    quiet: bool,
-    /// Plant a fault in the kernels that are launched, by its name in the lists of `ptx-sim mutate --list --json`.
-    #[arg(long, value_name = "NAME")]
-    fault: Option<String>,
+    #[command(flatten)]
+    settings: Settings,
     /// The library to start the program with; the one beside this program if this is not given.
     #[arg(long, value_name = "FILE")]
     library: Option<PathBuf>,
@@ -81,29 +37,14 @@ struct Cli {
 
 impl Cli {
     fn settings(&self) -> Result<Settings, String> {
-        let specs = self.specs.as_deref().map(std::path::absolute).transpose();
-        let settings = Settings {
-            run: !self.no_run,
-            specs: specs.map_err(|e| format!("--specs: {e}"))?,
-            profile: self.profile.clone(),
-            allow: self.allow.clone(),
-            hazards: self.hazards.clone(),
-            policy: self.policy.clone(),
-            timing: self.timing.clone(),
-            budget: self.budget,
-            resident: self.resident,
-            memory: self.memory.saturating_mul(1 << 20),
-            device: self.device.clone(),
-            sms: self.sms,
-            warn_uninitialised: self.warn_uninitialised,
-            quiet: self.quiet,
-            fault: self.fault.clone(),
-        };
+        let mut settings = self.settings.clone();
+        let specs = settings.specs.as_deref().map(std::path::absolute);
+        settings.specs = specs.transpose().map_err(|e| format!("--specs: {e}"))?;
         settings.options()?;
         if settings.memory != Settings::default().memory {
-            ptx_sim::check_memory(settings.memory).map_err(|e| format!("--memory: {e}"))?;
+            ptx_sim::check_memory(settings.memory_bytes()).map_err(|e| format!("--memory: {e}"))?;
         }
-        if let Some(device) = &self.device
+        if let Some(device) = &settings.device
             && !LIMITS
                 .iter()
                 .any(|l| l.architecture == architecture(device))
@@ -200,7 +141,7 @@ fn start(cli: &Cli) -> Result<ExitCode, String> {
     }
     let preload = before("LD_PRELOAD", &link);
     let path = before("LD_LIBRARY_PATH", here);
-    if !cli.quiet {
+    if !settings.quiet {
         say(&format!(
             "LD_PRELOAD={} LD_LIBRARY_PATH={} {}",
             preload.to_string_lossy(),

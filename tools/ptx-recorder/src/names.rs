@@ -10,137 +10,59 @@ use crate::driver::VERSION;
 /// Versions of CUDA that gave functions another ABI, oldest first, and these functions: those of which `cudaTypedefs.h`
 /// of CUDA 13.0 has several types. The first ABI has the plain name, the second ends with `_v2`, and so on. A function
 /// that is not named here has one ABI.
-pub const ABIS: &[(&[u32], &[&str])] = &[
-    (
-        &[2000, 3020],
-        &[
-            "cuArray3DCreate",
-            "cuArray3DGetDescriptor",
-            "cuArrayCreate",
-            "cuArrayGetDescriptor",
-            "cuDeviceTotalMem",
-            "cuMemAlloc",
-            "cuMemAllocHost",
-            "cuMemAllocPitch",
-            "cuMemFree",
-            "cuMemGetAddressRange",
-            "cuMemGetInfo",
-            "cuMemcpy2D",
-            "cuMemcpy2DAsync",
-            "cuMemcpy2DUnaligned",
-            "cuMemcpy3D",
-            "cuMemcpy3DAsync",
-            "cuMemcpyAtoA",
-            "cuMemcpyAtoD",
-            "cuMemcpyAtoH",
-            "cuMemcpyAtoHAsync",
-            "cuMemcpyDtoA",
-            "cuMemcpyDtoD",
-            "cuMemcpyDtoH",
-            "cuMemcpyDtoHAsync",
-            "cuMemcpyHtoA",
-            "cuMemcpyHtoAAsync",
-            "cuMemcpyHtoD",
-            "cuMemcpyHtoDAsync",
-            "cuMemsetD16",
-            "cuMemsetD2D16",
-            "cuMemsetD2D32",
-            "cuMemsetD2D8",
-            "cuMemsetD32",
-            "cuMemsetD8",
-            "cuModuleGetGlobal",
-            "cuTexRefGetAddress",
-            "cuTexRefSetAddress",
-        ],
-    ),
-    (&[2000, 3020, 11040, 12050], &["cuCtxCreate"]),
-    (
-        &[2000, 4000],
-        &[
-            "cuCtxDestroy",
-            "cuCtxPopCurrent",
-            "cuCtxPushCurrent",
-            "cuEventDestroy",
-            "cuStreamDestroy",
-        ],
-    ),
-    (&[2000, 12080], &["cuEventElapsedTime"]),
-    (&[2000, 13000], &["cuCtxGetDevice", "cuCtxSynchronize"]),
-    (&[2020, 3020], &["cuMemHostGetDevicePointer"]),
-    (&[2020, 3020, 4010], &["cuTexRefSetAddress2D"]),
-    (
-        &[3000, 3020],
-        &["cuGraphicsResourceGetMappedPointer", "cuMemcpyDtoDAsync"],
-    ),
-    (&[3000, 6050], &["cuGraphicsResourceSetMapFlags"]),
-    (&[4000, 6050], &["cuMemHostRegister"]),
-    (&[4010, 11000], &["cuIpcOpenMemHandle"]),
-    (
-        &[5050, 6050],
-        &["cuLinkAddData", "cuLinkAddFile", "cuLinkCreate"],
-    ),
-    (
-        &[7000, 11000],
-        &[
-            "cuDevicePrimaryCtxRelease",
-            "cuDevicePrimaryCtxReset",
-            "cuDevicePrimaryCtxSetFlags",
-        ],
-    ),
-    (
-        &[8000, 11070],
-        &[
-            "cuStreamBatchMemOp",
-            "cuStreamWaitValue32",
-            "cuStreamWriteValue32",
-        ],
-    ),
-    (&[8000, 12020], &["cuMemAdvise", "cuMemPrefetchAsync"]),
-    (
-        &[9000, 11070],
-        &["cuStreamWaitValue64", "cuStreamWriteValue64"],
-    ),
-    (&[9020, 11040], &["cuDeviceGetUuid"]),
-    (&[9020, 12050], &["cuStreamGetCtx"]),
-    (&[10000, 10010], &["cuStreamBeginCapture"]),
-    (&[10000, 11000], &["cuGraphInstantiate"]),
-    (
-        &[10000, 12000],
-        &[
-            "cuGraphAddKernelNode",
-            "cuGraphKernelNodeGetParams",
-            "cuGraphKernelNodeSetParams",
-        ],
-    ),
-    (
-        &[10000, 12030],
-        &[
-            "cuGraphAddDependencies",
-            "cuGraphGetEdges",
-            "cuGraphNodeGetDependencies",
-            "cuGraphNodeGetDependentNodes",
-            "cuGraphRemoveDependencies",
-        ],
-    ),
-    (&[10010, 11030, 12030], &["cuStreamGetCaptureInfo"]),
-    (&[10010, 12000], &["cuGraphExecKernelNodeSetParams"]),
-    (&[10020, 12000], &["cuGraphExecUpdate"]),
-    (&[11030, 12000], &["cuGetProcAddress"]),
-    (&[11030, 12030], &["cuStreamUpdateCaptureDependencies"]),
-    (&[12020, 12030], &["cuGraphAddNode"]),
-    (
-        &[12080, 13000],
-        &["cuMemcpy3DBatchAsync", "cuMemcpyBatchAsync"],
-    ),
-];
+pub const ABIS: &str = "
+2000 3020: cuArray3DCreate cuArray3DGetDescriptor cuArrayCreate cuArrayGetDescriptor cuDeviceTotalMem cuMemAlloc
+2000 3020: cuMemAllocHost cuMemAllocPitch cuMemFree cuMemGetAddressRange cuMemGetInfo cuMemcpy2D cuMemcpy2DAsync
+2000 3020: cuMemcpy2DUnaligned cuMemcpy3D cuMemcpy3DAsync cuMemcpyAtoA cuMemcpyAtoD cuMemcpyAtoH cuMemcpyAtoHAsync
+2000 3020: cuMemcpyDtoA cuMemcpyDtoD cuMemcpyDtoH cuMemcpyDtoHAsync cuMemcpyHtoA cuMemcpyHtoAAsync cuMemcpyHtoD
+2000 3020: cuMemcpyHtoDAsync cuMemsetD16 cuMemsetD2D16 cuMemsetD2D32 cuMemsetD2D8 cuMemsetD32 cuMemsetD8
+2000 3020: cuModuleGetGlobal cuTexRefGetAddress cuTexRefSetAddress
+2000 3020 11040 12050: cuCtxCreate
+2000 4000: cuCtxDestroy cuCtxPopCurrent cuCtxPushCurrent cuEventDestroy cuStreamDestroy
+2000 12080: cuEventElapsedTime
+2000 13000: cuCtxGetDevice cuCtxSynchronize
+2020 3020: cuMemHostGetDevicePointer
+2020 3020 4010: cuTexRefSetAddress2D
+3000 3020: cuGraphicsResourceGetMappedPointer cuMemcpyDtoDAsync
+3000 6050: cuGraphicsResourceSetMapFlags
+4000 6050: cuMemHostRegister
+4010 11000: cuIpcOpenMemHandle
+5050 6050: cuLinkAddData cuLinkAddFile cuLinkCreate
+7000 11000: cuDevicePrimaryCtxRelease cuDevicePrimaryCtxReset cuDevicePrimaryCtxSetFlags
+8000 11070: cuStreamBatchMemOp cuStreamWaitValue32 cuStreamWriteValue32
+8000 12020: cuMemAdvise cuMemPrefetchAsync
+9000 11070: cuStreamWaitValue64 cuStreamWriteValue64
+9020 11040: cuDeviceGetUuid
+9020 12050: cuStreamGetCtx
+10000 10010: cuStreamBeginCapture
+10000 11000: cuGraphInstantiate
+10000 12000: cuGraphAddKernelNode cuGraphKernelNodeGetParams cuGraphKernelNodeSetParams
+10000 12030: cuGraphAddDependencies cuGraphGetEdges cuGraphNodeGetDependencies cuGraphNodeGetDependentNodes
+10000 12030: cuGraphRemoveDependencies
+10010 11030 12030: cuStreamGetCaptureInfo
+10010 12000: cuGraphExecKernelNodeSetParams
+10020 12000: cuGraphExecUpdate
+11030 12000: cuGetProcAddress
+11030 12030: cuStreamUpdateCaptureDependencies
+12020 12030: cuGraphAddNode
+12080 13000: cuMemcpy3DBatchAsync cuMemcpyBatchAsync
+";
+
+/// The table's functions, each with the versions of its ABIs.
+pub fn abis() -> impl Iterator<Item = (&'static str, Vec<u32>)> {
+    ABIS.trim().lines().flat_map(|row| {
+        let (since, names) = row.split_once(": ").unwrap_or_default();
+        let since: Vec<u32> = since.split(' ').flat_map(str::parse).collect();
+        names.split(' ').map(move |name| (name, since.clone()))
+    })
+}
 
 /// The symbol that has the ABI of a function in a version of CUDA; none if the function is newer.
 pub fn symbol(name: &str, version: u32) -> Option<String> {
-    let row = ABIS.iter().find(|(_, names)| names.contains(&name));
-    let Some((since, _)) = row else {
+    let Some((_, since)) = abis().find(|(known, _)| *known == name) else {
         return Some(name.to_string());
     };
-    match since.iter().filter(|s| **s <= version).count() {
+    match since.into_iter().filter(|s| *s <= version).count() {
         0 => None,
         1 => Some(name.to_string()),
         n => Some(format!("{name}_v{n}")),
@@ -153,7 +75,7 @@ static OWN: LazyLock<usize> = LazyLock::new(|| {
     // then a path that ends with a zero. The library is loaded already.
     unsafe {
         let mut info: libc::Dl_info = std::mem::zeroed();
-        let address = std::ptr::from_ref(&ABIS).cast::<c_void>();
+        let address = ABIS.as_ptr().cast::<c_void>();
         if libc::dladdr(address, &mut info) == 0 || info.dli_fname.is_null() {
             return 0;
         }

@@ -69,7 +69,7 @@ impl Recorder {
         Device {
             architecture: self.architecture(),
             sms: self.settings.sms,
-            memory: self.settings.memory,
+            memory: self.settings.memory_bytes(),
         }
     }
 

@@ -173,7 +173,7 @@ impl Recorder {
             Err(e) => (Settings::default(), Options::default(), Some(e)),
         };
         Self {
-            memory: Memory::new(settings.memory),
+            memory: Memory::new(settings.memory_bytes()),
             settings,
             options,
             modules: Vec::new(),
@@ -263,7 +263,7 @@ impl Recorder {
     /// A module, parsed.
     pub fn module(&mut self, index: usize) -> Result<&mut Ready, Fail> {
         let architecture = self.architecture();
-        let limit = self.settings.memory;
+        let limit = self.settings.memory_bytes();
         let Some(m) = self.modules.get_mut(index) else {
             return Err(Fail::new(Code::INVALID_HANDLE, "there is no such module"));
         };

@@ -4,7 +4,8 @@ use std::cell::RefCell;
 use std::ffi::{c_char, c_void};
 
 use crate::call::{
-    self, Library, api, call_host_function, finish, offer, put, put_text, run_always, text,
+    self, HostFunction, Library, api, call_host_function, exported, finish, offer, ordered, put,
+    put_text, run_always, text,
 };
 use crate::code::{Code, Fail};
 use crate::copy::Direction;
@@ -83,235 +84,108 @@ fn plain(
 
 // Functions that nvcc's code calls before `main` have no result to fail with: a fault is reported when a kernel is
 // launched.
-
-#[unsafe(no_mangle)]
-#[allow(non_snake_case)]
-unsafe extern "C" fn __cudaRegisterFatBinary(wrapper: *const u8) -> *mut *mut c_void {
-    let mut index = 0;
-    run_always(Library::Runtime, "__cudaRegisterFatBinary", |r| {
-        // SAFETY: nvcc's code gives its own wrapper, which is static.
-        let sources = unsafe { fatbin::of_wrapper(wrapper) }.and_then(|c| fatbin::sources(&c));
-        index = handle_of(r.load(sources));
-        Ok(())
-    });
-    index as *mut *mut c_void
-}
-
-#[unsafe(no_mangle)]
-#[allow(non_snake_case)]
-extern "C" fn __cudaRegisterFatBinaryEnd(_handle: *mut *mut c_void) {}
-
-#[unsafe(no_mangle)]
-#[allow(non_snake_case)]
-extern "C" fn __cudaUnregisterFatBinary(_handle: *mut *mut c_void) {}
-
-#[unsafe(no_mangle)]
-#[allow(non_snake_case)]
-extern "C" fn __cudaInitModule(_handle: *mut *mut c_void) -> c_char {
-    1
-}
-
-#[unsafe(no_mangle)]
-#[allow(non_snake_case, clippy::too_many_arguments)]
-unsafe extern "C" fn __cudaRegisterFunction(
-    handle: *mut *mut c_void,
-    host: *const c_void,
-    _device: *const c_char,
-    name: *const c_char,
-    _thread_limit: i32,
-    _thread: *const c_void,
-    _block: *const c_void,
-    _block_dim: *const c_void,
-    _grid_dim: *const c_void,
-    _warp_size: *const i32,
-) {
-    // SAFETY: nvcc's code gives a name that ends with a zero.
-    let Ok(name) = (unsafe { text(name) }) else {
-        return;
-    };
-    let kernel = Kernel {
-        module: module_of(handle.cast()),
-        name,
-        ..Kernel::default()
-    };
-    recorder().kernels.insert(host as usize, kernel);
-}
-
-#[unsafe(no_mangle)]
-#[allow(non_snake_case, clippy::too_many_arguments)]
-unsafe extern "C" fn __cudaRegisterVar(
-    handle: *mut *mut c_void,
-    host: *const c_void,
-    _device: *const c_char,
-    name: *const c_char,
-    _external: i32,
-    _size: usize,
-    _constant: i32,
-    _global: i32,
-) {
-    // SAFETY: nvcc's code gives a name that ends with a zero.
-    let Ok(name) = (unsafe { text(name) }) else {
-        return;
-    };
-    let variable = Variable {
-        module: module_of(handle.cast()),
-        name,
-    };
-    recorder().variables.insert(host as usize, variable);
-}
-
-#[unsafe(no_mangle)]
-#[allow(non_snake_case)]
-extern "C" fn __cudaRegisterManagedVar() {
-    crate::say(
-        "__cudaRegisterManagedVar: __managed__ variables are not supported: kernels see their own copies",
-    );
-}
-
-#[unsafe(no_mangle)]
-#[allow(non_snake_case)]
-extern "C" fn __cudaRegisterHostVar() {}
-
-#[unsafe(no_mangle)]
-#[allow(non_snake_case)]
-extern "C" fn __cudaRegisterUnifiedTable() {}
-
-#[unsafe(no_mangle)]
-#[allow(non_snake_case)]
-extern "C" fn __cudaPushCallConfiguration(
-    grid: Dim3,
-    block: Dim3,
-    shared: usize,
-    stream: *mut c_void,
-) -> u32 {
-    CONFIGURATIONS.with_borrow_mut(|all| all.push((grid, block, shared, stream as usize)));
-    0
-}
-
-#[unsafe(no_mangle)]
-#[allow(non_snake_case)]
-unsafe extern "C" fn __cudaPopCallConfiguration(
-    grid: *mut Dim3,
-    block: *mut Dim3,
-    shared: *mut usize,
-    stream: *mut usize,
-) -> i32 {
-    let popped = CONFIGURATIONS.with_borrow_mut(Vec::pop);
-    let name = "__cudaPopCallConfiguration";
-    let Some((g, b, bytes, s)) = popped else {
-        let e = Fail::new(
-            Code::MISSING_CONFIGURATION,
-            "a kernel's host function was called without <<<...>>>",
-        );
-        return finish(Library::Runtime, name, Err(e));
-    };
-    // SAFETY: nvcc's code gives variables of its own.
-    unsafe {
-        offer(grid, g);
-        offer(block, b);
-        offer(shared, bytes);
-        offer(stream, s);
+exported! {
+    fn __cudaRegisterFatBinary(wrapper: *const u8) -> *mut *mut c_void {
+        let mut index = 0;
+        run_always(Library::Runtime, "__cudaRegisterFatBinary", |r| {
+            // SAFETY: nvcc's code gives its own wrapper, which is static.
+            let sources = unsafe { fatbin::of_wrapper(wrapper) }.and_then(|c| fatbin::sources(&c));
+            index = handle_of(r.load(sources));
+            Ok(())
+        });
+        index as *mut *mut c_void
     }
-    0
+    also [__cudaUnregisterFatBinary] fn __cudaRegisterFatBinaryEnd(_handle: *mut *mut c_void) -> () {}
+    fn __cudaInitModule(_handle: *mut *mut c_void) -> c_char { 1 }
+    fn __cudaRegisterFunction(
+        handle: *mut *mut c_void, host: *const c_void, _device: *const c_char, name: *const c_char, _thread_limit: i32,
+        _thread: *const c_void, _block: *const c_void, _block_dim: *const c_void, _grid_dim: *const c_void,
+        _warp_size: *const i32,
+    ) -> () {
+        // SAFETY: nvcc's code gives a name that ends with a zero.
+        if let Ok(name) = unsafe { text(name) } {
+            let kernel = Kernel { module: module_of(handle.cast()), name, ..Kernel::default() };
+            recorder().kernels.insert(host as usize, kernel);
+        }
+    }
+    fn __cudaRegisterVar(
+        handle: *mut *mut c_void, host: *const c_void, _device: *const c_char, name: *const c_char, _external: i32,
+        _size: usize, _constant: i32, _global: i32,
+    ) -> () {
+        // SAFETY: nvcc's code gives a name that ends with a zero.
+        if let Ok(name) = unsafe { text(name) } {
+            let variable = Variable { module: module_of(handle.cast()), name };
+            recorder().variables.insert(host as usize, variable);
+        }
+    }
+    fn __cudaRegisterManagedVar() -> () {
+        crate::say("__cudaRegisterManagedVar: __managed__ variables are not supported: kernels see their own copies");
+    }
+    also [__cudaRegisterUnifiedTable] fn __cudaRegisterHostVar() -> () {}
+    fn __cudaPushCallConfiguration(grid: Dim3, block: Dim3, shared: usize, stream: *mut c_void) -> u32 {
+        CONFIGURATIONS.with_borrow_mut(|all| all.push((grid, block, shared, stream as usize)));
+        0
+    }
+    fn __cudaPopCallConfiguration(grid: *mut Dim3, block: *mut Dim3, shared: *mut usize, stream: *mut usize) -> i32 {
+        let popped = CONFIGURATIONS.with_borrow_mut(Vec::pop);
+        let name = "__cudaPopCallConfiguration";
+        let Some((g, b, bytes, s)) = popped else {
+            let why = "a kernel's host function was called without <<<...>>>";
+            return finish(Library::Runtime, name, Err(Fail::new(Code::MISSING_CONFIGURATION, why)));
+        };
+        // SAFETY: nvcc's code gives variables of its own.
+        unsafe {
+            offer(grid, g);
+            offer(block, b);
+            offer(shared, bytes);
+            offer(stream, s);
+        }
+        0
+    }
+
+    // The functions below report errors, and so must not fail because of an earlier one.
+
+    fn cudaGetLastError() -> i32 {
+        let last = last_error();
+        call::forget_last();
+        last
+    }
+    fn cudaPeekAtLastError() -> i32 { last_error() }
+    fn cudaGetErrorString(code: i32) -> *const c_char {
+        Code(code).text().unwrap_or(c"unrecognized error code").as_ptr()
+    }
+    fn cudaGetErrorName(code: i32) -> *const c_char {
+        Code(code).runtime_name().unwrap_or(c"unrecognized error code").as_ptr()
+    }
+    also [cudaLaunchHostFunc_ptsz] fn cudaLaunchHostFunc(
+        stream: *mut c_void, function: Option<HostFunction>, data: *mut c_void,
+    ) -> i32 {
+        // SAFETY: the program gives a function that takes this data.
+        unsafe { call_host_function(Library::Runtime, "cudaLaunchHostFunc", stream, function, data) }
+    }
 }
 
-// The functions below report errors, and so must not fail because of an earlier one.
-
-#[unsafe(no_mangle)]
-#[allow(non_snake_case)]
-extern "C" fn cudaGetLastError() -> i32 {
-    let last = cudaPeekAtLastError();
-    call::forget_last();
-    last
-}
-
-#[unsafe(no_mangle)]
-#[allow(non_snake_case)]
-extern "C" fn cudaPeekAtLastError() -> i32 {
+fn last_error() -> i32 {
     let sticky = recorder().sticky;
     sticky.unwrap_or_else(call::last).0
 }
 
-#[unsafe(no_mangle)]
-#[allow(non_snake_case)]
-extern "C" fn cudaGetErrorString(code: i32) -> *const c_char {
-    Code(code)
-        .text()
-        .unwrap_or(c"unrecognized error code")
-        .as_ptr()
-}
-
-#[unsafe(no_mangle)]
-#[allow(non_snake_case)]
-extern "C" fn cudaGetErrorName(code: i32) -> *const c_char {
-    Code(code)
-        .runtime_name()
-        .unwrap_or(c"unrecognized error code")
-        .as_ptr()
-}
-
-/// Frees memory. Memory that a program needs when it ends is there still: freeing never fails because of a launch.
-fn free(name: &str, address: u64) -> i32 {
-    run_always(Library::Runtime, name, |r| r.free(address))
-}
-
-#[unsafe(no_mangle)]
-#[allow(non_snake_case)]
-extern "C" fn cudaFree(address: u64) -> i32 {
-    free("cudaFree", address)
-}
-
-#[unsafe(no_mangle)]
-#[allow(non_snake_case)]
-extern "C" fn cudaFreeHost(address: u64) -> i32 {
-    free("cudaFreeHost", address)
-}
-
-#[unsafe(no_mangle)]
-#[allow(non_snake_case)]
-extern "C" fn cudaFreeAsync(address: u64, _stream: *mut c_void) -> i32 {
-    free("cudaFreeAsync", address)
-}
-
-#[unsafe(no_mangle)]
-#[allow(non_snake_case)]
-extern "C" fn cudaFreeAsync_ptsz(address: u64, _stream: *mut c_void) -> i32 {
-    free("cudaFreeAsync_ptsz", address)
-}
-
-#[unsafe(no_mangle)]
-#[allow(non_snake_case)]
-extern "C" fn cudaStreamDestroy(_stream: *mut c_void) -> i32 {
-    run_always(Library::Runtime, "cudaStreamDestroy", |_| Ok(()))
-}
-
-#[unsafe(no_mangle)]
-#[allow(non_snake_case)]
-extern "C" fn cudaEventDestroy(_event: *mut c_void) -> i32 {
-    run_always(Library::Runtime, "cudaEventDestroy", |_| Ok(()))
-}
-
-#[unsafe(no_mangle)]
-#[allow(non_snake_case)]
-unsafe extern "C" fn cudaLaunchHostFunc(
-    stream: *mut c_void,
-    function: Option<unsafe extern "C" fn(*mut c_void)>,
-    data: *mut c_void,
-) -> i32 {
-    let name = "cudaLaunchHostFunc";
-    // SAFETY: the program gives a function that takes this data.
-    unsafe { call_host_function(Library::Runtime, name, stream, function, data) }
-}
-
-#[unsafe(no_mangle)]
-#[allow(non_snake_case)]
-unsafe extern "C" fn cudaLaunchHostFunc_ptsz(
-    stream: *mut c_void,
-    function: Option<unsafe extern "C" fn(*mut c_void)>,
-    data: *mut c_void,
-) -> i32 {
-    // SAFETY: as for the function without `_ptsz`.
-    unsafe { cudaLaunchHostFunc(stream, function, data) }
+// What a program needs when it ends is there still: these never fail because of a launch.
+api! { Runtime run_always;
+    also [cudaFreeHost] fn cudaFree(address: u64) |r| { r.free(address) }
+    also [cudaFreeAsync_ptsz] fn cudaFreeAsync(address: u64, _stream: *mut c_void) |r| { r.free(address) }
+    also [cudaEventDestroy] fn cudaStreamDestroy(_object: *mut c_void) |r| { Ok(()) }
+    fn cudaLibraryUnload(library: *mut c_void) |r| {
+        r.unload(module_of(library));
+        Ok(())
+    }
+    fn cudaDeviceReset() |r| {
+        // Programs end with it: a failed launch is forgotten, as documented, and memory goes with the process.
+        r.sticky = None;
+        r.end_of_all();
+        call::forget_last();
+        Ok(())
+    }
 }
 
 /// Allocates nothing for no bytes, as `cudaMalloc` does.
@@ -352,39 +226,27 @@ pub(crate) struct PointerAttributes {
     reserved: [i64; 8],
 }
 
-api! { Runtime;
+api! { Runtime run;
     // Launches.
 
-    also [cudaGetKernel] fn __cudaGetKernel(kernel: *mut *mut c_void, host: *const c_void) |r| {
+    also [cudaGetKernel, cudaGetFuncBySymbol] fn __cudaGetKernel(kernel: *mut *mut c_void, host: *const c_void) |r| {
         r.kernel(host as usize)?;
         put_handle(kernel, host as usize)
-    }
-
-    fn cudaGetFuncBySymbol(function: *mut *mut c_void, host: *const c_void) |r| {
-        r.kernel(host as usize)?;
-        put_handle(function, host as usize)
     }
 
     also [__cudaLaunchKernel_ptsz, cudaLaunchKernel, cudaLaunchKernel_ptsz] fn __cudaLaunchKernel(
         kernel: *const c_void, grid: Dim3, block: Dim3, arguments: *const *const c_void, shared: usize,
         stream: *mut c_void,
-    ) |r| {
-        r.launch(&plain(kernel, (grid, block), arguments, shared, stream))
-    }
+    ) |r| { r.launch(&plain(kernel, (grid, block), arguments, shared, stream)) }
 
     also [cudaLaunchCooperativeKernel_ptsz] fn cudaLaunchCooperativeKernel(
         kernel: *const c_void, grid: Dim3, block: Dim3, arguments: *const *const c_void, shared: usize,
         stream: *mut c_void,
-    ) |r| {
-        r.launch(&plain(kernel, (grid, block), arguments, shared, stream).cooperative())
-    }
+    ) |r| { r.launch(&plain(kernel, (grid, block), arguments, shared, stream).cooperative()) }
 
     also [cudaLaunchKernelExC_ptsz] fn cudaLaunchKernelExC(
         config: *const LaunchConfig, kernel: *const c_void, arguments: *const *const c_void,
-    ) |r| {
-        let request = LaunchConfig::request(config, kernel, Arguments::Pointers(arguments))?;
-        r.launch(&request)
-    }
+    ) |r| { r.launch(&LaunchConfig::request(config, kernel, Arguments::Pointers(arguments))?) }
 
     fn cudaFuncSetAttribute(kernel: *const c_void, attribute: u32, value: i32) |r| {
         r.set_attribute(kernel as usize, attribute, value)
@@ -418,17 +280,11 @@ api! { Runtime;
 
     fn cudaOccupancyMaxActiveBlocksPerMultiprocessor(
         count: *mut i32, kernel: *const c_void, threads: i32, shared: usize,
-    ) |r| {
-        let n = r.occupancy(kernel as usize, threads.max(0) as u64, shared as u64)?;
-        put(count, n)
-    }
+    ) |r| { put(count, r.occupancy(kernel as usize, threads.max(0) as u64, shared as u64)?) }
 
     fn cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
         count: *mut i32, kernel: *const c_void, threads: i32, shared: usize, _flags: u32,
-    ) |r| {
-        let n = r.occupancy(kernel as usize, threads.max(0) as u64, shared as u64)?;
-        put(count, n)
-    }
+    ) |r| { put(count, r.occupancy(kernel as usize, threads.max(0) as u64, shared as u64)?) }
 
     fn cudaOccupancyMaxActiveClusters(count: *mut i32, kernel: *const c_void, config: *const LaunchConfig) |r| {
         let request = LaunchConfig::request(config, kernel, Arguments::Block(std::ptr::null(), 0))?;
@@ -437,43 +293,25 @@ api! { Runtime;
 
     fn cudaOccupancyMaxPotentialClusterSize(
         size: *mut i32, kernel: *const c_void, _config: *const LaunchConfig,
-    ) |r| {
-        put(size, if r.kernel(kernel as usize)?.any_cluster { 16 } else { 8 })
-    }
+    ) |r| { put(size, if r.kernel(kernel as usize)?.any_cluster { 16 } else { 8 }) }
 
     // Memory.
 
-    fn cudaMalloc(to: *mut u64, size: usize) |r| {
-        let address = allocate(r, size, Kind::Device)?;
-        put(to, address)
-    }
+    fn cudaMalloc(to: *mut u64, size: usize) |r| { put(to, allocate(r, size, Kind::Device)?) }
 
     also [cudaMallocAsync_ptsz] fn cudaMallocAsync(to: *mut u64, size: usize, _stream: *mut c_void) |r| {
-        let address = allocate(r, size, Kind::Device)?;
-        put(to, address)
+        put(to, allocate(r, size, Kind::Device)?)
     }
 
     also [cudaMallocFromPoolAsync_ptsz] fn cudaMallocFromPoolAsync(
         to: *mut u64, size: usize, _pool: *mut c_void, _stream: *mut c_void,
-    ) |r| {
-        let address = allocate(r, size, Kind::Device)?;
-        put(to, address)
-    }
+    ) |r| { put(to, allocate(r, size, Kind::Device)?) }
 
-    fn cudaMallocManaged(to: *mut u64, size: usize, _flags: u32) |r| {
-        let address = allocate(r, size, Kind::Managed)?;
-        put(to, address)
-    }
+    fn cudaMallocManaged(to: *mut u64, size: usize, _flags: u32) |r| { put(to, allocate(r, size, Kind::Managed)?) }
 
-    fn cudaMallocHost(to: *mut u64, size: usize) |r| {
-        let address = allocate(r, size, Kind::Host)?;
-        put(to, address)
-    }
+    fn cudaMallocHost(to: *mut u64, size: usize) |r| { put(to, allocate(r, size, Kind::Host)?) }
 
-    fn cudaHostAlloc(to: *mut u64, size: usize, _flags: u32) |r| {
-        let address = allocate(r, size, Kind::Host)?;
-        put(to, address)
-    }
+    fn cudaHostAlloc(to: *mut u64, size: usize, _flags: u32) |r| { put(to, allocate(r, size, Kind::Host)?) }
 
     fn cudaHostGetDevicePointer(to: *mut u64, host: u64, _flags: u32) |r| {
         if r.memory.find(host).is_none() {
@@ -507,99 +345,6 @@ api! { Runtime;
         offer(free, sizes.1 as usize);
         offer(total, sizes.0 as usize);
         Ok(())
-    }
-
-    also [cudaMemcpy_ptds] fn cudaMemcpy(to: u64, from: u64, size: usize, kind: u32) |r| {
-        r.end_of_all();
-        r.copy(to, from, size, Direction::from_number(kind)?)
-    }
-
-    also [cudaMemcpyAsync_ptsz] fn cudaMemcpyAsync(
-        to: u64, from: u64, size: usize, kind: u32, stream: *mut c_void,
-    ) |r| {
-        r.end_of(stream as usize);
-        r.copy(to, from, size, Direction::from_number(kind)?)
-    }
-
-    fn cudaMemcpyPeer(to: u64, _to_device: i32, from: u64, _from_device: i32, size: usize) |r| {
-        r.end_of_all();
-        r.copy(to, from, size, Direction::DeviceToDevice)
-    }
-
-    fn cudaMemcpyPeerAsync(
-        to: u64, _to_device: i32, from: u64, _from_device: i32, size: usize, stream: *mut c_void,
-    ) |r| {
-        r.end_of(stream as usize);
-        r.copy(to, from, size, Direction::DeviceToDevice)
-    }
-
-    also [cudaMemcpy2D_ptds] fn cudaMemcpy2D(
-        to: u64, to_pitch: usize, from: u64, from_pitch: usize, width: usize, height: usize, kind: u32,
-    ) |r| {
-        r.end_of_all();
-        r.copy_2d((to, to_pitch), (from, from_pitch), (width, height), Direction::from_number(kind)?)
-    }
-
-    also [cudaMemcpy2DAsync_ptsz] fn cudaMemcpy2DAsync(
-        to: u64, to_pitch: usize, from: u64, from_pitch: usize, width: usize, height: usize, kind: u32,
-        stream: *mut c_void,
-    ) |r| {
-        r.end_of(stream as usize);
-        r.copy_2d((to, to_pitch), (from, from_pitch), (width, height), Direction::from_number(kind)?)
-    }
-
-    also [cudaMemset_ptds] fn cudaMemset(to: u64, value: i32, size: usize) |r| {
-        r.end_of_all();
-        r.fill((to, 0), &[value as u8], (size, 1))
-    }
-
-    also [cudaMemsetAsync_ptsz] fn cudaMemsetAsync(to: u64, value: i32, size: usize, stream: *mut c_void) |r| {
-        r.end_of(stream as usize);
-        r.fill((to, 0), &[value as u8], (size, 1))
-    }
-
-    also [cudaMemset2D_ptds] fn cudaMemset2D(to: u64, pitch: usize, value: i32, width: usize, height: usize) |r| {
-        r.end_of_all();
-        r.fill((to, pitch), &[value as u8], (width, height))
-    }
-
-    also [cudaMemset2DAsync_ptsz] fn cudaMemset2DAsync(
-        to: u64, pitch: usize, value: i32, width: usize, height: usize, stream: *mut c_void,
-    ) |r| {
-        r.end_of(stream as usize);
-        r.fill((to, pitch), &[value as u8], (width, height))
-    }
-
-    also [cudaMemcpyToSymbol_ptds] fn cudaMemcpyToSymbol(
-        symbol: *const c_void, from: u64, size: usize, offset: usize, _kind: u32,
-    ) |r| {
-        r.end_of_all();
-        let v = variable(r, symbol as usize)?;
-        r.copy_to_variable(&v, offset, from, size)
-    }
-
-    also [cudaMemcpyToSymbolAsync_ptsz] fn cudaMemcpyToSymbolAsync(
-        symbol: *const c_void, from: u64, size: usize, offset: usize, _kind: u32, stream: *mut c_void,
-    ) |r| {
-        r.end_of(stream as usize);
-        let v = variable(r, symbol as usize)?;
-        r.copy_to_variable(&v, offset, from, size)
-    }
-
-    also [cudaMemcpyFromSymbol_ptds] fn cudaMemcpyFromSymbol(
-        to: u64, symbol: *const c_void, size: usize, offset: usize, _kind: u32,
-    ) |r| {
-        r.end_of_all();
-        let v = variable(r, symbol as usize)?;
-        r.copy_from_variable(to, &v, offset, size)
-    }
-
-    also [cudaMemcpyFromSymbolAsync_ptsz] fn cudaMemcpyFromSymbolAsync(
-        to: u64, symbol: *const c_void, size: usize, offset: usize, _kind: u32, stream: *mut c_void,
-    ) |r| {
-        r.end_of(stream as usize);
-        let v = variable(r, symbol as usize)?;
-        r.copy_from_variable(to, &v, offset, size)
     }
 
     fn cudaGetSymbolAddress(to: *mut u64, symbol: *const c_void) |r| {
@@ -639,25 +384,19 @@ api! { Runtime;
     ) |r| { Ok(()) }
     also [cudaDeviceGetMemPool] fn cudaDeviceGetDefaultMemPool(pool: *mut *mut c_void, device: i32) |r| {
         r.only(device)?;
-        let handle = r.handle();
-        put_handle(pool, handle)
+        put_handle(pool, r.handle())
     }
     fn cudaMemPoolSetAttribute(_pool: *mut c_void, _attribute: u32, _value: *const c_void) |r| { Ok(()) }
     fn cudaMemPoolTrimTo(_pool: *mut c_void, _keep: usize) |r| { Ok(()) }
 
     // Streams and events: all that was launched has ended when a launch returns.
 
-    fn cudaStreamCreate(to: *mut *mut c_void) |r| {
-        let handle = r.handle();
-        put_handle(to, handle)
-    }
-    fn cudaStreamCreateWithFlags(to: *mut *mut c_void, _flags: u32) |r| {
-        let handle = r.handle();
-        put_handle(to, handle)
+    also [cudaEventCreate] fn cudaStreamCreate(to: *mut *mut c_void) |r| { put_handle(to, r.handle()) }
+    also [cudaEventCreateWithFlags] fn cudaStreamCreateWithFlags(to: *mut *mut c_void, _flags: u32) |r| {
+        put_handle(to, r.handle())
     }
     fn cudaStreamCreateWithPriority(to: *mut *mut c_void, _flags: u32, _priority: i32) |r| {
-        let handle = r.handle();
-        put_handle(to, handle)
+        put_handle(to, r.handle())
     }
     also [cudaStreamSynchronize_ptsz, cudaStreamQuery, cudaStreamQuery_ptsz] fn cudaStreamSynchronize(
         stream: *mut c_void,
@@ -683,14 +422,6 @@ api! { Runtime;
         offer(least, 0);
         offer(greatest, 0);
         Ok(())
-    }
-    fn cudaEventCreate(to: *mut *mut c_void) |r| {
-        let handle = r.handle();
-        put_handle(to, handle)
-    }
-    fn cudaEventCreateWithFlags(to: *mut *mut c_void, _flags: u32) |r| {
-        let handle = r.handle();
-        put_handle(to, handle)
     }
     also [cudaEventRecord_ptsz] fn cudaEventRecord(event: *mut c_void, _stream: *mut c_void) |r| {
         r.record(event as usize);
@@ -750,20 +481,14 @@ api! { Runtime;
 
     also [cudaGetDriverEntryPoint_ptsz] fn cudaGetDriverEntryPoint(
         name: *const c_char, function: *mut *mut c_void, _flags: u64, status: *mut u32,
-    ) |r| {
-        entry_point(&text(name)?, function, crate::driver::VERSION as u32, status)
-    }
+    ) |r| { entry_point(&text(name)?, function, crate::driver::VERSION as u32, status) }
     also [cudaGetDriverEntryPointByVersion_ptsz] fn cudaGetDriverEntryPointByVersion(
         name: *const c_char, function: *mut *mut c_void, version: u32, _flags: u64, status: *mut u32,
-    ) |r| {
-        entry_point(&text(name)?, function, version, status)
-    }
+    ) |r| { entry_point(&text(name)?, function, version, status) }
     fn cudaLibraryLoadData(
         library: *mut *mut c_void, code: *const u8, _jit: *const u32, _jit_values: *const *const c_void, _count: u32,
         _options: *const u32, _values: *const *const c_void, _options_count: u32,
-    ) |r| {
-        put_module(library, r.load_now(fatbin::image(code))?)
-    }
+    ) |r| { put_module(library, r.load_now(fatbin::image(code))?) }
     fn cudaLibraryGetKernel(kernel: *mut *mut c_void, library: *mut c_void, name: *const c_char) |r| {
         let handle = r.get_kernel(module_of(library), &text(name)?)?;
         put_handle(kernel, handle)
@@ -774,25 +499,42 @@ api! { Runtime;
     }
 }
 
-#[unsafe(no_mangle)]
-#[allow(non_snake_case)]
-extern "C" fn cudaLibraryUnload(library: *mut c_void) -> i32 {
-    run_always(Library::Runtime, "cudaLibraryUnload", |r| {
-        r.unload(module_of(library));
-        Ok(())
-    })
-}
+ordered! { Runtime;
+    [cudaMemcpy, cudaMemcpy_ptds] [cudaMemcpyAsync, cudaMemcpyAsync_ptsz] (
+        to: u64, from: u64, size: usize, kind: u32,
+    ) |r| { r.copy(to, from, size, Direction::from_number(kind)?) }
 
-#[unsafe(no_mangle)]
-#[allow(non_snake_case)]
-extern "C" fn cudaDeviceReset() -> i32 {
-    // Programs end with it: a failed launch is forgotten, as documented, and memory goes with the process.
-    run_always(Library::Runtime, "cudaDeviceReset", |r| {
-        r.sticky = None;
-        r.end_of_all();
-        call::forget_last();
-        Ok(())
-    })
+    [cudaMemcpyPeer] [cudaMemcpyPeerAsync] (to: u64, _to_device: i32, from: u64, _from_device: i32, size: usize) |r| {
+        r.copy(to, from, size, Direction::DeviceToDevice)
+    }
+
+    [cudaMemcpy2D, cudaMemcpy2D_ptds] [cudaMemcpy2DAsync, cudaMemcpy2DAsync_ptsz] (
+        to: u64, to_pitch: usize, from: u64, from_pitch: usize, width: usize, height: usize, kind: u32,
+    ) |r| {
+        r.copy_2d((to, to_pitch), (from, from_pitch), (width, height), Direction::from_number(kind)?)
+    }
+
+    [cudaMemset, cudaMemset_ptds] [cudaMemsetAsync, cudaMemsetAsync_ptsz] (to: u64, value: i32, size: usize) |r| {
+        r.fill((to, 0), &[value as u8], (size, 1))
+    }
+
+    [cudaMemset2D, cudaMemset2D_ptds] [cudaMemset2DAsync, cudaMemset2DAsync_ptsz] (
+        to: u64, pitch: usize, value: i32, width: usize, height: usize,
+    ) |r| { r.fill((to, pitch), &[value as u8], (width, height)) }
+
+    [cudaMemcpyToSymbol, cudaMemcpyToSymbol_ptds] [cudaMemcpyToSymbolAsync, cudaMemcpyToSymbolAsync_ptsz] (
+        symbol: *const c_void, from: u64, size: usize, offset: usize, _kind: u32,
+    ) |r| {
+        let v = variable(r, symbol as usize)?;
+        r.copy_to_variable(&v, offset, from, size)
+    }
+
+    [cudaMemcpyFromSymbol, cudaMemcpyFromSymbol_ptds] [cudaMemcpyFromSymbolAsync, cudaMemcpyFromSymbolAsync_ptsz] (
+        to: u64, symbol: *const c_void, size: usize, offset: usize, _kind: u32,
+    ) |r| {
+        let v = variable(r, symbol as usize)?;
+        r.copy_from_variable(to, &v, offset, size)
+    }
 }
 
 /// The bytes of `cudaDeviceProp` of CUDA 13. Members that are not named here are zero.
@@ -817,50 +559,17 @@ fn properties(r: &Recorder) -> Vec<u8> {
 const SIZE: usize = 1008;
 
 /// Members of `cudaDeviceProp` of 64 bits: the offset of each, and the attribute whose value it has.
+#[rustfmt::skip]
 const LONG: [(usize, u32); 9] = [
-    (296, 8),
-    (312, 11),
-    (352, 9),
-    (368, 14),
-    (376, 51),
-    (552, 30),
-    (624, 81),
-    (672, 97),
-    (696, 111),
+    (296, 8), (312, 11), (352, 9), (368, 14), (376, 51), (552, 30), (624, 81), (672, 97), (696, 111),
 ];
 
 /// Members of `cudaDeviceProp` of 32 bits: the offset of each, and the attribute whose value it has.
+#[rustfmt::skip]
 const SHORT: [(usize, u32); 30] = [
-    (304, 12),
-    (308, 10),
-    (320, 1),
-    (324, 2),
-    (328, 3),
-    (332, 4),
-    (336, 5),
-    (340, 6),
-    (344, 7),
-    (360, 75),
-    (364, 76),
-    (384, 16),
-    (392, 19),
-    (560, 31),
-    (584, 40),
-    (588, 41),
-    (592, 37),
-    (596, 38),
-    (604, 39),
-    (608, 78),
-    (612, 79),
-    (616, 80),
-    (632, 82),
-    (636, 83),
-    (656, 89),
-    (660, 90),
-    (668, 95),
-    (688, 106),
-    (720, 115),
-    (748, 120),
+    (304, 12), (308, 10), (320, 1), (324, 2), (328, 3), (332, 4), (336, 5), (340, 6), (344, 7), (360, 75), (364, 76),
+    (384, 16), (392, 19), (560, 31), (584, 40), (588, 41), (592, 37), (596, 38), (604, 39), (608, 78), (612, 79),
+    (616, 80), (632, 82), (636, 83), (656, 89), (660, 90), (668, 95), (688, 106), (720, 115), (748, 120),
 ];
 
 const _: () = assert!(size_of::<FuncAttributes>() == 144 && size_of::<PointerAttributes>() == 88);

@@ -7,47 +7,63 @@ use serde::{Deserialize, Serialize};
 /// The environment variable that carries [`Settings`], as JSON.
 pub const VARIABLE: &str = "PTX_RECORD_SETTINGS";
 
-/// Settings for launches.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// Settings for launches, which are options of the program.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, clap::Args)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
-    /// Execute them in the simulator.
-    pub run: bool,
-    /// Write a specification of each into this directory.
+    /// Write a specification of each launch into this directory, for `ptx-sim run`.
+    #[arg(long, value_name = "DIRECTORY")]
     pub specs: Option<PathBuf>,
-    /// `strict` or `hardware`.
+    /// Execute nothing: with --specs, only write launches down.
+    #[arg(long, requires = "specs")]
+    pub no_run: bool,
+    /// How much ordering asynchronous operations may rely on: strict or hardware.
+    #[arg(long, default_value_t = Settings::default().profile)]
     pub profile: String,
-    /// Names of relaxations allowed beyond the profile.
+    /// Allow one thing that the profile does not: a name from the notes of the hardware profile. Can be repeated.
+    #[arg(long)]
     pub allow: Vec<String>,
-    /// Treatment of accesses that nothing orders: `error`, `warn` or `off`.
+    /// What accesses that nothing orders do, those of a dependent launch to what an earlier one writes included: error,
+    /// warn or off.
+    #[arg(long, default_value_t = Settings::default().hazards)]
     pub hazards: String,
-    /// `fair`, `random[:SEED]` or `starve[:SEED]`.
+    /// How warps take turns: fair, random:SEED or starve:SEED.
+    #[arg(long, default_value_t = Settings::default().policy)]
     pub policy: String,
-    /// `eager`, `lazy`, `random` or `after:STEPS`.
+    /// When asynchronous operations complete: eager, lazy or random.
+    #[arg(long, default_value_t = Settings::default().timing)]
     pub timing: String,
     /// Thread-instructions after which a launch is given up.
+    #[arg(long)]
     pub budget: Option<u64>,
     /// Clusters that run at once.
+    #[arg(long)]
     pub resident: Option<usize>,
-    /// Bytes of device memory.
+    /// MiB of device memory.
+    #[arg(long, value_name = "MIB", default_value_t = Settings::default().memory)]
     pub memory: u64,
-    /// The GPU that programs see, as `sm_100a`; the highest architecture of the program's PTX if there is none.
+    /// The GPU that the program sees, such as sm_90; the highest architecture of its PTX if this is not given.
+    #[arg(long)]
     pub device: Option<String>,
-    /// Multiprocessors of the GPU.
+    /// Multiprocessors of that GPU.
+    #[arg(long, default_value_t = Settings::default().sms)]
     pub sms: u32,
     /// Report reads of bytes that nothing wrote, and go on.
+    #[arg(long)]
     pub warn_uninitialised: bool,
     /// Say nothing of launches that succeed.
+    #[arg(long)]
     pub quiet: bool,
-    /// A fault to plant in every kernel that is launched, by its name in `ptx-sim mutate --list`.
+    /// Plant a fault in the kernels that are launched, by its name in the lists of `ptx-sim mutate --list --json`.
+    #[arg(long, value_name = "NAME")]
     pub fault: Option<String>,
 }
 
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            run: true,
             specs: None,
+            no_run: false,
             profile: "hardware".into(),
             allow: Vec::new(),
             hazards: "error".into(),
@@ -55,7 +71,7 @@ impl Default for Settings {
             timing: "eager".into(),
             budget: None,
             resident: None,
-            memory: 4 << 30,
+            memory: 4 << 10,
             device: None,
             sms: 148,
             warn_uninitialised: false,
@@ -72,6 +88,11 @@ impl Settings {
             Err(_) => Ok(Self::default()),
             Ok(json) => serde_json::from_str(&json).map_err(|e| format!("{VARIABLE}: {e}")),
         }
+    }
+
+    /// Bytes of device memory.
+    pub fn memory_bytes(&self) -> u64 {
+        self.memory.saturating_mul(1 << 20)
     }
 
     /// Options of the simulator; an error names a setting that is not known.

@@ -106,10 +106,8 @@ impl Reach {
             u64::from_le_bytes(word)
         });
         // The first words of a tensor map are its address.
-        let found: Vec<u64> = words
-            .filter_map(|w| self.at(w))
-            .map(|k| k.buffer.address)
-            .collect();
+        let found = words.filter_map(|w| self.at(w)).map(|k| k.buffer.address);
+        let found: Vec<u64> = found.collect();
         self.reached.extend(found);
     }
 }

@@ -15,7 +15,7 @@ fn known<T>(value: Option<T>, what: &str, number: u32) -> Result<T, Fail> {
     value.ok_or_else(|| Fail::value(format!("{number} is no {what}")))
 }
 
-api! { Driver;
+api! { Driver run;
     fn cuTensorMapEncodeTiled(
         map: *mut [u8; 128], data_type: u32, rank: u32, address: u64, dims: *const u64, strides: *const u64,
         boxes: *const u32, element_strides: *const u32, interleave: u32, swizzle: u32, promotion: u32, fill: u32,
@@ -59,11 +59,7 @@ api! { Driver;
         put(map, new.map_err(|e| Fail::value(e.to_string()))?.to_bytes())
     }
 
-    fn cuTensorMapEncodeIm2col() |r| {
-        Err(Fail::new(Code::NOT_SUPPORTED, "tensor maps of im2col mode are not supported"))
-    }
-
-    fn cuTensorMapEncodeIm2colWide() |r| {
+    also [cuTensorMapEncodeIm2colWide] fn cuTensorMapEncodeIm2col() |r| {
         Err(Fail::new(Code::NOT_SUPPORTED, "tensor maps of im2col mode are not supported"))
     }
 }

@@ -15,7 +15,7 @@ use std::process::{Child, Command, ExitCode, Output, Stdio};
 use std::sync::OnceLock;
 
 use libtest_mimic::{Arguments, Completion, Trial};
-use ptx_sim::launch::LaunchSpec;
+use ptx_sim::launch::{LaunchSpec, Prepared};
 use ptx_sim::{Module, Options};
 
 /// The compiler of the programs, or the reason why there is none.
@@ -25,10 +25,10 @@ fn compiler() -> &'static Result<nvcc::Nvcc, String> {
         let found = nvcc::find().map_err(|_| "no nvcc of CUDA 13".to_string())?;
         match found.version >= nvcc::Version(13, 0) {
             true => Ok(found),
-            false => Err(format!(
-                "nvcc {}: the recorder is for CUDA 13",
-                found.version
-            )),
+            false => {
+                let version = found.version;
+                Err(format!("nvcc {version}: the recorder is for CUDA 13"))
+            }
         }
     })
 }
@@ -63,34 +63,27 @@ fn compile(name: &str, flags: &[&str], dir: &Path) -> PathBuf {
     let program = dir.join(name);
     libraries(&nvcc.root(), dir);
     let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ptx-sim/conformance/kernels");
-    let output = Command::new(&nvcc.path)
+    let mut command = Command::new(&nvcc.path);
+    command
         .args(["-std=c++17", "-lineinfo", "-cudart", "shared"])
         .args(["-gencode", "arch=compute_100a,code=compute_100a"])
         .args(flags)
-        .arg("-I")
-        .arg(kernels)
-        .arg("-L")
-        .arg(dir)
-        .arg("-o")
-        .arg(&program)
-        .arg(sources().join(name).with_extension("cu"))
-        .output()
-        .unwrap();
-    assert!(
-        output.status.success(),
-        "nvcc: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+        .args([Path::new("-I"), &kernels, Path::new("-L"), dir])
+        .args([Path::new("-o"), &program])
+        .arg(sources().join(name).with_extension("cu"));
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "nvcc: {}", texts(&output).1);
     program
 }
 
 fn record(program: &Path, options: &[&str]) -> Output {
-    Command::new(recorder())
-        .args(options)
-        .arg("--")
-        .arg(program)
-        .output()
-        .unwrap()
+    let mut command = Command::new(recorder());
+    let command = command.args(options).arg("--").arg(program);
+    command.output().unwrap()
+}
+
+fn read(file: &Path) -> String {
+    std::fs::read_to_string(file).unwrap()
 }
 
 fn texts(output: &Output) -> (String, String) {
@@ -101,10 +94,8 @@ fn texts(output: &Output) -> (String, String) {
 /// The program must say that it is right, and the loader nothing.
 fn right(output: &Output) -> String {
     let (out, err) = texts(output);
-    assert!(
-        output.status.success() && out.contains("right"),
-        "{out}{err}"
-    );
+    let is_right = output.status.success() && out.contains("right");
+    assert!(is_right, "{out}{err}");
     assert!(!err.contains("no version information"), "{err}");
     err
 }
@@ -133,12 +124,8 @@ fn plain(name: &'static str) -> Trial {
 
 /// The table of functions that have several ABIs is the header's.
 fn abis() {
-    let include = compiler()
-        .as_ref()
-        .unwrap()
-        .root()
-        .join("include/cudaTypedefs.h");
-    let header = std::fs::read_to_string(include).unwrap();
+    let root = compiler().as_ref().unwrap().root();
+    let header = read(&root.join("include/cudaTypedefs.h"));
     let mut all: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
     for found in header.split("*PFN_").skip(1) {
         let Some((name, version)) = found.split(')').next().unwrap().rsplit_once("_v") else {
@@ -154,9 +141,8 @@ fn abis() {
     let of_header: BTreeMap<&str, Vec<u32>> = several
         .map(|(name, versions)| (name, versions.into_iter().collect()))
         .collect();
-    let rows = ptx_recorder::names::ABIS.iter();
-    let own = rows.flat_map(|(since, names)| names.iter().map(|n| (*n, since.to_vec())));
-    assert_eq!(own.collect::<BTreeMap<_, _>>(), of_header);
+    let own: BTreeMap<_, _> = ptx_recorder::names::abis().collect();
+    assert_eq!(own, of_header);
 }
 
 fn trial(name: &str, run: impl FnOnce() + Send + 'static) -> Trial {
@@ -169,14 +155,20 @@ fn trial(name: &str, run: impl FnOnce() + Send + 'static) -> Trial {
     })
 }
 
+/// A trial that needs no nvcc.
+fn anywhere(name: &str, run: fn()) -> Trial {
+    Trial::test(name, move || {
+        run();
+        Ok(())
+    })
+}
+
 /// nvcc compresses PTX in two ways, or not at all.
 fn compression() {
     for mode in ["size", "speed", "none"] {
         let dir = tempfile::tempdir().unwrap();
-        right(&record(
-            &compile("dependent", &["-compress-mode", mode], dir.path()),
-            &["--quiet"],
-        ));
+        let program = compile("dependent", &["-compress-mode", mode], dir.path());
+        right(&record(&program, &["--quiet"]));
     }
 }
 
@@ -184,21 +176,15 @@ fn compression() {
 fn advice() {
     let dir = tempfile::tempdir().unwrap();
     let machine_code = ["-gencode", "arch=compute_90a,code=sm_90a"];
-    let nvcc = &compiler().as_ref().unwrap().path;
+    let nvcc = compiler().as_ref().unwrap();
     let source = sources().join("dependent.cu");
     let program = dir.path().join("machine_code");
-    libraries(&compiler().as_ref().unwrap().root(), dir.path());
+    libraries(&nvcc.root(), dir.path());
     let build = |flags: &[&str]| {
-        let status = Command::new(nvcc)
-            .args(flags)
-            .args(machine_code)
-            .arg("-L")
-            .arg(dir.path())
-            .arg("-o")
-            .arg(&program)
-            .arg(&source)
-            .status();
-        assert!(status.unwrap().success());
+        let mut command = Command::new(&nvcc.path);
+        command.args(flags).args(machine_code).arg(&source);
+        command.args([Path::new("-L"), dir.path(), Path::new("-o"), &program]);
+        assert!(command.status().unwrap().success());
     };
     build(&["-cudart", "shared"]);
     let output = record(&program, &[]);
@@ -206,19 +192,17 @@ fn advice() {
     assert_eq!(output.status.code(), Some(1), "{out}{err}");
     assert!(err.contains("holds no PTX (machine code: sm_90)"), "{err}");
     assert!(err.contains("code=compute_100a"), "{err}");
-    let static_runtime = Path::new("lib/libcudart_static.a");
-    if compiler()
-        .as_ref()
-        .unwrap()
-        .root()
-        .join(static_runtime)
-        .is_file()
-    {
+    if nvcc.root().join("lib/libcudart_static.a").is_file() {
         build(&[]);
         let output = record(&program, &[]);
         assert!(!output.status.success());
         assert!(texts(&output).1.contains("-cudart shared"));
     }
+}
+
+fn execute(prepared: &mut Prepared) {
+    let Prepared { sim, launch, .. } = prepared;
+    sim.run(launch, &Options::default()).unwrap();
 }
 
 /// Launches that were written down give the same results when they are executed later. The first inputs of the next
@@ -229,25 +213,18 @@ fn specifications() {
     let specs = dir.path().join("specs");
     let text = specs.to_str().unwrap();
     right(&record(&program, &["--specs", text]));
-    let spec = |n: u32| {
-        LaunchSpec::parse(
-            &std::fs::read_to_string(specs.join(format!("launch-000{n}.json"))).unwrap(),
-        )
-    };
-    let commands = std::fs::read_to_string(specs.join("commands.txt")).unwrap();
+    let spec = |n: u32| LaunchSpec::parse(&read(&specs.join(format!("launch-000{n}.json"))));
+    let commands = read(&specs.join("commands.txt"));
     let lines: Vec<Vec<&str>> = commands.lines().map(|l| l.split(' ').collect()).collect();
     assert_eq!(lines.len(), 2, "{commands}");
     assert!(commands.contains(" --sms 148"), "{commands}");
     let (ptx, entry) = (lines[0][3], lines[1][7].trim_matches('\''));
     assert!(entry.contains("second"), "{commands}");
-    let module = Module::parse(&std::fs::read_to_string(specs.join(ptx)).unwrap()).unwrap();
+    let module = Module::parse(&read(&specs.join(ptx))).unwrap();
     let second = spec(2).unwrap();
     assert!(second.dependent && !spec(1).unwrap().dependent);
     let mut prepared = second.prepare(module.clone(), entry, &specs).unwrap();
-    prepared
-        .sim
-        .run(&prepared.launch, &Options::default())
-        .unwrap();
+    execute(&mut prepared);
     let out = prepared.sim.download(prepared.buffers["b1"]);
     let expected: Vec<u8> = (0..96i32).flat_map(|i| (3 * i + 1).to_le_bytes()).collect();
     assert_eq!(out, expected);
@@ -255,21 +232,13 @@ fn specifications() {
     let first = lines[0][7].trim_matches('\'');
     let mut prepared = spec(1).unwrap().prepare(module, first, &specs).unwrap();
     let buffer = prepared.buffers["b0"];
-    assert!(
-        !prepared.sim.fully_written(buffer),
-        "nothing wrote it before"
-    );
-    prepared
-        .sim
-        .run(&prepared.launch, &Options::default())
-        .unwrap();
-    let again = second
-        .prepare(prepared.sim.module().clone(), entry, &specs)
-        .unwrap();
-    assert_eq!(
-        prepared.sim.download(buffer),
-        again.sim.download(again.buffers["b0"])
-    );
+    let is_written = prepared.sim.fully_written(buffer);
+    assert!(!is_written, "nothing wrote it before");
+    execute(&mut prepared);
+    let again = second.prepare(prepared.sim.module().clone(), entry, &specs);
+    let again = again.unwrap();
+    let found = again.sim.download(again.buffers["b0"]);
+    assert_eq!(prepared.sim.download(buffer), found);
     // Without execution, the program's own check fails, and both launches are there.
     let other = dir.path().join("other");
     let output = record(&program, &["--no-run", "--specs", other.to_str().unwrap()]);
@@ -283,26 +252,14 @@ fn specifications() {
     // A program that starts another program: both have a first launch. Limits of a run hold for commands, too.
     let both = dir.path().join("both");
     let twice = format!("{0} && {0}", program.display());
-    let output = Command::new(recorder())
-        .args([
-            "--specs",
-            both.to_str().unwrap(),
-            "--budget",
-            "100000",
-            "--sms",
-            "2",
-        ])
-        .args(["--", "sh", "-c", &twice])
-        .output()
-        .unwrap();
-    right(&output);
-    let commands = std::fs::read_to_string(both.join("commands.txt")).unwrap();
-    for n in 1..=4 {
-        assert!(both.join(format!("launch-000{n}.json")).is_file());
-        assert!(
-            commands.contains(&format!("launch-000{n}.json")),
-            "{commands}"
-        );
+    let mut command = Command::new(recorder());
+    command.arg("--specs").arg(&both);
+    command.args(["--budget", "100000", "--sms", "2", "--", "sh", "-c", &twice]);
+    right(&command.output().unwrap());
+    let commands = read(&both.join("commands.txt"));
+    for name in (1..=4).map(|n| format!("launch-000{n}.json")) {
+        assert!(both.join(&name).is_file());
+        assert!(commands.contains(&name), "{commands}");
     }
     assert_eq!(commands.matches(" --sms 2 --budget 100000").count(), 4);
 }
@@ -312,35 +269,23 @@ fn tensor_maps_in_specifications() {
     let dir = tempfile::tempdir().unwrap();
     let program = compile("tensor_map", &[], dir.path());
     let specs = dir.path().join("specs");
-    right(&record(
-        &program,
-        &["--quiet", "--specs", specs.to_str().unwrap()],
-    ));
-    let json = std::fs::read_to_string(specs.join("launch-0001.json")).unwrap();
+    let options = ["--quiet", "--specs", specs.to_str().unwrap()];
+    right(&record(&program, &options));
+    let json = read(&specs.join("launch-0001.json"));
     let value: serde_json::Value = serde_json::from_str(&json).unwrap();
     let fields = value["params"][0]["struct"]["fields"].as_array().unwrap();
     let map = fields.iter().find(|f| f["offset"] == 128).unwrap();
-    assert_eq!(
-        map["value"]["tensor_map"]["dims"],
-        serde_json::json!([96, 64]),
-        "{json}"
-    );
-    assert!(
-        fields.iter().any(|f| f["value"]["buffer"] == "b1"),
-        "{json}"
-    );
-    let commands = std::fs::read_to_string(specs.join("commands.txt")).unwrap();
+    let dimensions = &map["value"]["tensor_map"]["dims"];
+    assert_eq!(*dimensions, serde_json::json!([96, 64]), "{json}");
+    let has_buffer = fields.iter().any(|f| f["value"]["buffer"] == "b1");
+    assert!(has_buffer, "{json}");
+    let commands = read(&specs.join("commands.txt"));
     let ptx = commands.split(' ').nth(3).unwrap();
-    let module = Module::parse(&std::fs::read_to_string(specs.join(ptx)).unwrap()).unwrap();
+    let module = Module::parse(&read(&specs.join(ptx))).unwrap();
     let kernel = module.entries().next().unwrap().to_string();
-    let mut prepared = LaunchSpec::parse(&json)
-        .unwrap()
-        .prepare(module, &kernel, &specs)
-        .unwrap();
-    prepared
-        .sim
-        .run(&prepared.launch, &Options::default())
-        .unwrap();
+    let spec = LaunchSpec::parse(&json).unwrap();
+    let mut prepared = spec.prepare(module, &kernel, &specs).unwrap();
+    execute(&mut prepared);
     let sums = prepared.sim.download(prepared.buffers["b1"]);
     let first = f32::from_le_bytes(sums[..4].try_into().unwrap());
     let expected: u32 = (16..24).map(|row| 2 * (row * 96 + 64)).sum();
@@ -353,12 +298,9 @@ fn options() {
         let output = Command::new(recorder()).args(arguments).output().unwrap();
         (output.status.code(), texts(&output).1)
     };
+    let lenient = "`lenient` is not a profile: strict, hardware";
     for (option, value, says) in [
-        (
-            "--profile",
-            "lenient",
-            "`lenient` is not a profile: strict, hardware",
-        ),
+        ("--profile", "lenient", lenient),
         ("--timing", "soon", "`soon` is not a timing"),
         ("--policy", "unfair", "`unfair` is not a policy"),
         ("--hazards", "some", "`some` is none of error, warn, off"),
@@ -384,33 +326,22 @@ fn options() {
     // Without nvcc too: what the library and its stand-in for the runtime are called, the loader finds.
     let preload = "printenv LD_PRELOAD LD_LIBRARY_PATH >&2";
     let (code, err) = run(&["--quiet", "--", "sh", "-c", preload]);
-    assert!(
-        code == Some(0) && err.contains("libptx_recorder.so"),
-        "{err}"
-    );
+    assert_eq!(code, Some(0), "{err}");
+    assert!(err.contains("libptx_recorder.so"), "{err}");
     assert!(!err.contains("cannot be preloaded"), "{err}");
     // LD_PRELOAD would end in this library's name.
     let dir = tempfile::tempdir().unwrap();
     let place = dir.path().join("a b.so");
     std::os::unix::fs::symlink(library(), &place).unwrap();
-    let (code, err) = run(&[
-        "--quiet",
-        "--library",
-        place.to_str().unwrap(),
-        "--",
-        "sh",
-        "-c",
-        preload,
-    ]);
-    assert!(
-        code == Some(0) && !err.contains("cannot be preloaded"),
-        "{err}"
-    );
+    let own = ["--quiet", "--library", place.to_str().unwrap()];
+    let (code, err) = run(&[&own[..], &["--", "sh", "-c", preload]].concat());
+    assert_eq!(code, Some(0), "{err}");
+    assert!(!err.contains("cannot be preloaded"), "{err}");
     // Nobody listens.
     let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
     drop(ours);
     let mut command = Command::new(recorder());
-    let command = command
+    command
         .args(["--", "sh", "-c", "exit 7"])
         .stderr(OwnedFd::from(theirs));
     assert_eq!(command.status().unwrap().code(), Some(7));
@@ -427,10 +358,8 @@ fn planted() {
     assert!(out.contains("not true"), "{out}{err}");
     let output = record(&program, &["--fault", "drop-store `nothing`#0"]);
     let (out, err) = texts(&output);
-    assert!(
-        err.contains("has no fault `drop-store `nothing`#0`"),
-        "{out}{err}"
-    );
+    let says = "has no fault `drop-store `nothing`#0`";
+    assert!(err.contains(says), "{out}{err}");
 }
 
 /// A signal leaves nothing of the recorder: neither its folder nor the program.
@@ -494,11 +423,8 @@ fn start(command: &mut Command, script: &str) -> (Child, String, impl BufRead) {
     };
     // SAFETY: the closure only makes the system call above.
     unsafe { command.pre_exec(by_default) };
-    let mut child = command
-        .args(["--quiet", "--", "sh", "-c", script])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let child = command.args(["--quiet", "--", "sh", "-c", script]);
+    let mut child = child.stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     let mut out = BufReader::new(child.stdout.take().unwrap());
     out.read_line(&mut line).unwrap();
@@ -562,18 +488,9 @@ fn main() -> ExitCode {
         plain("lookup"),
         plain("refused"),
         trial("abis", abis),
-        Trial::test("options", || {
-            options();
-            Ok(())
-        }),
-        Trial::test("signals", || {
-            signals();
-            Ok(())
-        }),
-        Trial::test("keys", || {
-            keys();
-            Ok(())
-        }),
+        anywhere("options", options),
+        anywhere("signals", signals),
+        anywhere("keys", keys),
         trial("compression", compression),
         trial("planted", planted),
         trial("advice", advice),

@@ -48,17 +48,13 @@ const LONGEST: u32 = 16384;
 pub(crate) fn command(workspace: &Workspace, args: &FuzzArgs) -> Result<()> {
     let source = workspace.root().join("tools/fuzz");
     let all = targets(&source)?;
-    let unknown = args.targets.iter().find(|target| !all.contains(target));
-    if let Some(unknown) = unknown {
-        bail!(
-            "there is no target {unknown:?}; the targets are {}",
-            all.join(", ")
-        );
+    if let Some(unknown) = args.targets.iter().find(|target| !all.contains(target)) {
+        let all = all.join(", ");
+        bail!("there is no target {unknown:?}; the targets are {all}");
     }
-    let chosen = if args.targets.is_empty() {
-        &all
-    } else {
-        &args.targets
+    let chosen = match args.targets.is_empty() {
+        true => &all,
+        false => &args.targets,
     };
     if let Some(input) = &args.replay {
         ensure!(chosen.len() == 1, "--replay takes one target");
@@ -71,7 +67,7 @@ pub(crate) fn command(workspace: &Workspace, args: &FuzzArgs) -> Result<()> {
             target,
             program: &program,
             source: &source,
-            work: &workspace.fuzz_dir().join(target),
+            work: &workspace.folder("fuzz").join(target),
         };
         let passed = match &args.replay {
             Some(input) => run.replay(input)?,
@@ -106,11 +102,7 @@ fn targets(source: &Path) -> Result<Vec<String>> {
 /// Builds targets and returns their programs. The instrumentation is for them only, not for build scripts
 /// and macros, which is why the target triple is named.
 fn build(workspace: &Workspace, chosen: &[String]) -> Result<Vec<PathBuf>> {
-    let version = process::stdout(Command::new("rustc").arg("-vV"))?;
-    let triple = version
-        .lines()
-        .find_map(|line| line.strip_prefix("host: "))
-        .context("`rustc -vV` does not name its host")?;
+    let triple = process::host_triple()?;
     let cargo = Cargo::new(workspace)
         .env("RUSTFLAGS", INSTRUMENTATION)
         // Compiled faster, and fast enough.
@@ -119,21 +111,11 @@ fn build(workspace: &Workspace, chosen: &[String]) -> Result<Vec<PathBuf>> {
         .env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true")
         .env("CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS", "true")
         .env("CARGO_PROFILE_RELEASE_DEBUG", "line-tables-only");
-    chosen
-        .iter()
-        .map(|target| {
-            cargo.executable(&[
-                "--release",
-                "--locked",
-                "--package",
-                "nvfp4-gemv-fuzz",
-                "--target",
-                triple,
-                "--bin",
-                target,
-            ])
-        })
-        .collect()
+    let package = ["--release", "--locked", "--package", "nvfp4-gemv-fuzz"];
+    let one = |bin: &String| {
+        cargo.executable(&[&package[..], &["--target", &triple, "--bin", bin]].concat())
+    };
+    chosen.iter().map(one).collect()
 }
 
 struct Run<'a> {
@@ -183,11 +165,8 @@ impl Run<'_> {
         let mut prefix = OsString::from("-artifact_prefix=");
         prefix.push(failures.join("")); // with a slash at its end
         let mut dictionary = OsString::from("-dict=");
-        dictionary.push(
-            self.source
-                .join("dict")
-                .join(format!("{}.dict", self.target)),
-        );
+        let name = format!("{}.dict", self.target);
+        dictionary.push(self.source.join("dict").join(name));
         let mut command = self.program()?;
         command
             .arg(format!("-max_total_time={seconds}"))
@@ -209,12 +188,10 @@ impl Run<'_> {
                 "{}: failed with {input}\nto repeat it: cargo xtask fuzz {} --replay {input}",
                 self.target, self.target
             ),
-            None => eprintln!(
-                "{}: {} from {}",
-                self.target,
-                output.status,
-                process::line(&command)
-            ),
+            None => {
+                let line = process::line(&command);
+                eprintln!("{}: {} from {line}", self.target, output.status);
+            }
         }
         Ok(false)
     }
@@ -268,12 +245,8 @@ mod tests {
         for target in all {
             let path = format!("path = \"fuzz_targets/{target}.rs\"");
             assert!(manifest.contains(&path), "{target} is not in the manifest");
-            assert!(
-                fs::read_dir(source.join("corpus").join(&target))
-                    .unwrap()
-                    .count()
-                    > 1
-            );
+            let inputs = fs::read_dir(source.join("corpus").join(&target));
+            assert!(inputs.unwrap().count() > 1);
             assert!(source.join("dict").join(format!("{target}.dict")).is_file());
         }
     }

@@ -285,7 +285,7 @@ fn simulate(workspace: &Workspace, args: &[OsString]) -> Result<()> {
     simulation
         .args(["--release", "--package", "nvfp4-gemv-simulate", "--"])
         .arg("--files")
-        .arg(workspace.simulate_dir())
+        .arg(workspace.folder("simulate"))
         .envs(toolchain.environment());
     process::run(xtask_front::with_layer(
         &mut simulation,

@@ -38,6 +38,14 @@ pub(crate) fn stdout(command: &mut Command) -> Result<String> {
         .with_context(|| format!("`{}` did not print UTF-8", line(command)))
 }
 
+/// The target triple of this machine, as rustc names it.
+pub(crate) fn host_triple() -> Result<String> {
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let text = stdout(Command::new(rustc).arg("-vV"))?;
+    let host = text.lines().find_map(|line| line.strip_prefix("host: "));
+    Ok(host.context("`rustc -vV` names no host")?.to_owned())
+}
+
 /// The command as a user would type it.
 pub(crate) fn line(command: &Command) -> String {
     let mut line = command.get_program().to_string_lossy().into_owned();

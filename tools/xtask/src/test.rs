@@ -116,10 +116,8 @@ impl Ignored {
     fn run(&mut self, command: &mut Command, to: &mut impl Write) -> Result<()> {
         let line = process::line(command);
         let (printed, mut to_pipe) = io::pipe()?;
-        let mut child = command
-            .stdout(to_pipe.try_clone()?)
-            .spawn()
-            .with_context(|| format!("running `{line}`"))?;
+        let child = command.stdout(to_pipe.try_clone()?).spawn();
+        let mut child = child.with_context(|| format!("running `{line}`"))?;
         let (passed_on, status) = thread::scope(|scope| {
             let ended = scope.spawn(move || {
                 let status = child.wait();

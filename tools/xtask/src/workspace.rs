@@ -44,49 +44,14 @@ impl Workspace {
         self.target.join(places::TOOLCHAIN)
     }
 
-    /// The folder of `cargo xtask run --simulate`.
-    pub(crate) fn simulate_dir(&self) -> PathBuf {
-        self.target.join("simulate")
-    }
-
-    /// The folder of `cargo xtask bench`.
-    pub(crate) fn bench_dir(&self) -> PathBuf {
-        self.target.join("bench")
-    }
-
-    /// The folder of `cargo xtask nightly`.
-    pub(crate) fn nightly_dir(&self) -> PathBuf {
-        self.target.join("nightly")
-    }
-
-    /// The folder of what `cargo xtask sass` compiles beside the library.
-    pub(crate) fn sass_dir(&self) -> PathBuf {
-        self.target.join("sass")
-    }
-
-    /// The folder of `cargo xtask first-light`.
-    pub(crate) fn first_light_dir(&self) -> PathBuf {
-        self.target.join("first-light")
-    }
-
-    /// The folder of inputs that `cargo xtask fuzz` finds.
-    pub(crate) fn fuzz_dir(&self) -> PathBuf {
-        self.target.join("fuzz")
+    /// The folder of this name in cargo's target directory: a command's, or one of cargo's own.
+    pub(crate) fn folder(&self, name: &str) -> PathBuf {
+        self.target.join(name)
     }
 
     /// The folder into which `cargo build --release` puts programs and libraries.
     pub(crate) fn release_dir(&self) -> PathBuf {
         self.target.join("release")
-    }
-
-    /// The folder into which `cargo doc` puts its pages.
-    pub(crate) fn doc_dir(&self) -> PathBuf {
-        self.target.join("doc")
-    }
-
-    /// The folder of what `cargo xtask public-kernels` compiles.
-    pub(crate) fn public_dir(&self) -> PathBuf {
-        self.target.join("public-kernels")
     }
 
     /// Build output of a check whose environment must not touch the ordinary build.

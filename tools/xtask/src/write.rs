@@ -52,6 +52,13 @@ fn put(file: &Path, text: &str) -> Result<()> {
     Ok(())
 }
 
+/// A word for the name of a file: the letters and digits of a text, in words with a hyphen between them.
+pub(crate) fn slug(text: &str) -> String {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric());
+    let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
+    words.join("-").to_ascii_lowercase()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -10,14 +10,12 @@ use nvfp4_gemv::{Activation, FloatType, ScaleLayout};
 use serde::{Deserialize, Serialize};
 
 use super::alternate::{WARM_UP, alternate};
-use super::document::{
-    self, BoardReadings, Device, Document, LongRead, Method, ReadTimes, Turn, rounded, shares,
-};
+use super::document::{self, BoardReadings, Head, LongRead, ReadTimes, Turn, rounded, shares};
 use super::reads::{self, Read};
 use super::statistics::{median, quantile};
 use crate::configs::one_line;
 use crate::engine::{Ask, Chain, Engine, Plan, Ways, Work};
-use crate::report::{Report, Table, bytes, count, progress, time};
+use crate::report::{Report, Table, bytes, count, figure, progress, time};
 
 /// Changes whenever a reader of older documents would misread newer ones.
 const SCHEMA: &str = "nvfp4-gemv/decode/1";
@@ -26,43 +24,31 @@ const SCHEMA: &str = "nvfp4-gemv/decode/1";
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Model {
     pub(super) name: &'static str,
-    /// The config.json that has the sizes: `hidden_size`, `num_attention_heads`, `num_key_value_heads`, `head_dim` (for
-    /// Llama `hidden_size / num_attention_heads`), `intermediate_size`.
+    /// The config.json that has the sizes.
     pub(super) source: &'static str,
-    pub(super) hidden: usize,
-    pub(super) heads: usize,
-    pub(super) kv_heads: usize,
-    pub(super) head_dim: usize,
-    pub(super) intermediate: usize,
+    /// The sizes that [`SIZES`] names.
+    pub(super) sizes: [usize; 5],
 }
+
+/// Keys of config.json without the underscores: `hidden_size`, `num_attention_heads`, `num_key_value_heads`, `head_dim`
+/// (for Llama `hidden_size / num_attention_heads`), `intermediate_size`.
+const SIZES: [&str; 5] = ["hidden", "heads", "kv heads", "head dim", "intermediate"];
 
 pub(super) const MODELS: [Model; 3] = [
     Model {
         name: "Llama-3.1-8B",
         source: "config.json of meta-llama/Llama-3.1-8B",
-        hidden: 4096,
-        heads: 32,
-        kv_heads: 8,
-        head_dim: 128,
-        intermediate: 14336,
+        sizes: [4096, 32, 8, 128, 14336],
     },
     Model {
         name: "Llama-3.3-70B",
         source: "config.json of meta-llama/Llama-3.3-70B-Instruct",
-        hidden: 8192,
-        heads: 64,
-        kv_heads: 8,
-        head_dim: 128,
-        intermediate: 28672,
+        sizes: [8192, 64, 8, 128, 28672],
     },
     Model {
         name: "Qwen3-32B",
         source: "config.json of Qwen/Qwen3-32B",
-        hidden: 5120,
-        heads: 64,
-        kv_heads: 8,
-        head_dim: 128,
-        intermediate: 25600,
+        sizes: [5120, 64, 8, 128, 25600],
     },
 ];
 
@@ -81,8 +67,8 @@ impl Model {
             m,
             k,
         };
-        let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
-        let (hidden, intermediate) = (self.hidden, self.intermediate);
+        let [hidden, heads, kv_heads, head_dim, intermediate] = self.sizes;
+        let (q, kv) = (heads * head_dim, kv_heads * head_dim);
         match fused {
             false => vec![
                 linear("q", q, hidden),
@@ -106,14 +92,8 @@ impl Model {
 /// The document of `bench --suite decode --json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Decode {
-    schema: String,
-    crate_version: String,
-    kernels: Option<String>,
-    git_commit: Option<String>,
-    date_utc: String,
-    host: Option<String>,
-    device: Device,
-    method: Method,
+    #[serde(flatten)]
+    head: Head,
     /// One launch of about 1 GiB, measured before.
     long_read: Option<LongRead>,
     /// Why figures are missing that were asked for, a sentence each.
@@ -151,7 +131,7 @@ struct Linear {
 }
 
 /// One way to launch the decoder layers. Times are of one decoder layer.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Step {
     /// `isolated` or `chained`.
     mode: String,
@@ -259,28 +239,18 @@ fn measure(engine: &dyn Engine, request: &Request<'_>, models: &[Model]) -> Resu
         bar.inc(1);
     }
     bar.finish_and_clear();
-    let of = Document::new(engine, "decode", request.commit.clone(), &request.plan);
+    let mut head = super::head(SCHEMA, engine, request.commit.clone(), &request.plan);
+    head.method.sustained_seconds = is_sustained.then_some(request.sustain.as_secs_f64());
     let decode = Decode {
-        schema: SCHEMA.into(),
-        crate_version: of.crate_version,
-        kernels: of.kernels,
-        git_commit: of.git_commit,
-        date_utc: of.date_utc,
-        host: of.host,
-        device: of.device,
-        method: Method {
-            sustained_seconds: is_sustained.then_some(request.sustain.as_secs_f64()),
-            ..of.method
-        },
+        head,
         long_read,
         notes,
         items: measured,
     };
-    Ok(Report {
-        text: text(engine, &decode, models),
-        json: serde_json::to_value(&decode)?,
-        passed: true,
-    })
+    Ok(Report::new(
+        text(engine, &decode, models),
+        serde_json::to_value(&decode)?,
+    ))
 }
 
 fn chain(
@@ -346,11 +316,7 @@ fn one(
             item.ways.push(Step {
                 mode: ask.mode().into(),
                 configs: configs(engine, chain, ask)?,
-                median_us: 0.0,
-                gb_per_s: 0.0,
-                share_of_long_read: 0.0,
-                samples_us: Vec::new(),
-                board: BoardReadings::default(),
+                ..Step::default()
             });
         }
         let count = ways.ways().len();
@@ -380,7 +346,7 @@ fn text(engine: &dyn Engine, decode: &Decode, models: &[Model]) -> String {
     let mut text = format!(
         "{}, {}\n{}\n{}\n{}",
         engine.device(),
-        count(decode.method.rounds, "round"),
+        count(decode.head.method.rounds, "round"),
         decode
             .long_read
             .as_ref()
@@ -388,20 +354,9 @@ fn text(engine: &dyn Engine, decode: &Decode, models: &[Model]) -> String {
         sizes(models),
         linears(models),
     );
-    let mut table = Table::new(&[
-        "model",
-        "linears",
-        "vectors",
-        "n",
-        "mode",
-        "layers",
-        "a layer",
-        "GB/s",
-        "long read",
-        "share",
-        "5..95%",
-        "MHz",
-    ]);
+    let mut table = Table::new(
+        "model|linears|vectors|n|mode|layers|a layer|GB/s|long read|share|5..95%|MHz".split('|'),
+    );
     for item in &decode.items {
         for way in &item.ways {
             let shares = shares(&item.long_read.samples_us, &way.samples_us);
@@ -418,14 +373,12 @@ fn text(engine: &dyn Engine, decode: &Decode, models: &[Model]) -> String {
                 format!("{:.1}", item.long_read.gb_per_s),
                 format!("{:.1}%", 100.0 * way.share_of_long_read),
                 format!("{:.1}..{:.1}", at(0.05), at(0.95)),
-                way.board
-                    .sm_mhz
-                    .map_or("-".into(), |mhz| format!("{mhz:.0}")),
+                figure(way.board.sm_mhz, 0),
             ]);
         }
     }
     text.push_str(&format!("\n{table}"));
-    if let Some(seconds) = decode.method.sustained_seconds {
+    if let Some(seconds) = decode.head.method.sustained_seconds {
         text.push_str(&format!(
             "\nsustained for {seconds} s each, the last half of it:\n{}",
             sustained(decode)
@@ -443,25 +396,10 @@ fn fused(fused: bool) -> &'static str {
 
 /// The models' sizes, and where each size is from.
 fn sizes(models: &[Model]) -> Table {
-    let mut table = Table::new(&[
-        "model",
-        "hidden",
-        "heads",
-        "kv heads",
-        "head dim",
-        "intermediate",
-        "from",
-    ]);
+    let mut table = Table::new([&["model"][..], &SIZES, &["from"]].concat());
     for model in models {
-        let sizes = [
-            model.hidden,
-            model.heads,
-            model.kv_heads,
-            model.head_dim,
-            model.intermediate,
-        ];
         let mut row = vec![model.name.to_owned()];
-        row.extend(sizes.map(|size| size.to_string()));
+        row.extend(model.sizes.map(|size| size.to_string()));
         row.push(model.source.to_owned());
         table.row(row);
     }
@@ -470,14 +408,11 @@ fn sizes(models: &[Model]) -> Table {
 
 /// The shapes that follow from that, rows x elements of a row.
 fn linears(models: &[Model]) -> String {
-    let mut table = Table::new(&["model", "linears", "a layer"]);
+    let mut table = Table::new(["model", "linears", "a layer"]);
     let mut notes = vec!["shapes".to_owned()];
     for model in models {
         for is_fused in [false, true] {
-            let linears = model.linears(is_fused);
-            let shapes = linears.iter();
-            let shapes = shapes.map(|linear| format!("{} {}x{}", linear.name, linear.m, linear.k));
-            notes.push(shapes.collect::<Vec<_>>().join(", "));
+            notes.push(shapes(&model.linears(is_fused)));
             table.row(vec![
                 model.name.into(),
                 fused(is_fused).into(),
@@ -486,6 +421,12 @@ fn linears(models: &[Model]) -> String {
         }
     }
     table.with_notes(&notes)
+}
+
+fn shapes(linears: &[Linear]) -> String {
+    let shapes = linears.iter();
+    let shapes = shapes.map(|linear| format!("{} {}x{}", linear.name, linear.m, linear.k));
+    shapes.collect::<Vec<_>>().join(", ")
 }
 
 /// Sustained times, beside the cold time of the same work.
@@ -516,41 +457,27 @@ mod tests {
     /// The suite exists for these shapes: figures of other projects count on them.
     #[test]
     fn the_shapes_are_those_of_the_models() {
-        let shapes = |model: &Model, fused: bool| -> Vec<(String, usize, usize)> {
-            let linears = model.linears(fused).into_iter();
-            linears.map(|l| (l.name, l.m, l.k)).collect()
-        };
-        let named = |all: &[(&str, usize, usize)]| -> Vec<(String, usize, usize)> {
-            all.iter()
-                .map(|&(name, m, k)| (name.into(), m, k))
-                .collect()
-        };
         let [llama8, llama70, qwen] = &MODELS;
-        let unfused = [
-            ("q", 4096, 4096),
-            ("k", 1024, 4096),
-            ("v", 1024, 4096),
-            ("o", 4096, 4096),
-            ("gate", 14336, 4096),
-            ("up", 14336, 4096),
-            ("down", 4096, 14336),
-        ];
-        assert_eq!(shapes(llama8, false), named(&unfused));
-        let fused = [
-            ("qkv", 10240, 8192),
-            ("o", 8192, 8192),
-            ("gate_up", 57344, 8192),
-            ("down", 8192, 28672),
-        ];
-        assert_eq!(shapes(llama70, true), named(&fused));
-        // The heads of Qwen3-32B together are wider than its hidden state.
-        let fused = [
-            ("qkv", 10240, 5120),
-            ("o", 5120, 8192),
-            ("gate_up", 51200, 5120),
-            ("down", 5120, 25600),
-        ];
-        assert_eq!(shapes(qwen, true), named(&fused));
+        for (model, fused, expected) in [
+            (
+                llama8,
+                false,
+                "q 4096x4096, k 1024x4096, v 1024x4096, o 4096x4096, gate 14336x4096, up 14336x4096, down 4096x14336",
+            ),
+            (
+                llama70,
+                true,
+                "qkv 10240x8192, o 8192x8192, gate_up 57344x8192, down 8192x28672",
+            ),
+            // The heads of Qwen3-32B together are wider than its hidden state.
+            (
+                qwen,
+                true,
+                "qkv 10240x5120, o 5120x8192, gate_up 51200x5120, down 5120x25600",
+            ),
+        ] {
+            assert_eq!(shapes(&model.linears(fused)), expected);
+        }
         for model in &MODELS {
             let weights = |fused| -> usize {
                 let linears = model.linears(fused);
@@ -564,14 +491,8 @@ mod tests {
     fn four_gib_hold_as_many_layers_as_the_documentation_says() {
         let layers = MODELS.map(|model| {
             let linears = model.linears(false);
-            let chain = chain(
-                &model,
-                &linears,
-                1,
-                Activation::Nvfp4,
-                ScaleLayout::Linear,
-                FloatType::F16,
-            );
+            let (x, y) = (Activation::Nvfp4, FloatType::F16);
+            let chain = chain(&model, &linears, 1, x, ScaleLayout::Linear, y);
             chain.unwrap().layers(4 << 30)
         });
         assert_eq!(layers, [35, 8, 15]);
@@ -580,11 +501,7 @@ mod tests {
     const TINY: Model = Model {
         name: "Tiny",
         source: "nowhere",
-        hidden: 64,
-        heads: 4,
-        kv_heads: 2,
-        head_dim: 16,
-        intermediate: 96,
+        sizes: [64, 4, 2, 16, 96],
     };
 
     /// The whole way on the CPU, which has no chained launches.
@@ -607,7 +524,7 @@ mod tests {
         };
         let report = measure(engine.as_ref(), &request, &[TINY]).unwrap();
         let decode: Decode = serde_json::from_value(report.json).unwrap();
-        assert_eq!(decode.schema, SCHEMA);
+        assert_eq!(decode.head.schema, SCHEMA);
         assert_eq!(decode.items.len(), 2 * 2 * 2);
         for item in &decode.items {
             // 64x64 + 2 of 32x64 + 64x64 + 2 of 96x64 + 64x96, 9 bytes for 16 elements.
@@ -618,10 +535,8 @@ mod tests {
             };
             assert_eq!(way.mode, "isolated");
             assert_eq!(way.configs, vec!["cpu"; item.linears.len()]);
-            assert_eq!(
-                (way.samples_us.len(), item.long_read.samples_us.len()),
-                (3, 3)
-            );
+            assert_eq!(way.samples_us.len(), 3);
+            assert_eq!(item.long_read.samples_us.len(), 3);
             let shares = shares(&item.long_read.samples_us, &way.samples_us);
             assert_eq!(way.share_of_long_read, rounded(median(&shares)));
             let rate = item.layer_bytes as f64 / way.median_us / 1e3;
@@ -643,15 +558,8 @@ mod tests {
     #[test]
     fn a_chain_has_the_operands_that_were_asked_for() {
         let linears = TINY.linears(true);
-        let chain = chain(
-            &TINY,
-            &linears,
-            2,
-            Activation::F32,
-            ScaleLayout::Tiled128x4,
-            FloatType::F32,
-        );
-        let chain = chain.unwrap();
+        let (x, y) = (Activation::F32, FloatType::F32);
+        let chain = chain(&TINY, &linears, 2, x, ScaleLayout::Tiled128x4, y).unwrap();
         assert_eq!(chain.linears.len(), 4);
         let Case { shape, .. } = chain.linears[3];
         assert_eq!((shape.m(), shape.n(), shape.k()), (64, 2, 96));

@@ -12,11 +12,7 @@ use super::statistics::median;
 /// Changes whenever a reader of older documents would misread newer ones.
 pub(crate) const SCHEMA: &str = "nvfp4-gemv/bench/2";
 
-/// The schema of [`Reads`].
-#[allow(dead_code, reason = "xtask reads none")]
-pub(crate) const READS_SCHEMA: &str = "nvfp4-gemv/reads/1";
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Document {
     pub(crate) schema: String,
     pub(crate) crate_version: String,
@@ -46,7 +42,7 @@ pub(crate) struct Document {
 }
 
 /// The device that computed. Fields that mean nothing for its kind are `null`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Device {
     /// `cuda` or `cpu`.
     pub(crate) kind: String,
@@ -64,7 +60,7 @@ pub(crate) struct Device {
     pub(crate) runtime_cuda: Option<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Method {
     /// Measured rounds; those to warm up are not counted.
     pub(crate) rounds: usize,
@@ -76,7 +72,7 @@ pub(crate) struct Method {
 }
 
 /// One problem, and everything that was measured of it in the same rounds.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Case {
     pub(crate) m: usize,
     pub(crate) n: usize,
@@ -122,7 +118,7 @@ pub(crate) struct ReadTimes {
 
 /// cuBLAS's GEMM with f16 weights of the case's shape, f16 vectors and f16 results. Its times are of the same rounds as
 /// the paths'; GB/s count its own weights.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Cublas {
     pub(crate) version: String,
     pub(crate) weight_bytes: usize,
@@ -140,10 +136,10 @@ pub(crate) struct LongRead {
     pub(crate) times: ReadTimes,
 }
 
-/// The document of `bench --ceiling --json`: all kernels that only read, at some sizes.
+/// What every other document of `bench` begins with.
 #[allow(dead_code, reason = "xtask reads none")]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Reads {
+pub(crate) struct Head {
     pub(crate) schema: String,
     pub(crate) crate_version: String,
     pub(crate) kernels: Option<String>,
@@ -152,19 +148,6 @@ pub(crate) struct Reads {
     pub(crate) host: Option<String>,
     pub(crate) device: Device,
     pub(crate) method: Method,
-    pub(crate) sizes: Vec<ReadSize>,
-}
-
-/// The kernels that only read, at one size.
-#[allow(dead_code, reason = "xtask reads none")]
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct ReadSize {
-    /// Bytes that a launch reads.
-    pub(crate) bytes: usize,
-    pub(crate) rotated_bytes: usize,
-    pub(crate) launches_per_round: usize,
-    /// The fastest first.
-    pub(crate) reads: Vec<ReadTimes>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -176,7 +159,7 @@ pub(crate) struct Picked {
 }
 
 /// A path's times. The sample of a round belongs to the ceiling's sample of the same round.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Measured {
     pub(crate) path: String,
     /// The kernel of a GPU. Missing on the CPU, and in documents of before kernels had names.
@@ -423,34 +406,16 @@ mod tests {
         let read = |name: &str| ReadTimes::of(Some(name.into()));
         let path = Measured {
             path: "cuda-core".into(),
-            kernel: None,
             mode: "isolated".into(),
             picked: true,
-            config: String::new(),
-            median_us: 0.0,
-            gb_per_s: 0.0,
-            share_of_ceiling: 0.0,
-            cublas_ratio: None,
-            samples_us: Vec::new(),
-            board: BoardReadings::default(),
+            ..Measured::default()
         };
         Case {
-            m: 1,
-            n: 1,
-            k: 16,
-            l: 1,
-            activation: "nvfp4".into(),
-            layout: "linear".into(),
-            output_type: "f16".into(),
             weight_bytes: 6000,
-            rotated_bytes: 0,
-            launches_per_round: 1,
             ceiling: read("a"),
             slower_reads: vec![read("b"), read("c")],
-            picked: None,
             paths: vec![path],
-            cublas: None,
-            skipped: Vec::new(),
+            ..Case::default()
         }
     }
 
@@ -484,9 +449,7 @@ mod tests {
         let cublas = Cublas {
             version: "13.0".into(),
             weight_bytes: 32_000,
-            rotated_bytes: 64_000,
-            launches_per_round: 2,
-            times: ReadTimes::default(),
+            ..Cublas::default()
         };
         all.complete_cublas(cublas, &turns([16.0, 12.0, 20.0]));
         // 16 / 8, 12 / 8, 20 / 4.

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use nvfp4_gemv::GemvPath;
 
 use super::alternate::{WARM_UP, alternate};
-use super::document::{self, BoardReadings, ReadTimes};
+use super::document::{self, ReadTimes};
 use super::reads::{FastestReads, Read};
 use crate::engine::{Ask, Case, Engine, Plan, Way, Ways, Work};
 
@@ -124,12 +124,7 @@ impl Measurer<'_> {
                         mode: ask.mode().into(),
                         picked: picked.as_ref().is_some_and(|choice| ask.is(choice)),
                         config: way.config.clone(),
-                        median_us: 0.0,
-                        gb_per_s: 0.0,
-                        share_of_ceiling: 0.0,
-                        cublas_ratio: None,
-                        samples_us: Vec::new(),
-                        board: BoardReadings::default(),
+                        ..document::Measured::default()
                     })
                 });
                 let opened = document::Case {

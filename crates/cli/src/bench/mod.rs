@@ -11,22 +11,22 @@ mod reads;
 mod serve;
 mod several;
 pub(crate) mod statistics;
-mod suite;
+pub(crate) mod suite;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use nvfp4_gemv::{Activation, Dims, FloatType, GemvPath, ScaleLayout, Shape};
+use nvfp4_gemv::{Activation, FloatType, GemvPath, ScaleLayout, Shape};
 
-use self::document::{BoardReadings, Document, LongRead, shares};
+use self::document::{BoardReadings, Document, Head, LongRead, shares};
 use self::measure::Measurer;
 use self::protocol::Problem;
 use self::reads::FastestReads;
 use self::suite::{Suite, SuiteArg};
 use crate::engine::{self, Ask, AskArgs, Case, Engine, Plan, TunedTable};
-use crate::report::{Report, Table, bytes, count, progress, time};
+use crate::report::{Report, Table, bytes, count, figure, progress, time};
 use crate::shapes::{self, SYNTAX, parse_n, parse_shape};
 
 /// Measures the paths on each problem, with the share of the memory ceiling measured in the same rounds
@@ -232,11 +232,10 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     }
     bar.finish_and_clear();
     document.date_utc = now();
-    Ok(Report {
-        text: text(engine.as_ref(), &document),
-        json: serde_json::to_value(&document)?,
-        passed: true,
-    })
+    Ok(Report::new(
+        text(engine.as_ref(), &document),
+        serde_json::to_value(&document)?,
+    ))
 }
 
 fn plan(args: &Args) -> Plan {
@@ -319,15 +318,24 @@ fn ceilings(
     plan: &Plan,
 ) -> Result<Report> {
     let sizes = reads::all(engine, cases, plan)?;
-    let of = Document::new(engine, "custom", commit, plan);
     let text = format!(
         "{}, {}\n\n{}",
         engine.device(),
         count(plan.rounds, "round"),
         reads::table(&sizes)
     );
-    let document = document::Reads {
-        schema: document::READS_SCHEMA.into(),
+    let document = reads::Reads {
+        head: head(reads::SCHEMA, engine, commit, plan),
+        sizes,
+    };
+    Ok(Report::new(text, serde_json::to_value(&document)?))
+}
+
+/// What a document other than [`Document`] begins with.
+fn head(schema: &str, engine: &dyn Engine, commit: Option<String>, plan: &Plan) -> Head {
+    let of = Document::new(engine, "", commit, plan);
+    Head {
+        schema: schema.into(),
         crate_version: of.crate_version,
         kernels: of.kernels,
         git_commit: of.git_commit,
@@ -335,13 +343,7 @@ fn ceilings(
         host: of.host,
         device: of.device,
         method: of.method,
-        sizes,
-    };
-    Ok(Report {
-        text,
-        json: serde_json::to_value(&document)?,
-        passed: true,
-    })
+    }
 }
 
 impl Document {
@@ -359,12 +361,9 @@ impl Document {
             method: document::Method {
                 rounds: plan.rounds,
                 cold_bytes: plan.cold_bytes,
-                sustained_seconds: None,
+                ..document::Method::default()
             },
-            long_read: None,
-            slowed_percent: Default::default(),
-            notes: Vec::new(),
-            cases: Vec::new(),
+            ..Self::default()
         }
     }
 }
@@ -399,12 +398,7 @@ impl Problem {
         }
         let (x, scales, y) = ("type of vectors", "layout of scales", "type of results");
         Ok(Case {
-            shape: Shape::new(Dims {
-                m: self.m,
-                n: self.n,
-                k: self.k,
-                l: self.l,
-            })?,
+            shape: shapes::of(self.m, self.n, self.k, self.l)?,
             activation: named(&Activation::ALL, Activation::name, x, &self.activation)?,
             layout: named(&ScaleLayout::ALL, ScaleLayout::name, scales, &self.layout)?,
             output: named(&FloatType::ALL, FloatType::name, y, &self.output_type)?,
@@ -430,7 +424,7 @@ fn product(args: &Args, suite: &Suite) -> Result<Vec<Case>> {
     let with_n = |shapes: &[(usize, usize, usize)], n: &[usize]| {
         let all = shapes
             .iter()
-            .flat_map(|&(m, k, l)| n.iter().map(move |&n| Shape::new(Dims { m, n, k, l })));
+            .flat_map(|&(m, k, l)| n.iter().map(move |&n| shapes::of(m, n, k, l)));
         all.collect::<nvfp4_gemv::Result<Vec<_>>>()
     };
     let shapes = match (&args.shapes[..], &n[..]) {
@@ -483,13 +477,8 @@ fn text(engine: &dyn Engine, document: &Document) -> String {
     let mut table = Table::new(&header);
     let mut skipped = Vec::new();
     for case in &document.cases {
-        let shape = Shape::new(Dims {
-            m: case.m,
-            n: case.n,
-            k: case.k,
-            l: case.l,
-        })
-        .map_or_else(|error| error.to_string(), |shape| shape.to_string());
+        let shape = shapes::of(case.m, case.n, case.k, case.l)
+            .map_or_else(|error| error.to_string(), |shape| shape.to_string());
         for path in &case.paths {
             let shares = shares(&case.ceiling.samples_us, &path.samples_us);
             let at = |q| 100.0 * statistics::quantile(&shares, q);
@@ -504,9 +493,7 @@ fn text(engine: &dyn Engine, document: &Document) -> String {
                 format!("{:.1}", case.ceiling.gb_per_s),
                 format!("{:.1}%", 100.0 * path.share_of_ceiling),
                 format!("{:.1}..{:.1}", at(0.05), at(0.95)),
-                path.board
-                    .sm_mhz
-                    .map_or("-".into(), |mhz| format!("{mhz:.0}")),
+                figure(path.board.sm_mhz, 0),
                 case.ceiling.kernel.clone().unwrap_or("-".into()),
             ];
             if let Some(cublas) = &case.cublas {
@@ -593,25 +580,14 @@ fn sustained(document: &Document) -> String {
 
 /// A table of what was repeated for seconds.
 fn sustained_table(what: &str) -> Table {
-    Table::new(&[
-        what,
-        "cold",
-        "sustained",
-        "GB/s",
-        "W",
-        "MHz",
-        "J/GB",
-        "arithmetic",
-    ])
+    let figures = "cold|sustained|GB/s|W|MHz|J/GB|arithmetic".split('|');
+    Table::new([what].into_iter().chain(figures))
 }
 
 /// A row of it: names, and behind them the figures.
 fn sustained_row(mut row: Vec<String>, cold_us: f64, board: &BoardReadings) -> Vec<String> {
     let Some(sustained) = &board.sustained else {
         return row;
-    };
-    let figure = |value: Option<f64>, digits: usize| {
-        value.map_or("-".into(), |value| format!("{value:.digits$}"))
     };
     row.extend([
         time(cold_us * 1e-6),

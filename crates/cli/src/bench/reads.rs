@@ -7,11 +7,12 @@ use std::collections::HashMap;
 use anyhow::{Context, Result};
 use nvfp4_gemv::kernel::read_only::ReadConfig;
 use nvfp4_gemv::{Activation, FloatType, ScaleLayout, Shape};
+use serde::{Deserialize, Serialize};
 
 use super::alternate::{WARM_UP, alternate};
-use super::document::{LongRead, ReadSize, ReadTimes};
+use super::document::{Head, LongRead, ReadTimes};
 use crate::engine::{Case, Engine, NotEnoughMemory, Plan, Work};
-use crate::report::{Table, bytes, time};
+use crate::report::{Table, bytes, figure, time};
 
 /// The number of fastest reads that take turns with the paths.
 const FASTEST: usize = 3;
@@ -19,6 +20,28 @@ const FASTEST: usize = 3;
 /// timed.
 const SELECTION_ROUNDS: usize = 2;
 const LONG_READ_ROUNDS: usize = 5;
+
+/// The schema of [`Reads`].
+pub(super) const SCHEMA: &str = "nvfp4-gemv/reads/1";
+
+/// The document of `bench --ceiling --json`: all kernels that only read, at some sizes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Reads {
+    #[serde(flatten)]
+    pub(super) head: Head,
+    pub(super) sizes: Vec<ReadSize>,
+}
+
+/// The kernels that only read, at one size.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct ReadSize {
+    /// Bytes that a launch reads.
+    bytes: usize,
+    rotated_bytes: usize,
+    launches_per_round: usize,
+    /// The fastest first.
+    reads: Vec<ReadTimes>,
+}
 
 /// How a device reads: one of the GPU's kernels, or the CPU's way.
 pub(super) type Read = Option<ReadConfig>;
@@ -149,9 +172,7 @@ pub(super) fn all(engine: &dyn Engine, cases: &[Case], plan: &Plan) -> Result<Ve
 
 /// The report for people.
 pub(super) fn table(sizes: &[ReadSize]) -> Table {
-    let mut table = Table::new(&[
-        "bytes", "read by", "time", "fastest", "slowest", "GB/s", "share", "MHz",
-    ]);
+    let mut table = Table::new("bytes|read by|time|fastest|slowest|GB/s|share|MHz".split('|'));
     for size in sizes {
         let best = size.reads.first().map_or(f64::NAN, |read| read.median_us);
         for read in &size.reads {
@@ -167,9 +188,7 @@ pub(super) fn table(sizes: &[ReadSize]) -> Table {
                 us(f64::max),
                 format!("{:.1}", read.gb_per_s),
                 format!("{:.1}%", 100.0 * best / read.median_us),
-                read.board
-                    .sm_mhz
-                    .map_or("-".into(), |mhz| format!("{mhz:.0}")),
+                figure(read.board.sm_mhz, 0),
             ]);
         }
     }

@@ -10,7 +10,7 @@ use nvfp4_gemv::{Activation, ScaleLayout};
 use serde::{Deserialize, Serialize};
 
 use super::decode::{MODELS, Model};
-use super::document::{Device, Document, Method, rounded};
+use super::document::{Head, rounded};
 use super::statistics::median;
 use crate::engine::{self, Engine, Plan};
 use crate::report::{Report, Table, count, time};
@@ -22,11 +22,7 @@ const SCHEMA: &str = "nvfp4-gemv/tensor-parallel/1";
 const LARGEST: Model = Model {
     name: "Llama-3.1-405B",
     source: "config.json of meta-llama/Llama-3.1-405B",
-    hidden: 16384,
-    heads: 128,
-    kv_heads: 8,
-    head_dim: 128,
-    intermediate: 53248,
+    sizes: [16384, 128, 8, 128, 53248],
 };
 
 /// Vectors a call, if nothing else is asked for.
@@ -48,18 +44,14 @@ pub(super) struct Pair {
 
 impl Pair {
     fn of(model: &Model) -> [Self; 2] {
-        let hidden = model.hidden;
-        let (q, kv) = (
-            model.heads * model.head_dim,
-            model.kv_heads * model.head_dim,
-        );
-        let wide = model.intermediate;
+        let [hidden, heads, kv_heads, head_dim, wide] = model.sizes;
+        let (q, kv) = (heads * head_dim, kv_heads * head_dim);
         [
             Self {
                 name: "attention projections",
                 columns: vec![(q, hidden), (kv, hidden), (kv, hidden)],
                 row: (hidden, q),
-                head: Some(model.head_dim),
+                head: Some(head_dim),
             },
             Self {
                 name: "MLP",
@@ -120,18 +112,12 @@ pub(super) struct Measured {
 /// The document of `--json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Several {
-    schema: String,
-    crate_version: String,
-    kernels: Option<String>,
-    git_commit: Option<String>,
-    date_utc: String,
-    host: Option<String>,
-    device: Device,
+    #[serde(flatten)]
+    head: Head,
     ranks: usize,
     nccl: String,
     /// Sums were made in memory that NCCL had registered as windows.
     windows: bool,
-    method: Method,
     items: Vec<Item>,
 }
 
@@ -166,17 +152,12 @@ struct Item {
 impl Item {
     fn new(model: &Model, job: &Job, measured: &Measured) -> Self {
         let us = |seconds: &[f64]| -> Vec<f64> {
-            seconds
-                .iter()
-                .map(|seconds| rounded(seconds * 1e6))
-                .collect()
+            let us = seconds.iter().map(|seconds| rounded(seconds * 1e6));
+            us.collect()
         };
         let middle = |seconds: &[f64]| rounded(median(seconds) * 1e6);
-        let (one, whole, own) = (
-            median(&measured.one),
-            median(&measured.whole),
-            median(&measured.own),
-        );
+        let [one, whole, own] =
+            [&measured.one, &measured.whole, &measured.own].map(|of| median(of));
         Self {
             model: model.name.into(),
             source: model.source.into(),
@@ -268,19 +249,11 @@ fn report(
     items: Vec<Item>,
 ) -> Result<Report> {
     let passed = items.iter().all(Item::is_right);
-    let of = Document::new(engine, "decode", request.commit.clone(), &request.plan);
     let document = Several {
-        schema: SCHEMA.into(),
-        crate_version: of.crate_version,
-        kernels: of.kernels,
-        git_commit: of.git_commit,
-        date_utc: of.date_utc,
-        host: of.host,
-        device: of.device,
+        head: super::head(SCHEMA, engine, request.commit.clone(), &request.plan),
         ranks: request.ranks,
         nccl,
         windows: request.windows,
-        method: of.method,
         items,
     };
     Ok(Report {
@@ -291,10 +264,8 @@ fn report(
 }
 
 fn text(engine: &dyn Engine, document: &Several, passed: bool) -> String {
-    let mut table = Table::new(&[
-        "model", "layers", "vectors", "n", "one GPU", "all", "speed-up", "kernels", "sum", "share",
-        "bits",
-    ]);
+    let mut table =
+        Table::new("model|layers|vectors|n|one GPU|all|speed-up|kernels|sum|share|bits".split('|'));
     for item in &document.items {
         table.row(vec![
             item.model.clone(),
@@ -321,12 +292,8 @@ fn text(engine: &dyn Engine, document: &Several, passed: bool) -> String {
         engine.device(),
         document.ranks,
         document.nccl,
-        if document.windows {
-            " with registered windows"
-        } else {
-            ""
-        },
-        count(document.method.rounds, "round"),
+        ["", " with registered windows"][usize::from(document.windows)],
+        count(document.head.method.rounds, "round"),
     )
 }
 
@@ -349,19 +316,17 @@ mod tests {
 
     #[test]
     fn pairs_are_the_layers_of_the_models() {
-        let linears = |pair: &Pair| {
-            pair.columns
-                .iter()
-                .chain([&pair.row])
-                .map(|(m, k)| m * k)
-                .sum::<usize>()
+        let linears = |pair: &Pair| -> usize {
+            let all = pair.columns.iter().chain([&pair.row]);
+            all.map(|(m, k)| m * k).sum()
         };
         for model in [&MODELS[1], &LARGEST] {
             let pairs: usize = Pair::of(model).iter().map(linears).sum();
             assert_eq!(pairs, model.weights());
             for pair in Pair::of(model) {
-                assert_eq!(pair.row.0, model.hidden);
-                assert!(pair.columns.iter().all(|column| column.1 == model.hidden));
+                let [hidden, ..] = model.sizes;
+                assert_eq!(pair.row.0, hidden);
+                assert!(pair.columns.iter().all(|column| column.1 == hidden));
             }
         }
     }

@@ -44,11 +44,8 @@ pub(crate) fn bootstrap(
 
 /// The median of as many values, drawn with replacement.
 pub(crate) fn resampled_median(values: &[f64], rng: &mut Rng) -> f64 {
-    let drawn: Vec<f64> = values
-        .iter()
-        .filter_map(|_| rng.choice(values))
-        .copied()
-        .collect();
+    let drawn = values.iter().filter_map(|_| rng.choice(values)).copied();
+    let drawn: Vec<f64> = drawn.collect();
     median(&drawn)
 }
 

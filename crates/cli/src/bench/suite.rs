@@ -5,8 +5,8 @@ use nvfp4_gemv_cli::problem::CONTEST_BENCHMARKS;
 
 use crate::engine::Case;
 
-/// M, K and L of the shapes of decoder layers.
-const LAYERS: [(usize, usize, usize); 5] = [
+/// M, K and L of the shapes of decoder layers, which stand beside the contest's.
+pub(crate) const LAYERS: [(usize, usize, usize); 5] = [
     (4096, 4096, 1),
     (14336, 4096, 1),
     (4096, 14336, 1),

@@ -52,10 +52,8 @@ impl Chain {
 
     /// Bytes that the vectors and results of a decoder layer take, at most.
     pub(super) fn operand_bytes(&self) -> Option<usize> {
-        let each = self
-            .linears
-            .iter()
-            .map(|case| Some((case.operand_bytes()?, 1)));
+        let each = self.linears.iter();
+        let each = each.map(|case| Some((case.operand_bytes()?, 1)));
         memory::sum(&each.collect::<Option<Vec<_>>>()?)
     }
 

@@ -291,10 +291,8 @@ pub(super) fn report(
         .map(|&split| Divided::new(layer, &whole, link, split, ranks));
     let divided = divided.collect::<Result<Vec<_>>>()?;
     let shape = &layer.shape;
-    let parts: String = divided
-        .iter()
-        .map(|split| split.text(&whole, ranks))
-        .collect();
+    let parts = divided.iter().map(|split| split.text(&whole, ranks));
+    let parts: String = parts.collect();
     let note = other_build.map_or(String::new(), |note| format!("note: {note}\n"));
     let text = format!(
         "{} with {} vectors, {} scales, over {} of {}{} ({}, {} GB/s each way, as published)\n{note}\
@@ -310,9 +308,9 @@ pub(super) fn report(
         whole.line(),
         model(),
     );
-    Ok(Report {
+    Ok(Report::new(
         text,
-        json: json!({
+        json!({
             "m": shape.m(), "n": shape.n(), "k": shape.k(), "l": shape.l(),
             "activation": layer.activation.name(),
             "layout": layer.layout.name(),
@@ -325,8 +323,7 @@ pub(super) fn report(
             "splits": divided.iter().map(|split| split.json(&whole)).collect::<Vec<_>>(),
             "model": model().trim_end(),
         }),
-        passed: true,
-    })
+    ))
 }
 
 /// The most GPUs of such a kind in one host.

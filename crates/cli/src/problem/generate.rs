@@ -163,6 +163,10 @@ mod tests {
     use crate::problem::{CONTEST_TESTS, EdgeCase};
     use std::collections::HashSet;
 
+    fn shape(m: usize, n: usize, k: usize, l: usize) -> Shape {
+        Shape::new(Dims { m, n, k, l }).unwrap()
+    }
+
     fn nibbles(bytes: &[u8]) -> HashSet<u8> {
         bytes.iter().flat_map(|b| [b & 15, b >> 4]).collect()
     }
@@ -170,12 +174,10 @@ mod tests {
     #[test]
     fn contest_rule() {
         let (m, k, l) = CONTEST_TESTS[0];
-        let p = Problem::contest(Shape::new(Dims { m, n: 1, k, l }).unwrap(), 1111);
+        let p = Problem::contest(shape(m, 1, k, l), 1111);
         for codes in [&p.a, &p.b] {
-            assert_eq!(
-                codes.iter().copied().collect::<HashSet<_>>(),
-                HashSet::from([0, 1, 2, 3])
-            );
+            let codes: HashSet<u8> = codes.iter().copied().collect();
+            assert_eq!(codes, HashSet::from([0, 1, 2, 3]));
         }
         let scales: HashSet<u8> = p.sfa.iter().copied().collect();
         let values: Vec<f32> = [0x00, 0x38, 0x40].map(e4m3::decode).to_vec();
@@ -185,16 +187,7 @@ mod tests {
 
     #[test]
     fn full_range_has_every_code_and_scale_and_stays_finite_in_f16() {
-        let p = Problem::full_range(
-            Shape::new(Dims {
-                m: 64,
-                n: 2,
-                k: 1024,
-                l: 2,
-            })
-            .unwrap(),
-            3,
-        );
+        let p = Problem::full_range(shape(64, 2, 1024, 2), 3);
         assert_eq!(nibbles(&p.a).len(), 16);
         assert_eq!(nibbles(&p.b).len(), 16);
         let scales: HashSet<u8> = p.sfa.iter().copied().collect();
@@ -206,13 +199,7 @@ mod tests {
 
     #[test]
     fn rows_and_operands_and_seeds_differ() {
-        let shape = Shape::new(Dims {
-            m: 4,
-            n: 2,
-            k: 256,
-            l: 2,
-        })
-        .unwrap();
+        let shape = shape(4, 2, 256, 2);
         let p = Problem::full_range(shape, 3);
         let rows: HashSet<&[u8]> = p.a.chunks(128).chain(p.b.chunks(128)).collect();
         assert_eq!(rows.len(), 8 + 4);
@@ -230,39 +217,23 @@ mod tests {
             (20, 130, 1056, 2),
             (5, 1000, 2048, 1),
         ] {
-            let p = Problem::integers(Shape::new(Dims { m, n, k, l }).unwrap(), 5);
+            let p = Problem::integers(shape(m, n, k, l), 5);
             let truth = p.reference().unwrap();
             assert!(truth.y.iter().all(|y| y.fract() == 0.0 && y.abs() <= 256.0));
             assert!(truth.magnitude.iter().all(|m| *m < 2f64.powi(24)));
-            let nonzero = truth.y.iter().filter(|y| **y != 0.0).count();
-            assert!(
-                nonzero * 2 > truth.y.len(),
-                "{nonzero} of {}",
-                truth.y.len()
-            );
+            let (nonzero, all) = (truth.y.iter().filter(|y| **y != 0.0).count(), truth.y.len());
+            assert!(nonzero * 2 > all, "{nonzero} of {all}");
             assert!(!p.a.iter().any(|b| b & 7 == 0 || b & 0x70 == 0));
         }
     }
 
     #[test]
     fn padding_and_layouts_do_not_change_the_answer() {
-        let p = Problem::full_range(
-            Shape::new(Dims {
-                m: 5,
-                n: 3,
-                k: 80,
-                l: 2,
-            })
-            .unwrap(),
-            9,
-        )
-        .with_row_alpha(1);
+        let p = Problem::full_range(shape(5, 3, 80, 2), 9).with_row_alpha(1);
         let truth = p.reference().unwrap();
         for layout in ScaleLayout::ALL {
-            for x in [
-                p.vectors(layout).unwrap(),
-                p.padded_vectors(layout, 2).unwrap(),
-            ] {
+            for x in [p.vectors(layout), p.padded_vectors(layout, 2)] {
+                let x = x.unwrap();
                 let w = p.weights(layout).unwrap();
                 let y = reference::gemv(&p.shape, &w.view().unwrap(), &x.view()).unwrap();
                 assert_eq!(y.y, truth.y);
@@ -282,7 +253,7 @@ mod tests {
     #[test]
     fn edge_cases_are_valid_for_odd_shapes() {
         for (m, n, k, l) in [(1, 1, 16, 1), (130, 2, 80, 3), (0, 1, 16, 1), (3, 1, 48, 0)] {
-            let shape = Shape::new(Dims { m, n, k, l }).unwrap();
+            let shape = shape(m, n, k, l);
             for &case in EdgeCase::all() {
                 let truth = Problem::edge_case(shape, case, 1).reference().unwrap();
                 let finite = |y: &f64| half::f16::from_f64(*y).is_finite();

@@ -9,54 +9,27 @@ use serde_json::json;
 use super::Args;
 use crate::report::count;
 
-/// Tensors that are copied without `--exclude`, by their kind. Models are known to need these as they are, and the
-/// exporters leave them out too.
-pub(super) const BY_DEFAULT: [(&str, &[&str]); 5] = [
+/// Tensors that are copied without `--exclude`: their kind, and patterns of their names. Models are known to need these
+/// as they are, and the exporters leave them out too.
+pub(super) const BY_DEFAULT: [(&str, &str); 5] = [
     (
         "embeddings",
-        &[
-            "*embed*",
-            "*.wte.weight",
-            "*.wpe.weight",
-            "*.emb.weight",
-            "*.shared.weight",
-            "*position_embeddings*",
-        ],
+        "*embed* *.wte.weight *.wpe.weight *.emb.weight *.shared.weight *position_embeddings*",
     ),
     (
         "output heads",
-        &[
-            "*lm_head*",
-            "output.weight",
-            "*model.output.weight",
-            "*output_layer*",
-            "proj_out.weight",
-            "head.weight",
-            "*model.head.weight",
-            "score.weight",
-            "classifier.weight",
-        ],
+        "*lm_head* output.weight *model.output.weight *output_layer* proj_out.weight head.weight *model.head.weight \
+         score.weight classifier.weight",
     ),
     (
         "routers",
-        &[
-            "*.gate.*",
-            "*router*",
-            "*.gating.*",
-            "*moe_gate*",
-            "*shared_expert_gate*",
-            "*shared_experts_gate*",
-        ],
+        "*.gate.* *router* *.gating.* *moe_gate* *shared_expert_gate* *shared_experts_gate*",
     ),
     (
         "positions of attention",
-        &[
-            "*relative_attention_bias*",
-            "*relative_position*",
-            "*rel_pos*",
-        ],
+        "*relative_attention_bias* *relative_position* *rel_pos*",
     ),
-    ("adapters", &["*lora_*", "*.lora.*", "*adapter*"]),
+    ("adapters", "*lora_* *.lora.* *adapter*"),
 ];
 
 /// Why a tensor is copied and not quantised, or nothing where it is a layer's weight that NVFP4 can hold
@@ -109,9 +82,8 @@ fn excluded(name: &str, patterns: &[String]) -> Option<String> {
         return Some(format!("excluded by {pattern:?}"));
     }
     BY_DEFAULT.iter().find_map(|(what, patterns)| {
-        let pattern = patterns
-            .iter()
-            .find(|pattern| name_matches(pattern, name))?;
+        let mut patterns = patterns.split(' ');
+        let pattern = patterns.find(|pattern| name_matches(pattern, name))?;
         Some(format!("excluded by {pattern:?} ({what})"))
     })
 }
@@ -170,51 +142,28 @@ mod tests {
 
     #[test]
     fn what_models_need_as_it_is_is_known_by_its_name() {
-        for name in [
-            "model.embed_tokens.weight",
-            "transformer.wte.weight",
-            "wte.weight",
-            "wpe.weight",
-            "embeddings.word_embeddings.weight",
-            "tok_embeddings.weight",
-            "emb.weight",
-            "shared.weight",
-            "model.shared.weight",
-            "lm_head.weight",
-            "output.weight",
-            "language_model.output.weight",
-            "language_model.lm_head.weight",
-            "transformer.output_layer.weight",
-            "embed_out.weight",
-            "head.weight",
-            "score.weight",
-            "model.layers.0.mlp.gate.weight",
-            "model.layers.0.block_sparse_moe.gate.weight",
-            "model.layers.0.mlp.shared_expert_gate.weight",
-            "model.layers.0.mlp.router.weight",
-            "model.layers.0.feed_forward.router.weight",
-            "encoder.block.1.layer.1.mlp.router.classifier.weight",
-            "layers.0.ffn.gate.weight",
-            "model.layers.0.mlp.gate.wg.weight",
-            "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
-            "model.layers.0.self_attn.q_proj.lora_A.weight",
-            "model.layers.0.self_attn.q_proj.lora_B.default.weight",
-            "lora_unet_down_blocks_0.lora_down.weight",
-        ] {
+        for name in "model.embed_tokens.weight transformer.wte.weight wte.weight wpe.weight \
+            embeddings.word_embeddings.weight tok_embeddings.weight emb.weight shared.weight model.shared.weight \
+            lm_head.weight output.weight language_model.output.weight language_model.lm_head.weight \
+            transformer.output_layer.weight embed_out.weight head.weight score.weight \
+            model.layers.0.mlp.gate.weight model.layers.0.block_sparse_moe.gate.weight \
+            model.layers.0.mlp.shared_expert_gate.weight model.layers.0.mlp.router.weight \
+            model.layers.0.feed_forward.router.weight encoder.block.1.layer.1.mlp.router.classifier.weight \
+            layers.0.ffn.gate.weight model.layers.0.mlp.gate.wg.weight \
+            encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight \
+            model.layers.0.self_attn.q_proj.lora_A.weight model.layers.0.self_attn.q_proj.lora_B.default.weight \
+            lora_unet_down_blocks_0.lora_down.weight"
+            .split(' ')
+        {
             assert!(excluded(name, &[]).is_some(), "{name}");
         }
-        for name in [
-            "model.layers.0.self_attn.q_proj.weight",
-            "model.layers.0.mlp.gate_proj.weight",
-            "model.layers.0.mlp.experts.3.gate_proj.weight",
-            "model.layers.0.mlp.shared_expert.gate_proj.weight",
-            "model.layers.0.mlp.shared_experts.down_proj.weight",
-            "layers.0.ffn.experts.5.w1.weight",
-            "encoder.layer.0.attention.output.dense.weight",
-            "encoder.layer.0.output.dense.weight",
-            "transformer_blocks.0.attn.to_out.0.weight",
-            "transformer.h.0.mlp.c_fc.weight",
-        ] {
+        for name in "model.layers.0.self_attn.q_proj.weight model.layers.0.mlp.gate_proj.weight \
+            model.layers.0.mlp.experts.3.gate_proj.weight model.layers.0.mlp.shared_expert.gate_proj.weight \
+            model.layers.0.mlp.shared_experts.down_proj.weight layers.0.ffn.experts.5.w1.weight \
+            encoder.layer.0.attention.output.dense.weight encoder.layer.0.output.dense.weight \
+            transformer_blocks.0.attn.to_out.0.weight transformer.h.0.mlp.c_fc.weight"
+            .split(' ')
+        {
             assert_eq!(excluded(name, &[]), None, "{name}");
         }
     }

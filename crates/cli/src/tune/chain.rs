@@ -89,7 +89,7 @@ fn chains(args: &Args) -> Vec<(Activation, ScaleLayout)> {
 
 /// The layers, with what was found for each, and what that brings.
 fn layers_of(found: &ChainOutcome) -> String {
-    let mut table = Table::new(&["  layer", "config in the chain", "in a chain of its own"]);
+    let mut table = Table::new(["  layer", "config in the chain", "in a chain of its own"]);
     for &problem in &found.layers {
         let shape = found.problems[problem].entry.shape;
         let (config, alone) = (found.configs[problem], found.apart[problem]);

@@ -1,7 +1,7 @@
 //! The measuring part of `tune`, on a device.
 
 use std::io::{self, Write};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -152,7 +152,7 @@ fn title(shape: &Shape, operands: &Operands) -> String {
 /// A problem's table: the best few, and the best of each kernel.
 pub(super) fn describe(outcome: &Outcome) -> String {
     let entry = &outcome.entry;
-    let mut table = Table::new(&["  config", "time", "share", "rounds"]);
+    let mut table = Table::new(["  config", "time", "share", "rounds"]);
     for (ranking, what) in [(&outcome.ranking, ""), (&outcome.chained, "chained ")] {
         for (i, (config, found)) in ranking.iter().enumerate() {
             let before = &ranking[..i];
@@ -257,36 +257,7 @@ impl Bar {
 
 /// The date in UTC, as `2026-11-21`.
 pub(super) fn today() -> String {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    date((since.map_or(0, |since| since.as_secs()) / 86_400) as i64)
-}
-
-/// The date of a day since 1970-01-01: Howard Hinnant's `civil_from_days`, for days from then on.
-fn date(days: i64) -> String {
-    let shifted = days + 719_468; // days since 0000-03-01
-    let era = shifted / 146_097;
-    let of_era = shifted % 146_097;
-    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_index = (5 * of_year + 2) / 153; // from March
-    let day = of_year - (153 * month_index + 2) / 5 + 1;
-    let month = if month_index < 10 {
-        month_index + 3
-    } else {
-        month_index - 9
-    };
-    let year = era * 400 + year_of_era + i64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn dates() {
-        assert_eq!(date(0), "1970-01-01");
-        assert_eq!(date(11_016), "2000-02-29");
-        assert_eq!(date(20_778), "2026-11-21");
-    }
+    let mut date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+    date.truncate("2026-11-21".len());
+    date
 }

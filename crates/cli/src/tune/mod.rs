@@ -15,9 +15,10 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use nvfp4_gemv::tune::TUNED_VARIABLE;
-use nvfp4_gemv::{Activation, Dims, Operands, ScaleLayout, Shape};
+use nvfp4_gemv::{Activation, Operands, ScaleLayout, Shape};
 use nvfp4_gemv_cli::problem::CONTEST_BENCHMARKS;
 
+use crate::bench::suite::LAYERS;
 use crate::report::Report;
 use crate::shapes::{self, SYNTAX, parse_shape};
 
@@ -159,15 +160,6 @@ impl Args {
     }
 }
 
-/// Layers of language models beside the contest's shapes: M, K, L.
-const LAYERS: [(usize, usize, usize); 5] = [
-    (4096, 4096, 1),
-    (14336, 4096, 1),
-    (4096, 14336, 1),
-    (28672, 8192, 1),
-    (8192, 28672, 1),
-];
-
 /// The problems of a built-in table: few, since what is not in it follows the nearest.
 fn suite() -> Result<Vec<(Shape, Activation, ScaleLayout)>> {
     const VECTORS: [(Activation, &[usize]); 4] = [
@@ -181,7 +173,7 @@ fn suite() -> Result<Vec<(Shape, Activation, ScaleLayout)>> {
         for (activation, vectors) in VECTORS {
             for &n in vectors {
                 for layout in ScaleLayout::ALL {
-                    problems.push((Shape::new(Dims { m, n, k, l })?, activation, layout));
+                    problems.push((shapes::of(m, n, k, l)?, activation, layout));
                 }
             }
         }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::Rank;
 use crate::configs::one_line;
 use crate::engine::Energy;
-use crate::report::{Table, time};
+use crate::report::{Table, figure, time};
 
 /// The most configs of a ranking that are repeated.
 const FINALISTS: usize = 6;
@@ -104,15 +104,14 @@ fn sorted(mut finalists: Vec<Finalist>, rank: Rank) -> Result<Vec<Finalist>> {
 
 impl Finals {
     pub(super) fn text(&self) -> String {
-        let mut table = Table::new(&["  repeated", "cold", "sustained", "J/GB"]);
+        let mut table = Table::new(["  repeated", "cold", "sustained", "J/GB"]);
         for (finalists, what) in [(&self.isolated, ""), (&self.chained, "chained ")] {
             for finalist in finalists {
-                let joules = finalist.sustained.joules_per_gb;
                 table.row(vec![
                     format!("  {what}{}", one_line(&finalist.config)),
                     time(finalist.cold),
                     time(finalist.sustained.seconds),
-                    joules.map_or("-".into(), |joules| format!("{joules:.3}")),
+                    figure(finalist.sustained.joules_per_gb, 3),
                 ]);
             }
         }

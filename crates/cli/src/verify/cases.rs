@@ -1,10 +1,11 @@
 //! The cases of `verify`: which data on which shapes, in which variants.
 
 use half::{bf16, f16};
-use nvfp4_gemv::{Activation, Dims, FloatType, Result, ScaleLayout, Shape};
+use nvfp4_gemv::{Activation, FloatType, Result, ScaleLayout, Shape};
 use nvfp4_gemv_cli::problem::{CONTEST_BENCHMARKS, CONTEST_TESTS, EdgeCase, Problem};
 
 use crate::engine::{InputScale, Inputs, Operands};
+use crate::shapes;
 
 /// Kinds of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +117,7 @@ pub(crate) fn contest() -> Result<Vec<Group>> {
         .map(|&(m, k, l)| {
             Ok(Group {
                 data: Data::Contest,
-                shape: Shape::new(Dims { m, n: 1, k, l })?,
+                shape: shapes::of(m, 1, k, l)?,
                 variants: variants(&ScaleLayout::ALL, &[Activation::Nvfp4], &[FloatType::F16]),
             })
         })
@@ -141,7 +142,7 @@ pub(crate) fn adversarial() -> Result<Vec<Group>> {
     let all = variants(&ScaleLayout::ALL, &Activation::ALL, &FloatType::ALL);
     let mut groups = Vec::new();
     for (m, n, k, l) in SHAPES {
-        let shape = Shape::new(Dims { m, n, k, l })?;
+        let shape = shapes::of(m, n, k, l)?;
         for data in [Data::FullRange, Data::RowAlpha, Data::Integers] {
             groups.push(Group {
                 data,
@@ -154,7 +155,7 @@ pub(crate) fn adversarial() -> Result<Vec<Group>> {
         for (m, n, k, l) in [(5, 1, 16, 1), (130, 3, 80, 2), (129, 1, 4112, 1)] {
             groups.push(Group {
                 data: Data::Edge(case),
-                shape: Shape::new(Dims { m, n, k, l })?,
+                shape: shapes::of(m, n, k, l)?,
                 variants: variants(
                     &ScaleLayout::ALL,
                     &[Activation::Nvfp4, Activation::F16],

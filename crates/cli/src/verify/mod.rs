@@ -309,15 +309,8 @@ impl Summary {
     }
 
     fn report(&self, engine: &dyn Engine, args: &Args) -> Report {
-        let mut table = Table::new(&[
-            "case",
-            "path",
-            "variants",
-            "max error",
-            "bound",
-            "error/bound",
-            "result",
-        ]);
+        let mut table =
+            Table::new("case|path|variants|max error|bound|error/bound|result".split('|'));
         for line in &self.lines {
             let Some((check, _)) = &line.worst else {
                 continue;

@@ -85,10 +85,8 @@ fn tune_and_its_files() {
     assert!(error.contains("--shape"), "{error}");
     if !there_is_a_device() {
         let error = fails(&["tune", "--shape", "4096,4096"]);
-        assert!(
-            error.contains("driver") || error.contains("cuda"),
-            "{error}"
-        );
+        let reasons = ["driver", "cuda", "carries no kernels"];
+        assert!(reasons.iter().any(|why| error.contains(why)), "{error}");
         assert!(error.contains("hint: "), "{error}");
         // A plan from the file of another machine, and from a file that is none.
         if compiled_for("90a") {

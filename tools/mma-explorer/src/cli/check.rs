@@ -39,10 +39,8 @@ pub(crate) fn run(args: &Args, cache: &Cache) -> Result<Report> {
     let emitted = match machine_code::disassembler() {
         Ok(_) => Some(machine_code::survey(cache, nvrtc, args.arch, &variants)?),
         Err(missing) => {
-            eprintln!(
-                "note: machine code is not read: {missing}. {}",
-                missing.hint().unwrap_or_default()
-            );
+            let hint = missing.hint().unwrap_or_default();
+            eprintln!("note: machine code is not read: {missing}. {hint}");
             None
         }
     };
@@ -77,7 +75,7 @@ pub(crate) fn run(args: &Args, cache: &Cache) -> Result<Report> {
         all.push(json);
     }
     progress(variants.len(), variants.len(), "");
-    let mut text = table(&["variant", "machine code", "PTX", "simulated"], &rows);
+    let mut text = table(["variant", "machine code", "PTX", "simulated"], &rows);
     text += &format!(
         "\nsm_{}, NVRTC {}: {} variants checked, {} not there for the architecture (`list --arch {}` says why)\n",
         args.arch,
@@ -97,21 +95,16 @@ pub(crate) fn run(args: &Args, cache: &Cache) -> Result<Report> {
 fn machine(variant: &Variant, arch: Arch, emitted: Option<&Emitted>) -> Result<String, String> {
     let table = variant.machine(arch);
     let Some(emitted) = emitted else {
-        return Ok(table
-            .map(|machine| machine.opcode.to_string())
-            .unwrap_or_default());
+        return Ok(table.map_or(String::new(), |machine| machine.opcode.to_string()));
     };
-    let list: Vec<String> = emitted
+    let list = emitted
         .instructions
         .iter()
-        .map(|(opcode, count)| {
-            if *count == 1 {
-                opcode.clone()
-            } else {
-                format!("{count} {opcode}")
-            }
-        })
-        .collect();
+        .map(|(opcode, count)| match count {
+            1 => opcode.clone(),
+            _ => format!("{count} {opcode}"),
+        });
+    let list: Vec<String> = list.collect();
     let words = format!("{} ({})", list.join(" + "), emitted.emission.name());
     match table {
         Some(machine) if machine.emission == emitted.emission => Ok(words),

@@ -44,9 +44,5 @@ pub(crate) fn run(_: &Args, cache: &Cache) -> Result<Report> {
         "cache": folder,
         "cache_refused": cache.refused(),
     });
-    Ok(Report {
-        text,
-        json,
-        passed: true,
-    })
+    Ok(Report::new(text, json))
 }

@@ -19,19 +19,13 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<Report> {
     let variants = args.filter.select()?;
-    let json: Vec<_> = variants
-        .iter()
-        .map(|variant| variant_json(variant, args.arch))
-        .collect();
+    let json = variants.iter().map(|of| variant_json(of, args.arch));
+    let json: Vec<_> = json.collect();
     let text = match args.arch {
         Some(arch) => of_arch(&variants, arch),
         None => of_all(&variants),
     };
-    Ok(Report {
-        text,
-        json: json!({ "variants": json }),
-        passed: true,
-    })
+    Ok(Report::new(text, json!({ "variants": json })))
 }
 
 fn of_arch(variants: &[Variant], arch: Arch) -> String {
@@ -47,29 +41,22 @@ fn of_arch(variants: &[Variant], arch: Arch) -> String {
             (None, why) => missing.push(vec![variant.name(), why.unwrap_or_default()]),
         }
     }
-    let mut text = format!(
-        "sm_{arch}: {} of {} variants\n\n",
-        there.len(),
-        variants.len()
-    );
+    let (has, all) = (there.len(), variants.len());
+    let mut text = format!("sm_{arch}: {has} of {all} variants\n\n");
     if !there.is_empty() {
-        text += &table(&["variant", "opcode", "machine code"], &there);
+        text += &table(["variant", "opcode", "machine code"], &there);
     }
     if !missing.is_empty() {
-        text += &format!("\nNot there:\n\n{}", table(&["variant", "why"], &missing));
+        text += &format!("\nNot there:\n\n{}", table(["variant", "why"], &missing));
     }
     text
 }
 
 fn of_all(variants: &[Variant]) -> String {
-    let archs: Vec<Arch> = arch::ALL
-        .iter()
-        .filter_map(|name| name.parse().ok())
-        .collect();
-    let names: Vec<String> = archs.iter().map(|arch| format!("sm_{arch}")).collect();
-    let head: Vec<&str> = std::iter::once("variant")
-        .chain(names.iter().map(String::as_str))
-        .collect();
+    let archs = arch::ALL.iter().filter_map(|name| name.parse().ok());
+    let archs: Vec<Arch> = archs.collect();
+    let head = archs.iter().map(|arch| format!("sm_{arch}"));
+    let head = std::iter::once("variant".to_owned()).chain(head);
     let cell = |variant: &Variant, arch: &Arch| match variant.machine(*arch) {
         None => "-".to_string(),
         Some(machine) => {
@@ -81,17 +68,15 @@ fn of_all(variants: &[Variant]) -> String {
             format!("{}{mark}", machine.opcode)
         }
     };
-    let rows: Vec<Vec<String>> = variants
-        .iter()
-        .map(|variant| {
-            std::iter::once(variant.name())
-                .chain(archs.iter().map(|arch| cell(variant, arch)))
-                .collect()
-        })
-        .collect();
+    let row = |variant: &Variant| {
+        let name = std::iter::once(variant.name());
+        name.chain(archs.iter().map(|arch| cell(variant, arch)))
+            .collect()
+    };
+    let rows: Vec<Vec<String>> = variants.iter().map(row).collect();
     format!(
         "{}\ne: emulated by several instructions; w: widened, a part of a larger instruction; -: not there, and \
          `list --arch A` says why\n",
-        table(&head, &rows)
+        table(head, &rows)
     )
 }

@@ -14,7 +14,7 @@ use mma_explorer::exact::Exact;
 use mma_explorer::machine_code::{self, Emitted};
 use mma_explorer::matmul::{Plan, Problem, Tiles};
 use mma_explorer::nvrtc::{Compiled, Nvrtc, Source, Stage};
-use mma_explorer::results::{FORM, Measured, Product, Results, SumBits, Tried};
+use mma_explorer::results::{FORM, Measured, Peak, Product, Results, SumBits, Tried};
 use mma_explorer::types::Type;
 use mma_explorer::variants::Variant;
 use mma_explorer::{data_sheet, exact, source};
@@ -113,8 +113,9 @@ impl<'a> Bench<'a> {
             }
             None => variant
                 .machine(self.device.arch)
-                .map(|machine| format!("{} ({})", machine.opcode, machine.emission.name()))
-                .unwrap_or_default(),
+                .map_or(String::new(), |machine| {
+                    format!("{} ({})", machine.opcode, machine.emission.name())
+                }),
         };
         Measured {
             name: variant.name(),
@@ -124,21 +125,14 @@ impl<'a> Bench<'a> {
             accumulator: variant.accumulator.to_string(),
             machine,
             data_sheet: data_sheet::rate(&self.device.name, variant),
-            peak: None,
-            sum_bits: None,
-            products: Vec::new(),
-            tried: Vec::new(),
-            wrong: None,
+            ..Measured::default()
         }
     }
 
     /// Matrices of a size.
     pub(crate) fn workload(&self, variant: &Variant, size: u32) -> Result<Workload> {
-        let problem = Problem {
-            m: size,
-            n: size,
-            k: size,
-        };
+        let (m, n, k) = (size, size, size);
+        let problem = Problem { m, n, k };
         // The usual tiles, of which only the bytes of a row count here.
         let plan = self.plan(variant, &Tiles::usual(variant), problem)?;
         Ok(Workload {
@@ -181,11 +175,8 @@ impl<'a> Bench<'a> {
     pub(crate) fn sum_bits(&self, variant: &Variant) -> Result<Option<SumBits>> {
         let tiles = Tiles::usual(variant);
         let compiled = self.compile(&source::matmul(variant, &tiles))?;
-        let problem = Problem {
-            m: 16,
-            n: 16,
-            k: 2048 / variant.container_bits(variant.a),
-        };
+        let (m, n, k) = (16, 16, 2048 / variant.container_bits(variant.a));
+        let problem = Problem { m, n, k };
         let plan = self.plan(variant, &tiles, problem)?;
         let bits = exact::sum_bits(variant, problem, |exact| {
             match self.device.check(variant, &compiled, &plan, problem, exact) {
@@ -208,10 +199,8 @@ impl<'a> Bench<'a> {
         let compiled = self.compile(&source::matmul(&workload.variant, tiles))?;
         let plan = self.plan(&workload.variant, tiles, workload.problem)?;
         let prepared = self.device.prepare(&compiled, plan, workload.problem)?;
-        let mut run = |repeats| {
-            self.device
-                .seconds(&prepared, &mut workload.matrices, repeats)
-        };
+        let matrices = &mut workload.matrices;
+        let mut run = |repeats| self.device.seconds(&prepared, matrices, repeats);
         // The first run loads the kernel.
         run(1)?;
         let mut best = run(1)?;
@@ -230,24 +219,18 @@ impl<'a> Bench<'a> {
 
     /// A product with these tiles, in alternating rounds with cuBLASLt where that has it.
     pub(crate) fn product(&self, workload: &mut Workload, tiles: &Tiles) -> Result<Product> {
-        let Workload {
-            variant,
-            problem,
-            matrices,
-        } = workload;
+        let (variant, problem) = (&workload.variant, workload.problem);
+        let matrices = &mut workload.matrices;
         let compiled = self.compile(&source::matmul(variant, tiles))?;
-        let plan = self.plan(variant, tiles, *problem)?;
-        let prepared = self.device.prepare(&compiled, plan, *problem)?;
-        let other = self
-            .cublaslt
-            .as_ref()
-            .and_then(|library| library.product(variant, *problem, matrices).ok());
+        let plan = self.plan(variant, tiles, problem)?;
+        let prepared = self.device.prepare(&compiled, plan, problem)?;
+        let other = self.cublaslt.as_ref();
+        let other = other.and_then(|library| library.product(variant, problem, matrices).ok());
         let matrices = std::cell::RefCell::new(matrices);
         let clocks = std::cell::RefCell::new(Vec::new());
         let ours = |repeats| {
-            let seconds = self
-                .device
-                .seconds(&prepared, &mut matrices.borrow_mut(), repeats)?;
+            let matrices = &mut matrices.borrow_mut();
+            let seconds = self.device.seconds(&prepared, matrices, repeats)?;
             let now = self.device.cycles_a_second(&prepared)?;
             clocks.borrow_mut().push(now);
             Ok(seconds)
@@ -258,7 +241,7 @@ impl<'a> Bench<'a> {
             None => ours(repeats),
         };
         let rounds = device::rounds(ROUNDS, ROUND, ours, theirs)?;
-        let operations = operations(*problem);
+        let operations = operations(problem);
         Ok(Product {
             size: problem.m,
             tiles: tiles.to_string(),
@@ -335,20 +318,15 @@ pub(crate) fn text(results: &Results) -> String {
     let mut rows = Vec::new();
     for measured in &results.variants {
         let peak = measured.peak.map(|peak| peak.operations);
+        let of_peak = |of: fn(&Peak) -> String| measured.peak.as_ref().map_or("-".into(), of);
         let head = |of: &str| {
             vec![
                 measured.name.clone(),
                 of.to_string(),
                 measured.machine.clone(),
-                measured
-                    .sum_bits
-                    .map_or("-".into(), |bits| bits.to_string()),
-                measured
-                    .peak
-                    .map_or("-".into(), |peak| format!("{:.1}", peak.latency)),
-                measured.peak.map_or("-".into(), |peak| {
-                    format!("{:.0}", peak.operations_per_cycle)
-                }),
+                measured.sum_bits.map_or("-".into(), |of| of.to_string()),
+                of_peak(|peak| format!("{:.1}", peak.latency)),
+                of_peak(|peak| format!("{:.0}", peak.operations_per_cycle)),
                 tera(peak),
                 tera(measured.data_sheet),
             ]
@@ -375,24 +353,8 @@ pub(crate) fn text(results: &Results) -> String {
             rows.push(row);
         }
     }
-    let head = [
-        "variant",
-        "size",
-        "machine code",
-        "sum bits",
-        "latency",
-        "ops/cycle/SM",
-        "peak T/s",
-        "sheet T/s",
-        "matmul T/s",
-        "of sheet",
-        "of peak",
-        "per cycle",
-        "cuBLASLt T/s",
-        "of it",
-        "tiles",
-        "result",
-    ];
+    let head = "variant|size|machine code|sum bits|latency|ops/cycle/SM|peak T/s|sheet T/s|matmul T/s|of sheet|of peak|\
+        per cycle|cuBLASLt T/s|of it|tiles|result";
     format!(
         "{} (sm_{}, {} multiprocessors), NVRTC {}, cuBLASLt {}; sum bits: the largest n with 2^n + 1 right; latency in cycles, T/s: 10^12 operations a second, sheet: \
          the data sheet's dense rate\n\n{}",
@@ -401,6 +363,6 @@ pub(crate) fn text(results: &Results) -> String {
         results.multiprocessors,
         results.nvrtc,
         results.cublaslt.as_deref().unwrap_or("not there"),
-        table(&head, &rows),
+        table(head.split('|'), &rows),
     )
 }

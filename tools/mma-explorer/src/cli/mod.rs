@@ -33,6 +33,15 @@ pub(crate) struct Report {
 }
 
 impl Report {
+    /// A report of a command that checks nothing.
+    pub(crate) fn new(text: String, json: Value) -> Self {
+        Self {
+            text,
+            json,
+            passed: true,
+        }
+    }
+
     /// An error with its causes: on stderr for people, and as a JSON object for scripts.
     pub(crate) fn error(error: &anyhow::Error, as_json: bool) -> Self {
         let message = format!("{error:#}");
@@ -156,7 +165,11 @@ pub(crate) fn progress(done: usize, all: usize, name: &str) {
 }
 
 /// Lines of columns, each as wide as its widest cell. The last column is not filled up.
-pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
+pub(crate) fn table<S: Into<String>>(
+    head: impl IntoIterator<Item = S>,
+    rows: &[Vec<String>],
+) -> String {
+    let head: Vec<String> = head.into_iter().map(Into::into).collect();
     let columns = head.len();
     let mut widths: Vec<usize> = head.iter().map(|cell| cell.chars().count()).collect();
     for row in rows {
@@ -164,7 +177,6 @@ pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
             *width = (*width).max(cell.chars().count());
         }
     }
-    let head: Vec<String> = head.iter().map(|cell| cell.to_string()).collect();
     let mut text = String::new();
     for row in std::iter::once(&head).chain(rows) {
         let cells: Vec<String> = row
@@ -202,7 +214,7 @@ mod tests {
             vec!["aaaa".into(), "b".into(), String::new()],
         ];
         assert_eq!(
-            table(&["x", "y", "z"], &rows),
+            table(["x", "y", "z"], &rows),
             "x     y   z\na     bb  c d\naaaa  b\n"
         );
     }

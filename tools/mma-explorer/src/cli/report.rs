@@ -36,7 +36,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     let results = merged.context("no file")?;
     fs::create_dir_all(&args.out)
         .with_context(|| format!("cannot create {}", args.out.display()))?;
-    let json = serde_json::to_string_pretty(&results)? + "\n";
+    let json = serde_json::to_string(&results)? + "\n";
     let files = [
         ("report.json", json),
         ("report.md", report::markdown(&results)),
@@ -49,11 +49,10 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         text += &format!("{}\n", path.display());
     }
     let names: Vec<PathBuf> = files.iter().map(|(name, _)| args.out.join(name)).collect();
-    Ok(Report {
+    Ok(Report::new(
         text,
-        json: json!({ "variants": results.variants.len(), "files": names }),
-        passed: true,
-    })
+        json!({ "variants": results.variants.len(), "files": names }),
+    ))
 }
 
 fn write(path: &Path, content: &str) -> Result<()> {

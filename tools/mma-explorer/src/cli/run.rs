@@ -38,39 +38,16 @@ pub(crate) struct Args {
     seconds: Option<u64>,
 }
 
-/// Tiles that are tried where none are asked for.
-const USUAL: [&str; 9] = [
-    // For GPUs with bulk copies and 227 KiB of shared memory; the last one of them where sums are 16 bits.
-    "192x256x128/96x64/4/8/bulk",
-    "128x256x128/64x64/4/8/bulk",
-    "256x128x128/64x64/4/8/bulk",
-    "256x256x128/128x64/3/8/bulk",
-    // For smaller ones.
-    "128x256x64/64x64/4/8/bulk",
-    "128x256x64/64x64/4/8",
-    "128x128x64/64x64/4/8",
-    "128x128x128/64x32/3/8",
-    "64x128x64/32x64/4/8",
-];
-const USUAL_WGMMA: [&str; 5] = [
-    "128x256x128/64x256/4/8/2",
-    "128x256x128/64x256/4/16/2",
-    "128x256x128/64x256/4/8",
-    "256x128x128/128x128/4/8/2",
-    "128x128x128/64x128/6/8/2",
-];
-
-const USUAL_TCGEN05: [&str; 9] = [
-    "128x256x128/128x256/4/8",
-    "128x256x128/256x256/6/8/2",
-    "128x256x128/256x256/5/8/2",
-    "256x128x128/256x128/4/8/2",
-    "128x256x128/128x256/4/8/2",
-    "128x256x128/128x256/4/16/2",
-    "256x128x128/128x128/4/8",
-    "256x128x128/128x128/4/8/2",
-    "128x128x128/128x128/6/8/2",
-];
+/// Tiles that are tried where none are asked for. The first four are for GPUs with bulk copies and 227 KiB of shared
+/// memory, the fourth where sums are 16 bits; the others are for smaller ones.
+const USUAL: &str = "192x256x128/96x64/4/8/bulk 128x256x128/64x64/4/8/bulk 256x128x128/64x64/4/8/bulk \
+    256x256x128/128x64/3/8/bulk 128x256x64/64x64/4/8/bulk 128x256x64/64x64/4/8 128x128x64/64x64/4/8 \
+    128x128x128/64x32/3/8 64x128x64/32x64/4/8";
+const USUAL_WGMMA: &str = "128x256x128/64x256/4/8/2 128x256x128/64x256/4/16/2 128x256x128/64x256/4/8 \
+    256x128x128/128x128/4/8/2 128x128x128/64x128/6/8/2";
+const USUAL_TCGEN05: &str = "128x256x128/128x256/4/8 128x256x128/256x256/6/8/2 128x256x128/256x256/5/8/2 \
+    256x128x128/256x128/4/8/2 128x256x128/128x256/4/8/2 128x256x128/128x256/4/16/2 256x128x128/128x128/4/8 \
+    256x128x128/128x128/4/8/2 128x128x128/128x128/6/8/2";
 
 /// The tiles that are tried with a variant: those asked for, which must suit it, or usual ones that do.
 fn candidates(asked: &[Tiles], variant: &Variant, arch: Arch) -> Result<Vec<Tiles>> {
@@ -81,12 +58,12 @@ fn candidates(asked: &[Tiles], variant: &Variant, arch: Arch) -> Result<Vec<Tile
     if !asked.is_empty() {
         return Ok(asked.to_vec());
     }
-    let usual: &[&str] = match variant.family() {
-        Family::Mma => &USUAL,
-        Family::Wgmma => &USUAL_WGMMA,
-        Family::Tcgen05 => &USUAL_TCGEN05,
+    let usual = match variant.family() {
+        Family::Mma => USUAL,
+        Family::Wgmma => USUAL_WGMMA,
+        Family::Tcgen05 => USUAL_TCGEN05,
     };
-    let all = usual.iter().filter_map(|tiles| tiles.parse().ok());
+    let all = usual.split(' ').filter_map(|tiles| tiles.parse().ok());
     Ok(all.filter(|tiles| suits(tiles).is_ok()).collect())
 }
 

@@ -36,12 +36,8 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, cache: &Cache) -> Result<Report> {
     let (bench, variants) = Bench::open(args.device, &args.filter, cache)?;
     let all = each(&bench, &variants, args.seconds, |i, variant| {
-        one(
-            args,
-            &bench,
-            variant,
-            &format!("{}/{}", i + 1, variants.len()),
-        )
+        let number = format!("{}/{}", i + 1, variants.len());
+        one(args, &bench, variant, &number)
     });
     let passed = all.iter().all(|measured| measured.wrong.is_none());
     let results = bench.results(all);
@@ -68,11 +64,8 @@ fn one(args: &Args, bench: &Bench<'_>, variant: &Variant, number: &str) -> Resul
     let mut search = Search::new(args.patience);
     // Sixteen at once, so that all processors compile.
     for (part, some) in candidates.chunks(16).enumerate() {
-        let sources: Vec<_> = some
-            .iter()
-            .map(|tiles| source::matmul(variant, tiles))
-            .collect();
-        bench.compile_ahead(&sources);
+        let sources = some.iter().map(|tiles| source::matmul(variant, tiles));
+        bench.compile_ahead(&sources.collect::<Vec<_>>());
         for (i, tiles) in some.iter().enumerate() {
             let name = format!("{number} {}: {tiles}", variant.name());
             progress(part * 16 + i, candidates.len(), &name);
@@ -94,9 +87,8 @@ fn one(args: &Args, bench: &Bench<'_>, variant: &Variant, number: &str) -> Resul
     }
     let best = fastest(&measured.tried, args.size).and_then(|best| best.tiles.parse().ok());
     if let Some(tiles) = best {
-        measured
-            .products
-            .push(bench.product(&mut workload, &tiles)?);
+        let product = bench.product(&mut workload, &tiles)?;
+        measured.products.push(product);
     }
     Ok(measured)
 }
@@ -126,11 +118,8 @@ impl Search {
     /// Seconds of the next tiles; none where they were dropped.
     fn note(&mut self, seconds: Option<f64>) {
         let seconds = seconds.unwrap_or(f64::INFINITY);
-        if seconds < self.best * 0.99 {
-            self.without_gain = 0;
-        } else {
-            self.without_gain += 1;
-        }
+        let gains = seconds < self.best * 0.99;
+        self.without_gain = if gains { 0 } else { self.without_gain + 1 };
         self.best = self.best.min(seconds);
     }
 
@@ -139,80 +128,45 @@ impl Search {
     }
 }
 
+/// Blocks and warpgroups.
+const WGMMA: &str = "
+    128x256x128/64x256 256x128x128/128x128 128x192x128/64x192 128x128x128/64x128 192x128x128/64x128 256x192x128/128x192
+    64x256x128/64x256";
+/// Blocks, and rows and columns of an instruction.
+const TCGEN05: &str = "
+    128x256x128/128x256 128x256x128/256x256 256x128x128/128x128 256x128x128/256x128 256x256x128/128x256
+    256x256x128/256x256 128x192x128/128x192 256x192x128/128x192 128x128x128/128x128 128x64x128/128x64";
+/// Rows and columns of blocks and warps. Those that read the least shared memory for each multiplication come first.
+const MMA: &str = "
+    256x256/128x64 192x256/96x64 128x256/64x64 256x128/64x64 160x256/80x64 128x128/64x64 128x128/64x32 64x128/32x64
+    64x64/32x32";
+
 /// All tiles that are worth a try, those first that are usually fast.
 fn candidates(variant: &Variant, arch: Arch) -> Vec<Tiles> {
     let mut all = vec![Tiles::usual(variant)];
+    let of = |text: String| text.parse::<Tiles>().expect("of the form");
     match variant.family() {
         Family::Wgmma | Family::Tcgen05 => {
-            let sizes: &[(u32, u32, u32, u32)] = match variant.family() {
-                Family::Tcgen05 => &[
-                    (128, 256, 128, 256),
-                    (128, 256, 256, 256),
-                    (256, 128, 128, 128),
-                    (256, 128, 256, 128),
-                    (256, 256, 128, 256),
-                    (256, 256, 256, 256),
-                    (128, 192, 128, 192),
-                    (256, 192, 128, 192),
-                    (128, 128, 128, 128),
-                    (128, 64, 128, 64),
-                ],
-                _ => &[
-                    (128, 256, 64, 256),
-                    (256, 128, 128, 128),
-                    (128, 192, 64, 192),
-                    (128, 128, 64, 128),
-                    (192, 128, 64, 128),
-                    (256, 192, 128, 192),
-                    (64, 256, 64, 256),
-                ],
+            let sizes = match variant.family() {
+                Family::Tcgen05 => TCGEN05,
+                _ => WGMMA,
             };
-            for &(block_m, block_n, warp_m, warp_n) in sizes {
-                for (cluster, group) in [(2, 8), (2, 16), (1, 8), (1, 16), (2, 4)] {
+            for sizes in sizes.split_whitespace() {
+                for end in ["8/2", "16/2", "8", "16", "4/2"] {
                     // The most stages that fit, and one fewer.
-                    let stages = (2..=8).rev().map(|stages| Tiles {
-                        block_m,
-                        block_n,
-                        block_k: 128,
-                        warp_m,
-                        warp_n,
-                        stages,
-                        group,
-                        cluster,
-                        bulk: false,
-                    });
+                    let stages = (2..=8).rev();
+                    let stages = stages.map(|stages| of(format!("{sizes}/{stages}/{end}")));
                     let fit = stages.filter(|tiles| tiles.check(variant, arch).is_ok());
                     all.extend(fit.take(2));
                 }
             }
         }
         Family::Mma => {
-            // Tiles that read the least shared memory for each multiplication come first.
-            let shapes = [
-                (256, 256, 128, 64),
-                (192, 256, 96, 64),
-                (128, 256, 64, 64),
-                (256, 128, 64, 64),
-                (160, 256, 80, 64),
-                (128, 128, 64, 64),
-                (128, 128, 64, 32),
-                (64, 128, 32, 64),
-                (64, 64, 32, 32),
-            ];
-            for bulk in [true, false] {
-                for (block_m, block_n, warp_m, warp_n) in shapes {
+            for bulk in ["/bulk", ""] {
+                for (block, warp) in MMA.split_whitespace().filter_map(|it| it.split_once('/')) {
                     for (block_k, stages) in [(128, 4), (128, 3), (64, 6), (64, 4), (64, 3)] {
-                        all.push(Tiles {
-                            block_m,
-                            block_n,
-                            block_k,
-                            warp_m,
-                            warp_n,
-                            stages,
-                            group: 8,
-                            cluster: 1,
-                            bulk,
-                        });
+                        let text = format!("{block}x{block_k}/{warp}/{stages}/8{bulk}");
+                        all.push(of(text));
                     }
                 }
             }

@@ -137,13 +137,7 @@ pub fn only_run(arguments: &[OsString]) -> Option<&[OsString]> {
     }
     match rest.split_first() {
         Some((first, rest)) if first == "--" => Some(rest),
-        Some((first, _))
-            if ["--simulate", "--help", "-h"]
-                .iter()
-                .any(|own| first == own) =>
-        {
-            None
-        }
+        Some((first, _)) if first == "--simulate" || first == "--help" || first == "-h" => None,
         _ => Some(rest),
     }
 }

@@ -77,11 +77,8 @@ impl CublasFaster {
             Some((case.n, ours.median_us, theirs.times.median_us))
         });
         let times: Vec<_> = times.collect();
-        let faster: Vec<usize> = times
-            .iter()
-            .filter(|(_, ours, theirs)| theirs < ours)
-            .map(|(n, ..)| *n)
-            .collect();
+        let faster = times.iter().filter(|(_, ours, theirs)| theirs < ours);
+        let faster: Vec<usize> = faster.map(|(n, ..)| *n).collect();
         let Some(&first) = faster.first() else {
             return match times.is_empty() {
                 true => Self::Unknown,

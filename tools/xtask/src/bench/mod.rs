@@ -92,7 +92,8 @@ pub(crate) fn command(workspace: &Workspace, args: &BenchArgs) -> Result<()> {
             program.bench(&[&suite[..], &args.args].concat())?
         }
     };
-    let out = args.out.clone().unwrap_or_else(|| workspace.bench_dir());
+    let out = args.out.clone();
+    let out = out.unwrap_or_else(|| workspace.folder("bench"));
     write(&out, &document, &history, &[])?;
     println!("written: {}", out.join("bench.{json,md,html}").display());
     Ok(())

@@ -18,10 +18,8 @@ pub(crate) struct Finding {
 
 impl Finding {
     pub(crate) fn markdown(&self) -> String {
-        let tables = self
-            .tables
-            .iter()
-            .map(|table| format!("\n{}", table.markdown()));
+        let tables = self.tables.iter();
+        let tables = tables.map(|table| format!("\n{}", table.markdown()));
         format!("{}\n{}", self.text, tables.collect::<String>())
     }
 }

@@ -136,14 +136,7 @@ impl Program {
 pub(crate) fn commit(root: &Path) -> Option<String> {
     let mut git = Command::new("git");
     git.arg("-C").arg(root);
-    git.args([
-        "describe",
-        "--always",
-        "--dirty",
-        "--abbrev=40",
-        "--exclude",
-        "*",
-    ]);
+    git.args("describe --always --dirty --abbrev=40 --exclude *".split(' '));
     let commit = process::stdout(&mut git).ok()?;
     Some(commit.trim().to_owned())
 }

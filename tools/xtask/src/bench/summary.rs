@@ -11,30 +11,18 @@ use super::view::{
 /// The work that was measured, on which device, when and how: one line each.
 pub(super) fn facts(document: &Document) -> Vec<String> {
     let device = &document.device;
-    let mut on = vec![device.name.clone()];
-    on.extend(
-        device
-            .compute_capability
-            .as_ref()
-            .map(|c| format!("compute capability {c}")),
-    );
-    on.extend(device.multiprocessors.map(|count| format!("{count} SMs")));
-    on.extend(device.threads.map(|count| format!("{count} threads")));
-    on.extend(
-        device
-            .driver
-            .as_ref()
-            .map(|driver| format!("driver {driver}")),
-    );
-    on.extend(
-        device
-            .runtime_cuda
-            .as_ref()
-            .map(|cuda| format!("CUDA runtime {cuda}")),
-    );
+    let named = |what: &str, value: &Option<String>| Some(format!("{what} {}", value.as_ref()?));
+    let on = [
+        Some(device.name.clone()),
+        named("compute capability", &device.compute_capability),
+        device.multiprocessors.map(|count| format!("{count} SMs")),
+        device.threads.map(|count| format!("{count} threads")),
+        named("driver", &device.driver),
+        named("CUDA runtime", &device.runtime_cuda),
+    ];
     let commit = document.git_commit.as_deref().unwrap_or("unknown commit");
     let mut facts = vec![
-        on.join(", "),
+        on.into_iter().flatten().collect::<Vec<_>>().join(", "),
         format!(
             "{}, nvfp4-gemv {}, {commit}",
             document.date_utc, document.crate_version
@@ -104,16 +92,7 @@ fn faster(path: &Measured) -> String {
 
 /// Sustained times, beside the cold time of the same work: without rows where nothing was sustained.
 pub(super) fn sustained(document: &Document) -> Table {
-    let mut table = Table::new([
-        "problem",
-        "path",
-        "cold",
-        "sustained",
-        "W",
-        "MHz",
-        "J/GB",
-        "arithmetic J/GB",
-    ]);
+    let mut table = Table::new("problem|path|cold|sustained|W|MHz|J/GB|arithmetic J/GB".split('|'));
     for case in &document.cases {
         let mut row = |name: String, cold_us: f64, board: &BoardReadings| {
             let Some(sustained) = &board.sustained else {
@@ -214,11 +193,8 @@ pub(super) fn by_shape<'a>(cases: &[&'a Case]) -> Vec<Vec<&'a Case>> {
     let groups = distinct(cases.iter().map(|case| key(case)))
         .into_iter()
         .map(|of| {
-            let mut group: Vec<&Case> = cases
-                .iter()
-                .copied()
-                .filter(|case| key(case) == of)
-                .collect();
+            let group = cases.iter().copied().filter(|case| key(case) == of);
+            let mut group: Vec<&Case> = group.collect();
             group.sort_by_key(|case| case.n);
             group
         });

@@ -65,10 +65,8 @@ impl Svg {
     }
 
     pub(crate) fn curve(&mut self, points: &[(f64, f64)], class: &str) {
-        let points: Vec<String> = points
-            .iter()
-            .map(|(x, y)| format!("{x:.1},{y:.1}"))
-            .collect();
+        let points = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}"));
+        let points: Vec<String> = points.collect();
         self.push(format_args!(
             "<polyline class=\"{class}\" points=\"{}\"/>\n",
             points.join(" ")

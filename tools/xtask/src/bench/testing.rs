@@ -17,16 +17,14 @@ pub(crate) fn samples(us: f64) -> Vec<f64> {
 pub(crate) fn measured(path: &str, mode: &str, us: f64, picked: bool) -> Measured {
     Measured {
         path: path.into(),
-        kernel: None,
         mode: mode.into(),
         picked,
         config: "Config { warps: 8 }".into(),
         median_us: us,
         gb_per_s: rounded(1e3 / us),
         share_of_ceiling: rounded(10.0 / us),
-        cublas_ratio: None,
         samples_us: samples(us),
-        board: BoardReadings::default(),
+        ..Measured::default()
     }
 }
 
@@ -48,17 +46,15 @@ pub(crate) fn case(n: usize, activation: &str, paths: Vec<Measured>) -> Case {
             median_us: median(&samples_us),
             gb_per_s: 4000.0,
             samples_us,
-            board: BoardReadings::default(),
+            ..ReadTimes::default()
         },
-        slower_reads: Vec::new(),
         picked: Some(Picked {
             kernel: None,
             path: "cuda-core".into(),
             reason: "measured".into(),
         }),
         paths,
-        cublas: None,
-        skipped: Vec::new(),
+        ..Case::default()
     }
 }
 
@@ -77,46 +73,34 @@ pub(crate) fn document() -> Document {
             name: "Test GPU <1>".into(),
             compute_capability: Some("9.0".into()),
             multiprocessors: Some(132),
-            threads: None,
             l2_bytes: Some(60 << 20),
             memory_bytes: Some(1 << 37),
             driver: Some("580.1.2".into()),
             driver_cuda: Some("13.0".into()),
             runtime_cuda: Some("13.0".into()),
+            ..Device::default()
         },
         method: Method {
             rounds: 9,
             cold_bytes: 512 << 20,
-            sustained_seconds: None,
+            ..Method::default()
         },
-        long_read: None,
-        slowed_percent: Default::default(),
-        notes: Vec::new(),
         cases: vec![
-            case(
-                1,
-                "nvfp4",
-                vec![
-                    measured("cuda-core", "isolated", 12.0, true),
-                    measured("tensor-core", "isolated", 14.0, false),
-                    measured("tensor-core", "chained", 11.0, false),
-                ],
-            ),
-            case(
-                4,
-                "nvfp4",
-                vec![
-                    measured("cuda-core", "isolated", 18.0, true),
-                    measured("tensor-core", "isolated", 15.0, false),
-                ],
-            ),
-            case(
-                1,
-                "bf16",
-                vec![measured("cuda-core", "isolated", 25.0, true)],
-            ),
+            case(1, "nvfp4", paths(&[12.0, 14.0], Some(11.0))),
+            case(4, "nvfp4", paths(&[18.0, 15.0], None)),
+            case(1, "bf16", paths(&[25.0], None)),
         ],
+        ..Document::default()
     }
+}
+
+/// The CUDA cores, which are picked, and the tensor cores, each launch on its own; then those of the tensor cores chained.
+fn paths(isolated: &[f64], chained: Option<f64>) -> Vec<Measured> {
+    let names = ["cuda-core", "tensor-core"].into_iter();
+    let isolated = names.zip(isolated);
+    let isolated = isolated.map(|(path, us)| measured(path, "isolated", *us, path == "cuda-core"));
+    let chained = chained.map(|us| measured("tensor-core", "chained", us, false));
+    isolated.chain(chained).collect()
 }
 
 /// A document of the suite of up to 128 vectors, with cuBLAS and one sustained result: n = 1, 16 and 128.

@@ -74,10 +74,8 @@ pub(crate) fn label(path: &Measured) -> String {
 
 /// The kernel that computed it, and the clock and power of the board right after a turn, as far as they are known.
 pub(crate) fn computed_by(path: &Measured) -> Option<String> {
-    let kernel = path
-        .kernel
-        .as_ref()
-        .map(|kernel| format!("kernel {kernel}"));
+    let kernel = path.kernel.as_ref();
+    let kernel = kernel.map(|kernel| format!("kernel {kernel}"));
     let clock = path.board.sm_mhz.map(|mhz| format!("{mhz:.0} MHz"));
     let power = path.board.watts.map(|watts| format!("{watts:.0} W"));
     let known: Vec<String> = [kernel, clock, power].into_iter().flatten().collect();

@@ -18,7 +18,8 @@ pub(super) fn check(context: &Context<'_>) -> Result<()> {
     // Links to what only a feature brings lead somewhere without it, too. The pages that stay are of the second run.
     let without = ["--package", "nvfp4-gemv", "--no-default-features"];
     cargo.run([&["doc", "--no-deps", "--lib"], &without[..]].concat())?;
-    let page = context.workspace.doc_dir().join("nvfp4_gemv/index.html");
+    let page = context.workspace.folder("doc");
+    let page = page.join("nvfp4_gemv/index.html");
     let text = fs::read_to_string(&page).with_context(|| format!("{}", page.display()))?;
     // rustdoc takes it away where it resolves a link, and only there.
     ensure!(
@@ -58,41 +59,25 @@ pub(super) fn check_as_docs_rs(context: &Context<'_>) -> Result<()> {
         .iter()
         .filter_map(Value::as_str)
         .collect();
-    cargo.run([
-        "doc",
-        "--no-deps",
-        "--lib",
-        "--package",
-        "nvfp4-gemv",
-        "--features",
-        &features.join(","),
-    ])?;
+    let doc = "doc --no-deps --lib --package nvfp4-gemv --features".split(' ');
+    cargo.run(doc.chain([&*features.join(",")]))?;
     let page = target.join("doc/nvfp4_gemv/fn.gemv_on_device.html");
-    let text = fs::read_to_string(&page).with_context(|| {
-        format!(
-            "{}: is feature device documented on docs.rs?",
-            page.display()
-        )
-    })?;
+    let (shown, text) = (page.display(), fs::read_to_string(&page));
+    let text = text.with_context(|| format!("{shown}: is feature device documented there?"))?;
+    let is_marked = text.contains("crate feature <code>device</code>");
     ensure!(
-        text.contains("crate feature <code>device</code>"),
-        "{} does not say that it needs feature device",
-        page.display()
+        is_marked,
+        "{shown} does not say that it needs feature device"
     );
     Ok(())
 }
 
 /// Further variables that cudarc or nvcc reads.
-const MORE_VARIABLES: [&str; 4] = [
-    "NVCC_CCBIN",
-    "CUDA_ROOT",
-    "CUDA_TOOLKIT_ROOT_DIR",
-    "CUDARC_CUDA_VERSION",
-];
+const MORE_VARIABLES: &str = "NVCC_CCBIN CUDA_ROOT CUDA_TOOLKIT_ROOT_DIR CUDARC_CUDA_VERSION";
 
 /// Every variable by which CUDA could be found, PATH apart.
 pub(super) fn cuda_variables() -> impl Iterator<Item = &'static str> {
-    let all = nvcc::VARIABLES.into_iter().chain(MORE_VARIABLES);
+    let all = nvcc::VARIABLES.into_iter().chain(MORE_VARIABLES.split(' '));
     all.filter(|name| *name != "PATH")
 }
 

@@ -182,11 +182,8 @@ fn summarise(results: &[(Check, Duration, bool)]) -> Result<()> {
             time.as_secs_f64()
         );
     }
-    let failed: Vec<String> = results
-        .iter()
-        .filter(|(_, _, passed)| !passed)
-        .map(|(check, _, _)| check.name())
-        .collect();
+    let failed = results.iter().filter(|(_, _, passed)| !passed);
+    let failed: Vec<String> = failed.map(|(check, _, _)| check.name()).collect();
     if !failed.is_empty() {
         bail!(
             "{} of {} checks failed; to repeat: cargo xtask check {}",

@@ -36,7 +36,7 @@ pub(super) fn check(context: &Context<'_>) -> Result<()> {
     write_linker(&linker)?;
     refuses_to_compile(&linker, directory.path())?;
 
-    let host = host_triple()?;
+    let host = process::host_triple()?;
     let mut cargo = Cargo::new(context.workspace)
         .target_dir(&target)
         .env("PATH", &empty)
@@ -45,15 +45,7 @@ pub(super) fn check(context: &Context<'_>) -> Result<()> {
     for name in cuda_variables() {
         cargo = cargo.without_env(name);
     }
-    for name in [
-        "CC",
-        "CXX",
-        "NVCC",
-        "HOST_CC",
-        "HOST_CXX",
-        "TARGET_CC",
-        "TARGET_CXX",
-    ] {
+    for name in "CC CXX NVCC HOST_CC HOST_CXX TARGET_CC TARGET_CXX".split(' ') {
         cargo = cargo.env(name, NO_SUCH_PROGRAM);
     }
     for name in ["CC", "CXX"] {
@@ -187,13 +179,6 @@ fn rustc() -> Result<PathBuf> {
         return Ok(inside);
     }
     on_path("rustc").context("there is no rustc in PATH")
-}
-
-fn host_triple() -> Result<String> {
-    let named = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    let text = process::stdout(Command::new(&named).arg("-vV"))?;
-    let host = text.lines().find_map(|line| line.strip_prefix("host: "));
-    Ok(host.context("`rustc -vV` names no host")?.to_owned())
 }
 
 fn linker_variable(host: &str) -> String {

@@ -31,17 +31,14 @@ pub(super) fn check(workspace: &Workspace) -> Result<()> {
             .with_context(|| format!("cannot remove {}", packages.display()))?;
     }
     // Cargo does not verify the packages: that would build the kernels, which the rest of CI does.
-    cargo.run([
-        "package",
-        "--package",
-        LIBRARY,
-        "--package",
-        PROGRAM,
-        "--package",
-        SIMULATOR,
-        "--no-verify",
-        "--allow-dirty",
-    ])?;
+    let all = [LIBRARY, PROGRAM, SIMULATOR].map(|name| ["--package", name]);
+    cargo.run(
+        [
+            &["package", "--no-verify", "--allow-dirty"],
+            all.as_flattened(),
+        ]
+        .concat(),
+    )?;
     // Outside the repository, where neither its workspace nor its files can help.
     let directory = tempfile::tempdir().context("cannot create a temporary directory")?;
     let unpack = |package| unpacked(&packages, package, directory.path());

@@ -11,19 +11,13 @@ use crate::toolchain;
 /// NVRTC's kernels for GPUs of which the tests compile one kernel.
 pub(super) fn check(context: &Context<'_>) -> Result<()> {
     toolchain::install_nvrtc(context.workspace)?;
-    let cargo = toolchain::nvrtc_environment(context.workspace)
-        .into_iter()
-        .fold(context.cargo.clone(), |cargo, (name, value)| {
-            cargo.env(name, value)
-        });
+    let cargo = toolchain::nvrtc_environment(context.workspace).into_iter();
+    let cargo = cargo.fold(context.cargo.clone(), |cargo, (name, value)| {
+        cargo.env(name, value)
+    });
     let test = ["test", "--release", "--package"];
-    let ptx_sim = [
-        "ptx-sim",
-        "--test",
-        "conformance",
-        "--test",
-        "planted_faults",
-    ];
+    let ptx_sim = "ptx-sim --test conformance --test planted_faults";
+    let ptx_sim: Vec<&str> = ptx_sim.split(' ').collect();
     let kernels = ["nvfp4-gemv", "--test", "kernels"];
     let explorer = ["mma-explorer", "--test", "explorer"];
     for (suite, filter) in [
@@ -34,15 +28,6 @@ pub(super) fn check(context: &Context<'_>) -> Result<()> {
         let arguments = test.iter().chain(suite).chain(&["--", "--ignored"]);
         cargo.run(arguments.copied().chain(filter))?;
     }
-    let jit = ["--", "--ignored", "jit::"];
-    cargo.run(
-        [
-            &test,
-            &kernels[..],
-            &["--no-default-features"],
-            &JIT_FEATURES,
-            &jit,
-        ]
-        .concat(),
-    )
+    let (without, jit) = (["--no-default-features"], ["--", "--ignored", "jit::"]);
+    cargo.run([&test, &kernels[..], &without, &JIT_FEATURES, &jit].concat())
 }

@@ -95,10 +95,8 @@ fn examine(text: &str) -> Vec<String> {
 /// Whether a script begins with a check of Cargo.lock: later commands then have nothing to change in it.
 fn locks_first(script: &str) -> bool {
     let uses_cargo = |line: &&str| line.starts_with("cargo ") || line.starts_with("step cargo ");
-    let first = script
-        .lines()
-        .filter(uses_cargo)
-        .find(|line| !line.contains("--version"));
+    let mut first = script.lines().filter(uses_cargo);
+    let first = first.find(|line| !line.contains("--version"));
     first.is_some_and(|line| line.contains("cargo fetch --locked"))
 }
 
@@ -137,40 +135,24 @@ jobs:
     #[test]
     fn rules_are_held() {
         assert_eq!(examine(GOOD), [""; 0]);
+        const COMMIT: &str = "@0123456789012345678901234567890123456789 # v1.2.3";
+        const KEPT: &str = "persist-credentials: false";
         for (from, to, says) in [
-            (
-                "@0123456789012345678901234567890123456789 # v1.2.3",
-                "@v4",
-                "tags move",
-            ),
+            (COMMIT, "@v4", "tags move"),
             (" # v1.2.3", "", "tags move"),
-            (
-                "persist-credentials: false",
-                "fetch-depth: 1",
-                "persist-credentials",
-            ),
-            (
-                "persist-credentials: false",
-                "persist-credentials: true",
-                "credentials that stay",
-            ),
+            (KEPT, "fetch-depth: 1", "persist-credentials"),
+            (KEPT, "persist-credentials: true", "credentials that stay"),
             (" --locked", "", "--locked"),
             ("cargo test --locked", "cargo xtask nightly", "--locked"),
-            (
-                "  contents: read\n",
-                "  contents: write\n",
-                "permission to write",
-            ),
+            ("contents: read", "contents: write", "permission to write"),
             ("permissions:\n  contents: read\n", "", "no `permissions:`"),
             ("\"$HOME\"", "${{ github.head_ref }}", "inside a script"),
         ] {
             let bad = GOOD.replace(from, to);
             assert_ne!(bad, GOOD, "{from}");
             let findings = examine(&bad);
-            assert!(
-                findings.iter().any(|what| what.contains(says)),
-                "{to}: {findings:?}"
-            );
+            let found = findings.iter().any(|what| what.contains(says));
+            assert!(found, "{to}: {findings:?}");
         }
         // The next step's credentials are not this one's.
         let two = GOOD.replace("      - run: cargo", "      - uses: actions/checkout@0123456789012345678901234567890123456789 # v1\n      - run: cargo");
@@ -179,12 +161,9 @@ jobs:
 
     #[test]
     fn a_script_checks_the_lock_file_first() {
-        assert!(locks_first(
-            "cargo --version\nstep cargo fetch --locked\nstep cargo xtask test\n"
-        ));
-        assert!(!locks_first(
-            "step cargo xtask test\nstep cargo fetch --locked\n"
-        ));
+        let (fetch, test) = ("step cargo fetch --locked\n", "step cargo xtask test\n");
+        assert!(locks_first(&format!("cargo --version\n{fetch}{test}")));
+        assert!(!locks_first(&format!("{test}{fetch}")));
         assert!(!locks_first(""));
     }
 

@@ -268,12 +268,10 @@ mod tests {
             fs::create_dir_all(file.parent().unwrap()).unwrap();
             fs::write(file, text).unwrap();
         };
+        let version = env!("CARGO_PKG_VERSION");
         put(
             "Cargo.toml",
-            &format!(
-                "[workspace.package]\nversion = {:?}\n",
-                env!("CARGO_PKG_VERSION")
-            ),
+            &format!("[workspace.package]\nversion = {version:?}\n"),
         );
         put("tools/ptx-sim/probes/ptx/mma_fp4.ptx", "the probes");
         put("tools/ptx-sim/probes/recorded/tma.safetensors", "an H200's");
@@ -306,12 +304,12 @@ mod tests {
     }
 
     fn archive(files: &[(&str, Vec<u8>)]) -> Archive {
+        let files = files
+            .iter()
+            .map(|(name, bytes)| ((*name).to_owned(), bytes.clone()));
         Archive {
             manifest: manifest(),
-            files: files
-                .iter()
-                .map(|(name, bytes)| ((*name).to_owned(), bytes.clone()))
-                .collect(),
+            files: files.collect(),
         }
     }
 
@@ -338,18 +336,12 @@ mod tests {
         let plan = plan(root, &archive).unwrap();
         write(root, &plan.changes).unwrap();
         let there = |name: &str| fs::read(root.join(name)).expect(name);
-        assert_eq!(
-            there("tools/ptx-sim/probes/recorded/rtx5090/mma_fp4.safetensors"),
-            archive.files[RECORDING]
-        );
-        assert_eq!(
-            there("tools/ptx-sim/probes/recorded/tma.safetensors"),
-            b"an H200's"
-        );
-        assert_eq!(
-            there(&format!("{TABLES}/rtx5090.jsonl")),
-            archive.files["tuned.jsonl"]
-        );
+        let recorded = "tools/ptx-sim/probes/recorded/rtx5090/mma_fp4.safetensors";
+        assert_eq!(there(recorded), archive.files[RECORDING]);
+        let older = "tools/ptx-sim/probes/recorded/tma.safetensors";
+        assert_eq!(there(older), b"an H200's");
+        let table = format!("{TABLES}/rtx5090.jsonl");
+        assert_eq!(there(&table), archive.files["tuned.jsonl"]);
         let list = String::from_utf8(there(LIST)).unwrap();
         contains(
             &list,
@@ -361,68 +353,45 @@ mod tests {
         );
         // Again changes nothing; with other contents it would replace what was recorded.
         assert_eq!(super::plan(root, &archive).unwrap().changes, Changes::new());
-        fs::write(
-            root.join("tools/ptx-sim/probes/recorded/rtx5090/mma_fp4.safetensors"),
-            "older",
-        )
-        .unwrap();
-        contains(
-            &refusal(root, &archive),
-            &["rtx5090/mma_fp4", "what was recorded stays"],
-        );
+        fs::write(root.join(recorded), "older").unwrap();
+        let parts = ["rtx5090/mma_fp4", "what was recorded stays"];
+        contains(&refusal(root, &archive), &parts);
     }
 
     #[test]
     fn what_is_not_of_these_probes_and_this_gpu_is_refused() {
         let root = repository();
         let root = root.path();
-        let with =
-            |change: &dyn Fn(&mut Value)| refusal(root, &archive(&[(RECORDING, recorded(change))]));
-        contains(
-            &with(&|meta| meta["gpu"] = "NVIDIA B200".into()),
-            &["\"NVIDIA B200\"", "RTX 5090"],
-        );
-        contains(
-            &with(&|meta| meta["compute_capability"] = "9.0".into()),
-            &["and the archive is of"],
-        );
-        contains(
-            &with(&|meta| meta["ptx_fnv1a64"] = "0".into()),
-            &["made by other probes"],
-        );
-        contains(
-            &with(&|meta| meta["topic"] = "tma".into()),
-            &["its topic is \"tma\""],
-        );
-        contains(
-            &with(&|meta| meta["format"] = "x".into()),
-            &["another format"],
-        );
-        contains(&with(&|meta| meta["cases"] = "[]".into()), &["no cases"]);
-        contains(&with(&|meta| meta["cases"] = "[".into()), &["its cases"]);
-        contains(&with(&|meta| *meta = json!([])), &["no metadata"]);
-        let lost =
-            |meta: &mut Value| meta["cases"] = r#"[{"name": "a", "status": "error: x"}]"#.into();
-        contains(
-            &with(&lost),
-            &["nothing in it could be applied", "no case ended well"],
+        let says = |name: &str, bytes: Vec<u8>, parts: &[&str]| {
+            contains(&refusal(root, &archive(&[(name, bytes)])), parts);
+        };
+        for (key, value, parts) in [
+            ("gpu", "NVIDIA B200", &["\"NVIDIA B200\"", "RTX 5090"][..]),
+            ("compute_capability", "9.0", &["and the archive is of"]),
+            ("ptx_fnv1a64", "0", &["made by other probes"]),
+            ("topic", "tma", &["its topic is \"tma\""]),
+            ("format", "x", &["another format"]),
+            ("cases", "[]", &["no cases"]),
+            ("cases", "[", &["its cases"]),
+            (
+                "cases",
+                r#"[{"name": "a", "status": "error: x"}]"#,
+                &["nothing in it could be applied", "no case ended well"],
+            ),
+        ] {
+            says(RECORDING, recorded(|meta| meta[key] = value.into()), parts);
+        }
+        says(
+            RECORDING,
+            recorded(|meta| *meta = json!([])),
+            &["no metadata"],
         );
         for bytes in [vec![], vec![255; 8], vec![255; 100]] {
-            contains(
-                &refusal(root, &archive(&[(RECORDING, bytes)])),
-                &["no safetensors file"],
-            );
+            says(RECORDING, bytes, &["no safetensors file"]);
         }
-        let name = "recorded/passwords.safetensors";
-        contains(
-            &refusal(root, &archive(&[(name, vec![])])),
-            &["no such topic"],
-        );
+        says("recorded/passwords.safetensors", vec![], &["no such topic"]);
         let tuned = table("NVIDIA B200", [10, 0]).into_bytes();
-        contains(
-            &refusal(root, &archive(&[("tuned.jsonl", tuned)])),
-            &["and the archive is of"],
-        );
+        says("tuned.jsonl", tuned, &["and the archive is of"]);
         let mut other = whole();
         other.manifest.version = "99.0.0".into();
         contains(&refusal(root, &other), &["\"99.0.0\""]);
@@ -438,10 +407,8 @@ mod tests {
         let last = plan.changes.keys().next_back().unwrap();
         assert!(last.starts_with(RECORDED) && plan.changes.len() > 2);
         fs::create_dir_all(root.join(last)).unwrap();
-        contains(
-            &format!("{:#}", write(root, &plan.changes).unwrap_err()),
-            &["nothing was changed"],
-        );
+        let error = write(root, &plan.changes).unwrap_err();
+        contains(&format!("{error:#}"), &["nothing was changed"]);
         assert!(!root.join(TABLES).join("rtx5090.jsonl").exists());
         assert_eq!(fs::read_to_string(root.join(LIST)).unwrap(), BEFORE);
     }

@@ -72,17 +72,10 @@ impl Device {
             return product.name.into();
         }
         let name = self.name.to_lowercase();
-        let mut slug = String::new();
-        for c in name.trim_start_matches("nvidia ").chars().take(40) {
-            match c {
-                'a'..='z' | '0'..='9' => slug.push(c),
-                _ if slug.ends_with('-') || slug.is_empty() => {}
-                _ => slug.push('-'),
-            }
-        }
-        match slug.trim_end_matches('-') {
-            "" => "gpu".into(),
-            slug => slug.into(),
+        let name = name.trim_start_matches("nvidia ").chars().take(40);
+        match crate::write::slug(&name.collect::<String>()) {
+            slug if slug.is_empty() => "gpu".into(),
+            slug => slug,
         }
     }
 

@@ -84,7 +84,7 @@ pub(crate) fn command(workspace: &Workspace, args: &FirstLightArgs) -> Result<()
     let nights = std::path::absolute(
         args.out
             .clone()
-            .unwrap_or_else(|| workspace.first_light_dir()),
+            .unwrap_or_else(|| workspace.folder("first-light")),
     )?;
     // Each night has a folder of its own: nothing of another one gets into its archive.
     let out = nights.join(format!("first-light-{}-{began}", device.slug()));
@@ -116,7 +116,6 @@ pub(crate) fn command(workspace: &Workspace, args: &FirstLightArgs) -> Result<()
         began,
         device,
         steps: ran,
-        files: BTreeMap::new(),
     };
     finish(&out, &manifest)
 }
@@ -136,10 +135,8 @@ fn version(root: &Path) -> Result<String> {
     let text =
         fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
     let manifest: toml::Table = toml::from_str(&text)?;
-    let version = manifest
-        .get("workspace")
-        .and_then(|of| of.get("package"))
-        .and_then(|of| of.get("version"));
+    let version = manifest.get("workspace").and_then(|of| of.get("package"));
+    let version = version.and_then(|of| of.get("version"));
     let version = version.and_then(toml::Value::as_str);
     Ok(version
         .context("Cargo.toml has no workspace.package.version")?
@@ -278,13 +275,12 @@ const LOG: usize = 1 << 20;
 
 /// Makes the summary and the archive.
 fn finish(out: &Path, manifest: &Manifest) -> Result<()> {
-    let (files, replays) = collect(out, manifest)?;
+    let (mut files, replays) = collect(out, manifest)?;
     let summary = report::markdown(manifest, &replays);
     fs::write(out.join("summary.md"), &summary).context("cannot write summary.md")?;
-    let mut files = files;
     files.insert("summary.md".into(), summary.into_bytes());
     let file = out.with_extension("zip");
-    archive::write(&file, manifest.clone(), &files)?;
+    archive::write(&file, manifest, &files)?;
     let (verdict, passed) = report::verdict(manifest);
     println!(
         "{verdict}\nsummary: {}\nattach this to an issue: {}",

@@ -149,11 +149,8 @@ fn said(value: &Value) -> String {
 
 /// Text from elsewhere, on one line of Markdown, and not too much of it.
 fn plain(text: &str) -> String {
-    let mut kept: String = text
-        .chars()
-        .take(300)
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .collect();
+    let kept = text.chars().take(300);
+    let mut kept: String = kept.map(|c| if c.is_control() { ' ' } else { c }).collect();
     for sign in ['|', '<', '`'] {
         kept = kept.replace(sign, " ");
     }

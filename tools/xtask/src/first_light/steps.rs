@@ -63,40 +63,57 @@ pub(super) struct Places<'a> {
 }
 
 /// Topics of the recorder, each with the major compute capability that has its instructions; 0: all have them.
-const TOPICS: [(&str, i32, &str); 12] = [
-    (
-        "sums_f16",
-        0,
-        "how the f16 instruction adds: a rehearsal of the probes of sums",
-    ),
-    (
-        "mma_fp4",
-        12,
-        "block-scaled mma.sync: fragments, scale selectors, exact data, sums",
-    ),
-    (
-        "tcgen05",
-        10,
-        "tensor memory, copies, loads, commits, one multiplication for each N, sums",
-    ),
-    ("tma", 0, "tensor copies: zero filling, and what it counts"),
-    ("cvt", 0, "conversions"),
-    ("arith", 0, "floating point"),
-    ("integer", 0, "integers"),
-    ("warp", 0, "warps"),
-    ("matrix", 0, "mma.sync of other types"),
-    ("wgmma", 9, "warpgroup matrices"),
-    ("async", 0, "mbarriers, bulk copies, clusters"),
-    (
-        "tcgen05_pdl",
-        10,
-        "a dependent launch behind a kernel that allocates tensor memory late",
-    ),
-];
+const TOPICS: &str = "
+    sums_f16 0 how the f16 instruction adds: a rehearsal of the probes of sums
+    mma_fp4 12 block-scaled mma.sync: fragments, scale selectors, exact data, sums
+    tcgen05 10 tensor memory, copies, loads, commits, one multiplication for each N, sums
+    tma 0 tensor copies: zero filling, and what it counts
+    cvt 0 conversions
+    arith 0 floating point
+    integer 0 integers
+    warp 0 warps
+    matrix 0 mma.sync of other types
+    wgmma 9 warpgroup matrices
+    async 0 mbarriers, bulk copies, clusters
+    tcgen05_pdl 10 a dependent launch behind a kernel that allocates tensor memory late";
+
+/// Kernels with GPU tests of their own, each with the major compute capability that has its instruction.
+const KERNELS: [(&str, i32); 3] = [("tcgen05", 10), ("mma_fp4", 12), ("wgmma", 9)];
+
+/// The steps that are no probes: each with the minutes that it may take, the step that must have passed, and its work.
+const STEPS: &str = "
+    machine 1 - what the driver says about the GPU
+    toolchain 30 - the CUDA compiler; installs one where there is none
+    build-program 60 toolchain nvfp4-gemv with kernels for this GPU
+    build-simulator 60 toolchain ptx-sim, which gives the answers to compare with
+    build-tests 60 toolchain the tests of the kernels
+    build-probes 10 toolchain the recorder, and the probes' machine code
+    info 1 build-program what the program can run here
+    tests-all 60 build-tests the GPU tests of all kernels
+    verify 60 build-program problems with known answers, by every kernel
+    tune 180 build-program the fastest config of each problem: a built-in table
+    bench 90 build-program every path on every shape";
+
+/// The rows of a table: two or three words, and the rest of the line.
+fn rows<const N: usize>(table: &'static str) -> impl Iterator<Item = [&'static str; N]> {
+    let rows = table.trim().lines();
+    rows.filter_map(|row| {
+        row.trim()
+            .splitn(N, ' ')
+            .collect::<Vec<_>>()
+            .try_into()
+            .ok()
+    })
+}
+
+/// The topics, as [`TOPICS`] has them.
+fn topics() -> impl Iterator<Item = (&'static str, i32, &'static str)> {
+    rows::<3>(TOPICS).filter_map(|[topic, needs, what]| Some((topic, needs.parse().ok()?, what)))
+}
 
 /// Whether the recorder knows a topic.
 pub(super) fn is_a_topic(name: &str) -> bool {
-    TOPICS.iter().any(|(topic, ..)| *topic == name)
+    topics().any(|(topic, ..)| topic == name)
 }
 
 const MINUTE: u64 = 60;
@@ -145,12 +162,18 @@ impl Night<'_> {
         command
     }
 
-    fn add(&mut self, name: &str, what: &'static str, seconds: u64, command: Command) -> &mut Step {
+    /// Adds a step, which needs one that passed.
+    fn add(
+        &mut self,
+        name: &str,
+        (minutes, needs, what): (u64, &str, &'static str),
+        command: Command,
+    ) -> &mut Step {
         self.steps.push(Step {
             name: name.into(),
             what,
-            seconds,
-            needs: Vec::new(),
+            seconds: minutes * MINUTE,
+            needs: (needs != "-").then(|| needs.into()).into_iter().collect(),
             on_gpu: false,
             action: Action::Run {
                 command,
@@ -160,207 +183,118 @@ impl Night<'_> {
         self.steps.last_mut().expect("just added")
     }
 
+    /// Adds a step of [`STEPS`].
+    fn known(&mut self, name: &str, command: Command) -> &mut Step {
+        let row = rows::<4>(STEPS).find(|row| row[0] == name);
+        let [_, minutes, needs, what] = row.expect("a row of the table");
+        let minutes = minutes.parse().expect("a number of minutes");
+        self.add(name, (minutes, needs, what), command)
+    }
+
     fn machine(&mut self) {
         let gpu = self.places.gpu.to_string();
         let smi = self.command("nvidia-smi", &["-i", &gpu, "-q"]);
-        self.add("machine", "what the driver says about the GPU", MINUTE, smi);
+        self.known("machine", smi);
         let toolchain = self.command(self.places.xtask, &["toolchain", "--json"]);
-        self.add(
-            "toolchain",
-            "the CUDA compiler; installs one where there is none",
-            30 * MINUTE,
-            toolchain,
-        );
+        self.known("toolchain", toolchain);
+    }
+
+    /// Cargo, with arguments in a line.
+    fn cargo(&self, args: &str) -> Command {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        self.command(cargo, &args.split(' ').collect::<Vec<_>>())
     }
 
     fn builds(&mut self) {
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let builds: [(&str, &'static str, &[&str]); 3] = [
-            (
-                "build-program",
-                "nvfp4-gemv with kernels for this GPU",
-                &["build", "--release", "--package", "nvfp4-gemv-cli"],
-            ),
-            (
-                "build-simulator",
-                "ptx-sim, which gives the answers to compare with",
-                &["build", "--release", "--package", "ptx-sim"],
-            ),
-            (
-                "build-tests",
-                "the tests of the kernels",
-                &["test", "--release", "--no-run", "--test", "kernels"],
-            ),
-        ];
-        for (name, what, args) in builds {
-            let command = self.command(&cargo, args);
-            let step = self.add(name, what, 60 * MINUTE, command);
-            step.needs = vec!["toolchain".into()];
+        for (name, args) in [
+            ("build-program", "build --release --package nvfp4-gemv-cli"),
+            ("build-simulator", "build --release --package ptx-sim"),
+            ("build-tests", "test --release --no-run --test kernels"),
+        ] {
+            let command = self.cargo(args);
+            self.known(name, command);
         }
         let probes = self.places.out.join("probes");
         let script = self.places.root.join("tools/ptx-sim/probes/assemble.sh");
         let mut assemble = self.command("sh", &[]);
         assemble.arg(script).arg(probes).arg(self.device.arch());
-        let step = self.add(
-            "build-probes",
-            "the recorder, and the probes' machine code",
-            10 * MINUTE,
-            assemble,
-        );
-        step.needs = vec!["toolchain".into()];
+        self.known("build-probes", assemble);
+    }
+
+    /// Whether the device has what needs a major compute capability; adds a step that says why where it has not.
+    fn has(&mut self, needs: i32, name: &str, what: &'static str) -> bool {
+        let (major, minor) = self.device.compute_capability;
+        let has = needs == 0 || needs == major;
+        if !has {
+            let why = format!("for compute capability {needs}.x, and this is {major}.{minor}");
+            self.steps.push(Step {
+                name: name.into(),
+                what,
+                seconds: 0,
+                needs: Vec::new(),
+                on_gpu: false,
+                action: Action::Never(why),
+            });
+        }
+        has
     }
 
     fn probes(&mut self) {
-        let (out, target) = (self.places.out, self.places.target);
-        let (recorder, simulator) = (out.join("probes/record"), target.join("release/ptx-sim"));
-        let (major, minor) = self.device.compute_capability;
-        for (topic, needs, what) in TOPICS {
+        let (out, root) = (self.places.out, self.places.root);
+        let simulator = self.places.target.join("release/ptx-sim");
+        let mut replays = Vec::new();
+        for (topic, needs, what) in topics() {
             let name = format!("probe-{topic}");
-            if needs != 0 && needs != major {
-                let why = format!("for compute capability {needs}.x, and this is {major}.{minor}");
-                self.never(&name, what, why);
+            if !self.has(needs, &name, what) {
                 continue;
             }
-            let mut record = self.command(&recorder, &["--topic", topic, "--out"]);
-            record
-                .arg(out.join("recorded"))
-                .arg("--code")
-                .arg(out.join("probes"));
-            let step = self.add(&name, what, 6 * MINUTE, record);
+            let mut record = self.command(out.join("probes/record"), &["--topic", topic, "--out"]);
+            record.arg(out.join("recorded"));
+            record.arg("--code").arg(out.join("probes"));
+            let step = self.add(&name, (6, "build-probes", what), record);
             step.on_gpu = true;
-            step.needs = vec!["build-probes".into()];
-        }
-        for (topic, needs, _) in TOPICS {
-            if needs != 0 && needs != major {
-                continue;
-            }
             let mut replay = self.command(&simulator, &["replay"]);
             replay.arg(out.join(format!("recorded/{topic}.safetensors")));
             replay
                 .arg("--ptx")
-                .arg(self.places.root.join("tools/ptx-sim/probes/ptx"));
+                .arg(root.join("tools/ptx-sim/probes/ptx"));
             replay.arg("--json");
-            let step = self.add(
-                &format!("replay-{topic}"),
-                "the same in the simulator, and what differs",
-                20 * MINUTE,
-                replay,
-            );
-            step.needs = vec!["build-simulator".into(), format!("probe-{topic}")];
+            replays.push((topic, name, replay));
+        }
+        let what = "the same in the simulator, and what differs";
+        for (topic, probe, replay) in replays {
+            let name = format!("replay-{topic}");
+            let step = self.add(&name, (20, "build-simulator", what), replay);
+            step.needs.push(probe);
             step.prints(format!("replays/{topic}.json"));
         }
     }
 
-    fn never(&mut self, name: &str, what: &'static str, why: String) {
-        self.steps.push(Step {
-            name: name.into(),
-            what,
-            seconds: 0,
-            needs: Vec::new(),
-            on_gpu: false,
-            action: Action::Never(why),
-        });
-    }
-
     fn suites(&mut self) {
         let program = self.places.target.join("release/nvfp4-gemv");
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let words = |line: &'static str| line.split(' ').collect::<Vec<_>>();
         let info = self.command(&program, &["info"]);
-        self.suite(
-            "info",
-            "what the program can run here",
-            MINUTE,
-            info,
-            "build-program",
-            None,
-        );
-        let kernels = [("tcgen05", 10), ("mma_fp4", 12), ("wgmma", 9)];
-        for (kernel, needs) in kernels {
-            let (name, what) = (
-                format!("tests-{kernel}"),
-                "the GPU tests of the kernel for this GPU's instruction",
-            );
-            let (major, minor) = self.device.compute_capability;
-            if needs != major {
-                let why = format!("for compute capability {needs}.x, and this is {major}.{minor}");
-                self.never(&name, what, why);
-                continue;
+        self.known("info", info).on_gpu = true;
+        let what = "the GPU tests of the kernel for this GPU's instruction";
+        for (kernel, needs) in KERNELS {
+            let name = format!("tests-{kernel}");
+            if self.has(needs, &name, what) {
+                let test = self.cargo(&format!("test --release --test kernels -- {kernel}::gpu"));
+                self.add(&name, (30, "build-tests", what), test).on_gpu = true;
             }
-            let filter = format!("{kernel}::gpu");
-            let test = self.command(
-                &cargo,
-                &["test", "--release", "--test", "kernels", "--", &filter],
-            );
-            self.suite(&name, what, 30 * MINUTE, test, "build-tests", None);
         }
-        let test = self.command(
-            &cargo,
-            &["test", "--release", "--test", "kernels", "--", "gpu::"],
-        );
-        self.suite(
-            "tests-all",
-            "the GPU tests of all kernels",
-            60 * MINUTE,
-            test,
-            "build-tests",
-            None,
-        );
+        let test = self.cargo("test --release --test kernels -- gpu::");
+        self.known("tests-all", test).on_gpu = true;
         let verify = self.command(&program, &["verify"]);
-        self.suite(
-            "verify",
-            "problems with known answers, by every kernel",
-            60 * MINUTE,
-            verify,
-            "build-program",
-            None,
-        );
-        let mut tune = self.command(
-            &program,
-            &[
-                "tune",
-                "--suite",
-                "--chained",
-                "--seconds",
-                "1.5",
-                "--replace",
-                "--out",
-            ],
-        );
+        self.known("verify", verify).on_gpu = true;
+        let tune = words("tune --suite --chained --seconds 1.5 --replace --out");
+        let mut tune = self.command(&program, &tune);
         tune.arg(self.places.out.join(super::TUNED));
-        self.suite(
-            "tune",
-            "the fastest config of each problem: a built-in table",
-            180 * MINUTE,
-            tune,
-            "build-program",
-            None,
-        );
-        let bench = self.command(&program, &["bench", "--suite", "all", "--json"]);
-        self.suite(
-            "bench",
-            "every path on every shape",
-            90 * MINUTE,
-            bench,
-            "build-program",
-            Some(super::BENCH),
-        );
-    }
-
-    fn suite(
-        &mut self,
-        name: &str,
-        what: &'static str,
-        seconds: u64,
-        command: Command,
-        needs: &str,
-        to: Option<&'static str>,
-    ) {
-        let step = self.add(name, what, seconds, command);
+        self.known("tune", tune).on_gpu = true;
+        let bench = self.command(&program, &words("bench --suite all --json"));
+        let step = self.known("bench", bench);
         step.on_gpu = true;
-        step.needs = vec![needs.into()];
-        if let Some(file) = to {
-            step.prints(file.into());
-        }
+        step.prints(super::BENCH.into());
     }
 }
 
@@ -394,18 +328,14 @@ mod tests {
 
     #[test]
     fn steps_are_those_that_the_device_has_instructions_for() {
+        let tcgen05 = ["probe-tcgen05", "probe-tcgen05_pdl", "tests-tcgen05"];
+        let mma_fp4 = ["probe-mma_fp4", "tests-mma_fp4"];
         for (capability, has) in [
-            ((9, 0), ["probe-wgmma", "tests-wgmma"].as_slice()),
-            (
-                (10, 0),
-                &["probe-tcgen05", "probe-tcgen05_pdl", "tests-tcgen05"],
-            ),
-            (
-                (10, 3),
-                &["probe-tcgen05", "probe-tcgen05_pdl", "tests-tcgen05"],
-            ),
-            ((12, 0), &["probe-mma_fp4", "tests-mma_fp4"]),
-            ((12, 1), &["probe-mma_fp4", "tests-mma_fp4"]),
+            ((9, 0), &["probe-wgmma", "tests-wgmma"][..]),
+            ((10, 0), &tcgen05),
+            ((10, 3), &tcgen05),
+            ((12, 0), &mma_fp4),
+            ((12, 1), &mma_fp4),
         ] {
             let steps = steps(capability);
             let particular = steps.iter().filter(|step| {
@@ -421,15 +351,8 @@ mod tests {
                     step.name
                 );
             }
-            for name in [
-                "probe-tma",
-                "replay-tma",
-                "probe-sums_f16",
-                "tests-all",
-                "verify",
-                "tune",
-                "bench",
-            ] {
+            let always = "probe-tma replay-tma probe-sums_f16 tests-all verify tune bench";
+            for name in always.split(' ') {
                 assert!(runs(&steps, name), "{capability:?} {name}");
             }
         }
@@ -449,18 +372,8 @@ mod tests {
             assert!(before.insert(step.name.as_str()), "{} twice", step.name);
         }
         let at = |name: &str| steps.iter().position(|step| step.name == name).unwrap();
-        let order = [
-            "machine",
-            "build-probes",
-            "probe-tcgen05",
-            "probe-tcgen05_pdl",
-            "tests-tcgen05",
-            "tests-all",
-            "verify",
-            "tune",
-            "bench",
-        ];
-        assert!(order.map(at).is_sorted());
+        let order = "machine build-probes probe-tcgen05 probe-tcgen05_pdl tests-tcgen05 tests-all verify tune bench";
+        assert!(order.split(' ').map(at).is_sorted());
         for step in steps.iter().filter(|step| step.on_gpu) {
             let Action::Run { command, .. } = &step.action else {
                 continue;

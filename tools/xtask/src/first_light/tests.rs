@@ -104,55 +104,42 @@ fn nothing_begins_when_the_time_is_over() {
 
 #[test]
 fn steps_are_chosen_with_what_they_need() {
-    let chosen = |only: &[&str], skip: &[&str]| {
+    let chosen = |only: &str, skip: &str| -> Result<String> {
         let mut steps = vec![
             step("build", "", &[]),
             step("probe-a", "", &["build"]),
             step("replay-a", "", &["probe-a"]),
             step("bench", "", &["build"]),
         ];
-        let words = |words: &[&str]| {
-            words
-                .iter()
-                .map(|word| (*word).to_owned())
-                .collect::<Vec<_>>()
-        };
+        let words =
+            |words: &str| -> Vec<String> { words.split_whitespace().map(Into::into).collect() };
         choose(&mut steps, &words(only), &words(skip))?;
-        Ok::<_, anyhow::Error>(
-            steps
-                .into_iter()
-                .map(|step| step.name)
-                .collect::<Vec<_>>()
-                .join(" "),
-        )
+        let names: Vec<String> = steps.into_iter().map(|step| step.name).collect();
+        Ok(names.join(" "))
     };
-    assert_eq!(chosen(&[], &[]).unwrap(), "build probe-a replay-a bench");
-    assert_eq!(chosen(&["replay"], &[]).unwrap(), "build probe-a replay-a");
-    assert_eq!(
-        chosen(&["bench", "probe"], &[]).unwrap(),
-        "build probe-a bench"
-    );
-    assert_eq!(chosen(&[], &["probe"]).unwrap(), "build replay-a bench");
-    assert_eq!(chosen(&["replay"], &["build"]).unwrap(), "probe-a replay-a");
-    contains(
-        &format!("{:#}", chosen(&["prob", "x"], &[]).unwrap_err()),
-        &["\"x\"", "--list"],
-    );
+    for (only, skip, expected) in [
+        ("", "", "build probe-a replay-a bench"),
+        ("replay", "", "build probe-a replay-a"),
+        ("bench probe", "", "build probe-a bench"),
+        ("", "probe", "build replay-a bench"),
+        ("replay", "build", "probe-a replay-a"),
+    ] {
+        assert_eq!(chosen(only, skip).unwrap(), expected);
+    }
+    let error = chosen("prob x", "").unwrap_err();
+    contains(&format!("{error:#}"), &["\"x\"", "--list"]);
 }
 
 #[test]
 fn a_night_becomes_an_archive() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("first-light-x");
-    let prints = |name: &str, script: &str, file: &str| Step {
-        action: match step(name, script, &[]).action {
-            Action::Run { command, .. } => Action::Run {
-                command,
-                output: Some(file.into()),
-            },
-            never => never,
-        },
-        ..step(name, "", &[])
+    let prints = |name: &str, script: &str, file: &str| {
+        let mut step = step(name, script, &[]);
+        if let Action::Run { output, .. } = &mut step.action {
+            *output = Some(file.into());
+        }
+        step
     };
     let verdict = json!({
         "cases": 3, "different": [{"case": "x|y", "status": "ok", "why": "one\ntwo"}],
@@ -162,12 +149,9 @@ fn a_night_becomes_an_archive() {
             "machine": {"fraction": 25, "cut": "zero", "result": "zero", "exponents": "factors", "chain": 64,
                 "grain": 1, "c_with_products": true}},
     });
+    let verdict = format!("cat <<'X'\n{verdict}\nX");
     let mut steps = vec![
-        prints(
-            "replay-mma_fp4",
-            &format!("cat <<'X'\n{verdict}\nX"),
-            "replays/mma_fp4.json",
-        ),
+        prints("replay-mma_fp4", &verdict, "replays/mma_fp4.json"),
         prints("bench", "echo half; exit 1", BENCH),
         step("talks", "echo heard", &[]),
     ];
@@ -181,10 +165,8 @@ fn a_night_becomes_an_archive() {
 
     let archive = archive::read(&folder.path().join("first-light-x.zip")).unwrap();
     assert_eq!(archive.files["logs/talks.log"], b"heard\n");
-    assert!(
-        !archive.files.contains_key(BENCH),
-        "what a failed step left is no result"
-    );
+    let is_there = archive.files.contains_key(BENCH);
+    assert!(!is_there, "what a failed step left is no result");
     assert_eq!(archive.manifest.steps.len(), 3);
     let summary = String::from_utf8(archive.files["summary.md"].clone()).unwrap();
     contains(
@@ -214,12 +196,7 @@ fn what_was_not_asked_and_what_is_known_is_said() {
     });
     let replays = [("async".to_string(), replay)].into();
     let page = report::markdown(&archive::tests::manifest(), &replays);
-    contains(
-        &page,
-        &[
-            "two phases. **Known** of an H200: refused: ",
-            "another (ok): a byte\n",
-        ],
-    );
+    let known = "two phases. **Known** of an H200: refused: ";
+    contains(&page, &[known, "another (ok): a byte\n"]);
     assert_eq!(page.matches("No probe has asked.").count(), 2, "{page}");
 }

@@ -69,15 +69,7 @@ pub(super) fn identity(device: &Device) -> String {
 
 /// The file of a model's baseline.
 pub(super) fn default_file(workspace: &Workspace, device: &Device) -> PathBuf {
-    let mut slug = String::new();
-    for c in identity(device).chars() {
-        match c.is_ascii_alphanumeric() {
-            true => slug.push(c.to_ascii_lowercase()),
-            false if slug.ends_with('-') || slug.is_empty() => {}
-            false => slug.push('-'),
-        }
-    }
-    let name = format!("{}.json", slug.trim_end_matches('-'));
+    let name = format!("{}.json", crate::write::slug(&identity(device)));
     workspace.root().join("benches/baseline").join(name)
 }
 
@@ -152,10 +144,8 @@ impl Baseline {
         self.check(document)?;
         let mut far = Vec::new();
         for (key, now) in shares_of(document) {
-            let sessions = self
-                .sessions
-                .iter()
-                .filter_map(|session| session.shares.get(&key));
+            let sessions = self.sessions.iter();
+            let sessions = sessions.filter_map(|session| session.shares.get(&key));
             let worst = sessions.map(|shares| median(shares)).reduce(f64::min);
             let now = median(&now);
             if let Some(worst) = worst

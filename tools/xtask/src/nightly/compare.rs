@@ -287,10 +287,8 @@ mod tests {
     fn noise_is_not_flagged() {
         let failed = (0..50).filter(|at| {
             let measure = |again: u64| compare(&night(1000 * at + again, 0.01, 0.01, |_| 1.0));
-            !measure(0)
-                .confirmed_by(&measure(1))
-                .confirmed_by(&measure(2))
-                .passed()
+            let confirmed = measure(0).confirmed_by(&measure(1));
+            !confirmed.confirmed_by(&measure(2)).passed()
         });
         assert_eq!(failed.count(), 0);
     }
@@ -298,11 +296,8 @@ mod tests {
     #[test]
     fn an_improvement_is_reported_and_passes() {
         let comparison = compare(&night(10, 0.002, 0.005, |i| if i < 3 { 0.8 } else { 1.0 }));
-        let faster = comparison
-            .entries
-            .iter()
-            .filter(|e| e.change == Change::Faster);
-        assert_eq!(faster.count(), 3);
+        let changes = comparison.entries.iter().map(|entry| entry.change);
+        assert_eq!(changes.filter(|c| *c == Change::Faster).count(), 3);
         assert!(comparison.passed());
     }
 
@@ -343,9 +338,7 @@ mod tests {
         assert!(of(512).is_none());
         let joules = of(128).unwrap().joules_per_gb.unwrap();
         assert_eq!(joules, (0.17, 0.17));
-        assert_eq!(
-            comparison.doubtful(),
-            ["256x7168x8 n=1 nvfp4 128x4 cuda-core".to_owned()].into()
-        );
+        let doubtful = "256x7168x8 n=1 nvfp4 128x4 cuda-core".to_owned();
+        assert_eq!(comparison.doubtful(), [doubtful].into());
     }
 }

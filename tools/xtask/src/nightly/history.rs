@@ -108,10 +108,8 @@ const BOTTOM: f64 = 28.0;
 /// A plot for each problem with one NVFP4 vector and 128x4 scales, which every path can compute. It shows the share of
 /// the ceiling of each path, night after night on this device.
 pub(crate) fn draw(records: &[Record], device: &str) -> Vec<String> {
-    let nights: Vec<&Record> = records
-        .iter()
-        .filter(|r| r.device.starts_with(device))
-        .collect();
+    let nights = records.iter().filter(|r| r.device.starts_with(device));
+    let nights: Vec<&Record> = nights.collect();
     let problems = nights.iter().flat_map(|record| record.results.keys());
     let problems = distinct(problems.filter(|problem| problem.ends_with(" n=1 nvfp4 128x4")));
     problems
@@ -138,9 +136,7 @@ fn plot(nights: &[&Record], problem: &str) -> String {
         let at = (WIDTH - RIGHT, HEIGHT - 8.0);
         svg.text(at, Anchor::End, "small", &day(last));
     }
-    let labels = nights
-        .iter()
-        .filter_map(|record| record.results.get(problem));
+    let labels = nights.iter().filter_map(|of| of.results.get(problem));
     for label in distinct(labels.flat_map(BTreeMap::keys)) {
         let (path, mode) = label.split_once(' ').unwrap_or((label, ""));
         let class = format!("{} {mode}", path_class(path));
@@ -150,11 +146,9 @@ fn plot(nights: &[&Record], problem: &str) -> String {
         });
         let values: Vec<_> = values.collect();
         // A rehearsal is a point beside the line.
-        let line: Vec<_> = values
-            .iter()
-            .filter(|(_, record, ..)| !record.slowed)
-            .map(|(night, _, _, share)| (x(*night), y(*share)))
-            .collect();
+        let line = values.iter().filter(|(_, record, ..)| !record.slowed);
+        let line = line.map(|(night, _, _, share)| (x(*night), y(*share)));
+        let line: Vec<_> = line.collect();
         svg.curve(&line, &format!("line {class}"));
         for (night, record, us, share) in values {
             let slowed = if record.slowed { " slowed" } else { "" };
@@ -236,10 +230,7 @@ mod tests {
         };
         assert!(!plot.contains("2026-11-19"), "{plot}");
         assert_eq!(plot.matches(" slowed\"").count(), 2, "{plot}");
-        let line = plot
-            .lines()
-            .find(|line| line.starts_with("<polyline"))
-            .unwrap();
-        assert_eq!(line.matches(',').count(), 2, "{line}");
+        let line = plot.lines().find(|line| line.starts_with("<polyline"));
+        assert_eq!(line.unwrap().matches(',').count(), 2, "{plot}");
     }
 }

@@ -94,16 +94,10 @@ pub(super) fn measured(
     let mut compared = Comparison::new(&night, rules);
     let mut coarse = report::coarse(baseline.as_ref(), &night.tonight)?;
     for again in 1..=CONFIRMATIONS {
-        let mut doubtful = compared
-            .as_ref()
-            .map(Comparison::doubtful)
-            .unwrap_or_default();
-        doubtful.extend(
-            coarse
-                .iter()
-                .flat_map(|(far, _)| far)
-                .map(|far| far.key.clone()),
-        );
+        let doubtful = compared.as_ref().map(Comparison::doubtful);
+        let mut doubtful = doubtful.unwrap_or_default();
+        let far = coarse.iter().flat_map(|(far, _)| far);
+        doubtful.extend(far.map(|far| far.key.clone()));
         if doubtful.is_empty() {
             break;
         }
@@ -115,21 +109,18 @@ pub(super) fn measured(
         compared = compared
             .zip(Comparison::new(&again, rules))
             .map(|(first, again)| first.confirmed_by(&again));
-        if let (Some((far, _)), Some((again, _))) = (
-            &mut coarse,
-            report::coarse(baseline.as_ref(), &again.tonight)?,
-        ) {
+        let again = report::coarse(baseline.as_ref(), &again.tonight)?;
+        if let (Some((far, _)), Some((again, _))) = (&mut coarse, again) {
             far.retain(|far| again.iter().any(|again| again.key == far.key));
         }
     }
-    let outcome = Outcome {
-        compared: origin.zip(compared),
-        coarse,
-    };
     Ok(Judged {
         document: night.tonight,
         before: night.before,
-        outcome,
+        outcome: Outcome {
+            compared: origin.zip(compared),
+            coarse,
+        },
         baseline_file,
         baseline,
     })
@@ -164,30 +155,18 @@ fn measure(
     }
     let start_tonight = || Server::start(program, &slowed);
     // Who starts first gets another part of the memory, for its code as well.
-    let (mut tonight, mut earlier) = if plan.earlier_first {
-        let earlier = start_earlier()?;
-        (start_tonight()?, earlier)
-    } else {
-        let tonight = start_tonight()?;
-        (tonight, start_earlier()?)
-    };
+    let first = plan.earlier_first.then(start_earlier).transpose()?;
+    let mut tonight = start_tonight()?;
+    let mut earlier = first.map_or_else(start_earlier, Ok)?;
     let origin = earlier.as_ref().map(|(_, origin)| origin.clone());
-    let night = paired::measure(
-        &mut tonight,
-        earlier.as_mut().map(|(server, _)| server),
-        plan,
-    )?;
-    Ok((night, origin))
+    let earlier = earlier.as_mut().map(|(server, _)| server);
+    Ok((paired::measure(&mut tonight, earlier, plan)?, origin))
 }
 
 fn bench_arguments(args: &NightlyArgs) -> Vec<OsString> {
     let suite = if args.quick { "quick" } else { "all" };
     let rounds = args.rounds.to_string();
-    let mut all: Vec<OsString> = ["--suite", suite, "--rounds", &rounds]
-        .map(OsString::from)
-        .into();
-    if args.cpu {
-        all.extend(["--path".into(), "cpu".into()]);
-    }
-    all
+    let all = ["--suite", suite, "--rounds", &rounds, "--path", "cpu"];
+    let all = if args.cpu { &all[..] } else { &all[..4] };
+    all.iter().map(OsString::from).collect()
 }

@@ -148,15 +148,11 @@ mod tests {
         let program = Program::given(&script(folder.path(), "echo one"), None).unwrap();
         kept.keep(&program, &document()).unwrap();
         let (found, origin) = kept.find().unwrap().unwrap();
-        assert_eq!(
-            fs::read(found.file()).unwrap(),
-            fs::read(program.file()).unwrap()
-        );
+        let [found, given] = [&found, &program].map(|of| fs::read(of.file()).unwrap());
+        assert_eq!(found, given);
         assert_eq!(origin.git_commit, document().git_commit);
-        assert_eq!(
-            origin.to_string(),
-            "commit 0123456789ab of 2026-11-21 (kernels feedc0de)"
-        );
+        let is_from = "commit 0123456789ab of 2026-11-21 (kernels feedc0de)";
+        assert_eq!(origin.to_string(), is_from);
         // Kept programs are replaced, and can be run.
         let other = Program::given(&script(folder.path(), "echo two"), None).unwrap();
         kept.keep(&other, &document()).unwrap();

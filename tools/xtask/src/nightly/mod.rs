@@ -109,11 +109,10 @@ fn seconds(text: &str) -> Result<f64, String> {
 }
 
 pub(crate) fn command(workspace: &Workspace, args: &NightlyArgs) -> Result<()> {
-    let out = args.out.clone().unwrap_or_else(|| workspace.nightly_dir());
-    let history_file = args
-        .history
-        .clone()
-        .unwrap_or_else(|| out.join("history.jsonl"));
+    let out = args.out.clone();
+    let out = out.unwrap_or_else(|| workspace.folder("nightly"));
+    let history_file = args.history.clone();
+    let history_file = history_file.unwrap_or_else(|| out.join("history.jsonl"));
     let program = match &args.from {
         Some(_) => None,
         None => Some(Program::find(workspace, &args.program)?),

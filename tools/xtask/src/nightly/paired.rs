@@ -74,10 +74,8 @@ pub(super) fn measure(
             );
         }
         if now.suite == earlier.suite {
-            let gone = known
-                .iter()
-                .flatten()
-                .filter(|known| !problems.contains(known));
+            let gone = known.iter().flatten();
+            let gone = gone.filter(|known| !problems.contains(known));
             missing.extend(gone.map(Problem::to_string));
         }
     }

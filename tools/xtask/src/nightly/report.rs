@@ -130,15 +130,8 @@ impl Outcome {
 
     /// Missing and changed results, the worst first; of each kind no more rows than `most`.
     fn changes(&self, most: usize) -> Table {
-        let mut table = Table::new([
-            "result",
-            "verdict",
-            "time",
-            "99% interval",
-            "before",
-            "now",
-            "J/GB before, now",
-        ]);
+        let mut table =
+            Table::new("result|verdict|time|99% interval|before|now|J/GB before, now".split('|'));
         let Some((_, comparison)) = &self.compared else {
             return table;
         };

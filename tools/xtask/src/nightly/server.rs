@@ -46,11 +46,8 @@ impl Server {
         command.args(program.bench_arguments(args));
         command.args(["--serve", "--json"]); // so that its own error is an object
         let line = process::line(&command);
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .with_context(|| format!("starting `{line}`"))?;
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child = child.with_context(|| format!("starting `{line}`"))?;
         let requests = child.stdin.take();
         let replies = child.stdout.take().context("a child without an output")?;
         // One line at a time: a program that prints without end is not read without end.

@@ -48,10 +48,9 @@ impl Machine {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let machine = Self { folder };
-        machine.put(
-            "info",
-            r#"{"cuda": {"why_none": null}, "paths": [{"name": "cuda-core", "available": true}]}"#,
-        );
+        let path = r#"{"name": "cuda-core", "available": true}"#;
+        let info = format!(r#"{{"cuda": {{"why_none": null}}, "paths": [{path}]}}"#);
+        machine.put("info", &info);
         for side in ["now", "before"] {
             machine.introduces(side, &document(), PROTOCOL);
             machine.opens(side, &document().cases[0]);
@@ -76,16 +75,7 @@ impl Machine {
     }
 
     fn introduces(&self, side: &str, document: &Document, protocol: &str) {
-        let case = &document.cases[0];
-        let problem = Problem {
-            m: case.m,
-            n: case.n,
-            k: case.k,
-            l: case.l,
-            activation: case.activation.clone(),
-            layout: case.layout.clone(),
-            output_type: case.output_type.clone(),
-        };
+        let problem = Problem::from(&document.cases[0]);
         let mut document = document.clone();
         document.cases.clear();
         let hello = Reply::Hello(Box::new(Hello {
@@ -137,6 +127,12 @@ impl Machine {
         fs::read_to_string(self.path().join("out").join(name)).unwrap()
     }
 
+    /// All parts stand in the night's report.
+    #[track_caller]
+    fn says(&self, parts: &[&str]) {
+        contains(&self.written("nightly.md"), parts);
+    }
+
     /// The commit of the last good program.
     fn last_good(&self) -> Option<String> {
         let kept = LastGood::at(self.path().join("out/last-good"));
@@ -149,31 +145,20 @@ impl Machine {
 fn a_night_from_the_first_program_to_a_regression() {
     let machine = Machine::new();
     machine.night(&["--commit", "one"]).unwrap();
-    let text = machine.written("nightly.md");
-    contains(
-        &text,
-        &["took turns with no other", "no baseline for Test GPU"],
-    );
+    machine.says(&["took turns with no other", "no baseline for Test GPU"]);
     let commit = document().git_commit;
     assert_eq!(machine.last_good(), commit);
 
     let before = machine.calls().len();
     machine.night(&[]).unwrap();
-    let text = machine.written("nightly.md");
-    contains(
-        &text,
-        &["Nothing got slower of 3 results, in turns with the program of commit 0123456789ab"],
-    );
+    machine.says(&[
+        "Nothing got slower of 3 results, in turns with the program of commit 0123456789ab",
+    ]);
     let calls = machine.calls().split_off(before);
     let suite = "--suite all --rounds 9 --serve --json";
-    assert_eq!(
-        calls[2..],
-        [
-            "now verify --path cuda-core --json".to_owned(),
-            format!("now bench {suite}"),
-            format!("before bench --commit {} {suite}", commit.unwrap()),
-        ]
-    );
+    let verify = "now verify --path cuda-core --json".to_owned();
+    let before = format!("before bench --commit {} {suite}", commit.unwrap());
+    assert_eq!(calls[2..], [verify, format!("now bench {suite}"), before]);
     assert!(machine.path().join("out/last-good.json").is_file());
 
     // 5% slower: noticed, measured twice more, and the last good program stays.
@@ -183,21 +168,14 @@ fn a_night_from_the_first_program_to_a_regression() {
     machine.takes("now", 2, 14.0 * 1.05);
     let before = machine.calls().len();
     machine.fails(&[], &["got slower"]);
-    let text = machine.written("nightly.md");
-    contains(
-        &text,
-        &[
+    machine.says(&[
             "1 got slower, 0 are no longer measured of 3 results",
             "| 4096x7168x8 n=1 nvfp4 128x4 tensor-core | SLOWER | +5.0% | +5.0% to +5.0% | 14.00 us | 14.70 us |",
             "| tensor-core, nvfp4 | 1 | +5.0% |",
-        ],
-    );
-    let served = machine.calls().split_off(before);
-    let served: Vec<&str> = served
-        .iter()
-        .filter(|call| call.contains("--serve"))
-        .filter_map(|call| call.split(' ').next())
-        .collect();
+        ]);
+    let calls = machine.calls().split_off(before);
+    let served = calls.iter().filter(|call| call.contains("--serve"));
+    let served: Vec<&str> = served.filter_map(|call| call.split(' ').next()).collect();
     // Differences that only come from who starts first turn round in the second measurement.
     let in_turns = [["now", "before"], ["before", "now"], ["now", "before"]];
     assert_eq!(served, in_turns.concat());
@@ -211,7 +189,7 @@ fn a_night_from_the_first_program_to_a_regression() {
     assert_eq!(machine.last_good().as_deref(), Some("0123456789abcdef"));
     machine.takes("now", 2, 13.0);
     machine.night(&[]).unwrap();
-    assert!(machine.written("nightly.md").contains("1 got faster"));
+    machine.says(&["1 got faster"]);
     assert_eq!(machine.last_good().as_deref(), Some("two"));
 }
 
@@ -223,8 +201,7 @@ fn a_result_that_is_no_longer_measured_fails_the_night() {
     fewer.paths.pop();
     machine.opens("now", &fewer);
     machine.fails(&[], &["no longer measured"]);
-    let text = machine.written("nightly.md");
-    assert!(text.contains("tensor-core chained | missing |"), "{text}");
+    machine.says(&["tensor-core chained | missing |"]);
 }
 
 #[test]
@@ -236,8 +213,7 @@ fn a_problem_that_is_no_longer_listed_fails_the_night() {
     machine.introduces("now", &other, PROTOCOL);
     machine.opens("now", &other.cases[0]);
     machine.fails(&[], &["no longer measured"]);
-    let text = machine.written("nightly.md");
-    contains(&text, &["| 4096x7168x8 n=1 nvfp4 128x4 | missing |"]);
+    machine.says(&["| 4096x7168x8 n=1 nvfp4 128x4 | missing |"]);
 }
 
 /// A comparison that leaves something out must not pass.
@@ -246,10 +222,8 @@ fn a_last_good_program_that_cannot_measure_a_problem_fails_the_night() {
     let machine = Machine::new();
     machine.night(&[]).unwrap();
     machine.put("opened-before", "{\"failed\": \"out of memory\"}\n");
-    machine.fails(
-        &[],
-        &["opening 4096x7168x8 n=1 nvfp4 128x4", "out of memory"],
-    );
+    let opening = "opening 4096x7168x8 n=1 nvfp4 128x4";
+    machine.fails(&[], &[opening, "out of memory"]);
     let mut elsewhere = document();
     elsewhere.device.name = "a CPU".into();
     machine.introduces("before", &elsewhere, PROTOCOL);
@@ -270,7 +244,7 @@ fn a_change_on_purpose_is_accepted_and_a_quick_night_replaces_nothing() {
     machine.fails(&["--update-baseline"], &["--accept"]);
     assert!(!machine.path().join("base.json").exists());
     machine.night(&["--accept"]).unwrap();
-    assert!(machine.written("nightly.md").contains("1 got slower"));
+    machine.says(&["1 got slower"]);
     assert_eq!(machine.last_good().as_deref(), Some("two"));
 }
 
@@ -300,16 +274,12 @@ fn the_baseline_is_a_coarse_check() {
         machine.takes(side, 1, 12.0 * 1.13);
     }
     machine.fails(&[], &[]);
-    let text = machine.written("nightly.md");
-    assert!(text.contains("Nothing got slower of 3"), "{text}");
-    contains(
-        &text,
-        &[
-            "1 result takes more than 10% longer",
-            "in the worst of the 2 sessions of Test GPU <1>",
-            "| 4096x7168x8 n=1 nvfp4 128x4 cuda-core | 83% | 74% |",
-        ],
-    );
+    machine.says(&[
+        "Nothing got slower of 3",
+        "1 result takes more than 10% longer",
+        "in the worst of the 2 sessions of Test GPU <1>",
+        "| 4096x7168x8 n=1 nvfp4 128x4 cuda-core | 83% | 74% |",
+    ]);
     // A document from elsewhere is looked up too.
     let bench = machine.at("elsewhere.json");
     fs::copy(machine.at("out/bench.json"), &bench).unwrap();
@@ -326,11 +296,8 @@ fn a_rehearsal_says_so_and_is_kept_nowhere() {
     slowed.slowed_percent = [("cuda-core".into(), 5)].into();
     machine.introduces("now", &slowed, PROTOCOL);
     machine.night(&["--slow-down", "cuda-core=5"]).unwrap();
-    let serves = machine
-        .calls()
-        .into_iter()
-        .filter(|call| call.contains("--serve"));
-    let serves: Vec<String> = serves.collect();
+    let mut serves = machine.calls();
+    serves.retain(|call| call.contains("--serve"));
     assert!(serves[1].contains("--slow-down cuda-core=5"), "{serves:?}");
     assert!(!serves[2].contains("--slow-down"), "{serves:?}");
     assert!(machine.written("bench.html").contains("REHEARSAL"));
@@ -360,10 +327,8 @@ fn a_program_that_ends_early_is_an_error() {
 #[test]
 fn without_a_gpu_nothing_is_measured() {
     let machine = Machine::new();
-    machine.put(
-        "info",
-        r#"{"cuda": {"why_none": "no driver"}, "paths": []}"#,
-    );
+    let info = r#"{"cuda": {"why_none": "no driver"}, "paths": []}"#;
+    machine.put("info", info);
     machine.night(&[]).unwrap();
     let error = machine.night(&["--require-gpu"]).unwrap_err();
     assert_eq!(error.to_string(), "no GPU: no driver");

@@ -111,10 +111,8 @@ impl Cases {
     }
 
     pub(super) fn repository(&self, kernel: &Kernel) -> Result<&Repository> {
-        let found = self
-            .repositories
-            .iter()
-            .find(|r| r.name == kernel.repository);
+        let mut found = self.repositories.iter();
+        let found = found.find(|r| r.name == kernel.repository);
         found.with_context(|| format!("{}: no repository {}", kernel.name, kernel.repository))
     }
 }

@@ -14,16 +14,8 @@ use crate::toolchain::Toolchain;
 use crate::workspace::Workspace;
 
 /// Flags that the recorder asks for, and flags that all kernels need.
-const FLAGS: [&str; 8] = [
-    "-std=c++20",
-    "-O2",
-    "-lineinfo",
-    "--expt-relaxed-constexpr",
-    "-w",
-    "-cudart",
-    "shared",
-    "-gencode=arch=compute_100a,code=compute_100a",
-];
+const FLAGS: &str = "-std=c++20 -O2 -lineinfo --expt-relaxed-constexpr -w -cudart shared \
+    -gencode=arch=compute_100a,code=compute_100a";
 
 pub(super) struct Compiler {
     nvcc: OsString,
@@ -43,7 +35,7 @@ impl Compiler {
         from: &Path,
         keep: bool,
     ) -> Result<Self> {
-        let out = workspace.public_dir();
+        let out = workspace.folder("public-kernels");
         let libraries = out.join("lib");
         fs::create_dir_all(&libraries)
             .with_context(|| format!("cannot create {}", libraries.display()))?;
@@ -98,7 +90,7 @@ impl Compiler {
         fs::write(&unit, self.unit(kernel, &edited))?;
         let mut nvcc = Command::new(&self.nvcc);
         nvcc.envs(self.environment.iter().map(|(n, v)| (n, v)));
-        nvcc.args(FLAGS).args(&repository.flags);
+        nvcc.args(FLAGS.split(' ')).args(&repository.flags);
         for folder in [&self.folder, &self.folder.join("include")] {
             nvcc.arg("-I").arg(folder);
         }

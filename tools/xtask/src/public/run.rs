@@ -62,15 +62,8 @@ pub(super) const SCHEDULES: [Schedule; 5] = [
 
 /// Schedules for a planted fault that [`SCHEDULES`] do not notice. Each warp of a CTA, of up to eight, is the one that
 /// only gets a turn when no other can go on.
-const STARVED: [Schedule; 8] = [
-    ("starve:0", "eager"),
-    ("starve:1", "eager"),
-    ("starve:2", "eager"),
-    ("starve:3", "eager"),
-    ("starve:4", "eager"),
-    ("starve:5", "eager"),
-    ("starve:6", "eager"),
-    ("starve:7", "eager"),
+const STARVED: [&str; 8] = [
+    "starve:0", "starve:1", "starve:2", "starve:3", "starve:4", "starve:5", "starve:6", "starve:7",
 ];
 
 /// Thread-instructions of a launch: more than twenty times what any of the kernels takes.
@@ -121,7 +114,10 @@ impl Runner {
         kernel: &Kernel,
         fault: &str,
     ) -> Result<Option<Run>> {
-        for schedule in SCHEDULES.into_iter().chain(STARVED) {
+        for schedule in SCHEDULES
+            .into_iter()
+            .chain(STARVED.map(|policy| (policy, "eager")))
+        {
             let run = self.run(program, kernel, Mode::Hardware, schedule, Some(fault))?;
             if run.outcome != Outcome::Right {
                 return Ok(Some(run));
@@ -178,10 +174,8 @@ fn error(err: &str) -> Option<String> {
     let text = first
         .rsplit_once(": error: ")
         .map_or(first, |(_, text)| text);
-    let rest: Vec<&str> = lines
-        .take(12)
-        .map(|l| l.trim_start_matches("ptx-record:"))
-        .collect();
+    let rest = lines.take(12).map(|l| l.trim_start_matches("ptx-record:"));
+    let rest: Vec<&str> = rest.collect();
     Some(format!("{text}\n{}", rest.join("\n")))
 }
 

@@ -233,6 +233,7 @@ pub(crate) fn is_form_of(opcode: &str, pattern: &str) -> bool {
 mod tests {
     use super::*;
     use crate::sass::figures::{Figures, MainLoop};
+    use crate::testing::contains;
 
     const TEXT: &str = r#"
 archs = ["80", "90a"]
@@ -266,13 +267,21 @@ kernels = [{ match = "relayout", max_registers = 32 }]
         ]
     }
 
-    fn problems(kernels: &[Kernel]) -> String {
-        let budget = Budget::parse(TEXT).unwrap();
-        let findings = budget.examine(kernels);
+    fn adds(kernel: &mut Kernel, opcode: &str, count: u32) {
+        kernel.opcodes.insert(opcode.into(), count);
+    }
+
+    /// What a budget finds wrong.
+    fn found(budget: &str, kernels: &[Kernel]) -> Vec<String> {
+        let findings = Budget::parse(budget).unwrap().examine(kernels);
         findings
-            .iter()
-            .map(|finding| finding.problem.clone() + "; ")
+            .into_iter()
+            .map(|finding| finding.problem)
             .collect()
+    }
+
+    fn problems(kernels: &[Kernel]) -> String {
+        found(TEXT, kernels).join("; ")
     }
 
     #[test]
@@ -290,22 +299,12 @@ kernels = [{ match = "relayout", max_registers = 32 }]
             ("has none of LDG.128, LDG.256", |all| {
                 all[0].opcodes.retain(|name, _| name == "EXIT")
             }),
-            ("has ATOMG", |all| {
-                all[0].opcodes.insert("ATOMG.E.ADD".into(), 1);
-            }),
-            ("has STL", |all| {
-                all[2].opcodes.insert("STL.64".into(), 1);
-            }),
-            ("has ATOMG", |all| {
-                all[2].opcodes.insert("ATOMG.E.ADD".into(), 1);
-            }),
-            ("instructions: 5", |all| {
-                all[0].opcodes.insert("FFMA".into(), 3);
-            }),
+            ("has ATOMG", |all| adds(&mut all[0], "ATOMG.E.ADD", 1)),
+            ("has STL", |all| adds(&mut all[2], "STL.64", 1)),
+            ("has ATOMG", |all| adds(&mut all[2], "ATOMG.E.ADD", 1)),
+            ("instructions: 5", |all| adds(&mut all[0], "FFMA", 3)),
             ("no rule", |all| all.push(kernel("new", "80", &[]))),
-            ("\"relayout\" matches no kernel", |all| {
-                all.pop();
-            }),
+            ("\"relayout\" matches no kernel", |all| drop(all.pop())),
         ];
         for (expected, fault) in faults {
             let mut kernels = good();
@@ -319,40 +318,32 @@ kernels = [{ match = "relayout", max_registers = 32 }]
     fn a_family_may_be_allowed_what_others_are_not() {
         let text = TEXT.to_owned() + "allow = [\"ATOMG\"]\n";
         let mut kernels = good();
-        kernels[2].opcodes.insert("ATOMG.E.ADD".into(), 1);
-        assert!(Budget::parse(&text).unwrap().examine(&kernels).is_empty());
-        kernels[2].opcodes.insert("STL.64".into(), 1);
-        let findings = Budget::parse(&text).unwrap().examine(&kernels);
-        assert_eq!(findings.len(), 1, "{findings:?}");
+        adds(&mut kernels[2], "ATOMG.E.ADD", 1);
+        assert_eq!(found(&text, &kernels), [""; 0]);
+        adds(&mut kernels[2], "STL.64", 1);
+        assert_eq!(found(&text, &kernels).len(), 1);
     }
 
     #[test]
     fn architectures_must_be_the_listed_ones() {
         let mut kernels = good();
         kernels[0].arch = "120a".into();
-        let found = problems(&kernels);
-        assert!(found.contains("no kernel is compiled for it"), "{found}");
-        assert!(found.contains("not in the budget's list"), "{found}");
+        let parts = ["no kernel is compiled for it", "not in the budget's list"];
+        contains(&problems(&kernels), &parts);
     }
 
     /// Units alone are looked at like the other kernels, except for their figures, and must be there.
     #[test]
     fn units_alone() {
         let alone = "[[alone]]\nunit = \"relayout\"\narchs = [\"90\"]\n";
-        let text = TEXT.replace(
-            "archs = [\"90a\"]\nforbid",
-            "archs = [\"90a\", \"90\"]\nforbid",
-        ) + alone;
-        let problems = |kernels: &[Kernel]| {
-            let findings = Budget::parse(&text).unwrap().examine(kernels);
-            let problems = findings.into_iter().map(|finding| finding.problem);
-            problems.collect::<Vec<_>>()
-        };
+        let (one, both) = ("[\"90a\"]\nforbid", "[\"90a\", \"90\"]\nforbid");
+        let text = TEXT.replace(one, both) + alone;
+        let problems = |kernels: &[Kernel]| found(&text, kernels);
         let mut kernels = good();
         assert_eq!(problems(&kernels), ["no kernel is compiled for it"]);
         kernels.push(kernel("relayout", "90", &["EXIT"]));
         assert_eq!(problems(&kernels), [""; 0]);
-        kernels[3].opcodes.insert("STL".into(), 1);
+        adds(&mut kernels[3], "STL", 1);
         assert_eq!(problems(&kernels), ["has STL"]);
     }
 
@@ -377,10 +368,8 @@ kernels = [{ match = "relayout", max_registers = 32 }]
 
     #[test]
     fn figures_are_examined() {
-        let text = TEXT.replace(
-            "registers = 32",
-            "registers = 32, figures.min_ctas_per_sm = 2",
-        );
+        let more = "registers = 32, figures.min_ctas_per_sm = 2";
+        let text = TEXT.replace("registers = 32", more);
         let findings = Budget::parse(&text).unwrap().examine(&good());
         let found: Vec<_> = findings.iter().map(|f| f.kernel.as_deref()).collect();
         assert_eq!(found, [Some("relayout")], "it is of no known family");
@@ -389,21 +378,16 @@ kernels = [{ match = "relayout", max_registers = 32 }]
     #[test]
     fn main_loops_are_examined() {
         let text = TEXT.to_owned() + "main_loop = [\"LDG.256\"]\n";
-        let budget = Budget::parse(&text).unwrap();
         let mut kernels = good();
-        let found = |kernels: &[Kernel]| {
-            let findings = budget.examine(kernels);
-            let problems: Vec<_> = findings.into_iter().map(|found| found.problem).collect();
-            problems
-        };
-        assert_eq!(found(&kernels), ["its main loop has no LDG.256"]);
+        let problem = "its main loop has no LDG.256";
+        assert_eq!(found(&text, &kernels), [problem]);
         let mut main = MainLoop::default();
         main.opcodes.insert("LDG.E.NA.256.CONSTANT".into(), 1);
         kernels[2].figures = Some(Figures {
             main: Some(main),
             ..Figures::default()
         });
-        assert!(found(&kernels).is_empty());
+        assert_eq!(found(&text, &kernels), [""; 0]);
     }
 
     #[test]

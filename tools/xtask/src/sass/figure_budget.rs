@@ -126,51 +126,38 @@ min_share_of_memory = 0.9
     #[test]
     fn each_figure_is_held_to_its_limit() {
         type Fault = fn(&mut Figures);
+        const ROOM: &str = "room for 1 CTAs on an SM of NVIDIA B200, limited by shared";
+        const COLUMNS: &str = "1024 columns of tensor memory";
+        const UNKNOWN: &str = "main loop is not understood: none";
         let faults: [(&str, Fault); 6] = [
             ("", |_| {}),
-            ("3.010 instructions a multiply-accumulate", |f| {
-                f.main.as_mut().unwrap().instructions_per_mac = 3.01;
+            ("3.010 instructions a multiply-accumulate", |of| {
+                of.main.as_mut().unwrap().instructions_per_mac = 3.01;
             }),
-            ("65535 bytes in flight on an SM", |f| f.bytes_in_flight -= 1),
-            (
-                "room for 1 CTAs on an SM of NVIDIA B200, limited by shared",
-                |f| {
-                    f.ctas_per_sm = 1;
-                },
-            ),
-            ("1024 columns of tensor memory", |f| {
-                f.facts.tensor_columns = 512
+            ("65535 bytes in flight on an SM", |of| {
+                of.bytes_in_flight -= 1
             }),
-            ("main loop is not understood: none", |f| {
-                f.problem = Some("none".into());
-            }),
+            (ROOM, |of| of.ctas_per_sm = 1),
+            (COLUMNS, |of| of.facts.tensor_columns = 512),
+            (UNKNOWN, |of| of.problem = Some("none".into())),
         ];
+        let estimate = |share| Estimate {
+            resources: Vec::new(),
+            limit: "issue",
+            share,
+        };
         let budget: FigureBudget = toml::from_str(TEXT).unwrap();
         for (expected, fault) in faults {
             let mut figures = figures();
             fault(&mut figures);
             let mut found = Vec::new();
-            let good = Estimate {
-                resources: Vec::new(),
-                limit: "issue",
-                share: 0.9,
-            };
+            let good = estimate(0.9);
             budget.examine(Some(&figures), Some(&good), &mut |p| found.push(p));
             assert_eq!(found.len(), usize::from(!expected.is_empty()), "{found:?}");
             assert!(found.concat().contains(expected), "{expected}: {found:?}");
         }
-        let slow = Estimate {
-            resources: Vec::new(),
-            limit: "issue",
-            share: 0.89,
-        };
-        for (estimate, expected) in [
-            (
-                Some(&slow),
-                "issue allows 0.89 of the memory's rate on NVIDIA B200",
-            ),
-            (None, "no estimate"),
-        ] {
+        let allows = "issue allows 0.89 of the memory's rate on NVIDIA B200";
+        for (estimate, expected) in [(Some(&estimate(0.89)), allows), (None, "no estimate")] {
             let mut found = Vec::new();
             budget.examine(Some(&figures()), estimate, &mut |p| found.push(p));
             assert!(found.len() == 1 && found[0].contains(expected), "{found:?}");

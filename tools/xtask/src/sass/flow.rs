@@ -29,11 +29,8 @@ pub(crate) fn loops(code: &[Instruction]) -> Vec<Loop> {
             continue;
         }
         let past = reach(&next, Some(head));
-        let mut open: Vec<usize> = from
-            .iter()
-            .copied()
-            .filter(|at| !past.contains(at))
-            .collect();
+        let open = from.iter().copied().filter(|at| !past.contains(at));
+        let mut open: Vec<usize> = open.collect();
         if open.is_empty() {
             continue;
         }
@@ -59,15 +56,10 @@ pub(crate) fn main_loop(
         let found = body.iter().filter(|&&at| characteristic(&code[at]));
         found.count()
     };
-    let most = loops
-        .iter()
-        .map(|l| count(&l.body))
-        .max()
-        .filter(|&most| most > 0)?;
-    let main = loops
-        .iter()
-        .filter(|l| count(&l.body) * 2 >= most)
-        .min_by_key(|l| l.body.len())?;
+    let most = loops.iter().map(|l| count(&l.body)).max();
+    let most = most.filter(|&most| most > 0)?;
+    let main = loops.iter().filter(|l| count(&l.body) * 2 >= most);
+    let main = main.min_by_key(|l| l.body.len())?;
     let mut body = main.body.clone();
     for inner in &loops {
         if inner.body.len() < main.body.len()

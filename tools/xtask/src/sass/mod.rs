@@ -65,7 +65,7 @@ pub(crate) fn command(workspace: &Workspace, args: &SassArgs) -> Result<()> {
     };
     let mut files = device_objects(&places)?;
     let sources = workspace.root().join("csrc/kernels");
-    let folder = workspace.sass_dir();
+    let folder = workspace.folder("sass");
     files.extend(alone::compile(
         &toolchain.nvcc,
         &sources,
@@ -144,10 +144,8 @@ fn device_objects(places: &[PathBuf]) -> Result<Vec<PathBuf>> {
     }
     files.sort();
     if files.is_empty() {
-        let places: Vec<String> = places
-            .iter()
-            .map(|path| path.display().to_string())
-            .collect();
+        let places = places.iter().map(|path| path.display().to_string());
+        let places: Vec<String> = places.collect();
         bail!(
             "no object file below {}: does build.rs still keep its objects in OUT_DIR?",
             places.join(", ")

@@ -227,9 +227,7 @@ fn print_times(measured: &MeasuredKernel, kernel: &Kernel) {
 
 /// Without namespaces, parameters and return type.
 fn count(kernel: &Kernel, pattern: &str) -> u32 {
-    let matching = kernel
-        .opcodes
-        .iter()
-        .filter(|(opcode, _)| is_form_of(opcode, pattern));
+    let matching = kernel.opcodes.iter();
+    let matching = matching.filter(|(opcode, _)| is_form_of(opcode, pattern));
     matching.map(|(_, count)| count).sum()
 }

@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Permissions};
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
@@ -20,12 +20,11 @@ use zip::ZipArchive;
 
 use crate::toolchain::pins::{Bundle, Pin};
 use crate::toolchain::places::HOME;
-use crate::toolchain::progress::Progress;
 
 /// The download, which the tests replace.
 pub(crate) trait Fetch {
     /// Puts the wheel anywhere below `scratch` and returns its path. Need not verify it.
-    fn fetch(&self, pin: &Pin, scratch: &Path, received: &dyn Fn(u64)) -> Result<PathBuf>;
+    fn fetch(&self, pin: &Pin, scratch: &Path) -> Result<PathBuf>;
 }
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -69,15 +68,22 @@ pub(crate) fn install(root: &Path, bundle: &Bundle, fetch: &dyn Fetch) -> Result
     }
     remove_leftovers(root)?;
 
-    let progress = Progress::start(bundle, directory.exists());
-    let mut verified = Vec::new();
-    for pin in &bundle.pins {
-        let wheel = wheel(root, &wheels, pin, fetch, &progress)
-            .with_context(|| format!("installing {} {}", pin.name, pin.version))?;
-        progress.package_done(pin);
-        verified.push(wheel);
-    }
-    progress.unpacking();
+    eprintln!(
+        "{} {}: {} packages, {:.1} MB to download where not here already",
+        if directory.exists() {
+            "Repairing"
+        } else {
+            "Installing"
+        },
+        bundle.purpose,
+        bundle.pins.len(),
+        bundle.pins.iter().map(|pin| pin.bytes).sum::<u64>() as f64 / 1e6
+    );
+    let wheel = |pin: &Pin| {
+        wheel(root, &wheels, pin, fetch)
+            .with_context(|| format!("installing {} {}", pin.name, pin.version))
+    };
+    let verified: Vec<PathBuf> = bundle.pins.iter().map(wheel).collect::<Result<_>>()?;
     let partial = partial_dir(root)?;
     let mut stamp = Stamp {
         pins: bundle.pins.clone(),
@@ -91,29 +97,22 @@ pub(crate) fn install(root: &Path, bundle: &Bundle, fetch: &dyn Fetch) -> Result
     let text = serde_json::to_vec(&stamp).context("cannot write the stamp")?;
     fs::write(partial.path().join(STAMP), text).context("cannot write the stamp")?;
     replace(root, &directory, partial)?;
-    progress.finish(&directory);
+    eprintln!("Installed in {}", directory.display());
     Ok(directory)
 }
 
 /// Returns a verified wheel: the kept one, or a new download.
-fn wheel(
-    root: &Path,
-    wheels: &Path,
-    pin: &Pin,
-    fetch: &dyn Fetch,
-    progress: &Progress,
-) -> Result<PathBuf> {
+fn wheel(root: &Path, wheels: &Path, pin: &Pin, fetch: &dyn Fetch) -> Result<PathBuf> {
     let kept = wheels.join(pin.file_name());
     if kept.is_file() {
         if sha256(&kept)? == pin.sha256 {
             return Ok(kept);
         }
-        progress.note(&format!("{} is damaged, downloading again", kept.display()));
+        eprintln!("{} is damaged, downloading again", kept.display());
         fs::remove_file(&kept).with_context(|| format!("cannot remove {}", kept.display()))?;
     }
     let scratch = partial_dir(root)?;
-    progress.package_started(pin);
-    let fetched = fetch.fetch(pin, scratch.path(), &|bytes| progress.received(pin, bytes))?;
+    let fetched = fetch.fetch(pin, scratch.path())?;
     let sum = sha256(&fetched)?;
     if sum != pin.sha256 {
         bail!(
@@ -128,23 +127,13 @@ fn wheel(
     Ok(kept)
 }
 
-pub(crate) fn sha256(path: &Path) -> Result<String> {
-    let unreadable = || format!("cannot read {}", path.display());
-    let mut file = File::open(path).with_context(unreadable)?;
-    let mut hash = Sha256::new();
-    let mut buffer = vec![0; 1 << 20];
-    loop {
-        let bytes = file.read(&mut buffer).with_context(unreadable)?;
-        if bytes == 0 {
-            break;
-        }
-        hash.update(&buffer[..bytes]);
-    }
-    Ok(hash
-        .finalize()
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect())
+fn sha256(path: &Path) -> Result<String> {
+    let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    Ok(hex(&Sha256::digest(bytes)))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn unpack(wheel: &Path, into: &Path, files: &mut BTreeMap<String, u64>) -> Result<()> {

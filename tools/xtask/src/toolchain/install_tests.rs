@@ -17,12 +17,11 @@ fn package(name: &str, path: &str, text: &str) -> (Pin, Vec<u8>) {
     writer.start_file(path, options).unwrap();
     writer.write_all(text.as_bytes()).unwrap();
     let bytes = writer.finish().unwrap().into_inner();
-    let sum = Sha256::digest(&bytes);
     let pin = Pin {
         name: name.into(),
         version: "1.0".into(),
         platform: "any".into(),
-        sha256: sum.iter().map(|byte| format!("{byte:02x}")).collect(),
+        sha256: hex(&Sha256::digest(&bytes)),
         bytes: bytes.len() as u64,
     };
     (pin, bytes)
@@ -102,7 +101,7 @@ impl Index {
 }
 
 impl Fetch for Index {
-    fn fetch(&self, pin: &Pin, scratch: &Path, received: &dyn Fn(u64)) -> Result<PathBuf> {
+    fn fetch(&self, pin: &Pin, scratch: &Path) -> Result<PathBuf> {
         self.downloads.borrow_mut().push(pin.name.clone());
         let wheel = scratch.join("some.whl");
         let (_, bytes) = self
@@ -119,7 +118,6 @@ impl Fetch for Index {
             *bytes.last_mut().unwrap() ^= 1;
         }
         fs::write(&wheel, &bytes).unwrap();
-        received(bytes.len() as u64);
         Ok(wheel)
     }
 }

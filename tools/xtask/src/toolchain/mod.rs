@@ -8,7 +8,6 @@ pub(crate) mod pins;
 mod pip;
 #[path = "../../../../build/places.rs"]
 pub(crate) mod places;
-mod progress;
 mod prove;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -23,7 +22,7 @@ use serde_json::json;
 
 use self::install::Fetch;
 use self::nvcc::{MINIMUM, NotFound, Nvcc, Version};
-use self::pins::{Arch, Pin};
+use self::pins::{Arch, Bundle, Pin};
 use self::pip::Pip;
 use self::places::HOME;
 use crate::cargo::path_with;
@@ -132,52 +131,59 @@ pub(crate) fn ensure(workspace: &Workspace) -> Result<Toolchain> {
 
 /// `cargo xtask toolchain --nvrtc`: installs NVRTC, for programs that compile at run time, and says how they find it.
 pub(crate) fn nvrtc(workspace: &Workspace, json: bool, shell: bool) -> Result<()> {
-    let library = install_nvrtc(workspace)?;
-    let export = format!("export {LIBRARY_NVRTC}={}", quote(&library));
-    if json {
-        println!("{:#}", json!({ "nvrtc": library }));
-    } else if shell {
-        println!("{export}");
-    } else {
-        println!(
-            "NVRTC is in {}.\n`cargo xtask` and mma-explorer look there. For a program with feature jit:\n\n  {export}",
-            library.display()
-        );
-    }
+    let users = "`cargo xtask` and mma-explorer look there. For a program with feature jit:";
+    say_where(
+        "NVRTC",
+        &install_nvrtc(workspace)?,
+        LIBRARY_NVRTC,
+        users,
+        (json, shell),
+    );
     Ok(())
 }
 
 /// `cargo xtask toolchain --nccl`: installs NCCL, for programs that compute on several GPUs, and says how they find it.
 pub(crate) fn nccl(workspace: &Workspace, json: bool, shell: bool) -> Result<()> {
-    let library = install_nccl(workspace)?;
-    let export = format!("export {LIBRARY_NCCL}={}", quote(&library));
+    let users = "`cargo xtask test` looks there. For a program with feature nccl:";
+    say_where(
+        "NCCL",
+        &install_nccl(workspace)?,
+        LIBRARY_NCCL,
+        users,
+        (json, shell),
+    );
+    Ok(())
+}
+
+/// Prints where a library is, as JSON, for a shell or for people.
+fn say_where(name: &str, library: &Path, variable: &str, users: &str, (json, shell): (bool, bool)) {
+    let export = format!("export {variable}={}", quote(library));
     if json {
-        println!("{:#}", json!({ "nccl": library }));
+        println!("{:#}", json!({ name.to_lowercase(): library }));
     } else if shell {
         println!("{export}");
     } else {
-        println!(
-            "NCCL is in {}.\n`cargo xtask test` looks there. For a program with feature nccl:\n\n  {export}",
-            library.display()
-        );
+        println!("{name} is in {}.\n{users}\n\n  {export}", library.display());
     }
-    Ok(())
+}
+
+/// Installs a bundle for this machine unless it is there, and returns its directory.
+fn installed(workspace: &Workspace, bundle: fn(Arch) -> Bundle, problem: &str) -> Result<PathBuf> {
+    let bundle = bundle(supported(&platform(), problem)?);
+    let root = workspace.toolchain_dir();
+    install::install(&root, &bundle, &LazyPip::new(&root))
 }
 
 /// Installs NVRTC and the disassembler unless they are there, and returns the library's directory.
 pub(crate) fn install_nvrtc(workspace: &Workspace) -> Result<PathBuf> {
-    let bundle = pins::nvrtc(supported(&platform(), "NVRTC is to be installed")?);
-    let root = workspace.toolchain_dir();
-    let installed = install::install(&root, &bundle, &LazyPip::new(&root))?;
+    let installed = installed(workspace, pins::nvrtc, "NVRTC is to be installed")?;
     Ok(library_in(&installed))
 }
 
 /// Installs NCCL unless it is there, and returns the library's directory.
 pub(crate) fn install_nccl(workspace: &Workspace) -> Result<PathBuf> {
-    let bundle = pins::nccl(supported(&platform(), "NCCL is to be installed")?);
-    let root = workspace.toolchain_dir();
-    install::install(&root, &bundle, &LazyPip::new(&root))?;
-    let library = nccl_in(&root);
+    installed(workspace, pins::nccl, "NCCL is to be installed")?;
+    let library = nccl_in(&workspace.toolchain_dir());
     if !library.join("libnccl.so.2").is_file() {
         bail!("the NCCL package has no {}", library.display());
     }
@@ -227,17 +233,14 @@ pub(crate) fn cuobjdump(workspace: &Workspace, toolchain: &Toolchain) -> Result<
     if beside.is_file() && toolchain.bin.join("nvdisasm").is_file() {
         return Ok(beside);
     }
-    let bundle = pins::inspect(supported(&platform(), "there is no cuobjdump beside nvcc")?);
-    let root = workspace.toolchain_dir();
-    let installed = install::install(&root, &bundle, &LazyPip::new(&root))?;
+    let problem = "there is no cuobjdump beside nvcc";
+    let installed = installed(workspace, pins::inspect, problem)?;
     Ok(installed.join(HOME).join("bin").join("cuobjdump"))
 }
 
 /// The directory of libclang.so, for bindgen.
 pub(crate) fn libclang(workspace: &Workspace) -> Result<PathBuf> {
-    let bundle = pins::libclang(supported(&platform(), "libclang is needed")?);
-    let root = workspace.toolchain_dir();
-    let installed = install::install(&root, &bundle, &LazyPip::new(&root))?;
+    let installed = installed(workspace, pins::libclang, "libclang is needed")?;
     let native = installed.join("libclang-18.1.1.data/platlib/clang/native");
     if !native.join("libclang.so").is_file() {
         bail!("the libclang package has no {}", native.display());
@@ -351,12 +354,12 @@ impl<'a> LazyPip<'a> {
 }
 
 impl Fetch for LazyPip<'_> {
-    fn fetch(&self, pin: &Pin, scratch: &Path, received: &dyn Fn(u64)) -> Result<PathBuf> {
+    fn fetch(&self, pin: &Pin, scratch: &Path) -> Result<PathBuf> {
         if self.pip.get().is_none() {
             let _ = self.pip.set(Pip::find(self.root)?);
         }
         let pip = self.pip.get().context("pip was not found")?;
-        pip.fetch(pin, scratch, received)
+        pip.fetch(pin, scratch)
     }
 }
 

@@ -7,7 +7,7 @@ use crate::testing::contains;
 struct NoDownload;
 
 impl Fetch for NoDownload {
-    fn fetch(&self, pin: &Pin, _: &Path, _: &dyn Fn(u64)) -> Result<PathBuf> {
+    fn fetch(&self, pin: &Pin, _: &Path) -> Result<PathBuf> {
         bail!("{} was not to be downloaded", pin.name)
     }
 }

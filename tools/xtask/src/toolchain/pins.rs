@@ -78,12 +78,8 @@ pub(crate) enum Arch {
     Aarch64,
 }
 
-struct Package {
-    name: &'static str,
-    version: &'static str,
-    x86_64: Wheel,
-    aarch64: Wheel,
-}
+/// Name, version, and the wheels of both processors.
+type Package = (&'static str, &'static str, [Wheel; 2]);
 
 /// Platform tag, SHA-256, bytes.
 #[derive(Clone, Copy)]
@@ -95,24 +91,19 @@ fn bundle(
     packages: &[&[Package]],
     arch: Arch,
 ) -> Bundle {
-    let pins = packages
-        .iter()
-        .copied()
-        .flatten()
-        .map(|package| {
-            let Wheel(platform, sha256, bytes) = match arch {
-                Arch::X86_64 => package.x86_64,
-                Arch::Aarch64 => package.aarch64,
-            };
-            Pin {
-                name: package.name.into(),
-                version: package.version.into(),
-                platform: platform.into(),
-                sha256: sha256.into(),
-                bytes,
-            }
-        })
-        .collect();
+    let pin = |&(name, version, wheels): &Package| {
+        let Wheel(platform, sha256, bytes) = wheels[arch as usize];
+        let (name, version) = (name.into(), version.into());
+        let (platform, sha256) = (platform.into(), sha256.into());
+        Pin {
+            name,
+            version,
+            platform,
+            sha256,
+            bytes,
+        }
+    };
+    let pins = packages.iter().copied().flatten().map(pin).collect();
     Bundle {
         directory,
         purpose,
@@ -128,73 +119,63 @@ const NEWER_ARM: &str = "manylinux_2_18_aarch64";
 
 #[rustfmt::skip]
 const COMPILER: &[Package] = &[
-    Package {
-        name: "nvidia-cuda-nvcc", version: "13.0.88",
-        x86_64: Wheel(X64, "56fe502eb77625a12f25172caa3cdddb4e4c8ba2c8c17dba44b164761b380f03", 37384532),
-        aarch64: Wheel(ARM, "c7ff28f86a24effdc6c034fa15230c549a273e4771b10a7fec14996f8cf3307f", 32455430),
-    },
-    Package {
-        name: "nvidia-cuda-crt", version: "13.0.88",
-        x86_64: Wheel(X64, "2c8043c7c9e02492716426e9919fc78d2c5b3b2a7a768a88e952676b08aa55a4", 134086),
-        aarch64: Wheel(ARM, "ee2ea2a97073e02ee62bb27841f437332be2c248e3eac013df07997ada39c003", 134086),
-    },
-    Package {
-        name: "nvidia-nvvm", version: "13.0.88",
-        x86_64: Wheel(OLD_X64, "c5f41ffeb6466944a026dfa5317d7d85355c119bbec279205d22f1869d1054e0", 61601415),
-        aarch64: Wheel(ARM, "c4376a291d72d22a315d9d2f69bdae8f8cd83a627f75bad395cee49a0fe65dc1", 59234185),
-    },
-    Package {
-        name: "nvidia-cuda-runtime", version: "13.0.96",
-        x86_64: Wheel(X64, "7f82250d7782aa23b6cfe765ecc7db554bd3c2870c43f3d1821f1d18aebf0548", 2243632),
-        aarch64: Wheel(ARM, "ef9bcbe90493a2b9d810e43d249adb3d02e98dd30200d86607d8d02687c43f55", 2261060),
-    },
-    Package {
-        name: "nvidia-cuda-cccl", version: "13.0.85",
-        x86_64: Wheel(X64, "e0da7ad981f3a8aff08241b5bfc1af868742a63e2762f53a5171c492ef242649", 3120526),
-        aarch64: Wheel(ARM, "6f0203e29fed809ee2b7fe9b1344df66ecab990c37d6a2e0e189b26d6c97ed7c", 3120528),
-    },
+    ("nvidia-cuda-nvcc", "13.0.88", [
+        Wheel(X64, "56fe502eb77625a12f25172caa3cdddb4e4c8ba2c8c17dba44b164761b380f03", 37384532),
+        Wheel(ARM, "c7ff28f86a24effdc6c034fa15230c549a273e4771b10a7fec14996f8cf3307f", 32455430),
+    ]),
+    ("nvidia-cuda-crt", "13.0.88", [
+        Wheel(X64, "2c8043c7c9e02492716426e9919fc78d2c5b3b2a7a768a88e952676b08aa55a4", 134086),
+        Wheel(ARM, "ee2ea2a97073e02ee62bb27841f437332be2c248e3eac013df07997ada39c003", 134086),
+    ]),
+    ("nvidia-nvvm", "13.0.88", [
+        Wheel(OLD_X64, "c5f41ffeb6466944a026dfa5317d7d85355c119bbec279205d22f1869d1054e0", 61601415),
+        Wheel(ARM, "c4376a291d72d22a315d9d2f69bdae8f8cd83a627f75bad395cee49a0fe65dc1", 59234185),
+    ]),
+    ("nvidia-cuda-runtime", "13.0.96", [
+        Wheel(X64, "7f82250d7782aa23b6cfe765ecc7db554bd3c2870c43f3d1821f1d18aebf0548", 2243632),
+        Wheel(ARM, "ef9bcbe90493a2b9d810e43d249adb3d02e98dd30200d86607d8d02687c43f55", 2261060),
+    ]),
+    ("nvidia-cuda-cccl", "13.0.85", [
+        Wheel(X64, "e0da7ad981f3a8aff08241b5bfc1af868742a63e2762f53a5171c492ef242649", 3120526),
+        Wheel(ARM, "6f0203e29fed809ee2b7fe9b1344df66ecab990c37d6a2e0e189b26d6c97ed7c", 3120528),
+    ]),
 ];
 
 #[rustfmt::skip]
 const INSPECT: &[Package] = &[
-    Package {
-        name: "nvidia-cuda-cuobjdump", version: "13.2.86",
-        x86_64: Wheel(X64, "d332c2ffe78e703ca0a3894be927f83124244e2acf0d792b8c12b4362d44d837", 343821),
-        aarch64: Wheel(ARM, "9a025b92d5faca837f69841317760df9b27f3871bfa089d80cc428399743fd56", 338646),
-    },
-    Package {
-        name: "nvidia-cuda-nvdisasm", version: "13.2.86",
-        x86_64: Wheel(X64, "53606e719ecae07a2335f95902d5a1393a0cc1c317499ee7ffcf628a44385f2c", 4418667),
-        aarch64: Wheel(ARM, "d02c627f7aecfcac4dd5e923e94adeaa6607c5fdae8df750b01ad948d38941d3", 4338273),
-    },
+    ("nvidia-cuda-cuobjdump", "13.2.86", [
+        Wheel(X64, "d332c2ffe78e703ca0a3894be927f83124244e2acf0d792b8c12b4362d44d837", 343821),
+        Wheel(ARM, "9a025b92d5faca837f69841317760df9b27f3871bfa089d80cc428399743fd56", 338646),
+    ]),
+    ("nvidia-cuda-nvdisasm", "13.2.86", [
+        Wheel(X64, "53606e719ecae07a2335f95902d5a1393a0cc1c317499ee7ffcf628a44385f2c", 4418667),
+        Wheel(ARM, "d02c627f7aecfcac4dd5e923e94adeaa6607c5fdae8df750b01ad948d38941d3", 4338273),
+    ]),
 ];
 
 #[rustfmt::skip]
 const NVRTC: &[Package] = &[
-    Package {
-        name: "nvidia-cuda-nvrtc", version: "13.0.88",
-        x86_64: Wheel(OLD_X64, "ad9b6d2ead2435f11cbb6868809d2adeeee302e9bb94bcf0539c7a40d80e8575", 90215200),
-        aarch64: Wheel(ARM, "d27f20a0ca67a4bb34268a5e951033496c5b74870b868bacd046b1b8e0c3267b", 43015449),
-    },
+    ("nvidia-cuda-nvrtc", "13.0.88", [
+        Wheel(OLD_X64, "ad9b6d2ead2435f11cbb6868809d2adeeee302e9bb94bcf0539c7a40d80e8575", 90215200),
+        Wheel(ARM, "d27f20a0ca67a4bb34268a5e951033496c5b74870b868bacd046b1b8e0c3267b", 43015449),
+    ]),
 ];
 
 // The version with which docs/several-gpus.md has what was measured.
 #[rustfmt::skip]
 const NCCL: &[Package] = &[
-    Package {
-        name: "nvidia-nccl-cu13", version: "2.28.9",
-        x86_64: Wheel(NEWER_X64, "e4553a30f34195f3fa1da02a6da3d6337d28f2003943aa0a3d247bbc25fefc42", 196493177),
-        aarch64: Wheel(NEWER_ARM, "01c873ba1626b54caa12272ed228dc5b2781545e0ae8ba3f432a8ef1c6d78643", 196561677),
-    },
+    ("nvidia-nccl-cu13", "2.28.9", [
+        Wheel(NEWER_X64, "e4553a30f34195f3fa1da02a6da3d6337d28f2003943aa0a3d247bbc25fefc42", 196493177),
+        Wheel(NEWER_ARM, "01c873ba1626b54caa12272ed228dc5b2781545e0ae8ba3f432a8ef1c6d78643", 196561677),
+    ]),
 ];
 
 #[rustfmt::skip]
 const LIBCLANG: &[Package] = &[
-    Package {
-        name: "libclang", version: "18.1.1",
-        x86_64: Wheel(OLD_X64, "c533091d8a3bbf7460a00cb6c1a71da93bffe148f172c7d03b1c31fbf8aa2a0b", 24515943),
-        aarch64: Wheel(ARM, "54dda940a4a0491a9d1532bf071ea3ef26e6dbaf03b5000ed94dd7174e8f9592", 23784972),
-    },
+    ("libclang", "18.1.1", [
+        Wheel(OLD_X64, "c533091d8a3bbf7460a00cb6c1a71da93bffe148f172c7d03b1c31fbf8aa2a0b", 24515943),
+        Wheel(ARM, "54dda940a4a0491a9d1532bf071ea3ef26e6dbaf03b5000ed94dd7174e8f9592", 23784972),
+    ]),
 ];
 
 #[cfg(test)]

@@ -3,11 +3,11 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 
 use crate::process;
 use crate::toolchain::install::Fetch;
@@ -80,7 +80,6 @@ impl Pip {
         let mut command = self.command();
         command.args([
             "download",
-            "--quiet",
             "--no-input",
             "--disable-pip-version-check",
             "--no-deps",
@@ -96,51 +95,25 @@ impl Pip {
 }
 
 impl Fetch for Pip {
-    fn fetch(&self, pin: &Pin, scratch: &Path, received: &dyn Fn(u64)) -> Result<PathBuf> {
+    fn fetch(&self, pin: &Pin, scratch: &Path) -> Result<PathBuf> {
         let requirements = scratch.join("requirements.txt");
-        let Pin {
-            name,
-            version,
-            sha256,
-            ..
-        } = pin;
-        fs::write(
-            &requirements,
-            format!("{name}=={version} --hash=sha256:{sha256}\n"),
-        )
-        .with_context(|| format!("cannot write {}", requirements.display()))?;
-        let log = scratch.join("pip.log");
-        let arriving = scratch.join("arriving");
+        let line = format!(
+            "{}=={} --hash=sha256:{}\n",
+            pin.name, pin.version, pin.sha256
+        );
+        fs::write(&requirements, line)
+            .with_context(|| format!("cannot write {}", requirements.display()))?;
         let wheel = scratch.join("wheel");
-        fs::create_dir_all(&arriving).context("cannot create a directory for pip")?;
-
         let mut command = self.download(pin, &requirements, &wheel);
-        // pip writes what it receives to its temporary directory: the size of that is the progress.
-        command
-            .env("TMPDIR", &arriving)
-            .stdout(Stdio::null())
-            .stderr(fs::File::create(&log).context("cannot write pip's log")?);
-        let line = process::line(&command);
-        let mut child = command
-            .spawn()
-            .with_context(|| format!("cannot start `{line}`"))?;
-        let status = loop {
-            if let Some(status) = child.try_wait().with_context(|| format!("`{line}`"))? {
-                break status;
-            }
-            received(bytes_below(&arriving));
-            std::thread::sleep(Duration::from_millis(50));
-        };
-        if !status.success() {
-            let said = fs::read_to_string(&log).unwrap_or_default();
-            bail!(
-                "{status} from `{line}`:\n{}\n\
+        // What pip says, and how far it is, is no result.
+        process::run(command.stdout(io::stderr())).map_err(|error| {
+            anyhow!(
+                "{error:#}\n\
                  pip's own configuration is used (pip.conf, PIP_INDEX_URL, HTTPS_PROXY, ...). What was \
                  downloaded and verified before is kept: run the command again to continue.\n\
-                 Without a network, set NVCC to the nvcc of a CUDA 12.9 or newer installation.",
-                process::tail(said.trim(), 20)
-            );
-        }
+                 Without a network, set NVCC to the nvcc of a CUDA 12.9 or newer installation."
+            )
+        })?;
         only_file(&wheel)
     }
 }
@@ -154,18 +127,4 @@ fn only_file(directory: &Path) -> Result<PathBuf> {
         [wheel] => Ok(wheel.clone()),
         _ => bail!("pip was to write one wheel, and wrote {}", entries.len()),
     }
-}
-
-fn bytes_below(directory: &Path) -> u64 {
-    let Ok(entries) = fs::read_dir(directory) else {
-        return 0;
-    };
-    entries
-        .filter_map(Result::ok)
-        .map(|entry| match entry.metadata() {
-            Ok(metadata) if metadata.is_dir() => bytes_below(&entry.path()),
-            Ok(metadata) => metadata.len(),
-            Err(_) => 0,
-        })
-        .sum()
 }

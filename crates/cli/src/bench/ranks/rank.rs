@@ -11,14 +11,13 @@ use nvfp4_gemv::parallel::{
     DeviceElement, HostRank, LayersError, LayersOnDevice, Placement, RankLayers, TensorParallel,
     VectorGlobals,
 };
-use nvfp4_gemv::{
-    Activation, Dims, GlobalScale, Operands, Options, Shape, Workspace, dispatch, raw,
-};
+use nvfp4_gemv::{Activation, GlobalScale, Operands, Options, Workspace, dispatch, raw};
 
 use super::super::alternate::{WARM_UP, alternate};
 use super::super::several::{Job, Measured};
 use super::{FromF32, Outcome, bits};
 use crate::configs::one_line;
+use crate::shapes;
 
 /// How long a rank waits for the others.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -329,12 +328,7 @@ fn workspace_bytes(job: &Job, layers: &RankLayers<'_>, gpu: usize) -> Result<u64
     let mut most = 0;
     for shard in layers.first().iter().chain([layers.last()]) {
         let (m, k) = (shard.shape().m(), shard.shape().k());
-        let shape = Shape::new(Dims {
-            m,
-            n: job.n,
-            k,
-            l: 1,
-        })?;
+        let shape = shapes::of(m, job.n, k, 1)?;
         let needs = dispatch::workspace_bytes(&shape, &operands, &gpu, &Options::new())?;
         most = most.max(needs);
     }

@@ -136,13 +136,7 @@ impl Engine for Cpu {
             kind: "cpu".into(),
             name: cpu_name(),
             threads: Some(rayon::current_num_threads()),
-            compute_capability: None,
-            multiprocessors: None,
-            l2_bytes: None,
-            memory_bytes: None,
-            driver: None,
-            driver_cuda: None,
-            runtime_cuda: None,
+            ..document::Device::default()
         }
     }
 

@@ -18,15 +18,8 @@ use super::{Cuda, cuda};
 const WORKSPACE_BYTES: usize = 32 << 20;
 
 /// The functions that are called. cudarc panics where one is missing, so they are looked for first.
-const FUNCTIONS: [&str; 7] = [
-    "cublasCreate_v2",
-    "cublasDestroy_v2",
-    "cublasGetVersion_v2",
-    "cublasSetStream_v2",
-    "cublasSetWorkspace_v2",
-    "cublasGemmEx",
-    "cublasGemmStridedBatchedEx",
-];
+const FUNCTIONS: &str = "cublasCreate_v2 cublasDestroy_v2 cublasGetVersion_v2 cublasSetStream_v2 \
+    cublasSetWorkspace_v2 cublasGemmEx cublasGemmStridedBatchedEx";
 
 /// The library, ready to launch on a stream.
 pub(super) struct Cublas {
@@ -177,7 +170,7 @@ fn look_for_it() -> Result<(), String> {
     }
     // SAFETY: as above; it is there.
     let library = unsafe { sys::culib() };
-    for name in FUNCTIONS {
+    for name in FUNCTIONS.split(' ') {
         // SAFETY: the symbol is only looked for, not called.
         let found = unsafe { library.get::<unsafe extern "C" fn()>(name.as_bytes()) };
         found.map_err(|_| format!("the libcublas that was found has no {name}"))?;

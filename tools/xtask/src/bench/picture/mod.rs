@@ -101,10 +101,7 @@ fn picked(case: &Case) -> Result<&Measured> {
 /// The GPU, its driver and the day, in one line.
 fn measured_on(document: &Document) -> String {
     let device = &document.device;
-    let driver = device
-        .driver
-        .iter()
-        .map(|driver| format!("driver {driver}"));
+    let driver = device.driver.iter().map(|of| format!("driver {of}"));
     let parts = std::iter::once(device.name.clone()).chain(driver);
     let parts = parts.chain([day(&document.date_utc).to_owned()]);
     parts.collect::<Vec<_>>().join(", ")
