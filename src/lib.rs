@@ -183,17 +183,9 @@ pub mod file;
 pub mod format;
 mod gemv;
 mod gpu;
-#[cfg(any(feature = "checkpoint", feature = "jit", feature = "tune"))]
-#[cfg_attr(
-    not(any(feature = "checkpoint", feature = "tune")),
-    allow(dead_code, reason = "what is wrong with a file is nothing to a cache")
-)]
-mod input;
 #[cfg(feature = "jit")]
 pub mod jit;
 pub mod kernel;
-#[cfg(any(feature = "jit", feature = "nccl"))]
-mod loader;
 #[cfg(all(feature = "device", feature = "unstable"))]
 pub mod measure;
 #[cfg(all(feature = "device", not(feature = "unstable")))]
@@ -202,31 +194,18 @@ mod measure;
 mod memory;
 #[cfg(feature = "nccl")]
 pub mod nccl;
+#[cfg(feature = "jit")]
+mod nvrtc;
 mod operands;
 mod output;
 #[cfg(nvfp4_gemv_no_kernels)]
 #[allow(unused_variables)]
 mod no_kernels {
-    //! Functions that stand for the C functions in a build without kernels: `build/no_kernels.rs`.
+    //! Functions that stand for the C functions in a build without kernels: `build.rs` makes them.
     use crate::ffi::*;
     include!(concat!(env!("OUT_DIR"), "/no_kernels.rs"));
 }
-#[cfg(feature = "jit")]
-#[allow(
-    dead_code,
-    unreachable_pub,
-    reason = "mma-explorer uses the rest of it"
-)]
-mod nvrtc;
-#[cfg(feature = "jit")]
-mod nvrtc_names;
 pub mod parallel;
-#[cfg(feature = "unstable")]
-pub mod printable;
-#[cfg(not(feature = "unstable"))]
-#[allow(dead_code, unreachable_pub, reason = "public with feature `unstable`")]
-mod printable;
-mod products;
 pub mod quantize;
 #[cfg(feature = "device")]
 mod quantized;
@@ -259,11 +238,12 @@ pub use kernel::{Config, Kernel};
 #[cfg(feature = "device")]
 pub use memory::Device;
 pub use memory::{Buffer, Host, Memory};
+#[doc(inline)]
+pub use nvfp4_gemv_targets::products::{Link, LinkKind, Product};
 pub use operands::{
     Alignment, Operands, RawOutput, RawSelect, RawVectors, RawWeights, RawWorkspace,
 };
 pub use output::Output;
-pub use products::{Link, LinkKind, Product};
 #[cfg(feature = "device")]
 pub use quantized::QuantizedVectors;
 pub use refusal::Refusal;

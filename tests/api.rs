@@ -42,7 +42,13 @@ impl Module {
     }
 
     fn root() -> Self {
-        let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        Self::in_package("")
+    }
+
+    /// The root of a package's library: of the one in this folder of the repository.
+    fn in_package(folder: &str) -> Self {
+        let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let src = repository.join(folder).join("src");
         Self::open(&src.join("lib.rs"), src)
     }
 
@@ -251,6 +257,15 @@ fn resolve(from: &Module, path: &[String], name: &str) -> Entry {
     let (mut module, path) = match path {
         [first, rest @ ..] if first == "crate" => {
             root = Module::root();
+            (&root, rest)
+        }
+        // Another package of this repository.
+        [first, rest @ ..] if first.starts_with("nvfp4_gemv_") => {
+            let folder = first.trim_start_matches("nvfp4_gemv_");
+            root = Module::in_package(&format!("crates/{folder}"));
+            if let Some(found) = reexported(&root, name) {
+                return found;
+            }
             (&root, rest)
         }
         _ => (from, path),

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use nvfp4_gemv_files::printable;
+
 use super::PLACE;
 use super::api::{REMOTE_ERROR, SYSTEM_ERROR};
-use crate::printable;
 
 /// Why ranks do not communicate.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

@@ -7,11 +7,11 @@ use std::ffi::c_int;
 use std::path::{Path, PathBuf};
 
 use libloading::Library;
+use nvfp4_gemv_files::{loader, printable};
 
 use super::api::{Api, GET_VERSION, GetVersion, SUCCESS};
 use super::error::NcclError;
 use super::{LEAST, PLACE, Version};
-use crate::{loader, printable};
 
 /// Names of the library, as in every installation; without the number in those for developers.
 const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use nvfp4_gemv_files::printable;
+
 use super::{Launcher, PORT_VARIABLE};
-use crate::printable;
 
 /// Errors in what a launcher says, or between ranks that meet.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -9,9 +9,8 @@ use std::fs::{self, File, Metadata};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
+use nvfp4_gemv_files::printable;
 use tempfile::NamedTempFile;
-
-use crate::printable;
 
 /// The place that a file is written to.
 struct Place {

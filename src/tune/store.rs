@@ -4,9 +4,10 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
+use nvfp4_gemv_files::input::{self, InputError};
+
 use super::{TuneError, replace};
 use crate::dispatch::measured::{GpuModel, Machine, Measurements};
-use crate::input::{self, InputError};
 
 /// Limit: more than any file of tuned configs has.
 const MOST_BYTES: u64 = 64 << 20;

@@ -17,7 +17,7 @@ pub(crate) fn output(
         let _ = writeln!(
             io::stderr(),
             "waiting until somebody reads the pipe {}",
-            nvfp4_gemv::printable::path(path)
+            nvfp4_gemv_files::printable::path(path)
         );
     });
     let output = inputs.into_iter().fold(all, Destination::never_over);

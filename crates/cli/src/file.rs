@@ -9,7 +9,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use nvfp4_gemv::file::FileError;
-use nvfp4_gemv::printable;
+use nvfp4_gemv_files::printable;
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 

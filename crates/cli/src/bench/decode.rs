@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use nvfp4_gemv::{Activation, FloatType, ScaleLayout};
+use nvfp4_gemv_documents::alternate::{WARM_UP, alternate};
+use nvfp4_gemv_documents::document::{
+    self, BoardReadings, Device, LongRead, Method, ReadTimes, Turn, rounded, shares,
+};
+use nvfp4_gemv_documents::statistics::{median, quantile};
 use serde::{Deserialize, Serialize};
 
-use super::alternate::{WARM_UP, alternate};
-use super::document::{
-    self, BoardReadings, Device, Document, LongRead, Method, ReadTimes, Turn, rounded, shares,
-};
 use super::reads::{self, Read};
-use super::statistics::{median, quantile};
 use crate::configs::one_line;
 use crate::engine::{Ask, Chain, Engine, Plan, Ways, Work};
 use crate::report::{Report, Table, bytes, count, progress, time};
@@ -259,7 +259,7 @@ fn measure(engine: &dyn Engine, request: &Request<'_>, models: &[Model]) -> Resu
         bar.inc(1);
     }
     bar.finish_and_clear();
-    let of = Document::new(engine, "decode", request.commit.clone(), &request.plan);
+    let of = super::empty(engine, "decode", request.commit.clone(), &request.plan);
     let decode = Decode {
         schema: SCHEMA.into(),
         crate_version: of.crate_version,

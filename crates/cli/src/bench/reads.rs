@@ -7,9 +7,9 @@ use std::collections::HashMap;
 use anyhow::{Context, Result};
 use nvfp4_gemv::kernel::read_only::ReadConfig;
 use nvfp4_gemv::{Activation, FloatType, ScaleLayout, Shape};
+use nvfp4_gemv_documents::alternate::{WARM_UP, alternate};
+use nvfp4_gemv_documents::document::{LongRead, ReadSize, ReadTimes};
 
-use super::alternate::{WARM_UP, alternate};
-use super::document::{LongRead, ReadSize, ReadTimes};
 use crate::engine::{Case, Engine, NotEnoughMemory, Plan, Work};
 use crate::report::{Table, bytes, time};
 

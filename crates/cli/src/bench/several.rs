@@ -7,11 +7,11 @@
 
 use anyhow::{Context, Result, bail};
 use nvfp4_gemv::{Activation, ScaleLayout};
+use nvfp4_gemv_documents::document::{Device, Method, rounded};
+use nvfp4_gemv_documents::statistics::median;
 use serde::{Deserialize, Serialize};
 
 use super::decode::{MODELS, Model};
-use super::document::{Device, Document, Method, rounded};
-use super::statistics::median;
 use crate::engine::{self, Engine, Plan};
 use crate::report::{Report, Table, count, time};
 
@@ -268,7 +268,7 @@ fn report(
     items: Vec<Item>,
 ) -> Result<Report> {
     let passed = items.iter().all(Item::is_right);
-    let of = Document::new(engine, "decode", request.commit.clone(), &request.plan);
+    let of = super::empty(engine, "decode", request.commit.clone(), &request.plan);
     let document = Several {
         schema: SCHEMA.into(),
         crate_version: of.crate_version,

@@ -210,7 +210,7 @@ impl Destination {
             if kind.is_file()
                 && let Some(input) = self.input_at(metadata)
             {
-                let input = nvfp4_gemv::printable::path(input);
+                let input = nvfp4_gemv_files::printable::path(input);
                 return Err(refused(format!("this is the file that is read as {input}")));
             }
             let stream = stream(kind);

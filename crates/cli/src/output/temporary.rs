@@ -24,7 +24,7 @@ impl Temporary {
         if !folder.is_dir() {
             let why = format!(
                 "there is no directory {}",
-                nvfp4_gemv::printable::path(folder)
+                nvfp4_gemv_files::printable::path(folder)
             );
             return Err(io::Error::new(ErrorKind::NotFound, why));
         }

@@ -5,11 +5,11 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
+use nvfp4_gemv_targets::nvcc;
 use serde_json::Value;
 
 use crate::cargo::Cargo;
 use crate::checks::{Context, library};
-use crate::toolchain::nvcc;
 
 const FLAGS: &str = "RUSTDOCFLAGS";
 

@@ -14,8 +14,8 @@ use nvfp4_gemv::parallel::{
 use nvfp4_gemv::{
     Activation, Dims, GlobalScale, Operands, Options, Shape, Workspace, dispatch, raw,
 };
+use nvfp4_gemv_documents::alternate::{WARM_UP, alternate};
 
-use super::super::alternate::{WARM_UP, alternate};
 use super::super::several::{Job, Measured};
 use super::{FromF32, Outcome, bits};
 use crate::configs::one_line;
