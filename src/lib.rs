@@ -17,9 +17,6 @@
 //!   [`QuantizedVectors`] owns vectors that are quantised on the device.
 //! - [`checkpoint`] opens ModelOpt and compressed-tensors files, [`mod@quantize`] makes NVFP4 of
 //!   f32, f16 and bf16, [`format`](mod@format) has the codecs.
-//! - [`shard`] cuts weights for several ranks. [`mod@parallel`] computes pairs of layers on the ranks, with one sum for
-//!   both layers. [`ranks`] reads the variables that a launcher sets for the ranks, and [`nccl`] lets their GPUs
-//!   communicate.
 //! - [`mod@reference`] is the truth that everything is held to, with the error each kernel may make.
 //!
 //! # An example
@@ -119,14 +116,13 @@
 //! - `jit`: the CUDA paths, with kernels that are compiled at run time where there is no machine code for the GPU:
 //!   module [`jit`]. Needs nothing when building, and NVRTC at run time.
 //! - `device`: what these two share. Alone it computes nothing on a GPU.
-//! - `nccl`: several GPUs through NCCL: module [`nccl`], and layers of module [`mod@parallel`] on them. Needs nothing
-//!   when building, and libnccl at run time. Brings `device`.
 //! - `checkpoint` (default): modules [`checkpoint`] and [`file`][mod@file], which read NVFP4 layers of safetensors
 //!   files.
 //! - `tune` (default): module [`tune`][mod@tune], which keeps what was measured in files and, with `cuda`, measures.
 //! - none: the CPU path, without nvcc or a C++ compiler.
 //!
-//! The `nvfp4-gemv` program is a package of its own, `nvfp4-gemv-cli`.
+//! The `nvfp4-gemv` program is a package of its own, `nvfp4-gemv-cli`. So are layers over several GPUs,
+//! `nvfp4-gemv-parallel`.
 //!
 // Links to items that only a build with the feature documents. Without the feature, these links lead to the section on
 // features.
@@ -153,14 +149,16 @@
 "
 )]
 #![cfg_attr(not(feature = "jit"), doc = "\n[`jit`]: #features\n")]
-#![cfg_attr(not(feature = "nccl"), doc = "\n[`nccl`]: #features\n")]
 #![cfg_attr(not(feature = "tune"), doc = "\n[mod@tune]: #features\n")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod check;
 #[cfg(feature = "checkpoint")]
 pub mod checkpoint;
-#[cfg(feature = "device")]
+#[cfg(all(feature = "device", feature = "unstable"))]
+pub mod context;
+#[cfg(all(feature = "device", not(feature = "unstable")))]
+#[allow(unreachable_pub, reason = "public with feature `unstable`")]
 mod context;
 pub mod cpu;
 #[cfg(feature = "device")]
@@ -192,8 +190,6 @@ pub mod measure;
 #[allow(dead_code, unreachable_pub, reason = "public with feature `unstable`")]
 mod measure;
 mod memory;
-#[cfg(feature = "nccl")]
-pub mod nccl;
 #[cfg(feature = "jit")]
 mod nvrtc;
 mod operands;
@@ -205,18 +201,15 @@ mod no_kernels {
     use crate::ffi::*;
     include!(concat!(env!("OUT_DIR"), "/no_kernels.rs"));
 }
-pub mod parallel;
 pub mod quantize;
 #[cfg(feature = "device")]
 mod quantized;
-pub mod ranks;
 #[cfg(feature = "device")]
 pub mod raw;
 pub mod reference;
 mod refusal;
 mod scales;
 mod shape;
-pub mod shard;
 mod tensor;
 #[cfg(feature = "device")]
 mod tiled_weights;
@@ -255,6 +248,10 @@ pub use tiled_weights::TiledWeights;
 pub use types::{Activation, FloatType, GemvPath, ScaleLayout};
 #[cfg(feature = "device")]
 pub use workspace::Workspace;
+
+/// The sources that decide what runs on a GPU, as this build has them: `folder=hash`, with blanks between.
+#[cfg(all(feature = "device", feature = "unstable"))]
+pub const TESTED: &str = env!("NVFP4_GEMV_TESTED");
 
 /// cudarc, whose buffers and streams device calls take, in the version that they take.
 #[cfg(feature = "device")]

@@ -9,7 +9,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use libloading::Library;
+pub use libloading::Library;
 
 use crate::printable;
 

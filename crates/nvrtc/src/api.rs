@@ -6,7 +6,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-use libloading::Library;
+use nvfp4_gemv_files::loader::Library;
 
 /// `nvrtcProgram`.
 pub(super) type Handle = *mut c_void;

@@ -67,6 +67,13 @@ pub(super) fn check_as_docs_rs(context: &Context<'_>) -> Result<()> {
         "--features",
         &features.join(","),
     ])?;
+    cargo.run([
+        "doc",
+        "--no-deps",
+        "--lib",
+        "--package",
+        "nvfp4-gemv-parallel",
+    ])?;
     let page = target.join("doc/nvfp4_gemv/fn.gemv_on_device.html");
     let text = fs::read_to_string(&page).with_context(|| {
         format!(

@@ -167,8 +167,10 @@ fn clippy(context: &Context<'_>) -> Result<()> {
     clippy(&[&["--all-targets"], &program[..], &jit].concat())?;
     let library = without("nvfp4-gemv");
     clippy(&[&["--all-targets"], &library[..], &crate::test::JIT_FEATURES].concat())?;
+    let parallel = without("nvfp4-gemv-parallel");
+    clippy(&[&["--all-targets"], &parallel[..]].concat())?;
     // Not the tests: those of the repository bring features that they need. `package` checks what is published.
-    for features in ["", "device", "cuda", "jit", "nccl", "checkpoint", "tune"] {
+    for features in ["", "device", "cuda", "jit", "checkpoint", "tune"] {
         let only = ["--lib", "--features", features];
         clippy(&[&without("nvfp4-gemv")[..], &only].concat())?;
     }

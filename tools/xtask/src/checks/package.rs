@@ -64,7 +64,7 @@ pub(super) fn check(workspace: &Workspace) -> Result<()> {
     let check = |name: &str, arguments: &[&str]| {
         at(name)?.run([&["check", "--config", patched], arguments].concat())
     };
-    for features in ["", "cuda", "jit", "nccl", "checkpoint", "tune"] {
+    for features in ["", "cuda", "jit", "checkpoint", "tune"] {
         let only = ["--tests", "--no-default-features", "--features", features];
         check(LIBRARY, &only)?;
     }
