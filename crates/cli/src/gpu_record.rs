@@ -10,8 +10,7 @@ use std::process::ExitCode;
 use std::time::SystemTime;
 
 use nvfp4_gemv_documents::gpu_record::{Record, Run};
-
-use crate::output::Destination;
+use nvfp4_gemv_files::output::Destination;
 
 /// The option that asks for a record.
 const OPTION: &str = "--record";

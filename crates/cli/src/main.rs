@@ -102,7 +102,7 @@ impl Command {
 /// Signals that end the program let it remove its temporary files first.
 fn handle_signals() -> Result<()> {
     #[cfg(unix)]
-    nvfp4_gemv_cli::output::remove_temporaries_on_signals().context("cannot handle signals")?;
+    nvfp4_gemv_files::output::remove_temporaries_on_signals().context("cannot handle signals")?;
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use nvfp4_gemv::dispatch::PATH_VARIABLE;
 use nvfp4_gemv::file::FileError;
 use nvfp4_gemv::{Error, GemvPath, Refusal};
 use nvfp4_gemv_cli::file::WriteError;
-use nvfp4_gemv_cli::output::{stdout_holds_result, stdout_was_closed};
+use nvfp4_gemv_files::output::{stdout_holds_result, stdout_was_closed};
 use nvfp4_gemv_files::printable;
 use nvfp4_gemv_parallel::layers::LayersError;
 #[cfg(feature = "nccl")]

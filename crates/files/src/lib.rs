@@ -7,6 +7,10 @@
     doc = "- [`loader`] loads libraries of the system, by path or by name."
 )]
 #![cfg_attr(
+    feature = "output",
+    doc = "- [`output`] writes files whole or not at all, and replaces only what it may."
+)]
+#![cfg_attr(
     feature = "store",
     doc = "- [`store`] keeps results in files that are named by hashes of what they were made of."
 )]
@@ -14,6 +18,8 @@
 pub mod input;
 #[cfg(feature = "loader")]
 pub mod loader;
+#[cfg(feature = "output")]
+pub mod output;
 pub mod printable;
 #[cfg(feature = "store")]
 pub mod store;

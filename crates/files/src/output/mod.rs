@@ -1,4 +1,4 @@
-//! The one way in which the program writes a file that somebody names: whole, or not at all.
+//! The one way in which these programs write a file that somebody names: whole, or not at all.
 //!
 //! A [`Destination`] is the path and what may be replaced there. [`Destination::check`] says before long work whether
 //! writing will be possible; [`Destination::create`] gives a file to write to; [`OutputFile::publish`] gives it its
@@ -35,7 +35,7 @@
 //!
 //! The content is on the disk before it gets its name, so that a power cut cannot leave an empty file under it.
 
-#[cfg(unix)]
+#[cfg(all(unix, feature = "program"))]
 mod signals;
 mod standard;
 mod temporary;
@@ -46,10 +46,12 @@ use std::fs::{self, File, FileType, Metadata};
 use std::io::{self, BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-#[cfg(unix)]
+#[cfg(all(unix, feature = "program"))]
 pub use signals::remove_temporaries_on_signals;
 use standard::Standard;
-pub use standard::{stdout_holds_result, stdout_was_closed};
+pub use standard::stdout_holds_result;
+#[cfg(feature = "program")]
+pub use standard::stdout_was_closed;
 use temporary::{Temporary, folder_of};
 
 /// A path to write to, and what may be replaced there.
@@ -57,6 +59,7 @@ use temporary::{Temporary, folder_of};
 pub struct Destination {
     path: PathBuf,
     replace: bool,
+    only_files: bool,
     inputs: Vec<(PathBuf, Option<FileId>)>,
     on_wait: fn(&Path),
 }
@@ -98,6 +101,7 @@ impl Destination {
         Self {
             path: path.into(),
             replace: false,
+            only_files: false,
             inputs: Vec::new(),
             on_wait: |_| (),
         }
@@ -107,6 +111,14 @@ impl Destination {
     #[must_use]
     pub fn replace(mut self, replace: bool) -> Self {
         self.replace = replace;
+        self
+    }
+
+    /// Refuses whatever would be written in place: pipes, devices, files without a name. Standard output and standard
+    /// error are files as any others then.
+    #[must_use]
+    pub fn only_files(mut self) -> Self {
+        self.only_files = true;
         self
     }
 
@@ -195,7 +207,10 @@ impl Destination {
         };
         if let Some(metadata) = &existing {
             let kind = metadata.file_type();
-            let standard = standard::which(metadata);
+            let standard = match self.only_files {
+                true => None,
+                false => standard::which(metadata),
+            };
             match standard {
                 Some(Standard::Error) => {
                     return Err(refused(
@@ -210,14 +225,14 @@ impl Destination {
             if kind.is_file()
                 && let Some(input) = self.input_at(metadata)
             {
-                let input = nvfp4_gemv_files::printable::path(input);
+                let input = crate::printable::path(input);
                 return Err(refused(format!("this is the file that is read as {input}")));
             }
             let stream = stream(kind);
             if standard.is_some() && (stream.is_some() || matches!(end, End::Open)) {
                 return Ok(Place::Stream(Stream::Standard));
             }
-            if let Some(stream) = stream {
+            if let Some(stream) = stream.filter(|_| !self.only_files) {
                 return Ok(Place::Stream(stream));
             }
             if !kind.is_file() {
@@ -228,6 +243,9 @@ impl Destination {
             }
         }
         match (end, existing) {
+            (End::Open, _) if self.only_files => {
+                Err(refused("this leads to an open file; name the file itself"))
+            }
             (End::Name(_), Some(_)) if !self.replace => Err(already_exists()),
             (End::Name(path), existing) => Ok(Place::File { path, existing }),
             (End::Open, Some(open)) => {

@@ -1,14 +1,10 @@
 //! Attacks on the writer: what is at the path, what comes there meanwhile, and processes that are ended.
 
-use std::borrow::Cow;
 use std::fs::Permissions;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
-use safetensors::Dtype;
-
 use super::temporary::Rights;
 use super::*;
-use crate::file::{self, Content, WriteError};
 
 /// The names in a folder.
 fn names_in(folder: &Path) -> Vec<String> {
@@ -277,48 +273,70 @@ fn paths_that_name_no_file_are_refused() {
     assert_eq!(names_in(folder.path()), ["directory", "socket"]);
 }
 
-/// A tensor that cannot be made.
-struct Fails;
-
-impl Content for Fails {
-    fn dtype(&self) -> Dtype {
-        Dtype::U8
-    }
-
-    fn shape(&self) -> &[usize] {
-        &[4]
-    }
-
-    fn byte_len(&self) -> usize {
-        4
-    }
-
-    fn bytes(&self) -> Result<Cow<'_, [u8]>, WriteError> {
-        Err(WriteError::Conversion {
-            file: "in".into(),
-            tensor: "x".into(),
-            reason: "it is NaN".into(),
-        })
+#[test]
+fn a_file_keeps_its_mode_and_a_link_stays_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let (file, link) = (at("file"), at("link"));
+    let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
+    fs::write(at("plain"), "").unwrap();
+    symlink("file", &link).unwrap();
+    for named in kinds(folder.path()) {
+        // The link leads to nothing yet: the file is made there.
+        put(&Destination::new(&link), named, "new").unwrap();
+        assert_eq!(mode(&file), mode(&at("plain")), "what the umask leaves");
+        for other in [0o640, 0o600, 0o604] {
+            fs::set_permissions(&file, Permissions::from_mode(other)).unwrap();
+            put(&Destination::new(&link).replace(true), named, "newer").unwrap();
+            assert_eq!(mode(&file), other);
+        }
+        assert_eq!(fs::read_to_string(&file).unwrap(), "newer");
+        assert!(link.symlink_metadata().unwrap().is_symlink());
+        assert_eq!(names_in(folder.path()), ["file", "link", "plain"]);
+        fs::remove_file(&file).unwrap();
     }
 }
 
 #[test]
-fn a_tensor_that_cannot_be_made_leaves_the_old_file() {
+fn only_files_are_files_with_names() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("out");
-    for _ in 0..2 {
-        let before = names_in(folder.path());
-        let error = file::write(&path, [("x".into(), Fails)], None).unwrap_err();
-        assert!(error.to_string().contains("it is NaN"), "{error}");
-        assert_eq!(names_in(folder.path()), before);
-        fs::write(&path, "old").unwrap();
+    let file = folder.path().join("file");
+    let to = |path: &Path| Destination::new(path).replace(true).only_files();
+    for (refused, kind) in [
+        (folder.path().to_owned(), ErrorKind::InvalidInput),
+        (folder.path().join("no/file"), ErrorKind::NotFound),
+        (folder.path().join("new/"), ErrorKind::IsADirectory),
+        ("/dev/null".into(), ErrorKind::InvalidInput),
+    ] {
+        assert_eq!(
+            to(&refused).check().unwrap_err().kind(),
+            kind,
+            "{refused:?}"
+        );
+        let error = put(&to(&refused), false, "new").unwrap_err();
+        assert_eq!(error.kind(), kind, "{refused:?}");
     }
-    assert_eq!(fs::read_to_string(&path).unwrap(), "old");
-    let twice = ["x", "x"].map(|name| (name.to_owned(), Fails));
-    let error = file::write(&path, twice, None).unwrap_err();
-    assert!(error.to_string().contains("two tensors"), "{error}");
+    fs::write(&file, "old").unwrap();
+    // A file that is open and has no name, or whose name is another file's by now.
+    #[cfg(target_os = "linux")]
+    {
+        use std::os::fd::AsRawFd;
+        let gone = tempfile::tempfile().unwrap();
+        let opened = File::open(&file).unwrap();
+        fs::remove_file(&file).unwrap();
+        fs::write(&file, "old").unwrap();
+        for open in [gone, opened] {
+            let link = format!("/proc/self/fd/{}", open.as_raw_fd());
+            let error = put(&to(Path::new(&link)), false, "new").unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+        }
+    }
+    to(&file).check().unwrap();
+    assert_eq!(fs::read_to_string(&file).unwrap(), "old");
+    assert_eq!(names_in(folder.path()), ["file"]);
 }
 
+#[cfg(feature = "program")]
 mod processes {
     use std::io::{BufRead, BufReader};
     use std::os::unix::process::{CommandExt, ExitStatusExt};

@@ -72,6 +72,7 @@ fn is_null(file: &Metadata) -> bool {
 
 /// Whether standard output was closed when the process started. Rust opens `/dev/null` in its place before `main`: so
 /// it is looked at before that.
+#[cfg(feature = "program")]
 pub fn stdout_was_closed() -> bool {
     #[cfg(target_os = "linux")]
     return start::CLOSED.load(Ordering::Relaxed);
@@ -79,7 +80,7 @@ pub fn stdout_was_closed() -> bool {
     return false;
 }
 
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", feature = "program"))]
 mod start {
     use super::{AtomicBool, Ordering};
 

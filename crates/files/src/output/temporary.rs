@@ -22,10 +22,7 @@ impl Temporary {
     /// A new file in a folder. If it will replace a file, nobody may do more with it from the start.
     pub(super) fn new(folder: &Path, replaces: Option<&Metadata>) -> io::Result<(File, Self)> {
         if !folder.is_dir() {
-            let why = format!(
-                "there is no directory {}",
-                nvfp4_gemv_files::printable::path(folder)
-            );
+            let why = format!("there is no directory {}", crate::printable::path(folder));
             return Err(io::Error::new(ErrorKind::NotFound, why));
         }
         let rights = match replaces {
