@@ -4,28 +4,10 @@
 //! (`NVFP4_GEMV_NO_KERNELS`, or docs.rs), it needs nothing at all. With the `jit` feature it embeds the sources.
 
 #[cfg(feature = "cuda")]
-#[path = "build/advice.rs"]
-mod advice;
-#[cfg_attr(not(feature = "cuda"), allow(dead_code))]
-#[path = "build/arch.rs"]
-mod arch;
-#[cfg(feature = "cuda")]
 #[path = "build/compile.rs"]
 mod compile;
-#[cfg(feature = "device")]
-#[path = "build/no_kernels.rs"]
-#[cfg_attr(not(feature = "cuda"), allow(dead_code))]
-mod no_kernels;
-#[cfg(feature = "cuda")]
-#[path = "build/nvcc.rs"]
-mod nvcc;
-#[cfg(feature = "device")]
-#[path = "build/sources.rs"]
-#[cfg_attr(not(feature = "jit"), allow(dead_code))]
-mod sources;
-#[cfg_attr(not(feature = "cuda"), allow(dead_code))]
-#[path = "src/kernel/units.rs"]
-mod units;
+
+use nvfp4_gemv_targets::arch;
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -49,17 +31,19 @@ mod device {
     use std::path::{Path, PathBuf};
 
     #[cfg(feature = "regenerate-bindings")]
-    use crate::units;
-    use crate::{no_kernels, sources};
+    use nvfp4_gemv_targets::units;
+    use nvfp4_gemv_targets::{no_kernels, sources};
 
     pub(crate) fn build() -> Result<(), String> {
         println!("cargo::rerun-if-changed=build");
         let manifest = folder("CARGO_MANIFEST_DIR")?;
         // A list of hashes for tests that run on a GPU: they say of which sources they are.
         let mut tested = Vec::new();
-        for (folder, hash) in sources::on_a_gpu(&manifest)? {
+        for (name, hash) in sources::on_a_gpu(&manifest)? {
+            tested.push(format!("{name}={hash}"));
+        }
+        for folder in sources::FOLDERS {
             println!("cargo::rerun-if-changed={folder}");
-            tested.push(format!("{folder}={hash}"));
         }
         println!("cargo::rustc-env=NVFP4_GEMV_TESTED={}", tested.join(" "));
         let csrc = manifest.join("csrc");
@@ -178,8 +162,10 @@ mod cuda {
     use std::env;
     use std::path::Path;
 
+    use nvfp4_gemv_targets::{advice, arch, no_kernels, nvcc};
+
+    use crate::compile;
     use crate::device::folder;
-    use crate::{advice, arch, compile, no_kernels, nvcc};
 
     /// Compiles and links the kernels, unless a build without them is asked for; says whether.
     pub(crate) fn links_kernels(manifest: &Path, csrc: &Path) -> Result<bool, String> {
@@ -201,7 +187,7 @@ mod cuda {
         let nvcc = nvcc::find().map_err(|missing| {
             let checkout = env::var_os(advice::CHECKOUT);
             let reader = advice::Reader::of(manifest, checkout.as_ref().map(Path::new));
-            advice::no_nvcc(&missing, reader, no_kernels::VARIABLE)
+            advice::no_nvcc(&missing, reader)
         })?;
 
         let out = folder("OUT_DIR")?;

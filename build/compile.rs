@@ -12,8 +12,8 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::SystemTime;
 
-use crate::nvcc::Nvcc;
-use crate::units::{UNITS, Unit};
+use nvfp4_gemv_targets::nvcc::Nvcc;
+use nvfp4_gemv_targets::units::{UNITS, Unit};
 
 /// Compiles what `csrc` has for `archs`, and returns the objects.
 pub(crate) fn compile(

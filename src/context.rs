@@ -7,7 +7,7 @@ use cudarc::driver::{CudaContext, CudaStream, DriverError};
 use crate::error::{Error, Result};
 
 /// An operand lies on the device of the stream that the call's work goes to, and in its context.
-pub(crate) fn same_device(
+pub fn same_device(
     operand: &'static str,
     found: &Arc<CudaStream>,
     stream: &Arc<CudaStream>,
@@ -15,7 +15,8 @@ pub(crate) fn same_device(
     same_context(operand, found.context(), stream.context())
 }
 
-pub(crate) fn same_context(
+/// Two contexts are one.
+pub fn same_context(
     operand: &'static str,
     found: &CudaContext,
     stream: &CudaContext,
@@ -35,14 +36,15 @@ pub(crate) fn same_context(
 }
 
 /// Makes the stream's context current, which the raw calls ask for.
-pub(crate) fn make_current(stream: &Arc<CudaStream>) -> Result<()> {
+pub fn make_current(stream: &Arc<CudaStream>) -> Result<()> {
     stream
         .context()
         .bind_to_thread()
         .map_err(|error| driver_error("making the stream's context current", error))
 }
 
-pub(crate) fn driver_error(during: &'static str, error: DriverError) -> Error {
+/// An error of the driver, with what it happened during.
+pub fn driver_error(during: &'static str, error: DriverError) -> Error {
     Error::Cuda {
         during,
         code: error.0 as i32,

@@ -3,7 +3,10 @@
 use std::str::FromStr;
 
 #[cfg(feature = "jit")]
-use crate::nvrtc::NvrtcError;
+use nvfp4_gemv_nvrtc::NvrtcError;
+
+#[cfg(feature = "jit")]
+use crate::nvrtc::{self, NAMES};
 use crate::refusal::Refusal;
 use crate::types::{FloatType, GemvPath, ScaleLayout};
 
@@ -325,7 +328,7 @@ pub enum Error {
     /// Tuned configs of one GPU, and a stream of another.
     #[error(
         "the configs were tuned on {}, the stream is on {device}",
-        crate::printable::text(tuned)
+        nvfp4_gemv_files::printable::text(tuned)
     )]
     TunedElsewhere {
         /// The GPU they were tuned on.
@@ -369,7 +372,7 @@ pub enum Error {
     /// The driver sees no device.
     #[error(
         "the NVIDIA driver sees no device{}",
-        if visible.is_empty() { String::new() } else { format!(" (CUDA_VISIBLE_DEVICES={})", crate::printable::text(visible)) }
+        if visible.is_empty() { String::new() } else { format!(" (CUDA_VISIBLE_DEVICES={})", nvfp4_gemv_files::printable::text(visible)) }
     )]
     NoDevice {
         /// `CUDA_VISIBLE_DEVICES`, which may hide devices, or empty.
@@ -427,7 +430,7 @@ pub enum Error {
         nvrtc.1,
         driver.0,
         driver.1,
-        crate::nvrtc_names::PLACE
+        NAMES.place
     )]
     NotLoaded {
         /// The kernel.
@@ -475,7 +478,7 @@ impl FromStr for GemvPath {
 /// Advice that helps, as a sentence behind the error.
 #[cfg(feature = "jit")]
 fn hint(error: &NvrtcError) -> String {
-    let hint = error.hint();
+    let hint = nvrtc::hint(error);
     hint.map_or(String::new(), |hint| format!(". {hint}"))
 }
 
@@ -533,7 +536,7 @@ mod tests {
             "supports CUDA 12.4",
             "device kernel image is invalid",
             "Update the driver",
-            crate::nvrtc_names::PLACE,
+            NAMES.place,
         ] {
             assert!(says.contains(part), "{part}: {says}");
         }

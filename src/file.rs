@@ -7,11 +7,10 @@ use std::path::{Path, PathBuf};
 
 use half::{bf16, f16};
 use memmap2::Mmap;
+use nvfp4_gemv_files::input::{self, InputError};
+use nvfp4_gemv_files::printable;
 use safetensors::tensor::TensorInfo;
 use safetensors::{Dtype, SafeTensors};
-
-use crate::input::{self, InputError};
-use crate::printable;
 
 /// Errors of a file, which name the file, the tensor, what was expected and what was found.
 #[derive(Debug, thiserror::Error)]

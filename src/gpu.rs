@@ -1,6 +1,6 @@
 //! Properties of a GPU: enough to choose a kernel and to plan its launch without a GPU.
 
-use crate::products::Product;
+use nvfp4_gemv_targets::products::Product;
 
 /// A GPU, as dispatch and kernels see it.
 #[derive(Clone, Debug, PartialEq, Eq)]

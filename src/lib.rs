@@ -17,9 +17,6 @@
 //!   [`QuantizedVectors`] owns vectors that are quantised on the device.
 //! - [`checkpoint`] opens ModelOpt and compressed-tensors files, [`mod@quantize`] makes NVFP4 of
 //!   f32, f16 and bf16, [`format`](mod@format) has the codecs.
-//! - [`shard`] cuts weights for several ranks. [`mod@parallel`] computes pairs of layers on the ranks, with one sum for
-//!   both layers. [`ranks`] reads the variables that a launcher sets for the ranks, and [`nccl`] lets their GPUs
-//!   communicate.
 //! - [`mod@reference`] is the truth that everything is held to, with the error each kernel may make.
 //!
 //! # An example
@@ -119,14 +116,13 @@
 //! - `jit`: the CUDA paths, with kernels that are compiled at run time where there is no machine code for the GPU:
 //!   module [`jit`]. Needs nothing when building, and NVRTC at run time.
 //! - `device`: what these two share. Alone it computes nothing on a GPU.
-//! - `nccl`: several GPUs through NCCL: module [`nccl`], and layers of module [`mod@parallel`] on them. Needs nothing
-//!   when building, and libnccl at run time. Brings `device`.
 //! - `checkpoint` (default): modules [`checkpoint`] and [`file`][mod@file], which read NVFP4 layers of safetensors
 //!   files.
 //! - `tune` (default): module [`tune`][mod@tune], which keeps what was measured in files and, with `cuda`, measures.
 //! - none: the CPU path, without nvcc or a C++ compiler.
 //!
-//! The `nvfp4-gemv` program is a package of its own, `nvfp4-gemv-cli`.
+//! The `nvfp4-gemv` program is a package of its own, `nvfp4-gemv-cli`. So are layers over several GPUs,
+//! `nvfp4-gemv-parallel`.
 //!
 // Links to items that only a build with the feature documents. Without the feature, these links lead to the section on
 // features.
@@ -153,14 +149,16 @@
 "
 )]
 #![cfg_attr(not(feature = "jit"), doc = "\n[`jit`]: #features\n")]
-#![cfg_attr(not(feature = "nccl"), doc = "\n[`nccl`]: #features\n")]
 #![cfg_attr(not(feature = "tune"), doc = "\n[mod@tune]: #features\n")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod check;
 #[cfg(feature = "checkpoint")]
 pub mod checkpoint;
-#[cfg(feature = "device")]
+#[cfg(all(feature = "device", feature = "unstable"))]
+pub mod context;
+#[cfg(all(feature = "device", not(feature = "unstable")))]
+#[allow(unreachable_pub, reason = "public with feature `unstable`")]
 mod context;
 pub mod cpu;
 #[cfg(feature = "device")]
@@ -183,61 +181,35 @@ pub mod file;
 pub mod format;
 mod gemv;
 mod gpu;
-#[cfg(any(feature = "checkpoint", feature = "jit", feature = "tune"))]
-#[cfg_attr(
-    not(any(feature = "checkpoint", feature = "tune")),
-    allow(dead_code, reason = "what is wrong with a file is nothing to a cache")
-)]
-mod input;
 #[cfg(feature = "jit")]
 pub mod jit;
 pub mod kernel;
-#[cfg(any(feature = "jit", feature = "nccl"))]
-mod loader;
 #[cfg(all(feature = "device", feature = "unstable"))]
 pub mod measure;
 #[cfg(all(feature = "device", not(feature = "unstable")))]
 #[allow(dead_code, unreachable_pub, reason = "public with feature `unstable`")]
 mod measure;
 mod memory;
-#[cfg(feature = "nccl")]
-pub mod nccl;
+#[cfg(feature = "jit")]
+mod nvrtc;
 mod operands;
 mod output;
 #[cfg(nvfp4_gemv_no_kernels)]
 #[allow(unused_variables)]
 mod no_kernels {
-    //! Functions that stand for the C functions in a build without kernels: `build/no_kernels.rs`.
+    //! Functions that stand for the C functions in a build without kernels: `build.rs` makes them.
     use crate::ffi::*;
     include!(concat!(env!("OUT_DIR"), "/no_kernels.rs"));
 }
-#[cfg(feature = "jit")]
-#[allow(
-    dead_code,
-    unreachable_pub,
-    reason = "mma-explorer uses the rest of it"
-)]
-mod nvrtc;
-#[cfg(feature = "jit")]
-mod nvrtc_names;
-pub mod parallel;
-#[cfg(feature = "unstable")]
-pub mod printable;
-#[cfg(not(feature = "unstable"))]
-#[allow(dead_code, unreachable_pub, reason = "public with feature `unstable`")]
-mod printable;
-mod products;
 pub mod quantize;
 #[cfg(feature = "device")]
 mod quantized;
-pub mod ranks;
 #[cfg(feature = "device")]
 pub mod raw;
 pub mod reference;
 mod refusal;
 mod scales;
 mod shape;
-pub mod shard;
 mod tensor;
 #[cfg(feature = "device")]
 mod tiled_weights;
@@ -259,11 +231,12 @@ pub use kernel::{Config, Kernel};
 #[cfg(feature = "device")]
 pub use memory::Device;
 pub use memory::{Buffer, Host, Memory};
+#[doc(inline)]
+pub use nvfp4_gemv_targets::products::{Link, LinkKind, Product};
 pub use operands::{
     Alignment, Operands, RawOutput, RawSelect, RawVectors, RawWeights, RawWorkspace,
 };
 pub use output::Output;
-pub use products::{Link, LinkKind, Product};
 #[cfg(feature = "device")]
 pub use quantized::QuantizedVectors;
 pub use refusal::Refusal;
@@ -275,6 +248,10 @@ pub use tiled_weights::TiledWeights;
 pub use types::{Activation, FloatType, GemvPath, ScaleLayout};
 #[cfg(feature = "device")]
 pub use workspace::Workspace;
+
+/// The sources that decide what runs on a GPU, as this build has them: `folder=hash`, with blanks between.
+#[cfg(all(feature = "device", feature = "unstable"))]
+pub const TESTED: &str = env!("NVFP4_GEMV_TESTED");
 
 /// cudarc, whose buffers and streams device calls take, in the version that they take.
 #[cfg(feature = "device")]

@@ -1,10 +1,8 @@
 //! Why a path, a kernel or a config cannot compute a problem.
 
-use crate::types::Activation;
+use nvfp4_gemv_targets::arch;
 
-#[path = "../build/specific.rs"]
-#[allow(clippy::duplicate_mod, reason = "modules above read it too")]
-mod specific;
+use crate::types::Activation;
 
 /// Why something cannot run. Prints as a clause that says what would help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -145,7 +143,7 @@ pub(crate) fn other_build(images: &str, (major, minor): (i32, i32)) -> String {
     let number = major.saturating_mul(10).saturating_add(minor);
     match u32::try_from(number) {
         Ok(number @ OLDEST..) => {
-            let own = specific::own(number);
+            let own = arch::own(number);
             let archs = [images, &own].into_iter().filter(|archs| !archs.is_empty());
             let archs: Vec<&str> = archs.collect();
             format!(

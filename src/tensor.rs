@@ -43,7 +43,8 @@ impl GlobalScale {
     }
 
     /// The multiplier in f32, for the quantiser, which takes any that is positive and finite.
-    pub(crate) fn as_multiplier(self, operand: &'static str) -> Result<f32> {
+    #[doc(hidden)]
+    pub fn as_multiplier(self, operand: &'static str) -> Result<f32> {
         let value = self.multiplier() as f32;
         positive(operand, self.stored())?;
         positive(operand, value)
@@ -134,7 +135,8 @@ impl<'a, S: Memory> Weights<'a, S> {
     }
 
     /// Refuses a selection.
-    pub(crate) fn all(&self, wants: &'static str) -> Result<()> {
+    #[doc(hidden)]
+    pub fn all(&self, wants: &'static str) -> Result<()> {
         match self.select {
             None => Ok(()),
             Some(_) => Err(Error::Selected { wants }),
@@ -143,7 +145,8 @@ impl<'a, S: Memory> Weights<'a, S> {
 
     /// Checks that these weights fit `shape`, whose N may differ from the one they were made with. A selection has an
     /// id for each batch.
-    pub(crate) fn check(&self, shape: &Shape) -> Result<()> {
+    #[doc(hidden)]
+    pub fn check(&self, shape: &Shape) -> Result<()> {
         let [mut weights, call] =
             [&self.shape, shape].map(|shape| [shape.m(), shape.k(), shape.l()]);
         if let Some(select) = &self.select {
@@ -199,6 +202,26 @@ impl<'a> Weights<'a> {
             return Err(Error::RowAlpha { index, value });
         }
         self.with_checked_row_alpha(alpha)
+    }
+
+    /// The codes, as they were given.
+    pub fn codes(&self) -> &'a [u8] {
+        self.codes
+    }
+
+    /// The block scales, as they were given.
+    pub fn scales(&self) -> &'a [u8] {
+        self.scales
+    }
+
+    /// The global scale.
+    pub fn global(&self) -> GlobalScale {
+        self.global
+    }
+
+    /// The factors of [`with_row_alpha`](Self::with_row_alpha).
+    pub fn row_alpha(&self) -> Option<&'a [f32]> {
+        self.row_alpha
     }
 }
 

@@ -1,6 +1,7 @@
 //! The names of things: paths, element types, scale layouts. Everything may know them; they know nothing.
 
 /// Declares an enumeration whose values have names, each written once.
+#[cfg_attr(feature = "unstable", macro_export)]
 macro_rules! named {
     ($(#[$about:meta])* $type:ident { $($(#[$what:meta])* $value:ident = $name:literal,)* }) => {
         $(#[$about])*
@@ -99,9 +100,9 @@ named! {
 
 impl ScaleLayout {
     /// Rows of an atom of [`Tiled128x4`](Self::Tiled128x4).
-    pub(crate) const ATOM_ROWS: usize = 128;
+    pub const ATOM_ROWS: usize = 128;
     /// Blocks of K in such an atom.
-    pub(crate) const ATOM_BLOCKS: usize = 4;
+    pub const ATOM_BLOCKS: usize = 4;
 
     /// Bytes that the scales of `rows` rows of `blocks` blocks take, padding included (one batch). `usize::MAX`,
     /// which no buffer has, where they are more than that; a [`Shape`](crate::Shape)'s never are.

@@ -42,7 +42,13 @@ impl Module {
     }
 
     fn root() -> Self {
-        let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        Self::in_package("")
+    }
+
+    /// The root of a package's library: of the one in this folder of the repository.
+    fn in_package(folder: &str) -> Self {
+        let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let src = repository.join(folder).join("src");
         Self::open(&src.join("lib.rs"), src)
     }
 
@@ -253,6 +259,15 @@ fn resolve(from: &Module, path: &[String], name: &str) -> Entry {
             root = Module::root();
             (&root, rest)
         }
+        // Another package of this repository.
+        [first, rest @ ..] if first.starts_with("nvfp4_gemv_") => {
+            let folder = first.trim_start_matches("nvfp4_gemv_");
+            root = Module::in_package(&format!("crates/{folder}"));
+            if let Some(found) = reexported(&root, name) {
+                return found;
+            }
+            (&root, rest)
+        }
         _ => (from, path),
     };
     let mut owned;
@@ -348,13 +363,21 @@ fn collect(module: &Module, path: &str, needs: &str, to: &mut Vec<(String, Strin
     }
 }
 
-fn page() -> String {
+/// The public modules of the library, and of the package for several GPUs.
+fn modules() -> Vec<(String, String, Entries)> {
     let mut modules = Vec::new();
     collect(&Module::root(), "nvfp4_gemv", "", &mut modules);
+    let parallel = Module::in_package("crates/parallel");
+    collect(&parallel, "nvfp4_gemv_parallel", "", &mut modules);
+    modules
+}
+
+fn page() -> String {
+    let modules = modules();
     let mut page = String::from(
         "# The public API\n\n\
-         Every public item of the library, with the first sentence of its documentation. Methods are in `cargo doc`. Items\n\
-         that need feature `unstable`, for which no promise is made, are left out.\n\
+         Every public item of `nvfp4-gemv` and `nvfp4-gemv-parallel`, with the first sentence of its documentation.\n\
+         Methods are in `cargo doc`. Items that need feature `unstable`, for which no promise is made, are left out.\n\
          `tests/api.rs` makes this page of the sources, and fails where the two differ.\n",
     );
     for (path, says, entries) in modules {
@@ -396,9 +419,7 @@ fn the_page_lists_the_public_items() {
 
 #[test]
 fn every_item_says_what_it_is() {
-    let mut modules = Vec::new();
-    collect(&Module::root(), "nvfp4_gemv", "", &mut modules);
-    let silent: Vec<String> = modules
+    let silent: Vec<String> = modules()
         .iter()
         .flat_map(|(path, _, entries)| {
             let silent = entries.iter().filter(|(_, entry)| entry.says.is_empty());

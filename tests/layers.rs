@@ -1,13 +1,22 @@
-//! The layers of the crate: the sources obey the picture at the beginning of docs/architecture.md.
+//! The layers of the library, and those of the repository's packages: sources and manifests obey the two pictures at the
+//! beginning of docs/architecture.md.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
 
 /// Modules of `src`, each with the layer that the picture puts it in; 0 is the lowest.
 fn picture() -> BTreeMap<String, usize> {
+    picture_of(0)
+}
+
+/// The page's picture of a number.
+fn picture_of(number: usize) -> BTreeMap<String, usize> {
     let text = fs::read_to_string(root().join("docs/architecture.md")).unwrap();
-    let (_, rest) = text.split_once("```text\n").expect("a picture");
+    let rest = text.split("```text\n").nth(number + 1).expect("a picture");
     let (picture, _) = rest.split_once("```").unwrap();
     let layers: Vec<&str> = picture
         .lines()
@@ -22,7 +31,7 @@ fn picture() -> BTreeMap<String, usize> {
             .collect();
         for module in columns[1].split_whitespace() {
             let before = modules.insert(module.to_string(), layer);
-            assert_eq!(before, None, "{module} stands in the picture twice");
+            assert_eq!(before, None, "{module} stands in a picture twice");
         }
     }
     modules
@@ -195,4 +204,70 @@ fn modules_are_in_no_ring() {
         })
         .collect();
     assert!(ring.is_empty(), "a ring:\n{}", ring.join("\n"));
+}
+
+/// Packages as cargo knows them: the workspace's, without what tests alone depend on.
+#[test]
+fn packages_depend_on_those_below_them() {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args([
+        "metadata",
+        "--no-deps",
+        "--offline",
+        "--format-version",
+        "1",
+    ]);
+    let output = cargo.current_dir(root()).output().unwrap();
+    let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let layers = picture_of(1);
+    let packages = metadata["packages"].as_array().unwrap();
+    assert_eq!(packages.len(), layers.len(), "as many as in the picture");
+    for package in packages {
+        let name = package["name"].as_str().unwrap();
+        for dependency in package["dependencies"].as_array().unwrap() {
+            if dependency["path"].is_null() || dependency["kind"] == "dev" {
+                continue;
+            }
+            let other = dependency["name"].as_str().unwrap();
+            assert!(
+                layers[other] < layers[name],
+                "{name} depends on {other}, which docs/architecture.md does not put below it"
+            );
+        }
+    }
+}
+
+/// Shared code is a package: no file of one package is named by its path in another one.
+#[test]
+fn no_file_belongs_to_two_packages() {
+    fn search(folder: &Path, package: &Path, found: &mut Vec<String>) {
+        let package = match folder.join("Cargo.toml").is_file() {
+            true => folder,
+            false => package,
+        };
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_str().unwrap();
+            if path.is_dir() && !name.starts_with('.') && name != "target" {
+                search(&path, package, found);
+            } else if name.ends_with(".rs") {
+                let text = fs::read_to_string(&path).unwrap();
+                let paths = text.lines().filter_map(|line| {
+                    let named = line
+                        .trim()
+                        .strip_prefix("#[path = \"")?
+                        .strip_suffix("\"]")?;
+                    let named = folder.join(named).canonicalize().unwrap();
+                    let mut folders = named.ancestors();
+                    let owner = folders.find(|folder| folder.join("Cargo.toml").is_file());
+                    (owner != Some(package)).then(|| format!("{}: {line}", path.display()))
+                });
+                found.extend(paths);
+            }
+        }
+    }
+    let mut found = Vec::new();
+    let root = root().canonicalize().unwrap();
+    search(&root, &root, &mut found);
+    assert!(found.is_empty(), "{}", found.join("\n"));
 }

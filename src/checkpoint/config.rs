@@ -6,6 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
+use nvfp4_gemv_files::input::{self, InputError};
 use serde_json::Value;
 
 use super::json;
@@ -13,7 +14,6 @@ use super::pattern::{name_matches, of_regex};
 use super::{CheckpointError, Dialect, Note};
 use crate::BLOCK;
 use crate::file::TensorFile;
-use crate::input::{self, InputError};
 
 /// The model's config, with objects `quantization_config`.
 pub const CONFIG_FILE: &str = "config.json";

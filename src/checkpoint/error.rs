@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
+use nvfp4_gemv_files::printable;
+
 use super::{Dialect, Note};
 use crate::file::FileError;
-use crate::printable;
 
 /// Why a checkpoint, or a layer of it, cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use nvfp4_gemv_files::input;
 use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 
 use super::{CheckpointError, Note};
 use crate::file::{FileError, not_safetensors};
-use crate::input;
 
 /// The index in a directory of several files.
 pub const INDEX_FILE: &str = "model.safetensors.index.json";

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::printable;
+use nvfp4_gemv_files::printable;
 
 /// Something about a checkpoint or a layer that changes no result of this crate, and may surprise. Shown, a note
 /// is one line.

@@ -54,21 +54,26 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, TryLockError};
 use std::time::Duration;
 
+use nvfp4_gemv_nvrtc::cache::{self, Origin};
+use nvfp4_gemv_nvrtc::{Nvrtc, Source, Stage};
+use nvfp4_gemv_targets::units::{self, Unit};
+
 use crate::error::{Error, Result};
 use crate::kernel::plan::Launch;
-use crate::kernel::units::{self, Unit};
-use crate::nvrtc::cache::{self, Origin};
-use crate::nvrtc::{Nvrtc, Source, Stage};
-use crate::nvrtc_names;
+use crate::nvrtc::{self, NAMES};
 
-pub use crate::nvrtc::arch::{Arch, ArchError, Features};
-pub use crate::nvrtc::{Compiled, NvrtcError};
+pub use crate::nvrtc::hint;
+
+#[doc(inline)]
+pub use nvfp4_gemv_nvrtc::arch::{Arch, ArchError, Features};
+#[doc(inline)]
+pub use nvfp4_gemv_nvrtc::{Compiled, NvrtcError};
 
 /// The environment variable that names NVRTC's folder. It comes before all other places.
-pub const LIBRARY_VARIABLE: &str = nvrtc_names::PLACE;
+pub const LIBRARY_VARIABLE: &str = NAMES.place;
 
 /// The environment variable that names the cache's folder, or says `off`.
-pub const CACHE_VARIABLE: &str = nvrtc_names::CACHE;
+pub const CACHE_VARIABLE: &str = NAMES.cache;
 
 /// A folder in which compiled kernels are kept, or none. Calls read that of [`of_user`](Self::of_user).
 // A type of its own: what the inner one has beside the folder takes a loaded NVRTC.
@@ -78,7 +83,7 @@ pub struct Cache(cache::Cache);
 impl Cache {
     /// The user's, which calls take: see [the module](self#the-cache).
     pub fn of_user() -> Self {
-        Self(cache::Cache::of_user())
+        Self(cache::Cache::of_user(&NAMES))
     }
 
     /// A cache in a folder, which is made when something is kept.
@@ -164,7 +169,7 @@ fn tell(event: impl FnOnce() -> Event) {
 /// [`NvrtcError::Missing`] and [`NvrtcError::TooOld`] where there is none, and [`NvrtcError::Call`] of one that does
 /// not work.
 pub fn library() -> Result<(String, String), NvrtcError> {
-    let nvrtc = Nvrtc::get()?;
+    let nvrtc = nvrtc::get()?;
     let version = format!("{} ({})", nvrtc.version(), nvrtc.build());
     Ok((version, nvrtc.place().to_string()))
 }
@@ -191,7 +196,7 @@ pub fn compile(launch: &Launch, arch: &str, cache: &Cache) -> Result<Compiled> {
         .map_err(|error| failed(NvrtcError::from(error)))?;
     let unit = units::find(launch.unit).ok_or_else(no_entry)?;
     let source = source(unit, kernel);
-    let nvrtc = Nvrtc::get().map_err(failed)?;
+    let nvrtc = nvrtc::get().map_err(failed)?;
     let (options, stage) = (options(), Stage::Cubin);
     let begins = || {
         tell(|| Event::Begins {
@@ -214,7 +219,7 @@ pub fn compile(launch: &Launch, arch: &str, cache: &Cache) -> Result<Compiled> {
 
 /// Major and minor of the release of the NVRTC that this process compiles with; zeros where it has none.
 pub(crate) fn release() -> (u32, u32) {
-    Nvrtc::get().map(Nvrtc::release).unwrap_or_default()
+    nvrtc::get().map(Nvrtc::release).unwrap_or_default()
 }
 
 /// The options of NVRTC beside the architecture. As in nvcc, functions without a mark that are called on the device are

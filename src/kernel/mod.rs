@@ -26,11 +26,12 @@ mod ring;
 mod stream;
 mod tcgen05;
 mod tensor_maps;
-pub(crate) mod units;
 mod wgmma;
 
 use std::fmt;
 use std::str::FromStr;
+
+use nvfp4_gemv_targets::{arch, units};
 
 use self::params::NVFP4_FEW_VECTORS;
 use crate::error::Error;
@@ -160,7 +161,7 @@ impl Gpu {
     /// `90a`.
     pub fn own_image((major, minor): (i32, i32)) -> String {
         let number = major.saturating_mul(10).saturating_add(minor);
-        units::own(number.max(0) as u32)
+        arch::own(number.max(0) as u32)
     }
 }
 
@@ -168,7 +169,7 @@ impl Gpu {
 #[cfg(feature = "jit")]
 pub(crate) fn images_run(images: &str, compute_capability: (i32, i32)) -> bool {
     let mut images = images.split(';');
-    images.any(|arch| units::runs_on(arch, compute_capability))
+    images.any(|arch| arch::runs_on(arch, compute_capability))
 }
 
 /// Checks that the build carries machine code of a unit for a GPU.
@@ -182,7 +183,7 @@ fn image(gpu: &Gpu, unit: &str) -> Result<(), Refusal> {
         return Err(Refusal::BuiltWithoutKernels);
     }
     let unit = units::find(unit).expect("kernels name their units");
-    let runs = |arch: &str| units::runs_on(arch, compute_capability) && unit.exists_for(arch);
+    let runs = |arch: &str| arch::runs_on(arch, compute_capability) && unit.exists_for(arch);
     match images.split(';').any(runs) {
         true => Ok(()),
         false => Err(Refusal::NoKernelImage {

@@ -1,11 +1,12 @@
 //! The kernels that quantise vectors, `csrc/kernels/quantize.cuh`: one for each element type and scale layout.
 
+use nvfp4_gemv_targets::units::HELPERS;
+
 use super::params::{
     NVFP4_GLOBAL_COMPUTED, NVFP4_GLOBAL_PER_VECTOR, NVFP4_GLOBAL_SHARED, NVFP4_QUANTIZE_THREADS,
     NVFP4_WARP, nvfp4_quantize_params,
 };
 use super::plan::{KernelParameters, Launch, MOST_GRID_Y, Parameters};
-use super::units::HELPERS;
 use crate::shape::{Shape, Strides};
 use crate::tensor::GlobalScale;
 use crate::types::{FloatType, ScaleLayout};

@@ -3,12 +3,13 @@
 
 use std::fmt;
 
+use nvfp4_gemv_targets::units::HELPERS;
+
 use super::params::{
     NVFP4_READ_BULK_BAR_BYTES, NVFP4_READ_ONLY_MAX_THREADS, NVFP4_READ_PIECE, NVFP4_WARP,
     nvfp4_read_bulk_params, nvfp4_read_only_params,
 };
 use super::plan::{KernelParameters, Launch, Parameters};
-use super::units::HELPERS;
 use super::{compute_capability, field, image, shared_memory};
 use crate::gpu::Gpu;
 use crate::refusal::Refusal;

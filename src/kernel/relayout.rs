@@ -1,11 +1,12 @@
 //! The kernels that change the layout of the weights' block scales, `csrc/kernels/relayout.cuh`.
 
+use nvfp4_gemv_targets::units::HELPERS;
+
 use super::params::{
     NVFP4_ATOM_BLOCKS, NVFP4_ATOM_BYTES, NVFP4_ATOM_LINE_BYTES, NVFP4_RELAYOUT_THREADS,
     NVFP4_RELAYOUT_TILE_ATOMS, NVFP4_RELAYOUT_TILE_ROWS, nvfp4_relayout_params,
 };
 use super::plan::{KernelParameters, Launch, Parameters};
-use super::units::HELPERS;
 use crate::shape::Shape;
 use crate::types::ScaleLayout;
 

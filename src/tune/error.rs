@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::printable;
+use nvfp4_gemv_files::printable;
 
 /// Errors of tuning and of its files, with what to do.
 #[derive(Debug, thiserror::Error)]

@@ -43,7 +43,6 @@ mod device;
 mod error;
 #[cfg(any(feature = "device", test))]
 mod ranking;
-mod replace;
 mod search;
 mod store;
 

@@ -1,12 +1,14 @@
 //! Files of tuned configs: read with suspicion, written whole or not at all.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Write as _};
 use std::path::Path;
 
-use super::{TuneError, replace};
+use nvfp4_gemv_files::input::{self, InputError};
+use nvfp4_gemv_files::output::Destination;
+
+use super::TuneError;
 use crate::dispatch::measured::{GpuModel, Machine, Measurements};
-use crate::input::{self, InputError};
 
 /// Limit: more than any file of tuned configs has.
 const MOST_BYTES: u64 = 64 << 20;
@@ -89,16 +91,28 @@ fn describe(gpu: &GpuModel) -> String {
 pub(super) fn check_writable(path: &Path) -> Result<(), TuneError> {
     let io = io_at(path);
     // Refuses what is no file, before it is opened.
-    replace::check(path).map_err(&io)?;
+    destination(path, true).check().map_err(&io)?;
     match open(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(io(error)),
         _ => Ok(()),
     }
 }
 
+/// Files alone, since others are added to: what a pipe took cannot be read again.
+fn destination(path: &Path, replace: bool) -> Destination {
+    Destination::new(path).replace(replace).only_files()
+}
+
+fn write(path: &Path, table: &Measurements, replace: bool) -> io::Result<()> {
+    let to = destination(path, replace);
+    let mut file = to.create()?;
+    file.write_all(table.to_json_lines().as_bytes())?;
+    file.publish()
+}
+
 /// Writes a file, whatever is there already.
 pub(super) fn overwrite(path: &Path, table: &Measurements) -> Result<(), TuneError> {
-    replace::write(path, &table.to_json_lines(), true).map_err(io_at(path))
+    write(path, table, true).map_err(io_at(path))
 }
 
 /// Writes what `merge` makes of a file: of what it holds now, or of `None` where there is no file. Other
@@ -116,7 +130,7 @@ pub(super) fn update(
     const MOST_TRIES: usize = 1000;
     let io = io_at(path);
     // Refuses what is no file, before it is opened.
-    replace::check(path).map_err(&io)?;
+    destination(path, true).check().map_err(&io)?;
     for _ in 0..MOST_TRIES {
         let locked = match lock(path) {
             Err(error) if error.kind() == ErrorKind::NotFound => None,
@@ -129,7 +143,7 @@ pub(super) fn update(
             None => None,
         };
         let merged = merge(now);
-        match replace::write(path, &merged.to_json_lines(), locked.is_some()) {
+        match write(path, &merged, locked.is_some()) {
             Ok(()) => return Ok(merged),
             Err(error) if locked.is_none() && error.kind() == ErrorKind::AlreadyExists => {}
             Err(error) => return Err(io(error)),

@@ -2,9 +2,9 @@
 
 use anyhow::{Result, bail};
 use nvfp4_gemv::{Activation, Error, FloatType, GemvPath, Kernel, ScaleLayout, Shape};
+use nvfp4_gemv_documents::statistics::{bootstrap, median, quantile, resampled_median};
 use serde_json::json;
 
-use crate::bench::statistics::{bootstrap, median, quantile, resampled_median};
 use crate::engine::{self, Ask, Case, Plan, Way, Work};
 use crate::report::{Report, Table, count, time};
 use crate::shapes::{self, SYNTAX, parse_shape};

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use nvfp4_gemv::checkpoint::{Checkpoint, INDEX_FILE};
 use nvfp4_gemv_cli::file::WriteError;
-use nvfp4_gemv_cli::output::Destination;
+use nvfp4_gemv_files::output::Destination;
 
 /// The destination that `--output` and `--force` of a command mean. Reports before long work what cannot be written.
 pub(crate) fn output(
@@ -17,7 +17,7 @@ pub(crate) fn output(
         let _ = writeln!(
             io::stderr(),
             "waiting until somebody reads the pipe {}",
-            nvfp4_gemv::printable::path(path)
+            nvfp4_gemv_files::printable::path(path)
         );
     });
     let output = inputs.into_iter().fold(all, Destination::never_over);

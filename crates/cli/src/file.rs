@@ -9,11 +9,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use nvfp4_gemv::file::FileError;
-use nvfp4_gemv::printable;
+use nvfp4_gemv_files::output::Destination;
+use nvfp4_gemv_files::printable;
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
-
-use crate::output::Destination;
 
 /// Why a file is not written.
 #[derive(Debug, thiserror::Error)]
@@ -57,7 +56,7 @@ pub enum WriteError {
 }
 
 impl WriteError {
-    /// The error for a failure that [`crate::output`] reports of a file.
+    /// The error for a failure that [`nvfp4_gemv_files::output`] reports of a file.
     pub fn writing(file: &Path, error: std::io::Error) -> Self {
         let file = file.to_owned();
         match error.kind() {
@@ -159,7 +158,7 @@ pub fn write<C: Content>(
 }
 
 /// Writes a safetensors file, and returns how many bytes it has. The path then leads to the whole new content;
-/// after an error it leads to what it did before ([`crate::output`] has the exceptions: pipes and devices).
+/// after an error it leads to what it did before ([`nvfp4_gemv_files::output`] has the exceptions: pipes and devices).
 ///
 /// # Errors
 /// [`WriteError::Exists`], [`WriteError::Write`], and what [`Content::bytes`] reports.
@@ -234,4 +233,54 @@ fn header<C: Content>(
         ));
     }
     Ok(header)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// A tensor that cannot be made.
+    struct Fails;
+
+    impl Content for Fails {
+        fn dtype(&self) -> Dtype {
+            Dtype::U8
+        }
+
+        fn shape(&self) -> &[usize] {
+            &[4]
+        }
+
+        fn byte_len(&self) -> usize {
+            4
+        }
+
+        fn bytes(&self) -> Result<Cow<'_, [u8]>, WriteError> {
+            Err(WriteError::Conversion {
+                file: "in".into(),
+                tensor: "x".into(),
+                reason: "it is NaN".into(),
+            })
+        }
+    }
+
+    #[test]
+    fn a_tensor_that_cannot_be_made_leaves_the_old_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("out");
+        let names = || fs::read_dir(folder.path()).unwrap().count();
+        for _ in 0..2 {
+            let before = names();
+            let error = write(&path, [("x".into(), Fails)], None).unwrap_err();
+            assert!(error.to_string().contains("it is NaN"), "{error}");
+            assert_eq!(names(), before);
+            fs::write(&path, "old").unwrap();
+        }
+        assert_eq!(fs::read_to_string(&path).unwrap(), "old");
+        let twice = ["x", "x"].map(|name| (name.to_owned(), Fails));
+        let error = write(&path, twice, None).unwrap_err();
+        assert!(error.to_string().contains("two tensors"), "{error}");
+    }
 }

@@ -7,7 +7,8 @@ use anyhow::{Result, bail};
 use half::{bf16, f16};
 use nvfp4_gemv::checkpoint::{Checkpoint, Dialect, Layer};
 use nvfp4_gemv::quantize::{quantize, quantize_vectors};
-use nvfp4_gemv::{Activation, GlobalScale, ScaleLayout, printable};
+use nvfp4_gemv::{Activation, GlobalScale, ScaleLayout};
+use nvfp4_gemv_files::printable;
 
 use crate::destination::files_of;
 use crate::engine::{InputScale, Inputs};

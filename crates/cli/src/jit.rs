@@ -33,7 +33,7 @@ pub(crate) fn describe() -> (String, Value) {
 fn describe_with(cache: &Cache) -> (String, Value) {
     // A path need not be text, and JSON has no other.
     let folder = cache.folder().map(|folder| folder.to_string_lossy());
-    let shown = folder.as_deref().map(nvfp4_gemv::printable::text);
+    let shown = folder.as_deref().map(nvfp4_gemv_files::printable::text);
     let keeps = match (shown, cache.refused()) {
         (None, _) => "nowhere".into(),
         (Some(folder), None) => folder.to_string(),
@@ -52,7 +52,7 @@ fn describe_with(cache: &Cache) -> (String, Value) {
             None,
         ),
         Err(error) => {
-            let hint = error.hint().unwrap_or_default();
+            let hint = jit::hint(&error).unwrap_or_default();
             (
                 format!("{error}. {hint}"),
                 None,

@@ -70,7 +70,7 @@ enum Command {
 /// An error that quotes arguments quotes them as they may be printed.
 fn wrong_usage(error: clap::Error) -> clap::Error {
     let printable = std::env::args_os()
-        .map(|argument| nvfp4_gemv::printable::text(&argument.to_string_lossy()).to_string());
+        .map(|argument| nvfp4_gemv_files::printable::text(&argument.to_string_lossy()).to_string());
     // Escaped arguments are wrong in the same way, unless the escaped character was the error.
     Cli::try_parse_from(printable).err().unwrap_or(error)
 }
@@ -102,7 +102,7 @@ impl Command {
 /// Signals that end the program let it remove its temporary files first.
 fn handle_signals() -> Result<()> {
     #[cfg(unix)]
-    nvfp4_gemv_cli::output::remove_temporaries_on_signals().context("cannot handle signals")?;
+    nvfp4_gemv_files::output::remove_temporaries_on_signals().context("cannot handle signals")?;
     Ok(())
 }
 

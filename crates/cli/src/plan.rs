@@ -11,12 +11,12 @@ use nvfp4_gemv::dispatch::measured::{GpuModel, Measurements};
 use nvfp4_gemv::dispatch::{Estimate, rank};
 use nvfp4_gemv::kernel::plan::Launch;
 use nvfp4_gemv::kernel::{Call, Job};
-use nvfp4_gemv::shard::Split;
 use nvfp4_gemv::tune::{TUNED_VARIABLE, Tuned};
 use nvfp4_gemv::{
     Activation, Config, Error, Gpu, Kernel, Product, RawWorkspace, Refusal, ScaleLayout, Shape,
     Target, select,
 };
+use nvfp4_gemv_parallel::shard::Split;
 use serde_json::{Value, json};
 
 use crate::configs::{launch_json, launch_line, launches, one_line};

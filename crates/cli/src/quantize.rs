@@ -13,8 +13,9 @@ use indicatif::ProgressBar;
 use nvfp4_gemv::checkpoint::{Checkpoint, Dialect};
 use nvfp4_gemv::file::Tensor;
 use nvfp4_gemv::quantize::{Quantized, quantize};
-use nvfp4_gemv::{BLOCK, GlobalScale, printable};
+use nvfp4_gemv::{BLOCK, GlobalScale};
 use nvfp4_gemv_cli::file::{self, Content, NewTensor, WriteError};
+use nvfp4_gemv_files::printable;
 use safetensors::Dtype;
 use serde_json::json;
 

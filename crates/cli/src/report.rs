@@ -6,12 +6,13 @@ use indicatif::{ProgressBar, ProgressStyle};
 use nvfp4_gemv::checkpoint::CheckpointError;
 use nvfp4_gemv::dispatch::PATH_VARIABLE;
 use nvfp4_gemv::file::FileError;
-#[cfg(feature = "nccl")]
-use nvfp4_gemv::nccl::NcclError;
-use nvfp4_gemv::parallel::LayersError;
-use nvfp4_gemv::{Error, GemvPath, Refusal, printable};
+use nvfp4_gemv::{Error, GemvPath, Refusal};
 use nvfp4_gemv_cli::file::WriteError;
-use nvfp4_gemv_cli::output::{stdout_holds_result, stdout_was_closed};
+use nvfp4_gemv_files::output::{stdout_holds_result, stdout_was_closed};
+use nvfp4_gemv_files::printable;
+use nvfp4_gemv_parallel::layers::LayersError;
+#[cfg(feature = "nccl")]
+use nvfp4_gemv_parallel::nccl::NcclError;
 use serde_json::{Value, json};
 
 use crate::engine::NotEnoughMemory;

@@ -7,8 +7,9 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use nvfp4_gemv::checkpoint::{Checkpoint, Layer};
 use nvfp4_gemv::reference::Reference;
-use nvfp4_gemv::{Activation, FloatType, Kernel, ScaleLayout, Shape, printable};
+use nvfp4_gemv::{Activation, FloatType, Kernel, ScaleLayout, Shape};
 use nvfp4_gemv_cli::file::{self, NewTensor};
+use nvfp4_gemv_files::printable;
 use serde_json::{Value, json};
 
 use crate::destination::{files_of, output};

@@ -17,6 +17,6 @@ pub(crate) fn here(file: &Path) -> Result<Measurements> {
 pub(crate) fn here(file: &Path) -> Result<Measurements> {
     anyhow::bail!(
         "{}: made on a GPU, and this program was built with neither feature `cuda` nor feature `jit`",
-        nvfp4_gemv::printable::path(file)
+        nvfp4_gemv_files::printable::path(file)
     )
 }

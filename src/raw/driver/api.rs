@@ -6,7 +6,7 @@
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
-use libloading::Library;
+use nvfp4_gemv_files::loader::{self, Library};
 
 use crate::error::{Error, Result};
 use crate::raw::device::no_driver_library;
@@ -130,7 +130,7 @@ pub(super) type ErrorString = unsafe extern "C" fn(Status, *mut *const c_char) -
 pub(super) fn library() -> Result<&'static Library> {
     static LIBRARY: OnceLock<Option<Library>> = OnceLock::new();
     // SAFETY: this is the driver's library, whose initialisers only set it up.
-    let load = |name: &str| unsafe { Library::new(name) }.ok();
+    let load = |name: &str| unsafe { loader::by_name(name) }.ok();
     let library = LIBRARY.get_or_init(|| ["libcuda.so.1", "libcuda.so"].into_iter().find_map(load));
     library.as_ref().ok_or_else(no_driver_library)
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use cudarc::cublaslt::{result, sys};
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DevicePtrMut};
+use nvfp4_gemv_files::loader;
 
 use crate::device::{DeviceError, Matrices};
 use crate::matmul::Problem;
@@ -332,8 +333,8 @@ fn load(also: Option<&Path>) -> bool {
             break;
         }
         for name in ["libcublasLt.so.13", "libcublasLt.so.12"] {
-            // SAFETY: loading runs the library's initialisers, which any use of it does.
-            if let Ok(library) = unsafe { libloading::Library::new(folder.join(name)) } {
+            // SAFETY: this is cuBLASLt, by its name; any use of it runs its initialisers.
+            if let Ok(library) = unsafe { loader::at(&folder.join(name)) } {
                 // The library stays loaded for as long as the process lives. The loader takes it for later requests of
                 // its name.
                 std::mem::forget(library);

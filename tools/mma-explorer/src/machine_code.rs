@@ -5,13 +5,13 @@ use std::env;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use nvfp4_gemv_targets::places;
 use sass::{Function, Functions};
 use serde::Serialize;
 
 use crate::arch::Arch;
 use crate::cache::Cache;
-use crate::nvrtc::{Compiled, Nvrtc, NvrtcError, Stage, places};
-use crate::nvrtc_names::TARGET;
+use crate::nvrtc::{Compiled, NAMES, Nvrtc, NvrtcError, Stage};
 use crate::source;
 use crate::variants::{Emission, Family, Variant};
 
@@ -179,7 +179,10 @@ pub fn emitted(variant: &Variant, one: &Function) -> Result<Emitted, MachineCode
 
 /// The disassembler: beside where CUDA's tools are installed, or in PATH. As for NVRTC, not around this program.
 fn tool(name: &str) -> Option<PathBuf> {
-    let target = TARGET.map(Path::new).filter(|target| target.is_absolute());
+    let target = NAMES
+        .target
+        .map(Path::new)
+        .filter(|target| target.is_absolute());
     let installed = target.into_iter().flat_map(|target| {
         let toolchain = target.join(places::TOOLCHAIN);
         [places::NVRTC, places::CUDA, places::INSPECT]

@@ -12,7 +12,8 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 use mma_explorer::cache::Cache;
 use mma_explorer::device::Device;
-use mma_explorer::printable;
+use mma_explorer::nvrtc;
+use nvfp4_gemv_files::printable;
 
 use cli::Report;
 
@@ -49,7 +50,7 @@ impl Common {
         if self.no_cache {
             Cache::none()
         } else {
-            Cache::of_user()
+            Cache::of_user(&nvrtc::NAMES)
         }
     }
 }

@@ -13,7 +13,7 @@ use mma_explorer::device::{Device, DeviceError};
 use mma_explorer::exact::{Exact, sum_bits};
 use mma_explorer::machine_code;
 use mma_explorer::matmul::{Operands, Plan, Problem, Tiles};
-use mma_explorer::nvrtc::{Compiled, Nvrtc, NvrtcError, Source, Stage};
+use mma_explorer::nvrtc::{self, Compiled, Nvrtc, NvrtcError, Source, Stage};
 use mma_explorer::results::{FORM, Measured, Product, Results, SumBits};
 use mma_explorer::simulate::{self, Simulated, SimulationError};
 use mma_explorer::source;
@@ -105,7 +105,7 @@ fn nothing(name: &str, run: impl FnOnce() + Send + 'static) -> Trial {
 }
 
 fn nvrtc(name: &str, run: impl FnOnce() + Send + 'static) -> Trial {
-    Trial::ignorable_test(name, move || match Nvrtc::get() {
+    Trial::ignorable_test(name, move || match nvrtc::get() {
         Err(missing @ NvrtcError::Missing { .. }) => {
             Ok(Completion::ignored_with(missing.to_string()))
         }
@@ -135,7 +135,7 @@ fn gpu(name: &str, run: fn(&Device)) -> Trial {
             | DeviceError::TooOld { .. }),
         ) => Ok(Completion::ignored_with(missing.to_string())),
         Err(error) => Err(error.to_string().into()),
-        Ok(_) if Nvrtc::get().is_err() => {
+        Ok(_) if nvrtc::get().is_err() => {
             Ok(Completion::ignored_with("there is a GPU, but no NVRTC"))
         }
         Ok(device) => {
@@ -251,7 +251,7 @@ fn cublaslt_multiplies_the_same(device: &Device) {
 }
 
 fn library() -> &'static Nvrtc {
-    Nvrtc::get().expect("trials without NVRTC are ignored")
+    nvrtc::get().expect("trials without NVRTC are ignored")
 }
 
 /// By source and build of NVRTC: what has not changed since the last tests is not compiled again.
@@ -538,7 +538,7 @@ fn an_unknown_architecture_is_named() {
         );
         let expected = format!("does not compile for sm_{name}");
         assert!(error.to_string().contains(&expected), "{error}");
-        assert!(error.hint().is_some());
+        assert!(error.hint(&nvrtc::NAMES).is_some());
     }
 }
 

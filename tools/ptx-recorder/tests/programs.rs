@@ -1,10 +1,6 @@
 //! CUDA programs, compiled by nvcc and started with the recorder: their own checks decide. Each is also compiled with a
 //! planted fault, which must show.
 
-#[allow(dead_code)] // shared with the build script
-#[path = "../../../build/nvcc.rs"]
-mod nvcc;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -15,6 +11,7 @@ use std::process::{Child, Command, ExitCode, Output, Stdio};
 use std::sync::OnceLock;
 
 use libtest_mimic::{Arguments, Completion, Trial};
+use nvfp4_gemv_targets::nvcc;
 use ptx_sim::launch::{LaunchSpec, Prepared};
 use ptx_sim::{Module, Options};
 

@@ -1,6 +1,6 @@
 //! nvcc, and the PTX that it made before.
 //!
-//! Compiled PTX is kept in a folder of cargo's target directory, in the files of `src/nvrtc/store.rs`. A file's name is
+//! Compiled PTX is kept in a folder of cargo's target directory, in a [`Store`]. A file's name is
 //! a hash of what its PTX depends on: see [`Compiler::key`]. A change that affects one kernel compiles that kernel
 //! again. A host compiler that is replaced under the same name is not noticed: PTX depends on its headers. If several
 //! processes ask for the same PTX at the same time, one compiles, and the others wait.
@@ -11,7 +11,7 @@ use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 use std::time::SystemTime;
 
-use crate::store::{self, Store};
+use nvfp4_gemv_files::store::{self, Store};
 
 /// Environment variables that change what nvcc does, or where its host compiler finds headers.
 pub(crate) const VARIABLES: [&str; 5] = [

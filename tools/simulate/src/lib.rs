@@ -14,21 +14,6 @@ pub mod ptx;
 pub use ptx_sim::schedules;
 pub mod warps;
 
-// This package finds nvcc as the build script does.
-#[path = "../../../build/nvcc.rs"]
-#[allow(dead_code)]
-mod nvcc;
-// How NVRTC's results are kept, nvcc's are kept, too.
-#[path = "../../../src/input.rs"]
-#[allow(dead_code, reason = "the library uses the rest of it")]
-mod input;
-#[path = "../../../src/nvrtc/store.rs"]
-#[allow(dead_code, reason = "the library uses the rest of it")]
-mod store;
-#[path = "../../../src/kernel/units.rs"]
-#[allow(dead_code)]
-mod units;
-
 use std::env;
 use std::path::{Path, PathBuf};
 

@@ -11,7 +11,7 @@ use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use nvfp4_gemv::checkpoint::Checkpoint;
 use nvfp4_gemv::kernel::Tcgen05Config;
-use nvfp4_gemv::printable;
+use nvfp4_gemv_files::printable;
 use nvfp4_gemv_simulate::layer::{Difference, Problem, Run};
 use nvfp4_gemv_simulate::warps::Drawn;
 use nvfp4_gemv_simulate::{ptx, schedules, target};

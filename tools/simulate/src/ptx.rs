@@ -8,13 +8,13 @@ use std::hash::Hash;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use nvfp4_gemv_files::store::Store;
+use nvfp4_gemv_targets::nvcc::{self, Nvcc};
+use nvfp4_gemv_targets::units::{UNITS, Unit};
 use ptx_sim::mutate::Kernel;
 use ptx_sim::{Module, Program};
 
 use crate::compiler::{Compiler, VARIABLES, Wanted};
-use crate::nvcc::{self, Nvcc};
-use crate::store::Store;
-use crate::units::{UNITS, Unit};
 
 /// Every kind of code that is shipped, as nvcc names it without `compute_`.
 pub const ALL: [&str; 3] = ["80", "90a", "100a"];

@@ -2,6 +2,7 @@
 //! has only Rust, a C++ compiler and Python 3.
 
 mod bench;
+#[cfg(test)]
 mod build_script;
 mod cargo;
 mod checks;
@@ -9,20 +10,12 @@ mod first_light;
 mod fuzz;
 mod nightly;
 mod process;
-// Estimates ask it for what a GPU has.
-#[allow(dead_code, unreachable_pub)]
-#[path = "../../../src/products.rs"]
-mod products;
 mod public;
 mod sass;
 mod test;
 #[cfg(test)]
 mod testing;
 mod toolchain;
-// The build script's list of architectures asks for it.
-#[allow(dead_code)]
-#[path = "../../../src/kernel/units.rs"]
-mod units;
 mod workspace;
 mod write;
 

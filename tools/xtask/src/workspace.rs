@@ -4,8 +4,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-
-use crate::toolchain::places;
+use nvfp4_gemv_targets::places;
 
 #[derive(Debug)]
 pub(crate) struct Workspace {

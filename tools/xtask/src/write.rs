@@ -1,11 +1,11 @@
 //! Files that need not be there, and files that are written whole or not at all.
 
-use std::fs::{self, Permissions};
-use std::io::{ErrorKind, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::fs;
+use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use nvfp4_gemv_files::output::Destination;
 
 /// The text of a file, or nothing where there is none.
 pub(crate) fn read_if_there(file: &Path) -> Result<Option<String>> {
@@ -23,33 +23,11 @@ pub(crate) fn whole(file: &Path, text: &str) -> Result<()> {
     put(file, text).with_context(|| format!("writing {}", file.display()))
 }
 
-fn put(file: &Path, text: &str) -> Result<()> {
-    let existing = fs::metadata(file).ok();
-    if existing
-        .as_ref()
-        .is_some_and(|existing| !existing.is_file())
-    {
-        return Ok(fs::write(file, text)?);
-    }
-    let file = match existing {
-        Some(_) => file.canonicalize()?,
-        None => file.to_owned(),
-    };
-    let folder = match file.parent() {
-        Some(folder) if folder != Path::new("") => folder,
-        _ => Path::new("."),
-    };
-    // The mode of a new file; the system takes the umask from it.
-    let mut new = tempfile::Builder::new()
-        .permissions(Permissions::from_mode(0o666))
-        .tempfile_in(folder)?;
-    if let Some(existing) = existing {
-        new.as_file().set_permissions(existing.permissions())?;
-    }
+fn put(file: &Path, text: &str) -> io::Result<()> {
+    let to = Destination::new(file).replace(true);
+    let mut new = to.create()?;
     new.write_all(text.as_bytes())?;
-    new.as_file().sync_all()?;
-    new.persist(file)?;
-    Ok(())
+    new.publish()
 }
 
 /// A word for the name of a file: the letters and digits of a text, in words with a hyphen between them.
@@ -61,6 +39,9 @@ pub(crate) fn slug(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]

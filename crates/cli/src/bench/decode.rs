@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use nvfp4_gemv::{Activation, FloatType, ScaleLayout};
+use nvfp4_gemv_documents::alternate::{WARM_UP, alternate};
+use nvfp4_gemv_documents::document::{
+    self, BoardReadings, Head, LongRead, ReadTimes, Turn, rounded, shares,
+};
+use nvfp4_gemv_documents::statistics::{median, quantile};
 use serde::{Deserialize, Serialize};
 
-use super::alternate::{WARM_UP, alternate};
-use super::document::{self, BoardReadings, Head, LongRead, ReadTimes, Turn, rounded, shares};
 use super::reads::{self, Read};
-use super::statistics::{median, quantile};
 use crate::configs::one_line;
 use crate::engine::{Ask, Chain, Engine, Plan, Ways, Work};
 use crate::report::{Report, Table, bytes, count, figure, progress, time};

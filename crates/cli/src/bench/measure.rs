@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use nvfp4_gemv::GemvPath;
+use nvfp4_gemv_documents::alternate::{WARM_UP, alternate};
+use nvfp4_gemv_documents::document::{self, ReadTimes};
 
-use super::alternate::{WARM_UP, alternate};
-use super::document::{self, ReadTimes};
 use super::reads::{FastestReads, Read};
 use crate::engine::{Ask, Case, Engine, Plan, Way, Ways, Work};
 

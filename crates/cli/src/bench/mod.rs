@@ -1,16 +1,12 @@
 //! `bench`: time per path and problem, as a share of the memory ceiling.
 
-pub(crate) mod alternate;
 mod decode;
-pub(crate) mod document;
 mod measure;
-mod protocol;
 #[cfg(feature = "nccl")]
 mod ranks;
 mod reads;
 mod serve;
 mod several;
-pub(crate) mod statistics;
 pub(crate) mod suite;
 
 use std::collections::HashMap;
@@ -19,10 +15,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use nvfp4_gemv::{Activation, FloatType, GemvPath, ScaleLayout, Shape};
+use nvfp4_gemv_documents::document::{self, BoardReadings, Document, Head, LongRead, shares};
+use nvfp4_gemv_documents::protocol::Problem;
+use nvfp4_gemv_documents::statistics;
 
-use self::document::{BoardReadings, Document, Head, LongRead, shares};
 use self::measure::Measurer;
-use self::protocol::Problem;
 use self::reads::FastestReads;
 use self::suite::{Suite, SuiteArg};
 use crate::engine::{self, Ask, AskArgs, Case, Engine, Plan, TunedTable};
@@ -193,7 +190,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     if args.ceiling {
         return ceilings(engine.as_ref(), &cases, args.commit.clone(), &plan);
     }
-    let mut document = Document::new(engine.as_ref(), suite.name, args.commit.clone(), &plan);
+    let mut document = empty(engine.as_ref(), suite.name, args.commit.clone(), &plan);
     let no_cublas = match args.cublas {
         true => engine.cublas().err(),
         false => None,
@@ -226,7 +223,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     }
     let bar = progress(cases.len() as u64, "measuring");
     for case in &cases {
-        bar.set_message(Problem::of(case).to_string());
+        bar.set_message(problem(case).to_string());
         document.cases.push(measurer.case(case)?);
         bar.inc(1);
     }
@@ -301,7 +298,7 @@ fn configs_of(args: &Args) -> Option<String> {
     let file = args.tuned.as_deref()?;
     Some(format!(
         "configs of {}, where it has the problem",
-        nvfp4_gemv::printable::path(file)
+        nvfp4_gemv_files::printable::path(file)
     ))
 }
 
@@ -333,7 +330,7 @@ fn ceilings(
 
 /// What a document other than [`Document`] begins with.
 fn head(schema: &str, engine: &dyn Engine, commit: Option<String>, plan: &Plan) -> Head {
-    let of = Document::new(engine, "", commit, plan);
+    let of = empty(engine, "", commit, plan);
     Head {
         schema: schema.into(),
         crate_version: of.crate_version,
@@ -346,25 +343,23 @@ fn head(schema: &str, engine: &dyn Engine, commit: Option<String>, plan: &Plan) 
     }
 }
 
-impl Document {
-    /// A document without measurements.
-    fn new(engine: &dyn Engine, suite: &str, commit: Option<String>, plan: &Plan) -> Self {
-        Self {
-            schema: document::SCHEMA.into(),
-            crate_version: env!("CARGO_PKG_VERSION").into(),
-            kernels: engine::kernels().map(str::to_owned),
-            git_commit: commit,
-            date_utc: now(),
-            host: host(),
-            suite: suite.into(),
-            device: engine.describe(),
-            method: document::Method {
-                rounds: plan.rounds,
-                cold_bytes: plan.cold_bytes,
-                ..document::Method::default()
-            },
-            ..Self::default()
-        }
+/// A document without measurements.
+fn empty(engine: &dyn Engine, suite: &str, commit: Option<String>, plan: &Plan) -> Document {
+    Document {
+        schema: document::SCHEMA.into(),
+        crate_version: env!("CARGO_PKG_VERSION").into(),
+        kernels: engine::kernels().map(str::to_owned),
+        git_commit: commit,
+        date_utc: now(),
+        host: host(),
+        suite: suite.into(),
+        device: engine.describe(),
+        method: document::Method {
+            rounds: plan.rounds,
+            cold_bytes: plan.cold_bytes,
+            ..document::Method::default()
+        },
+        ..Document::default()
     }
 }
 
@@ -372,38 +367,37 @@ fn now() -> String {
     humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string()
 }
 
-impl Problem {
-    fn of(case: &Case) -> Self {
-        Self {
-            m: case.shape.m(),
-            n: case.shape.n(),
-            k: case.shape.k(),
-            l: case.shape.l(),
-            activation: case.activation.name().into(),
-            layout: case.layout.name().into(),
-            output_type: case.output.name().into(),
-        }
+/// A case as documents and protocol name it.
+fn problem(case: &Case) -> Problem {
+    Problem {
+        m: case.shape.m(),
+        n: case.shape.n(),
+        k: case.shape.k(),
+        l: case.shape.l(),
+        activation: case.activation.name().into(),
+        layout: case.layout.name().into(),
+        output_type: case.output.name().into(),
     }
+}
 
-    /// The problem, if it is one of this program's.
-    fn case(&self) -> Result<Case> {
-        fn named<T: Copy>(
-            all: &[T],
-            of: fn(T) -> &'static str,
-            what: &str,
-            name: &str,
-        ) -> Result<T> {
-            let found = all.iter().copied().find(|&value| of(value) == name);
-            found.with_context(|| format!("no {what} is called {name:?}"))
-        }
-        let (x, scales, y) = ("type of vectors", "layout of scales", "type of results");
-        Ok(Case {
-            shape: shapes::of(self.m, self.n, self.k, self.l)?,
-            activation: named(&Activation::ALL, Activation::name, x, &self.activation)?,
-            layout: named(&ScaleLayout::ALL, ScaleLayout::name, scales, &self.layout)?,
-            output: named(&FloatType::ALL, FloatType::name, y, &self.output_type)?,
-        })
+/// The case of a problem, if it is one of this program's.
+fn case(problem: &Problem) -> Result<Case> {
+    fn named<T: Copy>(all: &[T], of: fn(T) -> &'static str, what: &str, name: &str) -> Result<T> {
+        let found = all.iter().copied().find(|&value| of(value) == name);
+        found.with_context(|| format!("no {what} is called {name:?}"))
     }
+    let (x, scales, y) = ("type of vectors", "layout of scales", "type of results");
+    Ok(Case {
+        shape: shapes::of(problem.m, problem.n, problem.k, problem.l)?,
+        activation: named(&Activation::ALL, Activation::name, x, &problem.activation)?,
+        layout: named(
+            &ScaleLayout::ALL,
+            ScaleLayout::name,
+            scales,
+            &problem.layout,
+        )?,
+        output: named(&FloatType::ALL, FloatType::name, y, &problem.output_type)?,
+    })
 }
 
 /// Every combination that the suite and the options ask for. Problems that a suite has besides are left out where

@@ -9,9 +9,9 @@ use std::thread::{ScopedJoinHandle, scope};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use half::{bf16, f16};
-use nvfp4_gemv::nccl::UniqueId;
-use nvfp4_gemv::parallel::{DeviceElement, HostRank, TensorParallel, origin};
 use nvfp4_gemv::{Activation, GlobalScale, ScaleLayout, Shape, Weights};
+use nvfp4_gemv_parallel::layers::{DeviceElement, HostRank, TensorParallel, origin};
+use nvfp4_gemv_parallel::nccl::UniqueId;
 
 use super::several::{Job, Measured, Pair};
 use rank::Rank;
@@ -201,7 +201,7 @@ fn of_threads<R: Send>(
 mod tests {
     use std::time::Duration;
 
-    use nvfp4_gemv::nccl::NcclError;
+    use nvfp4_gemv_parallel::nccl::NcclError;
 
     use super::*;
 

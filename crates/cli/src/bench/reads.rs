@@ -7,10 +7,10 @@ use std::collections::HashMap;
 use anyhow::{Context, Result};
 use nvfp4_gemv::kernel::read_only::ReadConfig;
 use nvfp4_gemv::{Activation, FloatType, ScaleLayout, Shape};
+use nvfp4_gemv_documents::alternate::{WARM_UP, alternate};
+use nvfp4_gemv_documents::document::{Head, LongRead, ReadTimes};
 use serde::{Deserialize, Serialize};
 
-use super::alternate::{WARM_UP, alternate};
-use super::document::{Head, LongRead, ReadTimes};
 use crate::engine::{Case, Engine, NotEnoughMemory, Plan, Work};
 use crate::report::{Table, bytes, figure, time};
 

@@ -4,10 +4,10 @@ use std::io::{BufRead, Write};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use nvfp4_gemv_documents::document::Document;
+use nvfp4_gemv_documents::protocol::{Hello, PROTOCOL, Reply, Request};
 
-use super::document::Document;
 use super::measure::Measurer;
-use super::protocol::{Hello, PROTOCOL, Problem, Reply, Request};
 use crate::engine::{Case, Ways};
 
 /// Answers every request of `input` on `output`, until `input` ends.
@@ -19,7 +19,7 @@ pub(super) fn serve(
     input: impl BufRead,
     output: impl Write,
 ) -> Result<()> {
-    let problems = |cases: &[Case]| cases.iter().map(Problem::of).collect();
+    let problems = |cases: &[Case]| cases.iter().map(super::problem).collect();
     let mut line = Line { input, output };
     line.say(&Reply::Hello(Box::new(Hello {
         protocol: PROTOCOL.into(),
@@ -29,7 +29,7 @@ pub(super) fn serve(
     })))?;
     let mut request = line.hear()?;
     while let Some(Request::Open(problem)) = request {
-        let served = problem.case().and_then(|case| {
+        let served = super::case(&problem).and_then(|case| {
             let mut next = None;
             measurer.with_ways(&case, &mut |case, ways| {
                 line.say(&Reply::Opened(Box::new(case)))?;
@@ -116,7 +116,6 @@ mod tests {
 
     use nvfp4_gemv::{Activation, FloatType, GemvPath, ScaleLayout, Shape};
 
-    use super::super::Document;
     use super::super::reads::FastestReads;
     use super::*;
     use crate::engine::{self, Ask, Plan};
@@ -137,7 +136,7 @@ mod tests {
             sustain: Duration::ZERO,
             cublas: false,
         };
-        let document = Document::new(engine.as_ref(), "custom", None, &plan);
+        let document = super::super::empty(engine.as_ref(), "custom", None, &plan);
         let case = Case {
             shape: Shape::matrix(128, 64).unwrap(),
             activation: Activation::Nvfp4,

@@ -7,11 +7,11 @@
 
 use anyhow::{Context, Result, bail};
 use nvfp4_gemv::{Activation, ScaleLayout};
+use nvfp4_gemv_documents::document::{Head, rounded};
+use nvfp4_gemv_documents::statistics::median;
 use serde::{Deserialize, Serialize};
 
 use super::decode::{MODELS, Model};
-use super::document::{Head, rounded};
-use super::statistics::median;
 use crate::engine::{self, Engine, Plan};
 use crate::report::{Report, Table, count, time};
 

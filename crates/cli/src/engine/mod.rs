@@ -33,8 +33,8 @@ pub(crate) use cuda::{compiled_archs, devices, kernels};
 pub(crate) use memory::{NotEnoughMemory, check_memory_of};
 pub(crate) use rounds::{Case, Extent, Plan, Ready, Way, Ways, Work, rounds};
 
-use crate::bench::document;
 use crate::shapes;
+use nvfp4_gemv_documents::document;
 
 /// The value of `--path`: a path, or none for `auto`.
 type PathArg = Option<GemvPath>;

@@ -8,10 +8,10 @@ use nvfp4_gemv::kernel::read_only::ReadConfig;
 use nvfp4_gemv::{
     Activation, FloatType, GlobalScale, Kernel, Operands, Result, ScaleLayout, Shape,
 };
+use nvfp4_gemv_documents::alternate::{WARM_UP, alternate};
+use nvfp4_gemv_documents::document::{Sustained, Turn};
 
 use super::{Ask, Engine, InputScale, Inputs, memory};
-use crate::bench::alternate::{WARM_UP, alternate};
-use crate::bench::document::{Sustained, Turn};
 
 /// A problem whose speed matters and whose numbers do not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

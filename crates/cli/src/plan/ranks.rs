@@ -2,11 +2,11 @@
 
 use anyhow::{Context, Result};
 use nvfp4_gemv::dispatch::rank;
-use nvfp4_gemv::shard::{Sharding, Split};
 use nvfp4_gemv::{
     Activation, Choice, Gpu, Kernel, Link, Operands, Options, Product, Refusal, ScaleLayout, Shape,
     Target, select,
 };
+use nvfp4_gemv_parallel::shard::{Sharding, Split};
 use serde_json::{Value, json};
 
 use super::reduction::{Collective, MEASURED, Parts, Reduction, share_of_link};

@@ -6,11 +6,11 @@ use std::path::Path;
 
 use nvfp4_gemv::file::{FileError, Tensor, TensorFile};
 use nvfp4_gemv::{Dims, Error, ScaleLayout, Shape, reference};
+use nvfp4_gemv_files::output::Destination;
 use safetensors::Dtype;
 
 use super::Problem;
 use crate::file::{self, NewTensor, WriteError};
-use crate::output::Destination;
 
 impl Problem {
     /// Reads a problem file. Everything is checked: a problem that is read can be computed.

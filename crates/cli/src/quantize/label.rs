@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use anyhow::{Result, bail};
+use nvfp4_gemv::BLOCK;
 use nvfp4_gemv::checkpoint::{Checkpoint, Dialect};
 use nvfp4_gemv::file::Tensor;
-use nvfp4_gemv::{BLOCK, printable};
+use nvfp4_gemv_files::printable;
 use serde_json::{Value, json};
 
 use super::choice::{is_float, is_stacked};

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use nvfp4_gemv::dispatch::measured::Entry;
-use nvfp4_gemv::printable;
 use nvfp4_gemv::tune::{Tuned, Tuner};
+use nvfp4_gemv_files::printable;
 
 use super::Args;
 use crate::report::count;

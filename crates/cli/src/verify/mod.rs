@@ -6,9 +6,10 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use nvfp4_gemv::reference::Reference;
-use nvfp4_gemv::{Activation, Error, FloatType, GemvPath, Kernel, ScaleLayout, printable};
-use nvfp4_gemv_cli::output::Destination;
+use nvfp4_gemv::{Activation, Error, FloatType, GemvPath, Kernel, ScaleLayout};
 use nvfp4_gemv_cli::problem::{Problem, contest_tolerance};
+use nvfp4_gemv_files::output::Destination;
+use nvfp4_gemv_files::printable;
 use serde_json::{Value, json};
 
 use crate::destination::output;

@@ -4,7 +4,7 @@ use mma_explorer::cache::Cache;
 use mma_explorer::exact::Exact;
 use mma_explorer::machine_code::{self, Emitted};
 use mma_explorer::matmul::{Plan, Problem, Tiles};
-use mma_explorer::nvrtc::{Nvrtc, Stage};
+use mma_explorer::nvrtc::{self, Stage};
 use mma_explorer::simulate;
 use mma_explorer::source;
 use mma_explorer::variants::Variant;
@@ -34,7 +34,7 @@ pub(crate) fn run(args: &Args, cache: &Cache) -> Result<Report> {
         .copied()
         .filter(|variant| variant.missing(args.arch).is_none())
         .collect();
-    let nvrtc = Nvrtc::get()?;
+    let nvrtc = nvrtc::get()?;
     // Without the disassembler the rest is still worth knowing.
     let emitted = match machine_code::disassembler() {
         Ok(_) => Some(machine_code::survey(cache, nvrtc, args.arch, &variants)?),

@@ -7,7 +7,7 @@ use mma_explorer::arch::Arch;
 use mma_explorer::cache::Cache;
 use mma_explorer::machine_code;
 use mma_explorer::matmul::Tiles;
-use mma_explorer::nvrtc::{Nvrtc, Stage};
+use mma_explorer::nvrtc::{self, Nvrtc, Stage};
 use mma_explorer::source;
 use mma_explorer::variants::Variant;
 use serde_json::{Value, json};
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &Args, cache: &Cache) -> Result<Report> {
             first.missing(args.arch).unwrap_or_default()
         );
     }
-    let nvrtc = Nvrtc::get()?;
+    let nvrtc = nvrtc::get()?;
     fs::create_dir_all(&args.out)
         .with_context(|| format!("cannot create {}", args.out.display()))?;
     let disassembler = machine_code::disassembler();

@@ -1,8 +1,8 @@
 use anyhow::Result;
 use mma_explorer::cache::Cache;
 use mma_explorer::machine_code;
-use mma_explorer::nvrtc::Nvrtc;
-use mma_explorer::printable;
+use mma_explorer::nvrtc;
+use nvfp4_gemv_files::printable;
 use serde_json::json;
 
 use super::Report;
@@ -15,7 +15,7 @@ pub(crate) struct Args {}
 
 pub(crate) fn run(_: &Args, cache: &Cache) -> Result<Report> {
     let disassembler = machine_code::disassembler();
-    let nvrtc = Nvrtc::get()?;
+    let nvrtc = nvrtc::get()?;
     let archs: Vec<String> = nvrtc.architectures().iter().map(u32::to_string).collect();
     let tool = match &disassembler {
         Ok(path) => printable::path(path).to_string(),

@@ -13,7 +13,7 @@ use mma_explorer::device::{self, Device, DeviceError, Matrices};
 use mma_explorer::exact::Exact;
 use mma_explorer::machine_code::{self, Emitted};
 use mma_explorer::matmul::{Plan, Problem, Tiles};
-use mma_explorer::nvrtc::{Compiled, Nvrtc, Source, Stage};
+use mma_explorer::nvrtc::{self, Compiled, Nvrtc, Source, Stage};
 use mma_explorer::results::{FORM, Measured, Peak, Product, Results, SumBits, Tried};
 use mma_explorer::types::Type;
 use mma_explorer::variants::Variant;
@@ -50,7 +50,7 @@ impl<'a> Bench<'a> {
     ) -> Result<(Self, Vec<Variant>)> {
         let selected = filter.select()?;
         let device = Device::open(ordinal)?;
-        let nvrtc = Nvrtc::get()?;
+        let nvrtc = nvrtc::get()?;
         let variants: Vec<Variant> = selected
             .into_iter()
             .filter(|variant| variant.missing(device.arch).is_none())

@@ -17,7 +17,7 @@ use mma_explorer::arch::Arch;
 use mma_explorer::cache::Origin;
 use mma_explorer::device::DeviceError;
 use mma_explorer::machine_code::{MachineCodeError, SurveyError};
-use mma_explorer::nvrtc::NvrtcError;
+use mma_explorer::nvrtc::{NAMES, NvrtcError};
 use mma_explorer::variants::{self, Variant};
 use serde_json::{Value, json};
 
@@ -64,13 +64,13 @@ fn hint(error: &anyhow::Error) -> Option<String> {
     let machine_code = |error: &MachineCodeError| error.hint().map(str::to_string);
     error.chain().find_map(|cause| {
         if let Some(error) = cause.downcast_ref::<NvrtcError>() {
-            return error.hint();
+            return error.hint(&NAMES);
         }
         if let Some(error) = cause.downcast_ref::<DeviceError>() {
             return error.hint().map(str::to_string);
         }
         if let Some(SurveyError::Nvrtc(error)) = cause.downcast_ref() {
-            return error.hint();
+            return error.hint(&NAMES);
         }
         if let Some(SurveyError::MachineCode(error)) = cause.downcast_ref() {
             return machine_code(error);

@@ -3,19 +3,12 @@
 //! It builds what this machine can run. With a GPU that is machine code for that GPU, which takes a CUDA compiler;
 //! without one it is the CPU path, which takes only Rust.
 
-// The build script's own: both must mean the same GPUs.
-#[allow(dead_code)] // the build script uses all of it
-#[path = "../../../../build/arch.rs"]
-mod arch;
-// The module that arch.rs uses.
-#[allow(dead_code)]
-#[path = "../../../../src/kernel/units.rs"]
-mod units;
-
 use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use nvfp4_gemv_targets::arch;
 
 /// The layer that `cargo xtask run` computes when it is told of none, one of MiniLM. The path is relative to the
 /// repository.

@@ -3,8 +3,9 @@
 //! A drawing is as wide as a phone: beside each other on a wide screen, below each other on a narrow one. The name of a
 //! bar stands above it, so that no label takes width from the plot.
 
-use super::document::{Case, Measured};
-use super::statistics::quantile;
+use nvfp4_gemv_documents::document::{Case, Measured};
+use nvfp4_gemv_documents::statistics::quantile;
+
 use super::svg::{Anchor, PHONE, Svg, grid, path_class};
 use super::view::{computed_by, label, percent, problem, shape, shares, time};
 
@@ -120,6 +121,8 @@ fn bar(svg: &mut Svg, case: &Case, path: &Measured, y: f64, (end, x): (f64, &imp
 
 #[cfg(test)]
 mod tests {
+    use nvfp4_gemv_documents::document::Document;
+
     use super::super::testing;
     use super::*;
 
@@ -132,9 +135,7 @@ mod tests {
         for round in 0..2 {
             case.paths[0].samples_us[round] = case.ceiling.samples_us[round] / 3.2;
         }
-        let draw = |document: &super::super::document::Document| {
-            draw(&document.cases[..1].iter().collect::<Vec<_>>())
-        };
+        let draw = |document: &Document| draw(&document.cases[..1].iter().collect::<Vec<_>>());
         let (quiet, noisy) = (draw(&quiet), draw(&noisy));
         assert_eq!((quiet.len(), noisy.len()), (1, 1));
         let axis = |svg: &str| {
@@ -159,8 +160,7 @@ mod tests {
         path.kernel = Some("ring".into());
         path.board.sm_mhz = Some(1980.0);
         path.board.watts = Some(313.667);
-        let draw =
-            |document: &super::super::document::Document| draw(&[&document.cases[0]]).remove(0);
+        let draw = |document: &Document| draw(&[&document.cases[0]]).remove(0);
         let drawing = draw(&document);
         assert!(
             drawing.contains(">kernel ring, 1980 MHz, 314 W<"),

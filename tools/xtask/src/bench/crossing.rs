@@ -1,6 +1,7 @@
 //! The number of vectors from which another path is the fastest.
 
-use super::document::Case;
+use nvfp4_gemv_documents::document::Case;
+
 use super::view::{best, isolated};
 
 /// A point where one path takes over from another.

@@ -1,7 +1,8 @@
 //! Time against the number of vectors: a plot a shape, a line a path, a mark where one takes over.
 
+use nvfp4_gemv_documents::document::Case;
+
 use super::crossing::{Crossing, CublasFaster, crossings};
-use super::document::Case;
 use super::svg::{Anchor, PHONE, Svg, grid, path_class};
 use super::view::{distinct, isolated, shape, time};
 

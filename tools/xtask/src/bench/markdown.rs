@@ -1,6 +1,7 @@
 //! A document as Markdown.
 
-use super::document::Document;
+use nvfp4_gemv_documents::document::Document;
+
 use super::summary::{SUSTAINED, crossing_table, dispatch, facts, sustained, times};
 use super::view::{cases, kinds};
 

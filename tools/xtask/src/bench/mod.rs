@@ -1,20 +1,12 @@
 //! `cargo xtask bench`: measures, and draws what was measured.
 
-#[path = "../../../../crates/cli/src/bench/alternate.rs"]
-pub(crate) mod alternate;
 mod bars;
 mod crossing;
 mod curves;
-#[path = "../../../../crates/cli/src/bench/document.rs"]
-pub(crate) mod document;
 mod markdown;
 pub(crate) mod page;
 mod picture;
 pub(crate) mod program;
-#[path = "../../../../crates/cli/src/bench/protocol.rs"]
-pub(crate) mod protocol;
-#[path = "../../../../crates/cli/src/bench/statistics.rs"]
-pub(crate) mod statistics;
 mod summary;
 pub(crate) mod svg;
 pub(crate) mod table;
@@ -28,8 +20,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
+use nvfp4_gemv_documents::document::{self, Document};
 
-use self::document::Document;
 use self::program::{Program, ProgramArgs};
 use crate::nightly::history::{self, Record};
 use crate::workspace::Workspace;

@@ -1,6 +1,7 @@
 //! A document as one HTML page that needs nothing else: no script, no font, no request.
 
-use super::document::Document;
+use nvfp4_gemv_documents::document::Document;
+
 use super::summary::{SUSTAINED, by_shape, crossing_table, dispatch, facts, sustained, times};
 use super::svg::escape;
 use super::table::Table;
@@ -156,10 +157,10 @@ fn legend(document: &Document) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::document::Measured;
     use super::super::svg::PHONE;
     use super::super::testing;
     use super::*;
+    use nvfp4_gemv_documents::document::Measured;
 
     /// The smallest text of a drawing, in pixels.
     const FONT: f64 = 12.0;

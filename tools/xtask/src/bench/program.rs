@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
+use nvfp4_gemv_documents::document::Document;
 use serde_json::Value;
 
-use super::document::Document;
 use crate::cargo::Cargo;
 use crate::workspace::Workspace;
 use crate::{process, toolchain};

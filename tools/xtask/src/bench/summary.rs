@@ -1,7 +1,8 @@
 //! Sentences and tables about a document, for Markdown and for pages.
 
+use nvfp4_gemv_documents::document::{BoardReadings, Case, Document, Measured};
+
 use super::crossing::{CublasFaster, crossings};
-use super::document::{BoardReadings, Case, Document, Measured};
 use super::table::Table;
 use super::view::{
     self, Kind, PICK_TOLERANCE, best, cases, distinct, isolated, label, percent, pick_to_best,

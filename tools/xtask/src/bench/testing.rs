@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::document::*;
-use super::statistics::median;
+use nvfp4_gemv_documents::document::*;
+use nvfp4_gemv_documents::statistics::median;
 
 /// Times around `us`, a percent apart, in an order that depends on nothing.
 pub(crate) fn samples(us: f64) -> Vec<f64> {

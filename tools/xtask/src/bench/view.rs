@@ -1,8 +1,8 @@
 //! How a document's measurements are grouped and named, the same in Markdown, pages and comparisons.
 
-use super::document::{self, Case, Document, Measured};
-use super::protocol::Problem;
-use super::statistics::median;
+use nvfp4_gemv_documents::document::{self, Case, Document, Measured};
+use nvfp4_gemv_documents::protocol::Problem;
+use nvfp4_gemv_documents::statistics::median;
 
 /// Properties of the operands: a section of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]

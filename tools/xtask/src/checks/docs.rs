@@ -5,11 +5,11 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
+use nvfp4_gemv_targets::nvcc;
 use serde_json::Value;
 
 use crate::cargo::Cargo;
 use crate::checks::{Context, library};
-use crate::toolchain::nvcc;
 
 const FLAGS: &str = "RUSTDOCFLAGS";
 
@@ -61,6 +61,7 @@ pub(super) fn check_as_docs_rs(context: &Context<'_>) -> Result<()> {
         .collect();
     let doc = "doc --no-deps --lib --package nvfp4-gemv --features".split(' ');
     cargo.run(doc.chain([&*features.join(",")]))?;
+    cargo.run("doc --no-deps --lib --package nvfp4-gemv-parallel".split(' '))?;
     let page = target.join("doc/nvfp4_gemv/fn.gemv_on_device.html");
     let (shown, text) = (page.display(), fs::read_to_string(&page));
     let text = text.with_context(|| format!("{shown}: is feature device documented there?"))?;

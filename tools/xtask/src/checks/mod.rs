@@ -135,19 +135,22 @@ impl Check {
     }
 }
 
-/// The library's package as cargo knows it: its targets, and its own metadata.
-fn library(cargo: &Cargo) -> Result<Value> {
+/// The workspace's packages as cargo knows them: their targets, and their own metadata.
+fn packages(cargo: &Cargo) -> Result<Vec<Value>> {
     let mut command = cargo.command(["metadata", "--no-deps", "--format-version", "1"]);
     let mut metadata: Value =
         serde_json::from_str(&process::stdout(&mut command)?).context("cargo metadata")?;
-    let packages = metadata["packages"].as_array_mut();
-    packages
-        .and_then(|all| {
-            all.iter_mut()
-                .find(|package| package["name"] == "nvfp4-gemv")
-        })
-        .map(Value::take)
-        .context("cargo metadata: no package nvfp4-gemv")
+    match metadata["packages"].take() {
+        Value::Array(packages) => Ok(packages),
+        _ => bail!("cargo metadata: no packages"),
+    }
+}
+
+/// The library's package.
+fn library(cargo: &Cargo) -> Result<Value> {
+    let mut packages = packages(cargo)?.into_iter();
+    let library = packages.find(|package| package["name"] == "nvfp4-gemv");
+    library.context("cargo metadata: no package nvfp4-gemv")
 }
 
 fn clippy(context: &Context<'_>) -> Result<()> {
@@ -164,8 +167,10 @@ fn clippy(context: &Context<'_>) -> Result<()> {
     clippy(&[&["--all-targets"], &program[..], &jit].concat())?;
     let library = without("nvfp4-gemv");
     clippy(&[&["--all-targets"], &library[..], &crate::test::JIT_FEATURES].concat())?;
+    let parallel = without("nvfp4-gemv-parallel");
+    clippy(&[&["--all-targets"], &parallel[..]].concat())?;
     // Not the tests: those of the repository bring features that they need. `package` checks what is published.
-    for features in ["", "device", "cuda", "jit", "nccl", "checkpoint", "tune"] {
+    for features in ["", "device", "cuda", "jit", "checkpoint", "tune"] {
         let only = ["--lib", "--features", features];
         clippy(&[&without("nvfp4-gemv")[..], &only].concat())?;
     }

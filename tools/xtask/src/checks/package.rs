@@ -1,7 +1,8 @@
 //! The packages that would be published work where they are unpacked: outside the repository, without the simulator,
 //! and without nvcc. Checked are the library with its tests and benches, each feature alone, and the program with that
-//! library. The simulator is checked by itself.
+//! library. The simulator, and the packages that the library is made of, are checked by themselves.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,7 +20,6 @@ const MOST_BYTES: u64 = 640_000;
 
 const LIBRARY: &str = "nvfp4-gemv";
 const PROGRAM: &str = "nvfp4-gemv-cli";
-const SIMULATOR: &str = "ptx-sim";
 
 pub(super) fn check(workspace: &Workspace) -> Result<()> {
     let target = workspace.check_dir("package");
@@ -30,45 +30,59 @@ pub(super) fn check(workspace: &Workspace) -> Result<()> {
         fs::remove_dir_all(&packages)
             .with_context(|| format!("cannot remove {}", packages.display()))?;
     }
+    let all = super::packages(&cargo)?.into_iter();
+    let published = all.filter(|package| package["publish"].is_null());
+    let published: Vec<String> = published
+        .filter_map(|package| package["name"].as_str().map(str::to_owned))
+        .collect();
     // Cargo does not verify the packages: that would build the kernels, which the rest of CI does.
-    let all = [LIBRARY, PROGRAM, SIMULATOR].map(|name| ["--package", name]);
-    cargo.run(
-        [
-            &["package", "--no-verify", "--allow-dirty"],
-            all.as_flattened(),
-        ]
-        .concat(),
-    )?;
+    let named = published.iter().flat_map(|name| ["--package", name]);
+    let as_they_are = ["--no-verify", "--allow-dirty"];
+    cargo.run(["package"].into_iter().chain(named).chain(as_they_are))?;
     // Outside the repository, where neither its workspace nor its files can help.
     let directory = tempfile::tempdir().context("cannot create a temporary directory")?;
-    let unpack = |package| unpacked(&packages, package, directory.path());
-    let (library, program) = (unpack(LIBRARY)?, unpack(PROGRAM)?);
-    let simulator = unpack(SIMULATOR)?;
+    let mut folders = BTreeMap::new();
+    for name in &published {
+        folders.insert(&**name, unpacked(&packages, name, directory.path())?);
+    }
+    // None of them is published yet.
+    let mut patches = String::from("[patch.crates-io]\n");
+    for (name, folder) in &folders {
+        patches += &format!("{name}.path = {:?}\n", folder.display().to_string());
+    }
+    let patched = directory.path().join("patches.toml");
+    fs::write(&patched, patches).with_context(|| format!("cannot write {}", patched.display()))?;
+    let patched = patched.to_str().context("a name that is no text")?;
 
     let no_kernels = cargo
         .env("NVFP4_GEMV_NO_KERNELS", "1")
         .env("RUSTFLAGS", "-D warnings");
-    let of_library = no_kernels.clone().at(library.join("Cargo.toml"));
-    for features in ["", "cuda", "jit", "nccl", "checkpoint", "tune"] {
-        let only = ["check", "--tests", "--no-default-features", "--features"];
-        of_library.run([&only[..], &[features]].concat())?;
+    let at = |name: &str| -> Result<Cargo> {
+        let folder = folders.get(name).with_context(|| format!("no {name}"))?;
+        Ok(no_kernels.clone().at(folder.join("Cargo.toml")))
+    };
+    let check = |name: &str, arguments: &[&str]| {
+        at(name)?.run([&["check", "--config", patched], arguments].concat())
+    };
+    for features in ["", "cuda", "jit", "checkpoint", "tune"] {
+        let only = ["--tests", "--no-default-features", "--features", features];
+        check(LIBRARY, &only)?;
     }
     // The default features, with the tests for GPUs among the targets.
-    of_library.run(["check", "--all-targets"])?;
-    of_library.run(["check", "--all-targets", "--features", "unstable"])?;
-    let of_simulator = no_kernels.clone().at(simulator.join("Cargo.toml"));
-    of_simulator.run(["check", "--all-targets"])?;
-    says_that_it_has_no_kernels(&no_kernels.at(program.join("Cargo.toml")), &library)
+    check(LIBRARY, &["--all-targets"])?;
+    check(LIBRARY, &["--all-targets", "--features", "unstable"])?;
+    for name in folders
+        .keys()
+        .filter(|name| ![LIBRARY, PROGRAM].contains(name))
+    {
+        check(name, &["--all-targets", "--all-features"])?;
+    }
+    says_that_it_has_no_kernels(&at(PROGRAM)?, patched)
 }
 
 /// A program of a build without kernels links, starts, and says what it lacks.
-fn says_that_it_has_no_kernels(cargo: &Cargo, library: &Path) -> Result<()> {
-    // The library that is not published yet.
-    let patch = format!(
-        "patch.crates-io.{LIBRARY}.path={:?}",
-        library.display().to_string()
-    );
-    let program = cargo.executable(&["--config", &patch])?;
+fn says_that_it_has_no_kernels(cargo: &Cargo, patched: &str) -> Result<()> {
+    let program = cargo.executable(&["--config", patched])?;
     let info = process::stdout(Command::new(program).args(["info", "--json"]))?;
     let info: Value = serde_json::from_str(&info).context("`nvfp4-gemv info --json`")?;
     let why = info["cuda"]["why_none"].as_str().unwrap_or_default();

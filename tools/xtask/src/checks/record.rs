@@ -1,15 +1,12 @@
 //! The record of runs on GPUs, and whether the sources are still those that ran.
 
-#[path = "../../../../crates/cli/src/gpu_record/document.rs"]
-mod document;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use anyhow::{Context as _, Result, bail};
+use nvfp4_gemv_documents::gpu_record::{PATH, Record, Run};
+use nvfp4_gemv_targets::sources;
 
-use self::document::{PATH, Record, Run};
-use crate::build_script::sources;
 use crate::workspace::Workspace;
 
 /// Suites that a record must have: those that every change of a kernel asks for.
@@ -148,7 +145,7 @@ mod tests {
 
     #[test]
     fn failed_tests_and_missing_suites_are_problems() {
-        let mut record = Record::new();
+        let mut record = Record::default();
         record.runs.push(run("gpu", 2));
         assert_eq!(
             problems(&record),
@@ -163,7 +160,7 @@ mod tests {
 
     #[test]
     fn failed_tests_that_are_named_and_run_again_are_settled() {
-        let mut record = Record::new();
+        let mut record = Record::default();
         let mut failed = run("gpu", 1);
         failed.failures = vec!["mma::gpu::odd_shapes".into()];
         let mut again = run("odd_shapes", 0);

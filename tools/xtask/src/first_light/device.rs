@@ -3,10 +3,10 @@
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use nvfp4_gemv_targets::products::Product;
 use serde::{Deserialize, Serialize};
 
 use crate::process;
-use crate::products::Product;
 
 /// A GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -10,10 +10,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use nvfp4_gemv_documents::document::{Device, Document};
+use nvfp4_gemv_documents::statistics::median;
 use serde::{Deserialize, Serialize};
 
-use crate::bench::document::{Device, Document};
-use crate::bench::statistics::median;
 use crate::bench::view::{key, shares};
 use crate::workspace::Workspace;
 

@@ -13,9 +13,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use nvfp4_gemv_documents::document::{Case, Document, Measured};
+use nvfp4_gemv_documents::statistics::{Interval, bootstrap, median, resampled_median};
+
 use super::paired::Night;
-use crate::bench::document::{Case, Document, Measured};
-use crate::bench::statistics::{Interval, bootstrap, median, resampled_median};
 use crate::bench::view::{key, label};
 
 /// The limits of the comparison.
@@ -210,8 +211,8 @@ mod tests {
     use fastrand::Rng;
 
     use super::*;
-    use crate::bench::document::{Sustained, Turn};
     use crate::bench::testing::{case, document, measured};
+    use nvfp4_gemv_documents::document::{Sustained, Turn};
 
     const RULES: Rules = Rules { threshold: 0.03 };
 

@@ -6,10 +6,10 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use nvfp4_gemv_documents::document::Document;
 use serde::{Deserialize, Serialize};
 
 use super::baseline::identity;
-use crate::bench::document::Document;
 use crate::bench::svg::{Anchor, Svg, path_class};
 use crate::bench::view::{distinct, label, percent, problem};
 

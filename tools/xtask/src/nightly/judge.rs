@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use nvfp4_gemv_documents::document::Document;
 
 use super::NightlyArgs;
 use super::baseline::{self, Baseline};
@@ -13,7 +14,6 @@ use super::last_good::{LastGood, Origin};
 use super::paired::{self, Night, Plan};
 use super::report::{self, Outcome};
 use super::server::Server;
-use crate::bench::document::Document;
 use crate::bench::program::Program;
 use crate::workspace::Workspace;
 

@@ -6,9 +6,9 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use nvfp4_gemv_documents::document::Document;
 use serde::{Deserialize, Serialize};
 
-use crate::bench::document::Document;
 use crate::bench::program::Program;
 
 const SCHEMA: &str = "nvfp4-gemv/last-good/1";

@@ -14,13 +14,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
+use nvfp4_gemv_documents::document::Document;
 
 use self::baseline::Baseline;
 use self::judge::{Judged, looked_up, measured};
 use self::last_good::LastGood;
 use self::report::Outcome;
 use crate::bench;
-use crate::bench::document::Document;
 use crate::bench::program::{Program, ProgramArgs};
 use crate::workspace::Workspace;
 

@@ -8,11 +8,11 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
+use nvfp4_gemv_documents::alternate::{WARM_UP, alternate};
+use nvfp4_gemv_documents::document::{Case, Document, Measured, Method, Turn};
+use nvfp4_gemv_documents::protocol::Problem;
 
 use super::server::Server;
-use crate::bench::alternate::{WARM_UP, alternate};
-use crate::bench::document::{Case, Document, Measured, Method, Turn};
-use crate::bench::protocol::Problem;
 use crate::bench::view::{key, label, problem};
 
 /// How to measure.

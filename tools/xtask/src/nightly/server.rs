@@ -8,11 +8,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use nvfp4_gemv_documents::document::{Case, Sustained, Turn};
+use nvfp4_gemv_documents::protocol::{Hello, PROTOCOL, Problem, Reply, Request};
 use serde_json::Value;
 
-use crate::bench::document::{Case, Sustained, Turn};
 use crate::bench::program::Program;
-use crate::bench::protocol::{Hello, PROTOCOL, Problem, Reply, Request};
 use crate::process;
 
 /// How long an answer may take: opening a problem fills gigabytes and may load kernels for the first time.

@@ -3,10 +3,10 @@
 use std::fs;
 
 use clap::Parser;
+use nvfp4_gemv_documents::document::Case;
+use nvfp4_gemv_documents::protocol::{Hello, PROTOCOL, Problem, Reply};
 
 use super::*;
-use crate::bench::document::Case;
-use crate::bench::protocol::{Hello, PROTOCOL, Problem, Reply};
 use crate::bench::testing::{document, script};
 use crate::testing::contains;
 

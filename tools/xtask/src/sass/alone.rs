@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use nvfp4_gemv_targets::units;
 
 use crate::process;
 use crate::sass::budget::Alone;
-use crate::units;
 
 /// A fatbin, which names the architecture, in `folder` for each unit and architecture.
 pub(crate) fn compile(

@@ -2,9 +2,8 @@
 
 use std::sync::LazyLock;
 
+use nvfp4_gemv_targets::products::Product;
 use serde::Serialize;
-
-use crate::products::Product;
 
 /// One GPU for an architecture, and its SM's limits.
 ///

@@ -17,12 +17,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use nvfp4_gemv_targets::arch;
 
 use self::budget::Budget;
 use self::catalogue::Catalogue;
 use self::measured::Measured;
 use self::report::Report;
-use crate::build_script::arch;
 use crate::cargo::Cargo;
 use crate::toolchain;
 use crate::workspace::Workspace;

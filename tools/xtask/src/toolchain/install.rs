@@ -14,12 +14,12 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use nvfp4_gemv_targets::places::HOME;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use zip::ZipArchive;
 
 use crate::toolchain::pins::{Bundle, Pin};
-use crate::toolchain::places::HOME;
 
 /// The download, which the tests replace.
 pub(crate) trait Fetch {

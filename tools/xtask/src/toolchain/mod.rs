@@ -1,13 +1,8 @@
 //! The CUDA compiler: found on the machine, or installed below `target/toolchain`.
 
 mod install;
-// The search is the build script's own: both must mean the same nvcc.
-#[path = "../../../../build/nvcc.rs"]
-pub(crate) mod nvcc;
 pub(crate) mod pins;
 mod pip;
-#[path = "../../../../build/places.rs"]
-pub(crate) mod places;
 mod prove;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -18,13 +13,13 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
+use nvfp4_gemv_targets::nvcc::{self, MINIMUM, NotFound, Nvcc, Version};
+use nvfp4_gemv_targets::places::{self, HOME};
 use serde_json::json;
 
 use self::install::Fetch;
-use self::nvcc::{MINIMUM, NotFound, Nvcc, Version};
 use self::pins::{Arch, Bundle, Pin};
 use self::pip::Pip;
-use self::places::HOME;
 use crate::cargo::path_with;
 use crate::process;
 use crate::workspace::Workspace;

@@ -3,9 +3,8 @@
 //! To move to another version: `pip download --only-binary=:all: --no-deps` it for both platforms,
 //! and put the new names, sizes and SHA-256 sums here.
 
+use nvfp4_gemv_targets::places;
 use serde::{Deserialize, Serialize};
-
-use crate::toolchain::places;
 
 /// One wheel. A stamp stores these, so an installation made with other pins is recognised as old.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]

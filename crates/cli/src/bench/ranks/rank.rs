@@ -6,14 +6,14 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use cudarc::driver::sys::{CUevent_flags, CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaContext, CudaGraph, CudaSlice, CudaStream};
-use nvfp4_gemv::nccl::{self, Communicator, UniqueId};
-use nvfp4_gemv::parallel::{
+use nvfp4_gemv::{Activation, GlobalScale, Operands, Options, Workspace, dispatch, raw};
+use nvfp4_gemv_documents::alternate::{WARM_UP, alternate};
+use nvfp4_gemv_parallel::layers::{
     DeviceElement, HostRank, LayersError, LayersOnDevice, Placement, RankLayers, TensorParallel,
     VectorGlobals,
 };
-use nvfp4_gemv::{Activation, GlobalScale, Operands, Options, Workspace, dispatch, raw};
+use nvfp4_gemv_parallel::nccl::{self, Communicator, UniqueId};
 
-use super::super::alternate::{WARM_UP, alternate};
 use super::super::several::{Job, Measured};
 use super::{FromF32, Outcome, bits};
 use crate::configs::one_line;

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use nvfp4_gemv::cpu::{Implementation, StreamingRead};
 use nvfp4_gemv::{GemvPath, GlobalScale, Result, Weights};
+use nvfp4_gemv_documents::document::{Sustained, Turn};
 
 use super::super::rounds::scale;
 use super::super::{Ask, Case, Extent, Plan, Ready, Values, Way, Ways, Work, memory};
 use super::{Cpu, compute};
-use crate::bench::document::{Sustained, Turn};
 
 /// Random bytes that every case's weights are cut from, and a buffer to read.
 #[derive(Debug)]

@@ -10,13 +10,13 @@ use half::f16;
 use nvfp4_gemv::kernel::read_only::ReadConfig;
 use nvfp4_gemv::measure::{ReadOnly, Replay, copies_for_cold_l2};
 use nvfp4_gemv::{Device, GlobalScale, Options, Result, Shape, Weights, gemv_on_device};
+use nvfp4_gemv_documents::document::{Sustained, Turn};
+use nvfp4_gemv_documents::statistics::median;
 
 use super::super::rounds::scale;
 use super::super::{Case, Extent, Plan, Ready, Way, Ways, Work, memory};
 use super::board::Board;
 use super::{Cuda, cublas, cuda};
-use crate::bench::document::{Sustained, Turn};
-use crate::bench::statistics::median;
 
 /// Random bytes in device memory that every case's weights are cut from. They are uploaded once, because a suite's
 /// weights together are many times what the host makes and copies in a second.

@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use nvfp4_gemv_documents::document::{Case, Document, Measured};
 
 use self::others::Others;
-use super::document::{Case, Document, Measured};
 use super::svg::Svg;
 use super::view::{best, isolated};
 use crate::workspace::Workspace;

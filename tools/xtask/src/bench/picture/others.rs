@@ -4,9 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use nvfp4_gemv_documents::document::Case;
 use serde::Deserialize;
-
-use super::super::document::Case;
 
 const SCHEMA: &str = "nvfp4-gemv/others/1";
 

@@ -1,9 +1,9 @@
 //! Time against the number of vectors on one shape: a line a type of vectors, the numbers below it.
 
 use anyhow::{Result, bail};
+use nvfp4_gemv_documents::document::{Case, Document};
 
 use super::super::crossing::CublasFaster;
-use super::super::document::{Case, Document};
 use super::super::svg::{Anchor, Svg, grid};
 use super::super::view::time;
 use super::{LAYOUT, MARGIN, WIDTH, check_is_real, finish, measured_on, picked};

@@ -4,8 +4,8 @@
 //! ceilings of all shapes lie below each other. The time itself stands behind the bar.
 
 use anyhow::{Result, bail};
+use nvfp4_gemv_documents::document::{Case, Document};
 
-use super::super::document::{Case, Document};
 use super::super::svg::{Anchor, Svg, grid};
 use super::super::view::{percent, shape, time};
 use super::others::Others;
