@@ -8,7 +8,7 @@
 namespace nvfp4 {
 
 // Number of a batch's matrix. In place of a matrix that does not exist, matrix 0 is read; the epilogue makes NaN of its
-// outputs. Ids are complete before the previous grid has ended, as weights are.
+// outputs. Kernels read ids before griddepcontrol_wait, as they read weights: no grid that may still run writes them.
 __device__ __forceinline__ uint32_t matrix_of(const nvfp4_select &s, uint32_t batch) {
     if (s.ids == nullptr) return batch;
     const uint32_t id = s.ids[batch];

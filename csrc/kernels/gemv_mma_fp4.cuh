@@ -30,7 +30,7 @@ enum {
     NVFP4_MMA_FP4_SUMS_PAD = 4,
 };
 
-/* Before its parameters the kernel takes two tensor maps: of the weights' codes (bytes of a row, rows, batches) and of
+/* Before its parameters the kernel takes two tensor maps: of the weights' codes (bytes of a row, rows, matrices) and of
  * the vectors' (bytes of a row, vectors, batches). */
 typedef struct nvfp4_mma_fp4_params {
     int32_t m, n;
@@ -76,7 +76,7 @@ constexpr uint32_t kColumns = NVFP4_MMA_FP4_COLUMNS;
 constexpr uint32_t kMostCluster = 8;
 
 struct Maps {
-    CUtensorMap weights; // bytes of a row, rows, batches
+    CUtensorMap weights; // bytes of a row, rows, matrices
     CUtensorMap vectors; // bytes of a row, vectors, batches
 };
 

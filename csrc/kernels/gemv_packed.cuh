@@ -71,7 +71,7 @@ typedef struct nvfp4_pack_params {
 } nvfp4_pack_params;
 
 /* Parameters of the launch that multiplies. Beside them it takes a tensor map of the codes: bytes of a row, rows,
- * batches; boxes are a group's span. */
+ * matrices; boxes are a group's span. */
 typedef struct nvfp4_packed_params {
     int32_t m, n;
     uint32_t k, spans; /* as above */
@@ -95,7 +95,8 @@ typedef struct nvfp4_packed_params {
     nvfp4_epilogue epilogue;
 } nvfp4_packed_params;
 
-/* Parameters of the launch that adds the sums of parts. Its fields are those of nvfp4_packed_params. */
+/* Parameters of the launch that adds the sums of parts. Its fields are those of nvfp4_packed_params;
+ * `select` is that of the weights. */
 typedef struct nvfp4_packed_add_params {
     int32_t m, n;
     uint32_t l, columns; /* of eight vectors */
@@ -136,7 +137,7 @@ constexpr uint32_t kSpanSteps = NVFP4_PACKED_SPAN_STEPS;
 constexpr uint32_t kScaleUnit = NVFP4_PACKED_SCALE_UNIT;
 
 struct Maps {
-    CUtensorMap codes; // bytes of a row, rows, batches
+    CUtensorMap codes; // bytes of a row, rows, matrices
 };
 
 // Packs vectors: a warp packs a step of eight vectors, which is half a span. A lane packs one vector's elements for the

@@ -437,7 +437,7 @@ struct ScaleCopies {
 
     __device__ __forceinline__ ScaleCopies(const Params &p, const Work<kCounted> &work, uint32_t group, uint32_t part,
                                            uint32_t lane, uint32_t slots)
-        : place(work.origin + group * kUnitRows), copies(lane < kChunks * kScaleLanes),
+        : place(work.origin + group * kUnitRows), from(p.weights.scales), copies(lane < kChunks * kScaleLanes),
           to(slots + lane * 16), end(to + kScaleSlots * kSlot) {
         const uint32_t part_at = lane / kScaleLanes * p.row_warps + part; // counted in 1024 elements
         if (p.weights.scale_steps.tiled) {

@@ -46,7 +46,7 @@ enum {
                                       2 * NVFP4_TCGEN05_PIECE_ATOMS * NVFP4_ATOM_BYTES,
 };
 
-/* Before its parameters the kernel takes two tensor maps: of the weights' codes (bytes of a row, rows, batches) and of
+/* Before its parameters the kernel takes two tensor maps: of the weights' codes (bytes of a row, rows, matrices) and of
  * the vectors' (bytes of a row, vectors, batches). A box of vectors is a piece of all vectors of the pass. */
 typedef struct nvfp4_tcgen05_params {
     int32_t m, n;
@@ -109,7 +109,7 @@ static_assert(kEpilogueThreads == kRows, "a row for each thread that takes sums"
 static_assert(kAtomLines == kWarp, "a line for each lane");
 
 struct Maps {
-    CUtensorMap weights; // bytes of a row, rows, batches
+    CUtensorMap weights; // bytes of a row, rows, matrices
     CUtensorMap vectors; // bytes of a row, vectors, batches
 };
 
