@@ -173,8 +173,8 @@ struct ToolchainArgs {
     nvrtc: bool,
     /// Install NCCL instead, which programs load for several GPUs
     ///
-    /// From PyPI into `target/toolchain/nccl` (200 MB to download, 210 MB on disk; the download is kept). A library
-    /// with feature `nccl` that the variable tells so loads it; it needs no GPU for that. Needs no nvcc.
+    /// From PyPI into `target/toolchain/nccl` (200 MB to download, 210 MB on disk; the download is kept). A program
+    /// with nvfp4-gemv-parallel and its feature `nccl` that the variable tells so loads it; it needs no GPU for that. Needs no nvcc.
     #[arg(long, conflicts_with = "nvrtc")]
     nccl: bool,
 }
