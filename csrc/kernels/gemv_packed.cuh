@@ -308,14 +308,15 @@ __device__ __forceinline__ void bring_codes(const Params &p, const Maps &maps, u
     Part part(p);
     do {
         const uint32_t batch = batch_of(p, part.group), row = first_row(p, part.group, batch, rank_of(p.deal));
+        const uint32_t matrix = matrix_of(p.weights.select, batch);
 #pragma unroll 1
         for (uint32_t span = part.first_span(p); span < part.end_span(p); ++span, stage.advance(p)) {
             const uint32_t full = stage.full(p, base);
             stage.wait_empty(stage.empty(p, base));
             arch::fence_proxy_async(); // the stage was read by loads
             arch::mbarrier_arrive_expect_tx(full, p.deal.warps * (many::kWarpRows * kSpanBytes));
-            arch::cp_async_bulk_tensor_3d(stage.codes(p, base), &maps.codes, span * kSpanBytes, row, matrix_of(p.weights.select, batch), full,
-                           policy);
+            arch::cp_async_bulk_tensor_3d(stage.codes(p, base), &maps.codes, span * kSpanBytes, row, matrix, full,
+                                          policy);
         }
     } while (part.next(p));
 }

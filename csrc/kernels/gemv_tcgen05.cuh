@@ -267,11 +267,12 @@ private:
         const uint32_t to = stages + slot * stage.bytes, bar = barrier(shared.full, slot);
         const uint32_t atoms = step_atoms(p, part.step), pieces = (atoms + kPieceAtoms - 1) / kPieceAtoms;
         const uint32_t batch = batch_of(p, part.tile), row = (part.tile - batch * p.tiles) * kRows;
+        const uint32_t matrix = matrix_of(p.weights.select, batch);
         arch::mbarrier_arrive_expect_tx(bar, pieces * (kRows + p.n) * kPieceBytes + atoms * (kAtomBytes + lines * kLineBytes));
 #pragma unroll 1
         for (uint32_t piece = 0; piece < pieces; ++piece) {
             arch::cp_async_bulk_tensor_3d(to + piece * Stage<kN>::kWeightBytes, &maps.weights,
-                           (part.step * p.pieces + piece) * kPieceBytes, row, matrix_of(p.weights.select, batch), bar, once);
+                           (part.step * p.pieces + piece) * kPieceBytes, row, matrix, bar, once);
         }
         const int64_t atom = int64_t(row / kRows) * p.atoms + part.step * p.pieces * kPieceAtoms;
         arch::cp_async_bulk(to + stage.weight_scales, scales_of(p.weights, batch) + atom * kAtomBytes, atoms * kAtomBytes, bar,
