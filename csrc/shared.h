@@ -73,13 +73,7 @@ typedef struct nvfp4_scale_steps {
 /* The three operands of a call, by address. Every kernel's parameters have them, beside the kernel's own geometry.
  * csrc/format/operands.cuh has the addresses of a batch's weights and vectors, csrc/kernels/epilogue.cuh the rest. */
 
-/* The matrix of each batch. */
-typedef struct nvfp4_select {
-    NVFP4_POINTER(const int32_t) ids; /* [L]; or null: batch l has matrix l */
-    uint32_t matrices;                /* that there are */
-} nvfp4_select;
-
-/* The weights. */
+/* The weights: one matrix for each batch, or the matrices that nvfp4_select names. */
 typedef struct nvfp4_weights {
     NVFP4_POINTER(const uint8_t) codes;
     NVFP4_POINTER(const uint8_t) scales;
@@ -87,8 +81,13 @@ typedef struct nvfp4_weights {
     /* Bytes of codes from a row to the next and from a matrix to the next; bytes of scales from a matrix to the
      * next. */
     int64_t row_bytes, matrix_bytes, scale_matrix_bytes;
-    nvfp4_select select;
 } nvfp4_weights;
+
+/* The matrix of each batch, in the parameters of kernels that take a selection: see `selected`. */
+typedef struct nvfp4_select {
+    NVFP4_POINTER(const int32_t) ids; /* [L]; or null: batch l has matrix l */
+    uint32_t matrices;                /* that there are */
+} nvfp4_select;
 
 /* The vectors of a pass: those of a batch follow each other. All batches share them where a batch's bytes are 0. */
 typedef struct nvfp4_vectors {
@@ -104,8 +103,7 @@ typedef struct nvfp4_vectors {
 typedef struct nvfp4_epilogue {
     float alpha;            /* multiplies every output */
     int32_t output_type;    /* NVFP4_OUTPUT_* */
-    /* Whether one at least of the operands below, each of which may be null, is given, or nvfp4_select.ids: 1 or 0. */
-    int32_t has_operands;
+    int32_t has_operands;   /* whether one at least of those below, each of which may be null, is given: 1 or 0 */
     int32_t output_vector;  /* elements from a vector's outputs to the next one's */
     NVFP4_POINTER(void) output;
     int64_t output_batch;   /* elements from a batch's outputs to the next one's */

@@ -18,6 +18,8 @@ pub struct Operands {
     /// Bytes of the workspace that the call is given, or 0. Some kernels need one, and are not chosen without it;
     /// others divide their work otherwise then. See [`RawWorkspace`].
     pub workspace: u64,
+    /// Whether each batch says which matrix it has.
+    pub select: bool,
 }
 
 impl Operands {
@@ -32,6 +34,7 @@ impl Operands {
             },
             alignment: Alignment::BEST,
             workspace: 0,
+            select: false,
         }
     }
 
@@ -281,6 +284,7 @@ impl Operands {
                 ..of_vectors
             },
             workspace: 0,
+            select: weights.select.is_some(),
         }
     }
 }

@@ -123,6 +123,9 @@ pub enum Refusal {
         /// Bytes that the call is given.
         given: u64,
     },
+    /// Each batch says which matrix it has.
+    #[error("it does not take a selection of matrices")]
+    Select,
     /// A config's value that no kernel is compiled for, or that this problem has no use for.
     #[error("{name} is {value}, and may be {takes}")]
     Field {

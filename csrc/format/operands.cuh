@@ -1,4 +1,6 @@
-// Addresses of a batch's weights and vectors, for all kernels.
+// Addresses of a batch's weights and vectors, for all kernels. Two sources do not ask here in every case, and rely on
+// matrices that follow each other. gemv_ring counts rows through all batches; ragged_steps.cuh takes the end of the
+// last batch's scales for the end of all.
 #pragma once
 
 #include <cstdint>
@@ -7,27 +9,24 @@
 
 namespace nvfp4 {
 
-// Number of a batch's matrix. In place of a matrix that does not exist, matrix 0 is read; the epilogue makes NaN of its
-// outputs. Kernels read ids before griddepcontrol_wait, as they read weights: no grid that may still run writes them.
-__device__ __forceinline__ uint32_t matrix_of(const nvfp4_select &s, uint32_t batch) {
-    if (s.ids == nullptr) return batch;
-    const uint32_t id = s.ids[batch];
-    return id < s.matrices ? id : 0;
+// Number of a batch's matrix, in kernels that do not take `select`.
+__device__ __forceinline__ uint32_t matrix_of(const nvfp4_weights &, uint32_t batch) { return batch; }
+
+// Number of a batch's matrix, in kernels that take `select`. The matrix exists where its number is below `matrices`. A
+// negative id becomes a number far above.
+__device__ __forceinline__ uint32_t selected(const nvfp4_select &s, uint32_t batch) {
+    return s.ids ? uint32_t(s.ids[batch]) : batch;
 }
 
-// Whether a batch's matrix exists.
-__device__ __forceinline__ bool has_matrix(const nvfp4_select &s, uint32_t batch) {
-    return s.ids == nullptr || uint32_t(s.ids[batch]) < s.matrices;
-}
-
-// The first code of a batch's matrix.
+// The first code of a batch's matrix. A kernel that takes `select` passes the matrix's number for `batch`.
 __device__ __forceinline__ const uint8_t *codes_of(const nvfp4_weights &w, uint32_t batch) {
-    return w.codes + int64_t(matrix_of(w.select, batch)) * w.matrix_bytes;
+    return w.codes + int64_t(matrix_of(w, batch)) * w.matrix_bytes;
 }
 
-// The first block scale of a batch's matrix. Offsets of its rows and blocks count from there (scale_steps.cuh).
+// The first block scale of a batch's matrix; `batch` as in codes_of. Offsets of its rows and blocks count from there
+// (scale_steps.cuh).
 __device__ __forceinline__ const uint8_t *scales_of(const nvfp4_weights &w, uint32_t batch) {
-    return w.scales + int64_t(matrix_of(w.select, batch)) * w.scale_matrix_bytes;
+    return w.scales + int64_t(matrix_of(w, batch)) * w.scale_matrix_bytes;
 }
 
 // The batch whose vectors a batch multiplies with, a tensor map's coordinate: 0 where all batches share vectors.

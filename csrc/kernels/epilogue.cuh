@@ -6,7 +6,6 @@
 #include <cstdint>
 
 #include "../arch/bf16.cuh"
-#include "../format/operands.cuh"
 #include "../shared.h"
 
 namespace nvfp4 {
@@ -28,12 +27,10 @@ struct Place {
 };
 
 // Bias and residual, added to the output at index `at`, which is of this row. -0 where there is neither: adding -0
-// changes no number. NaN where the batch's matrix does not exist.
-__device__ __forceinline__ float added_to(const nvfp4_select &s, const nvfp4_epilogue &e, int32_t batch, int32_t row,
-                                          int64_t at) {
-    if (!has_matrix(s, batch)) return __int_as_float(0x7fffffff);
+// changes no number.
+__device__ __forceinline__ float added_to(const nvfp4_epilogue &e, int32_t matrix, int32_t row, int64_t at) {
     float added = -0.0f;
-    if (e.bias) added = e.bias[matrix_of(s, batch) * e.bias_batch + row];
+    if (e.bias) added = e.bias[matrix * e.bias_batch + row];
     if (e.residual) added += load_float(e.residual, e.output_type, at);
     return added;
 }
@@ -43,28 +40,28 @@ __device__ __forceinline__ Place place_of(const nvfp4_epilogue &e, int32_t batch
     return {batch * e.output_batch + int64_t(n) * e.output_vector + row, 1.0f, 1.0f, -0.0f};
 }
 
-// The Place of an output. Reads nothing where `exists` is false. With kOperands false the caller knows that the call
-// has no operands; true is always right. A call without operands costs one question here, because chained launches wait
-// for this.
+// The Place of an output. Reads nothing where `exists` is false. `matrix` is the batch's matrix (-1: the batch's own
+// number). With kOperands false the caller knows that the call has no operands; true is always right. A call without
+// operands costs one question here, because chained launches wait for this.
 template <bool kOperands = true>
-__device__ __forceinline__ Place prepare(const nvfp4_select &s, const nvfp4_epilogue &e, int32_t batch, int32_t row,
-                                         int n, bool exists = true) {
+__device__ __forceinline__ Place prepare(const nvfp4_epilogue &e, int32_t batch, int32_t row, int n, bool exists = true,
+                                         int32_t matrix = -1) {
+    const int32_t of = matrix < 0 ? batch : matrix; // factors and bias of rows are the matrix's
     Place place = place_of(e, batch, row, n);
     if (!kOperands || !e.has_operands || !exists) return place;
-    // Factors and bias of rows are the matrix's.
-    if (e.row_alpha) place.row_alpha = e.row_alpha[matrix_of(s, batch) * e.row_alpha_batch + row];
+    if (e.row_alpha) place.row_alpha = e.row_alpha[of * e.row_alpha_batch + row];
     if (e.vector_alpha) place.vector_alpha = e.vector_alpha[batch * e.vector_alpha_batch + n];
-    place.added = added_to(s, e, batch, row, place.at);
+    place.added = added_to(e, of, row, place.at);
     return place;
 }
 
 // Moves a place on by `step` vectors, to vector n of the same row.
-__device__ __forceinline__ void next_vector(const nvfp4_select &s, const nvfp4_epilogue &e, int32_t batch, int32_t row,
-                                            int n, bool exists, int step, Place &place) {
+__device__ __forceinline__ void next_vector(const nvfp4_epilogue &e, int32_t batch, int32_t row, int n, bool exists,
+                                            int step, Place &place) {
     place.at += int64_t(step) * e.output_vector;
     if (!e.has_operands || !exists) return;
     if (e.vector_alpha) place.vector_alpha = e.vector_alpha[batch * e.vector_alpha_batch + n];
-    if (e.residual) place.added = added_to(s, e, batch, row, place.at);
+    if (e.residual) place.added = added_to(e, batch, row, place.at);
 }
 
 __device__ __forceinline__ void store(const nvfp4_epilogue &e, const Place &place, float y) {
@@ -77,9 +74,8 @@ __device__ __forceinline__ void store(const nvfp4_epilogue &e, const Place &plac
 }
 
 template <bool kOperands = true>
-__device__ __forceinline__ void store(const nvfp4_select &s, const nvfp4_epilogue &e, int32_t batch, int32_t row, int n,
-                                      float y) {
-    store(e, prepare<kOperands>(s, e, batch, row, n), y);
+__device__ __forceinline__ void store(const nvfp4_epilogue &e, int32_t batch, int32_t row, int n, float y) {
+    store(e, prepare<kOperands>(e, batch, row, n), y);
 }
 
 }  // namespace nvfp4

@@ -30,7 +30,7 @@ enum {
     NVFP4_MMA_FP4_SUMS_PAD = 4,
 };
 
-/* Before its parameters the kernel takes two tensor maps: of the weights' codes (bytes of a row, rows, matrices) and of
+/* Before its parameters the kernel takes two tensor maps: of the weights' codes (bytes of a row, rows, batches) and of
  * the vectors' (bytes of a row, vectors, batches). */
 typedef struct nvfp4_mma_fp4_params {
     int32_t m, n;
@@ -76,7 +76,7 @@ constexpr uint32_t kColumns = NVFP4_MMA_FP4_COLUMNS;
 constexpr uint32_t kMostCluster = 8;
 
 struct Maps {
-    CUtensorMap weights; // bytes of a row, rows, matrices
+    CUtensorMap weights; // bytes of a row, rows, batches
     CUtensorMap vectors; // bytes of a row, vectors, batches
 };
 
@@ -168,7 +168,7 @@ template <int kVectors>
 __device__ __forceinline__ void bring_steps(const Params &p, const Maps &maps, const Work &work, uint32_t base,
                                             uint32_t lane) {
     const Rows weights = {&maps.weights,
-                          matrix_of(p.weights.select, work.batch),
+                          matrix_of(p.weights, work.batch),
                           scales_of(p.weights, work.batch),
                           p.weights.scale_steps,
                           work.first_row,
@@ -271,7 +271,7 @@ __device__ __forceinline__ void finish(const Params &p, const Work &work, uint32
     for (uint32_t i = work.rank * blockDim.x + threadIdx.x; i < p.n * work.rows; i += work.ctas * blockDim.x) {
         const uint32_t n = i / work.rows, of_group = i - n * work.rows, row = work.first_row + of_group;
         if (row >= uint32_t(p.m)) continue;
-        const Place place = prepare(p.weights.select, p.epilogue, work.batch, row, n);
+        const Place place = prepare(p.epilogue, work.batch, row, n);
         const uint32_t at = base + (n * stride + of_group) * 4;
         // All loads are on the way together.
         float part[kMostCluster];

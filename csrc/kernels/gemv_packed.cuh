@@ -71,7 +71,7 @@ typedef struct nvfp4_pack_params {
 } nvfp4_pack_params;
 
 /* Parameters of the launch that multiplies. Beside them it takes a tensor map of the codes: bytes of a row, rows,
- * matrices; boxes are a group's span. */
+ * batches; boxes are a group's span. */
 typedef struct nvfp4_packed_params {
     int32_t m, n;
     uint32_t k, spans; /* as above */
@@ -95,14 +95,12 @@ typedef struct nvfp4_packed_params {
     nvfp4_epilogue epilogue;
 } nvfp4_packed_params;
 
-/* Parameters of the launch that adds the sums of parts. Its fields are those of nvfp4_packed_params;
- * `select` is that of the weights. */
+/* Parameters of the launch that adds the sums of parts. Its fields are those of nvfp4_packed_params. */
 typedef struct nvfp4_packed_add_params {
     int32_t m, n;
     uint32_t l, columns; /* of eight vectors */
     nvfp4_packed_deal deal;
     NVFP4_POINTER(const float) partial;
-    nvfp4_select select;
     nvfp4_epilogue epilogue;
 } nvfp4_packed_add_params;
 
@@ -137,7 +135,7 @@ constexpr uint32_t kSpanSteps = NVFP4_PACKED_SPAN_STEPS;
 constexpr uint32_t kScaleUnit = NVFP4_PACKED_SCALE_UNIT;
 
 struct Maps {
-    CUtensorMap codes; // bytes of a row, rows, matrices
+    CUtensorMap codes; // bytes of a row, rows, batches
 };
 
 // Packs vectors: a warp packs a step of eight vectors, which is half a span. A lane packs one vector's elements for the
@@ -308,15 +306,14 @@ __device__ __forceinline__ void bring_codes(const Params &p, const Maps &maps, u
     Part part(p);
     do {
         const uint32_t batch = batch_of(p, part.group), row = first_row(p, part.group, batch, rank_of(p.deal));
-        const uint32_t matrix = matrix_of(p.weights.select, batch);
 #pragma unroll 1
         for (uint32_t span = part.first_span(p); span < part.end_span(p); ++span, stage.advance(p)) {
             const uint32_t full = stage.full(p, base);
             stage.wait_empty(stage.empty(p, base));
             arch::fence_proxy_async(); // the stage was read by loads
             arch::mbarrier_arrive_expect_tx(full, p.deal.warps * (many::kWarpRows * kSpanBytes));
-            arch::cp_async_bulk_tensor_3d(stage.codes(p, base), &maps.codes, span * kSpanBytes, row, matrix, full,
-                                          policy);
+            arch::cp_async_bulk_tensor_3d(stage.codes(p, base), &maps.codes, span * kSpanBytes, row, matrix_of(p.weights, batch), full,
+                           policy);
         }
     } while (part.next(p));
 }
@@ -402,9 +399,6 @@ __device__ __forceinline__ void bring_scales(const Params &p, uint32_t base, uin
     } while (part.next(p));
 }
 
-__device__ __forceinline__ const nvfp4_select &select_of(const Params &p) { return p.weights.select; }
-__device__ __forceinline__ const nvfp4_select &select_of(const AddParams &p) { return p.select; }
-
 // Stores the outputs of a column's sums: rows g and g + 8 of a warp's rows, with vectors 2t and 2t + 1 of the column.
 struct Outputs {
     uint32_t batch, row[2];
@@ -422,7 +416,7 @@ struct Outputs {
         for (int i = 0; i < 4; ++i) {
             const uint32_t n = column * many::kColumns + lane % 4 * 2 + i % 2;
             if (n < uint32_t(p.n) && row[i / 2] < uint32_t(p.m)) {
-                nvfp4::store<kOperands>(select_of(p), p.epilogue, batch, row[i / 2], n, sum[i]);
+                nvfp4::store<kOperands>(p.epilogue, batch, row[i / 2], n, sum[i]);
             }
         }
     }

@@ -237,9 +237,7 @@ struct Producer {
         const uint32_t slot = group * p.depth + depth;
         uint32_t to = base + slot * kUnitRows * row_bytes(p);
         uint32_t bar = base + p.bars_at + slot * kStages<kRows> * kBarBytes;
-        const uint32_t row = work.row(p, place, 0);
-        const uint32_t batch = batch_of(p, row);
-        const uint8_t *from = codes_of(p.weights, batch) + uint64_t(row - batch * p.m) * row_bytes(p);
+        const uint8_t *from = p.weights.codes + uint64_t(work.row(p, place, 0)) * row_bytes(p);
         const bool whole = work.has(p, place, 0) && work.has(p, place, kUnitRows - 1);
 #pragma unroll 1
         for (uint32_t s = 0; s < kUnitRows; s += kRows, bar += kBarBytes) {
@@ -429,36 +427,26 @@ struct ScaleCopies {
     static constexpr uint32_t kSlot = kChunks * kScaleBytes;
     uint32_t place;      // of the CTA's next own unit, in the linear layout of this lane's row
     uint32_t row = 0;    // of a unit, in the linear layout: this lane's
-    uint32_t offset;     // this lane's part of K, in a row's scales
-    uint32_t behind = 0; // places of the batches so far, the current one included
-    const uint8_t *from; // of the current batch: this lane's part of K in scales that would lie at place 0
+    const uint8_t *from; // of the layout's first scales: this lane's part of K
     bool copies, exists; // this lane anything; its part of K
     uint32_t to, end;    // shared addresses: this lane's next slot, behind the last
 
     __device__ __forceinline__ ScaleCopies(const Params &p, const Work<kCounted> &work, uint32_t group, uint32_t part,
                                            uint32_t lane, uint32_t slots)
-        : place(work.origin + group * kUnitRows), from(p.weights.scales), copies(lane < kChunks * kScaleLanes),
+        : place(work.origin + group * kUnitRows), copies(lane < kChunks * kScaleLanes),
           to(slots + lane * 16), end(to + kScaleSlots * kSlot) {
         const uint32_t part_at = lane / kScaleLanes * p.row_warps + part; // counted in 1024 elements
         if (p.weights.scale_steps.tiled) {
             const uint32_t at = part_at * 16 + lane % kScaleLanes; // counted in 64 elements
-            offset = at * uint32_t(p.weights.scale_steps.group_stride);
+            from = p.weights.scales + at * uint32_t(p.weights.scale_steps.group_stride);
             exists = at * 2 < p.chunks;
         } else {
             const uint32_t at = part_at * 4 + lane % 4; // counted in 256 elements
             row = lane / 4 % 4;
             place += row;
-            offset = at * 16;
+            from = p.weights.scales + at * 16;
             exists = at * 8 < p.chunks;
         }
-    }
-
-    // Enters the batch of a place, which exists.
-    __device__ __forceinline__ void enter(const Params &p, uint32_t place) {
-        const uint32_t batch = batch_of(p, place), first = batch * p.m;
-        behind = p.m_magic == 0 ? ~0u : first + p.m;
-        const uint32_t before = p.weights.scale_steps.tiled ? first / 128 : first;
-        from = scales_of(p.weights, batch) + offset - uint64_t(before) * uint32_t(p.weights.scale_steps.row_stride);
     }
 
     // Copies the scales of the CTA's next own unit. In the 128x4 layout all rows of a unit's block exist.
@@ -479,7 +467,6 @@ struct ScaleCopies {
     // Copies the scales at a place, and zeros for scales that do not exist: products with zeros are stored nowhere, or
     // add nothing.
     __device__ __forceinline__ void copy(const Params &p, uint32_t place, bool has) {
-        if (has && place >= behind) enter(p, place);
         has = has && exists;
         // In the 128x4 layout places lie four bytes apart in their block of 128.
         const uint8_t *at = from + uint64_t(p.weights.scale_steps.tiled ? place / 128 : place) * uint32_t(p.weights.scale_steps.row_stride);
@@ -528,7 +515,7 @@ __device__ __forceinline__ void consume(const Params &p, const Work<kCounted> &w
     // Place of a row's output.
     const auto output_at = [&](uint32_t row, bool exists) {
         const uint32_t of = batch_of(p, row);
-        return prepare(p.weights.select, p.epilogue, of, row - of * p.m, 0, exists);
+        return prepare(p.epilogue, of, row - of * p.m, 0, exists);
     };
     // Row of the CTA's own output i, if there is one.
     const auto row_of = [&](uint32_t i, bool &exists) {

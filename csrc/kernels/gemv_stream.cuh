@@ -270,7 +270,7 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     Tile at(p, work, tile);
     Products products(p, base, lane, at.batch, group.of_row(step), group.beside_log2);
     Steps::Reader reader;
-    reader.enter(p, at.in_call(p, work), at.place, lane);
+    reader.enter(p, work.batch + at.batch, at.place, lane);
     auto *const sums = reinterpret_cast<float *>(shared + p.sums_at);
     auto *const parts = reinterpret_cast<Parts *>(shared + p.parts_at);
     const bool notes = lane == 0 && group.member == 0; // for the group
@@ -307,7 +307,7 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
             ++at.batch;
             products.next_batch(p);
         }
-        reader.enter(p, at.in_call(p, work), at.place, lane);
+        reader.enter(p, work.batch + at.batch, at.place, lane);
     }
     __syncthreads();
 
@@ -327,7 +327,7 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
 #pragma unroll
             for (int j = 0; j < kParts; ++j) y[j] += sums[i * kValues + value * kParts + j];
         }
-        store(p.weights.select, p.epilogue, work.batch + in.batch, row, n, Products::total(y));
+        store(p.epilogue, work.batch + in.batch, row, n, Products::total(y));
     }
 }
 

@@ -46,7 +46,7 @@ enum {
                                       2 * NVFP4_TCGEN05_PIECE_ATOMS * NVFP4_ATOM_BYTES,
 };
 
-/* Before its parameters the kernel takes two tensor maps: of the weights' codes (bytes of a row, rows, matrices) and of
+/* Before its parameters the kernel takes two tensor maps: of the weights' codes (bytes of a row, rows, batches) and of
  * the vectors' (bytes of a row, vectors, batches). A box of vectors is a piece of all vectors of the pass. */
 typedef struct nvfp4_tcgen05_params {
     int32_t m, n;
@@ -109,7 +109,7 @@ static_assert(kEpilogueThreads == kRows, "a row for each thread that takes sums"
 static_assert(kAtomLines == kWarp, "a line for each lane");
 
 struct Maps {
-    CUtensorMap weights; // bytes of a row, rows, matrices
+    CUtensorMap weights; // bytes of a row, rows, batches
     CUtensorMap vectors; // bytes of a row, vectors, batches
 };
 
@@ -267,12 +267,11 @@ private:
         const uint32_t to = stages + slot * stage.bytes, bar = barrier(shared.full, slot);
         const uint32_t atoms = step_atoms(p, part.step), pieces = (atoms + kPieceAtoms - 1) / kPieceAtoms;
         const uint32_t batch = batch_of(p, part.tile), row = (part.tile - batch * p.tiles) * kRows;
-        const uint32_t matrix = matrix_of(p.weights.select, batch);
         arch::mbarrier_arrive_expect_tx(bar, pieces * (kRows + p.n) * kPieceBytes + atoms * (kAtomBytes + lines * kLineBytes));
 #pragma unroll 1
         for (uint32_t piece = 0; piece < pieces; ++piece) {
             arch::cp_async_bulk_tensor_3d(to + piece * Stage<kN>::kWeightBytes, &maps.weights,
-                           (part.step * p.pieces + piece) * kPieceBytes, row, matrix, bar, once);
+                           (part.step * p.pieces + piece) * kPieceBytes, row, matrix_of(p.weights, batch), bar, once);
         }
         const int64_t atom = int64_t(row / kRows) * p.atoms + part.step * p.pieces * kPieceAtoms;
         arch::cp_async_bulk(to + stage.weight_scales, scales_of(p.weights, batch) + atom * kAtomBytes, atoms * kAtomBytes, bar,
@@ -462,7 +461,7 @@ struct Outputs {
         if (row >= uint32_t(p.m)) return;
 #pragma unroll
         for (uint32_t i = 0; i < kTaken; ++i) {
-            if (i == 0 || first + i < uint32_t(p.n)) nvfp4::store(p.weights.select, p.epilogue, batch, row, first + i, sum[i]);
+            if (i == 0 || first + i < uint32_t(p.n)) nvfp4::store(p.epilogue, batch, row, first + i, sum[i]);
         }
     }
 };

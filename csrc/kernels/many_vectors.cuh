@@ -469,7 +469,7 @@ __device__ __forceinline__ void finish(const Params &p, const Work &work, uint8_
     for (uint32_t place = lane; place < rows && first < uint32_t(p.n); place += kWarp) {
         const uint32_t row = row_at(p.weights.scale_steps, work.place + place);
         if (row >= uint32_t(p.m)) continue;
-        Place at = prepare(p.weights.select, p.epilogue, work.batch, row, first);
+        Place at = prepare(p.epilogue, work.batch, row, first);
 #pragma unroll 1
         for (uint32_t n = first; n < uint32_t(p.n); n += kTogether * step) {
             uint32_t from[kTogether];
@@ -506,7 +506,7 @@ __device__ __forceinline__ void finish(const Params &p, const Work &work, uint8_
                 const uint32_t of = n + i * step;
                 if (of >= uint32_t(p.n)) break;
                 store(p.epilogue, at, y[i] * factor);
-                next_vector(p.weights.select, p.epilogue, work.batch, row, of + step, of + step < uint32_t(p.n), step, at);
+                next_vector(p.epilogue, work.batch, row, of + step, of + step < uint32_t(p.n), step, at);
             }
         }
     }

@@ -60,7 +60,7 @@ struct RaggedSteps {
                     scales_left[i] = int32_t(kWord * ((blocks(p) + 3) / 4 - groups));
                 } else {
                     // A row's last words may reach into the next row, but not past the last row of all.
-                    const int64_t left = p.weights.scales + p.weights.select.matrices * p.weights.scale_matrix_bytes - scales[i];
+                    const int64_t left = p.weights.scales + p.l * p.weights.scale_matrix_bytes - scales[i];
                     scales_left[i] = int32_t(min(left, int64_t(kStepBlocks)));
                 }
                 scales_left[i] = rows.has[i] ? scales_left[i] : kNone;

@@ -43,11 +43,6 @@ struct Tile {
             ++batch;
         }
     }
-
-    // The tile's batch, counted through the call. The tile behind the last batch's last one counts as the last batch's.
-    __device__ __forceinline__ uint32_t in_call(const Params &p, const Work &work) const {
-        return min(work.batch + batch, uint32_t(p.l) - 1);
-    }
 };
 
 // Rows of a tile that this lane copies: g and g + 8, with g = lane / 4.
@@ -59,7 +54,7 @@ struct LaneRows {
     __device__ __forceinline__ LaneRows(const Params &p, const Work &work, uint32_t tile, uint32_t lane) {
         const uint32_t g = lane / 4;
         const Tile of(p, work, tile);
-        batch = of.in_call(p, work);
+        batch = work.batch + of.batch;
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             const uint32_t mine = work.origin + tile * kTileRows + g + 8 * i;

@@ -186,7 +186,7 @@ impl Call {
     }
 
     /// Number of matrices that the weights have.
-    pub(super) fn matrices(&self) -> usize {
+    fn matrices(&self) -> usize {
         let select = self.weights.select;
         select.map_or(self.shape.l(), |select| select.matrices)
     }
@@ -405,7 +405,6 @@ impl Call {
             row_bytes: shape.row_code_bytes() as i64,
             matrix_bytes: (shape.m() * shape.row_code_bytes()) as i64,
             scale_matrix_bytes: weights.layout.bytes(shape.m(), blocks) as i64,
-            select: self.select_operand(),
         }
     }
 
@@ -431,7 +430,6 @@ impl Call {
             vector_alpha,
             self.output.bias,
             self.output.residual,
-            self.select_operand().ids,
         ];
         nvfp4_epilogue {
             alpha: self.alpha,

@@ -78,6 +78,7 @@ macro_rules! entries {
 }
 
 impl KernelConfig for DirectConfig {
+    const TAKES_SELECT: bool = true;
     const MOST_VECTORS: u32 = PASS as u32;
     const WHY: &'static str = "it takes every problem";
     const TAKES_MOST: bool = true;
@@ -276,6 +277,7 @@ fn parameters(call: &Call, job: &Job<'_>, pass: &Pass, k_split: u32) -> nvfp4_di
         weights: pass.weights,
         vectors: pass.vectors,
         epilogue: pass.epilogue,
+        select: call.select_operand(),
     }
 }
 
@@ -305,7 +307,8 @@ mod tests {
         Gpu::of_compute_capability((9, 0), "90a")
     }
 
-    /// The kernel is measured with vectors of all types, of any length.
+    /// The kernel is measured with vectors of all types, of any length, and with a selection, which no other kernel
+    /// takes.
     #[test]
     fn every_problem_has_candidates() {
         let gpu = h200();
@@ -317,9 +320,12 @@ mod tests {
                 l: 1,
             })
             .unwrap();
-            for activation in Activation::ALL {
-                let job_operands = Operands::new(activation, LINEAR);
-                let job = Job::new(&shape, &job_operands, &gpu);
+            for (activation, select) in Activation::ALL.map(|a| [(a, false), (a, true)]).concat() {
+                let operands = Operands {
+                    select,
+                    ..Operands::new(activation, LINEAR)
+                };
+                let job = Job::new(&shape, &operands, &gpu);
                 assert!(Kernel::Direct.candidates(&job).len() > 4, "{shape}");
             }
         }

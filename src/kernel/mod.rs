@@ -300,6 +300,9 @@ trait KernelConfig: Copy + PartialEq + Sized {
         1.0
     }
 
+    /// Whether the kernel takes a selection of matrices.
+    const TAKES_SELECT: bool = false;
+
     /// Whether the kernel can compute the job at all, with some config.
     fn available(job: &Job<'_>) -> Result<(), Refusal>;
 
@@ -434,7 +437,13 @@ macro_rules! kernels {
             /// Why not.
             pub fn available(self, job: &Job<'_>) -> Result<(), Refusal> {
                 job.some(|job| match self {
-                    $(Self::$kernel => <$config as KernelConfig>::available(job)),*
+                    $(Self::$kernel => {
+                        <$config as KernelConfig>::available(job)?;
+                        match job.operands.select && !<$config>::TAKES_SELECT {
+                            true => Err(Refusal::Select),
+                            false => Ok(()),
+                        }
+                    }),*
                 })
             }
 

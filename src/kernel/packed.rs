@@ -9,12 +9,12 @@ use super::params::{
     NVFP4_PACKED_LONG_SUMS, NVFP4_PACKED_MANY, NVFP4_PACKED_MAX_STAGES,
     NVFP4_PACKED_MAX_WARPGROUPS, NVFP4_PACKED_MAX_WARPGROUPS_OF_MANY, NVFP4_PACKED_PACK_WARPS,
     NVFP4_PACKED_SCALE_UNIT, NVFP4_PACKED_SPAN_BLOCKS, NVFP4_PACKED_SPAN_BYTES,
-    NVFP4_PACKED_SPAN_STEPS, NVFP4_WARP, nvfp4_pack_params, nvfp4_packed_add_params,
-    nvfp4_packed_deal, nvfp4_packed_params, nvfp4_tensor_map,
+    NVFP4_PACKED_SPAN_STEPS, NVFP4_SWIZZLE_128, NVFP4_WARP, nvfp4_pack_params,
+    nvfp4_packed_add_params, nvfp4_packed_deal, nvfp4_packed_params, nvfp4_tensor_map,
 };
 use super::plan::{KernelParameters, Launch, MOST_MAPS, Parameters, Plan};
 use super::stream::scaled_matrix_roundings;
-use super::tensor_maps::{codes_map, maps_batches};
+use super::tensor_maps::maps_batches;
 use super::{
     ALPHAS, Call, Cost, Job, KernelConfig, MainLoop, Products, distinct, field, shared_memory,
 };
@@ -298,8 +298,18 @@ impl PackedConfig {
 
     /// The tensor map of the codes. A box is a group's span.
     fn maps(&self, call: &Call) -> [nvfp4_tensor_map; MOST_MAPS] {
+        let shape = &call.shape;
+        let [m, l] = [shape.m(), shape.l()].map(|size| size as u64);
+        let row = shape.row_code_bytes() as u64;
         let mut maps = [nvfp4_tensor_map::default(); MOST_MAPS];
-        maps[0] = codes_map(call, [NVFP4_PACKED_SPAN_BYTES, self.rows()]);
+        maps[0] = nvfp4_tensor_map {
+            address: call.weights.codes,
+            size: [row, m, l, 0],
+            stride: [1, row, row * m, 0],
+            box_size: [NVFP4_PACKED_SPAN_BYTES, self.rows(), 1, 0],
+            rank: 3,
+            swizzle: NVFP4_SWIZZLE_128,
+        };
         maps
     }
 
@@ -614,7 +624,6 @@ impl KernelConfig for PackedConfig {
                     columns,
                     deal,
                     partial,
-                    select: pass.weights.select,
                     epilogue: pass.epilogue,
                 }),
                 ..Launch::default()

@@ -34,13 +34,6 @@ pub struct nvfp4_scale_steps {
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
-pub struct nvfp4_select {
-    pub ids: u64,
-    pub matrices: u32,
-    pub __bindgen_padding_0: [u8; 4usize],
-}
-#[repr(C)]
-#[derive(Debug, Default, Copy, Clone)]
 pub struct nvfp4_weights {
     pub codes: u64,
     pub scales: u64,
@@ -48,7 +41,13 @@ pub struct nvfp4_weights {
     pub row_bytes: i64,
     pub matrix_bytes: i64,
     pub scale_matrix_bytes: i64,
-    pub select: nvfp4_select,
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct nvfp4_select {
+    pub ids: u64,
+    pub matrices: u32,
+    pub __bindgen_padding_0: [u8; 4usize],
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -110,6 +109,7 @@ pub struct nvfp4_direct_params {
     pub weights: nvfp4_weights,
     pub vectors: nvfp4_vectors,
     pub epilogue: nvfp4_epilogue,
+    pub select: nvfp4_select,
 }
 pub const NVFP4_STREAM_TILE_ROWS: u32 = 16;
 pub const NVFP4_STREAM_STEP_BLOCKS: u32 = 16;
@@ -296,7 +296,6 @@ pub struct nvfp4_packed_add_params {
     pub columns: u32,
     pub deal: nvfp4_packed_deal,
     pub partial: u64,
-    pub select: nvfp4_select,
     pub epilogue: nvfp4_epilogue,
 }
 pub const NVFP4_RING_UNIT_ROWS: u32 = 4;

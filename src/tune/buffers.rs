@@ -65,6 +65,11 @@ impl Buffers {
         gpu: &Gpu,
         copies: usize,
     ) -> Result<Self> {
+        if operands.select {
+            return Err(Error::Selected {
+                wants: "tuning measures",
+            });
+        }
         let cuda = |error: DriverError| driver_error("filling memory to tune with", error);
         let scales_at = shape.weight_code_bytes().next_multiple_of(ALIGN);
         let scale_bytes = shape.weight_scale_bytes(operands.weight_layout);

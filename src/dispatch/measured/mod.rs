@@ -399,6 +399,19 @@ mod tests {
         assert_eq!(table.find(&first.shape, &first.operands), Some(&newer));
     }
 
+    #[cfg(feature = "tune")]
+    #[test]
+    fn a_selection_is_in_no_table() {
+        let [table, ..] = builtin() else {
+            unreachable!("there are built-in tables");
+        };
+        let mut table = Measurements::from_json_lines(&table.to_json_lines()).unwrap();
+        let mut entry = table.entries()[0].clone();
+        entry.operands.select = true;
+        table.insert(entry);
+        assert!(table.check().unwrap_err().contains("selection"));
+    }
+
     /// A table has one form, and its numbers lose nothing.
     #[test]
     fn builtin_tables_are_what_is_written_of_them() {

@@ -73,6 +73,7 @@ const OPERANDS: Operands = Operands {
     vector_layout: TILED,
     alignment: Alignment::BEST,
     workspace: 0,
+    select: false,
 };
 
 /// A workspace for calls on the GPU's stream, with any kernel.

@@ -1,10 +1,10 @@
 //! Refusals of a call by address, before anything is chosen.
 
-use nvfp4_gemv::kernel::Call;
+use nvfp4_gemv::kernel::{Call, Job};
 use nvfp4_gemv::{
-    Config, Dims, Error, FloatType, GlobalScale, Gpu, Kernel, Options, RawOutput, RawSelect,
-    RawVectors, RawWeights, RawWorkspace, Refusal, ScaleLayout, Shape, Strides, Target, dispatch,
-    select,
+    Activation, Config, Dims, Error, FloatType, GlobalScale, Gpu, Kernel, Options, RawOutput,
+    RawSelect, RawVectors, RawWeights, RawWorkspace, Refusal, ScaleLayout, Shape, Strides, Target,
+    dispatch, select,
 };
 
 use crate::support::nowhere;
@@ -357,7 +357,7 @@ fn shared_vectors() {
     ));
 }
 
-/// A selection of matrices: its ids are an operand as others are.
+/// A selection of matrices, which kernels take or refuse; its ids are an operand as others are.
 fn selections() {
     let at = 0x80_0000_0000;
     let select = |ids, matrices| Some(RawSelect { ids, matrices });
@@ -395,6 +395,32 @@ fn selections() {
         }),
         Error::OutputOverlaps { operand }
     );
+    let shape = operands().shape;
+    let operands = nvfp4_gemv::Operands {
+        select: true,
+        ..nvfp4_gemv::Operands::new(Activation::Nvfp4, ScaleLayout::Tiled128x4)
+            .with_workspace(u64::MAX)
+    };
+    for compute_capability in [(9, 0), (10, 0), (12, 0)] {
+        let gpu = Gpu::of_compute_capability(compute_capability, "90a;100f;120f");
+        let job = Job::new(&shape, &operands, &gpu);
+        for kernel in Kernel::ALL
+            .iter()
+            .filter(|kernel| **kernel != Kernel::Direct)
+        {
+            // A kernel that refuses the call without a selection, too, gives that other reason.
+            let plain = nvfp4_gemv::Operands {
+                select: false,
+                ..operands
+            };
+            let without = kernel.available(&Job::new(&shape, &plain, &gpu));
+            let expected = without.and(Err(Refusal::Select));
+            assert_eq!(kernel.available(&job), expected, "{kernel}");
+        }
+        let options = Options::new().without_environment();
+        let choice = dispatch::select(&shape, &operands, Target::Gpu(&gpu), &options).unwrap();
+        assert_eq!(choice.kernel(), Some(Kernel::Direct));
+    }
 }
 
 fn refuses_nothing(change: impl FnOnce(&mut Operands)) {

@@ -9,7 +9,7 @@ use ptx_sim::mutate::{Kind, Mutant, Score};
 use ptx_sim::{Policy, Timing, Uninitialised};
 
 use crate::support::faults::{
-    ANY_OPERAND, At, NO_BIAS, NO_SELECT, Run, demand, demand_right_plans, subject,
+    ANY_OPERAND, At, NO_BIAS, PADDING, Run, demand, demand_right_plans, subject,
 };
 use crate::support::operands::{Case, Data, Operands};
 use crate::support::passes::{MANY_VECTORS, check_passes};
@@ -279,15 +279,17 @@ fn harmless() -> Vec<(At, &'static str)> {
         epilogue.has_operands = ANY_OPERAND,
         epilogue.bias_batch = NO_BIAS,
         epilogue.bias_batch + 4 = NO_BIAS,
-        weights.select.matrices = NO_SELECT,
-        weights.select.matrices + 4 = NO_SELECT,
     ];
     let grid = [(At::Grid(1), "CTAs stride over batches")];
     [&words[..], &grid].concat()
 }
 
 fn wrong_plans() {
-    let harmless = harmless();
+    let own = crate::words![Params:
+        select.matrices = "batches that do not select have the matrices that there are",
+        select.matrices + 4 = PADDING,
+    ];
+    let harmless = [&harmless()[..], &own].concat();
     let runs = direct(Activation::Nvfp4, 8, 2, [(130, 544), (17, 1088), (5, 288)]);
     demand_right_plans("90a", &runs, &harmless, 1);
 }

@@ -5,7 +5,7 @@ use nvfp4_gemv::kernel::params::nvfp4_many_params as Params;
 use nvfp4_gemv::kernel::{Config, MmaConfig};
 
 use crate::many_vectors::{Cutting, Kernel, cutting};
-use crate::support::faults::{ANY_OPERAND, NO_BIAS, NO_SELECT, SAMPLE};
+use crate::support::faults::{ANY_OPERAND, NO_BIAS, SAMPLE};
 
 crate::trials! {
     simulator:
@@ -97,8 +97,6 @@ pub(crate) const KERNEL: Kernel = Kernel {
         epilogue.has_operands = ANY_OPERAND,
         epilogue.bias_batch = NO_BIAS,
         epilogue.bias_batch + 4 = NO_BIAS,
-        weights.select.matrices = NO_SELECT,
-        weights.select.matrices + 4 = NO_SELECT,
         stored_at = "this kernel has no mbarrier",
         chunks_each = "a row ends the steps, too",
         chunks_left = "the same",
@@ -153,8 +151,6 @@ const RAGGED: Kernel = Kernel {
         epilogue.has_operands = ANY_OPERAND,
         epilogue.bias_batch = NO_BIAS,
         epilogue.bias_batch + 4 = NO_BIAS,
-        weights.select.matrices = NO_SELECT,
-        weights.select.matrices + 4 = NO_SELECT,
         stored_at = "this kernel has no mbarrier",
         chunks_each = "a row ends the steps, too",
         chunks_left = "the same",

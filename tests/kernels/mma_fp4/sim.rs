@@ -12,8 +12,8 @@ use ptx_sim::trace::Kind;
 use ptx_sim::{Policy, Timing, Trace, Uninitialised, mutate};
 
 use crate::support::faults::{
-    ANY_OPERAND, MAPPED, NO_BIAS, NO_SELECT, PADDING, Run, SAMPLE, demand, demand_right_plans,
-    no_arithmetic, subject,
+    ANY_OPERAND, MAPPED, NO_BIAS, PADDING, Run, SAMPLE, demand, demand_right_plans, no_arithmetic,
+    subject,
 };
 use crate::support::operands::{Case, Data, Operands};
 use crate::support::passes::check_passes;
@@ -394,8 +394,6 @@ fn wrong_plans(of: u64) {
         epilogue.has_operands = ANY_OPERAND,
         epilogue.bias_batch = NO_BIAS,
         epilogue.bias_batch + 4 = NO_BIAS,
-        weights.select.matrices = NO_SELECT,
-        weights.select.matrices + 4 = NO_SELECT,
         vectors.batch_bytes = MAPPED,
         vectors.batch_bytes + 4 = MAPPED,
         ; unread in weights, vectors

@@ -7,7 +7,7 @@ use nvfp4_gemv::kernel::params::nvfp4_packed_params as Params;
 use nvfp4_gemv::kernel::{Config, PackedConfig};
 
 use crate::many_vectors::{Cutting, Kernel, cutting};
-use crate::support::faults::{ANY_OPERAND, At, NO_BIAS, NO_SELECT, Run, SAMPLE};
+use crate::support::faults::{ANY_OPERAND, At, NO_BIAS, Run, SAMPLE};
 
 crate::trials! {
     simulator:
@@ -37,8 +37,6 @@ const ADD: &[(At, &str)] = &crate::words![AddParams:
     epilogue.has_operands = ANY_OPERAND,
     epilogue.bias_batch = NO_BIAS,
     epilogue.bias_batch + 4 = NO_BIAS,
-    select.matrices = NO_SELECT,
-    select.matrices + 4 = NO_SELECT,
 ];
 
 pub(crate) const KERNEL: Kernel = Kernel {
@@ -115,8 +113,6 @@ pub(crate) const KERNEL: Kernel = Kernel {
         epilogue.has_operands = ANY_OPERAND,
         epilogue.bias_batch = NO_BIAS,
         epilogue.bias_batch + 4 = NO_BIAS,
-        weights.select.matrices = NO_SELECT,
-        weights.select.matrices + 4 = NO_SELECT,
         ; unread in weights
     ],
 };

@@ -10,8 +10,7 @@ use ptx_sim::{Options, Policy, Timing, Uninitialised};
 
 use crate::direct::sim::many;
 use crate::support::faults::{
-    ANY_OPERAND, At, NO_BIAS, NO_SELECT, PADDING, Run, demand, demand_right_plans, no_arithmetic,
-    subject,
+    ANY_OPERAND, At, NO_BIAS, PADDING, Run, demand, demand_right_plans, no_arithmetic, subject,
 };
 use crate::support::operands::{Case, Data, Operands};
 use crate::support::passes::check_passes;
@@ -543,8 +542,6 @@ fn wrong_plans_of(runs: &[Run], harmless: &[(At, &str)]) {
         epilogue.has_operands = ANY_OPERAND,
         epilogue.bias_batch = NO_BIAS,
         epilogue.bias_batch + 4 = NO_BIAS,
-        weights.select.matrices = NO_SELECT,
-        weights.select.matrices + 4 = NO_SELECT,
         ; unread in weights, vectors
     ];
     demand_right_plans("90a", runs, &[&in_all, harmless].concat(), 1);

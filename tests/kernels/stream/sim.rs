@@ -10,8 +10,7 @@ use ptx_sim::mutate;
 
 use crate::direct::sim::many;
 use crate::support::faults::{
-    ANY_OPERAND, At, NO_BIAS, NO_SELECT, Run, SAMPLE, demand, demand_right_plans, no_arithmetic,
-    subject,
+    ANY_OPERAND, At, NO_BIAS, Run, SAMPLE, demand, demand_right_plans, no_arithmetic, subject,
 };
 use crate::support::operands::{Case, Data, Operands};
 use crate::support::passes::check_passes;
@@ -531,8 +530,6 @@ fn harmless() -> Vec<(At, &'static str)> {
         epilogue.has_operands = ANY_OPERAND,
         epilogue.bias_batch = NO_BIAS,
         epilogue.bias_batch + 4 = NO_BIAS,
-        weights.select.matrices = NO_SELECT,
-        weights.select.matrices + 4 = NO_SELECT,
     ]
     .to_vec()
 }

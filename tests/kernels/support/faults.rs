@@ -224,10 +224,6 @@ pub(crate) const MAPPED: &str = "0 says that batches share vectors; a tensor map
 pub(crate) const ANY_OPERAND: &str =
     "any number but 0 says so, and each operand is asked for by itself";
 
-/// Reason why faults do nothing in the number of matrices. Trials of the matrix of operands select.
-pub(crate) const NO_SELECT: &str =
-    "no batch of the runs selects a matrix; behind the number is padding";
-
 /// Reason why faults do nothing in words that count only with a bias. Sweeps have a bias.
 pub(crate) const NO_BIAS: &str = "the runs have no bias";
 

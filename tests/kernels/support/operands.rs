@@ -142,6 +142,7 @@ impl Case {
     pub(crate) fn asked(&self) -> nvfp4_gemv::Operands {
         nvfp4_gemv::Operands {
             vector_layout: self.vector_layout,
+            select: self.select,
             ..nvfp4_gemv::Operands::new(self.activation, self.weight_layout)
                 .with_workspace(u64::MAX)
         }

@@ -7,8 +7,8 @@ use ptx_sim::mutate::{self, Known, Mutant, Subject};
 
 use super::sim::{ARCH, Cutting, cutting};
 use crate::support::faults::{
-    ANY_OPERAND, At, MAPPED, NO_BIAS, NO_SELECT, PADDING, Run, demand, demand_right_plans,
-    no_arithmetic, subject,
+    ANY_OPERAND, At, MAPPED, NO_BIAS, PADDING, Run, demand, demand_right_plans, no_arithmetic,
+    subject,
 };
 use crate::support::operands::{Case, Data};
 
@@ -103,8 +103,6 @@ fn wrong_plans() {
         epilogue.has_operands = ANY_OPERAND,
         epilogue.bias_batch = NO_BIAS,
         epilogue.bias_batch + 4 = NO_BIAS,
-        weights.select.matrices = NO_SELECT,
-        weights.select.matrices + 4 = NO_SELECT,
         vectors.batch_bytes = MAPPED,
         vectors.batch_bytes + 4 = MAPPED,
         ; unread in weights, vectors

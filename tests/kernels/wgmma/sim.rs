@@ -6,7 +6,7 @@ use nvfp4_gemv::kernel::{Config, WgmmaConfig};
 
 use crate::many_vectors::sim::VECTORS_OF_A_WARP;
 use crate::many_vectors::{Cutting, Kernel, cutting};
-use crate::support::faults::{ANY_OPERAND, NO_BIAS, NO_SELECT, SAMPLE};
+use crate::support::faults::{ANY_OPERAND, NO_BIAS, SAMPLE};
 
 crate::trials! {
     simulator:
@@ -86,8 +86,6 @@ pub(crate) const KERNEL: Kernel = Kernel {
         epilogue.has_operands = ANY_OPERAND,
         epilogue.bias_batch = NO_BIAS,
         epilogue.bias_batch + 4 = NO_BIAS,
-        weights.select.matrices = NO_SELECT,
-        weights.select.matrices + 4 = NO_SELECT,
         chunks_each = "a row ends the steps, too",
         chunks_left = "the same",
     ],
