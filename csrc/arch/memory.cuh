@@ -45,10 +45,6 @@ __device__ __forceinline__ uint32_t ld_global_32(const void *p) {
     return *static_cast<const uint32_t *>(p);
 }
 
-__device__ __forceinline__ uint16_t ld_global_16(const void *p) {
-    return *static_cast<const uint16_t *>(p);
-}
-
 __device__ __forceinline__ uint8_t ld_global_8(const void *p) {
     return *static_cast<const uint8_t *>(p);
 }

@@ -22,16 +22,6 @@ __device__ __forceinline__ uint32_t kept(uint32_t value) {
     asm volatile("" : "+r"(value));
     return value;
 }
-__device__ __forceinline__ int64_t kept(int64_t value) {
-    asm volatile("" : "+l"(value));
-    return value;
-}
-// An address of global memory, which the compiler still knows to be one.
-__device__ __forceinline__ const uint8_t *kept_global(const uint8_t *value) {
-    size_t at = __cvta_generic_to_global(value);
-    asm volatile("" : "+l"(at));
-    return static_cast<const uint8_t *>(__cvta_global_to_generic(at));
-}
 
 // addend + a * b, in one instruction. Where a factor does not change in a loop, the compiler would turn the product of
 // 32-bit numbers into one of 64-bit numbers, which takes five instructions.

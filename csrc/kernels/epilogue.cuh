@@ -35,11 +35,6 @@ __device__ __forceinline__ float added_to(const nvfp4_epilogue &e, int32_t matri
     return added;
 }
 
-// The Place of an output without operands. Reads no memory.
-__device__ __forceinline__ Place place_of(const nvfp4_epilogue &e, int32_t batch, int32_t row, int n) {
-    return {batch * e.output_batch + int64_t(n) * e.output_vector + row, 1.0f, 1.0f, -0.0f};
-}
-
 // The Place of an output. Reads nothing where `exists` is false. `matrix` is the batch's matrix (-1: the batch's own
 // number). With kOperands false the caller knows that the call has no operands; true is always right. A call without
 // operands costs one question here, because chained launches wait for this.
@@ -47,7 +42,7 @@ template <bool kOperands = true>
 __device__ __forceinline__ Place prepare(const nvfp4_epilogue &e, int32_t batch, int32_t row, int n, bool exists = true,
                                          int32_t matrix = -1) {
     const int32_t of = matrix < 0 ? batch : matrix; // factors and bias of rows are the matrix's
-    Place place = place_of(e, batch, row, n);
+    Place place = {batch * e.output_batch + int64_t(n) * e.output_vector + row, 1.0f, 1.0f, -0.0f};
     if (!kOperands || !e.has_operands || !exists) return place;
     if (e.row_alpha) place.row_alpha = e.row_alpha[of * e.row_alpha_batch + row];
     if (e.vector_alpha) place.vector_alpha = e.vector_alpha[batch * e.vector_alpha_batch + n];

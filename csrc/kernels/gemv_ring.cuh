@@ -274,31 +274,29 @@ struct IntegerProducts {
     int8::Lookup lookup;
     int32_t bias;
 
-    const uint8_t *values, *scales; // of the thread's first chunk
-    uint4 raw[kChunks];
-    uint16_t raw_scale[kChunks];
+    uint2 raw[kChunks][2];
+    uint8_t raw_scale[kChunks][2];
     uint4 x[kChunks][2];
     __half2 scale[kChunks];
 
     __device__ __forceinline__ explicit IntegerProducts(uint32_t) {}
 
-    // Finds the thread's elements of a batch's vector. `chunk` is the number of its first chunk.
-    __device__ __forceinline__ void find(const Params &p, uint32_t batch, uint32_t chunk) {
-        values = arch::kept_global(values_of(p.vectors, batch) + chunk * kChunkBytes);
-        scales = arch::kept_global(scales_of(p.vectors, batch) + block_offset(p.vectors.scale_steps, 2 * chunk));
-    }
-
-    // Loads them. The thread's chunks are `stride` apart, which is a multiple of 32.
-    __device__ __forceinline__ void load(const Params &p, uint32_t chunk, uint32_t stride) {
+    // Loads the thread's elements. `chunk` is the number of its first chunk; its chunks are `stride` apart.
+    __device__ __forceinline__ void load(const Params &p, uint32_t batch, uint32_t chunk, uint32_t stride) {
+        const uint8_t *vector = values_of(p.vectors, batch);
+        const uint8_t *scales = scales_of(p.vectors, batch);
 #pragma unroll
-        for (int j = 0; j < kChunks; ++j) {
-            // Past the end: zeros.
-            raw[j] = make_uint4(0, 0, 0, 0);
-            raw_scale[j] = 0;
-            if (chunk + j * stride >= p.chunks) continue;
-            raw[j] = arch::ld_global_128(values + j * stride * kChunkBytes);
-            // Scales of a chunk's two blocks follow each other in both layouts.
-            raw_scale[j] = arch::ld_global_16(scales + block_offset(p.vectors.scale_steps, 2 * j * stride));
+        for (int j = 0; j < kChunks; ++j, chunk += stride) {
+#pragma unroll
+            for (int b = 0; b < 2; ++b) {
+                // Past the end: zeros.
+                raw[j][b] = make_uint2(0, 0);
+                raw_scale[j][b] = 0;
+                if (chunk >= p.chunks) continue;
+                raw[j][b] = arch::ld_global_64(vector + chunk * kChunkBytes + 8 * b);
+                raw_scale[j][b] =
+                    arch::ld_global_8(scales + block_offset(p.vectors.scale_steps, 2 * chunk + b));
+            }
         }
     }
 
@@ -310,10 +308,13 @@ struct IntegerProducts {
     __device__ __forceinline__ void decode() {
 #pragma unroll
         for (int j = 0; j < kChunks; ++j) {
-            x[j][0] = int8::Magnitudes(lookup, make_uint2(raw[j].x, raw[j].y)).joined();
-            x[j][1] = int8::Magnitudes(lookup, make_uint2(raw[j].z, raw[j].w)).joined();
+#pragma unroll
+            for (int b = 0; b < 2; ++b) {
+                x[j][b] = int8::Magnitudes(lookup, raw[j][b]).joined();
+            }
             // Both operands are times two.
-            scale[j] = __hmul2(arch::cvt_e4m3x2(raw_scale[j]), __float2half2_rn(0.25f));
+            scale[j] = __hmul2(arch::cvt_e4m3x2(uint16_t(raw_scale[j][1] << 8 | raw_scale[j][0])),
+                               __float2half2_rn(0.25f));
         }
     }
 
@@ -347,7 +348,6 @@ struct MatrixProducts {
     static constexpr float kFactor = 1.0f / Weights::kFactor;
     static constexpr uint32_t kVectorBytes = 4 * kChunkBytes; // of a chunk
 
-    const uint8_t *values; // of the thread's first chunk
     bool has_sums, odd; // the lane has D[g][g] and D[g + 8][g]; g is odd
     uint4 raw[kChunks][4];
     uint32_t x[kChunks][4][4]; // pairs of eight elements, in the order in which weights are decoded
@@ -355,19 +355,14 @@ struct MatrixProducts {
     __device__ __forceinline__ explicit MatrixProducts(uint32_t lane)
         : has_sums(lane % 4 == lane / 8), odd(lane / 4 % 2) {}
 
-    __device__ __forceinline__ void find(const Params &p, uint32_t batch, uint32_t chunk) {
-        values = arch::kept_global(values_of(p.vectors, batch) + chunk * kVectorBytes);
-    }
-
-    __device__ __forceinline__ void load(const Params &p, uint32_t chunk, uint32_t stride) {
+    __device__ __forceinline__ void load(const Params &p, uint32_t batch, uint32_t chunk, uint32_t stride) {
+        const uint8_t *vector = values_of(p.vectors, batch);
 #pragma unroll
-        for (int j = 0; j < kChunks; ++j) {
+        for (int j = 0; j < kChunks; ++j, chunk += stride) {
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 raw[j][i] = make_uint4(0, 0, 0, 0); // past the end
-                if (chunk + j * stride < p.chunks) {
-                    raw[j][i] = arch::ld_global_128(values + j * stride * kVectorBytes + 16 * i);
-                }
+                if (chunk < p.chunks) raw[j][i] = arch::ld_global_128(vector + chunk * kVectorBytes + 16 * i);
             }
         }
     }
@@ -490,8 +485,7 @@ __device__ __forceinline__ void consume(const Params &p, const Work<kCounted> &w
     uint32_t place = work.origin + group * kUnitRows;
     uint32_t batch = batch_of(p, min(place, work.end - 1)); // a group without units loads a vector too
     Products vector(lane);
-    vector.find(p, batch, chunk);
-    if (!p.dependent) vector.load(p, chunk, chunk_stride);
+    if (!p.dependent) vector.load(p, batch, chunk, chunk_stride);
 
     constexpr uint32_t kSlot = kChunks * kScaleBytes;
     const uint32_t slots = base + p.scales_at + warp * kScaleSlots * kSlot;
@@ -526,15 +520,16 @@ __device__ __forceinline__ void consume(const Params &p, const Work<kCounted> &w
     };
     bool has_output;
     const uint32_t output_row = arch::kept(row_of(thread, has_output));
-    Place output; // of this thread's own output, while there is time
-    {
-        const uint32_t of = batch_of(p, output_row);
-        output = place_of(p.epilogue, of, output_row - of * p.m, 0);
-        output.at = arch::kept(output.at);
-    }
 
-    // All that the first unit needs is computed before the previous grid ends.
-    const uint32_t all = arch::kept(consumers + p.producers * kWarp); // threads of the CTA
+    if (p.dependent) {
+        arch::griddepcontrol_wait(); // the previous grid may write the vector and read the output
+        vector.load(p, batch, chunk, chunk_stride);
+    }
+    vector.constants(p);
+    vector.decode();
+    const auto output = output_at(output_row, has_output); // this thread's, while there is time
+    arch::barrier_cta_sync(0, consumers + p.producers * kWarp); // the mbarriers are ready
+
     const uint32_t scales_within = p.weights.scale_steps.tiled ? lane / 2 * 16 + lane % 2 * 2 : lane * 2;
     const uint32_t scales_row = p.weights.scale_steps.tiled ? 4 : kWarpScales;
     uint32_t at[kChunks]; // of this thread's chunks in a row
@@ -542,21 +537,9 @@ __device__ __forceinline__ void consume(const Params &p, const Work<kCounted> &w
     for (int j = 0; j < kChunks; ++j) {
         at[j] = min(chunk + j * chunk_stride, p.chunks - 1) * kChunkBytes;
     }
-    uint32_t scales = arch::kept(slots + scales_within);
+    uint32_t scales = slots + scales_within;
     const uint32_t scales_end = scales + kScaleSlots * kSlot;
-    uint32_t sums = arch::kept(base + p.sums_at + (part * p.sums_pitch + group * kUnitRows + lane / 8) * 4);
-    codes_at = arch::kept(codes_at);
-    bar = arch::kept(bar);
-
-    if (p.dependent) {
-        arch::griddepcontrol_wait(); // the previous grid may write the vector and read the output
-        vector.load(p, chunk, chunk_stride);
-    }
-    vector.constants(p);
-    vector.decode();
-    if (p.epilogue.has_operands && has_output) output = output_at(output_row, true);
-    arch::barrier_cta_sync(0, all); // the mbarriers are ready
-
+    uint32_t sums = base + p.sums_at + (part * p.sums_pitch + group * kUnitRows + lane / 8) * 4;
     uint32_t depth = p.depth, phase = 0;
     // Counted units: `following` is the place of the unit behind this one, `unit` the number of the unit behind
     // that.
@@ -570,8 +553,7 @@ __device__ __forceinline__ void consume(const Params &p, const Work<kCounted> &w
     while (kCounted ? place != kNone : place < work.end) {
         if (p.m_magic != 0 && batch_of(p, place) != batch) {
             batch = batch_of(p, place);
-            vector.find(p, batch, chunk);
-            vector.load(p, chunk, chunk_stride);
+            vector.load(p, batch, chunk, chunk_stride);
             vector.decode();
         }
         arch::cp_async_wait_group<kScaleSlots - 2>();
@@ -634,12 +616,12 @@ __device__ __forceinline__ void consume(const Params &p, const Work<kCounted> &w
     arch::cp_async_wait_group<0>(); // of scales past the last unit: no thread may end before them
     arch::barrier_cta_sync(1, consumers);
 
-    const float *const parts = reinterpret_cast<const float *>(shared + p.sums_at);
+    const float *const all = reinterpret_cast<const float *>(shared + p.sums_at);
     const auto total = [&](uint32_t i) {
         float y = 0.0f;
         float part[kMaxWarps]; // all loads before the first sum
 #pragma unroll
-        for (uint32_t w = 0; w < kMaxWarps; ++w) part[w] = w < p.row_warps ? parts[w * p.sums_pitch + i] : 0.0f;
+        for (uint32_t w = 0; w < kMaxWarps; ++w) part[w] = w < p.row_warps ? all[w * p.sums_pitch + i] : 0.0f;
 #pragma unroll
         for (uint32_t w = 0; w < kMaxWarps; ++w) y += part[w];
         return y * Products::kFactor;

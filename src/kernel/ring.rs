@@ -126,10 +126,6 @@ impl KernelConfig for RingConfig {
         job.not_f32()?;
         job.row_length(STEP, "a multiple of 256")?;
         job.aligned_16()?;
-        // The scales of two blocks are one load, also of vectors behind the first one.
-        if integers(job) && job.operands.alignment.vector_scales < 2 {
-            return Err(Refusal::Alignment { needed: 2 });
-        }
         let (shape, tiled) = (job.shape, job.operands.tiled());
         let whole = if tiled {
             NVFP4_ATOM_ROWS

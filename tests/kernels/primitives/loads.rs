@@ -6,7 +6,7 @@ crate::trials! {
     simulator: widths;
 }
 
-const LOADS: [(&str, usize, &str); 8] = [
+const LOADS: [(&str, usize, &str); 7] = [
     (
         "ld_global_nc_no_allocate_128",
         16,
@@ -20,7 +20,6 @@ const LOADS: [(&str, usize, &str); 8] = [
     ("ld_global_128", 16, "ld.global.v4.u32"),
     ("ld_global_64", 8, "ld.global.v2.u32"),
     ("ld_global_nc_16", 2, "ld.global.nc.u16"),
-    ("ld_global_16", 2, "ld.global.u16"),
     ("ld_global_nc_8", 1, "ld.global.nc.u8"),
     ("ld_global_8", 1, "ld.global.u8"),
 ];

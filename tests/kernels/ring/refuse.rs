@@ -45,10 +45,6 @@ fn problems_that_it_does_not_take() {
         problem(|a| a.operands.alignment.codes = 8, UNALIGNED),
         problem(|a| a.operands.alignment.scales = 8, UNALIGNED),
         problem(|a| a.operands.alignment.vectors = 8, UNALIGNED),
-        problem(
-            |a| a.operands.alignment.vector_scales = 1,
-            Refusal::Alignment { needed: 2 },
-        ),
         shape((133, 1, 512, 2), Refusal::RowsOfBatch { m: 133, of: 4 }),
         problem(tiled, Refusal::RowsOfBatch { m: 132, of: 128 }),
         shape((1 << 30, 1, 256, 2), Refusal::Rows),
