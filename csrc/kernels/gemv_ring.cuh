@@ -281,21 +281,30 @@ struct IntegerProducts {
 
     __device__ __forceinline__ explicit IntegerProducts(uint32_t) {}
 
-    // Loads the thread's elements. `chunk` is the number of its first chunk; its chunks are `stride` apart.
-    __device__ __forceinline__ void load(const Params &p, uint32_t batch, uint32_t chunk, uint32_t stride) {
-        const uint8_t *vector = values_of(p.vectors, batch);
-        const uint8_t *scales = scales_of(p.vectors, batch);
+    // Addresses of a chunk's elements, and of the scale of the first of its two blocks. The second one's follows.
+    struct Source {
+        const uint8_t *values, *scales;
+    };
+    __device__ __forceinline__ static Source source(const Params &p, uint32_t batch, uint32_t chunk) {
+        return {values_of(p.vectors, batch) + chunk * kChunkBytes,
+                scales_of(p.vectors, batch) + block_offset(p.vectors.scale_steps, 2 * chunk)};
+    }
+
+    // Loads the thread's elements. `from` is the source of its first chunk, which has the number `chunk`; its chunks are
+    // `stride` apart.
+    __device__ __forceinline__ void load(const Params &p, const Source &from, uint32_t chunk, uint32_t stride) {
 #pragma unroll
-        for (int j = 0; j < kChunks; ++j, chunk += stride) {
+        for (int j = 0; j < kChunks; ++j) {
+            // A stride is a multiple of a warp's chunks, and so of the four blocks that block_offset is linear in.
+            const uint8_t *scales = from.scales + block_offset(p.vectors.scale_steps, 2 * j * stride);
 #pragma unroll
             for (int b = 0; b < 2; ++b) {
                 // Past the end: zeros.
                 raw[j][b] = make_uint2(0, 0);
                 raw_scale[j][b] = 0;
-                if (chunk >= p.chunks) continue;
-                raw[j][b] = arch::ld_global_64(vector + chunk * kChunkBytes + 8 * b);
-                raw_scale[j][b] =
-                    arch::ld_global_8(scales + block_offset(p.vectors.scale_steps, 2 * chunk + b));
+                if (chunk + j * stride >= p.chunks) continue;
+                raw[j][b] = arch::ld_global_64(from.values + j * stride * kChunkBytes + 8 * b);
+                raw_scale[j][b] = arch::ld_global_8(scales + b);
             }
         }
     }
@@ -355,14 +364,19 @@ struct MatrixProducts {
     __device__ __forceinline__ explicit MatrixProducts(uint32_t lane)
         : has_sums(lane % 4 == lane / 8), odd(lane / 4 % 2) {}
 
-    __device__ __forceinline__ void load(const Params &p, uint32_t batch, uint32_t chunk, uint32_t stride) {
-        const uint8_t *vector = values_of(p.vectors, batch);
+    using Source = const uint8_t *;
+    __device__ __forceinline__ static Source source(const Params &p, uint32_t batch, uint32_t chunk) {
+        return values_of(p.vectors, batch) + chunk * kVectorBytes;
+    }
+
+    __device__ __forceinline__ void load(const Params &p, Source from, uint32_t chunk, uint32_t stride) {
 #pragma unroll
-        for (int j = 0; j < kChunks; ++j, chunk += stride) {
+        for (int j = 0; j < kChunks; ++j) {
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 raw[j][i] = make_uint4(0, 0, 0, 0); // past the end
-                if (chunk < p.chunks) raw[j][i] = arch::ld_global_128(vector + chunk * kVectorBytes + 16 * i);
+                if (chunk + j * stride >= p.chunks) continue;
+                raw[j][i] = arch::ld_global_128(from + j * stride * kVectorBytes + 16 * i);
             }
         }
     }
@@ -485,7 +499,9 @@ __device__ __forceinline__ void consume(const Params &p, const Work<kCounted> &w
     uint32_t place = work.origin + group * kUnitRows;
     uint32_t batch = batch_of(p, min(place, work.end - 1)); // a group without units loads a vector too
     Products vector(lane);
-    if (!p.dependent) vector.load(p, batch, chunk, chunk_stride);
+    // Known before the wait for the previous grid, which each launch of a chain has in its way.
+    const typename Products::Source source = Products::source(p, batch, chunk);
+    if (!p.dependent) vector.load(p, source, chunk, chunk_stride);
 
     constexpr uint32_t kSlot = kChunks * kScaleBytes;
     const uint32_t slots = base + p.scales_at + warp * kScaleSlots * kSlot;
@@ -523,11 +539,11 @@ __device__ __forceinline__ void consume(const Params &p, const Work<kCounted> &w
 
     if (p.dependent) {
         arch::griddepcontrol_wait(); // the previous grid may write the vector and read the output
-        vector.load(p, batch, chunk, chunk_stride);
+        vector.load(p, source, chunk, chunk_stride);
     }
+    const auto output = output_at(output_row, has_output); // while the vector is on its way
     vector.constants(p);
     vector.decode();
-    const auto output = output_at(output_row, has_output); // this thread's, while there is time
     arch::barrier_cta_sync(0, consumers + p.producers * kWarp); // the mbarriers are ready
 
     const uint32_t scales_within = p.weights.scale_steps.tiled ? lane / 2 * 16 + lane % 2 * 2 : lane * 2;
@@ -553,7 +569,9 @@ __device__ __forceinline__ void consume(const Params &p, const Work<kCounted> &w
     while (kCounted ? place != kNone : place < work.end) {
         if (p.m_magic != 0 && batch_of(p, place) != batch) {
             batch = batch_of(p, place);
-            vector.load(p, batch, chunk, chunk_stride);
+            // Kept: or the addresses would be computed before the loop, and take registers in it.
+            const uint32_t again = arch::kept(chunk);
+            vector.load(p, Products::source(p, batch, again), again, chunk_stride);
             vector.decode();
         }
         arch::cp_async_wait_group<kScaleSlots - 2>();
