@@ -12,7 +12,7 @@ use super::params::{
     NVFP4_PACKED_SPAN_STEPS, NVFP4_SWIZZLE_128, NVFP4_WARP, nvfp4_pack_params,
     nvfp4_packed_add_params, nvfp4_packed_deal, nvfp4_packed_params, nvfp4_tensor_map,
 };
-use super::plan::{KernelParameters, Launch, MOST_MAPS, Parameters, Plan};
+use super::plan::{KernelParameters, Launch, Parameters, Plan};
 use super::stream::scaled_matrix_roundings;
 use super::tensor_maps::maps_batches;
 use super::{
@@ -297,20 +297,18 @@ impl PackedConfig {
     }
 
     /// The tensor map of the codes. A box is a group's span.
-    fn maps(&self, call: &Call) -> [nvfp4_tensor_map; MOST_MAPS] {
+    fn map(&self, call: &Call) -> nvfp4_tensor_map {
         let shape = &call.shape;
         let [m, l] = [shape.m(), shape.l()].map(|size| size as u64);
         let row = shape.row_code_bytes() as u64;
-        let mut maps = [nvfp4_tensor_map::default(); MOST_MAPS];
-        maps[0] = nvfp4_tensor_map {
+        nvfp4_tensor_map {
             address: call.weights.codes,
             size: [row, m, l, 0],
             stride: [1, row, row * m, 0],
             box_size: [NVFP4_PACKED_SPAN_BYTES, self.rows(), 1, 0],
             rank: 3,
             swizzle: NVFP4_SWIZZLE_128,
-        };
-        maps
+        }
     }
 
     /// The fewest warps of a group with which there are no more groups than multiprocessors. `None` if a group cannot
@@ -580,7 +578,7 @@ impl KernelConfig for PackedConfig {
                 // May start while the vectors are packed: until its wait it reads weights alone. They are complete when
                 // the first launch starts: by the stream's order, or by the promise of a chained call.
                 dependent: true,
-                maps: self.maps(call),
+                maps: vec![self.map(call)],
                 parameters: Parameters::of(&nvfp4_packed_params {
                     m: shape.m() as i32,
                     n: pass.n,

@@ -3,8 +3,6 @@
 
 use super::params::nvfp4_tensor_map;
 
-/// The most tensor maps of one launch.
-pub(crate) const MOST_MAPS: usize = 3;
 /// The most bytes of a kernel's parameter structure.
 pub(crate) const MOST_PARAMETER_BYTES: usize = 384;
 /// The most CTAs of a grid along y, and along z.
@@ -77,7 +75,7 @@ impl From<Launch> for Plan {
 }
 
 /// One launch of a kernel.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Launch {
     /// The kernel's entry point, as in the machine code.
     pub entry: &'static str,
@@ -98,9 +96,10 @@ pub struct Launch {
     /// Whether the launch multiplies nothing: it writes data that a later launch needs, or ends what an earlier launch
     /// began.
     pub auxiliary: bool,
-    /// Tensor maps, which are the kernel's first argument, one after the other. Unused ones have rank 0.
+    /// Tensor maps, which are the kernel's first argument, one after the other. Kernels without them are the usual ones,
+    /// and an empty list takes no allocation.
     #[doc(hidden)]
-    pub maps: [nvfp4_tensor_map; MOST_MAPS],
+    pub maps: Vec<nvfp4_tensor_map>,
     /// The kernel's parameter structure, its last argument.
     pub parameters: Parameters,
     /// How the launch is repeated for batches that a grid's y does not hold.
@@ -108,13 +107,6 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// The tensor maps that the kernel takes.
-    #[doc(hidden)]
-    pub fn maps(&self) -> &[nvfp4_tensor_map] {
-        let used = self.maps.iter().take_while(|map| map.rank != 0).count();
-        &self.maps[..used]
-    }
-
     /// The launches that this one stands for, all batches together: itself, or one for each
     /// [`MOST_GRID_Y`] batches.
     pub fn parts(&self) -> impl Iterator<Item = Self> + '_ {
@@ -124,7 +116,7 @@ impl Launch {
             None => 1,
         };
         (0..batches).step_by(step as usize).map(move |first| {
-            let mut part = *self;
+            let mut part = self.clone();
             if let Some(repeat) = self.repeat {
                 part.grid[1] = (batches - first).min(MOST_GRID_Y);
                 part.parameters.set_u32(repeat.first_batch, first);

@@ -268,11 +268,10 @@ impl Tcgen05Config {
         STEPS.into_iter().flat_map(both).flatten()
     }
 
-    fn maps(call: &Call, pass: &Pass) -> [nvfp4_tensor_map; 3] {
-        [
+    fn maps(call: &Call, pass: &Pass) -> Vec<nvfp4_tensor_map> {
+        vec![
             weights_map(call, NVFP4_TCGEN05_ROWS),
             vectors_map(call, pass, pass.n as u32),
-            nvfp4_tensor_map::default(),
         ]
     }
 }

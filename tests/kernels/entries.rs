@@ -47,11 +47,11 @@ pub(crate) fn planned(arch: &'static str) -> Vec<Launch> {
                         if let Some(default) = default {
                             let biased = call.biased_nowhere();
                             let plan = default.plan(&biased, &gpu, chained).expect("a plan");
-                            planned.extend(plan.launches().iter().copied());
+                            planned.extend(plan.launches().iter().cloned());
                         }
                         for config in default.into_iter().chain(kernel.candidates(&job)) {
                             let plan = config.plan(&call, &gpu, chained).expect("a plan");
-                            planned.extend(plan.launches().iter().copied());
+                            planned.extend(plan.launches().iter().cloned());
                         }
                     }
                 }
@@ -108,7 +108,7 @@ fn plans_and_units_agree() {
                     "{} for {arch}",
                     launch.entry
                 );
-                let maps = 128 * launch.maps().len() as u64;
+                let maps = 128 * launch.maps.len() as u64;
                 let of_maps = (maps > 0).then_some(maps);
                 let given = of_maps
                     .into_iter()

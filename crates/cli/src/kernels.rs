@@ -198,7 +198,6 @@ fn add(entries: &mut Vec<Entry>, kernel: Kernel, call: &Call, gpu: &Gpu, chained
                 continue;
             }
             let entry = Entry {
-                launch,
                 shape,
                 bytes_in_flight: match launch.auxiliary {
                     true => 0,
@@ -213,6 +212,7 @@ fn add(entries: &mut Vec<Entry>, kernel: Kernel, call: &Call, gpu: &Gpu, chained
                     },
                 }),
                 rank,
+                launch,
             };
             match known {
                 Some(at) => entries[at] = entry,

@@ -39,7 +39,6 @@ pub fn stubs(bindings: &str) -> Result<String, String> {
             {
                 Some("i32") => "CODE".to_owned(),
                 Some("*const ::core::ffi::c_char") => "c\"no kernels\".as_ptr()".into(),
-                Some("*const ::core::ffi::c_void") => "::core::ptr::null()".into(),
                 other => return Err(format!("src/ffi.rs: a function returns {other:?}")),
             };
             stubs.push_str(&format!(

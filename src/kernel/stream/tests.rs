@@ -244,7 +244,7 @@ fn stages_that_are_not_behind_the_wait_are_ahead_of_it() {
         let config = StreamConfig { behind, ..USUAL };
         let plan = crate::kernel::Config::from(config).plan(&call, &h200(), chained);
         let at = offset_of!(nvfp4_stream_params, ahead);
-        let launch = plan.unwrap().launches()[0];
+        let launch = plan.unwrap().launches()[0].clone();
         let bytes = &launch.parameters.bytes()[at..at + 4];
         u32::from_ne_bytes(bytes.try_into().unwrap())
     };

@@ -160,7 +160,7 @@ fn plans_by_hand() {
         for (launch, vectors, columns) in [(first, 128, columns[0]), (second, 22, columns[1])] {
             assert_eq!((launch.grid, launch.threads), ([of.ctas, 1, 1], 192));
             assert!(launch.dependent);
-            let [weights, of_vectors] = launch.maps() else {
+            let [weights, of_vectors] = launch.maps.as_slice() else {
                 panic!("{launch:?}");
             };
             assert_eq!(weights.address, call.weights.codes);

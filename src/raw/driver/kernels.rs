@@ -1,32 +1,30 @@
-//! Kernels that were compiled at run time: loaded, and launched.
+//! Kernels: loaded, once a context, and launched.
 
 use std::collections::BTreeMap;
-use std::ffi::{CString, c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::sync::{Mutex, PoisonError, RwLock};
 
-use super::super::device::release;
-use super::api::{self, Api, Handle, LaunchAttribute, LaunchConfig, Status};
-use super::{current_device, most_shared_bytes, ready};
-use crate::error::{Error, Result};
+use super::super::device::status;
+use super::api::{self, Api, Handle, LaunchAttribute, LaunchConfig};
+#[cfg(feature = "jit")]
+use super::compiled;
+use super::ready;
+use crate::error::Result;
+use crate::ffi;
 use crate::kernel::plan::Launch;
-use crate::{ffi, jit};
 
 /// A kernel that is loaded in a context.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::raw) struct Function(Handle);
+pub(in crate::raw) struct Function(pub(super) Handle);
 
 // SAFETY: the driver's handle of a kernel, which any thread may use in the handle's context. Nothing unloads it.
 unsafe impl Send for Function {}
 // SAFETY: as above.
 unsafe impl Sync for Function {}
 
-/// The kernel of a launch, compiled for `arch` and loaded in the context that is current. `stream`: of a call that
-/// enqueues at once, which compiles nothing where that is being captured.
-pub(in crate::raw) fn function(
-    launch: &Launch,
-    arch: &'static str,
-    stream: Option<*mut c_void>,
-) -> Result<Function> {
+/// The kernel of a launch, loaded in the context that is current. `stream`: of a call that enqueues at once, which
+/// compiles nothing where that is being captured.
+pub(in crate::raw) fn function(launch: &Launch, _stream: Option<*mut c_void>) -> Result<Function> {
     /// Kernels that are loaded: by context, whose ids CUDA never uses twice, and name.
     static LOADED: RwLock<BTreeMap<(u64, &str), Function>> = RwLock::new(BTreeMap::new());
     static LOADING: Mutex<()> = Mutex::new(());
@@ -39,10 +37,8 @@ pub(in crate::raw) fn function(
     if let Some(function) = loaded() {
         return Ok(function);
     }
-    let code = match stream {
-        Some(stream) if is_captured(api, stream)? => jit::code_that_is_there(launch, arch)?,
-        _ => jit::code(launch, arch)?,
-    };
+    #[cfg(feature = "jit")]
+    let code = compiled::code(api, launch, _stream)?;
     // A kernel is loaded once in a context, whoever asks.
     let _alone = LOADING.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(function) = loaded() {
@@ -50,7 +46,13 @@ pub(in crate::raw) fn function(
     }
     // The stream may be in a capture, which loading is no part of.
     let before = exchange_capture_mode(api, api::CAPTURE_MODE_RELAXED)?;
-    let function = load(api, launch, &code);
+    #[cfg(not(feature = "jit"))]
+    let function = linked(launch.entry);
+    #[cfg(feature = "jit")]
+    let function = match code {
+        Some(code) => compiled::load(api, launch, &code),
+        None => linked(launch.entry),
+    };
     let restored = exchange_capture_mode(api, before);
     let function = function?;
     // The function is kept whatever else fails: the next call need not load it again.
@@ -59,61 +61,16 @@ pub(in crate::raw) fn function(
     restored.map(|_| function)
 }
 
-/// A module that is unloaded again, unless all goes well.
-struct Module<'a> {
-    api: &'a Api,
-    handle: Handle,
+/// Loads a kernel that is linked in: the runtime's.
+fn linked(name: &'static str) -> Result<Function> {
+    let mut text = [0; 64];
+    text[..name.len()].copy_from_slice(name.as_bytes());
+    let text = CStr::from_bytes_until_nul(&text).expect("names are shorter");
+    let mut function = std::ptr::null_mut();
+    // SAFETY: the text lives through the call, and the pointer is to a live one.
+    let code = unsafe { ffi::nvfp4_gemv_load(text.as_ptr(), &mut function) };
+    status(name, code).map(|()| Function(function))
 }
-
-impl Drop for Module<'_> {
-    fn drop(&mut self) {
-        // SAFETY: the module is loaded in the context that is current, and none of its kernels was given to anybody.
-        // Nothing can be done about a failure.
-        let _ = unsafe { (self.api.unload_module)(self.handle) };
-    }
-}
-
-/// Loads a kernel in the context that is current, and lets it have all the dynamic shared memory that a CTA of the
-/// device can, beside its static shared memory.
-fn load(api: &Api, launch: &Launch, code: &[u8]) -> Result<Function> {
-    let kernel = launch.entry;
-    let device = current_device(api)?;
-    let name = CString::new(kernel).expect("names have no zeros");
-    let (mut handle, mut function) = (std::ptr::null_mut(), std::ptr::null_mut());
-    // SAFETY: the code is a whole cubin, as NVRTC made it; the driver copies it.
-    let status = unsafe { (api.load_module)(&mut handle, code.as_ptr().cast()) };
-    if REFUSALS.contains(&status) {
-        return Err(Error::NotLoaded {
-            kernel,
-            nvrtc: jit::release(),
-            driver: release(api::version()?),
-            message: api.text(status),
-        });
-    }
-    api.check(kernel, status)?;
-    let module = Module { api, handle };
-    // SAFETY: the module is loaded, and the name ends with zero.
-    api.check(kernel, unsafe {
-        (api.function)(&mut function, module.handle, name.as_ptr())
-    })?;
-    let mut fixed = 0;
-    // SAFETY: the function is of this context, and the pointer to a live integer.
-    api.check(kernel, unsafe {
-        (api.function_attribute)(&mut fixed, api::SHARED_SIZE_BYTES, function)
-    })?;
-    let most = most_shared_bytes(api, device)? - fixed;
-    // SAFETY: the function is of this context.
-    api.check(kernel, unsafe {
-        (api.set_function_attribute)(function, api::MAX_DYNAMIC_SHARED_SIZE_BYTES, most)
-    })?;
-    // The module stays until its context goes.
-    std::mem::forget(module);
-    Ok(Function(function))
-}
-
-/// Results of a driver for code that it does not take: `CUDA_ERROR_INVALID_IMAGE`, `CUDA_ERROR_NO_BINARY_FOR_GPU`,
-/// `CUDA_ERROR_INVALID_PTX` and `CUDA_ERROR_UNSUPPORTED_PTX_VERSION`.
-const REFUSALS: [Status; 4] = [200, 209, 218, 222];
 
 fn context_id(api: &Api) -> Result<u64> {
     let mut id = 0;
@@ -122,16 +79,6 @@ fn context_id(api: &Api) -> Result<u64> {
         (api.context_id)(std::ptr::null_mut(), &mut id)
     })?;
     Ok(id)
-}
-
-/// Whether what is put into a stream, a `CUstream` or `cudaStream_t`, goes into a graph.
-fn is_captured(api: &Api, stream: *mut c_void) -> Result<bool> {
-    let mut status = api::CAPTURE_STATUS_NONE;
-    // SAFETY: the pointer is to a live status; that the stream is one of the current context is the caller's promise.
-    api.check("asking whether the stream is captured", unsafe {
-        (api.is_capturing)(stream, &mut status)
-    })?;
-    Ok(status != api::CAPTURE_STATUS_NONE)
 }
 
 /// Says what this thread may do while streams are captured, and returns what was said before.
@@ -143,15 +90,17 @@ fn exchange_capture_mode(api: &Api, mut mode: c_int) -> Result<c_int> {
     Ok(mode)
 }
 
-/// As `nvfp4_gemv_launch` of `csrc/nvfp4_gemv.h`, which takes the same description.
+/// Enqueues a launch, and copies the kernel's arguments before it returns. A dependent launch may start before the
+/// kernels before it in the stream have ended, and read its weights before: no kernel that may still be running writes
+/// them. Those are all dependent launches right before it, and the kernel before the first of these.
 ///
 /// # Safety
-/// The function was loaded in the current context, of which `stream` is one. The parameters are those that the kernel
-/// takes, and what it does with the addresses in them is allowed until it has run.
+/// The function is the launch's kernel, loaded in the current context, of which `stream` is one. The arguments are those
+/// that the kernel takes, and what it does with the addresses in them is allowed until it has run.
 pub(in crate::raw) unsafe fn launch(
-    during: &'static str,
     Function(function): Function,
-    launch: &ffi::nvfp4_launch,
+    launch: &Launch,
+    arguments: [*const c_void; 2],
     stream: *mut c_void,
 ) -> Result<()> {
     let api = ready()?;
@@ -162,18 +111,15 @@ pub(in crate::raw) unsafe fn launch(
         LaunchAttribute { id, pad, value }
     };
     let cluster = attribute(api::CLUSTER_DIMENSION, [launch.cluster, 1, 1]);
-    let dependent = attribute(
-        api::PROGRAMMATIC_STREAM_SERIALIZATION,
-        [launch.dependent, 0, 0],
-    );
-    let (attributes, attribute_count) = match (launch.cluster != 0, launch.dependent != 0) {
+    let dependent = attribute(api::PROGRAMMATIC_STREAM_SERIALIZATION, [1, 0, 0]);
+    let (attributes, attribute_count) = match (launch.cluster != 0, launch.dependent) {
         (true, true) => ([cluster, dependent], 2),
         (true, false) => ([cluster, dependent], 1),
         (false, true) => ([dependent, cluster], 1),
         (false, false) => ([dependent, cluster], 0),
     };
     let config = LaunchConfig {
-        grid: [launch.grid_x, launch.grid_y, launch.grid_z],
+        grid: launch.grid,
         block: [launch.threads, 1, 1],
         shared: launch.dynamic_shared,
         stream,
@@ -181,14 +127,14 @@ pub(in crate::raw) unsafe fn launch(
         attribute_count,
     };
     // The driver only reads them, as many as the kernel takes.
-    let mut parameters = launch.parameters.map(<*const c_void>::cast_mut);
+    let mut arguments = arguments.map(<*const c_void>::cast_mut);
     // SAFETY: the configuration and what it points to live through the call, which copies them. The rest is this
     // function's own contract.
-    api.check(during, unsafe {
+    api.check(launch.entry, unsafe {
         (api.launch)(
             &config,
             function,
-            parameters.as_mut_ptr(),
+            arguments.as_mut_ptr(),
             std::ptr::null_mut(),
         )
     })

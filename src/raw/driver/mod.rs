@@ -1,7 +1,9 @@
-//! Work that the CUDA driver does without the runtime. Kernels that were compiled at run time are loaded and launched
-//! here, and tensor maps are encoded. A build without linked kernels, which has no runtime, asks for devices here.
+//! Work that the CUDA driver does without the runtime. Kernels are launched, and tensor maps encoded. Kernels that were
+//! compiled at run time are loaded here, too. A build without linked kernels, which has no runtime, asks for devices
+//! here.
 //!
-//! Kernels that are linked in belong to the runtime: `csrc/host.cu`.
+//! The runtime loads kernels that are linked in: `csrc/host.cu`. Its own launches take the host .2 us longer
+//! (docs/results.md).
 
 #[cfg_attr(
     not(all(feature = "jit", nvfp4_gemv_no_kernels)),
@@ -9,6 +11,7 @@
 )]
 mod api;
 #[cfg(feature = "jit")]
+mod compiled;
 mod kernels;
 mod maps;
 
@@ -28,7 +31,6 @@ use crate::ffi;
 use crate::jit;
 use crate::kernel::params::NVFP4_OLDEST_DRIVER;
 
-#[cfg(feature = "jit")]
 pub(super) use self::kernels::{Function, function, launch};
 pub(super) use self::maps::{EncodedMap, encode};
 
@@ -38,6 +40,9 @@ fn ready() -> Result<&'static Api> {
     static READY: OnceLock<Api> = OnceLock::new();
     if let Some(api) = READY.get() {
         return Ok(api);
+    }
+    if cfg!(all(nvfp4_gemv_no_kernels, not(feature = "jit"))) {
+        return Err(Error::NoKernels);
     }
     let oldest = NVFP4_OLDEST_DRIVER as c_int;
     let version = api::version()?;
@@ -188,7 +193,7 @@ fn compute_capability() -> Result<(i32, i32)> {
 /// The architecture that kernels are compiled for in the context that is current, or none where this build's machine
 /// code runs there.
 #[cfg(feature = "jit")]
-pub(super) fn image() -> Result<Option<&'static str>> {
+fn image() -> Result<Option<&'static str>> {
     Ok(jit::image(super::COMPILED_ARCHS, compute_capability()?))
 }
 

@@ -311,7 +311,7 @@ impl Wrong {
 
     /// The plan with this fault; `None` if the fault changes nothing or is impossible in this plan.
     fn planted(self, planned: &plan::Launch) -> Option<plan::Launch> {
-        let mut wrong = *planned;
+        let mut wrong = planned.clone();
         let bytes = wrong.parameters.bytes_mut();
         let word = |bytes: &[u8], at: usize| {
             let word = bytes.get(at..at + 4)?;

@@ -173,7 +173,7 @@ fn launch(planned: &plan::Launch) -> Result<Launch, SimError> {
     launch.shared = planned.dynamic_shared;
     launch.dependent = planned.dependent;
     let mut maps = Vec::new();
-    for map in planned.maps() {
+    for map in &planned.maps {
         let map = TensorMap::encode(arguments(map));
         let map = map.map_err(|error| SimError::Launch(format!("tensor map: {error}")))?;
         maps.extend(map.to_bytes());
@@ -184,7 +184,7 @@ fn launch(planned: &plan::Launch) -> Result<Launch, SimError> {
     Ok(launch.bytes(planned.parameters.bytes()))
 }
 
-/// The arguments that `csrc/host.cu` gives to the driver.
+/// The arguments that `src/raw/driver/maps.rs` gives to the driver.
 pub fn arguments(map: &nvfp4_tensor_map) -> TensorMapArgs {
     let rank = map.rank as usize;
     TensorMapArgs {
