@@ -92,56 +92,206 @@ constexpr uint32_t kScaleBytes = NVFP4_RING_SCALE_BYTES;
 constexpr uint32_t kScaleLanes = kScaleBytes / 16;
 constexpr uint32_t kMaxWarps = NVFP4_RING_MAX_WARPS;
 
-// A CTA's own places, and which rows it has of any unit.
-template <bool kCounted>
-struct Work {
-    uint32_t begin, end;
-    uint32_t origin; // of the first unit
+// Where a thread that multiplies stands among the others.
+struct Seat {
+    uint32_t warp, lane, group, part; // part: the warp's number among those that share a row
+    uint32_t chunk, stride;           // the thread's first chunk of a row; from one of its chunks to the next
+    uint32_t thread, threads;         // of all groups
 
-    __device__ __forceinline__ explicit Work(const Params &p) {
+    __device__ __forceinline__ Seat(const Params &p, uint32_t warp, uint32_t lane)
+        : warp(warp), lane(lane), group(warp * p.row_warps_magic >> 16), part(warp - group * p.row_warps),
+          chunk(part * kWarp + lane), stride(p.row_warps * kWarp), thread(warp * kWarp + lane),
+          threads(p.groups * p.row_warps * kWarp) {}
+};
+
+// A scheduler says which units a CTA has, and which comes next. There are two with the same functions: Dealt, with the
+// CTA's own units alone, and Counted.
+struct Dealt {
+    uint32_t begin, end; // the CTA's own places
+    uint32_t origin;     // of the first unit
+
+    __device__ __forceinline__ explicit Dealt(const Params &p) {
         const uint32_t cta = blockIdx.x;
         begin = (cta * p.granules_per_cta + min(cta, p.granules_left)) << p.granule_log2;
         end = min(begin + ((p.granules_per_cta + (cta < p.granules_left)) << p.granule_log2), p.dealt);
         origin = begin & ~p.aligned;
     }
 
+    // Place of the CTA's own unit i. Units are counted turn by turn.
+    __device__ __forceinline__ uint32_t unit(uint32_t i) const { return origin + i * kUnitRows; }
+
     // Row r of the unit at a place.
     __device__ __forceinline__ static uint32_t row(const Params &p, uint32_t place, uint32_t r) {
         return p.weights.scale_steps.tiled ? (place & ~127u) + (place / 4 & 31) + r * 32 : place + r;
     }
 
-    // Whether the CTA has row r of the unit at a place. Of a unit that it took from the counter, it has every row that
-    // exists.
+    // Whether the CTA has row r of the unit at a place; and whether it has it as one of its own.
     __device__ __forceinline__ bool has(const Params &p, uint32_t place, uint32_t r) const {
-        const bool taken = kCounted && place >= p.dealt;
+        const bool mine = place + r >= begin && place + r < end;
+        return mine && row(p, place, r) < p.rows;
+    }
+    __device__ __forceinline__ bool owns(const Params &p, uint32_t place, uint32_t r) const { return has(p, place, r); }
+
+    // Lets a producer copy its units, until all are on their way, or up to turn `turns`.
+    template <class Producer>
+    __device__ __forceinline__ void copy(const Params &p, uint32_t base, Producer &producer, uint32_t turns) const {
+        while (producer.place < end && producer.turn < turns) {
+            producer.copy(p, *this, base, producer.place);
+            producer.next(p);
+        }
+    }
+
+    // What producers announce to consumers: nothing.
+    struct Announced {
+        __device__ __forceinline__ Announced(const Params &, uint32_t) {}
+        __device__ __forceinline__ void clear(uint32_t, uint32_t) const {}
+    };
+
+    // A group's units, of which it multiplies one a turn.
+    struct Units {
+        uint32_t place; // of this turn's, if there is one
+
+        __device__ __forceinline__ Units(const Params &, const Dealt &work, uint32_t group) : place(work.unit(group)) {}
+        __device__ __forceinline__ bool more(const Dealt &work) const { return place < work.end; }
+        __device__ __forceinline__ void next(const Params &p) { place += p.groups * kUnitRows; }
+
+        // Copies the scales of the unit that comes NVFP4_RING_AHEAD turns later.
+        template <class Scales>
+        __device__ __forceinline__ void copy_scales(const Params &p, const Dealt &work, const Announced &,
+                                                    Scales &scales) const { scales.next_own(p, work); }
+    };
+
+    // Calls store(i, row) for the thread's outputs i that are not of the CTA's own units.
+    template <class Store>
+    __device__ __forceinline__ void others(const Params &, const Announced &, const Seat &, const Store &) const {}
+};
+
+constexpr uint32_t kUnknown = ~0u;  // not announced yet
+constexpr uint32_t kNone = ~0u - 1; // this group has nothing more
+
+// The scheduler of counted units. Behind the CTA's own units come those that it takes from the counter.
+struct Counted : Dealt {
+    using Dealt::Dealt;
+
+    // Of a unit that the CTA took, it has every row that exists.
+    __device__ __forceinline__ bool has(const Params &p, uint32_t place, uint32_t r) const {
+        const bool taken = place >= p.dealt;
         const bool mine = taken || (place + r >= begin && place + r < end);
         return mine && row(p, place, r) < p.rows;
     }
-};
-
-// Places of the units that a CTA took from the counter, in shared memory. Word i is unit i's; units are counted turn by
-// turn. A CTA's own units come first, and their words say nothing.
-constexpr uint32_t kUnknown = ~0u;  // not announced yet
-constexpr uint32_t kNone = ~0u - 1; // this group has nothing more
-struct Announced {
-    uint32_t base, units;
-
-    __device__ __forceinline__ Announced(const Params &p, uint32_t shared)
-        : base(shared + p.announced_at), units(p.turns * p.groups) {}
-
-    __device__ __forceinline__ uint32_t at(uint32_t unit) const { return base + unit * NVFP4_RING_PLACE_BYTES; }
-
-    // Clears the words. Called by all of `threads` threads, before the first place is announced.
-    __device__ __forceinline__ void clear(uint32_t thread, uint32_t threads) const {
-#pragma unroll 1
-        for (uint32_t i = thread; i < units; i += threads) arch::st_shared_32(at(i), kUnknown);
+    __device__ __forceinline__ bool owns(const Params &p, uint32_t place, uint32_t r) const {
+        return has(p, place, r) && place < end;
     }
 
-    __device__ __forceinline__ uint32_t wait(uint32_t unit) const {
-        uint32_t place;
-        do place = arch::ld_relaxed_shared_32(at(unit));
-        while (place == kUnknown);
-        return place;
+    // Places of the units that the CTA took, in shared memory. Word i is unit i's. Words of its own units say nothing.
+    struct Announced {
+        uint32_t base, units;
+
+        __device__ __forceinline__ Announced(const Params &p, uint32_t shared)
+            : base(shared + p.announced_at), units(p.turns * p.groups) {}
+
+        __device__ __forceinline__ uint32_t at(uint32_t unit) const { return base + unit * NVFP4_RING_PLACE_BYTES; }
+
+        // Clears the words. Called by all of `threads` threads, before the first place is announced.
+        __device__ __forceinline__ void clear(uint32_t thread, uint32_t threads) const {
+#pragma unroll 1
+            for (uint32_t i = thread; i < units; i += threads) arch::st_shared_32(at(i), kUnknown);
+        }
+
+        // Place of a unit, as soon as it is known.
+        __device__ __forceinline__ uint32_t place(const Dealt &work, uint32_t unit) const {
+            const uint32_t own = work.unit(unit);
+            if (own < work.end) return own;
+            uint32_t place = kNone;
+            if (unit < units) {
+                do place = arch::ld_relaxed_shared_32(at(unit));
+                while (place == kUnknown);
+            }
+            return place;
+        }
+    };
+
+    template <class Producer>
+    __device__ __forceinline__ void copy(const Params &p, uint32_t base, Producer &producer, uint32_t turns) const {
+        while (producer.turn < turns) {
+            announce(p, base, producer);
+            uint32_t place = producer.place;
+            if (place >= end) {
+                place = arch::ld_relaxed_shared_32(Announced(p, base).at(producer.turn * p.groups + producer.group));
+            }
+            if (place == kNone) {
+                if (--producer.left == 0) break;
+            } else {
+                producer.copy(p, *this, base, place);
+            }
+            producer.next(p);
+        }
+    }
+
+    // Takes the unit that the group has NVFP4_RING_AHEAD turns from now, if that is none of the CTA's own. It takes
+    // none earlier, though the counter takes a while to answer: a unit that is taken late evens out more. The grid
+    // before, which may use the counter, is over: this is behind the CTA's barrier, and so behind the consumers' wait
+    // for that grid. The plan has seen to it that no unit of the first p.depth turns, nor of the NVFP4_RING_AHEAD
+    // behind those, is counted.
+    template <class Producer>
+    __device__ __forceinline__ void announce(const Params &p, uint32_t base, Producer &producer) const {
+        const Announced announced(p, base);
+        const uint32_t i = (producer.turn + NVFP4_RING_AHEAD) * p.groups + producer.group;
+        // Without room for its place no unit is taken, and none is lost: other groups have room.
+        if (unit(i) < end || i >= announced.units) return;
+        uint32_t place = kNone;
+        if (producer.more) {
+            place = p.dealt + arch::atom_add_relaxed(p.counters) * kUnitRows;
+            producer.more = place < p.places;
+        }
+        arch::st_relaxed_shared_32(announced.at(i), producer.more ? place : kNone);
+    }
+
+    // Ends a producer's taking of units. The last one of all producers leaves zeros in the counters.
+    __device__ __forceinline__ static void end_taking(const Params &p) {
+        const uint32_t all = gridDim.x * p.producers;
+        uint32_t *const ended = p.counters + NVFP4_RING_COUNTER_STRIDE / sizeof(uint32_t);
+        if (arch::atom_add_acq_rel(ended) == all - 1) *p.counters = *ended = 0;
+    }
+
+    struct Units {
+        uint32_t place, following, ahead; // of this turn's unit, of the next turn's, and of the one behind that
+        uint32_t unit;                    // number of that last one
+
+        __device__ __forceinline__ Units(const Params &p, const Counted &work, uint32_t group)
+            : place(work.unit(group)), following(place + p.groups * kUnitRows),
+              unit(group + NVFP4_RING_AHEAD * p.groups) {}
+        __device__ __forceinline__ bool more(const Counted &) const { return place != kNone; }
+        __device__ __forceinline__ void next(const Params &) {
+            place = following;
+            following = ahead;
+        }
+
+        template <class Scales>
+        __device__ __forceinline__ void copy_scales(const Params &p, const Counted &work, const Announced &announced,
+                                                    Scales &scales) {
+            ahead = following == kNone ? kNone : announced.place(work, unit);
+            unit += p.groups;
+            if (ahead >= p.dealt) {
+                scales.next_taken(p, ahead);
+            } else {
+                scales.next_own(p, work);
+            }
+        }
+    };
+
+    template <class Store>
+    __device__ __forceinline__ void others(const Params &p, const Announced &announced, const Seat &seat,
+                                           const Store &store) const {
+        const uint32_t own = (end - origin + kUnitRows - 1) & ~(kUnitRows - 1);
+#pragma unroll 1
+        for (uint32_t i = own + seat.thread; i < announced.units * kUnitRows; i += seat.threads) {
+            // Words behind a group's last unit may still change, but only between values that are no place.
+            const uint32_t place = arch::ld_relaxed_shared_32(announced.at(i / kUnitRows));
+            if (place >= kNone) continue;
+            const uint32_t row = this->row(p, place, i % kUnitRows);
+            if (row < p.rows) store(i, row);
+        }
     }
 };
 
@@ -158,62 +308,19 @@ constexpr uint32_t kBarBytes = NVFP4_RING_BAR_BYTES;
 template <uint32_t kRows>
 constexpr uint32_t kStages = kUnitRows / kRows;
 
-// Copies the units of every p.producers-th group, in one lane.
-template <uint32_t kRows, bool kCounted>
+// Copies the units of every p.producers-th group, in one lane. In the first p.depth turns nobody else knows the full
+// barriers yet: the producer makes each when it needs it, and waits for nothing.
+template <uint32_t kRows>
 struct Producer {
     uint32_t turn = 0, depth = 0, phase = 1;
-    uint32_t first, group, place;
-    uint32_t left; // groups that have not ended
-    bool more = kCounted; // the counter has, as far as is known
+    uint32_t first, group, place; // place: of the group's next unit, if that is one of the CTA's own
+    // Of counted units alone:
+    uint32_t left;    // groups that have not ended
+    bool more = true; // the counter has, as far as is known
 
-    __device__ __forceinline__ Producer(const Params &p, const Work<kCounted> &work, uint32_t producer)
-        : first(producer), group(producer), place(work.origin + producer * kUnitRows),
+    __device__ __forceinline__ Producer(const Params &p, const Dealt &work, uint32_t producer)
+        : first(producer), group(producer), place(work.unit(producer)),
           left((p.groups - producer + p.producers - 1) / p.producers) {}
-
-    // Copies until all units are on their way, or for `turns` turns. In the first p.depth turns nobody else knows the
-    // full barriers yet: the producer makes each when it needs it, and waits for nothing.
-    __device__ __forceinline__ void run(const Params &p, const Work<kCounted> &work, uint32_t base, uint32_t turns) {
-        while ((kCounted || place < work.end) && turn < turns) {
-            if constexpr (kCounted) announce(p, work, base);
-            const uint32_t unit = unit_place(p, work, base);
-            if (kCounted && unit == kNone) {
-                if (--left == 0) break;
-            } else {
-                copy(p, work, base, unit);
-            }
-            next(p);
-        }
-    }
-
-    __device__ __forceinline__ uint32_t unit_place(const Params &p, const Work<kCounted> &work, uint32_t base) const {
-        if (!kCounted || place < work.end) return place;
-        return arch::ld_relaxed_shared_32(Announced(p, base).at(turn * p.groups + group));
-    }
-
-    // Ends the taking of units. The last one of all producers leaves zeros in the counters.
-    __device__ __forceinline__ void end(const Params &p) const {
-        const uint32_t all = gridDim.x * p.producers;
-        uint32_t *const ended = p.counters + NVFP4_RING_COUNTER_STRIDE / sizeof(uint32_t);
-        if (arch::atom_add_acq_rel(ended) == all - 1) *p.counters = *ended = 0;
-    }
-
-    // Takes the unit that the group has NVFP4_RING_AHEAD turns from now, if that is none of the CTA's own. It takes
-    // none earlier, though the counter takes a while to answer: a unit that is taken late evens out more. The grid
-    // before, which may use the counter, is over: this is behind the CTA's barrier, and so behind the consumers' wait
-    // for that grid. The plan has seen to it that no unit of the first p.depth turns, nor of the NVFP4_RING_AHEAD
-    // behind those, is counted.
-    __device__ __forceinline__ void announce(const Params &p, const Work<kCounted> &work, uint32_t base) {
-        const Announced announced(p, base);
-        const uint32_t unit = (turn + NVFP4_RING_AHEAD) * p.groups + group;
-        // Without room for its place no unit is taken, and none is lost: other groups have room.
-        if (work.origin + unit * kUnitRows < work.end || unit >= announced.units) return;
-        uint32_t place = kNone;
-        if (more) {
-            place = p.dealt + arch::atom_add_relaxed(p.counters) * kUnitRows;
-            more = place < p.places;
-        }
-        arch::st_relaxed_shared_32(announced.at(unit), more ? place : kNone);
-    }
 
     // Moves on to the next group. Behind the last group comes the first group's next turn.
     __device__ __forceinline__ void next(const Params &p) {
@@ -231,7 +338,8 @@ struct Producer {
     }
 
     // Copies the unit at a place, each stage when it is free.
-    __device__ __forceinline__ void copy(const Params &p, const Work<kCounted> &work, uint32_t base, uint32_t place) {
+    template <class Work>
+    __device__ __forceinline__ void copy(const Params &p, const Work &work, uint32_t base, uint32_t place) {
         const uint64_t policy = arch::createpolicy_evict_first();
         const uint32_t stage_bytes = kRows * row_bytes(p);
         const uint32_t slot = group * p.depth + depth;
@@ -290,8 +398,8 @@ struct IntegerProducts {
                 scales_of(p.vectors, batch) + block_offset(p.vectors.scale_steps, 2 * chunk)};
     }
 
-    // Loads the thread's elements. `from` is the source of its first chunk, which has the number `chunk`; its chunks are
-    // `stride` apart.
+    // Loads the thread's elements. `from` is the source of its first chunk, which has the number `chunk`; its chunks
+    // are `stride` apart.
     __device__ __forceinline__ void load(const Params &p, const Source &from, uint32_t chunk, uint32_t stride) {
 #pragma unroll
         for (int j = 0; j < kChunks; ++j) {
@@ -429,29 +537,32 @@ struct MatrixProducts {
 
 constexpr uint32_t kScaleSlots = NVFP4_RING_SCALE_SLOTS;
 
-// A lane's copies of the block scales of a group's units, into its warp's queue. In the 128x4 layout the next unit
-// needs the other half of each sector: kCached keeps that half in L1, where shared memory leaves some.
-template <int kChunks, bool kCached, bool kCounted>
-struct ScaleCopies {
+// A warp's queue of the block scales of its group's units, as a lane copies and reads them. In the 128x4 layout
+// the next unit needs the other half of each sector: kCached keeps that half in L1, where shared memory leaves some.
+template <int kChunks, bool kCached>
+struct ScaleQueue {
     static constexpr uint32_t kSlot = kChunks * kScaleBytes;
     uint32_t place;      // of the CTA's next own unit, in the linear layout of this lane's row
     uint32_t row = 0;    // of a unit, in the linear layout: this lane's
     const uint8_t *from; // of the layout's first scales: this lane's part of K
     bool copies, exists; // this lane anything; its part of K
+    uint32_t slots;      // shared address
     uint32_t to, end;    // shared addresses: this lane's next slot, behind the last
+    uint32_t at, at_end; // the same of the scales that it reads
+    uint32_t pitch;      // of their rows
 
-    __device__ __forceinline__ ScaleCopies(const Params &p, const Work<kCounted> &work, uint32_t group, uint32_t part,
-                                           uint32_t lane, uint32_t slots)
-        : place(work.origin + group * kUnitRows), copies(lane < kChunks * kScaleLanes),
-          to(slots + lane * 16), end(to + kScaleSlots * kSlot) {
-        const uint32_t part_at = lane / kScaleLanes * p.row_warps + part; // counted in 1024 elements
+    __device__ __forceinline__ ScaleQueue(const Params &p, const Dealt &work, const Seat &seat, uint32_t base)
+        : place(work.unit(seat.group)), copies(seat.lane < kChunks * kScaleLanes),
+          slots(base + p.scales_at + seat.warp * kScaleSlots * kSlot), to(slots + seat.lane * 16),
+          end(to + kScaleSlots * kSlot) {
+        const uint32_t part_at = seat.lane / kScaleLanes * p.row_warps + seat.part; // counted in 1024 elements
         if (p.weights.scale_steps.tiled) {
-            const uint32_t at = part_at * 16 + lane % kScaleLanes; // counted in 64 elements
+            const uint32_t at = part_at * 16 + seat.lane % kScaleLanes; // counted in 64 elements
             from = p.weights.scales + at * uint32_t(p.weights.scale_steps.group_stride);
             exists = at * 2 < p.chunks;
         } else {
-            const uint32_t at = part_at * 4 + lane % 4; // counted in 256 elements
-            row = lane / 4 % 4;
+            const uint32_t at = part_at * 4 + seat.lane % 4; // counted in 256 elements
+            row = seat.lane / 4 % 4;
             place += row;
             from = p.weights.scales + at * 16;
             exists = at * 8 < p.chunks;
@@ -459,7 +570,7 @@ struct ScaleCopies {
     }
 
     // Copies the scales of the CTA's next own unit. In the 128x4 layout all rows of a unit's block exist.
-    __device__ __forceinline__ void next(const Params &p, const Work<kCounted> &work) {
+    __device__ __forceinline__ void next_own(const Params &p, const Dealt &work) {
         if (copies) {
             copy(p, place, place < work.end && (place >= work.begin || p.weights.scale_steps.tiled));
             place += p.groups * kUnitRows;
@@ -468,7 +579,7 @@ struct ScaleCopies {
     }
 
     // Copies the scales of a unit from the counter, or of none.
-    __device__ __forceinline__ void next_counted(const Params &p, uint32_t unit) {
+    __device__ __forceinline__ void next_taken(const Params &p, uint32_t unit) {
         if (copies) copy(p, unit + row, unit != kNone && unit + row < p.places);
         arch::cp_async_commit_group();
     }
@@ -478,7 +589,8 @@ struct ScaleCopies {
     __device__ __forceinline__ void copy(const Params &p, uint32_t place, bool has) {
         has = has && exists;
         // In the 128x4 layout places lie four bytes apart in their block of 128.
-        const uint8_t *at = from + uint64_t(p.weights.scale_steps.tiled ? place / 128 : place) * uint32_t(p.weights.scale_steps.row_stride);
+        const uint8_t *at = from + uint64_t(p.weights.scale_steps.tiled ? place / 128 : place) *
+                                       uint32_t(p.weights.scale_steps.row_stride);
         if (p.weights.scale_steps.tiled) at += place % 128 * 4;
         if constexpr (kCached) {
             arch::cp_async_ca_16(to, has ? at : p.weights.scales, has);
@@ -488,105 +600,165 @@ struct ScaleCopies {
         to += kSlot;
         if (to == end) to -= kScaleSlots * kSlot;
     }
+
+    // Called before the first read.
+    __device__ __forceinline__ void start(const Params &p, uint32_t lane) {
+        at = slots + (p.weights.scale_steps.tiled ? lane / 2 * 16 + lane % 2 * 2 : lane * 2);
+        at_end = at + kScaleSlots * kSlot;
+        pitch = p.weights.scale_steps.tiled ? 4 : kWarpScales;
+    }
+
+    // Reads the scales of the two blocks of chunk j of row r.
+    __device__ __forceinline__ uint32_t read(uint32_t r, uint32_t j) const {
+        return arch::ld_shared_16(at + r * pitch + j * kScaleBytes);
+    }
+
+    // Moves on to the scales of the next unit.
+    __device__ __forceinline__ void next() {
+        at += kSlot;
+        if (at == at_end) at -= kScaleSlots * kSlot;
+    }
 };
 
-template <class Products, int kChunks, uint32_t kRows, bool kCached, bool kCounted>
-__device__ __forceinline__ void consume(const Params &p, const Work<kCounted> &work, uint8_t *shared, uint32_t base,
-                                        uint32_t warp, uint32_t lane) {
-    const uint32_t group = warp * p.row_warps_magic >> 16, part = warp - group * p.row_warps;
-    const uint32_t chunk = part * kWarp + lane, chunk_stride = p.row_warps * kWarp;
-    const uint32_t consumers = p.groups * p.row_warps * kWarp, thread = warp * kWarp + lane;
-    uint32_t place = work.origin + group * kUnitRows;
-    uint32_t batch = batch_of(p, min(place, work.end - 1)); // a group without units loads a vector too
-    Products vector(lane);
-    // Known before the wait for the previous grid, which each launch of a chain has in its way.
-    const typename Products::Source source = Products::source(p, batch, chunk);
-    if (!p.dependent) vector.load(p, source, chunk, chunk_stride);
+// A group's stages in the ring, as a thread reads them.
+template <int kChunks, uint32_t kRows>
+struct GroupStages {
+    uint32_t unit_bytes;
+    uint32_t codes, bar;      // shared addresses: the next row's codes, the next stage's barriers
+    uint32_t left, phase = 0; // left: units up to the ring's end
+    uint32_t at[kChunks];     // of the thread's chunks in a row
 
-    constexpr uint32_t kSlot = kChunks * kScaleBytes;
-    const uint32_t slots = base + p.scales_at + warp * kScaleSlots * kSlot;
-    ScaleCopies<kChunks, kCached, kCounted> copies(p, work, group, part, lane, slots);
+    // Makes the empty barriers. They are ready behind the CTA's barrier.
+    __device__ __forceinline__ GroupStages(const Params &p, const Seat &seat, uint32_t base) {
+        unit_bytes = kUnitRows * row_bytes(p);
+        codes = base + seat.group * p.depth * unit_bytes;
+        bar = base + p.bars_at + seat.group * p.depth * kStages<kRows> * kBarBytes;
+        if (seat.part == 0 && seat.lane == 0) {
 #pragma unroll 1
-    for (uint32_t i = 1; i < kScaleSlots; ++i) copies.next(p, work);
+            for (uint32_t i = 0; i < p.depth * kStages<kRows>; ++i) {
+                arch::mbarrier_init(bar + i * kBarBytes + 8, p.row_warps * arch::kWarpArrivals);
+            }
+        }
+        __syncwarp();
+    }
 
-    const uint32_t unit_bytes = kUnitRows * row_bytes(p);
-    uint32_t codes_at = base + group * p.depth * unit_bytes;
-    uint32_t bar = base + p.bars_at + group * p.depth * kStages<kRows> * kBarBytes;
-    if (part == 0 && lane == 0) {
-#pragma unroll 1
-        for (uint32_t i = 0; i < p.depth * kStages<kRows>; ++i) {
-            arch::mbarrier_init(bar + i * kBarBytes + 8, p.row_warps * arch::kWarpArrivals);
+    // Computes what only reads need.
+    __device__ __forceinline__ void start(const Params &p, const Seat &seat) {
+#pragma unroll
+        for (int j = 0; j < kChunks; ++j) {
+            at[j] = min(seat.chunk + j * seat.stride, p.chunks - 1) * kChunkBytes;
+        }
+        left = p.depth;
+    }
+
+    // Reads the next stage's codes, when they have landed.
+    __device__ __forceinline__ void read(const Params &p, uint32_t lane, uint4 (&to)[kRows][kChunks]) {
+        arch::mbarrier_wait(bar, phase);
+#pragma unroll
+        for (uint32_t r = 0; r < kRows; ++r) {
+#pragma unroll
+            for (int j = 0; j < kChunks; ++j) to[r][j] = arch::ld_shared_128(codes + at[j]);
+            codes += row_bytes(p);
+        }
+        arch::mbarrier_arrive_warp(bar + 8, lane);
+        bar += kBarBytes;
+    }
+
+    // Called behind a unit's stages. Behind the last unit of the ring comes the first.
+    __device__ __forceinline__ void next(const Params &p) {
+        if (--left == 0) {
+            left = p.depth;
+            phase ^= 1;
+            codes -= p.depth * unit_bytes;
+            bar -= p.depth * kStages<kRows> * kBarBytes;
         }
     }
-    __syncwarp();
-    const Announced announced(p, base);
-    if constexpr (kCounted) announced.clear(thread, consumers);
+};
+
+// A thread that multiplies. Its functions are its steps.
+template <class Products, int kChunks, uint32_t kRows, bool kCached, class Work>
+struct Consumer {
+    using Scales = ScaleQueue<kChunks, kCached>;
+    using Stages = GroupStages<kChunks, kRows>;
+    const Params &p;
+    const Work &work;
+    const uint32_t base;
+    const Seat seat;
+
+    // All steps. Their order is tuned: what need not wait for the previous grid is computed before the wait, which each
+    // launch of a chain has in its way.
+    __device__ __forceinline__ void run(const uint8_t *shared) const {
+        uint32_t batch = batch_of(p, min(work.unit(seat.group), work.end - 1)); // also of a group without units
+        Products vector(seat.lane);
+        const typename Products::Source source = Products::source(p, batch, seat.chunk);
+        if (!p.dependent) vector.load(p, source, seat.chunk, seat.stride);
+        Scales scales(p, work, seat, base);
+#pragma unroll 1
+        for (uint32_t i = 1; i < kScaleSlots; ++i) scales.next_own(p, work);
+        Stages stages(p, seat, base);
+        const typename Work::Announced announced(p, base);
+        announced.clear(seat.thread, seat.threads);
+        bool has_output;
+        const uint32_t output_row = arch::kept(row_of(seat.thread, has_output));
+        const Place output = take_vector(vector, source, output_row, has_output);
+
+        scales.start(p, seat.lane);
+        stages.start(p, seat);
+        uint32_t sums = base + p.sums_at + (seat.part * p.sums_pitch + seat.group * kUnitRows + seat.lane / 8) * 4;
+        typename Work::Units units(p, work, seat.group);
+#pragma unroll 1
+        while (units.more(work)) {
+            if (p.m_magic != 0 && batch_of(p, units.place) != batch) {
+                batch = batch_of(p, units.place);
+                // Kept: or the addresses would be computed before the loop, and take registers in it.
+                const uint32_t chunk = arch::kept(seat.chunk);
+                vector.load(p, Products::source(p, batch, chunk), chunk, seat.stride);
+                vector.decode();
+            }
+            arch::cp_async_wait_group<kScaleSlots - 2>();
+            __syncwarp();
+            units.copy_scales(p, work, announced, scales); // into the slot before this one: all lanes have read it
+            multiply_unit(vector, scales, stages, sums);
+            units.next(p);
+        }
+        arch::cp_async_wait_group<0>(); // of scales past the last unit: no thread may end before them
+        arch::barrier_cta_sync(1, seat.threads);
+
+        const float *const all = reinterpret_cast<const float *>(shared + p.sums_at);
+        if (has_output) store(p.epilogue, output, total(all, seat.thread));
+        store_others(announced, all);
+    }
+
+    // Row of the CTA's own output i, if there is one.
+    __device__ __forceinline__ uint32_t row_of(uint32_t i, bool &exists) const {
+        const uint32_t at = work.unit(i / kUnitRows);
+        exists = work.owns(p, at, i % kUnitRows);
+        return work.row(p, at, i % kUnitRows);
+    }
 
     // Place of a row's output.
-    const auto output_at = [&](uint32_t row, bool exists) {
+    __device__ __forceinline__ Place output_at(uint32_t row, bool exists) const {
         const uint32_t of = batch_of(p, row);
         return prepare(p.epilogue, of, row - of * p.m, 0, exists);
-    };
-    // Row of the CTA's own output i, if there is one.
-    const auto row_of = [&](uint32_t i, bool &exists) {
-        const uint32_t at = work.origin + i / kUnitRows * kUnitRows;
-        exists = work.has(p, at, i % kUnitRows);
-        if (kCounted) exists = exists && at < work.end;
-        return work.row(p, at, i % kUnitRows);
-    };
-    bool has_output;
-    const uint32_t output_row = arch::kept(row_of(thread, has_output));
-
-    if (p.dependent) {
-        arch::griddepcontrol_wait(); // the previous grid may write the vector and read the output
-        vector.load(p, source, chunk, chunk_stride);
     }
-    const auto output = output_at(output_row, has_output); // while the vector is on its way
-    vector.constants(p);
-    vector.decode();
-    arch::barrier_cta_sync(0, consumers + p.producers * kWarp); // the mbarriers are ready
 
-    const uint32_t scales_within = p.weights.scale_steps.tiled ? lane / 2 * 16 + lane % 2 * 2 : lane * 2;
-    const uint32_t scales_row = p.weights.scale_steps.tiled ? 4 : kWarpScales;
-    uint32_t at[kChunks]; // of this thread's chunks in a row
-#pragma unroll
-    for (int j = 0; j < kChunks; ++j) {
-        at[j] = min(chunk + j * chunk_stride, p.chunks - 1) * kChunkBytes;
+    // Takes the vector, and finds an output's place while that is on its way. Behind it the mbarriers are ready.
+    __device__ __forceinline__ Place take_vector(Products &vector, const typename Products::Source &source,
+                                                 uint32_t output_row, bool has_output) const {
+        if (p.dependent) {
+            arch::griddepcontrol_wait(); // the previous grid may write the vector and read the output
+            vector.load(p, source, seat.chunk, seat.stride);
+        }
+        const Place output = output_at(output_row, has_output);
+        vector.constants(p);
+        vector.decode();
+        arch::barrier_cta_sync(0, seat.threads + p.producers * kWarp);
+        return output;
     }
-    uint32_t scales = slots + scales_within;
-    const uint32_t scales_end = scales + kScaleSlots * kSlot;
-    uint32_t sums = base + p.sums_at + (part * p.sums_pitch + group * kUnitRows + lane / 8) * 4;
-    uint32_t depth = p.depth, phase = 0;
-    // Counted units: `following` is the place of the unit behind this one, `unit` the number of the unit behind
-    // that.
-    uint32_t following = place + p.groups * kUnitRows, unit = group + NVFP4_RING_AHEAD * p.groups;
-    const auto place_of = [&](uint32_t unit) {
-        const uint32_t own = work.origin + unit * kUnitRows;
-        if (own < work.end) return own;
-        return unit < announced.units ? announced.wait(unit) : kNone;
-    };
-#pragma unroll 1
-    while (kCounted ? place != kNone : place < work.end) {
-        if (p.m_magic != 0 && batch_of(p, place) != batch) {
-            batch = batch_of(p, place);
-            // Kept: or the addresses would be computed before the loop, and take registers in it.
-            const uint32_t again = arch::kept(chunk);
-            vector.load(p, Products::source(p, batch, again), again, chunk_stride);
-            vector.decode();
-        }
-        arch::cp_async_wait_group<kScaleSlots - 2>();
-        __syncwarp();
-        // Scales go into the slot before this one: all lanes have read it.
-        uint32_t ahead = 0;
-        if constexpr (kCounted) {
-            ahead = following == kNone ? kNone : place_of(unit);
-            unit += p.groups;
-        }
-        if (kCounted && ahead >= p.dealt) {
-            copies.next_counted(p, ahead);
-        } else {
-            copies.next(p, work);
-        }
+
+    // Multiplies a unit, and leaves the warp's sums of its rows in shared memory.
+    __device__ __forceinline__ void multiply_unit(const Products &vector, Scales &scales, Stages &stages,
+                                                  uint32_t &sums) const {
         float sum[kUnitRows] = {};
 #pragma unroll
         for (uint32_t s = 0; s < kStages<kRows>; ++s) {
@@ -595,47 +767,20 @@ __device__ __forceinline__ void consume(const Params &p, const Work<kCounted> &w
 #pragma unroll
             for (uint32_t r = 0; r < kRows; ++r) {
 #pragma unroll
-                for (int j = 0; j < kChunks; ++j) {
-                    scale_codes[r][j] =
-                        arch::ld_shared_16(scales + (s * kRows + r) * scales_row + j * kScaleBytes);
-                }
+                for (int j = 0; j < kChunks; ++j) scale_codes[r][j] = scales.read(s * kRows + r, j);
             }
-            arch::mbarrier_wait(bar, phase);
-#pragma unroll
-            for (uint32_t r = 0; r < kRows; ++r) {
-#pragma unroll
-                for (int j = 0; j < kChunks; ++j) {
-                    codes[r][j] = arch::ld_shared_128(codes_at + at[j]);
-                }
-                codes_at += row_bytes(p);
-            }
-            arch::mbarrier_arrive_warp(bar + 8, lane);
-            bar += kBarBytes;
-            vector.multiply<kRows>(codes, scale_codes, sum + s * kRows);
+            stages.read(p, seat.lane, codes);
+            vector.template multiply<kRows>(codes, scale_codes, sum + s * kRows);
         }
-        scales += kSlot;
-        if (scales == scales_end) scales -= kScaleSlots * kSlot;
-        if (--depth == 0) {
-            depth = p.depth;
-            phase ^= 1;
-            codes_at -= p.depth * unit_bytes;
-            bar -= p.depth * kStages<kRows> * kBarBytes;
-        }
-        reduce_scatter<kWarp>(sum, lane);
-        if (lane % 8 == 0) arch::st_shared_f32(sums, sum[0]);
+        scales.next();
+        stages.next(p);
+        reduce_scatter<kWarp>(sum, seat.lane);
+        if (seat.lane % 8 == 0) arch::st_shared_f32(sums, sum[0]);
         sums += p.groups * kUnitRows * 4;
-        if constexpr (kCounted) {
-            place = following;
-            following = ahead;
-        } else {
-            place += p.groups * kUnitRows;
-        }
     }
-    arch::cp_async_wait_group<0>(); // of scales past the last unit: no thread may end before them
-    arch::barrier_cta_sync(1, consumers);
 
-    const float *const all = reinterpret_cast<const float *>(shared + p.sums_at);
-    const auto total = [&](uint32_t i) {
+    // Sum of the sums of all warps that share the row of output i.
+    __device__ __forceinline__ float total(const float *all, uint32_t i) const {
         float y = 0.0f;
         float part[kMaxWarps]; // all loads before the first sum
 #pragma unroll
@@ -643,48 +788,46 @@ __device__ __forceinline__ void consume(const Params &p, const Work<kCounted> &w
 #pragma unroll
         for (uint32_t w = 0; w < kMaxWarps; ++w) y += part[w];
         return y * Products::kFactor;
-    };
-    if (has_output) store(p.epilogue, output, total(thread));
-#pragma unroll 1
-    for (uint32_t i = thread + consumers; i < work.end - work.origin; i += consumers) {
-        bool exists;
-        const uint32_t row = row_of(i, exists);
-        if (exists) store(p.epilogue, output_at(row, true), total(i));
     }
-    if constexpr (kCounted) {
-        const uint32_t own = (work.end - work.origin + kUnitRows - 1) & ~(kUnitRows - 1);
+
+    // Stores the thread's outputs but the first of the CTA's own.
+    __device__ __forceinline__ void store_others(const typename Work::Announced &announced, const float *all) const {
 #pragma unroll 1
-        for (uint32_t i = own + thread; i < announced.units * kUnitRows; i += consumers) {
-            // Words behind a group's last unit may still change, but only between values that are no place.
-            const uint32_t place = arch::ld_relaxed_shared_32(announced.at(i / kUnitRows));
-            if (place >= kNone) continue;
-            const uint32_t row = work.row(p, place, i % kUnitRows);
-            if (row < p.rows) store(p.epilogue, output_at(row, true), total(i));
+        for (uint32_t i = seat.thread + seat.threads; i < work.end - work.origin; i += seat.threads) {
+            bool exists;
+            const uint32_t row = row_of(i, exists);
+            if (exists) store(p.epilogue, output_at(row, true), total(all, i));
         }
+        const auto put = [&](uint32_t i, uint32_t row) { store(p.epilogue, output_at(row, true), total(all, i)); };
+        work.others(p, announced, seat, put);
     }
-}
+};
 
 template <int kActivation, int kChunks, uint32_t kRows, bool kCached, bool kCounted>
 __device__ __forceinline__ void gemv(const Params &p) {
     extern __shared__ __align__(128) uint8_t dynamic[];
     const uint32_t base = arch::shared_address(dynamic);
     const uint32_t warp = __shfl_sync(0xffffffffu, threadIdx.x / kWarp, 0), lane = threadIdx.x % kWarp;
-    const Work<kCounted> work(p);
+    using Work = std::conditional_t<kCounted, Counted, Dealt>;
+    const Work work(p);
     if (__builtin_expect(warp < p.producers, 1)) {
-        Producer<kRows, kCounted> producer(p, work, warp);
+        Producer<kRows> producer(p, work, warp);
         uint32_t turns = p.depth;
 #pragma unroll 1
         for (int pass = 0; pass < 2; ++pass, turns = kCounted ? p.turns : ~0u) {
-            if (lane == 0) producer.run(p, work, base, turns);
+            if (lane == 0) work.copy(p, base, producer, turns);
             __syncwarp();
             if (pass == 0) arch::barrier_cta_sync(0, (p.groups * p.row_warps + p.producers) * kWarp);
         }
-        if (kCounted && lane == 0) producer.end(p);
+        if constexpr (kCounted) {
+            if (lane == 0) work.end_taking(p);
+        }
     } else {
         arch::griddepcontrol_launch_dependents();
         using Products = std::conditional_t<kActivation == NVFP4_ACTIVATION_NVFP4, IntegerProducts<kChunks>,
                                             MatrixProducts<kActivation, kChunks, kCounted ? 1 : 2>>;
-        consume<Products, kChunks, kRows, kCached, kCounted>(p, work, dynamic, base, warp - p.producers, lane);
+        const Seat seat(p, warp - p.producers, lane);
+        Consumer<Products, kChunks, kRows, kCached, Work>{p, work, base, seat}.run(dynamic);
     }
 }
 

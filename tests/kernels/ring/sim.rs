@@ -344,7 +344,7 @@ fn starve_producers(simulator: &Simulator, seeds: u64) {
 ///   as many warps' threads. Configs of sixteen warps a row run nvcc's other copy of that code, for the first rows.
 fn cannot_be(line: &str) -> bool {
     const LOOPS: [&str; 4] = [
-        "while (kCounted ? place != kNone : place < work.end)",
+        "while (units.more(work))",
         "for (uint32_t r = s; r < s + kRows; ++r) bytes",
         "end = to + stage_bytes; to != end;",
         "i < p.depth * kStages<kRows>;",
@@ -361,7 +361,7 @@ fn cannot_be(line: &str) -> bool {
         return false;
     };
     const BEFORE: [&str; 2] = [
-        "taken || (place + r >= begin",
+        "place + r >= begin && place + r < end",
         "return mine && row(p, place, r)",
     ];
     let past = LOOPS.iter().chain(&BEFORE).any(|l| at.contains(l));
