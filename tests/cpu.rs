@@ -12,6 +12,10 @@ fn implementations() -> impl Iterator<Item = Implementation> {
     Implementation::ALL.into_iter().filter(|i| i.available())
 }
 
+fn sized(m: usize, n: usize, k: usize, l: usize) -> Shape {
+    Shape::new(Dims { m, n, k, l }).unwrap()
+}
+
 /// Rows of a batch of padded vectors: whole row blocks of 128.
 fn padded_rows(n: usize) -> usize {
     n.next_multiple_of(128)
@@ -240,7 +244,7 @@ fn shapes() -> Vec<Shape> {
                     (4112, 100..) => [1, 2, 3][i % 3],
                     _ => [1, 2, 3, 4, 5, 7, 8, 15, 16][i % 9],
                 };
-                shapes.push(Shape::new(Dims { m, n, k, l }).unwrap());
+                shapes.push(sized(m, n, k, l));
                 i += 1;
             }
         }
@@ -328,7 +332,7 @@ fn every_number_of_vectors() {
     // 130 rows are a row block and two rows; 17 blocks are a step and a block.
     for n in numbers_of_vectors() {
         let (m, l) = if n <= 20 { (130, 2) } else { (35, 1) };
-        let shape = Shape::new(Dims { m, n, k: 272, l }).unwrap();
+        let shape = sized(m, n, 272, l);
         for activation in Activation::ALL {
             for layout in ScaleLayout::ALL {
                 let case = Case::new(shape, activation, Data::Exact, n as u64);
@@ -361,7 +365,7 @@ fn many_vectors_on_full_range_data() {
         (128, 2, 16 * 49),
         (130, 1, 16 * 257),
     ] {
-        let shape = Shape::new(Dims { m, n, k, l: 1 }).unwrap();
+        let shape = sized(m, n, k, 1);
         for activation in Activation::ALL {
             for layout in ScaleLayout::ALL {
                 seed += 1;
@@ -481,13 +485,7 @@ fn bias_and_residual_are_added_in_more_bits_than_f32_has() {
 #[test]
 fn bias_and_residual_are_added_and_strides_kept() {
     fn of<T: Element + Into<f64> + PartialEq>(nearest: fn(f64) -> T) {
-        let dims = Dims {
-            m: 131,
-            n: 3,
-            k: 272,
-            l: 2,
-        };
-        let shape = Shape::new(dims).unwrap();
+        let shape = sized(131, 3, 272, 2);
         let (m, n, l) = (shape.m(), shape.n(), shape.l());
         let mut r = fastrand::Rng::with_seed(11);
         let mut some = |count: usize| -> Vec<f32> {
@@ -551,13 +549,7 @@ fn bias_and_residual_are_added_and_strides_kept() {
 /// A batch stride of 0: the same bits as of vectors that are there once for each batch.
 #[test]
 fn batches_share_vectors() {
-    let dims = Dims {
-        m: 20,
-        n: 2,
-        k: 80,
-        l: 3,
-    };
-    let shape = Shape::new(dims).unwrap();
+    let shape = sized(20, 2, 80, 3);
     let (n, k, l, blocks) = (shape.n(), shape.k(), shape.l(), shape.blocks());
     let case = Case::new(shape, Activation::F32, Data::FullRange, 4);
     let w = case.weights();
@@ -602,19 +594,13 @@ fn batches_share_vectors() {
 #[test]
 fn batches_select_matrices() {
     for (m, n, k) in [(131, 1, 272), (20, 5, 80)] {
-        let matrices = Shape::new(Dims { m, n, k, l: 3 }).unwrap();
+        let matrices = sized(m, n, k, 3);
         let case = Case::new(matrices, Activation::Bf16, Data::FullRange, 7);
         let mut r = fastrand::Rng::with_seed(8);
         let alpha: Vec<f32> = (0..3 * m).map(|_| r.f32() + 0.5).collect();
         let bias: Vec<f32> = (0..3 * m).map(|_| r.f32() * 100.0).collect();
         let ids = [2, 0, 2, 2, 1];
-        let shape = Shape::new(Dims {
-            m,
-            n,
-            k,
-            l: ids.len(),
-        })
-        .unwrap();
+        let shape = sized(m, n, k, ids.len());
         let x: Vec<bf16> = (0..shape.vector_elements())
             .map(|_| bf16::from_f32(r.f32() - 0.5))
             .collect();
@@ -629,7 +615,7 @@ fn batches_select_matrices() {
                 y
             };
             let y = run(&shape, &selected, &x, &bias);
-            let one = Shape::new(Dims { m, n, k, l: 1 }).unwrap();
+            let one = sized(m, n, k, 1);
             for (batch, &id) in ids.iter().enumerate() {
                 let x = &x[batch * n * k..][..n * k];
                 let only = [id];
@@ -719,13 +705,7 @@ fn threads_do_not_change_a_bit() {
         (16, Activation::F16),
     ] {
         // Large enough to be spread over threads, with a partial row block.
-        let shape = Shape::new(Dims {
-            m: 1000,
-            n,
-            k: 1104,
-            l: 2,
-        })
-        .unwrap();
+        let shape = sized(1000, n, 1104, 2);
         let case = Case::new(shape, activation, Data::FullRange, n as u64);
         for implementation in implementations() {
             let mut results = [1, 2, 5].map(|threads| {
@@ -751,13 +731,7 @@ fn tiny_and_huge_values_do_not_vanish_on_the_way() {
     let scales = vec![0x01; 4 * 16];
     let (linear, one) = (ScaleLayout::Linear, GlobalScale::ONE);
     for n in [1, 4, 6] {
-        let dims = Dims {
-            m: 4,
-            n,
-            k: 256,
-            l: 1,
-        };
-        let shape = Shape::new(dims).unwrap();
+        let shape = sized(4, n, 256, 1);
         let w = Weights::new(&shape, &codes, &scales, linear, one).unwrap();
         for x in [1e-37f32, 1e37] {
             let x = vec![x; n * 256];
@@ -795,13 +769,7 @@ fn factors_that_leave_f32_on_the_way_come_back() {
 fn each_batch_has_its_own_row_alphas_where_there_are_as_many() {
     // Two batches of two rows of ones: 16 times the alpha. The results are written down here, since the reference asks
     // the same function where a batch's alphas are.
-    let dims = Dims {
-        m: 2,
-        n: 1,
-        k: 16,
-        l: 2,
-    };
-    let shape = Shape::new(dims).unwrap();
+    let shape = sized(2, 1, 16, 2);
     let (codes, scales, x) = ([0x22; 4 * 8], [0x38; 4], [1f32; 2 * 16]);
     let (linear, one) = (ScaleLayout::Linear, GlobalScale::ONE);
     for (alphas, want) in [
@@ -832,13 +800,7 @@ fn values_that_bf16_instructions_flush_do_not_vanish() {
         .flat_map(|n| [(n, 0x7e), (n, 0x01)])
     {
         let scales = vec![scale; 4 * 16];
-        let dims = Dims {
-            m: 4,
-            n,
-            k: 256,
-            l: 1,
-        };
-        let shape = Shape::new(dims).unwrap();
+        let shape = sized(4, n, 256, 1);
         let w = Weights::new(&shape, &codes, &scales, linear, one).unwrap();
         for bits in [
             0x0001, 0x007f, 0x0080, 0x8001, 0x0d80, 0x0d7f, 0x767f, 0x7680, 0x7b00,
@@ -866,13 +828,7 @@ fn what_is_not_finite_stays_so() {
     let scales = vec![0x38; 2 * 8];
     let (linear, one) = (ScaleLayout::Linear, GlobalScale::ONE);
     for n in [1, 2, 3, 9] {
-        let dims = Dims {
-            m: 2,
-            n,
-            k: 128,
-            l: 1,
-        };
-        let shape = Shape::new(dims).unwrap();
+        let shape = sized(2, n, 128, 1);
         let w = Weights::new(&shape, &codes, &scales, linear, one).unwrap();
         for value in [f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
             let mut x = vec![1.0; n * 128];
@@ -896,7 +852,7 @@ fn what_is_not_finite_stays_so() {
 #[test]
 fn nothing_to_compute_succeeds() {
     for (m, n, l) in [(0, 2, 1), (1, 0, 1), (1, 2, 0), (0, 0, 0)] {
-        let shape = Shape::new(Dims { m, n, k: 48, l }).unwrap();
+        let shape = sized(m, n, 48, l);
         for activation in Activation::ALL {
             let case = Case::new(shape, activation, Data::Exact, 4);
             for implementation in implementations() {
@@ -916,13 +872,7 @@ fn too_short(error: &Error) -> &str {
 
 #[test]
 fn bad_input_is_refused_and_nothing_written() {
-    let shape = Shape::new(Dims {
-        m: 129,
-        n: 2,
-        k: 48,
-        l: 2,
-    })
-    .unwrap();
+    let shape = sized(129, 2, 48, 2);
     let good = Case::new(shape, Activation::Nvfp4, Data::Exact, 6);
     let refuse = |w: &Weights<'_>, x: &Vectors<'_>, len: usize, shape: &Shape| {
         let refused = |i: Implementation| {
@@ -945,13 +895,7 @@ fn bad_input_is_refused_and_nothing_written() {
     let error = refuse(&w, &x, len - 1, &shape);
     assert_eq!(too_short(&error), "output");
 
-    let other = Shape::new(Dims {
-        m: 129,
-        n: 2,
-        k: 64,
-        l: 2,
-    })
-    .unwrap();
+    let other = sized(129, 2, 64, 2);
     let error = refuse(&w, &x, len, &other);
     assert!(matches!(error, Error::ShapeMismatch { .. }), "{error}");
 

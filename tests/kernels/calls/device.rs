@@ -8,14 +8,15 @@ use half::f16;
 use mimalloc::MiMalloc;
 use nvfp4_gemv::kernel::Job;
 use nvfp4_gemv::{
-    Activation, Alignment, DenseVectors, Device, Dims, Error, GemvPath, GlobalScale, Kernel,
-    Operands, Options, Output, PreparedGemvOnDevice, Refusal, Result, ScaleLayout, Shape, Strides,
-    Vectors, Weights, Workspace, gemv_on_device, reference,
+    Activation, Alignment, DenseVectors, Device, Error, GemvPath, GlobalScale, Kernel, Operands,
+    Options, Output, PreparedGemvOnDevice, Refusal, Result, ScaleLayout, Shape, Strides, Vectors,
+    Weights, Workspace, gemv_on_device, reference,
 };
 use nvfp4_gemv_cli::problem::Problem;
 
 use crate::support::device::{Uploaded, into};
 use crate::support::gpu::{Gpu, alone};
+use crate::support::sized;
 
 crate::trials! {
     host: prepared_calls_cross_threads;
@@ -128,7 +129,7 @@ fn prepared_calls_give_the_bits_of_others() {
         (96, 16, 256, 3),
         (2, 1, 32, 70_000),
     ] {
-        let shape = Shape::new(Dims { m, n, k, l }).unwrap();
+        let shape = sized(m, n, k, l);
         let problem = Problem::full_range(shape, 3);
         let uploaded = Uploaded::new(&gpu, &problem, TILED, TILED, l < 9);
         let (w, x) = (uploaded.weights(), uploaded.vectors());
@@ -200,13 +201,7 @@ fn a_launch_allocates_nothing() {
     let gpu = Gpu::first();
     let stream = &gpu.stream;
     for (n, l) in [(9, 2), (1, 1)] {
-        let shape = Shape::new(Dims {
-            m: 130,
-            n,
-            k: 1024,
-            l,
-        })
-        .unwrap();
+        let shape = sized(130, n, 1024, l);
         let problem = Problem::integers(shape, 6);
         let uploaded = uploaded(&gpu, &problem);
         let (w, x) = (uploaded.weights(), uploaded.vectors());
@@ -228,13 +223,7 @@ fn a_launch_allocates_nothing() {
 fn replayed_from_a_graph() {
     let gpu = Gpu::first();
     let stream = &gpu.stream;
-    let shape = Shape::new(Dims {
-        m: 200,
-        n: 10,
-        k: 1024,
-        l: 2,
-    })
-    .unwrap();
+    let shape = sized(200, 10, 1024, 2);
     let problem = Problem::integers(shape, 14);
     let truth = problem.reference().unwrap();
     let uploaded = uploaded(&gpu, &problem);
@@ -267,13 +256,7 @@ fn replayed_from_a_graph() {
 /// see another's kernel half ready.
 fn prepared_by_several_threads() {
     let gpu = Gpu::first();
-    let shape = Shape::new(Dims {
-        m: 256,
-        n: 8,
-        k: 8192,
-        l: 1,
-    })
-    .unwrap();
+    let shape = sized(256, 8, 8192, 1);
     let problem = Problem::integers(shape, 5);
     let truth = problem.reference().unwrap();
     let context = gpu.stream.context();
@@ -310,7 +293,7 @@ fn nothing_to_compute_is_nothing_to_launch() {
     let mut y = gpu.upload(&[f32::NAN; 1]);
     let options = Options::new();
     for (m, n, l) in [(0, 1, 1), (2, 0, 1), (2, 1, 0)] {
-        let shape = Shape::new(Dims { m, n, k: 64, l }).unwrap();
+        let shape = sized(m, n, 64, l);
         let w = linear_weights(&shape, &codes, 0, &scales, 0).unwrap();
         let x = ones.slice(..shape.vector_elements());
         let x = Vectors::F32(DenseVectors::new(x));
@@ -339,13 +322,7 @@ fn linear_weights<'a>(
 
 /// Several vectors of several batches.
 fn several() -> Shape {
-    Shape::new(Dims {
-        m: 50,
-        n: 3,
-        k: 48,
-        l: 2,
-    })
-    .unwrap()
+    sized(50, 3, 48, 2)
 }
 
 fn strided_dense_vectors() {
@@ -381,15 +358,7 @@ fn strided_dense_vectors() {
 /// these matrices, other ids give NaN.
 fn ids_change_between_replays() {
     let gpu = Gpu::first();
-    let of = |l| {
-        Shape::new(Dims {
-            m: 24,
-            n: 2,
-            k: 64,
-            l,
-        })
-        .unwrap()
-    };
+    let of = |l| sized(24, 2, 64, l);
     let (one, shape) = (of(1), of(5));
     let problem = Problem::integers(of(3), 9);
     let uploaded = uploaded(&gpu, &problem);
@@ -578,13 +547,7 @@ fn layers_that_feed_each_other() {
 fn refusals() {
     let gpu = Gpu::first();
     let stream = &gpu.stream;
-    let shape = Shape::new(Dims {
-        m: 8,
-        n: 2,
-        k: 64,
-        l: 1,
-    })
-    .unwrap();
+    let shape = sized(8, 2, 64, 1);
     let codes = gpu.upload(&vec![0u8; shape.weight_code_bytes() + 16]);
     let scales = gpu.upload(&[0x38u8; 8 * 4 + 16]);
     let x = gpu.upload(&vec![f16::ONE; 2 * 64 + 8]);
@@ -660,13 +623,7 @@ fn refusals() {
 fn workspaces_belong_to_streams() {
     let gpu = Gpu::first();
     let other = Gpu::new_stream(gpu.stream.context());
-    let shape = Shape::new(Dims {
-        m: 200,
-        n: 10,
-        k: 1024,
-        l: 2,
-    })
-    .unwrap();
+    let shape = sized(200, 10, 1024, 2);
     let problem = Problem::integers(shape, 14);
     let truth = problem.reference().unwrap();
     let uploaded = uploaded(&gpu, &problem);

@@ -2,10 +2,12 @@
 
 use half::f16;
 use nvfp4_gemv::{
-    Choice, DenseVectors, Dims, Error, GlobalScale, Nvfp4Vectors, Options, Output, ScaleLayout,
-    Shape, Strides, VectorScale, Vectors, Weights,
+    Choice, DenseVectors, Error, GlobalScale, Nvfp4Vectors, Options, Output, ScaleLayout, Shape,
+    Strides, VectorScale, Vectors, Weights,
 };
 use proptest::prelude::*;
+
+use crate::support::sized;
 
 crate::trials! {
     host:
@@ -46,13 +48,7 @@ const L: usize = 2;
 const BLOCKS: usize = K / 16;
 
 fn shape() -> Shape {
-    Shape::new(Dims {
-        m: M,
-        n: 2,
-        k: K,
-        l: L,
-    })
-    .unwrap()
+    sized(M, 2, K, L)
 }
 
 fn codes() -> Vec<u8> {
@@ -292,7 +288,7 @@ fn padding_behind_the_last_vector_may_be_there_or_not() {
 fn padding_behind_the_last_scales_may_be_there_or_not() {
     let (m, n, k, batch) = (1, 1, 64, 1024);
     for l in 1..=2 {
-        let shape = Shape::new(Dims { m, n, k, l }).unwrap();
+        let shape = sized(m, n, k, l);
         let (codes, scales) = (vec![0x22; l * k / 2], vec![0x38; l * k / 16]);
         let weights = Weights::new(&shape, &codes, &scales, LINEAR, GlobalScale::ONE).unwrap();
         for layout in ScaleLayout::ALL {
@@ -316,7 +312,7 @@ fn padding_behind_the_last_scales_may_be_there_or_not() {
 
 fn nothing_to_compute() {
     for (m, n, l) in [(0, 2, 1), (3, 0, 1), (3, 2, 0), (3, 0, 2)] {
-        let shape = Shape::new(Dims { m, n, k: K, l }).unwrap();
+        let shape = sized(m, n, K, l);
         assert!(shape.is_empty());
         for layout in ScaleLayout::ALL {
             let codes = vec![0x22; shape.weight_code_bytes()];
@@ -422,25 +418,13 @@ fn small_strides_of_dense_vectors() {
 fn weights_of_another_shape() {
     let (codes, scales) = (codes(), scales(LINEAR));
     let weights = Weights::new(&shape(), &codes, &scales, LINEAR, GlobalScale::ONE).unwrap();
-    let other = Shape::new(Dims {
-        m: M + 1,
-        n: 2,
-        k: K,
-        l: L,
-    })
-    .unwrap();
+    let other = sized(M + 1, 2, K, L);
     let x = vec![1.0; other.vector_elements()];
     let mut y = vec![0.0; other.outputs()];
     let error = gemv(&other, &weights, &Vectors::of(&x), Output::of(&mut y)).unwrap_err();
     assert!(matches!(error, Error::ShapeMismatch { .. }), "{error}");
     // N may differ from the shape that the weights were made with.
-    let more = Shape::new(Dims {
-        m: M,
-        n: 3,
-        k: K,
-        l: L,
-    })
-    .unwrap();
+    let more = sized(M, 3, K, L);
     let x = vec![1.0; more.vector_elements()];
     let mut y = vec![0.0; more.outputs()];
     gemv(&more, &weights, &Vectors::of(&x), Output::of(&mut y)).unwrap();
@@ -456,7 +440,7 @@ proptest! {
         dense: bool,
         with_strides: bool,
     ) {
-        let shape = Shape::new(Dims { m, n, k: blocks * 16, l }).unwrap();
+        let shape = sized(m, n, blocks * 16, l);
         let about = |needed: usize, i: usize| needed.saturating_add_signed(more[i]);
         let codes = vec![0x2a; about(shape.weight_code_bytes(), 0)];
         let scales = vec![0x38; about(shape.weight_scale_bytes(layout), 1)];

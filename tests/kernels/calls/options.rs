@@ -5,12 +5,13 @@
 use nvfp4_gemv::dispatch::measured::{Chained, Entry, GpuModel, Machine, Measurements, Timed};
 use nvfp4_gemv::kernel::{DirectConfig, Job, RingConfig, StreamConfig};
 use nvfp4_gemv::{
-    Activation, Config, Dims, Error, GemvPath, Gpu, Kernel, Operands, Options, Refusal,
-    ScaleLayout, Shape, Target, select,
+    Activation, Config, Error, GemvPath, Gpu, Kernel, Operands, Options, Refusal, ScaleLayout,
+    Shape, Target, select,
 };
 use nvfp4_gemv_cli::problem::Problem;
 
 use crate::support::refuse::IMAGES;
+use crate::support::sized;
 
 crate::trials! {
     host: on_the_host, on_hopper;
@@ -275,16 +276,7 @@ fn on_hopper() {
 fn on_the_host() {
     use nvfp4_gemv::{Output, PreparedGemv, gemv};
     let tables = Tables::new(&machine(&Gpu::of_compute_capability((9, 0), IMAGES)));
-    let problem = Problem::integers(
-        Shape::new(Dims {
-            m: 3,
-            n: 1,
-            k: 64,
-            l: 2,
-        })
-        .unwrap(),
-        1,
-    );
+    let problem = Problem::integers(sized(3, 1, 64, 2), 1);
     let (w, x) = (
         problem.weights(ScaleLayout::Linear).unwrap(),
         problem.vectors(ScaleLayout::Linear).unwrap(),

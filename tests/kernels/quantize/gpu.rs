@@ -8,7 +8,7 @@ use nvfp4_gemv::kernel::quantize::{Global, Quantize};
 use nvfp4_gemv::quantize::{QuantizedRows, quantize_vectors_or_nan};
 use nvfp4_gemv::raw;
 use nvfp4_gemv::{
-    DenseVectors, Device, Dims, Error, FloatType, GlobalScale, Options, Output, QuantizedVectors,
+    DenseVectors, Device, Error, FloatType, GlobalScale, Options, Output, QuantizedVectors,
     ScaleLayout, Shape, Strides, TiledWeights, VectorScale, Vectors, Weights, convert_scales,
     gemv_on_device, reference,
 };
@@ -16,6 +16,7 @@ use nvfp4_gemv_cli::problem::Problem;
 
 use crate::support::gpu::Gpu;
 use crate::support::quantize_data::{Kind, Source, vectors};
+use crate::support::sized;
 
 crate::trials! {
     gpu:
@@ -155,9 +156,7 @@ fn shapes() -> impl Iterator<Item = Shape> {
     let numbers = (1..=16).chain([17, 32, 33, 100, 128, 130]);
     let every_n = numbers.map(|n| (n, K[n % K.len()], 1 + n % 3));
     let every_k = K.into_iter().map(|k| (1, k, 2));
-    every_n
-        .chain(every_k)
-        .map(|(n, k, l)| Shape::new(Dims { m: 0, n, k, l }).unwrap())
+    every_n.chain(every_k).map(|(n, k, l)| sized(0, n, k, l))
 }
 
 fn same_bits<T: OnDevice>() {
@@ -176,13 +175,7 @@ fn every_pattern<T: OnDevice>(from_bits: fn(u16) -> T) {
     let mut x: Vec<T> = (0..=u16::MAX).map(from_bits).collect();
     x.retain(|x| x.to_f32().is_finite());
     x.truncate(x.len() / 256 * 256);
-    let shape = Shape::new(Dims {
-        m: 0,
-        n: 16,
-        k: x.len() / 16,
-        l: 1,
-    })
-    .unwrap();
+    let shape = sized(0, 16, x.len() / 16, 1);
     assert_as_host(&gpu, &shape, &x, None, Global::Computed, &"in order");
     fastrand::Rng::with_seed(5).shuffle(&mut x);
     assert_as_host(&gpu, &shape, &x, None, Global::Computed, &"shuffled");
@@ -197,7 +190,7 @@ fn every_16_bit_pattern() {
 fn long_vectors_and_many_batches() {
     let gpu = Gpu::first();
     for (n, k, l) in [(2, 131_072 + 16, 1), (1, 16, 70_000)] {
-        let shape = Shape::new(Dims { m: 0, n, k, l }).unwrap();
+        let shape = sized(0, n, k, l);
         let x: Vec<f32> = vectors(Kind::Spread, n * l, k, 3);
         assert_as_host(&gpu, &shape, &x, None, Global::Computed, &());
         let x: Vec<f16> = vectors(Kind::Spread, n * l, k, 4);
@@ -207,13 +200,7 @@ fn long_vectors_and_many_batches() {
 
 fn given_global_scales() {
     let gpu = Gpu::first();
-    let shape = Shape::new(Dims {
-        m: 0,
-        n: 5,
-        k: 528,
-        l: 3,
-    })
-    .unwrap();
+    let shape = sized(0, 5, 528, 3);
     for kind in Kind::ALL {
         let x: Vec<f32> = vectors(kind, 15, 528, 8);
         // To the ends of f32, where the step overflows or underflows.
@@ -238,13 +225,7 @@ fn given_global_scales() {
 fn strided_vectors() {
     let gpu = Gpu::first();
     let stream = &gpu.stream;
-    let shape = Shape::new(Dims {
-        m: 0,
-        n: 3,
-        k: 48,
-        l: 2,
-    })
-    .unwrap();
+    let shape = sized(0, 3, 48, 2);
     let x: Vec<bf16> = vectors(Kind::Spread, 6, 48, 6);
     let host = quantize_vectors_or_nan(&x, 6, 48, None).unwrap();
     let (row, batch) = (64, 256);
@@ -332,7 +313,7 @@ fn product<T: OnDevice>(shape: Shape, layout: ScaleLayout, vector_layout: ScaleL
 fn products_of_quantised_vectors() {
     let sizes = [(129, 1, 528, 1), (37, 5, 1040, 3), (64, 16, 256, 2)];
     for (i, (m, n, k, l)) in sizes.into_iter().enumerate() {
-        let shape = Shape::new(Dims { m, n, k, l }).unwrap();
+        let shape = sized(m, n, k, l);
         for layout in ScaleLayout::ALL {
             for vector_layout in ScaleLayout::ALL {
                 match i {
@@ -348,13 +329,7 @@ fn products_of_quantised_vectors() {
 fn replayed_from_a_graph() {
     let gpu = Gpu::first();
     let stream = &gpu.stream;
-    let shape = Shape::new(Dims {
-        m: 70,
-        n: 3,
-        k: 1040,
-        l: 2,
-    })
-    .unwrap();
+    let shape = sized(70, 3, 1040, 2);
     let rows = 6;
     let problem = Problem::integers(shape, 14);
     let w = problem.weights(ScaleLayout::Linear).unwrap();
@@ -394,13 +369,7 @@ fn replayed_from_a_graph() {
 fn refusals() {
     let gpu = Gpu::first();
     let stream = &gpu.stream;
-    let shape = Shape::new(Dims {
-        m: 0,
-        n: 2,
-        k: 64,
-        l: 1,
-    })
-    .unwrap();
+    let shape = sized(0, 2, 64, 1);
     let new = |shape: &Shape| QuantizedVectors::new(stream, shape, ScaleLayout::Linear).unwrap();
     let (mut quantized, other) = (new(&shape), new(&shape));
     let x = gpu.upload(&vec![f16::ONE; 2 * 64 + 8]);
@@ -437,7 +406,7 @@ fn refusals() {
     // Nothing to do is no error.
     let none = Vectors::F16(DenseVectors::new(x.slice(..0)));
     for (n, l) in [(2, 0), (0, 1)] {
-        let shape = Shape::new(Dims { m: 0, n, k: 64, l }).unwrap();
+        let shape = sized(0, n, 64, l);
         new(&shape).quantize(stream, &none).unwrap();
     }
 }

@@ -3,7 +3,9 @@
 
 use nvfp4_gemv::kernel::quantize::{Global, Quantize};
 use nvfp4_gemv::raw;
-use nvfp4_gemv::{Dims, Error, FloatType, GlobalScale, ScaleLayout, Shape, Strides};
+use nvfp4_gemv::{Error, FloatType, GlobalScale, ScaleLayout, Strides};
+
+use crate::support::sized;
 
 crate::trials! {
     host: null_pointers, misaligned_pointers_and_strides, strides, global_scales, overlaps, nothing_to_do_is_no_error;
@@ -33,13 +35,7 @@ fn valid() -> Quantize {
 fn refusal(change: impl FnOnce(&mut Quantize)) -> Error {
     let mut call = valid();
     change(&mut call);
-    let shape = Shape::new(Dims {
-        m: 0,
-        n: N,
-        k: K,
-        l: L,
-    })
-    .unwrap();
+    let shape = sized(0, N, K, L);
     // SAFETY: not upheld on purpose; every call here must be refused before the addresses are used.
     unsafe { raw::quantize(&shape, &call, std::ptr::null_mut()) }.unwrap_err()
 }
@@ -159,7 +155,7 @@ fn nothing_to_do_is_no_error() {
     let mut call = valid();
     call.codes = 0;
     for (n, l) in [(N, 0), (0, 1)] {
-        let nothing = Shape::new(Dims { m: 1, n, k: K, l }).unwrap();
+        let nothing = sized(1, n, K, l);
         // SAFETY: an empty shape touches no address.
         unsafe { raw::quantize(&nothing, &call, std::ptr::null_mut()) }.unwrap();
     }

@@ -1,19 +1,15 @@
 //! Refusals of a change of scale layouts: before CUDA is called, so no GPU is needed.
 
-use nvfp4_gemv::{Dims, Error, ScaleLayout, Shape, raw};
+use nvfp4_gemv::{Error, ScaleLayout, raw};
+
+use crate::support::sized;
 
 crate::trials! {
     host: addresses_and_overlaps, nothing_to_do_is_no_error;
 }
 
 fn addresses_and_overlaps() {
-    let shape = Shape::new(Dims {
-        m: 130,
-        n: 1,
-        k: 80,
-        l: 2,
-    })
-    .unwrap();
+    let shape = sized(130, 1, 80, 2);
     let (linear, tiled) = (ScaleLayout::Linear, ScaleLayout::Tiled128x4);
     let refusal = |to, source, destination| {
         // SAFETY: not upheld on purpose; every call here must be refused before the addresses are used.
@@ -55,7 +51,7 @@ fn addresses_and_overlaps() {
 
 fn nothing_to_do_is_no_error() {
     for (m, l) in [(0, 1), (1, 0)] {
-        let shape = Shape::new(Dims { m, n: 1, k: 64, l }).unwrap();
+        let shape = sized(m, 1, 64, l);
         // SAFETY: an empty shape touches no address.
         unsafe { raw::relayout(&shape, ScaleLayout::Linear, 0, 0, std::ptr::null_mut()) }.unwrap();
     }

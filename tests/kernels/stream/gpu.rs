@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use libtest_mimic::Trial;
 use nvfp4_gemv::kernel::{Config, Job, Kernel, StreamConfig};
-use nvfp4_gemv::{Activation, Dims, ScaleLayout, Shape};
+use nvfp4_gemv::{Activation, ScaleLayout};
 
 use crate::support::battery::{self, MANY_VECTORS, Sizes, Subject};
 use crate::support::gpu::{Gpu, OnDevice, kernel_trial};
 use crate::support::operands::{Case, Data, Operands};
+use crate::support::sized;
 
 /// Every number of vectors of two passes of eight, and of one pass of sixteen, with rows and batches that end inside a
 /// tile. Also numbers of vectors that take many passes.
@@ -118,13 +119,7 @@ fn vectors_of_every_magnitude(gpu: &Gpu) {
     let all = all.chain(f32s.map(of(Activation::F32)));
     for (seed, (activation, (least, end, one_of))) in all.enumerate() {
         for n in [1, 2, 3] {
-            let shape = Shape::new(Dims {
-                m: 130,
-                n,
-                k: 2048,
-                l: 1,
-            })
-            .unwrap();
+            let shape = sized(130, n, 2048, 1);
             let data = Data::Exponents(least, end, one_of);
             let case = Case {
                 activation,

@@ -3,12 +3,13 @@
 use cudarc::driver::CudaSlice;
 use nvfp4_gemv::raw::Call;
 use nvfp4_gemv::{
-    Device, Dims, FloatType, GlobalScale, Nvfp4Vectors, Output, RawOutput, RawVectors, RawWeights,
+    Device, FloatType, GlobalScale, Nvfp4Vectors, Output, RawOutput, RawVectors, RawWeights,
     ScaleLayout, Shape, Strides, VectorScale, Vectors, Weights,
 };
 use nvfp4_gemv_cli::problem::Problem;
 
 use super::gpu::Gpu;
+use super::sized;
 
 /// A problem's weights and NVFP4 vectors.
 pub(crate) struct Uploaded {
@@ -66,13 +67,7 @@ impl Uploaded {
         let w = one.weights(layout).unwrap();
         let x = one.vectors(layout).unwrap();
         Self {
-            shape: Shape::new(Dims {
-                m,
-                n,
-                k,
-                l: batches,
-            })
-            .unwrap(),
+            shape: sized(m, n, k, batches),
             codes: last(w.codes),
             scales: last(&w.scales),
             layout,

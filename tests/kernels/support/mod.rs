@@ -20,4 +20,11 @@ pub(crate) mod sim;
 pub(crate) mod tensor_maps;
 pub(crate) mod trial;
 
+use nvfp4_gemv::{Dims, Shape};
+
 pub(crate) use nvfp4_gemv_simulate::{ptx, schedules};
+
+/// The shape of these sizes, which must be one.
+pub(crate) fn sized(m: usize, n: usize, k: usize, l: usize) -> Shape {
+    Shape::new(Dims { m, n, k, l }).unwrap()
+}

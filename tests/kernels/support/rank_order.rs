@@ -4,6 +4,7 @@ use nvfp4_gemv::{Dims, FloatType, Shape};
 use nvfp4_gemv_cli::problem::Problem;
 
 use super::operands::numbers;
+use super::sized;
 
 /// Demands that a cluster adds the partial sums of its CTAs in the order of ranks, to the bit. The step of K of one
 /// rank, computed alone, gives the partial sum of that rank. `run` computes a problem of `m` rows, with so many CTAs in
@@ -54,13 +55,7 @@ fn part(problem: &Problem, steps: std::ops::Range<usize>) -> Problem {
     let (codes, blocks) = (shape.row_code_bytes(), shape.blocks());
     let k = (steps.end * STEP).min(shape.k()) - steps.start * STEP;
     Problem {
-        shape: Shape::new(Dims {
-            m: shape.m(),
-            n: shape.n(),
-            k,
-            l: shape.l(),
-        })
-        .unwrap(),
+        shape: sized(shape.m(), shape.n(), k, shape.l()),
         a: rows(&problem.a, codes, 2),
         sfa: rows(&problem.sfa, blocks, 16),
         b: rows(&problem.b, codes, 2),

@@ -365,6 +365,12 @@ impl Sim {
         self.global.at(b.address).map_or(&[], |a| a.bytes())
     }
 
+    /// A buffer's bytes as 32-bit words.
+    pub fn words(&self, b: Buffer) -> Vec<u32> {
+        let words = self.download(b).as_chunks().0;
+        words.iter().copied().map(u32::from_le_bytes).collect()
+    }
+
     /// Whether every byte of a buffer was written.
     pub fn fully_written(&self, b: Buffer) -> bool {
         self.global

@@ -4,13 +4,17 @@ use ptx_sim::models::swizzle::Swizzle;
 use ptx_sim::models::tensor_map::{
     DataType, Interleave, L2Promotion, OobFill, TensorMap, TensorMapArgs,
 };
-use ptx_sim::report::ViolationKind;
+use ptx_sim::report::ViolationKind::{self, Hazard, Other, Synchronisation, Uninitialised};
 use ptx_sim::{Launch, Module, Options, Policy, Sim, SimError, Timing};
 
 const WORDS: usize = 4096;
 
 /// A kernel `k(map, in, out)`: `%t` thread, `%s` buffer, `%m` mbarriers, `%in` and `%out`.
-fn kernel(directives: &str, body: &str) -> String {
+fn kernel(body: &str) -> String {
+    kernel_with("", body)
+}
+
+fn kernel_with(directives: &str, body: &str) -> String {
     format!(
         ".version 9.0\n.target sm_100a\n.address_size 64\n\
          .visible .entry k(.param .align 64 .b8 map[128], .param .u64 a, .param .u64 b) {directives}\n{{\n\
@@ -75,11 +79,7 @@ fn run_as(ptx: &str, s: &Setup, policy: Policy, timing: Timing) -> Result<Vec<u3
         ..Options::default()
     };
     sim.run(&launch, &options)?;
-    Ok(sim
-        .download(b)
-        .chunks(4)
-        .map(|c| u32::from_le_bytes(c.try_into().unwrap()))
-        .collect())
+    Ok(sim.words(b))
 }
 
 fn ways() -> Vec<(Policy, Timing)> {
@@ -123,6 +123,11 @@ fn expect_violation(e: &SimError, kind: ViolationKind, text: &str) {
     }
 }
 
+/// Demands that one CTA is reported with this.
+fn violates(ptx: &str, kind: ViolationKind, text: &str) {
+    expect_violation(&fault(ptx, &ONE), kind, text);
+}
+
 fn expect_deadlock(e: &SimError, text: &str) {
     match e {
         SimError::Deadlock(d) => {
@@ -162,7 +167,7 @@ fn a_deadlock_names_the_parity_and_a_phase_that_was_missed() {
             wait("B", "%m", "1"),
             wait("C", "%m", parity)
         );
-        kernel("", &body)
+        kernel(&body)
     };
     let e = fault(&late("0"), &ONE);
     expect_deadlock(&e, "for parity 0 of the mbarrier at shared address");
@@ -173,10 +178,7 @@ fn a_deadlock_names_the_parity_and_a_phase_that_was_missed() {
     // The second phase has ended, and is the one before the current one.
     run(&late("1"), &ONE);
     // Nobody arrives: a phase that never ended was not missed.
-    let e = fault(
-        &kernel("", &format!("{INIT}{}", wait("W", "%m", "0"))),
-        &ONE,
-    );
+    let e = fault(&kernel(&format!("{INIT}{}", wait("W", "%m", "0"))), &ONE);
     expect_deadlock(&e, "for parity 0 of");
     assert!(!e.to_string().contains("missed"), "{e}");
 }
@@ -184,7 +186,7 @@ fn a_deadlock_names_the_parity_and_a_phase_that_was_missed() {
 #[test]
 fn bulk_load_with_wait() {
     let body = format!("{}{}{OUT}", bulk_load(256), wait("W", "%m", "0"));
-    let out = run(&kernel("", &body), &ONE);
+    let out = run(&kernel(&body), &ONE);
     assert_eq!(out[..64], (1..=64).collect::<Vec<u32>>());
     // The state form, polled.
     let body = format!(
@@ -195,7 +197,7 @@ fn bulk_load_with_wait() {
          GO: bar.sync 0;\n{OUT}"
     );
     assert_eq!(
-        run(&kernel("", &body), &ONE)[..64],
+        run(&kernel(&body), &ONE)[..64],
         (1..=64).collect::<Vec<u32>>()
     );
 }
@@ -205,93 +207,64 @@ fn a_missing_wait_is_found() {
     // The bytes are in flight, or not even requested yet.
     let found = |ptx: &str| match fault(ptx, &ONE) {
         SimError::Violation(v) => {
-            assert!(
-                matches!(v.kind, ViolationKind::Hazard | ViolationKind::Uninitialised),
-                "{v}"
-            );
+            assert!(matches!(v.kind, Hazard | Uninitialised), "{v}");
         }
         e => panic!("{e}"),
     };
-    found(&kernel("", &format!("{}{OUT}", bulk_load(256))));
+    found(&kernel(&format!("{}{OUT}", bulk_load(256))));
     // A wait that ignores the answer.
     let body = format!(
         "{}mbarrier.try_wait.parity.shared::cta.b64 %p1, [%m], 0;\n{OUT}",
         bulk_load(256)
     );
-    found(&kernel("", &body));
+    found(&kernel(&body));
     // The wrong parity is already complete.
     let body = format!("{}{}{OUT}", bulk_load(256), wait("W", "%m", "1"));
-    found(&kernel("", &body));
+    found(&kernel(&body));
     // By the thread that issued it.
     let body = format!(
         "{}@%p8 bra E;\nld.shared.u32 %r2, [%s];\nE:",
         bulk_load(256)
     );
-    let e = fault(&kernel("", &body), &ONE);
-    expect_violation(&e, ViolationKind::Hazard, "was not waited for");
+    violates(&kernel(&body), Hazard, "was not waited for");
 }
 
 #[test]
 fn wrong_transaction_counts() {
-    let body = |n| {
-        kernel(
-            "",
-            &format!("{}{}{OUT}", bulk_load(n), wait("W", "%m", "0")),
-        )
-    };
+    let body = |n| kernel(&format!("{}{}{OUT}", bulk_load(n), wait("W", "%m", "0")));
     expect_deadlock(&fault(&body(272), &ONE), "tx-count 16");
     expect_deadlock(&fault(&body(240), &ONE), "tx-count -16");
-    let e = fault(&body(1 << 20), &ONE);
-    expect_violation(&e, ViolationKind::Synchronisation, "tx-count");
+    violates(&body(1 << 20), Synchronisation, "tx-count");
 }
 
 #[test]
 fn objects_are_not_memory() {
-    let e = fault(
-        &kernel("", &format!("{INIT}ld.shared.u32 %r1, [%m+4];")),
-        &ONE,
-    );
-    expect_violation(&e, ViolationKind::Hazard, "mbarrier object");
-    let e = fault(
-        &kernel(
-            "",
-            &format!("{INIT}@%p8 bra E;\nst.shared.u32 [%m], 1;\nE:"),
+    let (init, parity) = (INIT, wait("W", "%m", "2"));
+    let arrive = "mbarrier.arrive.shared::cta.b64 _, [%m]";
+    let object = "mbarrier object";
+    for (body, kind, text) in [
+        (format!("{init}ld.shared.u32 %r1, [%m+4];"), Hazard, object),
+        (
+            format!("{init}@%p8 bra E;\nst.shared.u32 [%m], 1;\nE:"),
+            Hazard,
+            object,
         ),
-        &ONE,
-    );
-    expect_violation(&e, ViolationKind::Hazard, "mbarrier object");
-    let e = fault(
-        &kernel("", "mbarrier.arrive.shared::cta.b64 _, [%m];"),
-        &ONE,
-    );
-    expect_violation(
-        &e,
-        ViolationKind::Synchronisation,
-        "no initialised mbarrier",
-    );
-    let e = fault(
-        &kernel(
-            "",
-            &format!("{INIT}mbarrier.arrive.shared::cta.b64 _, [%m], 2;"),
+        (
+            format!("{arrive};"),
+            Synchronisation,
+            "no initialised mbarrier",
         ),
-        &ONE,
-    );
-    expect_violation(&e, ViolationKind::Synchronisation, "pending");
-    let e = fault(
-        &kernel("", &format!("{INIT}{}", wait("W", "%m", "2"))),
-        &ONE,
-    );
-    expect_violation(&e, ViolationKind::Synchronisation, "parity");
+        (format!("{init}{arrive}, 2;"), Synchronisation, "pending"),
+        (format!("{init}{parity}"), Synchronisation, "parity"),
+    ] {
+        violates(&kernel(&body), kind, text);
+    }
     // After invalidation they are memory again, with nothing in it.
     let body = format!(
         "{INIT}@%p8 bra E;\nmbarrier.inval.shared::cta.b64 [%m];\nst.shared.u32 [%m], 7;\n\
          ld.shared.u32 %r1, [%m];\nst.global.u32 [%w], %r1;\nld.shared.u32 %r1, [%m+4];\nE:"
     );
-    expect_violation(
-        &fault(&kernel("", &body), &ONE),
-        ViolationKind::Uninitialised,
-        "nothing wrote",
-    );
+    violates(&kernel(&body), Uninitialised, "nothing wrote");
 }
 
 /// One warp loads stages, another consumes them; 16 stages through a ring of 2.
@@ -301,10 +274,8 @@ fn ring(consumer_arrives: bool, first_empty: u32) -> String {
     } else {
         ""
     };
-    kernel(
-        "",
-        &format!(
-            "@%p8 bra READY;\nmbarrier.init.shared::cta.b64 [%m], 1;\nmbarrier.init.shared::cta.b64 [%m+8], 1;\n\
+    kernel(&format!(
+        "@%p8 bra READY;\nmbarrier.init.shared::cta.b64 [%m], 1;\nmbarrier.init.shared::cta.b64 [%m+8], 1;\n\
              mbarrier.init.shared::cta.b64 [%m+16], 1;\nmbarrier.init.shared::cta.b64 [%m+24], 1;\n\
              fence.mbarrier_init.release.cluster;\nREADY: bar.sync 0;\n\
              mov.u32 %r0, 0;\nsetp.ge.u32 %p2, %t, 32;\nand.b32 %r10, %t, 31;\nsetp.ne.u32 %p7, %r10, 0;\n\
@@ -322,10 +293,9 @@ fn ring(consumer_arrives: bool, first_empty: u32) -> String {
              mul.wide.u32 %d1, %r0, 128;\nadd.s64 %d1, %d1, %out;\nmul.wide.u32 %d2, %r10, 4;\n\
              add.s64 %d1, %d1, %d2;\nst.global.u32 [%d1], %r8;\n\
              add.u32 %r0, %r0, 1;\nsetp.lt.u32 %p3, %r0, 16;\n@%p3 bra CONSUMER;\nEND:",
-            wait("PW", "%r6", "%r4"),
-            wait("CW", "%r3", "%r4"),
-        ),
-    )
+        wait("PW", "%r6", "%r4"),
+        wait("CW", "%r3", "%r4"),
+    ))
 }
 
 #[test]
@@ -354,14 +324,11 @@ fn a_stage_reused_too_early_is_found() {
 #[test]
 fn bulk_stores_and_groups() {
     let store = |wait: &str| {
-        kernel(
-            "",
-            &format!(
-                "add.u32 %r2, %t, 7;\nshl.b32 %r1, %t, 2;\nadd.u32 %r1, %r1, %s;\nst.shared.u32 [%r1], %r2;\n\
+        kernel(&format!(
+            "add.u32 %r2, %t, 7;\nshl.b32 %r1, %t, 2;\nadd.u32 %r1, %r1, %s;\nst.shared.u32 [%r1], %r2;\n\
                  fence.proxy.async.shared::cta;\nbar.sync 0;\n@%p8 bra E;\n\
                  cp.async.bulk.global.shared::cta.bulk_group [%out], [%s], 256;\ncp.async.bulk.commit_group;\n{wait}\nE:"
-            ),
-        )
+        ))
     };
     let out = run(&store("cp.async.bulk.wait_group 0;"), &ONE);
     assert_eq!(out[..64], (7..71).collect::<Vec<u32>>());
@@ -369,21 +336,20 @@ fn bulk_stores_and_groups() {
         &store("cp.async.bulk.wait_group.read 0;\nst.shared.u32 [%s], 1;"),
         &ONE,
     );
-    let e = fault(&store(""), &ONE);
-    expect_violation(&e, ViolationKind::Hazard, "a CTA ends here while");
-    let e = fault(
+    violates(&store(""), Hazard, "a CTA ends here while");
+    violates(
         &store("cp.async.bulk.wait_group 1;\nst.shared.u32 [%s], 1;"),
-        &ONE,
+        Hazard,
+        "in flight reads",
     );
-    expect_violation(&e, ViolationKind::Hazard, "in flight reads");
-    let e = fault(
+    violates(
         &store("cp.async.bulk.wait_group.read 0;\nld.global.u32 %r3, [%out];"),
-        &ONE,
+        Hazard,
+        "in flight writes",
     );
-    expect_violation(&e, ViolationKind::Hazard, "in flight writes");
     let e = fault(&store("").replace("st.shared.u32 [%r1], %r2;", ""), &ONE);
     assert!(
-        matches!(&e, SimError::Violation(v) if matches!(v.kind, ViolationKind::Uninitialised | ViolationKind::Hazard)),
+        matches!(&e, SimError::Violation(v) if matches!(v.kind, Uninitialised | Hazard)),
         "{e}"
     );
 }
@@ -391,14 +357,11 @@ fn bulk_stores_and_groups() {
 #[test]
 fn small_copies() {
     let copy = |wait: &str| {
-        kernel(
-            "",
-            &format!(
-                "shl.b32 %r1, %t, 4;\nadd.u32 %r2, %r1, %s;\ncvt.u64.u32 %d1, %r1;\nadd.s64 %d1, %d1, %in;\n\
+        kernel(&format!(
+            "shl.b32 %r1, %t, 4;\nadd.u32 %r2, %r1, %s;\ncvt.u64.u32 %d1, %r1;\nadd.s64 %d1, %d1, %in;\n\
                  and.b32 %r3, %t, 15;\ncp.async.cg.shared.global [%r2], [%d1], 16, %r3;\ncp.async.commit_group;\n\
                  {wait}\nbar.sync 0;\n{OUT}"
-            ),
-        )
+        ))
     };
     let out = run(&copy("cp.async.wait_group 0;"), &ONE);
     let mut want: Vec<u8> = (0..256u32).flat_map(|i| (i + 1).to_le_bytes()).collect();
@@ -412,11 +375,7 @@ fn small_copies() {
         .collect();
     assert_eq!(out[..64], want);
     run(&copy("cp.async.wait_all;"), &ONE);
-    expect_violation(
-        &fault(&copy("cp.async.wait_group 1;"), &ONE),
-        ViolationKind::Hazard,
-        "in flight",
-    );
+    violates(&copy("cp.async.wait_group 1;"), Hazard, "in flight");
     let by_barrier = format!(
         "cp.async.mbarrier.arrive.noinc.shared.b64 [%m];\n{}",
         wait("W", "%m", "0")
@@ -437,7 +396,7 @@ fn tensor_load(x: i32, y: i32) -> String {
          GO:\n{}{OUT}",
         wait("W", "%m", "0")
     );
-    kernel("", &body)
+    kernel(&body)
 }
 
 #[test]
@@ -463,7 +422,7 @@ fn tensor_loads() {
         }
     }
     let e = fault(&tensor_load(0, 0).replace("[%map, {", "[%in, {"), &all);
-    expect_violation(&e, ViolationKind::Other, "no tensor map");
+    expect_violation(&e, Other, "no tensor map");
 }
 
 #[test]
@@ -472,7 +431,7 @@ fn tensor_stores() {
         fence.proxy.async.shared::cta;\nbar.sync 0;\n@%p8 bra E;\n\
         cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%map, {40, 26}], [%s];\n\
         cp.async.bulk.commit_group;\ncp.async.bulk.wait_group 0;\nE:";
-    let out = run(&kernel("", body), &Setup { block: 256, ..ONE });
+    let out = run(&kernel(body), &Setup { block: 256, ..ONE });
     for (i, v) in out.iter().enumerate() {
         let (x, y) = (i % 64, i / 64);
         let inside = (40..60).contains(&x) && (26..30).contains(&y);
@@ -502,17 +461,17 @@ fn multicast_in_a_cluster() {
         block: 128,
         ..ONE
     };
-    let out = run(&kernel(".reqnctapercluster 2, 1, 1", &body), &two);
+    let out = run(&kernel_with(".reqnctapercluster 2, 1, 1", &body), &two);
     let once: Vec<u32> = (1..=128).collect();
     assert_eq!(out[..256], [once.clone(), once].concat());
     let e = fault(
-        &kernel(
+        &kernel_with(
             ".reqnctapercluster 2, 1, 1",
             &body.replace("%h1, 3", "%h1, 4"),
         ),
         &two,
     );
-    expect_violation(&e, ViolationKind::Other, "multicast mask");
+    expect_violation(&e, Other, "multicast mask");
 }
 
 #[test]
@@ -531,7 +490,7 @@ fn remote_barriers_and_stores() {
         wait("W", "%m", "0")
     );
     let two = Setup { grid: 2, ..ONE };
-    let ptx = kernel(".reqnctapercluster 2, 1, 1", &body);
+    let ptx = kernel_with(".reqnctapercluster 2, 1, 1", &body);
     let out = run(&ptx, &two);
     let want: Vec<u32> = (256..320).chain(0..64).collect();
     assert_eq!(out[..128], want);

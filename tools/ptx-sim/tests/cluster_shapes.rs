@@ -34,9 +34,7 @@ fn run(cluster: [u32; 3], clusters: [u32; 3], o: &Options) -> Result<Vec<u32>, S
         ..Launch::new("k", grid, [1, 1, 1]).buffer(out)
     };
     sim.run(&launch, o)?;
-    let words = sim.download(out).chunks_exact(4);
-    let word = |b: &[u8]| u32::from_le_bytes([b[0], b[1], b[2], b[3]]);
-    Ok(words.map(word).collect())
+    Ok(sim.words(out))
 }
 
 /// Words that each CTA must have written.

@@ -13,10 +13,9 @@ const NO_FENCE: &str = "fence.proxy.async is missing between them";
 #[test]
 fn barriers_of_a_cta() {
     let body = |sync: &str| {
-        kernel(
-            "",
-            &format!("@!%p8 st.shared.u32 [%s], 5;//@earlier\n{sync}{READ}"),
-        )
+        kernel(&format!(
+            "@!%p8 st.shared.u32 [%s], 5;//@earlier\n{sync}{READ}"
+        ))
     };
     clean(&body("bar.sync 0;\n"));
     clean(&body("bar.warp.sync 0xffffffff;\nbar.sync 1, 64;\n"));
@@ -26,12 +25,9 @@ fn barriers_of_a_cta() {
     let racy = "setp.ge.u32 %p2, %t, 32;\n@%p2 bar.arrive 1, 64;\n@!%p2 bar.sync 1, 64;\n";
     // Threads of one warp are ordered by bar.warp.sync, and by nothing less on paper.
     let warp = |sync: &str| {
-        kernel(
-            "",
-            &format!(
-                "setp.lt.u32 %p2, %t, 32;\n@!%p2 bra E;\n@!%p8 st.shared.u32 [%s], 5;//@earlier\n{sync}{READ}E:"
-            ),
-        )
+        kernel(&format!(
+            "setp.lt.u32 %p2, %t, 32;\n@!%p2 bra E;\n@!%p8 st.shared.u32 [%s], 5;//@earlier\n{sync}{READ}E:"
+        ))
     };
     clean(&warp("bar.warp.sync 0xffffffff;\n"));
     let shuffle = "shfl.sync.idx.b32 %r3, %t, 0, 31, 0xffffffff;\n";
@@ -44,13 +40,10 @@ fn barriers_of_a_cta() {
 fn a_missing_barrier_is_a_race_though_the_bytes_are_right() {
     // Every thread writes its word twice the same; a reader between gets it right by luck.
     let body = |sync: &str| {
-        kernel(
-            "",
-            &format!(
-                "st.shared.u32 [%mine], 1;\nbar.sync 0;\nst.shared.u32 [%mine], 1;//@earlier\n{sync}\
+        kernel(&format!(
+            "st.shared.u32 [%mine], 1;\nbar.sync 0;\nst.shared.u32 [%mine], 1;//@earlier\n{sync}\
                  xor.b32 %r2, %mine, 128;\nld.shared.u32 %r1, [%r2];//@later\nst.global.u32 [%w], %r1;"
-            ),
-        )
+        ))
     };
     clean(&body("bar.sync 0;\n"));
     let ptx = body("").replace("//@earlier", "").replace("//@later", "");
@@ -59,10 +52,7 @@ fn a_missing_barrier_is_a_race_though_the_bytes_are_right() {
 
 #[test]
 fn lanes_that_write_one_word() {
-    let ptx = kernel(
-        "",
-        "setp.ge.u32 %p2, %t, 32;\n@!%p2 st.shared.u32 [%s], 5;//@later @earlier",
-    );
+    let ptx = kernel("setp.ge.u32 %p2, %t, 32;\n@!%p2 st.shared.u32 [%s], 5;//@later @earlier");
     caught(&ptx, NOTHING);
     clean_as(&ptx, Profile::Hardware);
 }
@@ -71,14 +61,11 @@ fn lanes_that_write_one_word() {
 fn flags_and_atomics() {
     // Message passing through a flag in shared memory; thread 32 reads what thread 0 wrote.
     let body = |fence: &str, release: &str, acquire: &str, after: &str| {
-        kernel(
-            "",
-            &format!(
-                "@!%p8 st.shared.u32 [%s+64], 0;\nbar.sync 0;\n@%p8 bra R;\nst.shared.u32 [%s], 5;//@earlier\n{fence}\
+        kernel(&format!(
+            "@!%p8 st.shared.u32 [%s+64], 0;\nbar.sync 0;\n@%p8 bra R;\nst.shared.u32 [%s], 5;//@earlier\n{fence}\
                  st.{release}.cta.shared.u32 [%s+64], 1;\nbra E;\nR: setp.ne.u32 %p2, %t, 32;\n@%p2 bra E;\n\
                  L: ld.{acquire}.cta.shared.u32 %r3, [%s+64];\nsetp.eq.u32 %p3, %r3, 0;\n@%p3 bra L;\n{after}{READ}E:"
-            ),
-        )
+        ))
     };
     clean(&body("", "release", "acquire", ""));
     clean(&body(
@@ -96,12 +83,9 @@ fn flags_and_atomics() {
     );
     // Atomics do not race with each other, but with everything else.
     let sum = |sync: &str| {
-        kernel(
-            "",
-            &format!(
-                "@!%p8 st.shared.u32 [%s], 0;\nbar.sync 0;\nred.shared.add.u32 [%s], 1;//@earlier\n{sync}{READ}"
-            ),
-        )
+        kernel(&format!(
+            "@!%p8 st.shared.u32 [%s], 0;\nbar.sync 0;\nred.shared.add.u32 [%s], 1;//@earlier\n{sync}{READ}"
+        ))
     };
     clean(&sum("bar.sync 0;\n"));
     caught(
@@ -113,13 +97,10 @@ fn flags_and_atomics() {
 #[test]
 fn barrier_objects_before_their_initialisation_is_visible() {
     let body = |sync: &str, second: &str| {
-        kernel(
-            "",
-            &format!(
-                "@!%p8 mbarrier.init.shared::cta.b64 [%m], 1;//@earlier\n{sync}\
+        kernel(&format!(
+            "@!%p8 mbarrier.init.shared::cta.b64 [%m], 1;//@earlier\n{sync}\
                  setp.ne.u32 %p2, %t, 32;\n@!%p2 {second} //@later"
-            ),
-        )
+        ))
     };
     let uses = [
         "mbarrier.arrive.shared::cta.b64 _, [%m];",
@@ -167,14 +148,11 @@ fn barrier_objects_before_their_initialisation_is_visible() {
 #[test]
 fn objects_end_when_nobody_uses_them_any_more() {
     let body = |sync: &str| {
-        kernel(
-            "",
-            &format!(
-                "@!%p8 mbarrier.init.shared::cta.b64 [%m], 64;\nbar.sync 0;\n\
+        kernel(&format!(
+            "@!%p8 mbarrier.init.shared::cta.b64 [%m], 64;\nbar.sync 0;\n\
                  mbarrier.arrive.shared::cta.b64 _, [%m];\n{}{sync}@!%p8 mbarrier.inval.shared::cta.b64 [%m];//@later",
-                wait("W", "")
-            ),
-        )
+            wait("W", "")
+        ))
     };
     clean(&body("bar.sync 0;\n"));
     let ptx = body("");
@@ -184,14 +162,11 @@ fn objects_end_when_nobody_uses_them_any_more() {
 
 /// A bulk store of what all threads wrote.
 fn store(fence: &str, sync: &str, wait: &str, after: &str) -> String {
-    kernel(
-        "",
-        &format!(
-            "st.shared.u32 [%mine], %t;//@written\n{fence}{sync}@%p8 bra E;\n\
+    kernel(&format!(
+        "st.shared.u32 [%mine], %t;//@written\n{fence}{sync}@%p8 bra E;\n\
              cp.async.bulk.global.shared::cta.bulk_group [%out], [%s], 256;//@store\n\
              cp.async.bulk.commit_group;\n{wait}E: {after}"
-        ),
-    )
+    ))
 }
 
 fn marked(ptx: &str, earlier: &str, later: &str) -> String {
@@ -231,16 +206,13 @@ fn bulk_stores_need_a_proxy_fence_and_their_wait() {
 
 /// A bulk load over what the threads had in the buffer.
 fn load(before: &str) -> String {
-    kernel(
-        "",
-        &format!(
-            "@!%p8 mbarrier.init.shared::cta.b64 [%m], 1;\nst.shared.u32 [%mine], %t;//@written\n\
+    kernel(&format!(
+        "@!%p8 mbarrier.init.shared::cta.b64 [%m], 1;\nst.shared.u32 [%mine], %t;//@written\n\
              bar.sync 0;\n{before}@%p8 bra GO;\nmbarrier.arrive.expect_tx.shared::cta.b64 _, [%m], 256;\n\
              cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%s], [%in], 256, [%m];//@load\nGO:\n{}\
              ld.shared.u32 %r1, [%mine];\nst.global.u32 [%w], %r1;",
-            wait("W", "")
-        ),
-    )
+        wait("W", "")
+    ))
 }
 
 #[test]
@@ -262,14 +234,11 @@ fn bulk_loads_over_generic_memory() {
 #[test]
 fn small_copies_and_their_groups() {
     let body = |before: &str, after: &str| {
-        kernel(
-            "",
-            &format!(
-                "shl.b32 %r4, %t, 2;\ncvt.u64.u32 %d1, %r4;\nadd.s64 %d1, %d1, %in;\n\
+        kernel(&format!(
+            "shl.b32 %r4, %t, 2;\ncvt.u64.u32 %d1, %r4;\nadd.s64 %d1, %d1, %in;\n\
                  @!%p8 mbarrier.init.shared::cta.b64 [%m], 64;\nbar.sync 0;\n{before}\
                  cp.async.ca.shared.global [%mine], [%d1], 4;//@copy\ncp.async.commit_group;\n{after}"
-            ),
-        )
+        ))
     };
     let own = "ld.shared.u32 %r1, [%mine];//@later\nst.global.u32 [%w], %r1;\n";
     let other =
@@ -309,15 +278,12 @@ fn small_copies_and_their_groups() {
 #[test]
 fn relaxed_operations_order_nothing() {
     let body = |fence: &str, arrive: &str, acquire: &str, after: &str| {
-        kernel(
-            "",
-            &format!(
-                "@!%p8 mbarrier.init.shared::cta.b64 [%m], 1;\nbar.sync 0;\n@%p8 bra R;\n\
+        kernel(&format!(
+            "@!%p8 mbarrier.init.shared::cta.b64 [%m], 1;\nbar.sync 0;\n@%p8 bra R;\n\
                  st.shared.u32 [%s], 5;//@earlier\n{fence}mbarrier.arrive{arrive}.shared::cta.b64 _, [%m];\n\
                  bra E;\nR:\n{}{after}{READ}E:",
-                wait("W", acquire)
-            ),
-        )
+            wait("W", acquire)
+        ))
     };
     let relaxed = ".relaxed.cta";
     clean(&body("", "", "", ""));
@@ -372,13 +338,10 @@ fn relaxed_operations_order_nothing() {
 #[test]
 fn signals_to_a_cta_itself_may_come_after_its_end() {
     let body = |after: &str| {
-        kernel(
-            "",
-            &format!(
-                "@!%p8 mbarrier.init.shared::cta.b64 [%m], 1;\n@!%p8 mbarrier.init.shared::cta.b64 [%m+8], 64;\n\
+        kernel(&format!(
+            "@!%p8 mbarrier.init.shared::cta.b64 [%m], 1;\n@!%p8 mbarrier.init.shared::cta.b64 [%m+8], 64;\n\
                  fence.proxy.async.shared::cta;\nbar.sync 0;\n{after}E:"
-            ),
-        )
+        ))
     };
     // The last arrivals of a ring: nobody waits for them, and what they track is over.
     let commit = "@%p8 bra E;\ntcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%m];\n";
@@ -408,10 +371,8 @@ fn staged(before: &str, behind: &str, wait_first: bool, then: &str) -> String {
         String::new()
     };
     let second = wait("V", "").replace("[%m]", "[%m+8]");
-    kernel(
-        "",
-        &format!(
-            "setp.ge.u32 %p2, %t, 32;\nsetp.ne.u32 %p3, %t, 32;\nshl.b32 %r2, %t, 4;\nadd.u32 %r2, %r2, %s;\n\
+    kernel(&format!(
+        "setp.ge.u32 %p2, %t, 32;\nsetp.ne.u32 %p3, %t, 32;\nshl.b32 %r2, %t, 4;\nadd.u32 %r2, %r2, %s;\n\
              @!%p8 mbarrier.init.shared::cta.b64 [%m], 1;\n@!%p8 mbarrier.init.shared::cta.b64 [%m+8], 1;\n\
              @%p2 bra A;\ntcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%s+2048], 32;\n\
              tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;\nA: bar.sync 0;\n\
@@ -422,8 +383,7 @@ fn staged(before: &str, behind: &str, wait_first: bool, then: &str) -> String {
              tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%m];\nbra E;\n\
              L: @%p3 bra E;\n{first}{then}{second}E: bar.warp.sync 0xffffffff;\nbar.sync 0;\n@%p2 bra F;\n\
              tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r5, 32;\nF:"
-        ),
-    )
+    ))
 }
 
 /// A bulk load over the buffer.

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::hazard::{CLUSTER, PAIR, caught, caught_as, clean, clean_as, kernel, wait};
+use common::hazard::{CLUSTER, PAIR, caught, caught_as, clean, clean_as, kernel_with, wait};
 use ptx_sim::Profile;
 use ptx_sim::report::ViolationKind;
 
@@ -11,7 +11,7 @@ const RELAXED: &str = "barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.
 const READ_FAR: &str = "ld.shared::cluster.u32 %r1, [%far];//@later\nst.global.u32 [%w], %r1;\n";
 
 fn pair(body: &str) -> String {
-    kernel(PAIR, body)
+    kernel_with(PAIR, body)
 }
 
 #[test]

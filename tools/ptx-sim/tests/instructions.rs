@@ -4,7 +4,11 @@ use ptx_sim::report::ViolationKind;
 use ptx_sim::{Buffer, Launch, Module, Options, Policy, Sim, SimError, Timing};
 
 /// A kernel `k(out)`: `%t` is the thread, `%w` the address of its word, `%out` that of the first.
-fn kernel(directives: &str, body: &str) -> String {
+fn kernel(body: &str) -> String {
+    kernel_with("", body)
+}
+
+fn kernel_with(directives: &str, body: &str) -> String {
     format!(
         ".version 9.0\n.target sm_100a\n.address_size 64\n\
          .visible .entry k(.param .u64 p) {directives}\n{{\n\
@@ -20,10 +24,7 @@ fn run_as(ptx: &str, grid: u32, options: &Options) -> Result<Vec<u32>, SimError>
     let out: Buffer = sim.upload("out", &[0; 512])?;
     let launch = Launch::new("k", [grid, 1, 1], [32, 1, 1]).buffer(out);
     sim.run(&launch, options)?;
-    let bytes = sim.download(out).chunks_exact(4);
-    Ok(bytes
-        .map(|c| u32::from_le_bytes([c[0], c[1], c[2], c[3]]))
-        .collect())
+    Ok(sim.words(out))
 }
 
 fn run(ptx: &str, grid: u32) -> Result<Vec<u32>, SimError> {
@@ -34,7 +35,7 @@ fn run(ptx: &str, grid: u32) -> Result<Vec<u32>, SimError> {
 fn one(setup: &str, instruction: &str) -> u32 {
     let body =
         format!("mov.u32 %r1, 0x12345678;\n{setup}\n{instruction}\nst.global.u32 [%w], %r1;");
-    run(&kernel("", &body), 1).unwrap_or_else(|e| panic!("{instruction}: {e}"))[0]
+    run(&kernel(&body), 1).unwrap_or_else(|e| panic!("{instruction}: {e}"))[0]
 }
 
 fn violation(e: &SimError) -> (ViolationKind, String) {
@@ -122,13 +123,13 @@ fn discarded_bytes_hold_nothing() {
         "setp.ne.u32 %p1, %t, 0;\n@!%p1 discard.global.L2 [%out+128], 128;\nbar.warp.sync -1;\n";
     // Outside of it nothing happens, and a write makes the bytes readable again.
     let fine = "st.global.u32 [%w+128], %t; ld.global.u32 %r1, [%w+128]; add.u32 %r1, %r1, 1; st.global.u32 [%w], %r1;";
-    let out = run(&kernel("", &format!("{discard}{fine}")), 1).unwrap();
+    let out = run(&kernel(&format!("{discard}{fine}")), 1).unwrap();
     assert_eq!(out[..32], (1..=32).collect::<Vec<u32>>());
     let reads = format!("{discard}ld.global.u32 %r1, [%out+252];");
-    let (kind, text) = violation(&run(&kernel("", &reads), 1).unwrap_err());
+    let (kind, text) = violation(&run(&kernel(&reads), 1).unwrap_err());
     assert_eq!(kind, ViolationKind::Uninitialised, "{text}");
     let next = format!("{discard}ld.global.u32 %r1, [%out+256];");
-    run(&kernel("", &next), 1).unwrap();
+    run(&kernel(&next), 1).unwrap();
     for (place, want) in [
         (
             "discard.global.L2 [%out+64], 128;",
@@ -139,7 +140,7 @@ fn discarded_bytes_hold_nothing() {
             ViolationKind::OutOfBounds,
         ),
     ] {
-        let (kind, text) = violation(&run(&kernel("", place), 1).unwrap_err());
+        let (kind, text) = violation(&run(&kernel(place), 1).unwrap_err());
         assert_eq!(kind, want, "{text}");
     }
 }
@@ -160,7 +161,7 @@ fn cancel(after: &str) -> String {
          mad.wide.u32 %w, %r5, 128, %w;\nst.global.u32 [%w], %r1;\n\
          barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;"
     );
-    kernel(".reqnctapercluster 2, 1, 1", &body)
+    kernel_with(".reqnctapercluster 2, 1, 1", &body)
 }
 
 /// A grid of 3 x 2 x 2 whose CTAs take over others' work while they are granted some. Each CTA adds one to the word of
@@ -179,13 +180,11 @@ fn take_over(options: &Options, query: &str) -> (u64, Vec<u32>) {
          clusterlaunchcontrol.query_cancel.is_canceled.pred.b128 %p3, %q1;\n@!%p3 bra END;\n\
          {query}\nbra AGAIN;\nEND:"
     );
-    let mut sim = Sim::new(Module::parse(&kernel("", &body)).unwrap());
+    let mut sim = Sim::new(Module::parse(&kernel(&body)).unwrap());
     let out: Buffer = sim.upload("out", &[0; 64]).unwrap();
     let launch = Launch::new("k", [3, 2, 2], [32, 1, 1]).buffer(out);
     let report = sim.run(&launch, options).unwrap();
-    let words = sim.download(out).chunks_exact(4);
-    let words = words.map(|c| u32::from_le_bytes([c[0], c[1], c[2], c[3]]));
-    (report.ctas, words.collect())
+    (report.ctas, sim.words(out))
 }
 
 #[test]
@@ -264,22 +263,17 @@ fn accesses_of_32_bytes() {
         format!("{LOAD}.v4.u64 {four}, [%out+288]; shr.u64 %d3, %d3, 32; cvt.u32.u64 %r6, %d3;"),
     ] {
         let body = format!("{fill}{load}\nst.global.u32 [%w], %r6;");
-        let out = run(&kernel("", &body), 1).unwrap_or_else(|e| panic!("{load}: {e}"));
+        let out = run(&kernel(&body), 1).unwrap_or_else(|e| panic!("{load}: {e}"));
         assert_eq!(out[0], 13, "{load}");
     }
     for offset in [272, 264, 260] {
         let load = format!("{LOAD}.v8.u32 {eight}, [%out+{offset}];");
-        let (kind, text) = violation(&run(&kernel("", &load), 1).unwrap_err());
+        let (kind, text) = violation(&run(&kernel(&load), 1).unwrap_err());
         assert_eq!(kind, ViolationKind::Misaligned, "{text}");
     }
-    let (kind, text) = violation(
-        &run(
-            &kernel("", &format!("{LOAD}.v8.u32 {eight}, [%out+512];")),
-            1,
-        )
-        .unwrap_err(),
-    );
+    let (kind, text) =
+        violation(&run(&kernel(&format!("{LOAD}.v8.u32 {eight}, [%out+512];")), 1).unwrap_err());
     assert_eq!(kind, ViolationKind::OutOfBounds, "{text}");
     let shared = format!("ld.shared.v8.u32 {eight}, [response];");
-    assert!(run(&kernel("", &shared), 1).is_err());
+    assert!(run(&kernel(&shared), 1).is_err());
 }

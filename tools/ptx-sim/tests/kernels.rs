@@ -6,7 +6,11 @@ use ptx_sim::{Launch, Module, Options, Policy, Report, Sim, SimError, Timing, Un
 const HEAD: &str = ".version 9.0\n.target sm_100a\n.address_size 64\n";
 
 /// A kernel `k(out)` around a body; `%t` is the thread, `%out` the address of its 32-bit word.
-fn kernel(directives: &str, body: &str) -> String {
+fn kernel(body: &str) -> String {
+    kernel_with("", body)
+}
+
+fn kernel_with(directives: &str, body: &str) -> String {
     format!(
         "{HEAD}.visible .entry k(.param .u64 p) {directives}\n{{\n\
          .reg .pred %p<9>; .reg .b16 %h<9>; .reg .b32 %r<20>; .reg .b32 %t; .reg .b64 %d<9>;\n\
@@ -37,11 +41,7 @@ fn try_run(
         ..Options::default()
     };
     let report = sim.run(&launch, &options)?;
-    let words = sim
-        .download(out)
-        .chunks(4)
-        .map(|c| u32::from_le_bytes(c.try_into().unwrap()));
-    Ok((words.collect(), report))
+    Ok((sim.words(out), report))
 }
 
 fn run(ptx: &str, block: u32) -> Vec<u32> {
@@ -72,7 +72,6 @@ fn kind(e: &SimError) -> ViolationKind {
 fn divergent_loops_meet_again() {
     // Each lane adds 1 as often as its number says; after the loop all lanes vote.
     let ptx = kernel(
-        "",
         "mov.u32 %r1, 0;\nL1: setp.ge.u32 %p1, %r1, %t;\n@%p1 bra L2;\nadd.u32 %r1, %r1, 1;\nbra L1;\n\
          L2: activemask.b32 %r2;\nadd.u32 %r2, %r2, %r1;\nst.global.u32 [%w], %r2;",
     );
@@ -85,7 +84,6 @@ fn divergent_loops_meet_again() {
 #[test]
 fn branches_on_both_sides_and_nested() {
     let ptx = kernel(
-        "",
         "and.b32 %r1, %t, 1;\nsetp.eq.u32 %p1, %r1, 0;\n@%p1 bra EVEN;\n\
          and.b32 %r2, %t, 2;\nsetp.eq.u32 %p2, %r2, 0;\n@%p2 bra A;\nmov.u32 %r3, 3;\nbra B;\n\
          A: mov.u32 %r3, 1;\nB: add.u32 %r3, %r3, 100;\nbra END;\n\
@@ -109,7 +107,6 @@ fn branches_on_both_sides_and_nested() {
 fn lanes_that_wait_for_each_other_make_progress() {
     // Lane 0 spins until lane 1 has stored, behind the join: independent thread scheduling.
     let ptx = kernel(
-        "",
         "setp.ne.u32 %p1, %t, 0;\n@%p1 bra L2;\nL1: ld.volatile.global.u32 %r1, [%out+64];\n\
          setp.eq.u32 %p2, %r1, 0;\n@%p2 bra L1;\nL2: st.global.u32 [%out+64], 5;",
     );
@@ -129,7 +126,6 @@ fn lanes_that_wait_for_each_other_make_progress() {
 #[test]
 fn barriers_order_shared_memory() {
     let ptx = kernel(
-        "",
         ".shared .align 4 .b8 s[1024];\nmov.u32 %r1, s;\nshl.b32 %r2, %t, 2;\nadd.u32 %r3, %r1, %r2;\n\
          st.shared.u32 [%r3], %t;\nbar.sync 0;\nsub.u32 %r4, 255, %t;\nshl.b32 %r4, %r4, 2;\n\
          add.u32 %r4, %r1, %r4;\nld.shared.u32 %r5, [%r4];\nst.global.u32 [%w], %r5;",
@@ -143,7 +139,6 @@ fn barriers_order_shared_memory() {
 #[test]
 fn a_missing_barrier_is_an_uninitialised_read_under_some_order() {
     let ptx = kernel(
-        "",
         ".shared .align 4 .b8 s[1024];\nmov.u32 %r1, s;\nshl.b32 %r2, %t, 2;\nadd.u32 %r3, %r1, %r2;\n\
          st.shared.u32 [%r3], %t;\nsub.u32 %r4, 255, %t;\nshl.b32 %r4, %r4, 2;\n\
          add.u32 %r4, %r1, %r4;\nld.shared.u32 %r5, [%r4];\nst.global.u32 [%w], %r5;",
@@ -157,7 +152,6 @@ fn a_missing_barrier_is_an_uninitialised_read_under_some_order() {
 fn named_barriers_with_counts_arrive_and_reduce() {
     // Warp 0 produces and arrives, warp 1 waits; then all count odd threads.
     let ptx = kernel(
-        "",
         ".shared .align 4 .b8 s[4];\nsetp.ge.u32 %p1, %t, 32;\n@%p1 bra W;\n\
          setp.eq.u32 %p2, %t, 0;\n@%p2 st.shared.u32 [s], 42;\nbar.arrive 3, 64;\nbra J;\n\
          W: bar.sync 3, 64;\nJ: and.b32 %r1, %t, 1;\nsetp.eq.u32 %p3, %r1, 1;\n\
@@ -169,17 +163,13 @@ fn named_barriers_with_counts_arrive_and_reduce() {
 
 #[test]
 fn exited_warps_are_not_waited_for() {
-    let ptx = kernel(
-        "",
-        "setp.ge.u32 %p1, %t, 40;\n@%p1 exit;\nbar.sync 0;\nst.global.u32 [%w], 1;",
-    );
+    let ptx = kernel("setp.ge.u32 %p1, %t, 40;\n@%p1 exit;\nbar.sync 0;\nst.global.u32 [%w], 1;");
     assert_eq!(run(&ptx, 96)[..40], [1; 40]);
 }
 
 #[test]
 fn shuffles_votes_and_matches() {
     let ptx = kernel(
-        "",
         "shfl.sync.bfly.b32 %r1, %t, 16, 31, -1;\nshfl.sync.down.b32 %r2|%p1, %t, 4, 0x1f, -1;\n\
          shfl.sync.up.b32 %r3|%p2, %t, 1, 0, -1;\nshfl.sync.idx.b32 %r4, %t, 2, 0x1807, -1;\n\
          selp.b32 %r5, 1, 0, %p1;\nselp.b32 %r6, 1, 0, %p2;\n\
@@ -215,7 +205,6 @@ fn shuffles_votes_and_matches() {
 #[test]
 fn halves_of_a_warp_synchronise_apart() {
     let ptx = kernel(
-        "",
         "setp.ge.u32 %p1, %t, 16;\n@%p1 bra H;\nshfl.sync.idx.b32 %r1, %t, 3, 31, 0x0000ffff;\nbra J;\n\
          H: shfl.sync.idx.b32 %r1, %t, 20, 31, 0xffff0000;\nJ: bar.warp.sync -1;\nst.global.u32 [%w], %r1;",
     );
@@ -226,7 +215,6 @@ fn halves_of_a_warp_synchronise_apart() {
 #[test]
 fn atomics_count_across_ctas() {
     let ptx = kernel(
-        "",
         "atom.global.add.u32 %r1, [%out], 1;\nred.global.max.u32 [%out+4], %t;\n\
          atom.global.cas.b32 %r2, [%out+8], 0, 9;\nred.global.add.f32 [%out+12], 0f3f000000;",
     );
@@ -244,19 +232,14 @@ fn atomics_count_across_ctas() {
             )
             .unwrap();
         assert_eq!(r.ctas, 6);
-        let w: Vec<u32> = sim
-            .download(out)
-            .chunks(4)
-            .map(|c| u32::from_le_bytes(c.try_into().unwrap()))
-            .collect();
-        assert_eq!(w, [384, 63, 9, 192f32.to_bits()]);
+        assert_eq!(sim.words(out), [384, 63, 9, 192f32.to_bits()]);
     }
 }
 
 #[test]
 fn clusters_share_memory() {
     // Each CTA stores its rank; after the cluster barrier it reads its neighbour's.
-    let ptx = kernel(
+    let ptx = kernel_with(
         ".reqnctapercluster 4, 1, 1",
         ".shared .align 4 .b8 s[4];\n.reg .pred %q;\nmov.u32 %r1, %cluster_ctarank;\n\
          setp.eq.u32 %q, %t, 0;\n@%q st.shared.u32 [s], %r1;\n\
@@ -285,7 +268,6 @@ fn clusters_share_memory() {
 #[test]
 fn packing_carry_and_wide_registers() {
     let ptx = kernel(
-        "",
         ".reg .b8 %b<4>; .reg .b128 %q; .reg .f16 lo, hi;\nmov.b32 {%b0, %b1, %b2, %b3}, 0x04030201;\n\
          cvt.u32.u8 %r1, %b2;\nmov.b32 {lo, hi}, 0x3c004000;\ncvt.f32.f16 %r2, hi;\n\
          mov.b64 %d1, {%r1, %r2};\nmov.b128 %q, {%d1, %out};\nmov.b128 {%d2, %d3}, %q;\n\
@@ -300,9 +282,7 @@ fn packing_carry_and_wide_registers() {
 
 #[test]
 fn constants_globals_local_memory_and_generic_addresses() {
-    let ptx = kernel(
-        "",
-        ".local .align 4 .b8 l[16];\nmov.u64 %d1, l;\ncvta.local.u64 %d2, %d1;\nst.u32 [%d2+4], %t;\n\
+    let ptx = kernel(".local .align 4 .b8 l[16];\nmov.u64 %d1, l;\ncvta.local.u64 %d2, %d1;\nst.u32 [%d2+4], %t;\n\
          ld.local.u32 %r1, [l+4];\nld.const.u32 %r2, [c+8];\nadd.u32 %r1, %r1, %r2;\n\
          mov.u64 %d3, g;\ncvta.global.u64 %d3, %d3;\nld.u32 %r3, [%d3+4];\nadd.u32 %r1, %r1, %r3;\n\
          isspacep.local %p1, %d2;\n@!%p1 trap;\nisspacep.shared %p1, %d2;\n@%p1 trap;\nst.global.u32 [%w], %r1;",
@@ -316,7 +296,7 @@ fn constants_globals_local_memory_and_generic_addresses() {
 
 #[test]
 fn memory_violations_say_where() {
-    let e = fails(&kernel("", "st.global.u32 [%out+4096], 1;"), 1);
+    let e = fails(&kernel("st.global.u32 [%out+4096], 1;"), 1);
     let SimError::Violation(v) = &e else {
         panic!("{e}")
     };
@@ -325,33 +305,30 @@ fn memory_violations_say_where() {
     assert_eq!(v.site.text, "st.global.u32 [%out+4096], 1");
     assert!(v.site.line > 4);
     assert_eq!(
-        kind(&fails(&kernel("", "st.global.u32 [%out+2], 1;"), 1)),
+        kind(&fails(&kernel("st.global.u32 [%out+2], 1;"), 1)),
         ViolationKind::Misaligned
     );
     assert_eq!(
-        kind(&fails(&kernel("", "ld.global.u32 %r1, [%out];"), 1)),
+        kind(&fails(&kernel("ld.global.u32 %r1, [%out];"), 1)),
         ViolationKind::Uninitialised
     );
     assert_eq!(
         kind(&fails(
-            &kernel("", "ld.global.v4.u32 {%r1,%r2,%r3,%r4}, [%out+8];"),
+            &kernel("ld.global.v4.u32 {%r1,%r2,%r3,%r4}, [%out+8];"),
             1
         )),
         ViolationKind::Misaligned
     );
     assert_eq!(
-        kind(&fails(&kernel("", "ld.shared.u32 %r1, [%t];"), 1)),
+        kind(&fails(&kernel("ld.shared.u32 %r1, [%t];"), 1)),
         ViolationKind::OutOfBounds
     );
-    assert_eq!(kind(&fails(&kernel("", "trap;"), 1)), ViolationKind::Trap);
+    assert_eq!(kind(&fails(&kernel("trap;"), 1)), ViolationKind::Trap);
 }
 
 #[test]
 fn uninitialised_reads_can_be_warnings() {
-    let ptx = kernel(
-        "",
-        "ld.global.u32 %r1, [%out+512];\nst.global.u32 [%w], %r1;",
-    );
+    let ptx = kernel("ld.global.u32 %r1, [%out+512];\nst.global.u32 [%w], %r1;");
     let mut sim = Sim::new(Module::parse(&ptx).unwrap());
     let out = sim.alloc("out", 1024).unwrap();
     let launch = Launch::new("k", [1; 3], [1; 3]).buffer(out);
@@ -367,7 +344,7 @@ fn uninitialised_reads_can_be_warnings() {
 #[test]
 fn stale_bytes_are_in_shared_memory_only() {
     let run = |seed, body: &str| {
-        let ptx = kernel("", &format!(".shared .align 4 .u32 s[32];\n{body}"));
+        let ptx = kernel(&format!(".shared .align 4 .u32 s[32];\n{body}"));
         let mut sim = Sim::new(Module::parse(&ptx).unwrap());
         let out = sim.alloc("out", 1024).unwrap();
         let launch = Launch::new("k", [1; 3], [1; 3]).buffer(out);
@@ -393,16 +370,13 @@ fn stale_bytes_are_in_shared_memory_only() {
 #[test]
 fn waiting_for_a_flag() {
     let wait = |set: &str| {
-        kernel(
-            "",
-            &format!(
-                "mov.u32 %r1, %ctaid.x;\nsetp.ne.u32 %p1, %r1, 0;\n@%p1 bra LATER;\n\
+        kernel(&format!(
+            "mov.u32 %r1, %ctaid.x;\nsetp.ne.u32 %p1, %r1, 0;\n@%p1 bra LATER;\n\
                  mov.u32 %r2, 7;\nst.global.u32 [%out+512], %r2;\nmov.u32 %r2, {set};\n\
                  st.release.gpu.global.u32 [%out+516], %r2;\nbra E;\n\
                  LATER: ld.acquire.gpu.global.u32 %r2, [%out+516];\nsetp.ne.u32 %p1, %r2, 1;\n@%p1 bra LATER;\n\
                  ld.global.u32 %r3, [%out+512];\nst.global.u32 [%w], %r3;\nE:"
-            ),
-        )
+        ))
     };
     for policy in [Policy::Fair, Policy::Random(1), Policy::Starve(0)] {
         for timing in [Timing::Eager, Timing::Lazy] {
@@ -435,10 +409,7 @@ fn waiting_for_a_flag() {
 #[test]
 fn deadlocks_name_every_warp() {
     let e = fails(
-        &kernel(
-            "",
-            "setp.ge.u32 %p1, %t, 32;\n@%p1 bra E;\nbar.sync 1, 128;\nE:",
-        ),
+        &kernel("setp.ge.u32 %p1, %t, 32;\n@%p1 bra E;\nbar.sync 1, 128;\nE:"),
         64,
     );
     let SimError::Deadlock(d) = &e else {
@@ -448,10 +419,7 @@ fn deadlocks_name_every_warp() {
     assert!(e.to_string().contains("barrier 1: 32 of 128"), "{e}");
     // A diverged warp at an aligned barrier waits for its own lanes.
     let e = fails(
-        &kernel(
-            "",
-            "setp.ge.u32 %p1, %t, 7;\n@%p1 bra E;\nbar.sync 0;\nbra F;\nE: bar.sync 1;\nF:",
-        ),
+        &kernel("setp.ge.u32 %p1, %t, 7;\n@%p1 bra E;\nbar.sync 0;\nbra F;\nE: bar.sync 1;\nF:"),
         32,
     );
     assert!(matches!(e, SimError::Deadlock(_)), "{e}");
@@ -474,7 +442,7 @@ fn misuse_of_synchronisation_is_an_error() {
         "barrier.cluster.arrive;\nsetp.eq.u32 %p1, %t, 0;\n@%p1 bra E;\n\
          barrier.cluster.wait.aligned;\nbra F;\nE: barrier.cluster.wait.aligned;\nF:",
     ] {
-        let e = fails(&kernel("", body), 32);
+        let e = fails(&kernel(body), 32);
         assert_eq!(kind(&e), ViolationKind::Synchronisation, "{body}: {e}");
     }
 }
@@ -484,21 +452,17 @@ fn misuse_of_synchronisation_is_an_error() {
 fn aligned_instructions_behind_a_condition() {
     let both = "barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;";
     run(
-        &kernel(
-            "",
-            &format!("setp.eq.u32 %p1, %t, 0;\n@%p1 bra E;\nst.global.u32 [%w], %t;\nE: {both}"),
-        ),
+        &kernel(&format!(
+            "setp.eq.u32 %p1, %t, 0;\n@%p1 bra E;\nst.global.u32 [%w], %t;\nE: {both}"
+        )),
         32,
     );
     run(
-        &kernel(
-            "",
-            &format!("setp.ge.u32 %p1, %t, 7;\n@%p1 bra E;\n{both}\nE:"),
-        ),
+        &kernel(&format!("setp.ge.u32 %p1, %t, 7;\n@%p1 bra E;\n{both}\nE:")),
         7,
     );
     run(
-        &kernel("", &format!("setp.ge.u32 %p1, %t, 7;\n@%p1 ret;\n{both}")),
+        &kernel(&format!("setp.ge.u32 %p1, %t, 7;\n@%p1 ret;\n{both}")),
         32,
     );
 }
@@ -506,16 +470,16 @@ fn aligned_instructions_behind_a_condition() {
 #[test]
 fn endless_kernels_run_out_of_budget() {
     assert!(matches!(
-        fails(&kernel("", "L: bra L;"), 32),
+        fails(&kernel("L: bra L;"), 32),
         SimError::Budget { .. }
     ));
 }
 
 #[test]
 fn unmodelled_instructions_are_errors_when_reached_only() {
-    let ptx = kernel("", "setp.eq.u32 %p1, %t, 99;\n@%p1 brkpt;");
+    let ptx = kernel("setp.eq.u32 %p1, %t, 99;\n@%p1 brkpt;");
     run(&ptx, 32);
-    let e = fails(&kernel("", "brkpt;"), 32);
+    let e = fails(&kernel("brkpt;"), 32);
     assert!(
         matches!(&e, SimError::Unmodelled { text, .. } if text.starts_with("brkpt")),
         "{e}"
@@ -535,7 +499,7 @@ fn decode_errors_name_the_instruction() {
         "st.const.u32 [%d1], %r1;",
         "ld.global.u32 %r1, [%r2];",
     ] {
-        let e = fails(&kernel("", body), 32);
+        let e = fails(&kernel(body), 32);
         let SimError::Decode(d) = &e else {
             panic!("{body}: {e}")
         };
@@ -545,10 +509,8 @@ fn decode_errors_name_the_instruction() {
 
 #[test]
 fn coverage_lists_what_did_not_run() {
-    let ptx = kernel(
-        "",
-        "setp.eq.u32 %p1, %t, 99;\n@%p1 bra L;\nbra E;\nL: st.global.u32 [%out], 1;\nE:",
-    );
+    let ptx =
+        kernel("setp.eq.u32 %p1, %t, 99;\n@%p1 bra L;\nbra E;\nL: st.global.u32 [%out], 1;\nE:");
     let (_, r) = try_run(&ptx, 1, 32, Policy::Fair).unwrap();
     let c = &r.coverage;
     assert_eq!(c.never_executed.len(), 1);
@@ -559,7 +521,7 @@ fn coverage_lists_what_did_not_run() {
 
 #[test]
 fn launches_are_checked() {
-    let ptx = kernel(".reqntid 64, 1, 1", "");
+    let ptx = kernel_with(".reqntid 64, 1, 1", "");
     let mut sim = Sim::new(Module::parse(&ptx).unwrap());
     let out = sim.alloc("out", 64).unwrap();
     let o = Options::default();
@@ -589,7 +551,6 @@ fn launches_are_checked() {
 fn matrices_move_between_shared_memory_and_registers() {
     // Row r of the matrix holds 8 * r + column; lane l reads two elements of row l / 4.
     let ptx = kernel(
-        "",
         ".shared .align 16 .b8 s[128];\nmov.u32 %r1, s;\nshl.b32 %r2, %t, 2;\nadd.u32 %r2, %r1, %r2;\n\
          shl.b32 %r3, %t, 1;\nadd.u32 %r4, %r3, 1;\nshl.b32 %r4, %r4, 16;\nor.b32 %r3, %r3, %r4;\n\
          st.shared.u32 [%r2], %r3;\nbar.sync 0;\nand.b32 %r5, %t, 7;\nshl.b32 %r5, %r5, 4;\n\
@@ -611,16 +572,13 @@ fn matrices_move_between_shared_memory_and_registers() {
 
 /// Copies two groups to shared memory and waits for the first; `wait` and `barrier` may be broken.
 fn copies(wait: &str, barrier: &str) -> Vec<Result<Vec<u32>, SimError>> {
-    let ptx = kernel(
-        "",
-        &format!(
-            ".shared .align 16 .b8 s[1024];\nmov.u32 %r1, s;\nshl.b32 %r2, %t, 2;\nadd.u32 %r2, %r1, %r2;\n\
+    let ptx = kernel(&format!(
+        ".shared .align 16 .b8 s[1024];\nmov.u32 %r1, s;\nshl.b32 %r2, %t, 2;\nadd.u32 %r2, %r1, %r2;\n\
              cp.async.ca.shared.global [%r2], [%w], 4;\ncp.async.commit_group;\n\
              cp.async.ca.shared.global [%r2+512], [%w], 4, 0;\ncp.async.commit_group;\n\
              {wait}\n{barrier}\nsub.u32 %r3, 63, %t;\nshl.b32 %r3, %r3, 2;\nadd.u32 %r3, %r1, %r3;\n\
              ld.shared.u32 %r4, [%r3];\nst.global.u32 [%w+256], %r4;\ncp.async.wait_all;"
-        ),
-    );
+    ));
     let mut out = Vec::new();
     for timing in [Timing::Eager, Timing::Lazy, Timing::Random] {
         for seed in 0..10 {
@@ -634,13 +592,8 @@ fn copies(wait: &str, barrier: &str) -> Vec<Result<Vec<u32>, SimError>> {
                 policy: Policy::Random(seed),
                 ..Options::default()
             };
-            let words = |sim: &Sim| {
-                let bytes = sim.download(b)[256..].chunks(4);
-                bytes
-                    .map(|c| u32::from_le_bytes(c.try_into().unwrap()))
-                    .collect()
-            };
-            out.push(sim.run(&launch, &options).map(|_| words(&sim)));
+            let ran = sim.run(&launch, &options);
+            out.push(ran.map(|_| sim.words(b)[64..].to_vec()));
         }
     }
     out
@@ -671,7 +624,6 @@ fn asynchronous_copies_without_wait_or_barrier_are_caught() {
 #[test]
 fn dynamic_shared_memory_lies_behind_static() {
     let ptx = kernel(
-        "",
         ".shared .align 4 .b8 s[12];\nmov.u32 %r1, s;\nmov.u32 %r2, dyn;\nmov.u64 %d1, dyn;\n\
          cvta.shared.u64 %d1, %d1;\nst.shared.u32 [other+8], 77;\nld.u32 %r3, [%d1+8];\n\
          mov.u32 %r4, dyn+4;\nsub.u32 %r4, %r4, %r2;\n\
@@ -688,12 +640,7 @@ fn dynamic_shared_memory_lies_behind_static() {
     assert_eq!(kind(&e), ViolationKind::OutOfBounds);
     launch.shared = 12;
     sim.run(&launch, &Options::default()).unwrap();
-    let words: Vec<u32> = sim
-        .download(out)
-        .chunks(4)
-        .map(|c| u32::from_le_bytes(c.try_into().unwrap()))
-        .collect();
-    assert_eq!(words, [1024, 2048, 77, 4]);
+    assert_eq!(sim.words(out), [1024, 2048, 77, 4]);
 }
 
 #[test]
@@ -720,7 +667,6 @@ fn observers_see_accesses_and_synchronisation() {
         }
     }
     let ptx = kernel(
-        "",
         ".shared .align 4 .b8 s[256];\nmov.u32 %r1, s;\nshl.b32 %r2, %t, 2;\nadd.u32 %r1, %r1, %r2;\n\
          st.shared.u32 [%r1], %t;\nbar.sync 0;\nbar.sync 0;",
     );
@@ -740,7 +686,6 @@ fn observers_see_accesses_and_synchronisation() {
 fn wide_multiplication_by_parts_and_fields_in_registers() {
     // 64 x 64 -> 128 bits from 32-bit pieces, as compilers write it, against mul.hi.
     let ptx = kernel(
-        "",
         "mov.u32 %r1, 0xfedcba98;\nmov.u32 %r2, 0x76543210;\nmov.u32 %r3, 0x89abcdef;\nmov.u32 %r4, 0xffffffff;\n\
          mul.lo.u32 %r5, %r1, %r3;\nmul.hi.u32 %r6, %r1, %r3;\nmad.lo.cc.u32 %r6, %r1, %r4, %r6;\n\
          madc.hi.u32 %r7, %r1, %r4, 0;\nmad.lo.cc.u32 %r6, %r2, %r3, %r6;\nmadc.hi.cc.u32 %r7, %r2, %r3, %r7;\n\

@@ -77,10 +77,7 @@ fn run(words: &[u32], selectors: [usize; 2]) -> Vec<f32> {
         .buffer(input)
         .buffer(out);
     sim.run(&launch, &Options::default()).unwrap();
-    let words = sim.download(out).chunks_exact(4);
-    words
-        .map(|c| f32::from_le_bytes(c.try_into().unwrap()))
-        .collect()
+    sim.words(out).into_iter().map(f32::from_bits).collect()
 }
 
 /// Codes at random, and scales of which every product and sum is exact.

@@ -66,6 +66,26 @@ impl World {
     fn wait(&mut self, who: Agent, object: u64) {
         self.0.acquire(who, object, Sem::Strong);
     }
+    fn wait_if(&mut self, when: bool, who: Agent, object: u64) {
+        if when {
+            self.wait(who, object);
+        }
+    }
+    fn sync_if(&mut self, when: bool) {
+        if when {
+            self.sync();
+        }
+    }
+    fn fence(&mut self, when: bool, who: Agent, fence: Fence) {
+        if when {
+            self.0.fence(who, fence);
+        }
+    }
+    fn wait_op(&mut self, when: bool, who: Agent, op: Op) {
+        if when {
+            self.0.wait_op(who, op, false);
+        }
+    }
     fn op(&mut self, who: Agent, class: OpClass, accesses: &[Access]) -> Op {
         let op = self.0.begin(who, class);
         accesses.iter().for_each(|a| self.0.op_access(op, *a));
@@ -119,9 +139,7 @@ fn tma_load_needs_its_wait() {
             w.0.access(w.2, ld(2));
         }
         w.finish(load, FULL);
-        if wait {
-            w.wait(w.2, FULL);
-        }
+        w.wait_if(wait, w.2, FULL);
         w.0.access(w.2, ld(2));
         w.kinds()
     };
@@ -135,15 +153,9 @@ fn threads_write_then_mma_reads_needs_a_proxy_fence() {
     let go = |writer_fence: bool, reader_fence: bool, barrier: bool| {
         let mut w = World::new();
         w.0.access(w.1, st(1));
-        if writer_fence {
-            w.0.fence(w.1, Fence::ProxyAsync);
-        }
-        if barrier {
-            w.sync();
-        }
-        if reader_fence {
-            w.0.fence(w.2, Fence::ProxyAsync);
-        }
+        w.fence(writer_fence, w.1, Fence::ProxyAsync);
+        w.sync_if(barrier);
+        w.fence(reader_fence, w.2, Fence::ProxyAsync);
         w.op(w.2, OpClass::Mma(0), &[async_read(2)]);
         w.kinds()
     };
@@ -172,9 +184,7 @@ fn pipeline_of_tma_and_mma() {
     let go = |wait_empty: bool| {
         let mut w = World::new();
         for stage in 0..3 {
-            if stage > 0 && wait_empty {
-                w.wait(w.1, EMPTY);
-            }
+            w.wait_if(stage > 0 && wait_empty, w.1, EMPTY);
             let load = w.op(w.1, OpClass::Plain, &[async_write(1)]);
             w.finish(load, FULL);
             w.0.retire(load);
@@ -203,9 +213,7 @@ fn buffer_reused_while_the_store_still_reads_it() {
     let go = |reads_waited: bool, fence: bool| {
         let mut w = World::new();
         w.0.access(w.1, st(1));
-        if fence {
-            w.0.fence(w.1, Fence::ProxyAsync);
-        }
+        w.fence(fence, w.1, Fence::ProxyAsync);
         let global = at(9, 0, 128, AccessKind::Write, Proxy::Async, 2);
         let store = w.op(w.1, OpClass::Plain, &[async_read(2), global]);
         if reads_waited {
@@ -254,9 +262,7 @@ fn barrier_used_before_its_init_is_visible() {
     let go = |fence: bool| {
         let mut w = World::new();
         w.0.init(w.1, object, 1);
-        if fence {
-            w.0.fence(w.1, Fence::MbarrierInit);
-        }
+        w.fence(fence, w.1, Fence::MbarrierInit);
         w.0.release(w.1, CTA, Sem::Relaxed);
         w.0.complete_phase(CTA);
         w.0.acquire(w.2, CTA, Sem::Strong);
@@ -275,9 +281,7 @@ fn relaxed_wait_needs_an_acquire_fence() {
         w.0.access(w.1, st(1));
         w.arrive(w.1, FULL);
         w.0.acquire(w.2, FULL, Sem::Relaxed);
-        if fence {
-            w.0.fence(w.2, Fence::Acquire);
-        }
+        w.fence(fence, w.2, Fence::Acquire);
         w.0.access(w.2, ld(2));
         w.kinds()
     };
@@ -294,9 +298,7 @@ fn accumulator_is_read_after_commit_wait_and_fence() {
         if wait {
             w.0.acquire(w.2, FULL, sem);
         }
-        if fence {
-            w.0.fence(w.2, Fence::Tcgen05After);
-        }
+        w.fence(fence, w.2, Fence::Tcgen05After);
         w.op(w.2, OpClass::LdSt, &[tmem(AccessKind::Read, 2)]);
         w.kinds()
     };
@@ -323,12 +325,8 @@ fn a_wait_for_a_commit_is_handed_on() {
         if let Some(sem) = wait {
             w.0.acquire(w.1, FULL, sem);
         }
-        if barrier {
-            w.sync();
-        }
-        if after {
-            w.0.fence(w.2, Fence::Tcgen05After);
-        }
+        w.sync_if(barrier);
+        w.fence(after, w.2, Fence::Tcgen05After);
         w.op(w.2, OpClass::LdSt, &[tmem(AccessKind::Read, 2)]);
         w.kinds()
     };
@@ -344,9 +342,7 @@ fn a_wait_for_a_commit_is_handed_on() {
         let mut w = World::new();
         let mma = w.op(w.1, OpClass::Mma(0), &[tmem(AccessKind::Write, 1)]);
         w.finish(mma, FULL);
-        if wait {
-            w.wait(w.1, FULL);
-        }
+        w.wait_if(wait, w.1, FULL);
         w.0.meet(&[w.1, w.2], memory);
         w.0.fence(w.2, Fence::Tcgen05After);
         w.op(w.2, OpClass::LdSt, &[tmem(AccessKind::Read, 2)]);
@@ -366,9 +362,7 @@ fn what_a_thread_hands_on_of_others_needs_no_fence_but_its_own_does() {
         let elsewhere = at(TMEM, 64, 64, AccessKind::Read, Proxy::Tensor, 1);
         let ld = w.op(w.1, OpClass::LdSt, &[elsewhere]);
         w.0.wait_op(w.1, ld, false);
-        if before {
-            w.0.fence(w.1, Fence::Tcgen05Before);
-        }
+        w.fence(before, w.1, Fence::Tcgen05Before);
         let mma = w.op(w.1, OpClass::Mma(0), &[tmem(AccessKind::Write, 2)]);
         w.finish(mma, FULL);
         w.wait(w.1, FULL);
@@ -396,12 +390,8 @@ fn a_thread_between_two_mbarriers_fences_again() {
         let mma = w.op(w.1, OpClass::Mma(0), &[tmem(AccessKind::Write, 1)]);
         w.finish(mma, FULL);
         w.0.acquire(w.2, FULL, sem);
-        if after {
-            w.0.fence(w.2, Fence::Tcgen05After);
-        }
-        if before {
-            w.0.fence(w.2, Fence::Tcgen05Before);
-        }
+        w.fence(after, w.2, Fence::Tcgen05After);
+        w.fence(before, w.2, Fence::Tcgen05Before);
         w.0.release(w.2, EMPTY, sem);
         w.0.complete_phase(EMPTY);
         w.0.acquire(third, EMPTY, sem);
@@ -427,17 +417,11 @@ fn accumulator_overwritten_while_it_is_loaded() {
     let go = |wait_ld: bool, before: bool, after: bool| {
         let mut w = World::new();
         let ld = w.op(w.2, OpClass::LdSt, &[tmem(AccessKind::Read, 1)]);
-        if wait_ld {
-            w.0.wait_op(w.2, ld, false);
-        }
-        if before {
-            w.0.fence(w.2, Fence::Tcgen05Before);
-        }
+        w.wait_op(wait_ld, w.2, ld);
+        w.fence(before, w.2, Fence::Tcgen05Before);
         w.arrive(w.2, EMPTY);
         w.wait(w.1, EMPTY);
-        if after {
-            w.0.fence(w.1, Fence::Tcgen05After);
-        }
+        w.fence(after, w.1, Fence::Tcgen05After);
         w.op(w.1, OpClass::Mma(0), &[tmem(AccessKind::Write, 2)]);
         w.kinds()
     };
@@ -477,9 +461,7 @@ fn pipelined_pairs() {
     let across = |before: bool| {
         let mut w = World::new();
         w.op(w.1, cp, &[tmem(AccessKind::Write, 1)]);
-        if before {
-            w.0.fence(w.1, Fence::Tcgen05Before);
-        }
+        w.fence(before, w.1, Fence::Tcgen05Before);
         w.0.release(w.1, FULL, Sem::Relaxed);
         w.0.complete_phase(FULL);
         w.0.acquire(w.2, FULL, Sem::Relaxed);
@@ -496,12 +478,8 @@ fn tensor_memory_freed_while_another_warp_loads() {
     let go = |wait: bool, barrier: bool| {
         let mut w = World::new();
         let ld = w.op(w.2, OpClass::LdSt, &[tmem(AccessKind::Read, 1)]);
-        if wait {
-            w.0.wait_op(w.2, ld, false);
-        }
-        if barrier {
-            w.sync();
-        }
+        w.wait_op(wait, w.2, ld);
+        w.sync_if(barrier);
         w.0.free(w.1, Range::new(TMEM, 0, 64), 2);
         // The next owner starts from nothing.
         w.op(w.1, OpClass::Mma(0), &[tmem(AccessKind::Write, 3)]);
@@ -522,9 +500,7 @@ fn tensor_memory_freed_behind_relaxed_synchronisation() {
         if wait {
             w.0.acquire(w.1, FULL, Sem::Relaxed);
         }
-        if barrier {
-            w.sync();
-        }
+        w.sync_if(barrier);
         w.0.free(w.2, Range::new(TMEM, 0, 64), 2);
         w.kinds()
     };
@@ -535,12 +511,8 @@ fn tensor_memory_freed_behind_relaxed_synchronisation() {
     let load = |wait: bool, before: bool| {
         let mut w = World::new();
         let ld = w.op(w.1, OpClass::LdSt, &[tmem(AccessKind::Read, 1)]);
-        if wait {
-            w.0.wait_op(w.1, ld, false);
-        }
-        if before {
-            w.0.fence(w.1, Fence::Tcgen05Before);
-        }
+        w.wait_op(wait, w.1, ld);
+        w.fence(before, w.1, Fence::Tcgen05Before);
         w.0.release(w.1, CTA, Sem::Relaxed);
         w.0.complete_phase(CTA);
         w.0.acquire(w.2, CTA, Sem::Strong);
@@ -578,18 +550,12 @@ fn a_commit_hands_over_what_its_operations_are_ordered_after() {
             w.1,
             at(SMEM, 4096, 128, AccessKind::Write, Proxy::Generic, 1),
         );
-        if fence == Fenced::Before {
-            w.0.fence(w.1, Fence::ProxyAsync);
-        }
+        w.fence(fence == Fenced::Before, w.1, Fence::ProxyAsync);
         let mma = w.op(w.1, OpClass::Mma(0), &[async_read(2)]);
-        if fence == Fenced::Between {
-            w.0.fence(w.1, Fence::ProxyAsync);
-        }
+        w.fence(fence == Fenced::Between, w.1, Fence::ProxyAsync);
         w.0.signal_commit(&[mma], EMPTY);
         w.0.complete_phase(EMPTY);
-        if wait {
-            w.wait(w.2, EMPTY);
-        }
+        w.wait_if(wait, w.2, EMPTY);
         let refill = at(SMEM, 4096, 128, AccessKind::Write, Proxy::Async, 3);
         w.op(w.2, OpClass::Plain, &[refill]);
         w.kinds()
@@ -608,16 +574,12 @@ fn a_commit_hands_over_what_was_over_in_tensor_memory() {
         let mut w = World::new();
         let elsewhere = |kind, site| at(TMEM, 256, 8, kind, Proxy::Tensor, site);
         let st = w.op(w.1, OpClass::LdSt, &[elsewhere(AccessKind::Write, 1)]);
-        if waited {
-            w.0.wait_op(w.1, st, false);
-        }
+        w.wait_op(waited, w.1, st);
         let mma = w.op(w.1, OpClass::Mma(0), &[tmem(AccessKind::Write, 2)]);
         w.0.signal_commit(&[mma], FULL);
         w.0.complete_phase(FULL);
         w.wait(w.2, FULL);
-        if after {
-            w.0.fence(w.2, Fence::Tcgen05After);
-        }
+        w.fence(after, w.2, Fence::Tcgen05After);
         let cp = OpClass::Cp { is_4x256b: false };
         w.op(w.2, cp, &[elsewhere(AccessKind::Write, 3)]);
         w.kinds()

@@ -1,9 +1,12 @@
 //! Phase sequences, ranges and misuse of the mbarrier model.
 
+#[macro_use]
+#[path = "common/refused.rs"]
+mod refused;
+
 use proptest::prelude::*;
-use ptx_sim::models::mbarrier::{
-    INVALIDATED, MAX_COUNT, Mbarrier, MbarrierError, Slot, pending_count,
-};
+use ptx_sim::models::mbarrier::MbarrierError::{self, *};
+use ptx_sim::models::mbarrier::{INVALIDATED, MAX_COUNT, Mbarrier, Slot, pending_count};
 
 fn slot(count: u32) -> Slot {
     let mut s = Slot::default();
@@ -31,10 +34,7 @@ fn phases_and_parity() {
         assert!(!b.test_parity(1).unwrap());
         assert!(b.test_state(e.state).unwrap());
         b.arrive(2).unwrap();
-        assert!(matches!(
-            b.test_state(e.state),
-            Err(MbarrierError::StaleState { .. })
-        ));
+        refused!(b.test_state(e.state) => StaleState { .. });
         // A waiter of phase 0 that comes two phases late sees the parity of the current phase.
         assert!(!b.test_parity(0).unwrap());
     });
@@ -72,42 +72,21 @@ fn unobserved_phase_is_reported() {
 fn ranges() {
     let mut s = Slot::default();
     assert!(matches!(s.init(4, 1), Err(MbarrierError::Alignment(4))));
-    assert!(matches!(
-        s.init(0, 0),
-        Err(MbarrierError::CountRange { .. })
-    ));
-    assert!(matches!(
-        s.init(0, MAX_COUNT + 1),
-        Err(MbarrierError::CountRange { .. })
-    ));
+    refused!(s.init(0, 0) => CountRange { .. });
+    refused!(s.init(0, MAX_COUNT + 1) => CountRange { .. });
     s.init(0, MAX_COUNT).unwrap();
     let b = s.get("x").unwrap();
-    assert!(matches!(
-        b.increment_pending(),
-        Err(MbarrierError::PendingOverflow { .. })
-    ));
+    refused!(b.increment_pending() => PendingOverflow { .. });
     b.expect_tx(MAX_COUNT).unwrap();
     assert!(matches!(b.expect_tx(1), Err(MbarrierError::TxRange { .. })));
     b.complete_tx(MAX_COUNT).unwrap();
     b.complete_tx(MAX_COUNT).unwrap();
-    assert!(matches!(
-        b.complete_tx(1),
-        Err(MbarrierError::TxRange { .. })
-    ));
-    assert!(matches!(
-        b.expect_tx(u32::MAX),
-        Err(MbarrierError::TxRange { .. })
-    ));
+    refused!(b.complete_tx(1) => TxRange { .. });
+    refused!(b.expect_tx(u32::MAX) => TxRange { .. });
     with(3, |b| {
         assert!(matches!(b.arrive(0), Err(MbarrierError::CountRange { .. })));
-        assert!(matches!(
-            b.arrive(4),
-            Err(MbarrierError::PendingUnderflow { .. })
-        ));
-        assert!(matches!(
-            b.arrive_no_complete(3),
-            Err(MbarrierError::NoComplete { .. })
-        ));
+        refused!(b.arrive(4) => PendingUnderflow { .. });
+        refused!(b.arrive_no_complete(3) => NoComplete { .. });
         b.arrive_no_complete(2).unwrap();
         b.expect_tx(8).unwrap();
         b.arrive_no_complete(1).unwrap(); // held open by the transaction
@@ -122,10 +101,7 @@ fn drop_lowers_later_phases() {
         assert_eq!((b.expected(), b.pending()), (2, 2));
         b.arrive(2).unwrap();
         assert_eq!((b.expected(), b.pending(), b.phase()), (2, 2, 1));
-        assert!(matches!(
-            b.arrive_drop(2),
-            Err(MbarrierError::ExpectedUnderflow { .. })
-        ));
+        refused!(b.arrive_drop(2) => ExpectedUnderflow { .. });
         assert_eq!(
             (b.expected(), b.pending()),
             (2, 2),
@@ -137,14 +113,8 @@ fn drop_lowers_later_phases() {
 #[test]
 fn misuse() {
     let mut s = Slot::default();
-    assert!(matches!(
-        s.get("arrive"),
-        Err(MbarrierError::Uninitialised { op: "arrive" })
-    ));
-    assert!(matches!(
-        s.inval(0),
-        Err(MbarrierError::Uninitialised { .. })
-    ));
+    refused!(s.get("arrive") => Uninitialised { op: "arrive" });
+    refused!(s.inval(0) => Uninitialised { .. });
     s.init(8, 2).unwrap();
     assert_eq!(s.init(8, 2), Err(MbarrierError::Reinit));
     let state = s.get("a").unwrap().arrive(1).unwrap().state;
@@ -154,10 +124,7 @@ fn misuse() {
     s.init(16, 2).unwrap();
     let b = s.get("a").unwrap();
     assert_eq!(b.test_state(state), Err(MbarrierError::OtherObject));
-    assert!(matches!(
-        b.test_state(12345),
-        Err(MbarrierError::NotAState(_))
-    ));
+    refused!(b.test_state(12345) => NotAState(_));
     assert!(pending_count(7).is_err());
 }
 

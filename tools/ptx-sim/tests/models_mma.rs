@@ -1,5 +1,9 @@
 //! tcgen05.mma against an independent matrix product, for every kind and layout.
 
+#[macro_use]
+#[path = "common/refused.rs"]
+mod refused;
+
 use half::{bf16, f16};
 use proptest::prelude::*;
 use ptx_sim::models::idesc::{Accumulator, Element, Idesc, Kind, ScaleType};
@@ -119,6 +123,7 @@ fn element_bits(e: Element, kind: Kind, rng: &mut Rng, integers: bool) -> (u32, 
     }
 }
 
+#[derive(Clone, Copy)]
 struct Case {
     idesc: Idesc,
     group: CtaGroup,
@@ -232,14 +237,9 @@ fn run(case: &Case) -> Result<Outcome, MmaError> {
                 bits,
             );
             let flat = SmemDesc {
-                start: 0,
-                leading: 16,
                 stride: 0,
-                ..desc(0, Major::K)
-            };
-            let flat = SmemDesc {
                 swizzle: Swizzle::None,
-                ..flat
+                ..DESC
             };
             put(&mut a_row, &flat, Major::K, i.kind, i.a, 0, kk, bits);
         }
@@ -479,6 +479,11 @@ fn case(
     }
 }
 
+fn nvfp4(n: u32) -> Case {
+    let (e, d) = (Element::E2m1, Accumulator::F32);
+    case(Kind::Mxf4nvf4, e, e, d, CtaGroup::One, 128, n)
+}
+
 /// One rounding of the exact sum: half an ulp of the result type, and f64's own rounding.
 fn check(c: &Case) {
     let o = run(c).unwrap();
@@ -489,16 +494,13 @@ fn check(c: &Case) {
             Accumulator::F16 => 2f64.powi(-11),
             Accumulator::S32 => 0.0,
         };
-        let bound = if c.integers {
-            0.0
-        } else {
-            unit * o.want[i].abs()
-                + 2f64.powi(-48) * o.magnitude[i]
-                + if c.idesc.d == Accumulator::F16 {
-                    2f64.powi(-25)
-                } else {
-                    0.0
-                }
+        let tiny = match c.idesc.d {
+            Accumulator::F16 => 2f64.powi(-25),
+            _ => 0.0,
+        };
+        let bound = match c.integers {
+            true => 0.0,
+            false => unit * o.want[i].abs() + 2f64.powi(-48) * o.magnitude[i] + tiny,
         };
         assert!(
             (got - o.want[i]).abs() <= bound,
@@ -511,6 +513,8 @@ fn check(c: &Case) {
         );
     }
 }
+
+const SWIZZLES: [Swizzle; 4] = [Swizzle::None, Swizzle::B32, Swizzle::B64, Swizzle::B128];
 
 fn every_case() -> Vec<Case> {
     use Element::*;
@@ -544,21 +548,17 @@ fn every_case() -> Vec<Case> {
 #[test]
 fn all_kinds_and_groups_match_the_plain_product() {
     for base in every_case() {
-        for swizzle in [Swizzle::None, Swizzle::B32, Swizzle::B64, Swizzle::B128] {
+        for swizzle in SWIZZLES {
             for accumulate in [false, true] {
                 check(&Case {
                     swizzle,
                     accumulate,
                     seed: accumulate as u64 + 3,
-                    ..copy(&base)
+                    ..base
                 });
             }
         }
     }
-}
-
-fn copy(c: &Case) -> Case {
-    Case { ..*c }
 }
 
 #[test]
@@ -571,12 +571,12 @@ fn integers_are_exact_under_either_summation() {
         }
         let plain = Case {
             integers: true,
-            ..copy(&base)
+            ..base
         };
         check(&plain);
         let reversed = Case {
             summation: Summation::EachReversed,
-            ..copy(&plain)
+            ..plain
         };
         assert_eq!(
             run(&plain).unwrap().got,
@@ -586,18 +586,11 @@ fn integers_are_exact_under_either_summation() {
         );
     }
     // Random data is order-dependent, so the two summations are really two.
-    let c = case(
-        Kind::F16,
-        Element::F16,
-        Element::F16,
-        Accumulator::F16,
-        CtaGroup::One,
-        128,
-        64,
-    );
+    let (e, d) = (Element::F16, Accumulator::F16);
+    let c = case(Kind::F16, e, e, d, CtaGroup::One, 128, 64);
     let r = Case {
         summation: Summation::EachReversed,
-        ..copy(&c)
+        ..c
     };
     assert_ne!(run(&c).unwrap().got, run(&r).unwrap().got);
 }
@@ -607,19 +600,11 @@ fn transposed_operands() {
     use Element::*;
     let f32 = Accumulator::F32;
     for (kind, e, swizzles) in [
-        (
-            Kind::F16,
-            Bf16,
-            vec![Swizzle::None, Swizzle::B32, Swizzle::B64, Swizzle::B128],
-        ),
-        (
-            Kind::F8f6f4,
-            E4m3,
-            vec![Swizzle::None, Swizzle::B32, Swizzle::B64, Swizzle::B128],
-        ),
-        (Kind::Tf32, Tf32, vec![Swizzle::B128Atom32]),
+        (Kind::F16, Bf16, &SWIZZLES[..]),
+        (Kind::F8f6f4, E4m3, &SWIZZLES),
+        (Kind::Tf32, Tf32, &[Swizzle::B128Atom32]),
     ] {
-        for swizzle in swizzles {
+        for &swizzle in swizzles {
             let mut c = case(kind, e, e, f32, CtaGroup::One, 128, 64);
             c.swizzle = swizzle;
             c.idesc.a_major = Major::Mn;
@@ -678,81 +663,65 @@ fn negation_and_scale_ids() {
             check(&c);
         }
     }
-    let mut c = case(
-        Kind::Mxf4nvf4,
-        Element::E2m1,
-        Element::E2m1,
-        Accumulator::F32,
-        CtaGroup::One,
-        128,
-        8,
-    );
+    let mut c = nvfp4(8);
     (c.vec, c.idesc.scale) = (Some(ScaleVec::X2), ScaleType::Ue8m0);
     check(&c);
     c.idesc.scale = ScaleType::Ue4m3;
     assert!(matches!(run(&c), Err(MmaError::ScaleVec { .. })));
     (c.vec, c.idesc.scale, c.idesc.sfa_id) = (Some(ScaleVec::X4), ScaleType::Ue4m3, 2);
-    assert!(matches!(
-        run(&c),
-        Err(MmaError::ScaleId {
-            which: 'A',
-            id: 2,
-            ..
-        })
-    ));
+    refused!(run(&c) => MmaError::ScaleId { which: 'A', id: 2, .. });
+}
+
+const DESC: SmemDesc = SmemDesc {
+    start: 0,
+    leading: 16,
+    stride: 1024,
+    base_offset: 0,
+    absolute: false,
+    swizzle: Swizzle::B128,
+};
+
+/// An MMA of one CTA, both operands at the start of its shared memory and D at that of its tensor memory.
+fn plain(idesc: Idesc) -> Mma {
+    Mma {
+        group: CtaGroup::One,
+        idesc,
+        d: TmemAddr(0),
+        a: AOperand::Shared(DESC),
+        b: DESC,
+        accumulate: false,
+        scale_input_d: 0,
+        scales: None,
+        disable_lanes: [0; 8],
+        summation: Summation::Once,
+    }
 }
 
 /// A one-CTA NVFP4 MMA whose memory is simple: all codes 1.0 (0x22), all scales 1.0.
 fn ones(edit: impl FnOnce(&mut Mma, &mut Tmem)) -> Result<Tmem, MmaError> {
-    let mut idesc = Idesc::dense(
-        Kind::Mxf4nvf4,
-        Element::E2m1,
-        Element::E2m1,
-        Accumulator::F32,
-        128,
-        16,
-    );
-    idesc.scale = ScaleType::Ue4m3;
-    let desc = SmemDesc {
-        start: 0,
-        leading: 16,
-        stride: 1024,
-        base_offset: 0,
-        absolute: false,
-        swizzle: Swizzle::B128,
-    };
     let mut tmem = Tmem::all_allocated();
     for lane in 0..128 {
         for c in 100..108 {
             tmem.write(lane, c, 0x3838_3838).unwrap();
         }
     }
-    let mut mma = Mma {
-        group: CtaGroup::One,
-        idesc,
-        d: TmemAddr(0),
-        a: AOperand::Shared(desc),
-        b: desc,
-        accumulate: false,
-        scale_input_d: 0,
-        scales: Some(Scales {
-            vec: ScaleVec::X4,
-            a: TmemAddr(100),
-            b: TmemAddr(104),
-        }),
-        disable_lanes: [0; 8],
-        summation: Summation::Once,
-    };
+    let mut mma = plain(nvfp4(16).idesc);
+    let (a, b) = (TmemAddr(100), TmemAddr(104));
+    let vec = ScaleVec::X4;
+    mma.scales = Some(Scales { vec, a, b });
     edit(&mut mma, &mut tmem);
-    let shared = |_: u32| Some(0x22u8);
-    execute(
-        &mma,
-        &mut [CtaMemory {
-            shared: &shared,
-            tmem: &mut tmem,
-        }],
-    )?;
+    execute_with(&mma, |_| Some(0x22), &mut tmem)?;
     Ok(tmem)
+}
+
+/// Executes an MMA of one CTA.
+fn execute_with(
+    mma: &Mma,
+    shared: impl Fn(u32) -> Option<u8>,
+    tmem: &mut Tmem,
+) -> Result<(), MmaError> {
+    let shared = &shared;
+    execute(mma, &mut [CtaMemory { shared, tmem }])
 }
 
 #[test]
@@ -762,53 +731,18 @@ fn simple_sum_and_its_rules() {
     assert!(t.read(0, 16).is_err());
     let t = ones(|m, _| m.disable_lanes[1] = 1 << 3).unwrap();
     assert!(t.read(35, 0).is_err() && t.read(34, 0).is_ok());
-    let e = |r: Result<Tmem, MmaError>| r.map(|_| ()).unwrap_err();
-    assert!(matches!(
-        e(ones(|m, _| m.accumulate = true)),
-        MmaError::Tmem { operand: "D", .. }
-    ));
-    assert!(matches!(e(ones(|m, _| m.scales = None)), MmaError::Scales));
-    assert!(matches!(
-        e(ones(|m, _| m.d = TmemAddr::new(16, 0))),
-        MmaError::Lane { operand: "D", .. }
-    ));
-    assert!(matches!(
-        e(ones(|m, _| m.scale_input_d = 1)),
-        MmaError::ScaleInputD { .. }
-    ));
-    assert!(matches!(
-        e(ones(|m, _| m.idesc.sparse = true)),
-        MmaError::Unmodelled(_)
-    ));
-    assert!(matches!(
-        e(ones(|m, _| m.group = CtaGroup::Two)),
-        MmaError::Ctas { got: 1, group: 2 }
-    ));
-    let bad = e(ones(|_, t| t.write(70, 100, 0x3838_3839).unwrap()));
-    assert!(matches!(
-        bad,
-        MmaError::ScaleNotDuplicated { which: 'A', row: 6 }
-    ));
-    let bad = e(ones(|_, t| {
-        (0..4).for_each(|q| t.write(5 + 32 * q, 104, 0x38b8_3838).unwrap())
-    }));
-    assert!(matches!(
-        bad,
-        MmaError::ScaleSign {
-            which: 'B',
-            row: 5,
-            block: 2,
-            value: 0xb8
-        }
-    ));
-    let bad = e(ones(|_, t| t.poison(1, 104).unwrap()));
-    assert!(matches!(
-        bad,
-        MmaError::Tmem {
-            operand: "scale B",
-            ..
-        }
-    ));
+    refused!(ones(|m, _| m.accumulate = true) => MmaError::Tmem { operand: "D", .. });
+    refused!(ones(|m, _| m.scales = None) => MmaError::Scales);
+    refused!(ones(|m, _| m.d = TmemAddr::new(16, 0)) => MmaError::Lane { operand: "D", .. });
+    refused!(ones(|m, _| m.scale_input_d = 1) => MmaError::ScaleInputD { .. });
+    refused!(ones(|m, _| m.idesc.sparse = true) => MmaError::Unmodelled(_));
+    refused!(ones(|m, _| m.group = CtaGroup::Two) => MmaError::Ctas { got: 1, group: 2 });
+    refused!(ones(|_, t| t.write(70, 100, 0x3838_3839).unwrap()) => MmaError::ScaleNotDuplicated { which: 'A', row: 6 });
+    let negative = |_: &mut Mma, t: &mut Tmem| {
+        (0..4).for_each(|q| t.write(5 + 32 * q, 104, 0x38b8_3838).unwrap());
+    };
+    refused!(ones(negative) => MmaError::ScaleSign { which: 'B', row: 5, block: 2, value: 0xb8 });
+    refused!(ones(|_, t| t.poison(1, 104).unwrap()) => MmaError::Tmem { operand: "scale B", .. });
     // A NaN scale poisons its rows only.
     let t =
         ones(|_, t| (0..4).for_each(|q| t.write(5 + 32 * q, 101, 0x3838_387f).unwrap())).unwrap();
@@ -818,45 +752,17 @@ fn simple_sum_and_its_rules() {
 
 #[test]
 fn scale_input_d_divides_the_accumulator() {
-    let idesc = Idesc::dense(
-        Kind::F16,
-        Element::F16,
-        Element::F16,
-        Accumulator::F32,
-        128,
-        8,
-    );
-    let desc = SmemDesc {
-        start: 0,
-        leading: 16,
-        stride: 1024,
-        base_offset: 0,
-        absolute: false,
-        swizzle: Swizzle::B128,
-    };
+    use Element::F16;
+    let idesc = Idesc::dense(Kind::F16, F16, F16, Accumulator::F32, 128, 8);
     let mut tmem = Tmem::all_allocated();
     (0..128).for_each(|l| (0..8).for_each(|c| tmem.write(l, c, 80f32.to_bits()).unwrap()));
     let mma = Mma {
-        group: CtaGroup::One,
-        idesc,
-        d: TmemAddr(0),
-        a: AOperand::Shared(desc),
-        b: desc,
         accumulate: true,
         scale_input_d: 3,
-        scales: None,
-        disable_lanes: [0; 8],
-        summation: Summation::Once,
+        ..plain(idesc)
     };
-    let shared = |a: u32| Some(if a % 2 == 1 { 0x3c } else { 0 });
-    execute(
-        &mma,
-        &mut [CtaMemory {
-            shared: &shared,
-            tmem: &mut tmem,
-        }],
-    )
-    .unwrap();
+    let ones = |a: u32| Some(if a % 2 == 1 { 0x3c } else { 0 });
+    execute_with(&mma, ones, &mut tmem).unwrap();
     assert_eq!(tmem.read(9, 3), Ok(26f32.to_bits()));
 }
 
@@ -905,7 +811,7 @@ proptest! {
 
     #[test]
     fn nvfp4_full_range(seed in any::<u64>(), n8 in 1u32..=16) {
-        let mut c = case(Kind::Mxf4nvf4, Element::E2m1, Element::E2m1, Accumulator::F32, CtaGroup::One, 128, 8 * n8);
+        let mut c = nvfp4(8 * n8);
         c.seed = seed;
         check(&c);
     }
@@ -950,14 +856,7 @@ proptest! {
         use Element::*;
         let all = [F16, Bf16, Tf32, E4m3, E5m2, E2m3, E3m2, E2m1, U8, S8];
         let idesc = Idesc::dense(kind, all[a], all[b], Accumulator::F32, 128, 64);
-        let desc = SmemDesc { start: 0, leading: 16, stride: 1024, base_offset: 0, absolute: false, swizzle: Swizzle::B128 };
-        let mut tmem = Tmem::all_allocated();
-        let mma = Mma {
-            group: CtaGroup::One, idesc, d: TmemAddr(0), a: AOperand::Shared(desc), b: desc,
-            accumulate: false, scale_input_d: 0, scales: None, disable_lanes: [0; 8], summation: Summation::Once,
-        };
-        let shared = |_: u32| Some(0u8);
-        let _ = execute(&mma, &mut [CtaMemory { shared: &shared, tmem: &mut tmem }]);
+        let _ = execute_with(&plain(idesc), |_| Some(0), &mut Tmem::all_allocated());
     }
 }
 

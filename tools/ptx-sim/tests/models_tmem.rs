@@ -1,5 +1,9 @@
 //! tcgen05.ld/st fragments and tcgen05.cp shapes.
 
+#[macro_use]
+#[path = "common/refused.rs"]
+mod refused;
+
 use ptx_sim::models::memory::SharedRead;
 use ptx_sim::models::smem_desc::SmemDesc;
 use ptx_sim::models::swizzle::Swizzle;
@@ -98,14 +102,8 @@ fn register_counts_and_limits() {
     assert_eq!(regs(Shape::S32x32b, 128), Ok(128));
     assert_eq!(regs(Shape::S16x128b, 64), Ok(128));
     assert_eq!(regs(Shape::S16x256b, 32), Ok(128));
-    assert!(matches!(
-        regs(Shape::S16x128b, 128),
-        Err(LdStError::Num { .. })
-    ));
-    assert!(matches!(
-        regs(Shape::S16x256b, 64),
-        Err(LdStError::Num { .. })
-    ));
+    refused!(regs(Shape::S16x128b, 128) => LdStError::Num { .. });
+    refused!(regs(Shape::S16x256b, 64) => LdStError::Num { .. });
     assert!(regs(Shape::S32x32b, 3).is_err() && regs(Shape::S32x32b, 0).is_err());
     assert_eq!(regs(Shape::S16x32bx2, 1), Err(LdStError::HalfSplit));
     assert!(LdSt::new(Shape::S32x32b, 1, false, Some(1)).is_err());
@@ -129,10 +127,7 @@ fn store_then_load_gives_the_registers_back() {
         let regs = pattern(op.registers());
         op.store(&mut tmem, 5, at, &regs).unwrap();
         assert_eq!(op.load(&tmem, 1, at).unwrap(), regs, "{op:?}");
-        assert!(matches!(
-            op.load(&tmem, 2, at),
-            Err(LdStError::Tmem(TmemError::WarpLanes { .. }))
-        ));
+        refused!(op.load(&tmem, 2, at) => LdStError::Tmem(TmemError::WarpLanes { .. }));
     }
 }
 
@@ -159,24 +154,12 @@ fn loads_and_stores_refuse() {
     let mut tmem = Tmem::all_allocated();
     let op = LdSt::new(Shape::S16x64b, 1, false, None).unwrap();
     let at = TmemAddr::new(8, 0);
-    assert!(matches!(
-        op.load(&tmem, 0, at),
-        Err(LdStError::LaneAlignment { multiple: 16, .. })
-    ));
+    refused!(op.load(&tmem, 0, at) => LdStError::LaneAlignment { multiple: 16, .. });
     let at = TmemAddr::new(0, 511);
     let regs = pattern(1);
-    assert!(matches!(
-        op.store(&mut tmem, 0, at, &regs),
-        Err(LdStError::Tmem(_))
-    ));
-    assert!(matches!(
-        op.load(&tmem, 0, TmemAddr::new(0, 511)),
-        Err(LdStError::Tmem(_))
-    ));
-    assert!(matches!(
-        op.store(&mut tmem, 0, TmemAddr::new(0, 0), &[]),
-        Err(LdStError::Registers { .. })
-    ));
+    refused!(op.store(&mut tmem, 0, at, &regs) => LdStError::Tmem(_));
+    refused!(op.load(&tmem, 0, TmemAddr::new(0, 511)) => LdStError::Tmem(_));
+    refused!(op.store(&mut tmem, 0, TmemAddr::new(0, 0), &[]) => LdStError::Registers { .. });
 }
 
 /// Shared memory whose word at address a is a, up to 32 KiB.
@@ -266,18 +249,9 @@ fn copies_refuse() {
     let mut tmem = Tmem::all_allocated();
     let mut go = |d: &SmemDesc, f, at| copy(CpShape::S128x128b, f, d, &shared(), &mut tmem, at);
     let zero = TmemAddr::new(0, 0);
-    assert!(matches!(
-        go(&desc(), CpFormat::B4x16P64, zero),
-        Err(CpError::Unmodelled(_))
-    ));
-    assert!(matches!(
-        go(&desc(), CpFormat::Plain, TmemAddr::new(1, 0)),
-        Err(CpError::Lane { .. })
-    ));
-    assert!(matches!(
-        go(&desc(), CpFormat::Plain, TmemAddr::new(0, 509)),
-        Err(CpError::Tmem(_))
-    ));
+    refused!(go(&desc(), CpFormat::B4x16P64, zero) => CpError::Unmodelled(_));
+    refused!(go(&desc(), CpFormat::Plain, TmemAddr::new(1, 0)) => CpError::Lane { .. });
+    refused!(go(&desc(), CpFormat::Plain, TmemAddr::new(0, 509)) => CpError::Tmem(_));
     let high = SmemDesc {
         start: 32768 - 16,
         ..desc()

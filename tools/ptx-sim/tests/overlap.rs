@@ -94,10 +94,7 @@ impl Stream {
     }
 
     fn words(&self, buffer: usize) -> Vec<u32> {
-        let bytes = self.sim.download(self.buffers[buffer]).chunks_exact(4);
-        bytes
-            .map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
-            .collect()
+        self.sim.words(self.buffers[buffer])
     }
 }
 

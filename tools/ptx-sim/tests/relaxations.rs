@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::hazard::{CLUSTER, PAIR, READ, kernel, wait};
+use common::hazard::{CLUSTER, PAIR, READ, kernel, kernel_with, wait};
 use common::ones::edited;
 use common::relies::{relies, relies_behind_a_grid, run, tried_by};
 use ptx_sim::{HazardChecks, Options, Profile, Relaxation};
@@ -187,7 +187,7 @@ fn counted(out: &[u32]) {
 #[test]
 fn a_store_by_all_lanes() {
     let wait = "cp.async.bulk.wait_group 0;\n";
-    let ptx = kernel("", &format!("{FILLED}{STORE}{wait}END:"));
+    let ptx = kernel(&format!("{FILLED}{STORE}{wait}END:"));
     relies(
         Relaxation::WarpStores,
         &ptx,
@@ -200,7 +200,7 @@ fn a_store_by_all_lanes() {
 #[test]
 fn a_store_that_outlives_its_cta() {
     let one = STORE.replacen("cp.async", "@%p8 bra END;\ncp.async", 1);
-    let ptx = kernel("", &format!("{FILLED}{one}END:"));
+    let ptx = kernel(&format!("{FILLED}{one}END:"));
     relies(
         Relaxation::UnreadStores,
         &ptx,
@@ -214,9 +214,9 @@ fn a_store_that_outlives_its_cta() {
 fn generic_addresses_of_shared_memory() {
     let generic = "mov.u64 %d1, buf;\ncvta.shared.u64 %d1, %d1;\nmul.wide.u32 %d2, %t, 4;\nadd.s64 %d1, %d1, %d2;\n";
     let rest = "ld.shared.u32 %r1, [%mine];\nst.global.u32 [%w], %r1;\n";
-    let whole = kernel("", &format!("{generic}st.shared.u32 [%d1], %t;\n{rest}"));
+    let whole = kernel(&format!("{generic}st.shared.u32 [%d1], %t;\n{rest}"));
     let cut = "cvt.u32.u64 %r2, %d1;\nst.shared.u32 [%r2], %t;\n";
-    let cut = kernel("", &format!("{generic}{cut}{rest}"));
+    let cut = kernel(&format!("{generic}{cut}{rest}"));
     for ptx in [whole, cut] {
         let error = "a generic address where one of shared memory is expected";
         relies(Relaxation::GenericShared, &ptx, 64, error, counted);
@@ -227,7 +227,7 @@ fn generic_addresses_of_shared_memory() {
 fn lanes_that_write_the_same_bytes() {
     let body =
         "st.shared.u32 [%s], 3;\nbar.sync 0;\nld.shared.u32 %r1, [%s];\nst.global.u32 [%w], %r1;\n";
-    let ptx = kernel("", body);
+    let ptx = kernel(body);
     relies(
         Relaxation::SameBytes,
         &ptx,
@@ -243,7 +243,7 @@ fn lanes_that_write_the_same_bytes() {
 fn hazards_may_be_warnings_or_nothing() {
     let body = "st.shared.u32 [%mine], %t;\nxor.b32 %r1, %mine, 128;\nld.shared.u32 %r2, [%r1];\n\
                 st.global.u32 [%w], %r2;\n";
-    let ptx = kernel("", body);
+    let ptx = kernel(body);
     let o = |hazards| Options {
         hazards,
         uninitialised: ptx_sim::Uninitialised::Ignore,
@@ -269,7 +269,7 @@ const RELAXED: &str = "barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.
 /// Each CTA writes 7 where the host reads it, if it comes to its end.
 fn pair(body: &str) -> String {
     let done = "mov.u32 %r1, 7;\nst.global.u32 [%w], %r1;\n";
-    kernel(PAIR, &format!("{done}{body}"))
+    kernel_with(PAIR, &format!("{done}{body}"))
 }
 
 fn sevens(out: &[u32]) {
@@ -382,7 +382,7 @@ fn an_end_behind_a_relaxed_barrier() {
 fn shared_memory_behind_a_relaxed_barrier() {
     let body = |sync: &str| {
         let store = "@!%p8 st.shared.u32 [%s], 7;\n";
-        kernel(
+        kernel_with(
             PAIR,
             &format!("{store}{sync}ld.shared.u32 %r1, [%s];\nst.global.u32 [%w], %r1;\n"),
         )
@@ -401,15 +401,12 @@ fn shared_memory_behind_a_relaxed_barrier() {
 fn a_load_over_what_was_read() {
     let load = "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%m], 256;\n\
                 cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%s], [%in], 256, [%m];\n";
-    let ptx = kernel(
-        "",
-        &format!(
-            "@!%p8 mbarrier.init.shared::cta.b64 [%m], 1;\nst.shared.u32 [%mine], %t;\nbar.sync 0;\n\
+    let ptx = kernel(&format!(
+        "@!%p8 mbarrier.init.shared::cta.b64 [%m], 1;\nst.shared.u32 [%mine], %t;\nbar.sync 0;\n\
              fence.proxy.async.shared::cta;\nld.shared.u32 %r2, [%mine];\nbar.sync 0;\n@%p8 bra GO;\n{load}GO:\n{}\
              ld.shared.u32 %r1, [%mine];\nst.global.u32 [%w], %r1;",
-            wait("W", "")
-        ),
-    );
+        wait("W", "")
+    ));
     let error = "(write after read)";
     relies(Relaxation::WriteAfterRead, &ptx, 64, error, |out| {
         assert!(out[..64].iter().all(|v| *v == 0x0707_0707), "{out:?}");
@@ -419,10 +416,7 @@ fn a_load_over_what_was_read() {
 #[test]
 fn a_shuffle_as_a_barrier() {
     let shuffle = "shfl.sync.idx.b32 %r3, %t, 0, 31, 0xffffffff;\n";
-    let ptx = kernel(
-        "",
-        &format!("@!%p8 st.shared.u32 [%s], 5;\n{shuffle}{READ}"),
-    );
+    let ptx = kernel(&format!("@!%p8 st.shared.u32 [%s], 5;\n{shuffle}{READ}"));
     let error = "nothing orders the two";
     relies(Relaxation::Collectives, &ptx, 32, error, |out| {
         assert!(out[..32].iter().all(|v| *v == 5), "{out:?}");
@@ -449,14 +443,11 @@ fn scopes_that_do_not_reach_the_peer() {
 
 #[test]
 fn a_relaxed_wait() {
-    let ptx = kernel(
-        "",
-        &format!(
-            "@!%p8 mbarrier.init.shared::cta.b64 [%m], 1;\nbar.sync 0;\n@%p8 bra R;\nst.shared.u32 [%s], 5;\n\
+    let ptx = kernel(&format!(
+        "@!%p8 mbarrier.init.shared::cta.b64 [%m], 1;\nbar.sync 0;\n@%p8 bra R;\nst.shared.u32 [%s], 5;\n\
              mbarrier.arrive.shared::cta.b64 _, [%m];\nR:\n{}{READ}",
-            wait("W", ".relaxed.cta")
-        ),
-    );
+        wait("W", ".relaxed.cta")
+    ));
     let error = "nothing orders the two";
     relies(Relaxation::RelaxedWait, &ptx, 64, error, |out| {
         assert!(out[..64].iter().all(|v| *v == 5), "{out:?}");
@@ -490,18 +481,15 @@ fn a_store_to_a_peer_that_may_not_run() {
 
 /// One product of ones by `wgmma`, B in shared memory: `behind` stands behind its fence.
 fn warpgroup(behind: &str) -> String {
-    let ptx = kernel(
-        "",
-        &format!(
-            "mov.b32 %r5, 0x3f803f80;\nst.shared.u32 [%mine], %r5;\nfence.proxy.async.shared::cta;\nbar.sync 0;\n\
+    let ptx = kernel(&format!(
+        "mov.b32 %r5, 0x3f803f80;\nst.shared.u32 [%mine], %r5;\nfence.proxy.async.shared::cta;\nbar.sync 0;\n\
              shr.u32 %r2, %s, 4;\ncvt.u64.u32 %d1, %r2;\nor.b64 %d1, %d1, 0x1000080000;\nmov.b32 %r6, %r5;\n\
              mov.b32 %r7, %r5;\nmov.b32 %r8, %r5;\nmov.b32 %r10, 0;\nmov.b32 %r11, 0;\nmov.b32 %r12, 0;\n\
              mov.b32 %r13, 0;\nsetp.eq.u32 %p7, %t, %t;\nwgmma.fence.sync.aligned;\n{behind}\
              wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {{%r10, %r11, %r12, %r13}}, \
              {{%r5, %r6, %r7, %r8}}, %d1, %p7, 1, 1, 0;\n\
              wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;\nst.global.u32 [%w], %r10;"
-        ),
-    );
+    ));
     ptx.replacen("sm_100a", "sm_90a", 1)
 }
 

@@ -3,7 +3,8 @@
 mod common;
 
 use common::ones::edited;
-use ptx_sim::{Launch, Module, Options, Policy, Profile, Sim, SimError, Timing};
+use common::options::all_options;
+use ptx_sim::{Launch, Module, Options, Profile, Sim, SimError, Timing};
 
 fn run(edits: &[(&str, &str)], options: &Options) -> Result<Vec<f32>, SimError> {
     run_as(edits, false, options)
@@ -22,33 +23,7 @@ fn run_as(
         ..Launch::new("k", [1, 1, 1], [128, 1, 1]).buffer(out)
     };
     sim.run(&launch, options)?;
-    let floats = sim.download(out).chunks_exact(4);
-    Ok(floats
-        .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
-        .collect())
-}
-
-fn all_options() -> Vec<Options> {
-    let mut all = Vec::new();
-    for timing in [Timing::Eager, Timing::Lazy, Timing::Random] {
-        for policy in [
-            Policy::Fair,
-            Policy::Random(1),
-            Policy::Random(2),
-            Policy::Starve(3),
-        ] {
-            for profile in [Profile::Strict, Profile::Hardware] {
-                all.push(Options {
-                    timing,
-                    policy,
-                    profile,
-                    budget: 10_000_000,
-                    ..Options::default()
-                });
-            }
-        }
-    }
-    all
+    Ok(sim.words(out).into_iter().map(f32::from_bits).collect())
 }
 
 /// Demands that the edited kernel is reported whatever the schedule and the profile, with this message.

@@ -1,8 +1,11 @@
 //! `wgmma`: products of integers that every order of summation gets right, in every layout, under
 //! every schedule; and each mistake in the use of it.
 
+mod common;
+
+use common::options::all_options;
 use half::{bf16, f16};
-use ptx_sim::{Launch, Module, Options, Policy, Profile, Sim, SimError, Timing};
+use ptx_sim::{Launch, Module, Options, Profile, Sim, SimError, Timing};
 
 const K: usize = 16;
 const M: usize = 64;
@@ -286,33 +289,17 @@ fn edited(form: &Form, edits: &[(&str, &str)]) -> String {
     ptx
 }
 
-fn all_options() -> Vec<Options> {
-    let mut all = Vec::new();
-    for timing in [Timing::Eager, Timing::Lazy, Timing::Random] {
-        for policy in [
-            Policy::Fair,
-            Policy::Random(1),
-            Policy::Random(2),
-            Policy::Starve(3),
-        ] {
-            for profile in [Profile::Strict, Profile::Hardware] {
-                all.push(Options {
-                    timing,
-                    policy,
-                    profile,
-                    budget: 10_000_000,
-                    ..Options::default()
-                });
-            }
-        }
-    }
+fn strict() -> Vec<Options> {
+    let mut all = all_options();
+    all.retain(|o| o.profile == Profile::Strict);
     all
 }
 
-fn strict() -> impl Iterator<Item = Options> {
-    all_options()
-        .into_iter()
-        .filter(|o| o.profile == Profile::Strict)
+/// Demands the right result of the kernel as it is.
+fn right(form: &Form) {
+    let got = run_as(form, &form.ptx(), 128, &Options::default());
+    let got = got.unwrap_or_else(|e| panic!("{form:?}: {e}"));
+    assert!(got == form.want(1), "{form:?}");
 }
 
 #[track_caller]
@@ -332,17 +319,17 @@ fn reported(edits: &[(&str, &str)], message: &str) {
 }
 
 #[track_caller]
-fn reported_in(
-    form: &Form,
-    edits: &[(&str, &str)],
-    message: &str,
-    options: impl IntoIterator<Item = Options>,
-) {
-    let ptx = edited(form, edits);
+fn reported_in(form: &Form, edits: &[(&str, &str)], message: &str, options: Vec<Options>) {
+    refused_as(form, &edited(form, edits), 128, &[message], options);
+}
+
+/// Demands a report of so many threads, with a message that says one of these.
+#[track_caller]
+fn refused_as(form: &Form, ptx: &str, threads: u32, messages: &[&str], options: Vec<Options>) {
     for o in options {
-        match run_as(form, &ptx, 128, &o) {
-            Ok(_) => panic!("not reported with {o:?}: {edits:?}"),
-            Err(e) => assert!(e.to_string().contains(message), "with {o:?}: {e}"),
+        match run_as(form, ptx, threads, &o).map_err(|e| e.to_string()) {
+            Ok(_) => panic!("not reported with {o:?}: {ptx}"),
+            Err(e) => assert!(messages.iter().any(|m| e.contains(m)), "with {o:?}: {e}"),
         }
     }
 }
@@ -357,16 +344,12 @@ fn every_size_and_type() {
     for n in (8..=256).step_by(8) {
         let ty = if n % 16 == 0 { Type::F16 } else { Type::Bf16 };
         let form = Form { n, ty, ..PLAIN };
-        let o = Options::default();
-        let got = run_as(&form, &form.ptx(), 128, &o).unwrap_or_else(|e| panic!("{n}: {e}"));
-        assert!(got == form.want(1), "N = {n}");
-        let form = Form {
+        right(&form);
+        right(&Form {
             ty: Type::F16,
             f16_sums: true,
             ..form
-        };
-        let got = run_as(&form, &form.ptx(), 128, &o).unwrap_or_else(|e| panic!("{n}: {e}"));
-        assert!(got == form.want(1), "N = {n}, f16");
+        });
     }
 }
 
@@ -374,21 +357,12 @@ fn every_size_and_type() {
 fn every_layout() {
     for b in Layout::all() {
         let form = Form { n: 64, b, ..PLAIN };
-        let got = run_as(&form, &form.ptx(), 128, &Options::default());
-        assert!(
-            got.unwrap_or_else(|e| panic!("{b:?}: {e}")) == form.want(1),
-            "B {b:?}"
-        );
-        let form = Form {
+        right(&form);
+        right(&Form {
             a: Some(b),
             b: ROWS,
             ..form
-        };
-        let got = run_as(&form, &form.ptx(), 128, &Options::default());
-        assert!(
-            got.unwrap_or_else(|e| panic!("{b:?}: {e}")) == form.want(1),
-            "A {b:?}"
-        );
+        });
     }
 }
 
@@ -586,14 +560,13 @@ fn shared_operands() {
     // One's own wait tells nothing of the other warps.
     let one = "setp.eq.u32 %p2, %t, 0;\n@%p2 st.shared.u32 [sb+0], 0;\n";
     let ptx = edited(&PLAIN, &[("//waited", one)]);
-    for o in strict() {
-        let e = run_as(&PLAIN, &ptx, 128, &o).expect_err("not reported");
-        let e = e.to_string();
-        assert!(
-            e.contains("not waited for") || e.contains("in flight"),
-            "{e}"
-        );
-    }
+    refused_as(
+        &PLAIN,
+        &ptx,
+        128,
+        &["not waited for", "in flight"],
+        strict(),
+    );
     let barrier = format!("bar.sync 0;\n{one}");
     gives(&PLAIN, &[("//waited", &barrier)], 1);
     // A in shared memory is watched, too.
@@ -639,50 +612,24 @@ fn warpgroups() {
         ],
     );
     let ptx = ptx.replace("bar.sync 0;", "bar.sync 0, 128;");
-    for o in all_options() {
-        let e = run_as(&PLAIN, &ptx, 160, &o)
-            .expect_err("warps 1 to 4")
-            .to_string();
-        assert!(
-            [
-                "is in no warpgroup",
-                "has ended",
-                "has not executed",
-                "pending"
-            ]
-            .iter()
-            .any(|w| e.contains(w)),
-            "{e}"
-        );
-    }
-    let ptx = PLAIN.ptx();
-    for o in all_options() {
-        let e = run_as(&PLAIN, &ptx, 96, &o)
-            .expect_err("three warps")
-            .to_string();
-        assert!(
-            e.contains("is in no warpgroup") || e.contains("not initialised"),
-            "{e}"
-        );
-    }
+    let alone = "is in no warpgroup";
+    let says = [alone, "has ended", "has not executed", "pending"];
+    refused_as(&PLAIN, &ptx, 160, &says, all_options());
+    let says = [alone, "not initialised"];
+    refused_as(&PLAIN, &PLAIN.ptx(), 96, &says, all_options());
     // One warp takes another way.
     let apart = format!(
         "setp.eq.u32 %p2, %w, 2;\n@%p2 bra OTHER;\n{}\nbra ON;\nOTHER:\n{}\nON:",
         PLAIN.mma(),
         PLAIN.mma()
     );
-    reported(
-        &[("//issued", &apart)],
-        "must execute the same wgmma instructions",
-    );
+    let same = "must execute the same wgmma instructions";
+    reported(&[("//issued", &apart)], same);
     let skips = format!(
         "setp.eq.u32 %p2, %w, 2;\n@%p2 bra ON;\n{}\nON:",
         PLAIN.mma()
     );
-    reported(
-        &[("//issued", &skips)],
-        "must execute the same wgmma instructions",
-    );
+    reported(&[("//issued", &skips)], same);
     // One lane does.
     let lane = "setp.eq.u32 %p2, %t, 5;\n@%p2 bra END;\n//before";
     reported(
@@ -695,13 +642,7 @@ fn warpgroups() {
 
 #[test]
 fn a_warp_that_does_not_wait() {
-    let ptx = edited(&PLAIN, &[(WAIT, "ret;\n")]);
-    for o in all_options() {
-        let e = run_as(&PLAIN, &ptx, 128, &o)
-            .expect_err("no wait")
-            .to_string();
-        assert!(e.contains("has not waited for"), "{e}");
-    }
+    reported(&[(WAIT, "ret;\n")], "has not waited for");
 }
 
 #[test]
@@ -751,7 +692,7 @@ fn forms_that_are_refused() {
 #[test]
 fn a_sum_is_cut_as_those_of_mma_sync() {
     // 2048 + 2^-14 is beyond 25 bits below the exponent of 2048 * 1, and 2^-15 of it is cut.
-    use ptx_sim::models::wgmma::{A, Accumulator, Element, Product, Shape, SharedMatrix};
+    use ptx_sim::models::wgmma::{A, Accumulator, Element, Shape};
     let ones = |k: u32| if k == 0 { 0x6800u16 } else { 0x0400 };
     let shared = |address: u32| {
         let k = address % 128 / 2;
@@ -762,21 +703,29 @@ fn a_sum_is_cut_as_those_of_mma_sync() {
     let one = 0x3c00u64 << 16 | 0x3c00;
     let a = [[one; 32]; 4];
     let shape = Shape::new(8, Element::F16, Element::F16, Accumulator::F32).expect("a shape");
-    let product = Product {
-        shape,
-        b: SharedMatrix::b(&shape, ROWS.descriptor(), false).expect("a matrix"),
-        negate_a: false,
-        negate_b: false,
-        accumulate: false,
-        saturate: false,
-    };
-    let d = product
-        .run(0, A::Registers(&a), &[[0; 32]; 4], &shared)
-        .expect("runs");
+    let d = product(shape, false, false).run(0, A::Registers(&a), &[[0; 32]; 4], &shared);
+    let d = d.expect("runs");
     // Fifteen times 2^-14 do not reach f32's last place of 2048, which is 2^-12, one by one; together
     // they are more than three of them.
     let sum = f32::from_bits(d[0][0] as u32);
     assert_eq!(sum, 2048.0 + 3.0 / 4096.0);
+}
+
+/// A product with B in rows of 128 bytes.
+fn product(
+    shape: ptx_sim::models::wgmma::Shape,
+    accumulate: bool,
+    saturate: bool,
+) -> ptx_sim::models::wgmma::Product {
+    use ptx_sim::models::wgmma::{Product, SharedMatrix};
+    Product {
+        shape,
+        b: SharedMatrix::b(&shape, ROWS.descriptor(), false).expect("a matrix"),
+        negate_a: false,
+        negate_b: false,
+        accumulate,
+        saturate,
+    }
 }
 
 /// Columns and rows whose bytes are all the same: what an element of D becomes.
@@ -787,25 +736,12 @@ fn sum_of_equal_bytes(
     old: u32,
     saturate: bool,
 ) -> u32 {
-    use ptx_sim::models::wgmma::{A, Product, Shape, SharedMatrix};
+    use ptx_sim::models::wgmma::{A, Shape};
     let shape = Shape::new(8, types[0], types[1], accumulator).expect("a shape");
-    let product = Product {
-        shape,
-        b: SharedMatrix::b(&shape, ROWS.descriptor(), false).expect("a matrix"),
-        negate_a: false,
-        negate_b: false,
-        accumulate: true,
-        saturate,
-    };
     let a = [[u64::from(u32::from_le_bytes([a; 4])); 32]; 4];
-    let d = product
-        .run(
-            0,
-            A::Registers(&a),
-            &[[u64::from(old); 32]; 4],
-            &|_: u32| Some(b),
-        )
-        .expect("runs");
+    let old = [[u64::from(old); 32]; 4];
+    let d = product(shape, true, saturate).run(0, A::Registers(&a), &old, &|_: u32| Some(b));
+    let d = d.expect("runs");
     assert!(d.iter().flatten().all(|sum| *sum == d[0][0]));
     d[0][0] as u32
 }

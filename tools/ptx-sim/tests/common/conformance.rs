@@ -64,9 +64,8 @@ impl Loaded {
         let report = sim.run_program(program, launch, options, None)?;
         let mut wrong =
             (!sim.fully_written(self.out)).then(|| "an output byte is not written".into());
-        let got = sim.download(self.out).chunks_exact(4);
+        let got = sim.words(self.out).into_iter();
         for (i, (got, want)) in got.zip(&self.expected).enumerate() {
-            let got = u32::from_le_bytes([got[0], got[1], got[2], got[3]]);
             if got != want.to_bits() {
                 wrong = Some(format!(
                     "element {i}: {} instead of {want}",

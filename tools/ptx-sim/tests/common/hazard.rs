@@ -5,7 +5,11 @@ use ptx_sim::{Launch, Module, Options, Policy, Profile, Sim, SimError, Timing};
 
 /// A kernel `k(in, out)`: `%t` thread, `%s` buffer, `%m` mbarriers, `%w` the thread's word of the
 /// output. `%p8` is false for thread 0 only, `%rank` the CTA's rank.
-pub(crate) fn kernel(directives: &str, body: &str) -> String {
+pub(crate) fn kernel(body: &str) -> String {
+    kernel_with("", body)
+}
+
+pub(crate) fn kernel_with(directives: &str, body: &str) -> String {
     format!(
         ".version 9.0\n.target sm_100a\n.address_size 64\n\
          .visible .entry k(.param .u64 a, .param .u64 b) {directives}\n{{\n\

@@ -5,4 +5,5 @@ pub(crate) mod conformance;
 pub(crate) mod data;
 pub(crate) mod hazard;
 pub(crate) mod ones;
+pub(crate) mod options;
 pub(crate) mod relies;

@@ -44,9 +44,7 @@ fn run_as(
     };
     launch.dependent = dependent;
     let report = sim.run(&launch, o)?;
-    let words = sim.download(out).chunks_exact(4);
-    let word = |b: &[u8]| u32::from_le_bytes([b[0], b[1], b[2], b[3]]);
-    Ok((report, words.map(word).collect()))
+    Ok((report, sim.words(out)))
 }
 
 fn schedules() -> Vec<Options> {
