@@ -63,6 +63,44 @@ pub unsafe fn by_name(name: &str) -> Result<Library, NotLoaded> {
     })
 }
 
+/// Declares a struct of a library's functions, and `of`, which looks them up by their names. An error of `of` is the
+/// first name that the library lacks. Structs behind `?` are there where the library has all of their functions.
+#[macro_export]
+macro_rules! functions {
+    (
+        $(#[$about:meta])* $api:ident {
+            $($field:ident: $name:literal $type:ty;)*
+            $(? $part:ident: $of_part:ident;)*
+        }
+    ) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug)]
+        pub(super) struct $api {
+            $(pub(super) $field: $type,)*
+            $(pub(super) $part: Option<$of_part>,)*
+        }
+
+        impl $api {
+            /// Looks up the functions, which may be called for as long as the library stays loaded.
+            ///
+            /// # Safety
+            /// The library is the one whose header declares the functions so.
+            pub(super) unsafe fn of(
+                library: &$crate::loader::Library,
+            ) -> std::result::Result<Self, &'static str> {
+                Ok(Self {
+                    $($field: {
+                        // SAFETY: the caller's promise.
+                        *unsafe { library.get::<$type>($name.as_bytes()) }.map_err(|_| $name)?
+                    },)*
+                    // SAFETY: the caller's promise.
+                    $($part: unsafe { $of_part::of(library) }.ok(),)*
+                })
+            }
+        }
+    };
+}
+
 /// # Safety
 /// As [`at`]'s.
 unsafe fn load(file: &OsStr) -> Result<Library, String> {

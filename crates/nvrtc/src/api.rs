@@ -6,6 +6,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
+use nvfp4_gemv_files::functions;
 use nvfp4_gemv_files::loader::Library;
 
 /// `nvrtcProgram`.
@@ -21,56 +22,38 @@ pub(super) const COMPILATION: Status = 6;
 pub(super) type Size = unsafe extern "C" fn(Handle, *mut usize) -> Status;
 pub(super) type Get = unsafe extern "C" fn(Handle, *mut c_char) -> Status;
 
-macro_rules! api {
-    ($($field:ident: $name:literal $type:ty;)*) => {
-        /// The functions, by what their names have behind `nvrtc`.
-        #[derive(Debug)]
-        pub(super) struct Api {
-            $(pub(super) $field: $type,)*
-        }
-
-        impl Api {
-            /// Looks up the functions of a library, which stays loaded for as long as the process lives. An error says
-            /// what the library lacks.
-            pub(super) fn of(library: Library) -> Result<Self, String> {
-                let api = Self {
-                    $($field: {
-                        // SAFETY: this is NVRTC, by its file's name; nvrtc.h declares the function so.
-                        let found = unsafe { library.get::<$type>($name.as_bytes()) };
-                        *found.map_err(|_| concat!("it has no ", $name, ": it is too old, or not NVRTC"))?
-                    },)*
-                };
-                std::mem::forget(library);
-                Ok(api)
-            }
-        }
-    };
-}
-
-api! {
-    version: "nvrtcVersion" unsafe extern "C" fn(*mut c_int, *mut c_int) -> Status;
-    count_of_archs: "nvrtcGetNumSupportedArchs" unsafe extern "C" fn(*mut c_int) -> Status;
-    archs: "nvrtcGetSupportedArchs" unsafe extern "C" fn(*mut c_int) -> Status;
-    error_string: "nvrtcGetErrorString" unsafe extern "C" fn(Status) -> *const c_char;
-    create: "nvrtcCreateProgram" unsafe extern "C" fn(
-        *mut Handle,
-        *const c_char,
-        *const c_char,
-        c_int,
-        *const *const c_char,
-        *const *const c_char,
-    ) -> Status;
-    compile: "nvrtcCompileProgram" unsafe extern "C" fn(Handle, c_int, *const *const c_char) -> Status;
-    destroy: "nvrtcDestroyProgram" unsafe extern "C" fn(*mut Handle) -> Status;
-    ptx_size: "nvrtcGetPTXSize" Size;
-    ptx: "nvrtcGetPTX" Get;
-    cubin_size: "nvrtcGetCUBINSize" Size;
-    cubin: "nvrtcGetCUBIN" Get;
-    log_size: "nvrtcGetProgramLogSize" Size;
-    log: "nvrtcGetProgramLog" Get;
+functions! {
+    /// The functions, by what their names have behind `nvrtc`.
+    Api {
+        version: "nvrtcVersion" unsafe extern "C" fn(*mut c_int, *mut c_int) -> Status;
+        count_of_archs: "nvrtcGetNumSupportedArchs" unsafe extern "C" fn(*mut c_int) -> Status;
+        archs: "nvrtcGetSupportedArchs" unsafe extern "C" fn(*mut c_int) -> Status;
+        error_string: "nvrtcGetErrorString" unsafe extern "C" fn(Status) -> *const c_char;
+        create: "nvrtcCreateProgram" unsafe extern "C" fn(
+            *mut Handle, *const c_char, *const c_char, c_int, *const *const c_char, *const *const c_char,
+        ) -> Status;
+        compile: "nvrtcCompileProgram" unsafe extern "C" fn(Handle, c_int, *const *const c_char) -> Status;
+        destroy: "nvrtcDestroyProgram" unsafe extern "C" fn(*mut Handle) -> Status;
+        ptx_size: "nvrtcGetPTXSize" Size;
+        ptx: "nvrtcGetPTX" Get;
+        cubin_size: "nvrtcGetCUBINSize" Size;
+        cubin: "nvrtcGetCUBIN" Get;
+        log_size: "nvrtcGetProgramLogSize" Size;
+        log: "nvrtcGetProgramLog" Get;
+    }
 }
 
 impl Api {
+    /// Looks up the functions of a library, which stays loaded for as long as the process lives. An error says what the
+    /// library lacks.
+    pub(super) fn kept(library: Library) -> Result<Self, String> {
+        // SAFETY: this is NVRTC, by its file's name; nvrtc.h declares the functions so.
+        let api = unsafe { Self::of(&library) };
+        let api = api.map_err(|name| format!("it has no {name}: it is too old, or not NVRTC"))?;
+        std::mem::forget(library);
+        Ok(api)
+    }
+
     /// The meaning of a result, in NVRTC's words.
     pub(super) fn text(&self, status: Status) -> String {
         // SAFETY: the function takes any number.

@@ -112,7 +112,7 @@ fn by_name() -> impl Iterator<Item = Candidate> {
         let by_loader = |why: String| format!("the system's loader: {why}");
         // SAFETY: this is NVRTC, by its name, whose initialisers do nothing but set it up.
         match unsafe { loader::by_name(&name) } {
-            Ok(library) => Some(match Api::of(library) {
+            Ok(library) => Some(match Api::kept(library) {
                 Ok(api) => Ok((Place::Loader, api)),
                 Err(why) => Err(by_loader(format!("{name}: {why}"))),
             }),
@@ -170,7 +170,7 @@ fn from(named_by: &str, folder: &Path) -> Candidate {
     let Some(library) = last else {
         return fail("no libnvrtc.so".into());
     };
-    match Api::of(library) {
+    match Api::kept(library) {
         Ok(api) => {
             let (named_by, folder) = (named_by.to_string(), folder.to_path_buf());
             Ok((Place::Folder { named_by, folder }, api))

@@ -2,12 +2,13 @@
 
 use nvfp4_gemv::kernel::{Call, Job};
 use nvfp4_gemv::{
-    Activation, Config, Dims, Error, FloatType, GlobalScale, Gpu, Kernel, Options, RawOutput,
-    RawSelect, RawVectors, RawWeights, RawWorkspace, Refusal, ScaleLayout, Shape, Strides, Target,
-    dispatch, select,
+    Activation, Config, Error, FloatType, GlobalScale, Gpu, Kernel, Options, RawOutput, RawSelect,
+    RawVectors, RawWeights, RawWorkspace, Refusal, ScaleLayout, Shape, Strides, Target, dispatch,
+    select,
 };
 
-use crate::support::nowhere;
+use crate::refuses;
+use crate::support::{nowhere, sized};
 
 crate::trials! {
     host:
@@ -63,7 +64,7 @@ struct Operands {
 
 fn operands() -> Operands {
     let (m, n, k, l) = SHAPE;
-    let shape = Shape::new(Dims { m, n, k, l }).unwrap();
+    let shape = sized(m, n, k, l);
     Operands {
         shape,
         weights: nowhere::weights(ScaleLayout::Tiled128x4),
@@ -100,12 +101,12 @@ fn dense(values: u64, row: usize, batch: usize) -> RawVectors {
 
 fn null_pointers() {
     let null = |operand| Error::NullPointer { operand };
-    assert_eq!(refusal(|c| c.weights.codes = 0), null("weight codes"));
-    assert_eq!(refusal(|c| c.weights.scales = 0), null("weight scales"));
-    assert_eq!(refusal(|c| vectors!(c, codes = 0)), null("vector codes"));
-    assert_eq!(refusal(|c| vectors!(c, scales = 0)), null("vector scales"));
-    assert_eq!(refusal(|c| c.vectors = dense(0, 128, 256)), null("vectors"));
-    assert_eq!(refusal(|c| c.output.address = 0), null("output"));
+    refuses!(|c| c.weights.codes = 0 => null("weight codes"));
+    refuses!(|c| c.weights.scales = 0 => null("weight scales"));
+    refuses!(|c| vectors!(c, codes = 0) => null("vector codes"));
+    refuses!(|c| vectors!(c, scales = 0) => null("vector scales"));
+    refuses!(|c| c.vectors = dense(0, 128, 256) => null("vectors"));
+    refuses!(|c| c.output.address = 0 => null("output"));
 }
 
 fn misaligned_pointers_and_strides() {
@@ -114,53 +115,20 @@ fn misaligned_pointers_and_strides() {
         value,
         align,
     };
-    assert_eq!(
-        refusal(|c| c.weights.codes += 4),
-        bad("weight codes", 0x10_0000_0004, 8)
-    );
-    assert_eq!(
-        refusal(|c| c.weights.scales += 2),
-        bad("weight scales", 0x20_0000_0002, 4)
-    );
-    assert_eq!(
-        refusal(|c| c.weights.row_alpha += 2),
-        bad("row alpha", 0x30_0000_0002, 4)
-    );
-    assert_eq!(
-        refusal(|c| vectors!(c, codes = 0x40_0000_0001)),
-        bad("vector codes", 0x40_0000_0001, 8)
-    );
-    assert_eq!(
-        refusal(|c| vectors!(c, code_strides.row = 36)),
-        bad("vector codes", 36, 8)
-    );
-    assert_eq!(
-        refusal(|c| vectors!(c, code_strides.batch = 4097)),
-        bad("vector codes", 4097, 8)
-    );
-    assert_eq!(
-        refusal(|c| vectors!(c, vector_alpha = 0x60_0000_0001)),
-        bad("vector global scales", 0x60_0000_0001, 4)
-    );
-    assert_eq!(
-        refusal(|c| c.vectors = dense(0x40_0000_0008, 128, 256)),
-        bad("vectors", 0x40_0000_0008, 16)
-    );
-    assert_eq!(
-        refusal(|c| c.vectors = dense(0x40_0000_0000, 136, 512)),
-        bad("vectors", 136, 16)
-    );
-    assert_eq!(
-        refusal(|c| c.output.address += 1),
-        bad("output", 0x70_0000_0001, 2)
-    );
-    assert_eq!(
-        refusal(|c| {
-            c.output.address += 2;
-            c.output.element = FloatType::F32;
-        }),
-        bad("output", 0x70_0000_0002, 4)
-    );
+    refuses!(|c| c.weights.codes += 4 => bad("weight codes", 0x10_0000_0004, 8));
+    refuses!(|c| c.weights.scales += 2 => bad("weight scales", 0x20_0000_0002, 4));
+    refuses!(|c| c.weights.row_alpha += 2 => bad("row alpha", 0x30_0000_0002, 4));
+    refuses!(|c| vectors!(c, codes = 0x40_0000_0001) => bad("vector codes", 0x40_0000_0001, 8));
+    refuses!(|c| vectors!(c, code_strides.row = 36) => bad("vector codes", 36, 8));
+    refuses!(|c| vectors!(c, code_strides.batch = 4097) => bad("vector codes", 4097, 8));
+    refuses!(|c| vectors!(c, vector_alpha = 0x60_0000_0001) => bad("vector global scales", 0x60_0000_0001, 4));
+    refuses!(|c| c.vectors = dense(0x40_0000_0008, 128, 256) => bad("vectors", 0x40_0000_0008, 16));
+    refuses!(|c| c.vectors = dense(0x40_0000_0000, 136, 512) => bad("vectors", 136, 16));
+    refuses!(|c| c.output.address += 1 => bad("output", 0x70_0000_0001, 2));
+    refuses!(|c| {
+        c.output.address += 2;
+        c.output.element = FloatType::F32;
+    } => bad("output", 0x70_0000_0002, 4));
 }
 
 fn small_strides() {
@@ -170,29 +138,14 @@ fn small_strides() {
         stride,
         needed,
     };
-    assert_eq!(
-        refusal(|c| vectors!(c, code_strides.row = 24)),
-        small("vector codes", 24, 32)
-    );
-    assert_eq!(
-        refusal(|c| vectors!(c, code_strides.batch = 56)),
-        small("vector codes", 56, 64)
-    );
-    assert_eq!(
-        refusal(|c| vectors!(c, scale_strides.row = 3)),
-        small("vector scales", 3, 4)
-    );
-    assert_eq!(
-        refusal(|c| {
-            vectors!(c, layout = ScaleLayout::Tiled128x4);
-            vectors!(c, scale_strides.batch = 511);
-        }),
-        small("vector scales", 511, 512)
-    );
-    assert_eq!(
-        refusal(|c| c.vectors = dense(0x40_0000_0000, 112, 256)),
-        small("vectors", 112, 128)
-    );
+    refuses!(|c| vectors!(c, code_strides.row = 24) => small("vector codes", 24, 32));
+    refuses!(|c| vectors!(c, code_strides.batch = 56) => small("vector codes", 56, 64));
+    refuses!(|c| vectors!(c, scale_strides.row = 3) => small("vector scales", 3, 4));
+    refuses!(|c| {
+        vectors!(c, layout = ScaleLayout::Tiled128x4);
+        vectors!(c, scale_strides.batch = 511);
+    } => small("vector scales", 511, 512));
+    refuses!(|c| c.vectors = dense(0x40_0000_0000, 112, 256) => small("vectors", 112, 128));
 }
 
 fn strides_past_the_address_range() {
@@ -219,35 +172,14 @@ fn strides_past_the_address_range() {
 fn global_scales() {
     for value in [0.0, -1.0, f32::NAN, f32::INFINITY] {
         for scale in [GlobalScale::Multiplier(value), GlobalScale::Divisor(value)] {
-            let error = refusal(|c| c.weights.global = scale);
-            assert!(matches!(
-                error,
-                Error::GlobalScale {
-                    operand: "weight global scale",
-                    ..
-                }
-            ));
-            let error = refusal(|c| vectors!(c, global = scale));
-            assert!(matches!(
-                error,
-                Error::GlobalScale {
-                    operand: "vector global scale",
-                    ..
-                }
-            ));
+            refuses!(|c| c.weights.global = scale => like Error::GlobalScale { operand: "weight global scale", .. });
+            refuses!(|c| vectors!(c, global = scale) => like Error::GlobalScale { operand: "vector global scale", .. });
         }
     }
-    let error = refusal(|c| {
+    refuses!(|c| {
         c.weights.global = GlobalScale::Multiplier(1e-30);
         vectors!(c, global = GlobalScale::Multiplier(1e-30));
-    });
-    assert!(matches!(
-        error,
-        Error::GlobalScale {
-            operand: "product of the global scales",
-            ..
-        }
-    ));
+    } => like Error::GlobalScale { operand: "product of the global scales", .. });
 }
 
 fn overlaps() {
@@ -281,16 +213,10 @@ fn additions() {
     let bytes = (l * n * m * 2) as u64;
     for residual in [2, bytes - 2].map(|by| nowhere::OUTPUT.address + by) {
         let operand = "residual";
-        assert_eq!(
-            refusal(|c| c.output.residual = residual),
-            Error::OutputOverlaps { operand }
-        );
+        refuses!(|c| c.output.residual = residual => Error::OutputOverlaps { operand });
     }
     let operand = "bias";
-    assert_eq!(
-        refusal(|c| c.output.bias = c.output.address + bytes - 4),
-        Error::OutputOverlaps { operand }
-    );
+    refuses!(|c| c.output.bias = c.output.address + bytes - 4 => Error::OutputOverlaps { operand });
     for (operand, change) in [
         (
             "bias",
@@ -298,8 +224,7 @@ fn additions() {
         ),
         ("residual", |c, at| c.output.residual = at),
     ] {
-        let error = refusal(|c| change(c, at + 1));
-        assert!(matches!(error, Error::Misaligned { operand: o, .. } if o == operand));
+        refuses!(|c| change(c, at + 1) => like Error::Misaligned { operand: o, .. } if o == operand);
     }
     let strides = |row, batch| Some(Strides { row, batch });
     let row = 2 * m;
@@ -310,21 +235,9 @@ fn additions() {
         stride,
         needed,
     };
-    assert_eq!(
-        refusal(|c| c.output.strides = strides(row - 2, 4 * row)),
-        small(row - 2, row)
-    );
-    assert_eq!(
-        refusal(|c| c.output.strides = strides(row, row + 2)),
-        small(row + 2, n * row)
-    );
-    assert!(matches!(
-        refusal(|c| c.output.strides = strides(row + 1, 4 * row)),
-        Error::Misaligned {
-            operand: "output",
-            ..
-        }
-    ));
+    refuses!(|c| c.output.strides = strides(row - 2, 4 * row) => small(row - 2, row));
+    refuses!(|c| c.output.strides = strides(row, row + 2) => small(row + 2, n * row));
+    refuses!(|c| c.output.strides = strides(row + 1, 4 * row) => like Error::Misaligned { operand: "output", .. });
     assert_eq!(
         refusal(|c| c.output.strides = strides(1 << 32, 1 << 34)),
         Error::StrideTooLarge {
@@ -342,19 +255,9 @@ fn shared_vectors() {
         vectors!(c, scale_strides.batch = 0);
     });
     refuses_nothing(|c| c.vectors = dense(0x40_0000_0000, 128, 0));
-    let error = refusal(|c| c.vectors = dense(0x40_0000_0000, 128, 16));
-    assert!(matches!(error, Error::StrideTooSmall { stride: 16, .. }));
-    let error = refusal(|c| {
-        let strides = Strides { row: 260, batch: 0 };
-        c.output.strides = Some(strides);
-    });
-    assert!(matches!(
-        error,
-        Error::StrideTooSmall {
-            operand: "output",
-            ..
-        }
-    ));
+    refuses!(|c| c.vectors = dense(0x40_0000_0000, 128, 16) => like Error::StrideTooSmall { stride: 16, .. });
+    let strides = Some(Strides { row: 260, batch: 0 });
+    refuses!(|c| c.output.strides = strides => like Error::StrideTooSmall { operand: "output", .. });
 }
 
 /// A selection of matrices, which kernels take or refuse; its ids are an operand as others are.
@@ -364,37 +267,19 @@ fn selections() {
     // More matrices than batches, and fewer.
     refuses_nothing(|c| c.weights.select = select(at, 100));
     refuses_nothing(|c| c.weights.select = select(at, 1));
-    let error = refusal(|c| c.weights.select = select(at, 0));
-    assert!(matches!(error, Error::Select { matrices: 0, .. }));
-    let error = refusal(|c| c.weights.select = select(at, Shape::MAX_DIM + 1));
-    assert!(matches!(error, Error::SizeOverflow { .. }));
-    assert_eq!(
-        refusal(|c| c.weights.select = select(0, 1)),
-        Error::NullPointer { operand: "select" }
-    );
-    let error = refusal(|c| c.weights.select = select(at + 2, 1));
-    assert!(matches!(
-        error,
-        Error::Misaligned {
-            operand: "select",
-            ..
-        }
-    ));
+    refuses!(|c| c.weights.select = select(at, 0) => like Error::Select { matrices: 0, .. });
+    refuses!(|c| c.weights.select = select(at, Shape::MAX_DIM + 1) => like Error::SizeOverflow { .. });
+    refuses!(|c| c.weights.select = select(0, 1) => Error::NullPointer { operand: "select" });
+    refuses!(|c| c.weights.select = select(at + 2, 1) => like Error::Misaligned { operand: "select", .. });
     let operand = "select";
-    assert_eq!(
-        refusal(|c| c.weights.select = select(c.output.address + 4, 1)),
-        Error::OutputOverlaps { operand }
-    );
+    refuses!(|c| c.weights.select = select(c.output.address + 4, 1) => Error::OutputOverlaps { operand });
     // The call has all matrices, not only as many as there are batches.
     let (m, _, k, _) = SHAPE;
     let operand = "weight codes";
-    assert_eq!(
-        refusal(|c| {
-            c.output.address = c.weights.codes + (99 * m * k / 2) as u64;
-            c.weights.select = select(at, 100);
-        }),
-        Error::OutputOverlaps { operand }
-    );
+    refuses!(|c| {
+        c.output.address = c.weights.codes + (99 * m * k / 2) as u64;
+        c.weights.select = select(at, 100);
+    } => Error::OutputOverlaps { operand });
     let shape = operands().shape;
     let operands = nvfp4_gemv::Operands {
         select: true,
@@ -432,7 +317,7 @@ fn refuses_nothing(change: impl FnOnce(&mut Operands)) {
 /// Workspaces that calls do not take; and kernels that want one.
 fn workspaces() {
     let (m, n, k, l) = SHAPE;
-    let shape = Shape::new(Dims { m, n, k, l }).unwrap();
+    let shape = sized(m, n, k, l);
     let layout = ScaleLayout::Tiled128x4;
     let weights = nowhere::weights(layout);
     let vectors = nowhere::vectors(&shape, layout);
@@ -502,7 +387,7 @@ fn workspaces() {
 
 fn nothing_to_do_is_no_error() {
     for (m, n, k, l) in [(0, 1, 16, 1), (1, 1, 16, 0), (0, 2, 64, 1)] {
-        let shape = Shape::new(Dims { m, n, k, l }).unwrap();
+        let shape = sized(m, n, k, l);
         let weights = RawWeights {
             codes: 0,
             scales: 0,

@@ -5,6 +5,7 @@ use nvfp4_gemv::kernel::quantize::{Global, Quantize};
 use nvfp4_gemv::raw;
 use nvfp4_gemv::{Error, FloatType, GlobalScale, ScaleLayout, Strides};
 
+use crate::refuses;
 use crate::support::sized;
 
 crate::trials! {
@@ -42,17 +43,11 @@ fn refusal(change: impl FnOnce(&mut Quantize)) -> Error {
 
 fn null_pointers() {
     let null = |operand| Error::NullPointer { operand };
-    assert_eq!(refusal(|c| c.values = 0), null("vectors"));
-    assert_eq!(
-        refusal(|c| c.global = Global::PerVector(0)),
-        null("given global scales")
-    );
-    assert_eq!(refusal(|c| c.codes = 0), null("quantised codes"));
-    assert_eq!(refusal(|c| c.scales = 0), null("quantised scales"));
-    assert_eq!(
-        refusal(|c| c.vector_alpha = 0),
-        null("vector global scales")
-    );
+    refuses!(|c| c.values = 0 => null("vectors"));
+    refuses!(|c| c.global = Global::PerVector(0) => null("given global scales"));
+    refuses!(|c| c.codes = 0 => null("quantised codes"));
+    refuses!(|c| c.scales = 0 => null("quantised scales"));
+    refuses!(|c| c.vector_alpha = 0 => null("vector global scales"));
 }
 
 fn misaligned_pointers_and_strides() {
@@ -61,25 +56,13 @@ fn misaligned_pointers_and_strides() {
         value,
         align,
     };
-    assert_eq!(refusal(|c| c.values += 8), bad("vectors", 0x1000_0008, 16));
-    assert_eq!(refusal(|c| c.strides.row = 136), bad("vectors", 136, 16));
-    assert_eq!(refusal(|c| c.strides.batch = 392), bad("vectors", 392, 16));
-    assert_eq!(
-        refusal(|c| c.global = Global::PerVector(0x2000_0002)),
-        bad("given global scales", 0x2000_0002, 4)
-    );
-    assert_eq!(
-        refusal(|c| c.codes += 4),
-        bad("quantised codes", 0x3000_0004, 8)
-    );
-    assert_eq!(
-        refusal(|c| c.scales += 8),
-        bad("quantised scales", 0x4000_0008, 16)
-    );
-    assert_eq!(
-        refusal(|c| c.vector_alpha += 1),
-        bad("vector global scales", 0x5000_0001, 4)
-    );
+    refuses!(|c| c.values += 8 => bad("vectors", 0x1000_0008, 16));
+    refuses!(|c| c.strides.row = 136 => bad("vectors", 136, 16));
+    refuses!(|c| c.strides.batch = 392 => bad("vectors", 392, 16));
+    refuses!(|c| c.global = Global::PerVector(0x2000_0002) => bad("given global scales", 0x2000_0002, 4));
+    refuses!(|c| c.codes += 4 => bad("quantised codes", 0x3000_0004, 8));
+    refuses!(|c| c.scales += 8 => bad("quantised scales", 0x4000_0008, 16));
+    refuses!(|c| c.vector_alpha += 1 => bad("vector global scales", 0x5000_0001, 4));
 }
 
 fn strides() {
@@ -89,9 +72,9 @@ fn strides() {
         stride,
         needed,
     };
-    assert_eq!(refusal(|c| c.strides.row = 112), small(112, 128));
-    assert_eq!(refusal(|c| c.strides.batch = 368), small(368, 384));
-    assert_eq!(refusal(|c| c.element = FloatType::F32), small(128, 256));
+    refuses!(|c| c.strides.row = 112 => small(112, 128));
+    refuses!(|c| c.strides.batch = 368 => small(368, 384));
+    refuses!(|c| c.element = FloatType::F32 => small(128, 256));
     for error in [
         refusal(|c| c.strides.batch = usize::MAX - 15),
         refusal(|c| c.strides.row = usize::MAX - 15),
@@ -124,31 +107,12 @@ fn global_scales() {
 fn overlaps() {
     let vectors = (L * N * K * 2) as u64;
     let overlap = |operand, other| Error::Overlap { operand, other };
-    for (error, expected) in [
-        (
-            refusal(|c| c.codes = c.values + vectors - 8),
-            overlap("quantised codes", "vectors"),
-        ),
-        (
-            refusal(|c| c.scales = c.values - 16),
-            overlap("quantised scales", "vectors"),
-        ),
-        (
-            refusal(|c| c.scales = c.codes + 32),
-            overlap("quantised scales", "quantised codes"),
-        ),
-        (
-            // The padding of the second batch.
-            refusal(|c| c.vector_alpha = c.scales + 1020),
-            overlap("vector global scales", "quantised scales"),
-        ),
-        (
-            refusal(|c| c.vector_alpha = 0x2000_0000),
-            overlap("vector global scales", "given global scales"),
-        ),
-    ] {
-        assert_eq!(error, expected);
-    }
+    refuses!(|c| c.codes = c.values + vectors - 8 => overlap("quantised codes", "vectors"));
+    refuses!(|c| c.scales = c.values - 16 => overlap("quantised scales", "vectors"));
+    refuses!(|c| c.scales = c.codes + 32 => overlap("quantised scales", "quantised codes"));
+    // The padding of the second batch.
+    refuses!(|c| c.vector_alpha = c.scales + 1020 => overlap("vector global scales", "quantised scales"));
+    refuses!(|c| c.vector_alpha = 0x2000_0000 => overlap("vector global scales", "given global scales"));
 }
 
 fn nothing_to_do_is_no_error() {

@@ -1,9 +1,21 @@
 //! Problems and configs that kernels refuse, with the typed reasons. Nothing here needs a GPU.
 
 use nvfp4_gemv::kernel::{Call, Config, Job};
-use nvfp4_gemv::{Activation, Dims, Gpu, Operands, Refusal, ScaleLayout, Shape};
+use nvfp4_gemv::{Activation, Gpu, Operands, Refusal, ScaleLayout, Shape};
 
 use super::fields;
+
+/// Demands that the module's `refusal` of a change is this error, or `like` a pattern.
+#[macro_export]
+macro_rules! refuses {
+    (|$c:ident| $change:expr => like $error:pat $(if $also:expr)?) => {
+        let error = refusal(|$c| $change);
+        assert!(matches!(error, $error $(if $also)?), "{error}");
+    };
+    (|$c:ident| $change:expr => $error:expr) => {
+        assert_eq!(refusal(|$c| $change), $error);
+    };
+}
 
 /// Every architecture that a build carries unless it is told otherwise.
 pub(crate) const IMAGES: &str = "80;90a;100f;120f";
@@ -26,7 +38,7 @@ impl Asked {
         config: impl Into<Config>,
     ) -> Self {
         Self {
-            shape: Shape::new(Dims { m, n, k, l }).unwrap(),
+            shape: super::sized(m, n, k, l),
             operands: Operands::new(Activation::Nvfp4, layout).with_workspace(u64::MAX),
             gpu: Gpu::of_compute_capability(compute_capability, IMAGES),
             config: config.into(),
@@ -34,7 +46,7 @@ impl Asked {
     }
 
     pub(crate) fn shape(&mut self, m: usize, n: usize, k: usize, l: usize) {
-        self.shape = Shape::new(Dims { m, n, k, l }).unwrap();
+        self.shape = super::sized(m, n, k, l);
     }
 
     pub(crate) fn job<T>(&self, ask: impl FnOnce(&Job<'_>) -> T) -> T {

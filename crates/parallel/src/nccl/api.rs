@@ -5,6 +5,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
+use nvfp4_gemv_files::functions;
 use nvfp4_gemv_files::loader::Library;
 
 /// `ncclResult_t`.
@@ -69,91 +70,50 @@ impl Config {
 pub(super) const GET_VERSION: &str = "ncclGetVersion";
 pub(super) type GetVersion = unsafe extern "C" fn(*mut c_int) -> Status;
 
-macro_rules! api {
-    ($($field:ident: $name:literal $type:ty;)*) => {
-        /// The functions of the least version, by what their names have behind `nccl`.
-        #[derive(Clone, Debug)]
-        pub(super) struct Api {
-            $(pub(super) $field: $type,)*
-            /// The functions of windows, where the library has them.
-            pub(super) windows: Option<Windows>,
-        }
-
-        impl Api {
-            /// Looks up the functions of a library, which stays loaded for as long as the process lives. An error says
-            /// what the library lacks.
-            pub(super) fn of(library: Library) -> Result<Self, String> {
-                let api = Self {
-                    $($field: {
-                        // SAFETY: this is NCCL, by its file's name; nccl.h declares the function so.
-                        let found = unsafe { library.get::<$type>($name.as_bytes()) };
-                        *found.map_err(|_| concat!("it has no ", $name))?
-                    },)*
-                    windows: Windows::of(&library),
-                };
-                std::mem::forget(library);
-                Ok(api)
-            }
-        }
-    };
+functions! {
+    /// The functions of the least version, by what their names have behind `nccl`.
+    Api {
+        version: "ncclGetVersion" GetVersion;
+        unique_id: "ncclGetUniqueId" unsafe extern "C" fn(*mut Id) -> Status;
+        error_string: "ncclGetErrorString" unsafe extern "C" fn(Status) -> *const c_char;
+        last_error: "ncclGetLastError" unsafe extern "C" fn(Handle) -> *const c_char;
+        init: "ncclCommInitRankConfig" unsafe extern "C" fn(*mut Handle, c_int, Id, c_int, *mut Config) -> Status;
+        async_error: "ncclCommGetAsyncError" unsafe extern "C" fn(Handle, *mut Status) -> Status;
+        finalize: "ncclCommFinalize" unsafe extern "C" fn(Handle) -> Status;
+        destroy: "ncclCommDestroy" unsafe extern "C" fn(Handle) -> Status;
+        abort: "ncclCommAbort" unsafe extern "C" fn(Handle) -> Status;
+        all_reduce: "ncclAllReduce" unsafe extern "C" fn(
+            *const c_void, *mut c_void, usize, c_int, c_int, Handle, Handle,
+        ) -> Status;
+        all_gather: "ncclAllGather" unsafe extern "C" fn(
+            *const c_void, *mut c_void, usize, c_int, Handle, Handle,
+        ) -> Status;
+        ?windows: Windows;
+    }
 }
 
-api! {
-    version: "ncclGetVersion" GetVersion;
-    unique_id: "ncclGetUniqueId" unsafe extern "C" fn(*mut Id) -> Status;
-    error_string: "ncclGetErrorString" unsafe extern "C" fn(Status) -> *const c_char;
-    last_error: "ncclGetLastError" unsafe extern "C" fn(Handle) -> *const c_char;
-    init: "ncclCommInitRankConfig" unsafe extern "C" fn(*mut Handle, c_int, Id, c_int, *mut Config) -> Status;
-    async_error: "ncclCommGetAsyncError" unsafe extern "C" fn(Handle, *mut Status) -> Status;
-    finalize: "ncclCommFinalize" unsafe extern "C" fn(Handle) -> Status;
-    destroy: "ncclCommDestroy" unsafe extern "C" fn(Handle) -> Status;
-    abort: "ncclCommAbort" unsafe extern "C" fn(Handle) -> Status;
-    all_reduce: "ncclAllReduce" unsafe extern "C" fn(
-        *const c_void,
-        *mut c_void,
-        usize,
-        c_int,
-        c_int,
-        Handle,
-        Handle,
-    ) -> Status;
-    all_gather: "ncclAllGather" unsafe extern "C" fn(
-        *const c_void,
-        *mut c_void,
-        usize,
-        c_int,
-        Handle,
-        Handle,
-    ) -> Status;
-}
-
-/// The functions of symmetric windows, which NCCL 2.27 has first.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Windows {
-    pub(super) allocate: unsafe extern "C" fn(*mut *mut c_void, usize) -> Status,
-    pub(super) free: unsafe extern "C" fn(*mut c_void) -> Status,
-    pub(super) register: Register,
-    pub(super) deregister: unsafe extern "C" fn(Handle, Handle) -> Status,
-}
-
-pub(super) type Register =
-    unsafe extern "C" fn(Handle, *mut c_void, usize, *mut Handle, c_int) -> Status;
-
-impl Windows {
-    fn of(library: &Library) -> Option<Self> {
-        // SAFETY: this is NCCL, by its file's name; nccl.h declares the functions so.
-        unsafe {
-            Some(Self {
-                allocate: *library.get(b"ncclMemAlloc").ok()?,
-                free: *library.get(b"ncclMemFree").ok()?,
-                register: *library.get(b"ncclCommWindowRegister").ok()?,
-                deregister: *library.get(b"ncclCommWindowDeregister").ok()?,
-            })
-        }
+functions! {
+    /// The functions of symmetric windows, which NCCL 2.27 has first.
+    Windows {
+        allocate: "ncclMemAlloc" unsafe extern "C" fn(*mut *mut c_void, usize) -> Status;
+        free: "ncclMemFree" unsafe extern "C" fn(*mut c_void) -> Status;
+        register: "ncclCommWindowRegister" unsafe extern "C" fn(
+            Handle, *mut c_void, usize, *mut Handle, c_int,
+        ) -> Status;
+        deregister: "ncclCommWindowDeregister" unsafe extern "C" fn(Handle, Handle) -> Status;
     }
 }
 
 impl Api {
+    /// Looks up the functions of a library, which stays loaded for as long as the process lives. An error says what the
+    /// library lacks.
+    pub(super) fn kept(library: Library) -> Result<Self, String> {
+        // SAFETY: this is NCCL, by its file's name; nccl.h declares the functions so.
+        let api = unsafe { Self::of(&library) }.map_err(|name| format!("it has no {name}"))?;
+        std::mem::forget(library);
+        Ok(api)
+    }
+
     /// The meaning of a result in NCCL's words, and what NCCL last said in this process. The second text may be of
     /// another communicator: NCCL keeps nothing of a failure in one communicator alone.
     pub(super) fn text(&self, status: Status) -> (String, String) {

@@ -86,7 +86,7 @@ impl Communicator {
         id: &UniqueId,
         timeout: impl Into<Timeouts>,
     ) -> Result<Self, NcclError> {
-        let api = api()?.clone();
+        let api = *api()?;
         make_current(stream)?;
         let communicator = Self {
             session: Session::start(api, ranks, rank, *id.bytes(), timeout.into())?,

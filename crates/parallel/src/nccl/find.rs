@@ -77,7 +77,7 @@ fn checked(library: Library, place: String) -> Result<Found, NcclError> {
             place,
         });
     }
-    let api = Api::of(library)
+    let api = Api::kept(library)
         .map_err(|lacks| missing(format!("it says that it is NCCL {version}, and {lacks}")))?;
     Ok(Found {
         api,

@@ -125,7 +125,7 @@ pub fn has_windows() -> Result<bool, NcclError> {
 #[doc(hidden)]
 pub fn join_alone(timeout: Duration) -> Result<(), NcclError> {
     let id = UniqueId::new()?;
-    session::Session::start(api()?.clone(), 1, 0, id.0, timeout.into()).map(drop)
+    session::Session::start(*api()?, 1, 0, id.0, timeout.into()).map(drop)
 }
 
 fn found() -> Result<&'static find::Found, NcclError> {
