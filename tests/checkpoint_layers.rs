@@ -11,6 +11,24 @@ use safetensors::Dtype;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+/// Pairs of a label and what is said of it.
+macro_rules! pairs {
+    ($($label:expr => $says:expr,)*) => { [$(($label, $says)),*] };
+}
+
+/// Demands that the layer is refused as [`Files::refused`] does, with an error of this kind.
+macro_rules! refused {
+    ($files:expr, $parts:expr => $kind:ident) => {
+        let error = $files.refused($parts);
+        assert!(matches!(error, CheckpointError::$kind { .. }), "{error}");
+    };
+}
+
+/// A tensor of one number.
+fn one(value: f32) -> NewTensor<'static> {
+    NewTensor::f32(&[1], &[value])
+}
+
 fn tensor(dtype: Dtype, shape: &[usize], bytes: Vec<u8>) -> NewTensor<'static> {
     NewTensor {
         dtype,
@@ -57,8 +75,8 @@ impl Files {
             dialect.scales(),
             tensor(Dtype::F8_E4M3, &[128, 8], vec![0x38; 128 * 8]),
         );
-        add(dialect.global(), NewTensor::f32(&[1], &[0.5]));
-        add(dialect.input_global(), NewTensor::f32(&[1], &[0.25]));
+        add(dialect.global(), one(0.5));
+        add(dialect.input_global(), one(0.25));
     }
 
     fn with(mut self, name: &str, tensor: NewTensor<'static>) -> Self {
@@ -151,9 +169,7 @@ fn tensors_that_change_the_product_are_refused_by_name() {
         ] {
             let name = format!("a.l.{rest}");
             let files = Files::new(dialect).with(&name, zeros(Dtype::BF16, &[128], 2));
-            let error = files.refused(&[&format!("{name:?}"), "model.safetensors"]);
-            let is = matches!(error, CheckpointError::ChangesProduct { .. });
-            assert!(is, "{error}");
+            refused!(files, &[&format!("{name:?}"), "model.safetensors"] => ChangesProduct);
         }
     }
 }
@@ -163,11 +179,11 @@ fn unknown_tensors_are_refused_by_name_and_harmless_ones_are_not() {
     for dialect in Dialect::ALL {
         let mut files = Files::new(dialect);
         for rest in ["weight_scale_3", "_extra_state", "some.module.weight"] {
-            files = files.with(&format!("a.l.{rest}"), NewTensor::f32(&[1], &[1.0]));
+            files = files.with(&format!("a.l.{rest}"), one(1.0));
         }
         // Tensors of other layers, whatever their names begin with.
-        files = files.with("a.l2.pre_quant_scale", NewTensor::f32(&[1], &[1.0]));
-        files = files.with("a.pre_quant_scale", NewTensor::f32(&[1], &[1.0]));
+        files = files.with("a.l2.pre_quant_scale", one(1.0));
+        files = files.with("a.pre_quant_scale", one(1.0));
         let named = [
             "\"a.l._extra_state\"",
             "\"a.l.some.module.weight\"",
@@ -187,7 +203,7 @@ fn unknown_tensors_are_refused_by_name_and_harmless_ones_are_not() {
             "test_output_f64",
             "original_rows",
         ] {
-            files = files.with(&format!("a.l.{rest}"), NewTensor::f32(&[1], &[1.0]));
+            files = files.with(&format!("a.l.{rest}"), one(1.0));
         }
         assert_eq!(files.notes(), [""; 0]);
         let files = files.with("a.l.bias", NewTensor::f32(&[128], &[0.0; 128]));
@@ -220,24 +236,13 @@ fn layers_with_tensors_of_both_dialects_are_refused() {
     ] {
         for suffix in [other.codes(), other.global(), other.input_global()] {
             let name = format!("a.l.{suffix}");
-            let files = Files::new(dialect).with(&name, NewTensor::f32(&[1], &[0.5]));
-            let error = files.refused(&[&format!("{name:?}"), "modelopt", "compressed-tensors"]);
-            assert!(
-                matches!(error, CheckpointError::BothDialects { .. }),
-                "{error}"
-            );
+            let files = Files::new(dialect).with(&name, one(0.5));
+            refused!(files, &[&format!("{name:?}"), "modelopt", "compressed-tensors"] => BothDialects);
         }
         // The codes of one dialect with the global scale of the other.
         let files = Files::new(dialect).without(&format!("a.l.{}", dialect.global()));
-        let files = files.with(
-            &format!("a.l.{}", other.global()),
-            NewTensor::f32(&[1], &[0.5]),
-        );
-        let error = files.refused(&[other.global()]);
-        assert!(
-            matches!(error, CheckpointError::BothDialects { .. }),
-            "{error}"
-        );
+        let files = files.with(&format!("a.l.{}", other.global()), one(0.5));
+        refused!(files, &[other.global()] => BothDialects);
     }
 }
 
@@ -285,7 +290,7 @@ fn an_input_scale_is_looked_at_when_it_is_asked_for() {
     for dialect in Dialect::ALL {
         let name = format!("a.l.{}", dialect.input_global());
         let bad = [0.0, -1.0, f32::NAN, f32::INFINITY, f32::NEG_INFINITY];
-        let bad = bad.map(|value| NewTensor::f32(&[1], &[value]));
+        let bad = bad.map(|value| one(value));
         let others = [
             NewTensor::f32(&[2], &[1.0, 1.0]),
             NewTensor::f32(&[0], &[]),
@@ -363,11 +368,7 @@ fn stacked_experts_are_named() {
         .with("a.l.weight", zeros(Dtype::U8, &[4, 32, 64], 1))
         .with("a.l.weight_scale", zeros(Dtype::F8_E4M3, &[4, 32, 8], 1))
         .with("a.l.weight_scale_2", NewTensor::f32(&[4], &[1.0; 4]));
-    let error = files.refused(&["stacked experts", "U8 [4, 32, 64]"]);
-    assert!(
-        matches!(error, CheckpointError::StackedExperts { .. }),
-        "{error}"
-    );
+    refused!(files, &["stacked experts", "U8 [4, 32, 64]"] => StackedExperts);
 }
 
 #[test]
@@ -380,8 +381,7 @@ fn mxfp4_is_named() {
                 .with("a.l.weight_scale", scales(dtype))
                 .without(&format!("a.l.{}", dialect.global()));
             for files in [files, without] {
-                let error = files.refused(&["MXFP4", "\"a.l.weight_scale\""]);
-                assert!(matches!(error, CheckpointError::Mxfp4 { .. }), "{error}");
+                refused!(files, &["MXFP4", "\"a.l.weight_scale\""] => Mxfp4);
             }
         }
     }
@@ -461,12 +461,7 @@ fn missing_files_of_several_are_named() {
     };
     assert_eq!(elsewhere(&at(&shard(2)), "a.l"), "a.l.pre_quant_scale");
     // A file that is there and does not have what the index says.
-    file::write(
-        &at(&shard(3)),
-        [("x".to_owned(), NewTensor::f32(&[1], &[1.0]))],
-        None,
-    )
-    .unwrap();
+    file::write(&at(&shard(3)), [("x".to_owned(), one(1.0))], None).unwrap();
     assert_eq!(elsewhere(directory, "a.l"), "a.l.pre_quant_scale");
     index(json!({ "a.l.weight": shard(2), "b.weight": shard(3) })).unwrap();
     assert_eq!(elsewhere(&at(&shard(2)), "b"), "b.weight");
@@ -518,48 +513,21 @@ fn in_each_place(dialect: Dialect, quantization: &Value) -> [Files; 4] {
 fn labels_that_change_the_product_are_errors() {
     let group = |weights: Value| json!({ "config_groups": { "group_0": { "targets": ["Linear"], "weights": weights } } });
     let transform = json!({ "u": { "type": "hadamard", "apply": [{ "location": "input" }] } });
-    for (says, why) in [
-        (json!({ "quant_algo": "NVFP4_SVDQUANT" }), "low-rank"),
-        (
-            json!({ "quant_algo": "NVFP4_SVDQuant", "group_size": 16 }),
-            "low-rank",
-        ),
-        (
-            json!({ "quant_algo": "NVFP4", "group_size": 32 }),
-            "`group_size` 32",
-        ),
-        (
-            json!({ "quant_algo": "NVFP4", "has_zero_point": true }),
-            "has_zero_point",
-        ),
-        (
-            json!({ "quant_algo": "MIXED_PRECISION", "quantized_layers": { "a": { "quant_algo": "NVFP4_SVDQUANT" } } }),
-            "low-rank",
-        ),
-        (
-            json!({ "transform_config": { "config_groups": &transform } }),
-            "transform_config",
-        ),
-        (
-            json!({ "transform_config": &transform }),
-            "transform_config",
-        ),
-        (
-            group(json!({ "num_bits": 4, "type": "float", "group_size": 32 })),
-            "`group_size` 32",
-        ),
-        (
-            group(json!({ "num_bits": 4, "type": "float", "symmetric": false })),
-            "zero points",
-        ),
-        (
-            group(json!({ "num_bits": 4, "type": "float", "actorder": "group" })),
-            "order",
-        ),
+    for (says, why) in pairs![
+        json!({ "quant_algo": "NVFP4_SVDQUANT" }) => "low-rank",
+        json!({ "quant_algo": "NVFP4_SVDQuant", "group_size": 16 }) => "low-rank",
+        json!({ "quant_algo": "NVFP4", "group_size": 32 }) => "`group_size` 32",
+        json!({ "quant_algo": "NVFP4", "has_zero_point": true }) => "has_zero_point",
+        json!({ "quant_algo": "MIXED_PRECISION", "quantized_layers": { "a": { "quant_algo": "NVFP4_SVDQUANT" } } })
+            => "low-rank",
+        json!({ "transform_config": { "config_groups": &transform } }) => "transform_config",
+        json!({ "transform_config": &transform }) => "transform_config",
+        group(json!({ "num_bits": 4, "type": "float", "group_size": 32 })) => "`group_size` 32",
+        group(json!({ "num_bits": 4, "type": "float", "symmetric": false })) => "zero points",
+        group(json!({ "num_bits": 4, "type": "float", "actorder": "group" })) => "order",
     ] {
         for files in in_each_place(Dialect::ModelOpt, &says) {
-            let error = files.refused(&[why]);
-            assert!(matches!(error, CheckpointError::Config { .. }), "{error}");
+            refused!(files, &[why] => Config);
         }
     }
     // The entry is in the config of a model of several parts.
@@ -580,63 +548,25 @@ fn labels_that_do_not_are_notes() {
         } })
     };
     let nvfp4 = || json!({ "num_bits": 4, "type": "float", "group_size": 16 });
-    for (says, note) in [
-        (
-            json!({ "quant_algo": "W4A16_NVFP4" }),
-            "W4A16_NVFP4, and it has an input scale",
-        ),
-        (
-            json!({ "quant_algo": "NVFP4_AWQ", "group_size": 16 }),
-            "no `pre_quant_scale`",
-        ),
-        (json!({ "quant_algo": "W4A8_NVFP4_FP8" }), "FP8"),
-        (
-            json!({ "quant_algo": "FP8", "group_size": 128 }),
-            "FP8, and its tensors are NVFP4",
-        ),
-        (
-            json!({ "quant_algo": "W4A16_AWQ", "group_size": 128 }),
-            "W4A16_AWQ",
-        ),
-        (json!({ "quant_algo": "NVFP4_OTHER" }), "not known"),
-        (
-            json!({ "quant_algo": "NVFP4", "exclude_modules": ["a*"] }),
-            "\"a*\" is not quantised",
-        ),
-        (
-            json!({ "quant_algo": "NVFP4", "exclude_modules": ["a"] }),
-            "\"a\" is not quantised",
-        ),
-        (
-            json!({ "quant_algo": "NVFP4", "ignore": ["re:.*l$"] }),
-            "\"re:.*l$\" is not quantised",
-        ),
-        (mixed(json!({ "a.l": { "quant_algo": "FP8" } })), "FP8"),
-        (
-            mixed(json!({ "b.l": { "quant_algo": "NVFP4" } })),
-            "quantized_layers",
-        ),
-        (
-            json!({ "quant_method": "compressed-tensors" }),
-            "compressed-tensors",
-        ),
-        (json!({ "quant_method": "fp8" }), "\"fp8\""),
-        (
-            linear(nvfp4(), Value::Null),
-            "weights only, and it has an input scale",
-        ),
-        (
-            linear(json!({ "num_bits": 8, "type": "float" }), Value::Null),
-            "8 bits",
-        ),
-        (
-            json!({ "quant_method": "modelopt", "config_groups": { "group_0": { "targets": ["re:b.*"] } } }),
-            "nothing of it in `config_groups`",
-        ),
-        (
-            json!({ "quant_method": "modelopt", "format": "mxfp4-pack-quantized" }),
-            "mxfp4-pack-quantized",
-        ),
+    for (says, note) in pairs![
+        json!({ "quant_algo": "W4A16_NVFP4" }) => "W4A16_NVFP4, and it has an input scale",
+        json!({ "quant_algo": "NVFP4_AWQ", "group_size": 16 }) => "no `pre_quant_scale`",
+        json!({ "quant_algo": "W4A8_NVFP4_FP8" }) => "FP8",
+        json!({ "quant_algo": "FP8", "group_size": 128 }) => "FP8, and its tensors are NVFP4",
+        json!({ "quant_algo": "W4A16_AWQ", "group_size": 128 }) => "W4A16_AWQ",
+        json!({ "quant_algo": "NVFP4_OTHER" }) => "not known",
+        json!({ "quant_algo": "NVFP4", "exclude_modules": ["a*"] }) => "\"a*\" is not quantised",
+        json!({ "quant_algo": "NVFP4", "exclude_modules": ["a"] }) => "\"a\" is not quantised",
+        json!({ "quant_algo": "NVFP4", "ignore": ["re:.*l$"] }) => "\"re:.*l$\" is not quantised",
+        mixed(json!({ "a.l": { "quant_algo": "FP8" } })) => "FP8",
+        mixed(json!({ "b.l": { "quant_algo": "NVFP4" } })) => "quantized_layers",
+        json!({ "quant_method": "compressed-tensors" }) => "compressed-tensors",
+        json!({ "quant_method": "fp8" }) => "\"fp8\"",
+        linear(nvfp4(), Value::Null) => "weights only, and it has an input scale",
+        linear(json!({ "num_bits": 8, "type": "float" }), Value::Null) => "8 bits",
+        json!({ "quant_method": "modelopt", "config_groups": { "group_0": { "targets": ["re:b.*"] } } })
+            => "nothing of it in `config_groups`",
+        json!({ "quant_method": "modelopt", "format": "mxfp4-pack-quantized" }) => "mxfp4-pack-quantized",
     ] {
         for files in in_each_place(Dialect::ModelOpt, &says) {
             files.notes_that(&["\"a.l\"", note, "the tensors are believed"]);
@@ -684,12 +614,7 @@ fn labels_that_agree_say_nothing() {
     let other = path.with_file_name("other.safetensors");
     let metadata = json!({ "quantization": { "quant_algo": "NVFP4_SVDQUANT" } }).to_string();
     let metadata = [("hf_quant_config".to_owned(), metadata)].into();
-    file::write(
-        &other,
-        [("x".to_owned(), NewTensor::f32(&[1], &[1.0]))],
-        Some(metadata),
-    )
-    .unwrap();
+    file::write(&other, [("x".to_owned(), one(1.0))], Some(metadata)).unwrap();
     let checkpoint = Checkpoint::open(files.directory.path()).unwrap();
     assert_eq!(checkpoint.layer("a.l").unwrap().notes(), []);
 }
