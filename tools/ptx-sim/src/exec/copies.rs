@@ -139,15 +139,12 @@ impl Copy {
         // Bytes that a store sends out must have been written. Bytes that a load brings in are judged by their readers.
         if let Some(missing) = flags.iter().position(|f| !f) {
             if r.space == Space::Shared {
-                let f = Fault {
-                    kind: ViolationKind::Uninitialised,
-                    message: format!(
-                        "asynchronous read of shared memory that nothing wrote, {missing} bytes into {} bytes",
-                        r.size
-                    ),
-                    address: Some(r.start + missing as u64),
-                    nearest: None,
-                };
+                let message = format!(
+                    "asynchronous read of shared memory that nothing wrote, {missing} bytes into {} bytes",
+                    r.size
+                );
+                let f = Fault::new(ViolationKind::Uninitialised, message);
+                let f = f.at(r.start + missing as u64);
                 m.uninitialised(f, self.actor).map_err(plain)?;
             }
             holes.insert(i, flags);
@@ -279,15 +276,9 @@ impl Copy {
                 (Some(d), Some((op, ty))) => {
                     let (mut old, flags) = m.async_read(p.to)?;
                     if flags.contains(&false) {
-                        let f = Fault {
-                            kind: ViolationKind::Uninitialised,
-                            message: format!(
-                                "reduction into {} memory that nothing wrote",
-                                p.to.space.name()
-                            ),
-                            address: Some(p.to.start),
-                            nearest: None,
-                        };
+                        let name = p.to.space.name();
+                        let message = format!("reduction into {name} memory that nothing wrote");
+                        let f = Fault::new(ViolationKind::Uninitialised, message).at(p.to.start);
                         m.uninitialised(f, self.actor).map_err(plain)?;
                     }
                     let place = match p.to.space {

@@ -1,6 +1,6 @@
 //! Branches, divergence and the end of lanes.
 
-use super::machine::{Machine, Trouble, sync_fault};
+use super::machine::{Machine, OfLane, Trouble, sync_fault};
 use super::warp::{Part, State, Warp};
 use super::{Ctx, Flow, lanes};
 use crate::memory::Fault;
@@ -95,7 +95,7 @@ impl Machine<'_> {
     ) -> Result<(), Trouble> {
         let gone = cur.mask & lanes;
         self.keep_for_stores(cta, w, gone)
-            .map_err(|f| Trouble::Fault(f, Some(gone.trailing_zeros().min(31))))?;
+            .of_lane(gone.trailing_zeros().min(31))?;
         cur.mask &= !gone;
         w.live &= !gone;
         self.ctas[cta].live[w.index as usize] = w.live;
@@ -106,15 +106,14 @@ impl Machine<'_> {
             h.exit(linear, w.index, gone, ended, cur.pc);
         }
         self.check_hazards()
-            .map_err(|f| Trouble::Fault(f, Some(gone.trailing_zeros().min(31))))?;
+            .of_lane(gone.trailing_zeros().min(31))?;
         if w.live == 0 {
             self.wgmma_exit(cta, w)
-                .map_err(|f| Trouble::Fault(f, Some(gone.trailing_zeros().min(31))))?;
+                .of_lane(gone.trailing_zeros().min(31))?;
         }
         if ended {
             self.launch_dependents(cta);
-            self.tensor_exit(cta)
-                .map_err(|f| Trouble::Fault(f, Some(lanes.trailing_zeros() & 31)))?;
+            self.tensor_exit(cta).of_lane(lanes.trailing_zeros() & 31)?;
         }
         self.after_exit(cta)
     }

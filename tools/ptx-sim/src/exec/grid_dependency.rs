@@ -173,16 +173,11 @@ impl Machine<'_> {
             return Ok(());
         };
         let does = how.passive();
-        let fault = Fault {
-            address: Some(address),
-            ..Fault::new(
-                ViolationKind::Hazard,
-                format!(
-                    "{name}+{at} {does} here, and a grid before this one writes it: no thread of the CTA is behind a \
-                     griddepcontrol.wait"
-                ),
-            )
-        };
+        let message = format!(
+            "{name}+{at} {does} here, and a grid before this one writes it: no thread of the CTA is behind a \
+             griddepcontrol.wait"
+        );
+        let fault = Fault::new(ViolationKind::Hazard, message).at(address);
         self.refuse_or_warn(fault, actor, cta)
     }
 

@@ -4,7 +4,7 @@
 //! grants it.
 
 use super::copies::Finish;
-use super::machine::{Machine, Trouble};
+use super::machine::{Machine, OfLane, Trouble};
 use super::pieces::{From, Piece};
 use super::transfer::refuse;
 use super::warp::Warp;
@@ -107,7 +107,7 @@ impl Machine<'_> {
             }
             self.region(Space::Shared, cta)
                 .check(to.address, 16, 16, "asynchronous write")
-                .map_err(|f| Trouble::Fault(f, Some(lane)))?;
+                .of_lane(lane)?;
             let response = answer.iter().flat_map(|v| v.to_le_bytes()).collect();
             let range = self.range(Space::Shared, cta, to.address, 16);
             let piece = Piece::in_order(From::Data(response), range);

@@ -151,6 +151,29 @@ impl From<SimError> for Trouble {
     }
 }
 
+/// Says of which lane a fault is.
+pub(crate) trait OfLane {
+    type Trouble;
+
+    fn of_lane(self, lane: u32) -> Self::Trouble;
+}
+
+impl OfLane for Fault {
+    type Trouble = Trouble;
+
+    fn of_lane(self, lane: u32) -> Trouble {
+        Trouble::Fault(self, Some(lane))
+    }
+}
+
+impl<T> OfLane for Result<T, Fault> {
+    type Trouble = Result<T, Trouble>;
+
+    fn of_lane(self, lane: u32) -> Self::Trouble {
+        self.map_err(|fault| fault.of_lane(lane))
+    }
+}
+
 /// Shorthand for faults of synchronisation.
 pub(crate) fn sync_fault(message: impl Into<String>) -> Trouble {
     Trouble::Fault(Fault::new(ViolationKind::Synchronisation, message), None)
@@ -270,12 +293,7 @@ impl Machine<'_> {
         let me = &self.ctas[cta];
         let offset = address & ((1 << SHARED_RANK_SHIFT) - 1);
         let rank = address >> SHARED_RANK_SHIFT;
-        let miss = |message: String| Fault {
-            kind: ViolationKind::OutOfBounds,
-            message,
-            address: Some(address),
-            nearest: None,
-        };
+        let miss = |message: String| Fault::new(ViolationKind::OutOfBounds, message).at(address);
         if rank == u64::from(me.rank) {
             return Ok((cta, offset));
         }

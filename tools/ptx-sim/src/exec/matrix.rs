@@ -5,10 +5,10 @@
 
 use super::Ctx;
 use super::machine::{Machine, Trouble, sync_fault};
+use super::transfer::refuse;
 use super::warp::Warp;
-use crate::memory::{Fault, Space};
+use crate::memory::Space;
 use crate::program::{Addr, Lanes, Op};
-use crate::report::ViolationKind;
 
 /// Row and column of a lane's element.
 fn element(lane: usize, half: usize, transposed: bool) -> (usize, usize) {
@@ -110,13 +110,8 @@ impl Machine<'_> {
     ) -> Result<(), Trouble> {
         let at = self.locate(c, addr, base[lane], lane as u32)?;
         if at.space != Space::Shared {
-            let f = Fault {
-                kind: ViolationKind::Other,
-                message: format!("matrix in {} memory", at.space.name()),
-                address: Some(at.address),
-                nearest: None,
-            };
-            return Err(Trouble::Fault(f, Some(lane as u32)));
+            let message = format!("matrix in {} memory", at.space.name());
+            return Err(refuse(lane as u32, at.address, message));
         }
         let actor = c.actor(self, w, lane as u32);
         match read {

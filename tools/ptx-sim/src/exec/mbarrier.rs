@@ -1,6 +1,6 @@
 //! mbarrier objects: the instructions, and the arrivals and transactions of asynchronous operations.
 
-use super::machine::{Machine, Trouble};
+use super::machine::{Machine, OfLane, Trouble};
 use super::warp::{Part, State, Wait, Warp};
 use super::{Ctx, Flow, lanes};
 use crate::memory::{Fault, Space};
@@ -10,12 +10,7 @@ use crate::report::ViolationKind;
 
 /// A broken rule at an address.
 pub(super) fn fault(e: &MbarrierError, at: u64) -> Fault {
-    Fault {
-        kind: ViolationKind::Synchronisation,
-        message: e.to_string(),
-        address: Some(at),
-        nearest: None,
-    }
+    Fault::new(ViolationKind::Synchronisation, e.to_string()).at(at)
 }
 
 impl Machine<'_> {
@@ -190,13 +185,9 @@ impl Machine<'_> {
         if place.space == Space::Shared {
             return Ok((place.owner, place.address));
         }
-        let f = Fault {
-            kind: ViolationKind::OutOfBounds,
-            message: format!("mbarrier address in {} memory", place.space.name()),
-            address: Some(place.address),
-            nearest: None,
-        };
-        Err(Trouble::Fault(f, Some(lane)))
+        let message = format!("mbarrier address in {} memory", place.space.name());
+        let fault = Fault::new(ViolationKind::OutOfBounds, message);
+        Err(fault.at(place.address).of_lane(lane))
     }
 
     /// Executes an `mbarrier` instruction.
@@ -227,7 +218,7 @@ impl Machine<'_> {
             let me = (self.ctas[c.cta].linear, w.index, lane);
             if !matches!(op, MbarrierOp::Init { .. }) {
                 self.touch_mbarrier(me, owner, at, c.pc, matches!(op, MbarrierOp::Inval))
-                    .map_err(|f| Trouble::Fault(f, Some(lane)))?;
+                    .of_lane(lane)?;
             }
             let effect = match *op {
                 MbarrierOp::Init { count } => self.mbarrier_init(owner, at, value(count)),
@@ -262,12 +253,11 @@ impl Machine<'_> {
                 }
                 MbarrierOp::Wait { .. } => Ok(None),
             };
-            let effect = effect.map_err(|f| Trouble::Fault(f, Some(lane)))?;
+            let effect = effect.of_lane(lane)?;
             let owner = self.ctas[owner].linear;
             if let (MbarrierOp::Init { .. }, Some(h)) = (op, &mut self.hazards) {
                 h.init(me, owner, at, c.pc);
-                self.check_hazards()
-                    .map_err(|f| Trouble::Fault(f, Some(lane)))?;
+                self.check_hazards().of_lane(lane)?;
             }
             if let Some(e) = effect {
                 states[l] = e.state;
@@ -326,12 +316,7 @@ impl Machine<'_> {
                 "mbarrier.inval while {} parts of warps wait on the object",
                 gone.waiters
             );
-            return Err(Fault {
-                kind: ViolationKind::Synchronisation,
-                message,
-                address: Some(at),
-                nearest: None,
-            });
+            return Err(Fault::new(ViolationKind::Synchronisation, message).at(at));
         }
         Ok(None)
     }

@@ -1,6 +1,6 @@
 //! `mbarrier.test_wait` and `.try_wait`.
 
-use super::machine::{Machine, Trouble};
+use super::machine::{Machine, OfLane, Trouble};
 use super::mbarrier::fault;
 use super::warp::{Part, State, Wait, Warp};
 use super::{Ctx, Flow, lanes};
@@ -24,17 +24,13 @@ impl Machine<'_> {
             let l = lane as usize;
             let (owner, at) = self.mbarrier_place(c, addr, base[l], lane)?;
             if owner != c.cta {
-                let f = Fault {
-                    kind: ViolationKind::Synchronisation,
-                    message: "a wait on an mbarrier object of another CTA".into(),
-                    address: Some(at),
-                    nearest: None,
-                };
-                return Err(Trouble::Fault(f, Some(lane)));
+                let message = "a wait on an mbarrier object of another CTA";
+                let fault = Fault::new(ViolationKind::Synchronisation, message);
+                return Err(fault.at(at).of_lane(lane));
             }
             let me = (self.ctas[c.cta].linear, w.index, lane);
             self.touch_mbarrier(me, owner, at, c.pc, false)
-                .map_err(|f| Trouble::Fault(f, Some(lane)))?;
+                .of_lane(lane)?;
             let result = self.object(owner, at, "mbarrier wait").and_then(|b| {
                 let phase = b.phase();
                 let r = if parity {
@@ -44,7 +40,7 @@ impl Machine<'_> {
                 };
                 r.map(|r| (r, phase)).map_err(|e| fault(&e, at))
             });
-            let (complete, phase) = result.map_err(|f| Trouble::Fault(f, Some(lane)))?;
+            let (complete, phase) = result.of_lane(lane)?;
             if complete {
                 self.ctas[c.cta].waited.insert((at, w.index), phase);
                 if let Some(h) = &mut self.hazards {

@@ -2,8 +2,9 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use super::machine::{Machine, Place, Trouble};
+use super::machine::{Machine, OfLane, Place, Trouble};
 use super::together::Together;
+use super::transfer::refuse;
 use super::warp::{Part, State, Wait, Warp};
 use super::{Ctx, Flow, lanes};
 use crate::memory::layout::{SHARED, SHARED_RANK_SHIFT, generic_shared, split_generic};
@@ -41,21 +42,14 @@ impl Machine<'_> {
         let mut address = address;
         if let (Some(_), Some(shared)) = (a.space, generic_shared(address)) {
             if !self.options.allows(Relaxation::GenericShared) {
-                let f = Fault {
-                    address: Some(address),
-                    ..Fault::new(
-                        ViolationKind::OutOfBounds,
-                        "a generic address where one of shared memory is expected (cvta.to.shared is missing)",
-                    )
-                };
-                return Err(Trouble::Fault(f, Some(lane)));
+                let message = "a generic address where one of shared memory is expected (cvta.to.shared is missing)";
+                let fault = Fault::new(ViolationKind::OutOfBounds, message);
+                return Err(fault.at(address).of_lane(lane));
             }
             self.generic.set(true);
             address = shared;
         }
-        let (owner, address) = self
-            .shared_owner(c.cta, a.own, address)
-            .map_err(|f| Trouble::Fault(f, Some(lane)))?;
+        let (owner, address) = self.shared_owner(c.cta, a.own, address).of_lane(lane)?;
         Ok(Place {
             space,
             owner,
@@ -100,8 +94,7 @@ impl Machine<'_> {
         let Some(r) = w.local.get_mut(actor.lane as usize) else {
             return Err(no_local(at, actor));
         };
-        r.write(at.address, align, data)
-            .map_err(|f| Trouble::Fault(f, Some(actor.lane)))
+        r.write(at.address, align, data).of_lane(actor.lane)
     }
 
     /// `ld`, `st`, `atom` and `red`.
@@ -228,13 +221,8 @@ impl Machine<'_> {
                     let at = self.locate(c, addr, base[l], lane)?;
                     let actor = c.actor(self, w, lane);
                     if matches!(at.space, Space::Local | Space::Param | Space::Const) {
-                        let f = Fault {
-                            kind: ViolationKind::Other,
-                            message: format!("atomic on {} memory", at.space.name()),
-                            address: Some(at.address),
-                            nearest: None,
-                        };
-                        return Err(Trouble::Fault(f, Some(lane)));
+                        let message = format!("atomic on {} memory", at.space.name());
+                        return Err(refuse(lane, at.address, message));
                     }
                     let mut word = [0u8; 8];
                     self.load(w, actor, &at, *bytes, &mut word[..n], *order)?;
@@ -311,19 +299,14 @@ impl Machine<'_> {
         for lane in lanes(c.active) {
             let at = self.locate(c, addr, base[lane as usize], lane)?;
             if at.space != Space::Global {
-                let f = Fault {
-                    kind: ViolationKind::Other,
-                    message: format!("discard of {} memory", at.space.name()),
-                    address: Some(at.address),
-                    nearest: None,
-                };
-                return Err(Trouble::Fault(f, Some(lane)));
+                let message = format!("discard of {} memory", at.space.name());
+                return Err(refuse(lane, at.address, message));
             }
             let actor = c.actor(self, w, lane);
             self.write(actor, at, SIZE as u32, &[0; SIZE])?;
             self.region(at.space, at.owner)
                 .forget(at.address, SIZE as u32)
-                .map_err(|f| Trouble::Fault(f, Some(lane)))?;
+                .of_lane(lane)?;
         }
         Ok(())
     }
@@ -380,11 +363,7 @@ impl Machine<'_> {
 }
 
 fn no_local(at: &Place, actor: Actor) -> Trouble {
-    let f = Fault {
-        kind: ViolationKind::OutOfBounds,
-        message: "local memory of a kernel that has none".into(),
-        address: Some(at.address),
-        nearest: None,
-    };
-    Trouble::Fault(f, Some(actor.lane))
+    let message = "local memory of a kernel that has none";
+    let fault = Fault::new(ViolationKind::OutOfBounds, message);
+    fault.at(at.address).of_lane(actor.lane)
 }

@@ -1,6 +1,6 @@
 //! Checked accesses to memory, as the hazard tracker and observers see them.
 
-use super::machine::{Machine, Place, Trouble};
+use super::machine::{Machine, OfLane, Place, Trouble};
 use super::pending::Use;
 use crate::memory::{Access, AccessKind, Actor, Fault, Space};
 use crate::program::Order;
@@ -65,14 +65,14 @@ impl Machine<'_> {
         how: (AccessKind, Order),
     ) -> Result<(), Trouble> {
         self.check_in_flight(at.space, at.owner, at.address, data.len(), true)
-            .map_err(|f| Trouble::Fault(f, Some(actor.lane)))?;
+            .of_lane(actor.lane)?;
         if at.space == Space::Global {
             let range = (at.address, data.len() as u64);
             self.check_grids_before(actor, at.owner, range, Use::Write)?;
         }
         self.region(at.space, at.owner)
             .write(at.address, align, data)
-            .map_err(|f| Trouble::Fault(f, Some(actor.lane)))?;
+            .of_lane(actor.lane)?;
         self.observe(actor, at, data.len(), how)
     }
 

@@ -472,9 +472,9 @@ impl Machine<'_> {
             Use::Write => "writes",
             Use::Reduce => "reduces into",
         };
-        Err(Fault {
-            kind: ViolationKind::Hazard,
-            message: format!(
+        Err(Fault::new(
+            ViolationKind::Hazard,
+            format!(
                 "this {} {} bytes of {} memory that an asynchronous operation in flight {}: {}",
                 does(how),
                 range.size,
@@ -482,9 +482,8 @@ impl Machine<'_> {
                 does(r.how),
                 self.program.site(r.pc)
             ),
-            address: Some(range.start),
-            nearest: None,
-        })
+        )
+        .at(range.start))
     }
 
     /// Refuses an ordinary access that touches an mbarrier object, or conflicts with an operation
@@ -529,12 +528,8 @@ impl Machine<'_> {
         let Some((at, _)) = objects.range(from..end).next() else {
             return Ok(());
         };
-        Err(Fault {
-            kind: ViolationKind::Hazard,
-            message: format!("{what} of the mbarrier object at shared address 0x{at:x}"),
-            address: Some(address),
-            nearest: None,
-        })
+        let message = format!("{what} of the mbarrier object at shared address 0x{at:x}");
+        Err(Fault::new(ViolationKind::Hazard, message).at(address))
     }
 
     /// A range of memory; `owner` is an index of the resident CTAs.

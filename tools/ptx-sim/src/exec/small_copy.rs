@@ -1,7 +1,7 @@
 //! `cp.async`, the copies that are not bulk ones.
 
 use super::copies::{Copy, Finish};
-use super::machine::{Machine, Trouble};
+use super::machine::{Machine, OfLane, Trouble};
 use super::pieces::{From, Piece};
 use super::transfer::{refuse, uses};
 use super::warp::Warp;
@@ -80,16 +80,13 @@ impl Machine<'_> {
             self.check_uses_of_grids_before(actor, c.cta, &uses(pieces, None), None)?;
         }
         let all: Vec<_> = by_lane.iter().flat_map(|(_, p)| uses(p, None)).collect();
-        let op = self
-            .begin_operation(c.pc, &all, None)
-            .map_err(|f| Trouble::Fault(f, Some(first)))?;
+        let op = self.begin_operation(c.pc, &all, None).of_lane(first)?;
         let mut tracked = Vec::new();
         for (lane, pieces) in &by_lane {
             let actor = c.actor(self, w, *lane);
             // "Async Proxy" does not name the non-bulk copies.
             let mine = self.track_transfer(actor, &uses(pieces, None), Proxy::Generic, None, None);
-            self.check_hazards()
-                .map_err(|f| Trouble::Fault(f, Some(*lane)))?;
+            self.check_hazards().of_lane(*lane)?;
             let stamp = self.stamp(actor.cta, mine);
             let key = self.group_key(c, w, *lane, false);
             self.pending.join_group(key, op, stamp);

@@ -2,7 +2,7 @@
 
 use super::Ctx;
 use super::copies::Finish;
-use super::machine::{Machine, Place, Trouble};
+use super::machine::{Machine, OfLane, Place, Trouble};
 use super::pending::Rows;
 use super::pieces::{From, Piece};
 
@@ -104,7 +104,7 @@ impl Machine<'_> {
         };
         self.region(here.space, here.owner)
             .check(here.address, plan.shared_bytes, 1, what)
-            .map_err(|f| Trouble::Fault(f, Some(lane)))?;
+            .of_lane(lane)?;
         let reduce = match *reduce {
             None => None,
             Some((op, _)) => {

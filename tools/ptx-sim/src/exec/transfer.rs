@@ -1,7 +1,7 @@
 //! Issues asynchronous copies.
 
 use super::copies::{Arrival, Copy, Finish};
-use super::machine::{Machine, Place, Trouble};
+use super::machine::{Machine, OfLane, Place, Trouble};
 use super::pieces::{From, Piece};
 
 use super::pending::{Range, Rows, Use, joined};
@@ -18,13 +18,9 @@ use crate::report::ViolationKind;
 
 /// A fault of a lane.
 pub(super) fn refuse(lane: u32, address: u64, message: impl Into<String>) -> Trouble {
-    let f = Fault {
-        kind: ViolationKind::Other,
-        message: message.into(),
-        address: Some(address),
-        nearest: None,
-    };
-    Trouble::Fault(f, Some(lane))
+    Fault::new(ViolationKind::Other, message)
+        .at(address)
+        .of_lane(lane)
 }
 
 /// A bulk store that a lane has issued, for the other lanes of its instruction.
@@ -115,8 +111,7 @@ impl Machine<'_> {
                 for lane in lanes(c.active) {
                     let (owner, at) = self.mbarrier_place(c, addr, base[lane as usize], lane)?;
                     if *increments {
-                        self.async_increment(owner, at)
-                            .map_err(|f| Trouble::Fault(f, Some(lane)))?;
+                        self.async_increment(owner, at).of_lane(lane)?;
                     }
                     let after = self.pending.of_thread(self.group_key(c, w, lane, false));
                     let (owner, line) = (self.ctas[owner].linear, c.program.code[c.pc].line);
@@ -129,8 +124,7 @@ impl Machine<'_> {
                         copies = h.copies(me);
                         tracked = Some(op);
                     }
-                    self.check_hazards()
-                        .map_err(|f| Trouble::Fault(f, Some(lane)))?;
+                    self.check_hazards().of_lane(lane)?;
                     self.events.push(Box::new(Arrival {
                         after,
                         issuer: me.0,
@@ -221,9 +215,7 @@ impl Machine<'_> {
         lane: u32,
     ) -> Result<(), Trouble> {
         let region = self.region(p.space, p.owner);
-        region
-            .check(p.address, size, align, what)
-            .map_err(|f| Trouble::Fault(f, Some(lane)))
+        region.check(p.address, size, align, what).of_lane(lane)
     }
 
     /// Starts a copy of one thread.
@@ -262,12 +254,9 @@ impl Machine<'_> {
         };
         let actor = c.actor(self, w, lane);
         self.check_uses_of_grids_before(actor, c.cta, &uses, rows)?;
-        let op = self
-            .begin_operation(c.pc, &uses, rows)
-            .map_err(|f| Trouble::Fault(f, Some(lane)))?;
+        let op = self.begin_operation(c.pc, &uses, rows).of_lane(lane)?;
         let tracked = self.track_transfer(actor, &uses, through, barrier, swizzle);
-        self.check_hazards()
-            .map_err(|f| Trouble::Fault(f, Some(lane)))?;
+        self.check_hazards().of_lane(lane)?;
         // Only a copy that a group tracks has a `.read` that tells the two steps apart.
         let in_steps = barrier.is_none()
             && uses

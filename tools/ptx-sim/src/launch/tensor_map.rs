@@ -8,6 +8,7 @@ use serde::de::{Error, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use crate::error::SimError;
+use crate::models::Enumeration;
 use crate::models::swizzle::Swizzle;
 use crate::models::tensor_map::{
     DataType, Interleave, L2Promotion, OobFill, TensorMap, TensorMapArgs,
@@ -50,64 +51,6 @@ pub struct TensorMapSpec {
     /// `CUtensorMapFloatOOBfill`.
     #[serde(default, deserialize_with = "enumerator::<OobFill, _>")]
     pub oob_fill: u32,
-}
-
-/// An enumeration of the driver's.
-trait Enumeration {
-    /// Prefix of all names of the enumeration.
-    const PREFIX: &'static str;
-    /// The rest of its names, from number 0 on.
-    const NAMES: &'static [&'static str];
-}
-
-impl Enumeration for DataType {
-    const PREFIX: &'static str = "CU_TENSOR_MAP_DATA_TYPE_";
-    const NAMES: &'static [&'static str] = &[
-        "UINT8",
-        "UINT16",
-        "UINT32",
-        "INT32",
-        "UINT64",
-        "INT64",
-        "FLOAT16",
-        "FLOAT32",
-        "FLOAT64",
-        "BFLOAT16",
-        "FLOAT32_FTZ",
-        "TFLOAT32",
-        "TFLOAT32_FTZ",
-        "16U4_ALIGN8B",
-        "16U4_ALIGN16B",
-        "16U6_ALIGN16B",
-    ];
-}
-
-impl Enumeration for Interleave {
-    const PREFIX: &'static str = "CU_TENSOR_MAP_INTERLEAVE_";
-    const NAMES: &'static [&'static str] = &["NONE", "16B", "32B"];
-}
-
-impl Enumeration for Swizzle {
-    const PREFIX: &'static str = "CU_TENSOR_MAP_SWIZZLE_";
-    const NAMES: &'static [&'static str] = &[
-        "NONE",
-        "32B",
-        "64B",
-        "128B",
-        "128B_ATOM_32B",
-        "128B_ATOM_32B_FLIP_8B",
-        "128B_ATOM_64B",
-    ];
-}
-
-impl Enumeration for L2Promotion {
-    const PREFIX: &'static str = "CU_TENSOR_MAP_L2_PROMOTION_";
-    const NAMES: &'static [&'static str] = &["NONE", "L2_64B", "L2_128B", "L2_256B"];
-}
-
-impl Enumeration for OobFill {
-    const PREFIX: &'static str = "CU_TENSOR_MAP_FLOAT_OOB_FILL_";
-    const NAMES: &'static [&'static str] = &["NONE", "NAN_REQUEST_ZERO_FMA"];
 }
 
 /// A number, whether or not there is such an enumerator, or the number of a name.

@@ -61,6 +61,12 @@ impl Fault {
             nearest: None,
         }
     }
+
+    /// The fault with its address.
+    pub fn at(self, address: u64) -> Self {
+        let address = Some(address);
+        Self { address, ..self }
+    }
 }
 
 /// How an access behaves.

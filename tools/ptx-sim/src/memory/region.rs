@@ -158,15 +158,10 @@ impl Region {
         what: &str,
     ) -> Result<(usize, usize), Fault> {
         if !address.is_multiple_of(u64::from(align.max(1))) {
-            return Err(Fault {
-                kind: ViolationKind::Misaligned,
-                message: format!(
+            return Err(Fault::new(ViolationKind::Misaligned, format!(
                     "misaligned {what} of {size} bytes in {} memory: the address must be a multiple of {align}",
                     self.space.name()
-                ),
-                address: Some(address),
-                nearest: None,
-            });
+                )).at(address));
         }
         match self.find(address, size) {
             Some(x) => Ok(x),
@@ -198,16 +193,15 @@ impl Region {
             return Ok(Ok(()));
         }
         let first = a.first_uninitialised(at, out.len());
-        Ok(Err(Fault {
-            kind: ViolationKind::Uninitialised,
-            message: format!(
+        Ok(Err(Fault::new(
+            ViolationKind::Uninitialised,
+            format!(
                 "read of {size} bytes of {} memory that nothing wrote: {}+{first}",
                 self.space.name(),
                 a.name
             ),
-            address: Some(address),
-            nearest: None,
-        }))
+        )
+        .at(address)))
     }
 
     /// Writes bytes.
@@ -215,12 +209,11 @@ impl Region {
         let (i, at) = self.locate(address, data.len() as u32, align, "write")?;
         let a = &mut self.allocations[i];
         if a.read_only {
-            return Err(Fault {
-                kind: ViolationKind::ReadOnly,
-                message: format!("write to {}, which is read-only", a.name),
-                address: Some(address),
-                nearest: None,
-            });
+            return Err(Fault::new(
+                ViolationKind::ReadOnly,
+                format!("write to {}, which is read-only", a.name),
+            )
+            .at(address));
         }
         a.upload(at, data);
         if self.space == Space::Global {

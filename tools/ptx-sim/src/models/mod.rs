@@ -5,6 +5,45 @@
 //! `Unmodelled` error. Places where the text leaves room, and the choices made there, stand in
 //! `docs/semantics-async.md`.
 
+/// Declares an enumeration of the driver's, from number 0 on. Behind each enumerator stands its name there, without the
+/// prefix of all names.
+macro_rules! of_driver {
+    (
+        $(#[$about:meta])* $name:ident $prefix:literal {
+            $($(#[$of:meta])* $enumerator:ident $rest:literal,)*
+        }
+    ) => {
+        $(#[$about])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum $name {
+            $($(#[$of])* $enumerator,)*
+        }
+
+        impl $name {
+            /// Every enumerator, in the order of their numbers.
+            pub const ALL: [Self; [$($rest),*].len()] = [$(Self::$enumerator),*];
+
+            /// Decodes the driver's enumeration value.
+            pub fn from_driver(value: u32) -> Option<Self> {
+                Self::ALL.get(value as usize).copied()
+            }
+        }
+
+        impl $crate::models::Enumeration for $name {
+            const PREFIX: &'static str = $prefix;
+            const NAMES: &'static [&'static str] = &[$($rest),*];
+        }
+    };
+}
+
+/// An enumeration of the driver's.
+pub(crate) trait Enumeration {
+    /// Prefix of all names of the enumeration.
+    const PREFIX: &'static str;
+    /// The rest of its names, from number 0 on.
+    const NAMES: &'static [&'static str];
+}
+
 mod element;
 pub mod float;
 pub mod hazard;

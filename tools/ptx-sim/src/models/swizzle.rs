@@ -4,42 +4,27 @@
 //! boundary. Read as address arithmetic, chunk bits of the *absolute* shared address are XORed with line bits of the
 //! same address. A buffer that does not start on a pattern boundary therefore starts in the middle of the pattern.
 
-/// A swizzle pattern over absolute shared addresses: `CUtensorMapSwizzle`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Swizzle {
-    /// Identity.
-    None,
-    /// 16-byte chunks within 32 bytes: bit 4 ^= bit 7.
-    B32,
-    /// 16-byte chunks within 64 bytes: bits 4-5 ^= bits 7-8.
-    B64,
-    /// 16-byte chunks within 128 bytes: bits 4-6 ^= bits 7-9.
-    B128,
-    /// 32-byte chunks within 128 bytes: bits 5-6 ^= bits 7-8.
-    B128Atom32,
-    /// [`Swizzle::B128Atom32`], and 8-byte halves swapped in odd lines: bit 3 ^= bit 7.
-    B128Atom32Flip8,
-    /// 64-byte chunks within 128 bytes: bit 6 ^= bit 7.
-    B128Atom64,
+of_driver! {
+    /// A swizzle pattern over absolute shared addresses: `CUtensorMapSwizzle`.
+    Swizzle "CU_TENSOR_MAP_SWIZZLE_" {
+        /// Identity.
+        None "NONE",
+        /// 16-byte chunks within 32 bytes: bit 4 ^= bit 7.
+        B32 "32B",
+        /// 16-byte chunks within 64 bytes: bits 4-5 ^= bits 7-8.
+        B64 "64B",
+        /// 16-byte chunks within 128 bytes: bits 4-6 ^= bits 7-9.
+        B128 "128B",
+        /// 32-byte chunks within 128 bytes: bits 5-6 ^= bits 7-8.
+        B128Atom32 "128B_ATOM_32B",
+        /// [`Swizzle::B128Atom32`], and 8-byte halves swapped in odd lines: bit 3 ^= bit 7.
+        B128Atom32Flip8 "128B_ATOM_32B_FLIP_8B",
+        /// 64-byte chunks within 128 bytes: bit 6 ^= bit 7.
+        B128Atom64 "128B_ATOM_64B",
+    }
 }
 
 impl Swizzle {
-    /// Every pattern, for tests and sweeps.
-    pub const ALL: [Swizzle; 7] = [
-        Swizzle::None,
-        Swizzle::B32,
-        Swizzle::B64,
-        Swizzle::B128,
-        Swizzle::B128Atom32,
-        Swizzle::B128Atom32Flip8,
-        Swizzle::B128Atom64,
-    ];
-
-    /// Decodes the driver's enumeration value.
-    pub fn from_driver(value: u32) -> Option<Self> {
-        Self::ALL.get(value as usize).copied()
-    }
-
     /// Real address of the byte of linear address `address`.
     pub fn apply(self, address: u32) -> u32 {
         self.apply_with_base(address, 0)

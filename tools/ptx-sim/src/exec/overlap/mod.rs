@@ -112,15 +112,10 @@ impl Machine<'_> {
         };
         let me = overlap.label(overlap.grid);
         let name = self.global.name_of(found.address);
-        Some(Fault {
-            address: Some(found.address),
-            ..Fault::new(
-                ViolationKind::Hazard,
-                format!(
-                    "{name} {} here by {me}, and {other} {verb} it, which {why}\n  the other access is at {site}",
-                    how.passive()
-                ),
-            )
-        })
+        let message = format!(
+            "{name} {} here by {me}, and {other} {verb} it, which {why}\n  the other access is at {site}",
+            how.passive()
+        );
+        Some(Fault::new(ViolationKind::Hazard, message).at(found.address))
     }
 }

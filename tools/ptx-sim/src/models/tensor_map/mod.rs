@@ -10,56 +10,23 @@ mod check;
 use super::swizzle::Swizzle;
 pub use check::TensorMapError;
 
-/// `CUtensorMapDataType`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-pub enum DataType {
-    Uint8,
-    Uint16,
-    Uint32,
-    Int32,
-    Uint64,
-    Int64,
-    Float16,
-    Float32,
-    Float64,
-    Bfloat16,
-    Float32Ftz,
-    Tfloat32,
-    Tfloat32Ftz,
-    /// Sixteen 4-bit values in 8 bytes, dense.
-    U4x16Align8B,
-    /// Sixteen 4-bit values in 8 bytes, then 8 bytes of padding in shared memory.
-    U4x16Align16B,
-    /// Sixteen 6-bit values in 12 bytes, then 4 bytes of padding in shared memory.
-    U6x16Align16B,
+of_driver! {
+    /// `CUtensorMapDataType`.
+    #[allow(missing_docs)]
+    DataType "CU_TENSOR_MAP_DATA_TYPE_" {
+        Uint8 "UINT8", Uint16 "UINT16", Uint32 "UINT32", Int32 "INT32", Uint64 "UINT64", Int64 "INT64",
+        Float16 "FLOAT16", Float32 "FLOAT32", Float64 "FLOAT64", Bfloat16 "BFLOAT16", Float32Ftz "FLOAT32_FTZ",
+        Tfloat32 "TFLOAT32", Tfloat32Ftz "TFLOAT32_FTZ",
+        /// Sixteen 4-bit values in 8 bytes, dense.
+        U4x16Align8B "16U4_ALIGN8B",
+        /// Sixteen 4-bit values in 8 bytes, then 8 bytes of padding in shared memory.
+        U4x16Align16B "16U4_ALIGN16B",
+        /// Sixteen 6-bit values in 12 bytes, then 4 bytes of padding in shared memory.
+        U6x16Align16B "16U6_ALIGN16B",
+    }
 }
 
 impl DataType {
-    /// Decodes the driver's enumeration value.
-    pub fn from_driver(value: u32) -> Option<Self> {
-        use DataType::*;
-        const ALL: [DataType; 16] = [
-            Uint8,
-            Uint16,
-            Uint32,
-            Int32,
-            Uint64,
-            Int64,
-            Float16,
-            Float32,
-            Float64,
-            Bfloat16,
-            Float32Ftz,
-            Tfloat32,
-            Tfloat32Ftz,
-            U4x16Align8B,
-            U4x16Align16B,
-            U6x16Align16B,
-        ];
-        ALL.get(value as usize).copied()
-    }
-
     /// Bits of one element in global memory.
     pub fn bits(self) -> u64 {
         use DataType::*;
@@ -96,57 +63,25 @@ impl DataType {
     }
 }
 
-/// `CUtensorMapInterleave`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-pub enum Interleave {
-    None,
-    B16,
-    B32,
+of_driver! {
+    /// `CUtensorMapInterleave`.
+    #[allow(missing_docs)]
+    Interleave "CU_TENSOR_MAP_INTERLEAVE_" { None "NONE", B16 "16B", B32 "32B", }
 }
 
-impl Interleave {
-    /// Decodes the driver's enumeration value.
-    pub fn from_driver(value: u32) -> Option<Self> {
-        [Self::None, Self::B16, Self::B32]
-            .get(value as usize)
-            .copied()
-    }
+of_driver! {
+    /// `CUtensorMapL2promotion`: a hint, kept and not modelled.
+    #[allow(missing_docs)]
+    L2Promotion "CU_TENSOR_MAP_L2_PROMOTION_" { None "NONE", B64 "L2_64B", B128 "L2_128B", B256 "L2_256B", }
 }
 
-/// `CUtensorMapL2promotion`: a hint, kept and not modelled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-pub enum L2Promotion {
-    None,
-    B64,
-    B128,
-    B256,
-}
-
-impl L2Promotion {
-    /// Decodes the driver's enumeration value.
-    pub fn from_driver(value: u32) -> Option<Self> {
-        let all = [Self::None, Self::B64, Self::B128, Self::B256];
-        all.get(value as usize).copied()
-    }
-}
-
-/// `CUtensorMapFloatOOBfill`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum OobFill {
-    /// Elements outside the tensor read as zero.
-    Zero,
-    /// Elements outside the tensor read as a special NaN.
-    NanRequestZeroFma,
-}
-
-impl OobFill {
-    /// Decodes the driver's enumeration value.
-    pub fn from_driver(value: u32) -> Option<Self> {
-        [Self::Zero, Self::NanRequestZeroFma]
-            .get(value as usize)
-            .copied()
+of_driver! {
+    /// `CUtensorMapFloatOOBfill`.
+    OobFill "CU_TENSOR_MAP_FLOAT_OOB_FILL_" {
+        /// Elements outside the tensor read as zero.
+        Zero "NONE",
+        /// Elements outside the tensor read as a special NaN.
+        NanRequestZeroFma "NAN_REQUEST_ZERO_FMA",
     }
 }
 
