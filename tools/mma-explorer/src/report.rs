@@ -429,9 +429,13 @@ mod tests {
         let read = |name| std::fs::read_to_string(folder.join(name)).unwrap();
         let results = Results::parse(&read("h200.json")).unwrap();
         assert!(
-            html(&results) == read("h200.html"),
-            "mma-explorer report docs/mma-explorer/h200.json, then copy report.html there"
+            markdown(&results) == read("h200.md"),
+            "mma-explorer report docs/mma-explorer/h200.json, then copy report.md there"
         );
+        let page = html(&results);
+        let name = |variant: &Measured| page.contains(&variant.name);
+        assert!(results.variants.iter().all(name));
+        assert_eq!(page.matches("<svg").count(), 9);
     }
 
     #[test]
