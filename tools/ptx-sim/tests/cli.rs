@@ -16,6 +16,38 @@ const PTX: &str = ".version 9.0\n.target sm_90a\n.address_size 64\n\
  mul.wide.u32 %d3, %r1, 4;\n add.s64 %d4, %d1, %d3;\n add.s64 %d5, %d2, %d3;\n\
  ld.global.f32 %f2, [%d4];\n fma.rn.f32 %f3, %f1, %f2, %f2;\n st.global.f32 [%d5], %f3;\n ret;\n}\n";
 
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// What a run that succeeds prints.
+#[track_caller]
+fn succeeds(out: &Output) -> String {
+    let shown = text(&out.stdout);
+    assert!(out.status.success(), "{shown}{}", text(&out.stderr));
+    shown
+}
+
+/// What a run that fails says.
+#[track_caller]
+fn fails(out: &Output) -> String {
+    assert!(!out.status.success(), "{}", text(&out.stdout));
+    text(&out.stderr)
+}
+
+fn parsed(bytes: &[u8]) -> serde_json::Value {
+    serde_json::from_slice(bytes).unwrap()
+}
+
+/// A command of the program with the source and the launch in a directory.
+fn with_launch(command: &str, dir: &Path, extra: &[&str]) -> Output {
+    let mut program = program();
+    program.arg(command);
+    program.args(["--ptx".as_ref(), dir.join("k.ptx").as_os_str()]);
+    program.args(["--launch".as_ref(), dir.join("launch.json").as_os_str()]);
+    program.args(extra).output().unwrap()
+}
+
 /// A directory of its own for a test.
 fn directory(name: &str) -> PathBuf {
     let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -45,28 +77,16 @@ fn run(name: &str, count: u32, extra: &[&str]) -> (PathBuf, Output) {
     std::fs::write(dir.join("x.safetensors"), file).unwrap();
     std::fs::write(dir.join("k.ptx"), PTX).unwrap();
     std::fs::write(dir.join("launch.json"), spec(count)).unwrap();
-    let out = program()
-        .arg("run")
-        .args(["--ptx".as_ref(), dir.join("k.ptx").as_os_str()])
-        .args(["--launch".as_ref(), dir.join("launch.json").as_os_str()])
-        .args(["--out".as_ref(), dir.as_os_str()])
-        .arg("--force")
-        .args(extra)
-        .output()
-        .unwrap();
+    let to = ["--out", dir.to_str().unwrap(), "--force"];
+    let out = with_launch("run", &dir, &[&to, extra].concat());
     (dir, out)
 }
 
 #[test]
 fn a_specification_runs_and_dumps() {
     let (dir, out) = run("runs", 3, &["--policy", "random:5", "--seeds", "7"]);
-    let text = String::from_utf8_lossy(&out.stdout);
-    assert!(
-        out.status.success(),
-        "{text}{}",
-        String::from_utf8_lossy(&out.stderr)
-    );
-    assert!(text.contains("14 of 14 instructions executed"), "{text}");
+    let shown = succeeds(&out);
+    assert!(shown.contains("14 of 14 instructions executed"), "{shown}");
     let y = std::fs::read(dir.join("y.bin")).unwrap();
     let want: Vec<u8> = [3f32, 6.0, 9.0]
         .iter()
@@ -101,57 +121,39 @@ fn launches_before_the_launch_run_first() {
         }],
     });
     std::fs::write(dir.join("launch.json"), spec.to_string()).unwrap();
-    let command = |command: &str, extra: &[&str]| {
-        let mut program = program();
-        program
-            .arg(command)
-            .args(["--ptx".as_ref(), dir.join("k.ptx").as_os_str()])
-            .args(["--launch".as_ref(), dir.join("launch.json").as_os_str()])
-            .args(extra);
-        program.output().unwrap()
-    };
-    let out = command("run", &["--timing", "all"]);
-    assert!(out.status.success(), "{}", text(&out.stderr));
-    let out = command("run", &["--entry", "hasty", "--profile", "hardware"]);
-    assert!(!out.status.success());
-    let why = text(&out.stderr);
+    let command = |command: &str, extra: &[&str]| with_launch(command, &dir, extra);
+    succeeds(&command("run", &["--timing", "all"]));
+    let why = fails(&command(
+        "run",
+        &["--entry", "hasty", "--profile", "hardware"],
+    ));
     assert!(
         why.contains("y+0 is read here") && why.contains("griddepcontrol.wait"),
         "{why}"
     );
     // Together: only then is it known what the first one reads.
-    let out = command("run", &["--timing", "all", "--overlap", "1"]);
-    assert!(out.status.success(), "{}", text(&out.stderr));
+    succeeds(&command("run", &["--timing", "all", "--overlap", "1"]));
     let mut overwrites = spec.clone();
     overwrites["params"] = params("w", "x");
     overwrites["buffers"]["w"] = overwrites["buffers"]["x"].clone();
     overwrites["buffers"]["z"] = serde_json::json!({"size": 12});
     std::fs::write(dir.join("launch.json"), overwrites.to_string()).unwrap();
     let hasty = ["--entry", "hasty", "--hazards", "error"];
-    let out = command("run", &hasty);
-    assert!(out.status.success(), "{}", text(&out.stderr));
-    let out = command("run", &[&hasty[..], &["--overlap", "1"]].concat());
-    assert!(!out.status.success());
-    let why = text(&out.stderr);
+    succeeds(&command("run", &hasty));
+    let why = fails(&command("run", &[&hasty[..], &["--overlap", "1"]].concat()));
     assert!(
         why.contains("x+0 is written here by grid 2 (hasty)") && why.contains("reads it"),
         "{why}"
     );
     std::fs::write(dir.join("launch.json"), spec.to_string()).unwrap();
-    let out = command("mutate", &["--kinds", "drop-grid-wait"]);
-    assert!(
-        out.status.success(),
-        "{}{}",
-        text(&out.stdout),
-        text(&out.stderr)
-    );
+    succeeds(&command("mutate", &["--kinds", "drop-grid-wait"]));
 }
 
 #[test]
 fn a_violation_is_json_with_its_place() {
     let (_, out) = run("fails", 4, &["--json"]);
-    assert!(!out.status.success());
-    let v: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    fails(&out);
+    let v = parsed(&out.stdout);
     assert_eq!(v["violation"]["kind"], "out_of_bounds");
     assert_eq!(v["violation"]["thread"]["thread"][0], 3);
     assert_eq!(v["violation"]["nearest"]["name"], "x");
@@ -162,75 +164,40 @@ fn a_violation_is_json_with_its_place() {
 fn inventories_and_bad_files() {
     let dir = directory("inventory");
     let file = dir.join("k.ptx");
-    std::fs::write(
-        &file,
-        PTX.replace("ret;\n}", "ex2.approx.f32 %f1, %f2;\nret;\n}"),
-    )
-    .unwrap();
-    let ptx_sim = || program();
-    let out = ptx_sim()
-        .args(["inventory", "--json"])
-        .arg(&file)
-        .output()
-        .unwrap();
-    let list: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
-    let missing: Vec<_> = list["opcodes"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .filter(|e| !e["unmodelled"].is_null())
-        .collect();
+    let ptx = PTX.replace("ret;\n}", "ex2.approx.f32 %f1, %f2;\nret;\n}");
+    std::fs::write(&file, ptx).unwrap();
+    let inventory = |path: &Path| {
+        let mut program = program();
+        program.args(["inventory", "--json"]).arg(path);
+        program.output().unwrap()
+    };
+    let list = parsed(&inventory(&file).stdout);
+    let opcodes = list["opcodes"].as_array().unwrap().iter();
+    let missing: Vec<_> = opcodes.filter(|e| !e["unmodelled"].is_null()).collect();
     assert_eq!(missing.len(), 1);
     assert_eq!(missing[0]["opcode"], "ex2.approx.f32");
     std::fs::write(&file, [0xff, 0xfe, 0]).unwrap();
-    assert!(
-        !ptx_sim()
-            .arg("inventory")
-            .arg(&file)
-            .output()
-            .unwrap()
-            .status
-            .success()
-    );
-    assert!(
-        !ptx_sim()
-            .args(["inventory", "/no/such"])
-            .output()
-            .unwrap()
-            .status
-            .success()
-    );
+    fails(&inventory(&file));
+    fails(&inventory(Path::new("/no/such")));
 }
 
 #[test]
 fn planted_faults_are_counted_and_survivors_shown() {
     let (dir, _) = run("mutate", 3, &[]);
     let mutate = |extra: &[&str]| {
-        program()
-            .arg("mutate")
-            .args(["--ptx".as_ref(), dir.join("k.ptx").as_os_str()])
-            .args(["--launch".as_ref(), dir.join("launch.json").as_os_str()])
-            .args(["--seeds", "0", "--threads", "1"])
-            .args(extra)
-            .output()
-            .unwrap()
+        let few = ["--seeds", "0", "--threads", "1"];
+        with_launch("mutate", &dir, &[&few, extra].concat())
     };
 
-    let listed = mutate(&["--list"]);
-    assert!(listed.status.success());
-    assert!(text(&listed.stdout).contains("drop-store `st.global.f32 [%d], %f`#0"));
+    let listed = succeeds(&mutate(&["--list"]));
+    assert!(listed.contains("drop-store `st.global.f32 [%d], %f`#0"));
 
-    let caught = mutate(&["--kinds", "drop-store,offset,guard"]);
-    assert!(caught.status.success(), "{}", text(&caught.stdout));
-    assert!(
-        text(&caught.stdout).contains("axpy: "),
-        "{}",
-        text(&caught.stdout)
-    );
+    let caught = succeeds(&mutate(&["--kinds", "drop-store,offset,guard"]));
+    assert!(caught.contains("axpy: "), "{caught}");
 
     // Another CTA writes the same values once more.
     let survivor = mutate(&["--kinds", "launch"]);
-    assert!(!survivor.status.success());
+    fails(&survivor);
     assert!(text(&survivor.stdout).contains("survived  launch (one cluster more)"));
     std::fs::write(
         dir.join("known.txt"),
@@ -238,41 +205,28 @@ fn planted_faults_are_counted_and_survivors_shown() {
     )
     .unwrap();
     let known = dir.join("known.txt");
-    let known = mutate(&[
-        "--kinds",
-        "launch",
-        "--known",
-        known.to_str().unwrap(),
-        "--json",
-    ]);
-    assert!(known.status.success());
-    let v: serde_json::Value = serde_json::from_slice(&known.stdout).unwrap();
-    assert_eq!(v[0]["reason"], "The same values.");
+    let known = ["--known", known.to_str().unwrap(), "--json"];
+    let known = succeeds(&mutate(&[&["--kinds", "launch"], &known[..]].concat()));
+    assert_eq!(parsed(known.as_bytes())[0]["reason"], "The same values.");
 
     // The sound kernel's output is not what this file says.
     std::fs::write(dir.join("want.bin"), [0u8; 12]).unwrap();
     let want = dir.join("want.bin");
-    let wrong = mutate(&["--expect", want.to_str().unwrap()]);
-    assert!(!wrong.status.success());
-    assert!(text(&wrong.stderr).contains("wrong without a planted fault"));
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
+    let wrong = fails(&mutate(&["--expect", want.to_str().unwrap()]));
+    assert!(wrong.contains("wrong without a planted fault"));
 }
 
 #[test]
 fn all_schedules_are_run_and_counted() {
     let all = ["--policy", "all", "--timing", "all", "--seeds", "3"];
     let (_, out) = run("schedules", 3, &all);
-    let shown = text(&out.stdout);
-    assert!(out.status.success(), "{shown}{}", text(&out.stderr));
+    let shown = succeeds(&out);
     // Three timings; round robin once, and two policies with three seeds.
     assert!(shown.contains("21 runs without a violation"), "{shown}");
     assert!(shown.contains("by at least one of 21 runs"), "{shown}");
     assert!(text(&out.stderr).is_empty(), "no progress into a pipe");
     let (_, out) = run("schedules", 3, &[&all[..], &["--json"]].concat());
-    let v: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    let v = parsed(&out.stdout);
     assert_eq!(v["runs"], 21);
     assert_eq!(v["coverage"]["complete"], true);
     assert_eq!(v["differing"], serde_json::json!([]));
@@ -281,21 +235,18 @@ fn all_schedules_are_run_and_counted() {
         ["--timing", "late"],
         ["--profile", "soft"],
     ] {
-        assert!(!run("schedules", 3, &bad).1.status.success());
+        fails(&run("schedules", 3, &bad).1);
     }
 }
 
 #[test]
 fn a_failure_says_how_to_repeat_it() {
     let (_, out) = run("repeats", 4, &["--policy", "all:7", "--timing", "lazy"]);
-    assert!(!out.status.success());
-    let shown = text(&out.stderr);
-    assert!(
-        shown.contains("with --policy fair --timing lazy:"),
-        "{shown}"
-    );
+    let shown = fails(&out);
+    let repeat = "with --policy fair --timing lazy:";
+    assert!(shown.contains(repeat), "{shown}");
     let (_, out) = run("repeats", 4, &["--policy", "starve:7", "--json"]);
-    let v: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    let v = parsed(&out.stdout);
     assert_eq!(v["schedule"]["policy"], "starve:7");
     assert_eq!(v["schedule"]["timing"], "eager");
 }
@@ -304,8 +255,7 @@ fn a_failure_says_how_to_repeat_it() {
 fn what_is_not_executed_is_named_with_its_lines() {
     // No thread passes the bound: the branch is always taken, and all behind it is never reached.
     let (_, out) = run("uncovered", 0, &["--policy", "all", "--seeds", "2"]);
-    let shown = text(&out.stdout);
-    assert!(out.status.success(), "{shown}{}", text(&out.stderr));
+    let shown = succeeds(&out);
     assert!(
         shown.contains("coverage: 4 of 14 instructions executed"),
         "{shown}"
@@ -346,60 +296,29 @@ fn a_trace_is_written_and_drawn() {
     let dir = directory("traces");
     let [ptx, launch] = pipelined(&dir, 1280);
     let (trace, svg) = (dir.join("t.json"), dir.join("t.svg"));
-    let ptx_sim = || program();
     let run = |extra: &[&str]| {
-        let mut c = ptx_sim();
-        c.arg("run")
-            .arg("--ptx")
-            .arg(&ptx)
-            .arg("--launch")
-            .arg(&launch);
-        c.arg("--force")
-            .arg("--out")
-            .arg(dir.join("new/dir"))
-            .arg("--trace")
-            .arg(&trace)
-            .args(extra);
-        c.output().unwrap()
+        let mut c = program();
+        c.args(["run", "--ptx"]).arg(&ptx);
+        c.arg("--launch").arg(&launch);
+        c.args(["--force", "--out"]).arg(dir.join("new/dir"));
+        c.arg("--trace").arg(&trace).args(extra).output().unwrap()
     };
-    let out = run(&[
-        "--timing",
-        "all",
-        "--policy",
-        "all",
-        "--profile",
-        "hardware",
-    ]);
-    assert!(out.status.success(), "{}", text(&out.stderr));
-    assert!(
-        text(&out.stdout).contains("9 runs"),
-        "{}",
-        text(&out.stdout)
-    );
+    let all = ["--timing", "all", "--policy", "all"];
+    let shown = succeeds(&run(&[&all[..], &["--profile", "hardware"]].concat()));
+    assert!(shown.contains("9 runs"), "{shown}");
     // No k of 0 is among the inputs.
-    assert!(text(&out.stdout).contains("branch never taken: line 118: `@%p5 bra"));
+    assert!(shown.contains("branch never taken: line 118: `@%p5 bra"));
     assert_eq!(std::fs::read(dir.join("new/dir/d.bin")).unwrap(), [0; 8192]);
-    let v: serde_json::Value = serde_json::from_slice(&std::fs::read(&trace).unwrap()).unwrap();
+    let v = parsed(&std::fs::read(&trace).unwrap());
     assert_eq!(v["otherData"]["run"]["policy"], "starve:0");
     assert_eq!(v["otherData"]["run"]["profile"], "hardware");
     let draw = |extra: &[&str]| {
-        let mut c = ptx_sim();
-        c.args(["draw", "--force", "-o"])
-            .arg(&svg)
-            .arg(&trace)
-            .args(extra);
-        c.output().unwrap()
+        let mut c = program();
+        c.args(["draw", "--force", "-o"]).arg(&svg).arg(&trace);
+        c.args(extra).output().unwrap()
     };
-    let named = [
-        "--label",
-        "0x418=empty[0]",
-        "--label",
-        "warp 4=loads",
-        "--warps",
-        "4,5",
-    ];
-    let out = draw(&named);
-    assert!(out.status.success(), "{}", text(&out.stderr));
+    let named = "--label|0x418=empty[0]|--label|warp 4=loads|--warps|4,5";
+    succeeds(&draw(&named.split('|').collect::<Vec<_>>()));
     let picture = std::fs::read_to_string(&svg).unwrap();
     assert!(picture.contains(">loads<") && picture.contains(">empty[0]<"));
     assert!(!picture.contains(">warp 0<"));
@@ -415,16 +334,12 @@ fn a_trace_is_written_and_drawn() {
     assert!(text(&out.stderr).contains("truncated after 50 events"));
     // A run that fails leaves its timeline too.
     let out = run(&["--budget", "2000"]);
-    assert!(!out.status.success());
-    let v: serde_json::Value = serde_json::from_slice(&std::fs::read(&trace).unwrap()).unwrap();
-    assert!(
-        v["otherData"]["run"]["error"]
-            .as_str()
-            .unwrap()
-            .contains("budget")
-    );
+    fails(&out);
+    let v = parsed(&std::fs::read(&trace).unwrap());
+    let error = v["otherData"]["run"]["error"].as_str().unwrap();
+    assert!(error.contains("budget"));
     std::fs::write(&trace, "{}").unwrap();
-    assert!(!draw(&[]).status.success());
+    fails(&draw(&[]));
 }
 
 #[test]
@@ -444,12 +359,9 @@ fn buffers_that_depend_on_the_schedule_are_named() {
         .args(["--policy", "all", "--seeds", "8", "--force"])
         .output()
         .unwrap();
-    let shown = text(&out.stdout);
-    assert!(out.status.success(), "{}", text(&out.stderr));
-    assert!(
-        shown.contains("warning: buffer y depends on the schedule"),
-        "{shown}"
-    );
+    let shown = succeeds(&out);
+    let warning = "warning: buffer y depends on the schedule";
+    assert!(shown.contains(warning), "{shown}");
 }
 
 /// The commands in README.md print what README.md shows.
@@ -518,9 +430,8 @@ fn kernels_go_by_the_names_that_their_source_has() {
         // The one that is called just so.
         ("axpy", "axpy: 1 CTAs"),
     ] {
-        let out = run(&["--entry", asked]);
-        assert!(out.status.success(), "{}", text(&out.stderr));
-        assert!(text(&out.stdout).starts_with(shown), "{asked}");
+        let printed = succeeds(&run(&["--entry", asked]));
+        assert!(printed.starts_with(shown), "{asked}");
     }
     for (entry, says) in [
         (
@@ -533,9 +444,8 @@ fn kernels_go_by_the_names_that_their_source_has() {
         ),
         (&[], "--entry is needed, one of: gemm<64>(float*); "),
     ] {
-        let out = run(entry);
-        assert!(!out.status.success());
-        assert!(text(&out.stderr).contains(says), "{}", text(&out.stderr));
+        let said = fails(&run(entry));
+        assert!(said.contains(says), "{said}");
     }
 }
 
@@ -546,7 +456,6 @@ fn the_bench_verifies_its_tile() {
         .args(["bench", "--json", "--millions", "1"])
         .output()
         .unwrap();
-    assert!(out.status.success(), "{}", text(&out.stderr));
-    let v: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    let v = parsed(succeeds(&out).as_bytes());
     assert_eq!(v["tile"]["k"], 4096);
 }
