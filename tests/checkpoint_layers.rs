@@ -149,24 +149,14 @@ impl Files {
 #[test]
 fn tensors_that_change_the_product_are_refused_by_name() {
     for dialect in Dialect::ALL {
-        for rest in [
-            "pre_quant_scale",
-            "input_quantizer._pre_quant_scale",
-            "smooth_factor",
-            "svdquant_lora_a",
-            "svdquant_lora_b",
-            "lora_A.weight",
-            "lora_B.default.weight",
-            "lora_magnitude_vector.default.weight",
-            "weight_g_idx",
-            "g_idx",
-            "weight_zero_point",
-            "input_zero_point",
-            "hadamard_matrix",
-            "rotation.weight",
-            "layer_norm_weight",
-            "parametrizations.weight.original0",
-        ] {
+        #[rustfmt::skip]
+        let changing = [
+            "pre_quant_scale", "input_quantizer._pre_quant_scale", "smooth_factor", "svdquant_lora_a",
+            "svdquant_lora_b", "lora_A.weight", "lora_B.default.weight", "lora_magnitude_vector.default.weight",
+            "weight_g_idx", "g_idx", "weight_zero_point", "input_zero_point", "hadamard_matrix",
+            "rotation.weight", "layer_norm_weight", "parametrizations.weight.original0",
+        ];
+        for rest in changing {
             let name = format!("a.l.{rest}");
             let files = Files::new(dialect).with(&name, zeros(Dtype::BF16, &[128], 2));
             refused!(files, &[&format!("{name:?}"), "model.safetensors"] => ChangesProduct);
@@ -290,7 +280,7 @@ fn an_input_scale_is_looked_at_when_it_is_asked_for() {
     for dialect in Dialect::ALL {
         let name = format!("a.l.{}", dialect.input_global());
         let bad = [0.0, -1.0, f32::NAN, f32::INFINITY, f32::NEG_INFINITY];
-        let bad = bad.map(|value| one(value));
+        let bad = bad.map(one);
         let others = [
             NewTensor::f32(&[2], &[1.0, 1.0]),
             NewTensor::f32(&[0], &[]),
@@ -440,10 +430,10 @@ fn missing_files_of_several_are_named() {
     let directory = files.directory.path();
     assert_eq!(missing(directory), (vec![shard(1), shard(3)], 2));
     // One file of several, opened by name, gives a note.
-    let one = Checkpoint::open(at(&shard(2))).unwrap();
-    assert!(matches!(one.notes(), [Note::OneOfSeveral { .. }]));
-    one.layer("a.l").unwrap();
-    let error = one.layer("b").unwrap_err().to_string();
+    let shard_alone = Checkpoint::open(at(&shard(2))).unwrap();
+    assert!(matches!(shard_alone.notes(), [Note::OneOfSeveral { .. }]));
+    shard_alone.layer("a.l").unwrap();
+    let error = shard_alone.layer("b").unwrap_err().to_string();
     assert!(error.contains("one file of several"), "{error}");
 
     // An index tells which tensor is in which file.

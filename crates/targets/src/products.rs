@@ -60,6 +60,13 @@ impl Link {
     }
 }
 
+/// Products, a line each: the arguments of [`Product::new`].
+macro_rules! products {
+    ($($name:literal $full_name:literal $capability:tt $multiprocessors:literal $memory:literal $link:expr;)*) => {
+        &[$(Self::new($name, $full_name, $capability, $multiprocessors, $memory, $link)),*]
+    };
+}
+
 impl Product {
     /// The known products. [`of_compute_capability`](Self::of_compute_capability) gives the first one with a compute
     /// capability.
@@ -67,70 +74,21 @@ impl Product {
     /// Sources: NVIDIA's data sheets for the memory; for multiprocessors the architecture white papers and, of B300,
     /// GB10 and Jetson Thor, published output of the driver. NVLink's rates are half of those that data sheets have,
     /// which add both ways. NVLink bridges, which some of those with PCIe can have, are left out.
-    pub const ALL: &[Self] = &[
-        Self::new(
-            "a100",
-            "NVIDIA A100-SXM4-80GB",
-            (8, 0),
-            108,
-            2039,
-            Link::nvlink(300),
-        ),
-        Self::new("a40", "NVIDIA A40", (8, 6), 84, 696, Link::PCIE4),
-        Self::new(
-            "rtx3090",
-            "NVIDIA GeForce RTX 3090",
-            (8, 6),
-            82,
-            936,
-            Link::PCIE4,
-        ),
-        Self::new("jetson-orin", "Orin", (8, 7), 16, 205, None),
-        Self::new(
-            "rtx4090",
-            "NVIDIA GeForce RTX 4090",
-            (8, 9),
-            128,
-            1008,
-            Link::PCIE4,
-        ),
-        Self::new("l40s", "NVIDIA L40S", (8, 9), 142, 864, Link::PCIE4),
-        Self::new("h200", "NVIDIA H200", (9, 0), 132, 4800, Link::nvlink(450)),
-        Self::new(
-            "h100",
-            "NVIDIA H100 80GB HBM3",
-            (9, 0),
-            132,
-            3350,
-            Link::nvlink(450),
-        ),
-        Self::new("b200", "NVIDIA B200", (10, 0), 148, 8000, Link::nvlink(900)),
-        Self::new(
-            "b300",
-            "NVIDIA B300 SXM6 AC",
-            (10, 3),
-            148,
-            8000,
-            Link::nvlink(900),
-        ),
-        Self::new("jetson-thor", "NVIDIA Thor", (11, 0), 20, 273, None),
-        Self::new(
-            "rtx5090",
-            "NVIDIA GeForce RTX 5090",
-            (12, 0),
-            170,
-            1792,
-            Link::PCIE5,
-        ),
-        Self::new(
-            "rtx-pro-6000",
-            "NVIDIA RTX PRO 6000 Blackwell Workstation Edition",
-            (12, 0),
-            188,
-            1792,
-            Link::PCIE5,
-        ),
-        Self::new("dgx-spark", "NVIDIA GB10", (12, 1), 48, 273, None),
+    pub const ALL: &[Self] = products![
+        "a100" "NVIDIA A100-SXM4-80GB" (8, 0) 108 2039 Link::nvlink(300);
+        "a40" "NVIDIA A40" (8, 6) 84 696 Link::PCIE4;
+        "rtx3090" "NVIDIA GeForce RTX 3090" (8, 6) 82 936 Link::PCIE4;
+        "jetson-orin" "Orin" (8, 7) 16 205 None;
+        "rtx4090" "NVIDIA GeForce RTX 4090" (8, 9) 128 1008 Link::PCIE4;
+        "l40s" "NVIDIA L40S" (8, 9) 142 864 Link::PCIE4;
+        "h200" "NVIDIA H200" (9, 0) 132 4800 Link::nvlink(450);
+        "h100" "NVIDIA H100 80GB HBM3" (9, 0) 132 3350 Link::nvlink(450);
+        "b200" "NVIDIA B200" (10, 0) 148 8000 Link::nvlink(900);
+        "b300" "NVIDIA B300 SXM6 AC" (10, 3) 148 8000 Link::nvlink(900);
+        "jetson-thor" "NVIDIA Thor" (11, 0) 20 273 None;
+        "rtx5090" "NVIDIA GeForce RTX 5090" (12, 0) 170 1792 Link::PCIE5;
+        "rtx-pro-6000" "NVIDIA RTX PRO 6000 Blackwell Workstation Edition" (12, 0) 188 1792 Link::PCIE5;
+        "dgx-spark" "NVIDIA GB10" (12, 1) 48 273 None;
     ];
 
     const fn new(

@@ -211,72 +211,27 @@ fn every_config() {
 
 /// Branches that no launch takes: entry points, the source line that the branch is compiled of, and the reason. Each
 /// branch is where a loop would have nothing to do, or would go round again.
+#[rustfmt::skip]
 const NEVER_TAKEN: &[(&[&str], &str, &str)] = &[
-    (
-        ALL,
-        "for (uint32_t s = 0; s < p.stages; ++s) {",
-        "there are two stages or more",
-    ),
-    (
-        ALL,
-        "for (uint32_t slot = 0; slot < p.stages; ++slot, stages += stage.bytes) {",
-        "the same",
-    ),
-    (
-        ALL,
-        "for (uint32_t piece = 0; piece < pieces; ++piece) {",
-        "a step has an atom, so that it has a piece",
-    ),
-    (
-        &["n16", "n64"],
+    (ALL, "for (uint32_t s = 0; s < p.stages; ++s) {", "there are two stages or more"),
+    (ALL, "for (uint32_t slot = 0; slot < p.stages; ++slot, stages += stage.bytes) {", "the same"),
+    (ALL, "for (uint32_t piece = 0; piece < pieces; ++piece) {", "a step has an atom, so that it has a piece"),
+    (&["n16", "n64"],
         "if (i == 0 || first + i < uint32_t(p.n)) nvfp4::store(p.epilogue, batch, row, first + i, sum[i]);",
-        "nvcc copies this for each type of the output where the epilogue has no operands: not every copy ends a pass",
-    ),
-    (
-        &["n16"],
-        ": vectors(p.pieces * kWeightBytes),",
-        "a step may have a piece: nvcc asks in clear_missing_vectors where it first reads how many",
-    ),
-    (
-        &["n32"],
-        "vector_scales(p.pieces * (kWeightBytes + kVectorBytes + kScaleBytes)),",
-        "the same",
-    ),
-    (
-        &["n64", "n128"],
-        "const uint32_t lines = vector_lines(p), rows = p.n;",
-        "the same",
-    ),
-    (
-        &["n32"],
-        "for (uint32_t at = rows * kPieceBytes + threadIdx.x * kUnit; at < Stage<kN>::kVectorBytes;",
-        "15 rows of 8 units at most are for 128 threads: it does not go round again",
-    ),
-    (
-        &["n64", "n128"],
-        "for (uint32_t i = 0; i < copies; ++i) {",
-        "more vectors than an atom has lines are one copy: it does not go round again",
-    ),
-    (
-        ALL,
-        "for (uint32_t step = begin; step < part.end; ++step) {",
-        "a part has a step",
-    ),
-    (
-        ALL,
-        "for (uint32_t i = 0; i < atoms; ++i) {",
-        "a step has an atom",
-    ),
-    (
-        ALL,
-        "for (uint32_t first = 0; first < uint32_t(p.n); first += kTaken) {",
-        "there is a vector; and n16 has 16 at most: it does not go round again",
-    ),
-    (
-        ALL,
-        "for (uint32_t cta = sharers.first; cta <= sharers.last; cta += kAtOnce) {",
-        "a tile has a CTA",
-    ),
+        "nvcc copies this for each type of the output where the epilogue has no operands: not every copy ends a pass"),
+    (&["n16"], ": vectors(p.pieces * kWeightBytes),",
+        "a step may have a piece: nvcc asks in clear_missing_vectors where it first reads how many"),
+    (&["n32"], "vector_scales(p.pieces * (kWeightBytes + kVectorBytes + kScaleBytes)),", "the same"),
+    (&["n64", "n128"], "const uint32_t lines = vector_lines(p), rows = p.n;", "the same"),
+    (&["n32"], "for (uint32_t at = rows * kPieceBytes + threadIdx.x * kUnit; at < Stage<kN>::kVectorBytes;",
+        "15 rows of 8 units at most are for 128 threads: it does not go round again"),
+    (&["n64", "n128"], "for (uint32_t i = 0; i < copies; ++i) {",
+        "more vectors than an atom has lines are one copy: it does not go round again"),
+    (ALL, "for (uint32_t step = begin; step < part.end; ++step) {", "a part has a step"),
+    (ALL, "for (uint32_t i = 0; i < atoms; ++i) {", "a step has an atom"),
+    (ALL, "for (uint32_t first = 0; first < uint32_t(p.n); first += kTaken) {",
+        "there is a vector; and n16 has 16 at most: it does not go round again"),
+    (ALL, "for (uint32_t cta = sharers.first; cta <= sharers.last; cta += kAtOnce) {", "a tile has a CTA"),
 ];
 
 const ALL: &[&str] = &["n16", "n32", "n64", "n128"];

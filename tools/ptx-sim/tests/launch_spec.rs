@@ -139,41 +139,19 @@ fn a_tensor_map_inside_a_structure() {
 /// same reason.
 #[test]
 fn names_of_enumerators_are_those_of_their_numbers() {
+    #[rustfmt::skip]
+    let types = [
+        "UINT8", "UINT16", "UINT32", "INT32", "UINT64", "INT64", "FLOAT16", "FLOAT32", "FLOAT64", "BFLOAT16",
+        "FLOAT32_FTZ", "TFLOAT32", "TFLOAT32_FTZ", "16U4_ALIGN8B", "16U4_ALIGN16B", "16U6_ALIGN16B",
+    ];
+    #[rustfmt::skip]
+    let swizzles = [
+        "NONE", "32B", "64B", "128B", "128B_ATOM_32B", "128B_ATOM_32B_FLIP_8B", "128B_ATOM_64B",
+    ];
     for (field, names) in [
-        (
-            "type",
-            &[
-                "UINT8",
-                "UINT16",
-                "UINT32",
-                "INT32",
-                "UINT64",
-                "INT64",
-                "FLOAT16",
-                "FLOAT32",
-                "FLOAT64",
-                "BFLOAT16",
-                "FLOAT32_FTZ",
-                "TFLOAT32",
-                "TFLOAT32_FTZ",
-                "16U4_ALIGN8B",
-                "16U4_ALIGN16B",
-                "16U6_ALIGN16B",
-            ][..],
-        ),
+        ("type", &types[..]),
         ("interleave", &["NONE", "16B", "32B"]),
-        (
-            "swizzle",
-            &[
-                "NONE",
-                "32B",
-                "64B",
-                "128B",
-                "128B_ATOM_32B",
-                "128B_ATOM_32B_FLIP_8B",
-                "128B_ATOM_64B",
-            ],
-        ),
+        ("swizzle", &swizzles),
         ("oob_fill", &["NONE", "NAN_REQUEST_ZERO_FMA"]),
     ] {
         let outcome = |value: Value| {

@@ -5,172 +5,89 @@ use std::str::FromStr;
 
 use super::hazard::Profile;
 
-/// Something that GPUs are relied on to do, and that the ISA does not promise.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum Relaxation {
+macro_rules! relaxations {
+    ($($(#[$promise:meta])* $relaxation:ident $name:literal: $about:literal,)*) => {
+        /// Something that GPUs are relied on to do, and that the ISA does not promise.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum Relaxation {
+            $($(#[$promise])* $relaxation,)*
+        }
+
+        impl Relaxation {
+            /// All of them.
+            pub const ALL: [Relaxation; [$($name),*].len()] = [$(Self::$relaxation),*];
+
+            /// Name of the relaxation, as `--allow` takes it.
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$relaxation => $name,)* }
+            }
+
+            /// The property that is relied on, in words.
+            pub fn about(self) -> &'static str {
+                match self { $(Self::$relaxation => $about,)* }
+            }
+        }
+    };
+}
+
+relaxations! {
     /// A `tcgen05.cp` behind a `tcgen05.mma` or `.cp` of the same thread may overwrite columns that the MMA reads, or
     /// that the other `.cp` wrote.
-    CpAfterMma,
+    CpAfterMma "cp-after-mma": "a tcgen05.cp waits for earlier tcgen05.mma and .cp of its thread",
     /// A thread that knows an operation to be over needs no `tcgen05.fence::after_thread_sync`.
-    AfterFence,
+    AfterFence "after-fence": "no tcgen05.fence::after_thread_sync is needed",
     /// Registers of a `tcgen05.ld` may be used without `tcgen05.wait::ld`.
-    LoadedRegisters,
+    LoadedRegisters "loaded-registers": "a register that a tcgen05.ld writes is complete when it is used",
     /// Lanes of a warp may issue one bulk store several times.
-    WarpStores,
+    WarpStores "warp-stores": "lanes that issue the same bulk store issue it once",
     /// Lane bits of a tensor memory address that are not the warp's own count for nothing.
-    LaneBits,
+    LaneBits "lane-bits": "a warp reaches its own lanes of tensor memory, whatever the address says",
     /// A CTA may end before its own bulk stores have read their sources.
-    UnreadStores,
+    UnreadStores "unread-stores": "shared memory stays until bulk stores have read it",
     /// A generic address of shared memory may stand where a shared one is expected, and for `tcgen05.commit` the other
     /// way round.
-    GenericShared,
+    GenericShared "generic-shared": "a generic address of shared memory and a shared one stand for each other",
     /// Matrix operands may have rows and columns that nothing wrote.
-    Unwritten,
+    Unwritten "unwritten": "no result depends on operands that nothing wrote",
     /// Asynchronous writes behind generic reads need no proxy fence.
-    WriteAfterRead,
+    WriteAfterRead "write-after-read": "no proxy fence is needed behind a read",
     /// `shfl.sync` and its like order memory.
-    Collectives,
+    Collectives "collectives": "warp-synchronous instructions order memory",
     /// The scope of an mbarrier operation counts for nothing.
-    BarrierScope,
+    BarrierScope "barrier-scope": "the scope of mbarrier operations counts for nothing",
     /// A `.relaxed` wait on an mbarrier acquires.
-    RelaxedWait,
+    RelaxedWait "relaxed-wait": "a relaxed wait acquires",
     /// A thread between two mbarriers hands order of tcgen05 operations on without fences.
-    HandedOn,
+    HandedOn "handed-on": "a thread hands order of tcgen05 operations on without fences",
     /// Lanes of one instruction may write the same bytes.
-    SameBytes,
+    SameBytes "same-bytes": "of lanes that write the same bytes, one wins",
     /// Peer CTAs of a cluster run from its start.
-    PeerRuns,
+    PeerRuns "peer-runs": "peer CTAs run from the start",
     /// The compiler adds a `wgmma.fence` where registers need one.
-    CompiledFence,
+    CompiledFence "compiled-fence": "the compiler adds wgmma.fence for registers",
     /// Dependents that start early hold no tensor memory.
-    LateDependents,
+    LateDependents "late-dependents": "dependents hold no tensor memory before they may",
     /// An `mbarrier.init` needs no fence before a relaxed barrier.
-    UnfencedInit,
+    UnfencedInit "unfenced-init": "a relaxed barrier hands an mbarrier.init on without a fence",
     /// Each CTA of a pair answers for its own columns when they are freed.
-    PeerColumns,
+    PeerColumns "peer-columns": "a CTA of a pair keeps its columns until it frees them itself",
     /// Columns may be freed behind operations that are over in execution order: behind a relaxed barrier, or one at
     /// which the threads that know of them have ended.
-    ExecutionFree,
+    ExecutionFree "execution-free": "tensor memory may be freed behind what is over in execution order",
     /// The signals of a thread's `tcgen05.commit`s arrive in their order.
-    CommitOrder,
+    CommitOrder "commit-order": "the signals of a thread's commits arrive in order",
     /// A relaxed barrier of the cluster orders a CTA's accesses to its own shared memory, and its threads' operations
     /// on mbarriers of others are over behind it.
-    RelaxedBarrier,
+    RelaxedBarrier "relaxed-barrier": "a relaxed barrier orders what a CTA did to shared memory",
     /// The grid before a dependent one has allocated its tensor memory when that starts.
-    AllocatedBefore,
+    AllocatedBefore "allocated-before": "the grid before has the tensor memory that it needs",
     /// Columns that a `tcgen05.ld` read may be overwritten behind `tcgen05.wait::ld` and a barrier, without tcgen05
     /// fences.
-    WaitedLoads,
+    WaitedLoads "waited-loads": "what a tcgen05.ld read may be overwritten behind its wait and a barrier",
 }
 
 impl Relaxation {
-    /// All of them.
-    pub const ALL: [Relaxation; 24] = [
-        Relaxation::CpAfterMma,
-        Relaxation::AfterFence,
-        Relaxation::LoadedRegisters,
-        Relaxation::WarpStores,
-        Relaxation::LaneBits,
-        Relaxation::UnreadStores,
-        Relaxation::GenericShared,
-        Relaxation::Unwritten,
-        Relaxation::WriteAfterRead,
-        Relaxation::Collectives,
-        Relaxation::BarrierScope,
-        Relaxation::RelaxedWait,
-        Relaxation::HandedOn,
-        Relaxation::SameBytes,
-        Relaxation::PeerRuns,
-        Relaxation::CompiledFence,
-        Relaxation::LateDependents,
-        Relaxation::UnfencedInit,
-        Relaxation::PeerColumns,
-        Relaxation::ExecutionFree,
-        Relaxation::CommitOrder,
-        Relaxation::RelaxedBarrier,
-        Relaxation::AllocatedBefore,
-        Relaxation::WaitedLoads,
-    ];
-
-    /// Name of the relaxation, as `--allow` takes it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Relaxation::CpAfterMma => "cp-after-mma",
-            Relaxation::AfterFence => "after-fence",
-            Relaxation::LoadedRegisters => "loaded-registers",
-            Relaxation::WarpStores => "warp-stores",
-            Relaxation::LaneBits => "lane-bits",
-            Relaxation::UnreadStores => "unread-stores",
-            Relaxation::GenericShared => "generic-shared",
-            Relaxation::Unwritten => "unwritten",
-            Relaxation::WriteAfterRead => "write-after-read",
-            Relaxation::Collectives => "collectives",
-            Relaxation::BarrierScope => "barrier-scope",
-            Relaxation::RelaxedWait => "relaxed-wait",
-            Relaxation::HandedOn => "handed-on",
-            Relaxation::SameBytes => "same-bytes",
-            Relaxation::PeerRuns => "peer-runs",
-            Relaxation::CompiledFence => "compiled-fence",
-            Relaxation::LateDependents => "late-dependents",
-            Relaxation::UnfencedInit => "unfenced-init",
-            Relaxation::PeerColumns => "peer-columns",
-            Relaxation::ExecutionFree => "execution-free",
-            Relaxation::CommitOrder => "commit-order",
-            Relaxation::RelaxedBarrier => "relaxed-barrier",
-            Relaxation::AllocatedBefore => "allocated-before",
-            Relaxation::WaitedLoads => "waited-loads",
-        }
-    }
-
-    /// The property that is relied on, in words.
-    pub fn about(self) -> &'static str {
-        match self {
-            Relaxation::CpAfterMma => {
-                "a tcgen05.cp waits for earlier tcgen05.mma and .cp of its thread"
-            }
-            Relaxation::AfterFence => "no tcgen05.fence::after_thread_sync is needed",
-            Relaxation::LoadedRegisters => {
-                "a register that a tcgen05.ld writes is complete when it is used"
-            }
-            Relaxation::WarpStores => "lanes that issue the same bulk store issue it once",
-            Relaxation::LaneBits => {
-                "a warp reaches its own lanes of tensor memory, whatever the address says"
-            }
-            Relaxation::UnreadStores => "shared memory stays until bulk stores have read it",
-            Relaxation::GenericShared => {
-                "a generic address of shared memory and a shared one stand for each other"
-            }
-            Relaxation::Unwritten => "no result depends on operands that nothing wrote",
-            Relaxation::WriteAfterRead => "no proxy fence is needed behind a read",
-            Relaxation::Collectives => "warp-synchronous instructions order memory",
-            Relaxation::BarrierScope => "the scope of mbarrier operations counts for nothing",
-            Relaxation::RelaxedWait => "a relaxed wait acquires",
-            Relaxation::HandedOn => "a thread hands order of tcgen05 operations on without fences",
-            Relaxation::SameBytes => "of lanes that write the same bytes, one wins",
-            Relaxation::PeerRuns => "peer CTAs run from the start",
-            Relaxation::CompiledFence => "the compiler adds wgmma.fence for registers",
-            Relaxation::LateDependents => "dependents hold no tensor memory before they may",
-            Relaxation::UnfencedInit => {
-                "a relaxed barrier hands an mbarrier.init on without a fence"
-            }
-            Relaxation::PeerColumns => {
-                "a CTA of a pair keeps its columns until it frees them itself"
-            }
-            Relaxation::ExecutionFree => {
-                "tensor memory may be freed behind what is over in execution order"
-            }
-            Relaxation::CommitOrder => "the signals of a thread's commits arrive in order",
-            Relaxation::RelaxedBarrier => {
-                "a relaxed barrier orders what a CTA did to shared memory"
-            }
-            Relaxation::AllocatedBefore => "the grid before has the tensor memory that it needs",
-            Relaxation::WaitedLoads => {
-                "what a tcgen05.ld read may be overwritten behind its wait and a barrier"
-            }
-        }
-    }
-
     /// Whether a run notes where the relaxation was needed. The relaxations without notes are order that a kernel gets
     /// for nothing, and hands on. Only a second set of clocks could tell which accesses would lack such order.
     pub fn is_noted(self) -> bool {

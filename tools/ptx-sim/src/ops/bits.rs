@@ -335,31 +335,27 @@ fn mov(cx: &mut Cx<'_>) -> R<Op> {
 
 #[cfg(test)]
 mod tests {
-    use crate::ops::testing::{decode, eval};
+    use crate::ops::testing::{decode, eval, gives};
     use proptest::prelude::*;
 
     #[test]
     fn edges() {
-        assert_eq!(eval("shl.b32", 32, &[1, 32]), 0);
-        assert_eq!(eval("shl.b32", 32, &[1, 31]), 1 << 31);
-        assert_eq!(eval("shr.s32", 32, &[0x8000_0000, 99]), 0xffff_ffff);
-        assert_eq!(eval("shr.u16", 16, &[0xffff_8000, 15]), 1);
-        assert_eq!(eval("shr.s16", 16, &[0x8000, 15]), 0xffff);
-        assert_eq!(eval("shf.l.wrap.b32", 32, &[0x8000_0000, 1, 33]), 3);
-        assert_eq!(eval("shf.l.clamp.b32", 32, &[5, 1, 40]), 5);
-        assert_eq!(eval("shf.r.clamp.b32", 32, &[5, 7, 40]), 7);
-        assert_eq!(
-            eval("prmt.b32", 32, &[0x3322_1180, 0x7766_5544, 0x0478]),
-            0x8044_77ff
-        );
-        assert_eq!(
-            eval("prmt.b32.b4e", 32, &[0x0302_0100, 0x0706_0504, 1]),
-            0x0607_0001
-        );
-        assert_eq!(eval("prmt.b32.ecr", 32, &[0x0302_0100, 0, 2]), 0x0202_0100);
-        assert_eq!(eval("not.b16", 16, &[0]), 0xffff);
-        assert_eq!(eval("cnot.b32", 32, &[0]), 1);
-        assert_eq!(eval("slct.b32.s32", 32, &[1, 2, 0xffff_ffff]), 2);
+        gives! {
+            "shl.b32" 32 [1, 32] => 0;
+            "shl.b32" 32 [1, 31] => 1 << 31;
+            "shr.s32" 32 [0x8000_0000, 99] => 0xffff_ffff;
+            "shr.u16" 16 [0xffff_8000, 15] => 1;
+            "shr.s16" 16 [0x8000, 15] => 0xffff;
+            "shf.l.wrap.b32" 32 [0x8000_0000, 1, 33] => 3;
+            "shf.l.clamp.b32" 32 [5, 1, 40] => 5;
+            "shf.r.clamp.b32" 32 [5, 7, 40] => 7;
+            "prmt.b32" 32 [0x3322_1180, 0x7766_5544, 0x0478] => 0x8044_77ff;
+            "prmt.b32.b4e" 32 [0x0302_0100, 0x0706_0504, 1] => 0x0607_0001;
+            "prmt.b32.ecr" 32 [0x0302_0100, 0, 2] => 0x0202_0100;
+            "not.b16" 16 [0] => 0xffff;
+            "cnot.b32" 32 [0] => 1;
+            "slct.b32.s32" 32 [1, 2, 0xffff_ffff] => 2;
+        }
         assert!(decode("shl.s32", 32, 2).is_err());
     }
 

@@ -336,7 +336,7 @@ fn pair(cx: &mut Cx<'_>, op: &str) -> R<Op> {
 
 #[cfg(test)]
 mod tests {
-    use crate::ops::testing::{decode, eval};
+    use crate::ops::testing::{decode, eval, gives};
     use proptest::prelude::*;
 
     fn f(x: f32) -> u64 {
@@ -350,9 +350,11 @@ mod tests {
         // One more than f16 could hold beside 2^-14; bits above an operand's 16 are not read.
         let exact = f(1.0 + 2f32.powi(-14));
         let tiny = half(2f32.powi(-14)) | 0xffff_0000;
-        assert_eq!(eval("add.rn.f32.f16", 32, &[tiny, f(1.0)]), exact);
-        assert_eq!(eval("add.f32.bf16", 32, &[brain(-3.0), f(1.5)]), f(-1.5));
-        assert_eq!(eval("sub.f32.f16", 32, &[half(3.0), f(1.5)]), f(1.5));
+        gives! {
+            "add.rn.f32.f16" 32 [tiny, f(1.0)] => exact;
+            "add.f32.bf16" 32 [brain(-3.0), f(1.5)] => f(-1.5);
+            "sub.f32.f16" 32 [half(3.0), f(1.5)] => f(1.5);
+        }
         let product = [half(448.0), half(448.0), f(-0.0)];
         assert_eq!(eval("fma.rn.f32.f16", 32, &product), f(200_704.0));
         let zero = [half(0.0), half(448.0), f(-0.0)];
@@ -369,45 +371,31 @@ mod tests {
     #[test]
     fn special_values() {
         let (nan, inf) = (f(f32::NAN), f(f32::INFINITY));
-        assert_eq!(eval("add.f32", 32, &[nan | 1, f(1.0)]), 0x7fff_ffff);
-        assert_eq!(
-            eval("add.f32", 32, &[inf, f(f32::NEG_INFINITY)]),
-            0x7fff_ffff
-        );
-        assert_eq!(eval("max.f32", 32, &[nan, f(-3.0)]), f(-3.0));
-        assert_eq!(eval("max.NaN.f32", 32, &[nan, f(-3.0)]), 0x7fff_ffff);
-        assert_eq!(eval("min.f32", 32, &[f(0.0), f(-0.0)]), f(-0.0));
-        assert_eq!(eval("max.f32", 32, &[f(-0.0), f(0.0)]), f(0.0));
-        assert_eq!(eval("add.sat.f32", 32, &[nan, nan]), 0);
-        assert_eq!(eval("add.sat.f32", 32, &[f(3.0), f(1.0)]), f(1.0));
-        assert_eq!(eval("mul.ftz.f32", 32, &[1, f(1.0)]), 0);
-        assert_eq!(eval("mul.f32", 32, &[1, f(1.0)]), 1);
-        assert_eq!(eval("add.rm.f32", 32, &[f(1.0), f(-1.0)]), f(-0.0));
-        assert_eq!(eval("add.rp.f32", 32, &[f(1.0), f(1e-30)]), f(1.0) + 1);
-        assert_eq!(
-            eval("fma.rz.f32", 32, &[f(1.0), f(1.0), f(-1e-30)]),
-            f(1.0) - 1
-        );
-        assert_eq!(
-            eval(
-                "mul.f32x2",
-                64,
-                &[f(2.0) << 32 | f(3.0), f(5.0) << 32 | f(7.0)]
-            ),
-            f(10.0) << 32 | f(21.0)
-        );
-        // One third is 2^-2 * 1.0101...01|01: down ends in 0xaaaa.
-        assert_eq!(eval("div.rm.f32", 32, &[f(1.0), f(3.0)]), 0x3eaa_aaaa);
-        assert_eq!(eval("rcp.rp.f32", 32, &[f(3.0)]), 0x3eaa_aaab);
-        assert_eq!(eval("div.rz.f32", 32, &[f(-1.0), f(3.0)]), 0xbeaa_aaaa);
-        // The root of 2 is 1.41421356..., between these two.
-        assert_eq!(eval("sqrt.rm.f32", 32, &[f(2.0)]), 0x3fb5_04f3);
-        assert_eq!(eval("sqrt.rp.f32", 32, &[f(2.0)]), 0x3fb5_04f4);
-        assert_eq!(eval("div.rp.f32", 32, &[f(-1.0), 0]), f(f32::NEG_INFINITY));
-        assert_eq!(
-            eval("div.rz.ftz.f32", 32, &[f(f32::MIN_POSITIVE), f(2.0)]),
-            0
-        );
+        gives! {
+            "add.f32" 32 [nan | 1, f(1.0)] => 0x7fff_ffff;
+            "add.f32" 32 [inf, f(f32::NEG_INFINITY)] => 0x7fff_ffff;
+            "max.f32" 32 [nan, f(-3.0)] => f(-3.0);
+            "max.NaN.f32" 32 [nan, f(-3.0)] => 0x7fff_ffff;
+            "min.f32" 32 [f(0.0), f(-0.0)] => f(-0.0);
+            "max.f32" 32 [f(-0.0), f(0.0)] => f(0.0);
+            "add.sat.f32" 32 [nan, nan] => 0;
+            "add.sat.f32" 32 [f(3.0), f(1.0)] => f(1.0);
+            "mul.ftz.f32" 32 [1, f(1.0)] => 0;
+            "mul.f32" 32 [1, f(1.0)] => 1;
+            "add.rm.f32" 32 [f(1.0), f(-1.0)] => f(-0.0);
+            "add.rp.f32" 32 [f(1.0), f(1e-30)] => f(1.0) + 1;
+            "fma.rz.f32" 32 [f(1.0), f(1.0), f(-1e-30)] => f(1.0) - 1;
+            "mul.f32x2" 64 [f(2.0) << 32 | f(3.0), f(5.0) << 32 | f(7.0)] => f(10.0) << 32 | f(21.0);
+            // One third is 2^-2 * 1.0101...01|01: down ends in 0xaaaa.
+            "div.rm.f32" 32 [f(1.0), f(3.0)] => 0x3eaa_aaaa;
+            "rcp.rp.f32" 32 [f(3.0)] => 0x3eaa_aaab;
+            "div.rz.f32" 32 [f(-1.0), f(3.0)] => 0xbeaa_aaaa;
+            // The root of 2 is 1.41421356..., between these two.
+            "sqrt.rm.f32" 32 [f(2.0)] => 0x3fb5_04f3;
+            "sqrt.rp.f32" 32 [f(2.0)] => 0x3fb5_04f4;
+            "div.rp.f32" 32 [f(-1.0), 0] => f(f32::NEG_INFINITY);
+            "div.rz.ftz.f32" 32 [f(f32::MIN_POSITIVE), f(2.0)] => 0;
+        }
         assert!(decode("ex2.approx.f32", 32, 1).is_err());
         assert!(decode("div.approx.f32", 32, 2).is_err());
         assert!(decode("add.bogus.f32", 32, 2).is_err());

@@ -187,7 +187,7 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::testing::eval;
+    use crate::ops::testing::{eval, gives};
     use half::{bf16, f16};
     use proptest::prelude::*;
 
@@ -239,9 +239,11 @@ mod tests {
             eval("fma.rn.f16", 16, &s),
             u64::from(f16::ONE.to_bits()) + 1
         );
-        assert_eq!(eval("fma.rn.relu.f16", 16, &[s[2] | 0x8000, s[2], 0]), 0);
-        assert_eq!(eval("add.sat.f16", 16, &[0x7e00, 0]), 0);
-        assert_eq!(eval("neg.bf16x2", 32, &[0x3f80_8000]), 0xbf80_0000);
+        gives! {
+            "fma.rn.relu.f16" 16 [s[2] | 0x8000, s[2], 0] => 0;
+            "add.sat.f16" 16 [0x7e00, 0] => 0;
+            "neg.bf16x2" 32 [0x3f80_8000] => 0xbf80_0000;
+        }
     }
 
     proptest! {

@@ -13,38 +13,12 @@ use std::sync::Arc;
 /// are the hazard tracker's matter.
 fn take_ordering(cx: &mut Cx<'_>) -> Order {
     let mut order = Order::default();
+    #[rustfmt::skip]
     const KNOWN: &[&str] = &[
-        "weak",
-        "relaxed",
-        "acquire",
-        "release",
-        "acq_rel",
-        "volatile",
-        "mmio",
-        "cta",
-        "cluster",
-        "gpu",
-        "sys",
-        "nc",
-        "unified",
-        "ca",
-        "cg",
-        "cs",
-        "lu",
-        "cv",
-        "wb",
-        "wt",
-        "L1::evict_normal",
-        "L1::evict_unchanged",
-        "L1::evict_first",
-        "L1::evict_last",
-        "L1::no_allocate",
-        "L2::evict_normal",
-        "L2::evict_first",
-        "L2::evict_last",
-        "L2::64B",
-        "L2::128B",
-        "L2::256B",
+        "weak", "relaxed", "acquire", "release", "acq_rel", "volatile", "mmio", "cta", "cluster", "gpu",
+        "sys", "nc", "unified", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "L1::evict_normal",
+        "L1::evict_unchanged", "L1::evict_first", "L1::evict_last", "L1::no_allocate", "L2::evict_normal",
+        "L2::evict_first", "L2::evict_last", "L2::64B", "L2::128B", "L2::256B",
     ];
     let known = |m: &str| KNOWN.iter().find(|k| **k == m).copied();
     while let Some(m) = cx.mods.find(known) {

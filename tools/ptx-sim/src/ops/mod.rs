@@ -46,6 +46,14 @@ pub(crate) mod testing {
     use crate::ast::Module;
     use crate::program::{Op, Program};
 
+    /// Demands of each opcode, bits and sources, as [`eval`] takes them, this result.
+    macro_rules! gives {
+        ($($opcode:literal $bits:literal $sources:tt => $want:expr;)*) => {
+            $(assert_eq!($crate::ops::testing::eval($opcode, $bits, &$sources), $want, $opcode);)*
+        };
+    }
+    pub(crate) use gives;
+
     /// Result of `opcode` whose sources are immediates cut to 64 bits, written to a register of
     /// `bits` bits. Sources are passed in 64-bit registers, which every instruction may read.
     pub(crate) fn eval(opcode: &str, bits: u32, sources: &[u64]) -> u64 {

@@ -1,4 +1,4 @@
-use crate::ops::testing::{decode, eval};
+use crate::ops::testing::{decode, eval, gives};
 use half::{bf16, f16};
 use proptest::prelude::*;
 
@@ -36,10 +36,7 @@ fn all_e4m3_and_e2m1_codes() {
         let v = values[(c & 7) as usize] * if c & 8 != 0 { -1.0 } else { 1.0 };
         let got = eval("cvt.rn.f16x2.e2m1x2", 32, &[c << 4]);
         assert_eq!(got >> 16, u64::from(f16::from_f64(v).to_bits()));
-        assert_eq!(
-            eval("cvt.rn.satfinite.e2m1x2.f32", 8, &[f(v as f32), 0]),
-            c << 4
-        );
+        gives! { "cvt.rn.satfinite.e2m1x2.f32" 8 [f(v as f32), 0] => c << 4; }
     }
 }
 
@@ -60,35 +57,25 @@ fn e2m1_takes_the_nearest_and_of_two_the_even_one() {
 #[test]
 fn special_cases() {
     let nan = f(f32::NAN);
-    assert_eq!(
-        eval("cvt.rn.satfinite.e4m3x2.f32", 16, &[nan, f(1e9)]),
-        0x7f7e
-    );
-    assert_eq!(
-        eval("cvt.rn.satfinite.e2m1x2.f32", 8, &[nan, f(-1e9)]),
-        0x7f
-    );
-    assert_eq!(
-        eval("cvt.rn.satfinite.relu.e5m2x2.f32", 16, &[f(-1.0), f(1e9)]),
-        0x007b
-    );
-    assert_eq!(eval("cvt.rzi.s32.f32", 32, &[nan]), 0);
-    assert_eq!(eval("cvt.rzi.s64.f32", 64, &[nan]), 1 << 63);
-    assert_eq!(eval("cvt.rni.s32.f32", 32, &[f(2.5)]), 2);
-    assert_eq!(eval("cvt.rpi.u8.f32", 32, &[f(300.0)]), 255);
-    assert_eq!(eval("cvt.rzi.u32.f32", 32, &[f(-5.0)]), 0);
-    assert_eq!(eval("cvt.s8.s32", 16, &[0x80]), 0xff80);
-    assert_eq!(eval("cvt.s16.s8", 16, &[0x80]), 0xff80);
-    assert_eq!(eval("cvt.sat.u8.s32", 32, &[(-3i32) as u32 as u64]), 0);
-    assert_eq!(eval("cvt.s64.s32", 64, &[0xffff_ffff]), u64::MAX);
-    assert_eq!(
-        eval("cvt.rn.bf16x2.f32", 32, &[f(1.0), f(2.0)]),
-        0x3f80_4000
-    );
-    assert_eq!(eval("cvt.rn.satfinite.f16.f32", 16, &[f(1e9)]), 0x7bff);
-    assert_eq!(eval("cvt.rna.tf32.f32", 32, &[0x3f80_1000]), 0x3f80_2000);
-    assert_eq!(eval("cvt.rmi.f32.f32", 32, &[f(-0.5)]), f(-1.0));
-    assert_eq!(eval("cvt.sat.f32.f32", 32, &[f(3.0)]), f(1.0));
+    gives! {
+        "cvt.rn.satfinite.e4m3x2.f32" 16 [nan, f(1e9)] => 0x7f7e;
+        "cvt.rn.satfinite.e2m1x2.f32" 8 [nan, f(-1e9)] => 0x7f;
+        "cvt.rn.satfinite.relu.e5m2x2.f32" 16 [f(-1.0), f(1e9)] => 0x007b;
+        "cvt.rzi.s32.f32" 32 [nan] => 0;
+        "cvt.rzi.s64.f32" 64 [nan] => 1 << 63;
+        "cvt.rni.s32.f32" 32 [f(2.5)] => 2;
+        "cvt.rpi.u8.f32" 32 [f(300.0)] => 255;
+        "cvt.rzi.u32.f32" 32 [f(-5.0)] => 0;
+        "cvt.s8.s32" 16 [0x80] => 0xff80;
+        "cvt.s16.s8" 16 [0x80] => 0xff80;
+        "cvt.sat.u8.s32" 32 [(-3i32) as u32 as u64] => 0;
+        "cvt.s64.s32" 64 [0xffff_ffff] => u64::MAX;
+        "cvt.rn.bf16x2.f32" 32 [f(1.0), f(2.0)] => 0x3f80_4000;
+        "cvt.rn.satfinite.f16.f32" 16 [f(1e9)] => 0x7bff;
+        "cvt.rna.tf32.f32" 32 [0x3f80_1000] => 0x3f80_2000;
+        "cvt.rmi.f32.f32" 32 [f(-0.5)] => f(-1.0);
+        "cvt.sat.f32.f32" 32 [f(3.0)] => f(1.0);
+    }
     assert!(decode("cvt.f16.f32", 16, 1).is_err());
     assert!(decode("cvt.u32.f32", 32, 1).is_err());
     assert!(decode("cvt.rn.s32.s64", 32, 1).is_err());
@@ -106,7 +93,6 @@ proptest! {
         }
         prop_assert_eq!(eval("cvt.rn.f32.u64", 32, &[a]), u64::from((a as f32).to_bits()));
         prop_assert_eq!(eval("cvt.rn.f32.s64", 32, &[a]), u64::from((a as i64 as f32).to_bits()));
-        prop_assert_eq!(eval("cvt.rn.f16.s32", 16, &[a]),
-            u64::from(f16::from_f64(f64::from(a as i32)).to_bits()));
+        prop_assert_eq!(eval("cvt.rn.f16.s32", 16, &[a]), u64::from(f16::from_f64(f64::from(a as i32)).to_bits()));
     }
 }
