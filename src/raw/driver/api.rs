@@ -6,7 +6,6 @@
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
-use nvfp4_gemv_files::functions;
 use nvfp4_gemv_files::loader::{self, Library};
 
 use crate::error::{Error, Result};
@@ -63,33 +62,66 @@ pub(super) struct LaunchConfig {
     pub(super) attribute_count: c_uint,
 }
 
-functions! {
-    /// The functions of a driver of CUDA 12.0 or newer, by what their names have behind `cu`.
-    Api {
-        init: "cuInit" unsafe extern "C" fn(c_uint) -> Status;
-        error_string: "cuGetErrorString" ErrorString;
-        device_count: "cuDeviceGetCount" unsafe extern "C" fn(*mut c_int) -> Status;
-        device: "cuDeviceGet" unsafe extern "C" fn(*mut Device, c_int) -> Status;
-        device_name: "cuDeviceGetName" unsafe extern "C" fn(*mut c_char, c_int, Device) -> Status;
-        device_memory: "cuDeviceTotalMem_v2" unsafe extern "C" fn(*mut usize, Device) -> Status;
-        device_attribute: "cuDeviceGetAttribute" unsafe extern "C" fn(*mut c_int, c_int, Device) -> Status;
-        context_device: "cuCtxGetDevice" unsafe extern "C" fn(*mut Device) -> Status;
-        context_id: "cuCtxGetId" unsafe extern "C" fn(Handle, *mut u64) -> Status;
-        load_module: "cuModuleLoadData" unsafe extern "C" fn(*mut Handle, *const c_void) -> Status;
-        unload_module: "cuModuleUnload" unsafe extern "C" fn(Handle) -> Status;
-        function: "cuModuleGetFunction" unsafe extern "C" fn(*mut Handle, Handle, *const c_char) -> Status;
-        function_attribute: "cuFuncGetAttribute" unsafe extern "C" fn(*mut c_int, c_int, Handle) -> Status;
-        set_function_attribute: "cuFuncSetAttribute" unsafe extern "C" fn(Handle, c_int, c_int) -> Status;
-        is_capturing: "cuStreamIsCapturing" unsafe extern "C" fn(Handle, *mut c_int) -> Status;
-        exchange_capture_mode: "cuThreadExchangeStreamCaptureMode" unsafe extern "C" fn(*mut c_int) -> Status;
-        launch: "cuLaunchKernelEx" unsafe extern "C" fn(
-            *const LaunchConfig, Handle, *mut *mut c_void, *mut *mut c_void,
-        ) -> Status;
-        encode_tiled: "cuTensorMapEncodeTiled" unsafe extern "C" fn(
-            *mut c_void, c_int, u32, *mut c_void, *const u64, *const u64, *const u32, *const u32, c_int, c_int,
-            c_int, c_int,
-        ) -> Status;
-    }
+macro_rules! api {
+    ($($field:ident: $name:literal $type:ty;)*) => {
+        /// The functions of a driver of CUDA 12.0 or newer, by what their names have behind `cu`.
+        #[derive(Debug)]
+        pub(super) struct Api {
+            $(pub(super) $field: $type,)*
+        }
+
+        impl Api {
+            /// Looks up the functions of the library. An error is the name that the library lacks.
+            pub(super) fn of(library: &'static Library) -> std::result::Result<Self, &'static str> {
+                Ok(Self {
+                    $($field: {
+                        // SAFETY: this is the driver, by its file's name; cuda.h declares the function so.
+                        let found = unsafe { library.get::<$type>($name.as_bytes()) };
+                        *found.map_err(|_| $name)?
+                    },)*
+                })
+            }
+        }
+    };
+}
+
+api! {
+    init: "cuInit" unsafe extern "C" fn(c_uint) -> Status;
+    error_string: "cuGetErrorString" ErrorString;
+    device_count: "cuDeviceGetCount" unsafe extern "C" fn(*mut c_int) -> Status;
+    device: "cuDeviceGet" unsafe extern "C" fn(*mut Device, c_int) -> Status;
+    device_name: "cuDeviceGetName" unsafe extern "C" fn(*mut c_char, c_int, Device) -> Status;
+    device_memory: "cuDeviceTotalMem_v2" unsafe extern "C" fn(*mut usize, Device) -> Status;
+    device_attribute: "cuDeviceGetAttribute" unsafe extern "C" fn(*mut c_int, c_int, Device) -> Status;
+    context_device: "cuCtxGetDevice" unsafe extern "C" fn(*mut Device) -> Status;
+    context_id: "cuCtxGetId" unsafe extern "C" fn(Handle, *mut u64) -> Status;
+    load_module: "cuModuleLoadData" unsafe extern "C" fn(*mut Handle, *const c_void) -> Status;
+    unload_module: "cuModuleUnload" unsafe extern "C" fn(Handle) -> Status;
+    function: "cuModuleGetFunction" unsafe extern "C" fn(*mut Handle, Handle, *const c_char) -> Status;
+    function_attribute: "cuFuncGetAttribute" unsafe extern "C" fn(*mut c_int, c_int, Handle) -> Status;
+    set_function_attribute: "cuFuncSetAttribute" unsafe extern "C" fn(Handle, c_int, c_int) -> Status;
+    is_capturing: "cuStreamIsCapturing" unsafe extern "C" fn(Handle, *mut c_int) -> Status;
+    exchange_capture_mode: "cuThreadExchangeStreamCaptureMode" unsafe extern "C" fn(*mut c_int) -> Status;
+    launch: "cuLaunchKernelEx" unsafe extern "C" fn(
+        *const LaunchConfig,
+        Handle,
+        *mut *mut c_void,
+        *mut *mut c_void,
+    ) -> Status;
+    encode_tiled: "cuTensorMapEncodeTiled" unsafe extern "C" fn(
+        *mut c_void,
+        c_int,
+        u32,
+        *mut c_void,
+        *const u64,
+        *const u64,
+        *const u32,
+        *const u32,
+        c_int,
+        c_int,
+        c_int,
+        c_int,
+    ) -> Status;
 }
 
 pub(super) type ErrorString = unsafe extern "C" fn(Status, *mut *const c_char) -> Status;

@@ -57,8 +57,7 @@ fn ready() -> Result<&'static Api> {
             ),
         });
     }
-    // SAFETY: this is the driver, by its file's name, and stays loaded; cuda.h declares the functions so.
-    let api = unsafe { Api::of(api::library()?) }.map_err(|lacks| Error::NoDriver {
+    let api = Api::of(api::library()?).map_err(|lacks| Error::NoDriver {
         reason: format!("libcuda.so.1 lacks {lacks}; update the driver"),
     })?;
     // SAFETY: the driver is there.
