@@ -51,28 +51,24 @@ impl Ahead {
         }
     }
 
-    /// For a kernel of `N` vectors, fetches `LINES` cache lines of codes and one of scales, ahead of those that lie
+    /// For a kernel of `N` vectors, fetches so many cache lines of codes and one of scales, ahead of those that lie
     /// here.
     ///
     /// Who reads no whole rows takes `near` for granted: such kernels have no time to ask.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    pub(super) fn fetch<const N: usize, const LINES: usize>(
-        self,
-        codes: *const u8,
-        scales: *const u8,
-    ) {
+    pub(super) fn fetch<const N: usize>(self, codes: *const u8, lines: usize, scales: *const u8) {
         let codes = codes.wrapping_offset(self.codes).cast::<i8>();
         let scales = scales.wrapping_offset(self.scales).cast::<i8>();
         // SAFETY: SSE is part of x86-64; a prefetch of any address is allowed.
         unsafe {
             if N <= WHOLE_ROWS_UP_TO && !self.near {
-                for line in 0..LINES {
+                for line in 0..lines {
                     _mm_prefetch::<_MM_HINT_T1>(codes.wrapping_add(line * 64));
                 }
                 _mm_prefetch::<_MM_HINT_T1>(scales);
             } else {
-                for line in 0..LINES {
+                for line in 0..lines {
                     _mm_prefetch::<_MM_HINT_T0>(codes.wrapping_add(line * 64));
                 }
                 _mm_prefetch::<_MM_HINT_T0>(scales);

@@ -2,9 +2,10 @@
 //!
 //! There are five implementations, one for each set of vector instructions worth telling apart. All have the same
 //! members, `Kernels`: the order in which they want the elements of vectors, and for NVFP4 vectors as for the others a
-//! `Family` of kernels. The safe call comes down to `gemv`. `gemv` takes [`Implementation::best`], the fastest one that
-//! this CPU can run: the CPU is asked on the first call, the answer is kept in a static. [`gemv_with`] takes the
-//! implementation that it is given, or says what the CPU lacks; nothing is replaced silently.
+//! `Family` of kernels. Those with vector instructions are the same `loops`, over the operations of their instructions
+//! (`vector`). The safe call comes down to `gemv`. `gemv` takes [`Implementation::best`], the fastest one that this CPU
+//! can run: the CPU is asked on the first call, the answer is kept in a static. [`gemv_with`] takes the implementation
+//! that it is given, or says what the CPU lacks; nothing is replaced silently.
 //!
 //! A call brings the vectors once into what the kernels load (`prepare`), and spreads the rows over
 //! rayon's threads (`parallel`). The weights are read in place, once from memory; 128x4 scales are
@@ -45,6 +46,10 @@ mod avx2;
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx512_bf16;
+#[cfg(target_arch = "x86_64")]
+mod loops;
+#[cfg(target_arch = "x86_64")]
+mod vector;
 
 use std::sync::OnceLock;
 
@@ -300,6 +305,9 @@ fn compute(
 
 const _: () = {
     #[cfg(target_arch = "x86_64")]
-    assert!(avx2::STEP == 8 && avx512::STEP == 16);
+    {
+        use vector::Vector;
+        assert!(avx2::Avx2::LANES == 8 && avx512::Avx512::<false>::LANES == 16);
+    }
     assert!(portable::LANES == 8);
 };

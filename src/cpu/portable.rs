@@ -1,12 +1,14 @@
 //! Plain Rust for any CPU, without fused multiply-add, which is a slow call where there is no
 //! instruction for it.
+//!
+//! Its loops are its own, not those of `loops`: they have the shapes of which the compiler makes vector code
+//! (docs/notes/cpu.md, "One author for each loop").
 
 use crate::cpu::prepare::{
     CHUNK, DENSE_STEP, DOUBLED, Line, NVFP4_WORDS, SCALE_FACTOR, Tile, words, words_mut,
 };
 use crate::cpu::rows::{
     Decoded, Decoding, Family, GROUP_ROWS, Kernels, MAX_VECTORS, Row, Rows, Sums, SumsOfRows,
-    by_vectors, sum_lanes,
 };
 use crate::format::{e2m1, e4m3};
 use crate::shape::BLOCK;
@@ -94,6 +96,19 @@ fn four_words(step: &[u32], lane: usize) -> [u32; 4] {
     std::array::from_fn(|plane| step[plane * LANES + lane])
 }
 
+/// The sum of all lanes: halves added until one is left, so log2(L) roundings.
+#[inline(always)]
+fn sum_lanes(mut lanes: [f32; LANES]) -> f32 {
+    let mut half = LANES / 2;
+    while half > 0 {
+        for i in 0..half {
+            lanes[i] += lanes[i + half];
+        }
+        half /= 2;
+    }
+    lanes[0]
+}
+
 /// The words of each vector; past the last vector, none.
 fn vectors<'a>(x: &Tile<'a>, words_each: usize) -> [&'a [u32]; MAX_VECTORS] {
     let mut vectors: [&[u32]; MAX_VECTORS] = [&[]; MAX_VECTORS];
@@ -162,12 +177,9 @@ fn nvfp4_decode(row: &Row<'_>, out: &mut [Line]) {
 }
 
 fn nvfp4_multiply(decoded: &Decoded<'_>, x: &Tile<'_>, sums: SumsOfRows<'_>) {
-    by_vectors!(decoded, x, sums, nvfp4_rows,)
-}
-
-fn nvfp4_rows<const N: usize>(decoded: &Decoded<'_>, x: &Tile<'_>, mut sums: SumsOfRows<'_>) {
     let steps = x.blocks().div_ceil(LANES);
-    let x: [&[u32]; N] = x.vectors(steps * LANES * NVFP4_WORDS);
+    let all = vectors(x, steps * LANES * NVFP4_WORDS);
+    let x = &all[..x.count()];
     let row_words = (steps * LANES * DECODED_NVFP4).next_multiple_of(16);
     for (r, row) in words(decoded.lines).chunks_exact(row_words).enumerate() {
         for (v, x) in x.iter().enumerate() {
@@ -177,7 +189,7 @@ fn nvfp4_rows<const N: usize>(decoded: &Decoded<'_>, x: &Tile<'_>, mut sums: Sum
             for (w, x) in w.iter().zip(x) {
                 add_step(w, x, &mut acc);
             }
-            sums.add(r, v, [[sum_lanes(acc)]]);
+            sums.sums[r * sums.pitch + v] += sum_lanes(acc);
         }
     }
 }

@@ -163,17 +163,14 @@ impl<'a> Tile<'a> {
         words(self.lines)
     }
 
-    /// Each vector's words. Panics unless there are `N` vectors of `words` words: what kernels'
-    /// raw reads rely on.
+    /// The first word of each vector. Panics unless there are `N` vectors of as many words: what kernels' raw reads
+    /// rely on.
+    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    pub(super) fn vectors<const N: usize>(&self, words_each: usize) -> [&'a [u32]; N] {
-        let all = words(self.lines);
+    pub(super) fn vectors<const N: usize>(&self, words_each: usize) -> [*const u32; N] {
+        let all = self.words();
         assert!(self.count == N && all.len() == N * words_each);
-        let mut vectors = [all; N];
-        for (v, vector) in vectors.iter_mut().enumerate() {
-            *vector = &all[v * words_each..][..words_each];
-        }
-        vectors
+        std::array::from_fn(|v| all[v * words_each..].as_ptr())
     }
 }
 

@@ -127,11 +127,19 @@ pub(super) struct Row<'a> {
     pub(super) ahead: Ahead,
 }
 
+#[cfg(target_arch = "x86_64")]
 impl Row<'_> {
     /// Panics unless the row has as many blocks: what kernels' raw reads rely on.
-    #[cfg(target_arch = "x86_64")]
     pub(super) fn assert_blocks(&self, blocks: usize) {
         assert!(self.codes.len() == blocks * 8 && self.scales.len() == blocks);
+    }
+
+    /// Fetches what is ahead of a step of so many blocks into the caches, for a kernel of `N` vectors.
+    #[inline(always)]
+    pub(super) fn fetch<const N: usize>(&self, step: usize, blocks: usize) {
+        let codes = self.codes.as_ptr().wrapping_add(step * blocks * 8);
+        let scales = self.scales.as_ptr().wrapping_add(step * blocks);
+        self.ahead.fetch::<N>(codes, blocks * 8 / 64, scales);
     }
 }
 
@@ -154,12 +162,13 @@ pub(super) type Sums = [[f32; MAX_VECTORS]; GROUP_ROWS];
 pub(super) struct Decoded<'a> {
     /// The lines of all rows, one row after the other.
     pub(super) lines: &'a [Line],
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     pub(super) rows: usize,
 }
 
-impl<'a> Decoded<'a> {
+#[cfg(target_arch = "x86_64")]
+impl Decoded<'_> {
     /// Panics unless the lines of a row are `bytes`: what kernels' raw reads rely on.
-    #[cfg(target_arch = "x86_64")]
     pub(super) fn assert_row_bytes(&self, bytes: usize) {
         assert!(size_of_val(self.lines) == self.rows * bytes);
     }
@@ -171,67 +180,16 @@ pub(super) struct SumsOfRows<'a> {
     pub(super) pitch: usize,
 }
 
+#[cfg(target_arch = "x86_64")]
 impl SumsOfRows<'_> {
-    /// Adds the sums of rows from `row` on and vectors from `vector` on.
+    /// Adds the sums of rows from `row` on.
     #[inline(always)]
-    pub(super) fn add<const R: usize, const N: usize>(
-        &mut self,
-        row: usize,
-        vector: usize,
-        sums: [[f32; N]; R],
-    ) {
+    pub(super) fn add<const R: usize, const N: usize>(&mut self, row: usize, sums: [[f32; N]; R]) {
         for (r, sums) in sums.iter().enumerate() {
-            let to = &mut self.sums[(row + r) * self.pitch + vector..][..N];
+            let to = &mut self.sums[(row + r) * self.pitch..][..N];
             for (to, sum) in to.iter_mut().zip(sums) {
                 *to += sum;
             }
         }
     }
 }
-
-/// The sum of all lanes: halves added until one is left, so log2(L) roundings.
-#[inline(always)]
-pub(super) fn sum_lanes<const L: usize>(mut lanes: [f32; L]) -> f32 {
-    let mut half = L / 2;
-    while half > 0 {
-        for i in 0..half {
-            lanes[i] += lanes[i + half];
-        }
-        half /= 2;
-    }
-    lanes[0]
-}
-
-/// Calls a direct kernel's instance for the number of rows and the number of vectors.
-#[cfg(target_arch = "x86_64")]
-macro_rules! by_size {
-    ($rows:ident, $x:ident, $kernel:ident, $($generic:tt,)?) => {{
-        match ($rows.count, $x.count()) {
-            (4, 1) => $kernel::<$($generic,)? 4, 1>($rows, $x),
-            (4, 2) => $kernel::<$($generic,)? 4, 2>($rows, $x),
-            (4, 3) => $kernel::<$($generic,)? 4, 3>($rows, $x),
-            (4, 4) => $kernel::<$($generic,)? 4, 4>($rows, $x),
-            (1, 1) => $kernel::<$($generic,)? 1, 1>($rows, $x),
-            (1, 2) => $kernel::<$($generic,)? 1, 2>($rows, $x),
-            (1, 3) => $kernel::<$($generic,)? 1, 3>($rows, $x),
-            (1, 4) => $kernel::<$($generic,)? 1, 4>($rows, $x),
-            (rows, vectors) => unreachable!("{rows} rows, {vectors} vectors"),
-        }
-    }};
-}
-#[cfg(target_arch = "x86_64")]
-pub(super) use by_size;
-
-/// Calls a multiplying kernel's instance for the number of vectors.
-macro_rules! by_vectors {
-    ($decoded:ident, $x:ident, $sums:ident, $kernel:ident, $($generic:tt,)?) => {{
-        match $x.count() {
-            1 => $kernel::<$($generic,)? 1>($decoded, $x, $sums),
-            2 => $kernel::<$($generic,)? 2>($decoded, $x, $sums),
-            3 => $kernel::<$($generic,)? 3>($decoded, $x, $sums),
-            4 => $kernel::<$($generic,)? 4>($decoded, $x, $sums),
-            vectors => unreachable!("{vectors} vectors"),
-        }
-    }};
-}
-pub(super) use by_vectors;
