@@ -52,27 +52,9 @@ pub(super) trait Kernel {
 /// A register of sums of a [`Kernel`].
 type Lanes<K> = <<K as Kernel>::Vector as Vector>::Floats;
 
-/// Multiplies weights while they are in registers: `Family::direct`.
+/// Multiplies weights while they are in registers: `Family::direct`, for so many rows and vectors.
 #[inline(always)]
-pub(super) unsafe fn direct<K: Kernel>(rows: &Rows<'_>, x: &Tile<'_>) -> Sums {
-    // SAFETY: the caller's CPU has the instructions.
-    unsafe {
-        match (rows.count, x.count()) {
-            (4, 1) => direct_of::<K, 4, 1>(rows, x),
-            (4, 2) => direct_of::<K, 4, 2>(rows, x),
-            (4, 3) => direct_of::<K, 4, 3>(rows, x),
-            (4, 4) => direct_of::<K, 4, 4>(rows, x),
-            (1, 1) => direct_of::<K, 1, 1>(rows, x),
-            (1, 2) => direct_of::<K, 1, 2>(rows, x),
-            (1, 3) => direct_of::<K, 1, 3>(rows, x),
-            (1, 4) => direct_of::<K, 1, 4>(rows, x),
-            (rows, vectors) => unreachable!("{rows} rows, {vectors} vectors"),
-        }
-    }
-}
-
-#[inline(always)]
-unsafe fn direct_of<K: Kernel, const R: usize, const N: usize>(
+pub(super) unsafe fn direct<K: Kernel, const R: usize, const N: usize>(
     rows: &Rows<'_>,
     x: &Tile<'_>,
 ) -> Sums {
@@ -472,10 +454,25 @@ macro_rules! family {
     ) => {{
         use $crate::cpu::prepare::Tile;
         use $crate::cpu::rows::{Family, Rows, Sums};
+        // A function each, so that code that is not optimised has no frame for all of them at once.
+        #[target_feature(enable = $features)]
+        fn direct_of<const R: usize, const N: usize>(rows: &Rows<'_>, x: &Tile<'_>) -> Sums {
+            // SAFETY: this function's features are all that is used.
+            unsafe { $crate::cpu::loops::direct::<$kernel, R, N>(rows, x) }
+        }
         #[target_feature(enable = $features)]
         fn direct(rows: &Rows<'_>, x: &Tile<'_>) -> Sums {
-            // SAFETY: this function's features are all that is used.
-            unsafe { $crate::cpu::loops::direct::<$kernel>(rows, x) }
+            match (rows.count, x.count()) {
+                (4, 1) => direct_of::<4, 1>(rows, x),
+                (4, 2) => direct_of::<4, 2>(rows, x),
+                (4, 3) => direct_of::<4, 3>(rows, x),
+                (4, 4) => direct_of::<4, 4>(rows, x),
+                (1, 1) => direct_of::<1, 1>(rows, x),
+                (1, 2) => direct_of::<1, 2>(rows, x),
+                (1, 3) => direct_of::<1, 3>(rows, x),
+                (1, 4) => direct_of::<1, 4>(rows, x),
+                (rows, vectors) => unreachable!("{rows} rows, {vectors} vectors"),
+            }
         }
         Family {
             direct,
