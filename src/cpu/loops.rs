@@ -179,8 +179,16 @@ unsafe fn products<K: Kernel, const R: usize, const N: usize>(
     x: &[*const u32; N],
     used: usize,
 ) -> [[f32; N]; R] {
-    // SAFETY: the caller asserted the lengths and has the instructions. Rows and vectors are whole cache lines, and so
-    // are aligned for any register.
+    const {
+        let (weights, values) = (size_of::<K::Weights>(), size_of::<K::Values>());
+        assert!(
+            values * K::DECODED == weights * K::WORDS,
+            "of the same blocks"
+        );
+        assert!((K::Vector::LANES * K::DECODED * 4).is_multiple_of(weights));
+    }
+    // SAFETY: the caller asserted the lengths and has the instructions; the sizes are checked above. Rows and vectors
+    // are whole cache lines, and so are aligned for any register.
     unsafe {
         let mut acc = [[K::Vector::splat(0.0); N]; R];
         for i in 0..used / size_of::<K::Weights>() {
@@ -254,6 +262,10 @@ impl<V: Vector> Kernel for Nvfp4<V> {
         step: usize,
         acc: &mut [[V::Floats; N]; R],
     ) {
+        const {
+            assert!(size_of::<PreparedStep<V>>() == V::LANES * Self::WORDS * 4);
+            assert!(size_of::<Planes<V>>() == V::LANES * Self::DECODED * 4);
+        }
         let together = V::ROWS.min(R);
         for first in (0..R).step_by(together) {
             // SAFETY: rows and vectors have the step; the caller's CPU has the instructions.

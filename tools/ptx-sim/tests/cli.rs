@@ -166,19 +166,19 @@ fn inventories_and_bad_files() {
     let file = dir.join("k.ptx");
     let ptx = PTX.replace("ret;\n}", "ex2.approx.f32 %f1, %f2;\nret;\n}");
     std::fs::write(&file, ptx).unwrap();
-    let inventory = |path: &Path| {
+    let inventory = |path: &Path, options: &[&str]| {
         let mut program = program();
-        program.args(["inventory", "--json"]).arg(path);
+        program.arg("inventory").args(options).arg(path);
         program.output().unwrap()
     };
-    let list = parsed(&inventory(&file).stdout);
+    let list = parsed(&inventory(&file, &["--json"]).stdout);
     let opcodes = list["opcodes"].as_array().unwrap().iter();
     let missing: Vec<_> = opcodes.filter(|e| !e["unmodelled"].is_null()).collect();
     assert_eq!(missing.len(), 1);
     assert_eq!(missing[0]["opcode"], "ex2.approx.f32");
     std::fs::write(&file, [0xff, 0xfe, 0]).unwrap();
-    fails(&inventory(&file));
-    fails(&inventory(Path::new("/no/such")));
+    fails(&inventory(&file, &[]));
+    fails(&inventory(Path::new("/no/such"), &[]));
 }
 
 #[test]
