@@ -67,7 +67,7 @@ impl Drawn {
                 m: 40,
                 k: 1024,
                 layout: ScaleLayout::Linear,
-                latency: 1500,
+                latency: 1400,
                 warps: named(&["producer 0", "producer 1", "group 0", "group 1"]),
                 product: "dp4a",
                 about: "40 rows of 1024 elements; two groups of one warp; a ring with room for two units a group. \
