@@ -139,7 +139,7 @@ impl Job {
         // nvcc's headers include libstdc++'s special functions, which take a tenth of the compile time where
         // their guard is not defined.
         // No libstdc++: no exceptions, no type information, no guarded statics. The only statics
-        // are in the stubs behind `<<<>>>`, which nobody calls: kernels are launched by cudaLaunchKernelExC.
+        // are in the stubs behind `<<<>>>`, which nobody calls: the driver launches kernels.
         arguments.extend(
             [
                 "-std=c++17",
