@@ -124,13 +124,17 @@ pub struct RawWeights {
 
 /// The matrix of the weights that each batch has, by address; see [`Weights::select`](crate::Weights::select).
 ///
-/// There are [`matrices`](Self::matrices) of codes, scales, row factors and bias then. A batch whose number is none of
-/// theirs has NaN as its results.
+/// There are [`matrices`](Self::matrices) of codes, scales, row factors and bias then. A batch with the number -1 has no
+/// matrix: its results are what the residual alone gives, or 0. A batch with another number that is none of theirs has
+/// NaN as its results.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RawSelect {
     /// i32 numbers `[L]`, 4-byte aligned. They are complete when the launch may start; for a chained launch, as weights
-    /// are.
+    /// are, unless they are [late](Self::late).
     pub ids: u64,
+    /// Whether the launch before a chained launch may write the ids. Then the chained launch reads them, and asks for
+    /// weights, only when that launch has ended. Otherwise a chained launch asks for weights before.
+    pub late: bool,
     /// Matrices that there are: from one to [`Shape::MAX_DIM`](crate::Shape::MAX_DIM).
     pub matrices: usize,
 }

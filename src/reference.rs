@@ -80,10 +80,12 @@ pub fn gemv(shape: &Shape, weights: &Weights<'_>, vectors: &Vectors<'_>) -> Resu
     Ok(Reference { y, magnitude })
 }
 
-/// Row `row` of batch `batch` as numbers, all scales applied.
+/// Row `row` of batch `batch` as numbers, all scales applied. Zeros where the batch has no matrix.
 pub fn decode_row(weights: &Weights<'_>, batch: usize, row: usize) -> Vec<f64> {
     let shape = weights.shape();
-    let matrix = weights.matrix_of(batch);
+    let Some(matrix) = weights.matrix_of(batch) else {
+        return vec![0.0; shape.k()];
+    };
     let codes = &weights.codes[(matrix * shape.m() + row) * shape.row_code_bytes()..];
     let scales = &weights.scales[matrix * weights.layout.bytes(shape.m(), shape.blocks())..];
     let factor = matrix_row_factor(weights, matrix, row);
@@ -99,7 +101,8 @@ pub fn decode_row(weights: &Weights<'_>, batch: usize, row: usize) -> Vec<f64> {
 
 /// The factor of all weights of a row: the global scale times the row's alpha.
 fn row_factor(weights: &Weights<'_>, batch: usize, row: usize) -> f64 {
-    matrix_row_factor(weights, weights.matrix_of(batch), row)
+    let matrix = weights.matrix_of(batch);
+    matrix.map_or(0.0, |matrix| matrix_row_factor(weights, matrix, row))
 }
 
 fn matrix_row_factor(weights: &Weights<'_>, matrix: usize, row: usize) -> f64 {

@@ -126,6 +126,12 @@ pub enum Refusal {
     /// Each batch says which matrix it has.
     #[error("it does not take a selection of matrices")]
     Select,
+    /// Each batch says which matrix it has, and the kernel takes that with whole steps only.
+    #[error(
+        "it takes a selection of matrices only where K is a multiple of 256, operands are aligned to 16 bytes, and \
+         vectors are not f32"
+    )]
+    SelectWhole,
     /// A config's value that no kernel is compiled for, or that this problem has no use for.
     #[error("{name} is {value}, and may be {takes}")]
     Field {

@@ -82,9 +82,13 @@ pub struct Weights<'a, S: Memory = Host> {
     pub(crate) row_alpha: Option<S::Slice<'a, f32>>,
     /// The matrix of each batch.
     pub(crate) select: Option<S::Slice<'a, i32>>,
+    /// Whether the launch before a chained one may write `select`.
+    pub(crate) late: bool,
 }
 
 const WEIGHT_SCALES: &str = "weight scales";
+/// The id of a batch without a matrix.
+const NO_MATRIX: i32 = -1;
 
 impl<'a, S: Memory> Weights<'a, S> {
     /// Lengths and the global scale are checked; the content of the scales is not.
@@ -107,6 +111,7 @@ impl<'a, S: Memory> Weights<'a, S> {
             global: global.check("weight global scale")?,
             row_alpha: None,
             select: None,
+            late: false,
         })
     }
 
@@ -230,6 +235,8 @@ impl Weights<'_> {
     /// batches as there are ids. Experts of a mixture are matrices of one array, for example. Row factors are the
     /// matrices', and so is a [bias](crate::Output::with_bias) that is not shared: L of these weights is their number.
     ///
+    /// A batch with the id -1 has no matrix, and is skipped: its results are its residual's, or 0.
+    ///
     /// # Errors
     /// [`Error::Select`] for the number of a matrix that does not exist, [`Error::Selected`] where these weights are a
     /// selection.
@@ -249,8 +256,9 @@ impl Weights<'_> {
     pub fn select<'s>(&'s self, ids: &'s [i32]) -> Result<Weights<'s>> {
         self.all("a selection is of")?;
         let matrices = self.shape.l();
-        let none =
-            |&(_, &id): &(usize, &i32)| usize::try_from(id).map_or(true, |id| id >= matrices);
+        let none = |&(_, &id): &(usize, &i32)| {
+            id != NO_MATRIX && usize::try_from(id).map_or(true, |id| id >= matrices)
+        };
         if let Some((batch, &id)) = ids.iter().enumerate().find(none) {
             return Err(Error::Select {
                 batch,
@@ -264,9 +272,12 @@ impl Weights<'_> {
         })
     }
 
-    /// The matrix of a batch.
-    pub(crate) fn matrix_of(&self, batch: usize) -> usize {
-        self.select.map_or(batch, |ids| ids[batch] as usize)
+    /// The matrix of a batch, if it has one.
+    pub(crate) fn matrix_of(&self, batch: usize) -> Option<usize> {
+        match self.select {
+            None => Some(batch),
+            Some(ids) => usize::try_from(ids[batch]).ok(), // NO_MATRIX is the one negative number
+        }
     }
 }
 
@@ -288,10 +299,10 @@ impl<'a> Weights<'a, crate::Device> {
     }
 
     /// As [`Weights::select`], in place of an earlier selection; the content is not looked at, and may change between
-    /// launches and between replays of a CUDA graph. A batch with the number of a matrix that does not exist reads the
-    /// first matrix, and has NaN as its results. A chained launch reads ids before it waits for the kernels before it,
-    /// as it reads codes: whoever asks for a chained launch promises that the ids are complete
-    /// ([`Options`](crate::Options#chained-launches)).
+    /// launches and between replays of a CUDA graph. A batch with a negative id other than -1, or with the number of a
+    /// matrix that does not exist, has NaN as its results. A chained launch reads ids before it waits for the launch
+    /// before it, as it reads codes: whoever asks for a chained launch promises that the ids are complete
+    /// ([`Options`](crate::Options#chained-launches)), or says that they are [late](Self::late).
     pub fn select_on_device<'s>(
         &'s self,
         ids: cudarc::driver::CudaView<'s, i32>,
@@ -304,7 +315,16 @@ impl<'a> Weights<'a, crate::Device> {
             global: self.global,
             row_alpha: self.row_alpha.as_ref().map(|alpha| alpha.slice(..)),
             select: Some(ids),
+            late: false,
         }
+    }
+
+    /// These weights with ids that the launch before a chained launch may write, a router's for example. The chained
+    /// launch then reads ids, and asks for weights, only when the launch before it has ended. All ids are late that
+    /// another launch of the chain writes, also one further back: a launch that does not wait has no order to it.
+    #[must_use]
+    pub fn late(self) -> Self {
+        Weights { late: true, ..self }
     }
 
     /// As [`Weights::with_row_alpha`]; the content is not looked at.

@@ -9,24 +9,28 @@
 
 namespace nvfp4 {
 
-// Number of a batch's matrix, in kernels that do not take `select`.
-__device__ __forceinline__ uint32_t matrix_of(const nvfp4_weights &, uint32_t batch) { return batch; }
+// The matrix of a batch that selects one (nvfp4_select).
+struct Matrix {
+    int32_t id;
+    uint32_t number; // among all matrices: the id, or 0 where there is no such matrix
+    bool exists;
+};
 
-// Number of a batch's matrix, in kernels that take `select`. The matrix exists where its number is below `matrices`. A
-// negative id becomes a number far above.
-__device__ __forceinline__ uint32_t selected(const nvfp4_select &s, uint32_t batch) {
-    return s.ids ? uint32_t(s.ids[batch]) : batch;
+// Kernels that take a selection ask here. Where ids are late they begin with griddepcontrol_wait.
+__device__ __forceinline__ Matrix selected(const nvfp4_select &s, uint32_t batch) {
+    const int32_t id = s.ids ? s.ids[batch] : int32_t(batch);
+    const bool exists = uint32_t(id) < s.matrices;
+    return {id, exists ? uint32_t(id) : 0, exists};
 }
 
-// The first code of a batch's matrix. A kernel that takes `select` passes the matrix's number for `batch`.
-__device__ __forceinline__ const uint8_t *codes_of(const nvfp4_weights &w, uint32_t batch) {
-    return w.codes + int64_t(matrix_of(w, batch)) * w.matrix_bytes;
+// The first code of a matrix. Without a selection batch l has matrix l.
+__device__ __forceinline__ const uint8_t *codes_of(const nvfp4_weights &w, uint32_t matrix) {
+    return w.codes + int64_t(matrix) * w.matrix_bytes;
 }
 
-// The first block scale of a batch's matrix; `batch` as in codes_of. Offsets of its rows and blocks count from there
-// (scale_steps.cuh).
-__device__ __forceinline__ const uint8_t *scales_of(const nvfp4_weights &w, uint32_t batch) {
-    return w.scales + int64_t(matrix_of(w, batch)) * w.scale_matrix_bytes;
+// The first block scale of a matrix. Offsets of its rows and blocks count from there (scale_steps.cuh).
+__device__ __forceinline__ const uint8_t *scales_of(const nvfp4_weights &w, uint32_t matrix) {
+    return w.scales + int64_t(matrix) * w.scale_matrix_bytes;
 }
 
 // The batch whose vectors a batch multiplies with, a tensor map's coordinate: 0 where all batches share vectors.

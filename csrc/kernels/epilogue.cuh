@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "../arch/bf16.cuh"
+#include "../format/operands.cuh"
 #include "../shared.h"
 
 namespace nvfp4 {
@@ -35,18 +36,35 @@ __device__ __forceinline__ float added_to(const nvfp4_epilogue &e, int32_t matri
     return added;
 }
 
-// The Place of an output. Reads nothing where `exists` is false. `matrix` is the batch's matrix (-1: the batch's own
-// number). With kOperands false the caller knows that the call has no operands; true is always right. A call without
-// operands costs one question here, because chained launches wait for this.
+// The Place of an output of a batch that has matrix `matrix`, whose row factors and bias it takes. Reads nothing where
+// `exists` is false. With kOperands false the caller knows that the call has no operands; true is always right. A call
+// without operands costs one question here, because chained launches wait for this.
 template <bool kOperands = true>
-__device__ __forceinline__ Place prepare(const nvfp4_epilogue &e, int32_t batch, int32_t row, int n, bool exists = true,
-                                         int32_t matrix = -1) {
-    const int32_t of = matrix < 0 ? batch : matrix; // factors and bias of rows are the matrix's
+__device__ __forceinline__ Place prepare(const nvfp4_epilogue &e, int32_t batch, int32_t matrix, int32_t row, int n,
+                                         bool exists) {
     Place place = {batch * e.output_batch + int64_t(n) * e.output_vector + row, 1.0f, 1.0f, -0.0f};
     if (!kOperands || !e.has_operands || !exists) return place;
-    if (e.row_alpha) place.row_alpha = e.row_alpha[of * e.row_alpha_batch + row];
+    if (e.row_alpha) place.row_alpha = e.row_alpha[matrix * e.row_alpha_batch + row];
     if (e.vector_alpha) place.vector_alpha = e.vector_alpha[batch * e.vector_alpha_batch + n];
-    place.added = added_to(e, of, row, place.at);
+    place.added = added_to(e, matrix, row, place.at);
+    return place;
+}
+
+// The same without a selection: batch l has matrix l.
+template <bool kOperands = true>
+__device__ __forceinline__ Place prepare(const nvfp4_epilogue &e, int32_t batch, int32_t row, int n,
+                                         bool exists = true) {
+    return prepare<kOperands>(e, batch, batch, row, n, exists);
+}
+
+// The same with a selection. Without a matrix there are no factors and no bias: what is added to nothing is the
+// residual where the id is -1, and NaN where it is another number.
+__device__ __forceinline__ Place prepare(const nvfp4_epilogue &e, const Matrix &matrix, int32_t batch, int32_t row,
+                                         int n, bool exists = true) {
+    Place place = prepare(e, batch, matrix.number, row, n, exists && matrix.exists);
+    if (!exists || matrix.exists) return place;
+    if (matrix.id != -1) place.added = __int_as_float(0x7fffffff);
+    else if (e.residual) place.added = load_float(e.residual, e.output_type, place.at);
     return place;
 }
 

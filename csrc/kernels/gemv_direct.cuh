@@ -204,19 +204,18 @@ __device__ __forceinline__ void gemv_direct(const nvfp4_direct_params &p) {
     const int32_t tile = blockIdx.x * tiles_per_cta + tile_in_cta;
 
     arch::griddepcontrol_launch_dependents();
+    if (p.select.late) arch::griddepcontrol_wait();
     for (int32_t batch = blockIdx.y; batch < p.l; batch += gridDim.y) {
         // In place of a matrix that does not exist, matrix 0 is read, and its sums are not stored.
-        const uint32_t matrix = selected(p.select, batch);
-        const bool exists = matrix < p.select.matrices;
-        const uint32_t from = exists ? matrix : 0;
+        const Matrix matrix = selected(p.select, batch);
         const uint8_t *codes_at[kRows];
         const uint8_t *scales_at[kRows];
 #pragma unroll
         for (int r = 0; r < kRows; ++r) {
             // Rows past the end repeat the last one: read, computed, not stored.
             const int32_t row = min(tile_row<kRows>(p, tile, r), p.m - 1);
-            codes_at[r] = codes_of(p.weights, from) + int64_t(row) * p.weights.row_bytes;
-            scales_at[r] = scales_of(p.weights, from) + row_offset(p.weights.scale_steps, row);
+            codes_at[r] = codes_of(p.weights, matrix.number) + int64_t(row) * p.weights.row_bytes;
+            scales_at[r] = scales_of(p.weights, matrix.number) + row_offset(p.weights.scale_steps, row);
         }
 
         const uint8_t *x_at = values_of(p.vectors, batch);
@@ -289,8 +288,7 @@ __device__ __forceinline__ void gemv_direct(const nvfp4_direct_params &p) {
             for (int s = 0; s < p.k_split; ++s) {
                 y += partial[t * p.k_split + s][i % (kRows * kVectors)];
             }
-            const Place place = prepare(p.epilogue, batch, row, n, true, from);
-            store(p.epilogue, place, exists ? y : __int_as_float(0x7fffffff));
+            store(p.epilogue, prepare(p.epilogue, matrix, batch, row, n), matrix.exists ? y : 0.0f);
         }
         __syncthreads(); // `partial` is free for the next batch
     }

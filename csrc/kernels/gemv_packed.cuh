@@ -71,7 +71,7 @@ typedef struct nvfp4_pack_params {
 } nvfp4_pack_params;
 
 /* Parameters of the launch that multiplies. Beside them it takes a tensor map of the codes: bytes of a row, rows,
- * batches; boxes are a group's span. */
+ * matrices; boxes are a group's span. */
 typedef struct nvfp4_packed_params {
     int32_t m, n;
     uint32_t k, spans; /* as above */
@@ -93,6 +93,7 @@ typedef struct nvfp4_packed_params {
     NVFP4_POINTER(float) partial;
 
     nvfp4_epilogue epilogue;
+    nvfp4_select select; /* of entry points that take operands of the epilogue */
 } nvfp4_packed_params;
 
 /* Parameters of the launch that adds the sums of parts. Its fields are those of nvfp4_packed_params. */
@@ -102,6 +103,7 @@ typedef struct nvfp4_packed_add_params {
     nvfp4_packed_deal deal;
     NVFP4_POINTER(const float) partial;
     nvfp4_epilogue epilogue;
+    nvfp4_select select;
 } nvfp4_packed_add_params;
 
 #ifdef __CUDACC__
@@ -135,7 +137,7 @@ constexpr uint32_t kSpanSteps = NVFP4_PACKED_SPAN_STEPS;
 constexpr uint32_t kScaleUnit = NVFP4_PACKED_SCALE_UNIT;
 
 struct Maps {
-    CUtensorMap codes; // bytes of a row, rows, batches
+    CUtensorMap codes; // bytes of a row, rows, matrices
 };
 
 // Packs vectors: a warp packs a step of eight vectors, which is half a span. A lane packs one vector's elements for the
@@ -298,22 +300,31 @@ struct Stage {
     __device__ __forceinline__ void wait_empty(uint32_t empty) const { arch::mbarrier_wait(empty, parity ^ 1); }
 };
 
-// Brings codes: those of a group's span are a box. Called by one thread.
-template <int kVectors>
+// The matrix of a batch. Entry points without operands of the epilogue take no selection either.
+template <bool kOperands, class P>
+__device__ __forceinline__ Matrix matrix_of(const P &p, uint32_t batch) {
+    if constexpr (kOperands) return selected(p.select, batch);
+    return {int32_t(batch), batch, true};
+}
+
+// Brings codes: those of a group's span are a box. Zeros in place of a matrix that does not exist. Called by one
+// thread.
+template <int kVectors, bool kOperands>
 __device__ __forceinline__ void bring_codes(const Params &p, const Maps &maps, uint32_t base) {
     Stage<kVectors> stage;
     const uint64_t policy = arch::createpolicy_evict_first();
     Part part(p);
     do {
         const uint32_t batch = batch_of(p, part.group), row = first_row(p, part.group, batch, rank_of(p.deal));
+        const Matrix matrix = matrix_of<kOperands>(p, batch);
+        const uint32_t of = matrix.exists ? matrix.number : p.select.matrices; // a tensor map has zeros behind its end
 #pragma unroll 1
         for (uint32_t span = part.first_span(p); span < part.end_span(p); ++span, stage.advance(p)) {
             const uint32_t full = stage.full(p, base);
             stage.wait_empty(stage.empty(p, base));
             arch::fence_proxy_async(); // the stage was read by loads
             arch::mbarrier_arrive_expect_tx(full, p.deal.warps * (many::kWarpRows * kSpanBytes));
-            arch::cp_async_bulk_tensor_3d(stage.codes(p, base), &maps.codes, span * kSpanBytes, row, matrix_of(p.weights, batch), full,
-                           policy);
+            arch::cp_async_bulk_tensor_3d(stage.codes(p, base), &maps.codes, span * kSpanBytes, row, of, full, policy);
         }
     } while (part.next(p));
 }
@@ -356,14 +367,15 @@ constexpr uint32_t kScaleThreads = 2 * many::kWarp;
 // Brings the scales of a span in units of 16 bytes. Called by kScaleThreads threads; `thread` is the number of this
 // one. In the linear layout a unit is a row's. In the 128x4 layout a unit is a line of an atom, and the atoms lie as in
 // memory. Scales outside of W or behind K are 0, so that zeros are multiplied to zeros.
-template <int kVectors>
+template <int kVectors, bool kOperands>
 __device__ __forceinline__ void bring_scales(const Params &p, uint32_t base, uint32_t thread) {
     Stage<kVectors> stage;
     const uint32_t groups = p.k / (NVFP4_BLOCK * NVFP4_ATOM_BLOCKS); // of a row
     Part part(p);
     do {
         const uint32_t batch = batch_of(p, part.group), first = first_row(p, part.group, batch, rank_of(p.deal));
-        const uint8_t *const scales = scales_of(p.weights, batch);
+        const Matrix matrix = matrix_of<kOperands>(p, batch);
+        const uint8_t *const scales = scales_of(p.weights, matrix.number);
 #pragma unroll 1
         for (uint32_t span = part.first_span(p); span < part.end_span(p); ++span, stage.advance(p)) {
             stage.wait_empty(stage.empty(p, base));
@@ -374,14 +386,14 @@ __device__ __forceinline__ void bring_scales(const Params &p, uint32_t base, uin
                 if (p.weights.scale_steps.tiled) {
                     constexpr uint32_t kBlockUnits = kSpanGroups * NVFP4_ATOM_LINES;
                     const uint32_t block = first / NVFP4_ATOM_ROWS + unit / kBlockUnits, in_block = unit % kBlockUnits;
-                    const bool has = block * NVFP4_ATOM_ROWS < uint32_t(p.m) &&
+                    const bool has = matrix.exists && block * NVFP4_ATOM_ROWS < uint32_t(p.m) &&
                                      group + in_block / NVFP4_ATOM_LINES < groups;
                     const uint8_t *const from = scales + block * p.weights.scale_steps.row_stride +
                                                 int64_t(group) * NVFP4_ATOM_BYTES + in_block * kScaleUnit;
                     arch::cp_async_16<128>(to, has ? from : scales, has);
                 } else {
                     const uint32_t row = first + unit;
-                    const bool has = row < uint32_t(p.m);
+                    const bool has = matrix.exists && row < uint32_t(p.m);
                     const uint8_t *const from = scales + row * p.weights.scale_steps.row_stride + group * NVFP4_ATOM_BLOCKS;
                     if (p.scales_aligned) {
                         arch::cp_async_16<128>(to, has ? from : scales, has);
@@ -400,23 +412,30 @@ __device__ __forceinline__ void bring_scales(const Params &p, uint32_t base, uin
 }
 
 // Stores the outputs of a column's sums: rows g and g + 8 of a warp's rows, with vectors 2t and 2t + 1 of the column.
+template <bool kOperands>
 struct Outputs {
     uint32_t batch, row[2];
+    Matrix matrix;
 
     template <class P>
     __device__ __forceinline__ Outputs(const P &p, uint32_t group, uint32_t rank, uint32_t warp, uint32_t lane)
-        : batch(batch_of(p, group)) {
+        : batch(batch_of(p, group)), matrix(matrix_of<kOperands>(p, batch)) {
         row[0] = first_row(p, group, batch, rank) + warp * many::kWarpRows + lane / 4;
         row[1] = row[0] + 8;
     }
 
-    template <bool kOperands, class P>
+    template <class P>
     __device__ __forceinline__ void store(const P &p, uint32_t column, uint32_t lane, const float (&sum)[4]) const {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const uint32_t n = column * many::kColumns + lane % 4 * 2 + i % 2;
             if (n < uint32_t(p.n) && row[i / 2] < uint32_t(p.m)) {
-                nvfp4::store<kOperands>(p.epilogue, batch, row[i / 2], n, sum[i]);
+                if constexpr (kOperands) {
+                    nvfp4::store(p.epilogue, prepare(p.epilogue, matrix, batch, row[i / 2], n),
+                                 matrix.exists ? sum[i] : 0.0f);
+                } else {
+                    nvfp4::store<false>(p.epilogue, batch, row[i / 2], n, sum[i]);
+                }
             }
         }
     }
@@ -555,7 +574,7 @@ __device__ __forceinline__ void multiply_parts(const Params &p, uint32_t base) {
         }
 
         const bool whole = part.here == p.deal.chunks;
-        const Outputs outputs(p, part.group, rank_of(p.deal), warp, lane);
+        const Outputs<kOperands> outputs(p, part.group, rank_of(p.deal), warp, lane);
         const uint32_t columns = (p.n + many::kColumns - 1) / many::kColumns;
         float *const partial = partial_at(p, columns, blockIdx.x, !begins, warp, lane);
 #pragma unroll
@@ -565,7 +584,7 @@ __device__ __forceinline__ void multiply_parts(const Params &p, uint32_t base) {
 #pragma unroll
             for (int i = 0; i < 4; ++i) of[i] = sum[4 * column + i] * kFactor;
             if (whole) {
-                outputs.store<kOperands>(p, column, lane, of);
+                outputs.store(p, column, lane, of);
             } else if (column < columns) {
                 arch::st_global_v4_f32(partial + column * kColumnFloats, of, arch::createpolicy_evict_last());
             }
@@ -599,6 +618,7 @@ __device__ __forceinline__ void run(const Params &p, const Maps &maps, uint8_t *
         arch::barrier_cluster_wait();
     }
     arch::griddepcontrol_launch_dependents();
+    if (kOperands && p.select.late) arch::griddepcontrol_wait();
     if (threadIdx.x < multiplying) {
         arch::setmaxnreg_inc<kMultiplyingRegisters<kVectors>>();
         arch::griddepcontrol_wait(); // grids before may still read the output
@@ -611,12 +631,12 @@ __device__ __forceinline__ void run(const Params &p, const Maps &maps, uint8_t *
         arch::setmaxnreg_dec<kBringingRegisters>();
         const uint32_t thread = threadIdx.x - multiplying;
         if (thread == 0) {
-            bring_codes<kVectors>(p, maps, base);
+            bring_codes<kVectors, kOperands>(p, maps, base);
         } else if (thread == many::kWarp) {
             arch::griddepcontrol_wait(); // the previous grid packs
             bring_vectors<kVectors>(p, base);
         } else if (thread >= 2 * many::kWarp) {
-            bring_scales<kVectors>(p, base, thread - 2 * many::kWarp);
+            bring_scales<kVectors, kOperands>(p, base, thread - 2 * many::kWarp);
         }
     }
     if (p.deal.cluster_log2 != 0) { // the other CTA arrives at barriers of this one, and copies into its memory
@@ -652,7 +672,7 @@ __device__ __forceinline__ void add(const AddParams &p) {
         sum[3] += part.w;
         begin = first_chunk(p.deal, ++cluster);
     } while (begin < first + p.deal.chunks);
-    Outputs(p, group, blockIdx.z, warp, lane).store<true>(p, column, lane, sum);
+    Outputs<true>(p, group, blockIdx.z, warp, lane).store(p, column, lane, sum);
 }
 
 }  // namespace nvfp4::packed

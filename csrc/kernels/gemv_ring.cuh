@@ -11,6 +11,8 @@
 // the workspace, so that all CTAs end at about the same time. In a turn each group has one unit. A producer takes a
 // unit for a group two turns before it copies it, and announces the unit's place in shared memory. Which CTA has a row
 // changes nothing about the row's sum.
+//
+// Two units are made of this source: gemv_ring_select has the kernels whose batches select their matrix (nvfp4_select).
 
 #include "../shared.h"
 
@@ -58,6 +60,8 @@ typedef struct nvfp4_ring_params {
     NVFP4_POINTER(uint32_t) counters; /* units that were taken; warps that take no more. Zeros before and after */
     uint32_t turns; /* the most that a group has, one unit in each. All groups have room for all counted units twice */
     uint32_t announced_at;            /* places of a CTA's units in shared memory, turn by turn */
+
+    nvfp4_select select; /* of gemv_ring_select; there are no counted units then */
 } nvfp4_ring_params;
 
 #ifdef __CUDACC__
@@ -92,6 +96,14 @@ constexpr uint32_t kScaleBytes = NVFP4_RING_SCALE_BYTES;
 constexpr uint32_t kScaleLanes = kScaleBytes / 16;
 constexpr uint32_t kMaxWarps = NVFP4_RING_MAX_WARPS;
 
+// Bytes of a row's codes. The plan has seen to it that they can be counted in 32 bits.
+__device__ __forceinline__ uint32_t row_bytes(const Params &p) { return uint32_t(p.weights.row_bytes); }
+
+// A row's batch. The plan has seen to it that the quotient is exact.
+__device__ __forceinline__ uint32_t batch_of(const Params &p, uint32_t row) {
+    return __umulhi(row, p.m_magic);
+}
+
 // Where a thread that multiplies stands among the others.
 struct Seat {
     uint32_t warp, lane, group, part; // part: the warp's number among those that share a row
@@ -104,9 +116,10 @@ struct Seat {
           threads(p.groups * p.row_warps * kWarp) {}
 };
 
-// A scheduler says which units a CTA has, and which comes next. There are two with the same functions: Dealt, with the
-// CTA's own units alone, and Counted.
+// A scheduler says which units a CTA has, which comes next, and where their rows lie. There are three with the same
+// functions: Dealt, with the CTA's own units alone, Selected, and Counted.
 struct Dealt {
+    static constexpr bool kSelects = false;
     uint32_t begin, end; // the CTA's own places
     uint32_t origin;     // of the first unit
 
@@ -132,11 +145,23 @@ struct Dealt {
     }
     __device__ __forceinline__ bool owns(const Params &p, uint32_t place, uint32_t r) const { return has(p, place, r); }
 
-    // Lets a producer copy its units, until all are on their way, or up to turn `turns`.
-    template <class Producer>
-    __device__ __forceinline__ void copy(const Params &p, uint32_t base, Producer &producer, uint32_t turns) const {
-        while (producer.place < end && producer.turn < turns) {
-            producer.copy(p, *this, base, producer.place);
+    // The codes of a row, which is counted through all batches.
+    __device__ __forceinline__ static const uint8_t *codes(const Params &p, uint32_t row) {
+        return p.weights.codes + uint64_t(row) * row_bytes(p);
+    }
+
+    // The Place of a row's output.
+    __device__ __forceinline__ static Place output(const Params &p, uint32_t row, bool exists) {
+        const uint32_t batch = batch_of(p, row);
+        return prepare(p.epilogue, batch, row - batch * p.m, 0, exists);
+    }
+
+    // Lets a producer copy the units of `work`, until all are on their way, or up to turn `turns`.
+    template <class Work, class Producer>
+    __device__ __forceinline__ static void copy(const Params &p, const Work &work, uint32_t base, Producer &producer,
+                                                uint32_t turns) {
+        while (producer.place < work.end && producer.turn < turns) {
+            producer.copy(p, work, base, producer.place);
             producer.next(p);
         }
     }
@@ -164,6 +189,25 @@ struct Dealt {
     // Calls store(i, row) for the thread's outputs i that are not of the CTA's own units.
     template <class Store>
     __device__ __forceinline__ void others(const Params &, const Announced &, const Seat &, const Store &) const {}
+};
+
+// The scheduler of batches that select their matrix. Units of a batch without one are not copied, and their sums are 0.
+struct Selected : Dealt {
+    using Dealt::Dealt;
+    static constexpr bool kSelects = true;
+
+    // Null where the row's batch has no matrix.
+    __device__ __forceinline__ static const uint8_t *codes(const Params &p, uint32_t row) {
+        const uint32_t batch = batch_of(p, row);
+        const Matrix matrix = selected(p.select, batch);
+        if (!matrix.exists) return nullptr;
+        return codes_of(p.weights, matrix.number) + uint64_t(row - batch * p.m) * row_bytes(p);
+    }
+
+    __device__ __forceinline__ static Place output(const Params &p, uint32_t row, bool exists) {
+        const uint32_t batch = exists ? batch_of(p, row) : 0;
+        return prepare(p.epilogue, selected(p.select, batch), batch, row - batch * p.m, 0, exists);
+    }
 };
 
 constexpr uint32_t kUnknown = ~0u;  // not announced yet
@@ -212,17 +256,18 @@ struct Counted : Dealt {
     };
 
     template <class Producer>
-    __device__ __forceinline__ void copy(const Params &p, uint32_t base, Producer &producer, uint32_t turns) const {
+    __device__ __forceinline__ static void copy(const Params &p, const Counted &work, uint32_t base, Producer &producer,
+                                                uint32_t turns) {
         while (producer.turn < turns) {
-            announce(p, base, producer);
+            work.announce(p, base, producer);
             uint32_t place = producer.place;
-            if (place >= end) {
+            if (place >= work.end) {
                 place = arch::ld_relaxed_shared_32(Announced(p, base).at(producer.turn * p.groups + producer.group));
             }
             if (place == kNone) {
                 if (--producer.left == 0) break;
             } else {
-                producer.copy(p, *this, base, place);
+                producer.copy(p, work, base, place);
             }
             producer.next(p);
         }
@@ -295,14 +340,6 @@ struct Counted : Dealt {
     }
 };
 
-// Bytes of a row's codes. The plan has seen to it that they can be counted in 32 bits.
-__device__ __forceinline__ uint32_t row_bytes(const Params &p) { return uint32_t(p.weights.row_bytes); }
-
-// A row's batch. The plan has seen to it that the quotient is exact.
-__device__ __forceinline__ uint32_t batch_of(const Params &p, uint32_t row) {
-    return __umulhi(row, p.m_magic);
-}
-
 // Bytes of the full and empty barriers of a stage; stages of a unit, of kRows rows each.
 constexpr uint32_t kBarBytes = NVFP4_RING_BAR_BYTES;
 template <uint32_t kRows>
@@ -345,8 +382,9 @@ struct Producer {
         const uint32_t slot = group * p.depth + depth;
         uint32_t to = base + slot * kUnitRows * row_bytes(p);
         uint32_t bar = base + p.bars_at + slot * kStages<kRows> * kBarBytes;
-        const uint8_t *from = p.weights.codes + uint64_t(work.row(p, place, 0)) * row_bytes(p);
-        const bool whole = work.has(p, place, 0) && work.has(p, place, kUnitRows - 1);
+        const uint8_t *from = work.codes(p, work.row(p, place, 0));
+        const bool exists = !Work::kSelects || from != nullptr;
+        const bool whole = exists && work.has(p, place, 0) && work.has(p, place, kUnitRows - 1);
 #pragma unroll 1
         for (uint32_t s = 0; s < kUnitRows; s += kRows, bar += kBarBytes) {
             if (turn < p.depth) {
@@ -359,7 +397,7 @@ struct Producer {
             uint32_t bytes = stage_bytes;
             if (!whole) {
                 bytes = 0;
-                for (uint32_t r = s; r < s + kRows; ++r) bytes += work.has(p, place, r) ? row_bytes(p) : 0;
+                for (uint32_t r = s; r < s + kRows; ++r) bytes += exists && work.has(p, place, r) ? row_bytes(p) : 0;
             }
             arch::mbarrier_arrive_expect_tx(bar, bytes);
             // Rows that follow each other in memory are one copy.
@@ -367,7 +405,7 @@ struct Producer {
             const uint64_t step = p.weights.scale_steps.tiled ? uint64_t(row_bytes(p)) * 32 : piece;
 #pragma unroll 1
             for (uint32_t r = s, end = to + stage_bytes; to != end; ++r, to += piece, from += step) {
-                if (whole || work.has(p, place, r)) arch::cp_async_bulk(to, from, piece, bar, policy);
+                if (whole || (exists && work.has(p, place, r))) arch::cp_async_bulk(to, from, piece, bar, policy);
             }
         }
     }
@@ -539,7 +577,7 @@ constexpr uint32_t kScaleSlots = NVFP4_RING_SCALE_SLOTS;
 
 // A warp's queue of the block scales of its group's units, as a lane copies and reads them. In the 128x4 layout
 // the next unit needs the other half of each sector: kCached keeps that half in L1, where shared memory leaves some.
-template <int kChunks, bool kCached>
+template <int kChunks, bool kCached, bool kSelects>
 struct ScaleQueue {
     static constexpr uint32_t kSlot = kChunks * kScaleBytes;
     uint32_t place;      // of the CTA's next own unit, in the linear layout of this lane's row
@@ -592,6 +630,15 @@ struct ScaleQueue {
         const uint8_t *at = from + uint64_t(p.weights.scale_steps.tiled ? place / 128 : place) *
                                        uint32_t(p.weights.scale_steps.row_stride);
         if (p.weights.scale_steps.tiled) at += place % 128 * 4;
+        if constexpr (kSelects) {
+            // Asked for each unit: a batch's matrix would take registers (docs/notes/ring.md).
+            if (has) {
+                const uint32_t batch = batch_of(p, place);
+                const Matrix matrix = selected(p.select, batch);
+                at += (int64_t(matrix.number) - batch) * p.weights.scale_matrix_bytes;
+                has = matrix.exists;
+            }
+        }
         if constexpr (kCached) {
             arch::cp_async_ca_16(to, has ? at : p.weights.scales, has);
         } else {
@@ -664,6 +711,14 @@ struct GroupStages {
         bar += kBarBytes;
     }
 
+    // Moves on to the next stage, without a look at its codes.
+    __device__ __forceinline__ void skip(const Params &p, uint32_t lane) {
+        arch::mbarrier_wait(bar, phase);
+        codes += kRows * row_bytes(p);
+        arch::mbarrier_arrive_warp(bar + 8, lane);
+        bar += kBarBytes;
+    }
+
     // Called behind a unit's stages. Behind the last unit of the ring comes the first.
     __device__ __forceinline__ void next(const Params &p) {
         if (--left == 0) {
@@ -678,7 +733,7 @@ struct GroupStages {
 // A thread that multiplies. Its functions are its steps.
 template <class Products, int kChunks, uint32_t kRows, bool kCached, class Work>
 struct Consumer {
-    using Scales = ScaleQueue<kChunks, kCached>;
+    using Scales = ScaleQueue<kChunks, kCached, Work::kSelects>;
     using Stages = GroupStages<kChunks, kRows>;
     const Params &p;
     const Work &work;
@@ -718,7 +773,8 @@ struct Consumer {
             arch::cp_async_wait_group<kScaleSlots - 2>();
             __syncwarp();
             units.copy_scales(p, work, announced, scales); // into the slot before this one: all lanes have read it
-            multiply_unit(vector, scales, stages, sums);
+            const bool has_matrix = !Work::kSelects || selected(p.select, batch).exists;
+            multiply_unit(vector, scales, stages, sums, has_matrix);
             units.next(p);
         }
         arch::cp_async_wait_group<0>(); // of scales past the last unit: no thread may end before them
@@ -736,12 +792,6 @@ struct Consumer {
         return work.row(p, at, i % kUnitRows);
     }
 
-    // Place of a row's output.
-    __device__ __forceinline__ Place output_at(uint32_t row, bool exists) const {
-        const uint32_t of = batch_of(p, row);
-        return prepare(p.epilogue, of, row - of * p.m, 0, exists);
-    }
-
     // Takes the vector, and finds an output's place while that is on its way. Behind it the mbarriers are ready.
     __device__ __forceinline__ Place take_vector(Products &vector, const typename Products::Source &source,
                                                  uint32_t output_row, bool has_output) const {
@@ -749,7 +799,7 @@ struct Consumer {
             arch::griddepcontrol_wait(); // the previous grid may write the vector and read the output
             vector.load(p, source, seat.chunk, seat.stride);
         }
-        const Place output = output_at(output_row, has_output);
+        const Place output = work.output(p, output_row, has_output);
         vector.constants(p);
         vector.decode();
         arch::barrier_cta_sync(0, seat.threads + p.producers * kWarp);
@@ -758,10 +808,14 @@ struct Consumer {
 
     // Multiplies a unit, and leaves the warp's sums of its rows in shared memory.
     __device__ __forceinline__ void multiply_unit(const Products &vector, Scales &scales, Stages &stages,
-                                                  uint32_t &sums) const {
+                                                  uint32_t &sums, bool has_matrix) const {
         float sum[kUnitRows] = {};
 #pragma unroll
         for (uint32_t s = 0; s < kStages<kRows>; ++s) {
+            if (!has_matrix) { // nothing was copied
+                stages.skip(p, seat.lane);
+                continue;
+            }
             uint4 codes[kRows][kChunks];
             uint32_t scale_codes[kRows][kChunks];
 #pragma unroll
@@ -796,26 +850,27 @@ struct Consumer {
         for (uint32_t i = seat.thread + seat.threads; i < work.end - work.origin; i += seat.threads) {
             bool exists;
             const uint32_t row = row_of(i, exists);
-            if (exists) store(p.epilogue, output_at(row, true), total(all, i));
+            if (exists) store(p.epilogue, work.output(p, row, true), total(all, i));
         }
-        const auto put = [&](uint32_t i, uint32_t row) { store(p.epilogue, output_at(row, true), total(all, i)); };
+        const auto put = [&](uint32_t i, uint32_t row) { store(p.epilogue, work.output(p, row, true), total(all, i)); };
         work.others(p, announced, seat, put);
     }
 };
 
-template <int kActivation, int kChunks, uint32_t kRows, bool kCached, bool kCounted>
+template <int kActivation, int kChunks, uint32_t kRows, bool kCached, class Work>
 __device__ __forceinline__ void gemv(const Params &p) {
+    constexpr bool kCounted = std::is_same_v<Work, Counted>;
+    if (Work::kSelects && p.select.late) arch::griddepcontrol_wait();
     extern __shared__ __align__(128) uint8_t dynamic[];
     const uint32_t base = arch::shared_address(dynamic);
     const uint32_t warp = __shfl_sync(0xffffffffu, threadIdx.x / kWarp, 0), lane = threadIdx.x % kWarp;
-    using Work = std::conditional_t<kCounted, Counted, Dealt>;
     const Work work(p);
     if (__builtin_expect(warp < p.producers, 1)) {
         Producer<kRows> producer(p, work, warp);
         uint32_t turns = p.depth;
 #pragma unroll 1
         for (int pass = 0; pass < 2; ++pass, turns = kCounted ? p.turns : ~0u) {
-            if (lane == 0) work.copy(p, base, producer, turns);
+            if (lane == 0) Work::copy(p, work, base, producer, turns);
             __syncwarp();
             if (pass == 0) arch::barrier_cta_sync(0, (p.groups * p.row_warps + p.producers) * kWarp);
         }
@@ -825,7 +880,7 @@ __device__ __forceinline__ void gemv(const Params &p) {
     } else {
         arch::griddepcontrol_launch_dependents();
         using Products = std::conditional_t<kActivation == NVFP4_ACTIVATION_NVFP4, IntegerProducts<kChunks>,
-                                            MatrixProducts<kActivation, kChunks, kCounted ? 1 : 2>>;
+                                            MatrixProducts<kActivation, kChunks, std::is_same_v<Work, Dealt> ? 2 : 1>>;
         const Seat seat(p, warp - p.producers, lane);
         Consumer<Products, kChunks, kRows, kCached, Work>{p, work, base, seat}.run(dynamic);
     }
@@ -833,36 +888,46 @@ __device__ __forceinline__ void gemv(const Params &p) {
 
 }  // namespace nvfp4::ring
 
-// Entry points, by chunks of a thread, rows of a stage, whether L1 keeps block scales or L2 alone, and whether units
-// are counted.
-#define GEMV_RING_OF(X, name, activation)                   \
-    X(name##_c1_r2_l2, activation, 1, 2, false, false)      \
-    X(name##_c1_r2_l1, activation, 1, 2, true, false)       \
-    X(name##_c1_r4_l2, activation, 1, 4, false, false)      \
-    X(name##_c1_r4_l1, activation, 1, 4, true, false)       \
-    X(name##_c2_r2_l2, activation, 2, 2, false, false)      \
-    X(name##_c2_r2_l1, activation, 2, 2, true, false)       \
-    X(name##_c2_r2_l2_counted, activation, 2, 2, false, true) \
-    X(name##_c2_r2_l1_counted, activation, 2, 2, true, true)
+// Entry points, by chunks of a thread, rows of a stage, whether L1 keeps block scales or L2 alone, and the scheduler.
 // Two chunks with other numbers of rows than two: integers only.
-#define GEMV_RING(X)                                                           \
-    GEMV_RING_OF(X, gemv_ring_nvfp4, NVFP4_ACTIVATION_NVFP4)                   \
-    X(gemv_ring_nvfp4_c2_r1_l2, NVFP4_ACTIVATION_NVFP4, 2, 1, false, false)    \
-    X(gemv_ring_nvfp4_c2_r1_l1, NVFP4_ACTIVATION_NVFP4, 2, 1, true, false)     \
-    X(gemv_ring_nvfp4_c2_r4_l2, NVFP4_ACTIVATION_NVFP4, 2, 4, false, false)    \
-    X(gemv_ring_nvfp4_c2_r4_l1, NVFP4_ACTIVATION_NVFP4, 2, 4, true, false)     \
-    X(gemv_ring_nvfp4_c2_r1_l2_counted, NVFP4_ACTIVATION_NVFP4, 2, 1, false, true) \
-    X(gemv_ring_nvfp4_c2_r1_l1_counted, NVFP4_ACTIVATION_NVFP4, 2, 1, true, true)  \
-    GEMV_RING_OF(X, gemv_ring_f16, NVFP4_ACTIVATION_F16)                       \
-    GEMV_RING_OF(X, gemv_ring_bf16, NVFP4_ACTIVATION_BF16)
+#define GEMV_RING_OF(X, name, activation, scheduler) \
+    X(name##_c1_r2_l2, activation, 1, 2, false, scheduler) \
+    X(name##_c1_r2_l1, activation, 1, 2, true, scheduler)  \
+    X(name##_c1_r4_l2, activation, 1, 4, false, scheduler) \
+    X(name##_c1_r4_l1, activation, 1, 4, true, scheduler)  \
+    X(name##_c2_r2_l2, activation, 2, 2, false, scheduler) \
+    X(name##_c2_r2_l1, activation, 2, 2, true, scheduler)
+#define GEMV_RING_ALL(X, name, scheduler)                                     \
+    GEMV_RING_OF(X, name##_nvfp4, NVFP4_ACTIVATION_NVFP4, scheduler)          \
+    X(name##_nvfp4_c2_r1_l2, NVFP4_ACTIVATION_NVFP4, 2, 1, false, scheduler)  \
+    X(name##_nvfp4_c2_r1_l1, NVFP4_ACTIVATION_NVFP4, 2, 1, true, scheduler)   \
+    X(name##_nvfp4_c2_r4_l2, NVFP4_ACTIVATION_NVFP4, 2, 4, false, scheduler)  \
+    X(name##_nvfp4_c2_r4_l1, NVFP4_ACTIVATION_NVFP4, 2, 4, true, scheduler)   \
+    GEMV_RING_OF(X, name##_f16, NVFP4_ACTIVATION_F16, scheduler)              \
+    GEMV_RING_OF(X, name##_bf16, NVFP4_ACTIVATION_BF16, scheduler)
+#ifdef NVFP4_UNIT_SELECT
+#define UNIT gemv_ring_select
+#define GEMV_RING(X) GEMV_RING_ALL(X, gemv_ring_select, Selected)
+#else
+#define UNIT gemv_ring
+#define GEMV_RING_COUNTED(X, name, activation, rows)        \
+    X(name##_l2_counted, activation, 2, rows, false, Counted) \
+    X(name##_l1_counted, activation, 2, rows, true, Counted)
+#define GEMV_RING(X)                                                                 \
+    GEMV_RING_ALL(X, gemv_ring, Dealt)                                               \
+    GEMV_RING_COUNTED(X, gemv_ring_nvfp4_c2_r1, NVFP4_ACTIVATION_NVFP4, 1)           \
+    GEMV_RING_COUNTED(X, gemv_ring_nvfp4_c2_r2, NVFP4_ACTIVATION_NVFP4, 2)           \
+    GEMV_RING_COUNTED(X, gemv_ring_f16_c2_r2, NVFP4_ACTIVATION_F16, 2)               \
+    GEMV_RING_COUNTED(X, gemv_ring_bf16_c2_r2, NVFP4_ACTIVATION_BF16, 2)
+#endif
 
-#define ENTRY(name, activation, chunks, rows, cached, counted)                                              \
+#define ENTRY(name, activation, chunks, rows, cached, scheduler)                                            \
     NVFP4_KERNEL(name)(                                                                                     \
     extern "C" __global__ void __launch_bounds__((NVFP4_RING_MAX_WARPS + NVFP4_RING_MAX_PRODUCERS) * 32, 1) \
         name(const __grid_constant__ nvfp4_ring_params p) {                                                 \
-        nvfp4::ring::gemv<activation, chunks, rows, cached, counted>(p);                                    \
+        nvfp4::ring::gemv<activation, chunks, rows, cached, nvfp4::ring::scheduler>(p);                     \
     })
 GEMV_RING(ENTRY)
-NVFP4_TABLE(gemv_ring, GEMV_RING)
+NVFP4_TABLE(UNIT, GEMV_RING)
 
 #endif

@@ -1,7 +1,8 @@
 // GEMV on the path of CUDA cores, multiplied on mma.sync, sm_80 and newer. Blocks are multiplied by themselves
-// (block_products.cuh), or weights are multiplied by their scales first (scaled_products.cuh). Two units are made of
+// (block_products.cuh), or weights are multiplied by their scales first (scaled_products.cuh). Three units are made of
 // this source. gemv_stream takes K a multiple of 256 in operands aligned to 16 bytes (whole_steps.cuh).
-// gemv_stream_ragged takes other operands, and f32 vectors (ragged_steps.cuh).
+// gemv_stream_select takes the same, where batches select their matrix. gemv_stream_ragged takes other operands, and
+// f32 vectors (ragged_steps.cuh).
 //
 // A CTA takes a contiguous range of rows in tiles of 16. A step is 256 elements of K of a tile's 16 rows; each warp
 // takes as many steps as the others. A warp's steps lie one after the other in memory. Or the steps of a group of warps
@@ -222,6 +223,7 @@ template <class Products, int kVectors, bool kBeside>
 __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     constexpr int kParts = Products::Vectors::kParts;
     constexpr uint32_t kValues = kTileRows * kVectors * kParts;
+    if (kSelects && p.select.late) arch::griddepcontrol_wait();
     const Work work(p);
     Staging<Products, kVectors> staging;
     // The previous grid may write vectors and read the output.
@@ -327,7 +329,13 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
 #pragma unroll
             for (int j = 0; j < kParts; ++j) y[j] += sums[i * kValues + value * kParts + j];
         }
-        store(p.epilogue, work.batch + in.batch, row, n, Products::total(y));
+        const uint32_t batch = work.batch + in.batch;
+        if constexpr (kSelects) {
+            const Matrix matrix = selected(p.select, batch);
+            store(p.epilogue, prepare(p.epilogue, matrix, batch, row, n), matrix.exists ? Products::total(y) : 0.0f);
+        } else {
+            store(p.epilogue, batch, row, n, Products::total(y));
+        }
     }
 }
 
@@ -349,16 +357,26 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     X(gemv_stream_ragged_f32_n2, NVFP4_ACTIVATION_F32, 2, false)   \
     X(gemv_stream_ragged_f32_n4, NVFP4_ACTIVATION_F32, 4, false)
 #else
+#define GEMV_STREAM_WHOLE(X, name, activation) \
+    GEMV_STREAM_OF(X, name, activation)        \
+    X(name##_n16, activation, 16, false)
+#ifdef NVFP4_UNIT_SELECT
+#define UNIT gemv_stream_select
+#define GEMV_STREAM(X)                                                           \
+    GEMV_STREAM_WHOLE(X, gemv_stream_select_nvfp4, NVFP4_ACTIVATION_NVFP4) \
+    GEMV_STREAM_WHOLE(X, gemv_stream_select_f16, NVFP4_ACTIVATION_F16)     \
+    GEMV_STREAM_WHOLE(X, gemv_stream_select_bf16, NVFP4_ACTIVATION_BF16)
+#else
 #define UNIT gemv_stream
 #define GEMV_STREAM_MORE(X, name, activation)     \
-    GEMV_STREAM_OF(X, name, activation)           \
-    X(name##_n16, activation, 16, false)          \
+    GEMV_STREAM_WHOLE(X, name, activation)        \
     X(name##_n1_beside, activation, 1, true)      \
     X(name##_n2_beside, activation, 2, true)
 #define GEMV_STREAM(X)                                             \
     GEMV_STREAM_MORE(X, gemv_stream_nvfp4, NVFP4_ACTIVATION_NVFP4) \
     GEMV_STREAM_MORE(X, gemv_stream_f16, NVFP4_ACTIVATION_F16)     \
     GEMV_STREAM_MORE(X, gemv_stream_bf16, NVFP4_ACTIVATION_BF16)
+#endif
 #endif
 
 #define ENTRY(name, activation, vectors, beside)                                                    \

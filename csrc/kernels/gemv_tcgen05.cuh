@@ -271,7 +271,7 @@ private:
 #pragma unroll 1
         for (uint32_t piece = 0; piece < pieces; ++piece) {
             arch::cp_async_bulk_tensor_3d(to + piece * Stage<kN>::kWeightBytes, &maps.weights,
-                           (part.step * p.pieces + piece) * kPieceBytes, row, matrix_of(p.weights, batch), bar, once);
+                           (part.step * p.pieces + piece) * kPieceBytes, row, batch, bar, once);
         }
         const int64_t atom = int64_t(row / kRows) * p.atoms + part.step * p.pieces * kPieceAtoms;
         arch::cp_async_bulk(to + stage.weight_scales, scales_of(p.weights, batch) + atom * kAtomBytes, atoms * kAtomBytes, bar,

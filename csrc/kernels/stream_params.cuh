@@ -62,6 +62,7 @@ typedef struct nvfp4_stream_params {
     nvfp4_weights weights;
     nvfp4_vectors vectors;
     nvfp4_epilogue epilogue;
+    nvfp4_select select; /* of gemv_stream_select */
 } nvfp4_stream_params;
 
 #ifdef __CUDACC__
@@ -76,6 +77,12 @@ namespace nvfp4::stream {
 
 using Params = nvfp4_stream_params;
 
+// Whether batches select their matrix (nvfp4_select).
+#ifdef NVFP4_UNIT_SELECT
+constexpr bool kSelects = true;
+#else
+constexpr bool kSelects = false;
+#endif
 constexpr int kWarp = NVFP4_WARP;
 constexpr int kBlock = NVFP4_BLOCK;
 constexpr uint32_t kTileRows = NVFP4_STREAM_TILE_ROWS;

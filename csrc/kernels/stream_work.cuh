@@ -47,31 +47,38 @@ struct Tile {
 
 // Rows of a tile that this lane copies: g and g + 8, with g = lane / 4.
 struct LaneRows {
-    uint32_t batch;
+    uint32_t matrix;
     uint32_t place[2], row[2];
-    bool has[2]; // the CTA has such a row; else `row` is 0, and nothing is read
+    bool has[2]; // the CTA has such a row, and the row a matrix; else `row` is 0, and nothing is read
 
     __device__ __forceinline__ LaneRows(const Params &p, const Work &work, uint32_t tile, uint32_t lane) {
         const uint32_t g = lane / 4;
         const Tile of(p, work, tile);
-        batch = work.batch + of.batch;
+        matrix = work.batch + of.batch;
+        bool exists = true;
+        if constexpr (kSelects) {
+            // The tile behind the last batch's last one counts as the last batch's, and has no rows.
+            const Matrix its = selected(p.select, min(matrix, uint32_t(p.l) - 1));
+            matrix = its.number;
+            exists = its.exists;
+        }
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             const uint32_t mine = work.origin + tile * kTileRows + g + 8 * i;
             place[i] = of.place + g + 8 * i;
             row[i] = row_at(p.weights.scale_steps, place[i]);
-            has[i] = mine >= work.begin && mine < work.end && row[i] < uint32_t(p.m);
+            has[i] = exists && mine >= work.begin && mine < work.end && row[i] < uint32_t(p.m);
             row[i] = has[i] ? row[i] : 0;
         }
     }
 
-    // Addresses of the batch's codes and scales, and the offset of row i's scales. The 128x4 layout orders scales by
+    // Addresses of the matrix's codes and scales, and the offset of row i's scales. The 128x4 layout orders scales by
     // place.
     __device__ __forceinline__ const uint8_t *codes(const Params &p) const {
-        return codes_of(p.weights, batch);
+        return codes_of(p.weights, matrix);
     }
     __device__ __forceinline__ const uint8_t *scales(const Params &p) const {
-        return nvfp4::scales_of(p.weights, batch);
+        return nvfp4::scales_of(p.weights, matrix);
     }
     __device__ __forceinline__ int64_t scales_of(const Params &p, int i) const {
         return p.weights.scale_steps.tiled ? place_offset(p.weights.scale_steps, place[i]) : place_offset(p.weights.scale_steps, row[i]);

@@ -43,7 +43,8 @@ struct Scaling<'a> {
 impl Scaling<'_> {
     /// In f64, which holds every product of four f32 numbers in its normal range: nothing overflows or vanishes on the
     /// way to a result that f32 has.
-    fn apply(&self, sum: f32, matrix: usize, row: usize, vector: usize) -> f64 {
+    fn apply(&self, sum: f32, matrix: Option<usize>, row: usize, vector: usize) -> f64 {
+        let Some(matrix) = matrix else { return 0.0 };
         let mut y = f64::from(sum) * f64::from(self.alpha);
         if let Some((alpha, stride)) = self.row_alpha {
             y *= f64::from(alpha[matrix * stride + row]);
@@ -88,13 +89,13 @@ impl<'a, T: Element> Out<'a, T> {
     ///
     /// # Safety
     /// No other thread accesses this element while the output is borrowed.
-    unsafe fn set(&self, [batch, matrix, n, row]: [usize; 4], mut y: f64) {
+    unsafe fn set(&self, [batch, n, row]: [usize; 3], matrix: Option<usize>, mut y: f64) {
         let strides = &self.layout.strides;
         let index = batch * strides.batch + n * strides.row + row;
         assert!(index < self.len);
         // SAFETY: inside the borrowed slice.
         let to = unsafe { self.start.add(index) };
-        if let Some(bias) = self.bias {
+        if let (Some(bias), Some(matrix)) = (self.bias, matrix) {
             y += f64::from(bias[matrix * self.layout.bias_batch + row]);
         }
         match &self.residual {
@@ -136,6 +137,7 @@ struct Strip<'a> {
     /// Rows that it has room for: fewer are there where the matrix ends.
     slots: usize,
     batch: usize,
+    matrix: usize,
     tile: usize,
     /// The tile's first block, and how many it has.
     first: usize,
@@ -155,7 +157,8 @@ struct Call<'a, 'w> {
 }
 
 impl Call<'_, '_> {
-    /// Sums some rows: `groups` groups from `first` on of the row block that starts at row `block`.
+    /// Sums some rows: `groups` groups from `first` on of the row block that starts at row `block`. The sums are 0 where
+    /// the batch has no matrix.
     ///
     /// # Safety
     /// The CPU has what the kernels need.
@@ -185,6 +188,9 @@ impl Call<'_, '_> {
         }
         scratch.sums.clear();
         scratch.sums.resize(scratch.rows.len() * n, 0.0);
+        let Some(matrix) = self.weights.matrix_of(batch) else {
+            return;
+        };
         let rows = std::mem::take(&mut scratch.rows);
         let slots = strip_groups * GROUP_ROWS;
         let rows_bytes = (strip_groups * row_bytes) as isize;
@@ -202,6 +208,7 @@ impl Call<'_, '_> {
                 rows: strip_rows,
                 slots,
                 batch,
+                matrix,
                 tile,
                 first,
                 blocks,
@@ -271,7 +278,7 @@ impl Call<'_, '_> {
     fn scales_into_rows(&self, strip: &Strip<'_>, out: &mut Vec<u8>) {
         out.resize(strip.slots * scales::pitch(strip.blocks), 0);
         let (blocks, layout) = (self.shape.blocks(), self.weights.layout);
-        let matrix = self.weights.matrix_of(strip.batch) * layout.bytes(self.shape.m(), blocks);
+        let matrix = strip.matrix * layout.bytes(self.shape.m(), blocks);
         let start = matrix + layout.offset(strip.rows[0].row, strip.first, blocks);
         scales::into_rows(
             &self.weights.scales[start..],
@@ -316,8 +323,7 @@ impl Call<'_, '_> {
         ahead: Ahead,
     ) -> Row<'a> {
         let (m, blocks) = (self.shape.m(), self.shape.blocks());
-        let matrix = self.weights.matrix_of(strip.batch);
-        let start = (matrix * m + row.row) * blocks + strip.first;
+        let start = (strip.matrix * m + row.row) * blocks + strip.first;
         let scales = match self.weights.layout {
             ScaleLayout::Linear => &self.weights.scales[start..],
             ScaleLayout::Tiled128x4 => &scales[row.slot * scales::pitch(strip.blocks)..],
@@ -489,7 +495,7 @@ impl Call<'_, '_> {
                 for (&JobRow { row, .. }, &sum) in scratch.rows.iter().zip(sums) {
                     let y = scaling.apply(sum, matrix, row, batch * n + v);
                     // SAFETY: this batch's row belongs to this job alone.
-                    unsafe { out.set([batch, matrix, v, row], y) };
+                    unsafe { out.set([batch, v, row], matrix, y) };
                 }
             }
         };

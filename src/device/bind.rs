@@ -72,6 +72,7 @@ pub(super) fn bind<'a>(
         select: match &weights.select {
             Some(ids) => Some(RawSelect {
                 ids: guards.keep(read("select", ids, stream)?),
+                late: weights.late,
                 matrices: weights.shape().l(),
             }),
             None => None,

@@ -186,7 +186,7 @@ impl Call {
     }
 
     /// Number of matrices that the weights have.
-    fn matrices(&self) -> usize {
+    pub(super) fn matrices(&self) -> usize {
         let select = self.weights.select;
         select.map_or(self.shape.l(), |select| select.matrices)
     }
@@ -408,12 +408,13 @@ impl Call {
         }
     }
 
-    /// The operand that says which matrix each batch has.
-    pub(super) fn select_operand(&self) -> nvfp4_select {
+    /// The operand that says which matrix each batch has. A launch that waits for the one before has all ids.
+    pub(super) fn select_operand(&self, job: &super::Job<'_>) -> nvfp4_select {
+        let select = self.weights.select;
         nvfp4_select {
-            ids: self.weights.select.map_or(0, |select| select.ids),
+            ids: select.map_or(0, |select| select.ids),
             matrices: self.matrices() as u32,
-            ..nvfp4_select::default()
+            late: u32::from(job.chained && select.is_some_and(|select| select.late)),
         }
     }
 

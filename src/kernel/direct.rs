@@ -78,7 +78,6 @@ macro_rules! entries {
 }
 
 impl KernelConfig for DirectConfig {
-    const TAKES_SELECT: bool = true;
     const MOST_VECTORS: u32 = PASS as u32;
     const WHY: &'static str = "it takes every problem";
     const TAKES_MOST: bool = true;
@@ -91,6 +90,10 @@ impl KernelConfig for DirectConfig {
             further_vector: 0.7,
             columns: 1,
         }
+    }
+
+    fn takes_select(_: &Job<'_>) -> Result<(), Refusal> {
+        Ok(())
     }
 
     fn available(job: &Job<'_>) -> Result<(), Refusal> {
@@ -277,7 +280,7 @@ fn parameters(call: &Call, job: &Job<'_>, pass: &Pass, k_split: u32) -> nvfp4_di
         weights: pass.weights,
         vectors: pass.vectors,
         epilogue: pass.epilogue,
-        select: call.select_operand(),
+        select: call.select_operand(job),
     }
 }
 

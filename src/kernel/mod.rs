@@ -300,8 +300,10 @@ trait KernelConfig: Copy + PartialEq + Sized {
         1.0
     }
 
-    /// Whether the kernel takes a selection of matrices.
-    const TAKES_SELECT: bool = false;
+    /// Whether the kernel can compute a job that it can compute without its selection of matrices.
+    fn takes_select(_: &Job<'_>) -> Result<(), Refusal> {
+        Err(Refusal::Select)
+    }
 
     /// Whether the kernel can compute the job at all, with some config.
     fn available(job: &Job<'_>) -> Result<(), Refusal>;
@@ -439,8 +441,8 @@ macro_rules! kernels {
                 job.some(|job| match self {
                     $(Self::$kernel => {
                         <$config as KernelConfig>::available(job)?;
-                        match job.operands.select && !<$config>::TAKES_SELECT {
-                            true => Err(Refusal::Select),
+                        match job.operands.select {
+                            true => <$config as KernelConfig>::takes_select(job),
                             false => Ok(()),
                         }
                     }),*

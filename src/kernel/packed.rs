@@ -9,12 +9,12 @@ use super::params::{
     NVFP4_PACKED_LONG_SUMS, NVFP4_PACKED_MANY, NVFP4_PACKED_MAX_STAGES,
     NVFP4_PACKED_MAX_WARPGROUPS, NVFP4_PACKED_MAX_WARPGROUPS_OF_MANY, NVFP4_PACKED_PACK_WARPS,
     NVFP4_PACKED_SCALE_UNIT, NVFP4_PACKED_SPAN_BLOCKS, NVFP4_PACKED_SPAN_BYTES,
-    NVFP4_PACKED_SPAN_STEPS, NVFP4_SWIZZLE_128, NVFP4_WARP, nvfp4_pack_params,
-    nvfp4_packed_add_params, nvfp4_packed_deal, nvfp4_packed_params, nvfp4_tensor_map,
+    NVFP4_PACKED_SPAN_STEPS, NVFP4_WARP, nvfp4_pack_params, nvfp4_packed_add_params,
+    nvfp4_packed_deal, nvfp4_packed_params,
 };
 use super::plan::{KernelParameters, Launch, Parameters, Plan};
 use super::stream::scaled_matrix_roundings;
-use super::tensor_maps::maps_batches;
+use super::tensor_maps::{codes_map, maps_batches};
 use super::{
     ALPHAS, Call, Cost, Job, KernelConfig, MainLoop, Products, distinct, field, shared_memory,
 };
@@ -296,21 +296,6 @@ impl PackedConfig {
         (deal, clusters)
     }
 
-    /// The tensor map of the codes. A box is a group's span.
-    fn map(&self, call: &Call) -> nvfp4_tensor_map {
-        let shape = &call.shape;
-        let [m, l] = [shape.m(), shape.l()].map(|size| size as u64);
-        let row = shape.row_code_bytes() as u64;
-        nvfp4_tensor_map {
-            address: call.weights.codes,
-            size: [row, m, l, 0],
-            stride: [1, row, row * m, 0],
-            box_size: [NVFP4_PACKED_SPAN_BYTES, self.rows(), 1, 0],
-            rank: 3,
-            swizzle: NVFP4_SWIZZLE_128,
-        }
-    }
-
     /// The fewest warps of a group with which there are no more groups than multiprocessors. `None` if a group cannot
     /// have so many warps.
     fn even_warps(job: &Job<'_>) -> Option<u32> {
@@ -382,6 +367,10 @@ impl KernelConfig for PackedConfig {
             true => self.vectors,
             false => MOST_VECTORS,
         }
+    }
+
+    fn takes_select(_: &Job<'_>) -> Result<(), Refusal> {
+        Ok(())
     }
 
     fn available(job: &Job<'_>) -> Result<(), Refusal> {
@@ -566,7 +555,9 @@ impl KernelConfig for PackedConfig {
                 ..Launch::default()
             });
             plan.push(Launch {
-                entry: MULTIPLY[pass.epilogue.has_operands as usize][activation][compiled],
+                entry: MULTIPLY
+                    [usize::from(job.operands.select || pass.epilogue.has_operands != 0)]
+                    [activation][compiled],
                 unit: UNIT,
                 grid: [clusters * self.cluster, 1, 1],
                 cluster: if self.cluster > 1 { self.cluster } else { 0 },
@@ -578,7 +569,8 @@ impl KernelConfig for PackedConfig {
                 // May start while the vectors are packed: until its wait it reads weights alone. They are complete when
                 // the first launch starts: by the stream's order, or by the promise of a chained call.
                 dependent: true,
-                maps: vec![self.map(call)],
+                // A box is a group's span.
+                maps: vec![codes_map(call, [NVFP4_PACKED_SPAN_BYTES, self.rows()])],
                 parameters: Parameters::of(&nvfp4_packed_params {
                     m: shape.m() as i32,
                     n: pass.n,
@@ -598,6 +590,7 @@ impl KernelConfig for PackedConfig {
                     packed_batch_bytes,
                     partial,
                     epilogue: pass.epilogue,
+                    select: call.select_operand(job),
                 }),
                 ..Launch::default()
             });
@@ -623,6 +616,7 @@ impl KernelConfig for PackedConfig {
                     deal,
                     partial,
                     epilogue: pass.epilogue,
+                    select: call.select_operand(job),
                 }),
                 ..Launch::default()
             });

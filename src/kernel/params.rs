@@ -47,7 +47,7 @@ pub struct nvfp4_weights {
 pub struct nvfp4_select {
     pub ids: u64,
     pub matrices: u32,
-    pub __bindgen_padding_0: [u8; 4usize],
+    pub late: u32,
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -157,6 +157,7 @@ pub struct nvfp4_stream_params {
     pub weights: nvfp4_weights,
     pub vectors: nvfp4_vectors,
     pub epilogue: nvfp4_epilogue,
+    pub select: nvfp4_select,
 }
 pub const NVFP4_MMA_FP4_WARP_ROWS: u32 = 16;
 pub const NVFP4_MMA_FP4_MAX_WARPS: u32 = 8;
@@ -286,6 +287,7 @@ pub struct nvfp4_packed_params {
     pub packed_batch_bytes: i64,
     pub partial: u64,
     pub epilogue: nvfp4_epilogue,
+    pub select: nvfp4_select,
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -297,6 +299,7 @@ pub struct nvfp4_packed_add_params {
     pub deal: nvfp4_packed_deal,
     pub partial: u64,
     pub epilogue: nvfp4_epilogue,
+    pub select: nvfp4_select,
 }
 pub const NVFP4_RING_UNIT_ROWS: u32 = 4;
 pub const NVFP4_RING_CHUNK_BYTES: u32 = 16;
@@ -339,6 +342,7 @@ pub struct nvfp4_ring_params {
     pub counters: u64,
     pub turns: u32,
     pub announced_at: u32,
+    pub select: nvfp4_select,
 }
 pub const NVFP4_TCGEN05_ROWS: u32 = 128;
 pub const NVFP4_TCGEN05_EPILOGUE_WARPS: u32 = 4;

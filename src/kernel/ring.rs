@@ -43,7 +43,8 @@ pub struct RingConfig {
     /// Eighths of all units, 0 to 7, that belong to no CTA at first. A CTA takes the next of these units when one of
     /// its groups has room, so that all CTAs end at about the same time. Units that are taken are counted in the
     /// workspace. In a call without a workspace all units are dealt, as with 0. A value that is not 0 needs `chunks` 2
-    /// and `rows` 1 or 2: others are not compiled. Each group of each CTA then keeps `depth` + 2 units of its own.
+    /// and `rows` 1 or 2: others are not compiled. Each group of each CTA then keeps `depth` + 2 units of its own. Where
+    /// batches select their matrix all units are dealt, too.
     pub counted: u32,
 }
 
@@ -62,6 +63,8 @@ impl RingConfig {
 }
 
 const UNIT: &str = "gemv_ring";
+/// The unit of the kernels whose batches select their matrix.
+const SELECT_UNIT: &str = "gemv_ring_select";
 /// Vectors of a pass over the weights.
 const PASS: usize = 1;
 /// K is a multiple of this number of elements: scales of a row are copied 16 bytes at once.
@@ -118,6 +121,10 @@ impl KernelConfig for RingConfig {
             _ if is_ahead(shape) => one,
             _ => BEHIND_STREAM * one,
         }
+    }
+
+    fn takes_select(job: &Job<'_>) -> Result<(), Refusal> {
+        job.image(SELECT_UNIT)
     }
 
     fn available(job: &Job<'_>) -> Result<(), Refusal> {
@@ -357,13 +364,17 @@ impl KernelConfig for RingConfig {
             counters: if counts { call.workspace.address } else { 0 },
             turns: layout.turns as u32,
             announced_at: layout.announced_at as u32,
+            select: call.select_operand(job),
             ..nvfp4_ring_params::default()
         };
         let mut plan = Plan::new();
         for pass in call.passes(PASS) {
             plan.push(Launch {
-                entry: self.entry(job.operands.activation, counts),
-                unit: UNIT,
+                entry: self.entry(job),
+                unit: match job.operands.select {
+                    true => SELECT_UNIT,
+                    false => UNIT,
+                },
                 grid: [self.ctas, 1, 1],
                 threads: (self.groups * row_warps + producers) * NVFP4_WARP,
                 dynamic_shared: layout.bytes as u32,
@@ -397,25 +408,32 @@ impl KernelConfig for RingConfig {
 // SAFETY: bindgen makes padding fields of this structure's padding.
 unsafe impl KernelParameters for nvfp4_ring_params {}
 
-/// The entry points of a name: where L2 alone keeps block scales, and where L1 does.
-macro_rules! both {
-    ($name:expr $(, $counted:literal)?) => {
-        [
-            concat!("gemv_ring_", $name, "_l2" $(, $counted)?),
-            concat!("gemv_ring_", $name, "_l1" $(, $counted)?),
-        ]
-    };
-}
-/// The entry points that every type of vectors has, in the order of [`RingConfig::entry`].
-macro_rules! entries {
-    ($type:literal) => {
-        [
-            both!(concat!($type, "_c1_r2")),
-            both!(concat!($type, "_c1_r4")),
-            both!(concat!($type, "_c2_r2")),
-            both!(concat!($type, "_c2_r2"), "_counted"),
-        ]
-    };
+/// The entry point of a kernel for a type of vectors, with the chunks, rows and caching of a config.
+macro_rules! entry {
+    ($kernel:literal, $config:expr, $activation:expr, $end:literal) => {{
+        macro_rules! both {
+            ($name:literal) => {
+                [
+                    concat!("gemv_", $kernel, "_", $name, "_l2", $end),
+                    concat!("gemv_", $kernel, "_", $name, "_l1", $end),
+                ]
+            };
+        }
+        let [in_l2, in_l1] = match ($activation, $config.chunks, $config.rows) {
+            (Activation::Nvfp4, 1, 2) => both!("nvfp4_c1_r2"),
+            (Activation::Nvfp4, 1, _) => both!("nvfp4_c1_r4"),
+            (Activation::Nvfp4, _, 1) => both!("nvfp4_c2_r1"),
+            (Activation::Nvfp4, _, 2) => both!("nvfp4_c2_r2"),
+            (Activation::Nvfp4, ..) => both!("nvfp4_c2_r4"),
+            (Activation::F16, 1, 2) => both!("f16_c1_r2"),
+            (Activation::F16, 1, _) => both!("f16_c1_r4"),
+            (Activation::F16, ..) => both!("f16_c2_r2"),
+            (_, 1, 2) => both!("bf16_c1_r2"),
+            (_, 1, _) => both!("bf16_c1_r4"),
+            _ => both!("bf16_c2_r2"),
+        };
+        if $config.cached { in_l1 } else { in_l2 }
+    }};
 }
 
 /// A CTA's own granules, and offsets in its dynamic shared memory, in bytes. The ring stands first.
@@ -501,23 +519,14 @@ impl RingConfig {
         Ok(fitting.next().unwrap_or(alone))
     }
 
-    /// The entry point for vectors of a type, where units are counted or not.
-    fn entry(&self, activation: Activation, counts: bool) -> &'static str {
-        let of_all = match (self.chunks, self.rows, counts) {
-            (1, 2, _) => 0,
-            (1, _, _) => 1,
-            (_, _, false) => 2,
-            (_, _, true) => 3,
-        };
-        let [in_l2, in_l1] = match (activation, self.chunks, self.rows, counts) {
-            (Activation::Nvfp4, 2, 1, false) => both!("nvfp4_c2_r1"),
-            (Activation::Nvfp4, 2, 1, true) => both!("nvfp4_c2_r1", "_counted"),
-            (Activation::Nvfp4, 2, 4, _) => both!("nvfp4_c2_r4"),
-            (Activation::Nvfp4, ..) => entries!("nvfp4")[of_all],
-            (Activation::F16, ..) => entries!("f16")[of_all],
-            _ => entries!("bf16")[of_all],
-        };
-        if self.cached { in_l1 } else { in_l2 }
+    /// The entry point of a call.
+    fn entry(&self, job: &Job<'_>) -> &'static str {
+        let activation = job.operands.activation;
+        match (job.operands.select, self.counts(job)) {
+            (true, _) => entry!("ring_select", self, activation, ""),
+            (false, false) => entry!("ring", self, activation, ""),
+            (false, true) => entry!("ring", self, activation, "_counted"),
+        }
     }
 
     /// Whether this config counts units of a call.
@@ -588,9 +597,9 @@ fn integers(job: &Job<'_>) -> bool {
     job.operands.activation == Activation::Nvfp4
 }
 
-/// Whether the call has a workspace to count in.
+/// Whether units can be counted: the call has a workspace to count in, and no selection.
 fn counters(job: &Job<'_>) -> bool {
-    job.operands.workspace >= RawWorkspace::COUNTER_BYTES
+    job.operands.workspace >= RawWorkspace::COUNTER_BYTES && !job.operands.select
 }
 
 /// Bytes of all codes.

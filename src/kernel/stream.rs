@@ -43,7 +43,8 @@ pub struct StreamConfig {
     pub spread: bool,
     /// Warps that take steps of a row side by side: 1, 2, 4 or 8. With more than one, a CTA asks for longer pieces of
     /// fewer rows at once, and stores sums more often. `warps` is a multiple of `beside`, and so is the number of a
-    /// row's steps. With ragged rows, and with more than two vectors in a pass, `beside` is 1.
+    /// row's steps. With ragged rows, and with more than two vectors in a pass, `beside` is 1. It counts as 1 where
+    /// batches select their matrix.
     pub beside: u32,
     /// CTAs that share the rows of all batches: no more than there are rows, or fours of rows where the
     /// weights' scales are in the 128x4 layout.
@@ -64,8 +65,10 @@ impl StreamConfig {
     };
 }
 
-/// The unit for problems that are not [ragged](is_ragged); the other unit is for those that are.
+/// The unit for problems that are not [ragged](is_ragged); the one where batches select their matrix; and the one for
+/// problems that are ragged.
 const UNIT: &str = "gemv_stream";
+const SELECT_UNIT: &str = "gemv_stream_select";
 const RAGGED_UNIT: &str = "gemv_stream_ragged";
 /// Elements of K of a step.
 const STEP: usize = (NVFP4_STREAM_STEP_BLOCKS * NVFP4_BLOCK) as usize;
@@ -146,6 +149,14 @@ impl KernelConfig for StreamConfig {
             5 | 6 => 0.78,
             7 => 0.89,
             _ => 1.0,
+        }
+    }
+
+    /// With whole steps alone.
+    fn takes_select(job: &Job<'_>) -> Result<(), Refusal> {
+        match is_whole(job) {
+            true => Ok(()),
+            false => Err(Refusal::SelectWhole),
         }
     }
 
@@ -419,7 +430,8 @@ impl KernelConfig for StreamConfig {
         let shape = &call.shape;
         let (units, ctas) = (units(job), u64::from(self.ctas));
         let steps = steps(shape) as u32;
-        let group_steps = steps / self.beside;
+        let beside = self.beside(job);
+        let group_steps = steps / beside;
         let mut plan = Plan::new();
         for pass in call.passes(self.vectors as usize) {
             let vectors = (pass.n as u32).next_power_of_two();
@@ -431,10 +443,10 @@ impl KernelConfig for StreamConfig {
                 steps,
                 warps: self.warps,
                 stages: self.stages,
-                beside_log2: self.beside.ilog2(),
+                beside_log2: beside.ilog2(),
                 group_steps,
                 group_steps_magic: magic(group_steps),
-                groups_magic: magic(self.warps / self.beside),
+                groups_magic: magic(self.warps / beside),
                 places: places(job) as u32,
                 unit_log2: unit(job).ilog2(),
                 units_per_cta: (units / ctas) as u32,
@@ -453,9 +465,10 @@ impl KernelConfig for StreamConfig {
                 weights: pass.weights,
                 vectors: pass.vectors,
                 epilogue: pass.epilogue,
+                select: call.select_operand(job),
             };
             plan.push(Launch {
-                entry: entry(job, vectors, self.beside > 1),
+                entry: entry(job, vectors, beside > 1),
                 unit: compiled_in(job),
                 grid: [self.ctas, 1, 1],
                 threads: self.warps * NVFP4_WARP,
@@ -525,9 +538,10 @@ fn numbers(job: &Job<'_>) -> impl Iterator<Item = u32> {
 
 /// The unit of `csrc` that the job's kernel is in.
 fn compiled_in(job: &Job<'_>) -> &'static str {
-    match is_whole(job) {
-        true => UNIT,
-        false => RAGGED_UNIT,
+    match (is_whole(job), job.operands.select) {
+        (true, false) => UNIT,
+        (true, true) => SELECT_UNIT,
+        (false, _) => RAGGED_UNIT,
     }
 }
 
@@ -549,50 +563,41 @@ fn entry(job: &Job<'_>, vectors: u32, beside: bool) -> &'static str {
         };
         return if vectors == 1 { one } else { two };
     }
-    let [one, two, four, eight, sixteen] = match (job.operands.activation, is_whole(job)) {
-        (Activation::Nvfp4, true) => [
-            "gemv_stream_nvfp4_n1",
-            "gemv_stream_nvfp4_n2",
-            "gemv_stream_nvfp4_n4",
-            "gemv_stream_nvfp4_n8",
-            "gemv_stream_nvfp4_n16",
-        ],
-        (Activation::F16, true) => [
-            "gemv_stream_f16_n1",
-            "gemv_stream_f16_n2",
-            "gemv_stream_f16_n4",
-            "gemv_stream_f16_n8",
-            "gemv_stream_f16_n16",
-        ],
-        (Activation::Bf16, true) => [
-            "gemv_stream_bf16_n1",
-            "gemv_stream_bf16_n2",
-            "gemv_stream_bf16_n4",
-            "gemv_stream_bf16_n8",
-            "gemv_stream_bf16_n16",
-        ],
-        // No pass of ragged rows has more than eight vectors, or than four of f32.
-        (Activation::Nvfp4, false) => [
-            "gemv_stream_ragged_nvfp4_n1",
-            "gemv_stream_ragged_nvfp4_n2",
-            "gemv_stream_ragged_nvfp4_n4",
-            "gemv_stream_ragged_nvfp4_n8",
-            "gemv_stream_ragged_nvfp4_n8",
-        ],
-        (Activation::F16, false) => [
-            "gemv_stream_ragged_f16_n1",
-            "gemv_stream_ragged_f16_n2",
-            "gemv_stream_ragged_f16_n4",
-            "gemv_stream_ragged_f16_n8",
-            "gemv_stream_ragged_f16_n8",
-        ],
-        (Activation::Bf16, false) => [
-            "gemv_stream_ragged_bf16_n1",
-            "gemv_stream_ragged_bf16_n2",
-            "gemv_stream_ragged_bf16_n4",
-            "gemv_stream_ragged_bf16_n8",
-            "gemv_stream_ragged_bf16_n8",
-        ],
+    // The entry points of a name, for 1, 2, 4, 8 and 16 vectors.
+    macro_rules! whole {
+        ($name:literal) => {
+            [
+                concat!("gemv_stream_", $name, "_n1"),
+                concat!("gemv_stream_", $name, "_n2"),
+                concat!("gemv_stream_", $name, "_n4"),
+                concat!("gemv_stream_", $name, "_n8"),
+                concat!("gemv_stream_", $name, "_n16"),
+            ]
+        };
+    }
+    // No pass of ragged rows has more than eight vectors, or than four of f32.
+    macro_rules! ragged {
+        ($name:literal) => {
+            [
+                concat!("gemv_stream_ragged_", $name, "_n1"),
+                concat!("gemv_stream_ragged_", $name, "_n2"),
+                concat!("gemv_stream_ragged_", $name, "_n4"),
+                concat!("gemv_stream_ragged_", $name, "_n8"),
+                concat!("gemv_stream_ragged_", $name, "_n8"),
+            ]
+        };
+    }
+    let kind = (is_whole(job), job.operands.select);
+    let [one, two, four, eight, sixteen] = match (job.operands.activation, kind) {
+        (Activation::Nvfp4, (true, false)) => whole!("nvfp4"),
+        (Activation::Nvfp4, (true, true)) => whole!("select_nvfp4"),
+        (Activation::Nvfp4, (false, _)) => ragged!("nvfp4"),
+        (Activation::F16, (true, false)) => whole!("f16"),
+        (Activation::F16, (true, true)) => whole!("select_f16"),
+        (Activation::F16, (false, _)) => ragged!("f16"),
+        (Activation::Bf16, (true, false)) => whole!("bf16"),
+        (Activation::Bf16, (true, true)) => whole!("select_bf16"),
+        (Activation::Bf16, (false, _)) => ragged!("bf16"),
         (Activation::F32, _) => [
             "gemv_stream_ragged_f32_n1",
             "gemv_stream_ragged_f32_n2",
@@ -661,6 +666,14 @@ impl StreamConfig {
         self.most_places(job).div_ceil(TILE_ROWS) + u64::from(job.shape.l() > 1)
     }
 
+    /// Warps that take steps of a row side by side in a call.
+    fn beside(&self, job: &Job<'_>) -> u32 {
+        match job.operands.select {
+            true => 1,
+            false => self.beside,
+        }
+    }
+
     /// Shared memory of a pass whose kernel is compiled for `vectors` vectors.
     fn layout(&self, job: &Job<'_>, vectors: u32) -> Layout {
         let kept = Kept::new(job.operands.activation, vectors);
@@ -676,7 +689,7 @@ impl StreamConfig {
         let zero_at = x_at + x_batches * kept.columns * column_bytes;
         let x_scale_at = zero_at + kept.zero_blocks * kept.block_bytes;
         let sums_at = x_scale_at + x_batches * blocks * kept.scale_bytes;
-        let parts = warps + tiles * u64::from(self.beside);
+        let parts = warps + tiles * u64::from(self.beside(job));
         let parts_at = sums_at + parts * TILE_ROWS * kept.columns * 4;
         Layout {
             x_batches,

@@ -21,14 +21,18 @@ const BOX_BYTES: u32 = 128;
 
 /// The tensor map of the weights' codes. A copy takes 256 elements of `rows` rows.
 pub(super) fn weights_map(call: &Call, rows: u32) -> nvfp4_tensor_map {
-    let shape = &call.shape;
-    let [m, l] = [shape.m(), shape.l()].map(|size| size as u64);
-    let row = shape.row_code_bytes() as u64;
+    codes_map(call, [BOX_BYTES, rows])
+}
+
+/// The tensor map of the weights' codes: bytes of a row, rows, matrices. A copy takes a box of bytes and rows.
+pub(super) fn codes_map(call: &Call, [bytes, rows]: [u32; 2]) -> nvfp4_tensor_map {
+    let [m, matrices] = [call.shape.m(), call.matrices()].map(|size| size as u64);
+    let row = call.shape.row_code_bytes() as u64;
     nvfp4_tensor_map {
         address: call.weights.codes,
-        size: [row, m, l, 0],
+        size: [row, m, matrices, 0],
         stride: [1, row, row * m, 0],
-        box_size: [BOX_BYTES, rows, 1, 0],
+        box_size: [bytes, rows, 1, 0],
         rank: 3,
         swizzle: NVFP4_SWIZZLE_128,
     }

@@ -12,6 +12,8 @@ use nvfp4_gemv::{Activation, Dims, Gpu, Options, Refusal, ScaleLayout, Shape, Ta
 use nvfp4_gemv_simulate::launch::gpu;
 use ptx_sim::{Policy, Timing};
 
+#[cfg(feature = "device")]
+use crate::support::gpu::OnDevice;
 use crate::support::operands::{Bias, Case, Data, Operands, Residual};
 use crate::support::schedules::options;
 use crate::support::sim::Simulator;
@@ -21,7 +23,7 @@ use crate::support::{ptx, trial};
 type With = fn(Case) -> Case;
 
 /// Operands that a call may have beside weights and vectors: the page's columns.
-const COLUMNS: [(&str, With); 7] = [
+const COLUMNS: [(&str, With); 8] = [
     ("alone", |case| case),
     ("bias", |case| Case {
         bias: Bias::OfBatches,
@@ -37,6 +39,11 @@ const COLUMNS: [(&str, With); 7] = [
     }),
     ("select", |case| Case {
         select: true,
+        ..case
+    }),
+    ("select, late", |case| Case {
+        select: true,
+        late: true,
         ..case
     }),
     ("shared vectors", |case| Case {
@@ -68,11 +75,9 @@ pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
             "every_operand",
             move |gpu| {
                 for case in cells(kernel, &gpu.info) {
-                    let on =
-                        crate::support::gpu::OnDevice::new(gpu, Arc::new(Operands::new(&case)));
+                    let mut on = OnDevice::new(gpu, Arc::new(Operands::new(&case)));
                     for chained in [false, true] {
                         let config = on.job(chained, |job| kernel.default_config(job)).unwrap();
-                        let mut on = crate::support::gpu::OnDevice::new(gpu, on.operands.clone());
                         on.assert_right(config, chained);
                     }
                 }
@@ -138,7 +143,8 @@ fn refusal(kernel: Kernel, case: &Case, gpu: &Gpu) -> Option<Refusal> {
         .err()
 }
 
-/// The cells that a kernel takes, each with numbers of its own, whole or of the full range.
+/// The cells that a kernel takes, each with numbers of its own, whole or of the full range; those with a selection also
+/// with ids of no matrix.
 fn cells(kernel: Kernel, gpu: &Gpu) -> Vec<Case> {
     let all = rows().flat_map(|row| COLUMNS.map(|(_, with)| with(case(row, 3))));
     let dealt = all.enumerate().map(|(i, case)| Case {
@@ -147,9 +153,12 @@ fn cells(kernel: Kernel, gpu: &Gpu) -> Vec<Case> {
         row_alpha: i % 3 == 1,
         ..case
     });
-    dealt
+    let mut cells: Vec<Case> = dealt
         .filter(|case| refusal(kernel, case, gpu).is_none())
-        .collect()
+        .collect();
+    let selecting: Vec<Case> = cells.iter().copied().filter(|case| case.select).collect();
+    cells.extend(selecting.into_iter().flat_map(Case::with_unknown_ids));
+    cells
 }
 
 fn simulate(kernel: Kernel) {

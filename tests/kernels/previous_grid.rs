@@ -1,5 +1,6 @@
-//! Every kernel behind a grid that has not ended, and that writes late: vectors, their scales, factors, bias, residual. The tensor-core kernel, which
-//! shares more than memory with that grid, has its own trials: `overlap.rs`.
+//! Every kernel behind a grid that has not ended, and that writes late: vectors, their scales, factors, bias, residual,
+//! ids of a selection. The tensor-core kernel, which shares more than memory with that grid, has its own trials:
+//! `overlap.rs`.
 
 use nvfp4_gemv::kernel::params::nvfp4_ring_params;
 use nvfp4_gemv::kernel::{Config, Kernel, RingConfig, StreamConfig};
@@ -13,6 +14,7 @@ use crate::support::operands::{Bias, Case, Data, Residual};
 use crate::support::ptx;
 use crate::support::schedules::few;
 use crate::support::sim::Simulator;
+use crate::support::sized;
 
 crate::trials! {
     simulator:
@@ -65,6 +67,16 @@ fn demand_noticed(call: &Chained, writer: &[Ready], seed: u64, operand: &str) {
     assert!(noticed > 0, "{}", call.context);
 }
 
+/// The case with batches that select matrices, by ids that the grid before writes.
+fn selecting(case: Case) -> Case {
+    Case {
+        shape: sized(case.shape.m(), case.shape.n(), case.shape.k(), 3),
+        select: true,
+        late: true,
+        ..case
+    }
+}
+
 /// Checks calls of a kernel, and returns their number.
 fn calls_of(kernel: Kernel, simulator: &Simulator) -> usize {
     let mut calls = 0;
@@ -88,15 +100,19 @@ fn calls_of(kernel: Kernel, simulator: &Simulator) -> usize {
             residual: Residual::Apart,
             ..plain
         };
-        for (has_all, case) in [(false, plain), (true, with_operands)] {
+        let selecting = selecting(plain);
+        for (has_all, case) in [(false, plain), (false, selecting), (true, with_operands)] {
             for (i, config) in configs(simulator, &case, kernel).into_iter().enumerate() {
                 let call = Chained::new(simulator, &case, config);
                 check(&call, calls as u64);
                 calls += 1;
                 // A wait that is missing shows by each operand alone: none of them is read where nobody looks.
-                if i == 0 && turn == 0 && has_all {
-                    let operands = call.late_operands();
-                    assert_eq!(operands.len(), 6, "{operands:?}");
+                if i == 0 && turn == 0 && (has_all || case.late) {
+                    let mut operands = call.late_operands();
+                    match has_all {
+                        true => assert_eq!(operands.len(), 6, "{operands:?}"),
+                        false => operands.retain(|(operand, _)| *operand == "select"),
+                    }
                     for (operand, address) in operands {
                         let writer = [call.writer_of(&[address], "")];
                         demand_noticed(&call, &writer, 1, &format!("{operand}+"));

@@ -89,6 +89,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     }
     let (engine, _) = engine::open(a.path())?;
     let case = Case {
+        select: None,
         shape: args.shape,
         activation: args.activation,
         layout: args.layout,

@@ -79,6 +79,9 @@ pub struct Case {
     /// Layout of all block scales.
     pub layout: String,
     pub output_type: String,
+    /// Whether batches select their matrix: by `early` or `late` ids.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub select: Option<String>,
     /// Codes and unpadded scales: what GB/s count.
     pub weight_bytes: usize,
     /// The bytes of weights that the launches rotated over.

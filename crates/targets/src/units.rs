@@ -30,6 +30,12 @@ pub const UNITS: &[Unit] = &[
     whole("gemv_direct", Needs::Nothing),
     whole("gemv_stream", Needs::Nothing),
     part(
+        "gemv_stream_select",
+        "gemv_stream",
+        "NVFP4_UNIT_SELECT",
+        Needs::Nothing,
+    ),
+    part(
         "gemv_stream_ragged",
         "gemv_stream",
         "NVFP4_UNIT_RAGGED",
@@ -49,6 +55,12 @@ pub const UNITS: &[Unit] = &[
     whole("gemv_packed", Needs::MajorSpecific(9)),
     // Bulk copies and mbarriers came with Hopper.
     whole("gemv_ring", Needs::Newer(90)),
+    part(
+        "gemv_ring_select",
+        "gemv_ring",
+        "NVFP4_UNIT_SELECT",
+        Needs::Newer(90),
+    ),
     // The tensor cores of compute capability 10.x.
     whole("gemv_tcgen05", Needs::MajorSpecific(10)),
     // quantize, relayout, read_only.
@@ -114,6 +126,7 @@ mod tests {
         let everywhere = [
             "gemv_direct",
             "gemv_stream",
+            "gemv_stream_select",
             "gemv_stream_ragged",
             "gemv_mma",
             "gemv_mma_ragged",
@@ -122,15 +135,20 @@ mod tests {
         assert_eq!(units("80"), everywhere);
         assert_eq!(units("89"), everywhere);
         for (arch, more) in [
-            ("90a", &["gemv_wgmma", "gemv_packed", "gemv_ring"][..]),
-            ("100", &["gemv_ring"]),
-            ("100f", &["gemv_ring", "gemv_tcgen05"]),
-            ("103a", &["gemv_ring", "gemv_tcgen05"]),
-            ("120f", &["gemv_ring", "gemv_mma_fp4"]),
-            ("121a", &["gemv_ring", "gemv_mma_fp4"]),
-            ("120", &["gemv_ring"]),
+            ("90a", &["gemv_wgmma", "gemv_packed"][..]),
+            ("100", &[]),
+            ("100f", &["gemv_tcgen05"]),
+            ("103a", &["gemv_tcgen05"]),
+            ("120f", &["gemv_mma_fp4"]),
+            ("121a", &["gemv_mma_fp4"]),
+            ("120", &[]),
         ] {
-            let mut expected = [&everywhere, more, &["read_bulk"]].concat();
+            let mut expected = [
+                &everywhere,
+                more,
+                &["gemv_ring", "gemv_ring_select", "read_bulk"],
+            ]
+            .concat();
             expected.sort_unstable();
             let mut found = units(arch);
             found.sort_unstable();

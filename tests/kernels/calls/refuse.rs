@@ -263,7 +263,13 @@ fn shared_vectors() {
 /// A selection of matrices, which kernels take or refuse; its ids are an operand as others are.
 fn selections() {
     let at = 0x80_0000_0000;
-    let select = |ids, matrices| Some(RawSelect { ids, matrices });
+    let select = |ids, matrices| {
+        Some(RawSelect {
+            ids,
+            late: false,
+            matrices,
+        })
+    };
     // More matrices than batches, and fewer.
     refuses_nothing(|c| c.weights.select = select(at, 100));
     refuses_nothing(|c| c.weights.select = select(at, 1));
@@ -289,23 +295,28 @@ fn selections() {
     for compute_capability in [(9, 0), (10, 0), (12, 0)] {
         let gpu = Gpu::of_compute_capability(compute_capability, "90a;100f;120f");
         let job = Job::new(&shape, &operands, &gpu);
-        for kernel in Kernel::ALL
-            .iter()
-            .filter(|kernel| **kernel != Kernel::Direct)
-        {
+        for kernel in Kernel::ALL {
             // A kernel that refuses the call without a selection, too, gives that other reason.
             let plain = nvfp4_gemv::Operands {
                 select: false,
                 ..operands
             };
             let without = kernel.available(&Job::new(&shape, &plain, &gpu));
-            let expected = without.and(Err(Refusal::Select));
+            let expected = match kernel {
+                Kernel::Direct | Kernel::Ring | Kernel::Packed => without,
+                // It takes a selection where rows are whole steps.
+                Kernel::Stream => without.and(Err(Refusal::SelectWhole)),
+                _ => without.and(Err(Refusal::Select)),
+            };
             assert_eq!(kernel.available(&job), expected, "{kernel}");
         }
-        let options = Options::new().without_environment();
-        let choice = dispatch::select(&shape, &operands, Target::Gpu(&gpu), &options).unwrap();
-        assert_eq!(choice.kernel(), Some(Kernel::Direct));
     }
+    let gpu = Gpu::of_compute_capability((9, 0), "90a");
+    let whole = sized(128, 1, 256, 2);
+    assert_eq!(
+        Kernel::Stream.available(&Job::new(&whole, &operands, &gpu)),
+        Ok(())
+    );
 }
 
 fn refuses_nothing(change: impl FnOnce(&mut Operands)) {

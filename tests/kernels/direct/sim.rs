@@ -1,17 +1,13 @@
 //! `gemv_direct`, for vectors of all types.
 
-use std::sync::Arc;
-
 use nvfp4_gemv::kernel::DirectConfig;
 use nvfp4_gemv::kernel::params::nvfp4_direct_params as Params;
 use nvfp4_gemv::{Activation, Dims, FloatType, ScaleLayout, Shape};
 use ptx_sim::mutate::{Kind, Mutant, Score};
 use ptx_sim::{Policy, Timing, Uninitialised};
 
-use crate::support::faults::{
-    ANY_OPERAND, At, NO_BIAS, PADDING, Run, demand, demand_right_plans, subject,
-};
-use crate::support::operands::{Case, Data, Operands};
+use crate::support::faults::{ANY_OPERAND, At, NO_BIAS, Run, demand, demand_right_plans, subject};
+use crate::support::operands::{Case, Data};
 use crate::support::passes::{MANY_VECTORS, check_passes};
 use crate::support::ptx::ALL;
 use crate::support::schedules::options;
@@ -97,11 +93,8 @@ fn select() {
                         ..DirectConfig::DEFAULT
                     };
                     let options = options(Policy::Random(i as u64), Timing::Eager);
-                    let known = Operands::new(&case);
-                    simulator.run(&Arc::new(known.clone()), config, i % 2 == 0, &options);
-                    for id in [known.case.matrices() as i32, -1, i32::MAX] {
-                        let unknown = Arc::new(known.clone().with_unknown(2, id));
-                        simulator.run(&unknown, config, i % 2 == 0, &options);
+                    for case in case.with_unknown_ids().into_iter().chain([case]) {
+                        simulator.check(&case, config, i % 2 == 0, &options);
                     }
                 }
             }
@@ -287,7 +280,7 @@ fn harmless() -> Vec<(At, &'static str)> {
 fn wrong_plans() {
     let own = crate::words![Params:
         select.matrices = "batches that do not select have the matrices that there are",
-        select.matrices + 4 = PADDING,
+        select.late = "to wait earlier changes nothing",
     ];
     let harmless = [&harmless()[..], &own].concat();
     let runs = direct(Activation::Nvfp4, 8, 2, [(130, 544), (17, 1088), (5, 288)]);

@@ -24,7 +24,7 @@ crate::trials! {
         slow_producer = || starve_producers(&Simulator::new("90a"), 3),
         faults_two_stages_a_unit = || faults(1, 2),
         faults_one_stage_a_unit = || faults(2, 4),
-        faults_counted, wrong_plans, wrong_counted_plans, vectors_of_every_magnitude;
+        faults_counted, faults_select, select, wrong_plans, wrong_counted_plans, vectors_of_every_magnitude;
     long: every_config_on_every_kernel, random_configs, faults_of_16_bit_vectors, faults_of_16_bit_vectors_counted;
 }
 
@@ -489,6 +489,76 @@ fn faults_counted() {
     faults_of("gemv_ring_counted", counted_runs(Activation::Nvfp4));
 }
 
+/// Batches that select their matrix, on every kernel: batches without one among them, whose rows are a group's units,
+/// and parts of those.
+fn select_cuttings() -> [Cutting; 4] {
+    use ScaleLayout::{Linear, Tiled128x4};
+    [
+        cutting((20, 256, 5), Linear, (2, 2, 1, 15)),
+        cutting((128, 1280, 4), Tiled128x4, (2, 1, 4, 2)),
+        cutting((8, 512, 7), Linear, (4, 1, 4, 1)),
+        cutting((3, 256, 1), Linear, (1, 1, 1, 1)),
+    ]
+}
+
+fn selecting(cutting: &Cutting, i: usize) -> Case {
+    let case = Case {
+        select: true,
+        late: i % 2 == 0,
+        row_alpha: true,
+        output: FloatType::ALL[i % 3],
+        ..cutting.case(Data::BOTH[i % 2]).with_additions(i)
+    };
+    match cutting.shape.l() {
+        1 => case,
+        _ => [[case; 4], case.with_unknown_ids()][i % 3 % 2][i % 4],
+    }
+}
+
+fn select() {
+    let simulator = Simulator::new("90a");
+    let mut i = 0;
+    for kernel in entries().concat() {
+        for cutting in select_cuttings() {
+            let cutting = cutting.on(kernel);
+            let options = Options {
+                uninitialised: Uninitialised::Stale(i as u64),
+                ..few(i as u64)[i % 3].clone()
+            };
+            simulator.check(
+                &selecting(&cutting, i),
+                cutting.config,
+                i % 2 == 0,
+                &options,
+            );
+            i += 1;
+        }
+    }
+}
+
+fn faults_select() {
+    let runs = select_cuttings()
+        .into_iter()
+        .enumerate()
+        .map(|(i, cutting)| {
+            let cutting = cutting.on((Activation::Nvfp4, 1, 2, true));
+            // The kernel itself makes NaN of what it must not compute: whole numbers, and an id that skips.
+            let case = Case {
+                data: Data::Integers,
+                unknown: (i < 3).then_some([-1, i32::MAX, -1][i % 3]),
+                ..selecting(&cutting, i)
+            };
+            Run::new(
+                "90a",
+                &case,
+                cutting.config,
+                i % 2 == 0,
+                cutting.uninitialised(7),
+            )
+        });
+    faults_of("gemv_ring_select", runs.collect());
+}
+
 fn faults_of_16_bit_vectors() {
     faults_of("gemv_ring", runs(Activation::F16, 1, 4));
 }
@@ -542,7 +612,7 @@ fn wrong_plans_of(runs: &[Run], harmless: &[(At, &str)]) {
         epilogue.has_operands = ANY_OPERAND,
         epilogue.bias_batch = NO_BIAS,
         epilogue.bias_batch + 4 = NO_BIAS,
-        ; unread in weights, vectors
+        ; unread in weights, vectors, select
     ];
     demand_right_plans("90a", runs, &[&in_all, harmless].concat(), 1);
 }

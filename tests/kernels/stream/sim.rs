@@ -22,7 +22,7 @@ crate::trials! {
         hopper = || short_sweep(&Simulator::new("90a"), &WHOLE),
         hopper_ragged = || short_sweep(&Simulator::new("90a"), &RAGGED),
         ampere_ragged = || short_sweep(&Simulator::new("80"), &RAGGED),
-        blackwell, vectors_of_every_magnitude, two_passes, many_vectors,
+        blackwell, vectors_of_every_magnitude, two_passes, many_vectors, select,
         faults_of_lanes_that_keep_to_their_blocks = || faults(&WHOLE, 1),
         wrong_plans = || wrong_plans(&WHOLE, SAMPLE),
         wrong_ragged_plans = || wrong_plans(&RAGGED, SAMPLE);
@@ -32,7 +32,7 @@ crate::trials! {
         random_configs,
         all_wrong_plans = || wrong_plans(&WHOLE, 1),
         all_wrong_ragged_plans = || wrong_plans(&RAGGED, 1),
-        faults_of_warps_side_by_side,
+        faults_of_warps_side_by_side, faults_select,
         faults_of_weights_that_carry_their_scales = || faults(&WHOLE, 3),
         faults_of_sixteen_vectors,
         faults_of_ragged_steps = || faults(&RAGGED, 1);
@@ -518,6 +518,78 @@ fn faults_of_warps_side_by_side() {
     demand(&subject, include_str!("equivalent_faults.txt"), 60);
 }
 
+/// Batches that select their matrix, and one without a matrix: CTAs within tiles and batches, several batches of a CTA,
+/// warps that would be side by side.
+fn select_cuttings() -> Vec<Cutting> {
+    use ScaleLayout::{Linear, Tiled128x4};
+    vec![
+        cutting((21, 256, 5), Linear, (3, 4, 2)),
+        cutting((9, 1024, 4), Tiled128x4, (1, 6, 5)),
+        cutting((37, 1536, 3), Linear, (4, 3, 1)).beside(2),
+    ]
+}
+
+fn selecting(cutting: &Cutting, n: usize, activation: Activation, i: usize) -> Case {
+    let case = Case {
+        select: true,
+        late: i % 2 == 0,
+        row_alpha: true,
+        vector_layout: ScaleLayout::ALL[i % 2],
+        output: FloatType::ALL[i % 3],
+        ..cutting
+            .case(n, activation, Data::BOTH[i % 2])
+            .with_additions(i)
+    };
+    [[case; 4], case.with_unknown_ids()][i % 3 % 2][i % 4]
+}
+
+fn select() {
+    let simulator = Simulator::new("90a");
+    let mut i = 0;
+    for &(activation, numbers) in WHOLE.kernels {
+        for &n in numbers {
+            for mut cutting in select_cuttings() {
+                if cutting.config.beside == 1 {
+                    cutting.config.vectors = (n as u32).next_power_of_two();
+                }
+                let case = selecting(&cutting, n, activation, i);
+                if simulator.takes(&case, cutting.config) {
+                    simulator.check(&case, cutting.config, i % 2 == 0, &few(i as u64)[i % 3]);
+                }
+                i += 1;
+            }
+        }
+    }
+}
+
+fn faults_select() {
+    let runs = select_cuttings()
+        .into_iter()
+        .enumerate()
+        .map(|(i, cutting)| {
+            let case = Case {
+                data: Data::Integers,
+                unknown: Some([-1, i32::MAX, -1][i]),
+                ..selecting(&cutting, 1, Activation::Nvfp4, i)
+            };
+            Run::new(
+                "90a",
+                &case,
+                cutting.config,
+                i % 2 == 0,
+                Uninitialised::Error,
+            )
+        });
+    let subject = subject(
+        "gemv_stream_select",
+        "90a",
+        runs.collect(),
+        mutate::schedules(3),
+        no_arithmetic,
+    );
+    demand(&subject, include_str!("equivalent_faults.txt"), 60);
+}
+
 /// Faults of launch plans that no launch notices.
 fn harmless() -> Vec<(At, &'static str)> {
     crate::words![Params:
@@ -530,6 +602,7 @@ fn harmless() -> Vec<(At, &'static str)> {
         epilogue.has_operands = ANY_OPERAND,
         epilogue.bias_batch = NO_BIAS,
         epilogue.bias_batch + 4 = NO_BIAS,
+        ; unread in select
     ]
     .to_vec()
 }

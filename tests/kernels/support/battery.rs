@@ -51,7 +51,7 @@ pub(crate) struct Subject {
 type Run = fn(&Gpu, &Subject);
 
 pub(crate) fn trials(subject: &'static Subject) -> Vec<Trial> {
-    let runs: [(&str, Run); 14] = [
+    let runs: [(&str, Run); 15] = [
         ("contest_and_layer_shapes", contest_and_layer_shapes),
         ("odd_shapes", odd_shapes),
         ("every_kind_of_config", every_kind_of_config),
@@ -69,6 +69,7 @@ pub(crate) fn trials(subject: &'static Subject) -> Vec<Trial> {
         ("in_another_context", in_another_context),
         ("chained_in_a_graph", chained_in_a_graph),
         ("vectors_of_the_kernel_before", vectors_of_the_kernel_before),
+        ("ids_change_between_replays", ids_change_between_replays),
     ];
     let trial =
         |(name, run): (&str, Run)| kernel_trial(subject.kernel, name, move |gpu| run(gpu, subject));
@@ -480,6 +481,72 @@ fn chained_in_a_graph(gpu: &Gpu, subject: &Subject) {
                     on.operands.case
                 );
                 on.poison();
+            }
+        }
+    }
+}
+
+/// A graph of three chained calls whose batches select their matrix, captured once, and replayed with other ids each
+/// time: random ones, one for all, ids that skip a batch, and ids of no matrix.
+fn ids_change_between_replays(gpu: &Gpu, subject: &Subject) {
+    for (i, activation) in Activation::ALL.into_iter().enumerate() {
+        let case = Case {
+            activation,
+            select: true,
+            late: i % 2 == 1,
+            ..Case::new(
+                super::sized(128, 1 + i, 512, 6),
+                Data::Integers,
+                ScaleLayout::Linear,
+                5,
+            )
+        };
+        for case in subject.in_layouts(gpu, case) {
+            let matrices = case.matrices();
+            // What each batch has as its results, by matrix.
+            let mut results = vec![vec![Vec::new(); matrices]; case.shape.l()];
+            for turned in 0..matrices {
+                let case = Case { turned, ..case };
+                let truth = &Operands::new(&case).truth;
+                let of_batches = truth.y.chunks(case.shape.m() * case.shape.n());
+                for (batch, (y, id)) in of_batches.zip(case.ids()).enumerate() {
+                    results[batch][id as usize] = y.to_vec();
+                }
+            }
+            let operands = Arc::new(Operands::new(&case));
+            let mut ids_there = gpu.upload(&operands.bytes.select);
+            let address = gpu.address(&ids_there);
+            let mut on = OnDevice::with(gpu, operands, 0, |name| {
+                (name == "select").then_some(address)
+            });
+            let options = options(subject.default(&on, true), true);
+            let graph = gpu.capture(|| {
+                for _ in 0..3 {
+                    on.enqueue(&options).unwrap();
+                }
+            });
+            let mut rng = fastrand::Rng::with_seed(i as u64);
+            for replay in 0..100 {
+                let mut ids: Vec<i32> = vec![rng.i32(..matrices as i32); case.shape.l()];
+                match replay % 4 {
+                    0 => {}
+                    1 => ids.fill_with(|| rng.i32(-1..matrices as i32)),
+                    2 => ids.fill_with(|| rng.i32(..matrices as i32)),
+                    _ => ids.fill_with(|| [-1, 0, matrices as i32, i32::MIN][rng.usize(..4)]),
+                }
+                gpu.stream.memcpy_htod(&ids, &mut ids_there).unwrap();
+                on.poison();
+                graph.launch().unwrap();
+                let y: Vec<f64> = numbers(&on.download(), case.output).collect();
+                let of_batches = y.chunks(case.shape.m() * case.shape.n());
+                for ((y, &id), known) in of_batches.zip(&ids).zip(&results) {
+                    let right = match usize::try_from(id).ok().and_then(|id| known.get(id)) {
+                        Some(known) => y == known,
+                        None if id == -1 => y.iter().all(|&y| y == 0.0),
+                        None => y.iter().all(|y| y.is_nan()),
+                    };
+                    assert!(right, "{case:?} replay {replay} {ids:?} id {id}: {y:?}");
+                }
             }
         }
     }

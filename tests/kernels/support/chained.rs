@@ -88,7 +88,8 @@ impl Chained {
 
     /// Operands that a grid before may write, with their addresses.
     pub(crate) fn late_operands(&self) -> Vec<(&'static str, u64)> {
-        const LATE: [&str; 6] = [
+        const LATE: [&str; 7] = [
+            "select",
             "vectors",
             "vector scales",
             "row alpha",
@@ -97,7 +98,8 @@ impl Chained {
             "residual",
         ];
         let of = |name| Some((name, *self.loaded.memory.addresses.get(name)?));
-        LATE.into_iter().filter_map(of).collect()
+        let late = |name: &&str| *name != "select" || self.loaded.operands.case.late;
+        LATE.into_iter().filter(late).filter_map(of).collect()
     }
 
     /// A [late kernel](late_kernel) that writes a byte of each operand that a grid before may write, and then executes

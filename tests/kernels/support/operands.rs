@@ -77,6 +77,12 @@ pub(crate) struct Case {
     pub(crate) shared: bool,
     /// Whether each batch selects one of fewer matrices than there are batches. Each matrix has its own factors.
     pub(crate) select: bool,
+    /// Whether the launch before a chained one may write which it selects.
+    pub(crate) late: bool,
+    /// The id of its second batch, where that is none of a matrix.
+    pub(crate) unknown: Option<i32>,
+    /// How far on the matrices are that it selects: each batch has all of them in turn.
+    pub(crate) turned: usize,
 }
 
 impl Case {
@@ -98,6 +104,9 @@ impl Case {
             strided: false,
             shared: false,
             select: false,
+            late: false,
+            unknown: None,
+            turned: 0,
         }
     }
 
@@ -159,8 +168,16 @@ impl Case {
     /// Index of the matrix of each batch.
     pub(crate) fn ids(&self) -> Vec<i32> {
         (0..self.shape.l())
-            .map(|batch| ((batch / 2 * 2 + 1) % self.matrices()) as i32)
+            .map(|batch| ((batch / 2 * 2 + 1 + self.turned) % self.matrices()) as i32)
             .collect()
+    }
+
+    /// The case with ids of no matrix: the first one past the last, one that skips its batch, and others.
+    pub(crate) fn with_unknown_ids(self) -> [Self; 4] {
+        [self.matrices() as i32, -1, i32::MAX, -2].map(|id| Self {
+            unknown: Some(id),
+            ..self
+        })
     }
 
     /// Factors of the rows of each matrix that may be selected.
@@ -262,7 +279,7 @@ pub(crate) struct Operands {
     pub(crate) case: Case,
     pub(crate) bytes: operands::Operands,
     /// The right result without bias and residual.
-    truth: Arc<Reference>,
+    pub(crate) truth: Arc<Reference>,
     /// Sum of bias and residual of each result, and sum of their magnitudes.
     added: Vec<(f64, f64)>,
 }
@@ -321,6 +338,7 @@ impl Operands {
                 global: w.global(),
                 row_alpha: w.row_alpha().unwrap_or_default().to_vec(),
                 select: if case.select { case.ids() } else { Vec::new() },
+                late: case.late,
                 activation: case.activation,
                 vectors: Vec::new(),
                 vector_strides: Strides { row: 0, batch: 0 },
@@ -444,7 +462,10 @@ impl Operands {
             operands.nan_where_no_scale_is();
         }
         operands.add();
-        operands
+        match case.unknown {
+            Some(id) => operands.with_unknown(1, id),
+            None => operands,
+        }
     }
 
     /// Shortens the weights to the matrices that batches select from, which are fewer than the batches.
@@ -511,12 +532,24 @@ impl Operands {
         self.added = (0..shape.outputs()).map(added).collect();
     }
 
-    /// The operands with a batch that selects a matrix that does not exist: the results of the batch are NaN.
-    pub(crate) fn with_unknown(mut self, batch: usize, id: i32) -> Self {
+    /// The operands with a batch that selects a matrix that does not exist. The results of the batch are NaN, or with
+    /// the id -1 the residual.
+    fn with_unknown(mut self, batch: usize, id: i32) -> Self {
         let of_batch = self.case.shape.n() * self.case.shape.m();
+        let of_batch = batch * of_batch..(batch + 1) * of_batch;
         self.bytes.select[batch] = id;
         let truth = Arc::make_mut(&mut self.truth);
-        truth.y[batch * of_batch..][..of_batch].fill(f64::NAN);
+        if id != -1 {
+            truth.y[of_batch].fill(f64::NAN);
+            return self;
+        }
+        truth.y[of_batch.clone()].fill(0.0);
+        truth.magnitude[of_batch.clone()].fill(0.0);
+        let residual: Vec<f64> = numbers(&self.bytes.residual, self.case.output).collect();
+        for i in of_batch {
+            let r = residual.get(i).copied().unwrap_or(0.0);
+            self.added[i] = (r, r.abs());
+        }
         self
     }
 

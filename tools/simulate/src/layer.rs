@@ -124,6 +124,7 @@ impl Problem {
                 vector_alpha: Vec::new(),
                 output: FloatType::F32,
                 select: Vec::new(),
+                late: false,
                 output_strides: None,
                 bias: Vec::new(),
                 residual: Vec::new(),

@@ -23,6 +23,8 @@ pub struct Operands {
     pub row_alpha: Vec<f32>,
     /// The matrix of each batch, of as many as there are batches; or nothing.
     pub select: Vec<i32>,
+    /// Whether the launch before a chained one may write `select`.
+    pub late: bool,
     /// Element type of the vectors.
     pub activation: Activation,
     /// Codes or numbers.
@@ -74,6 +76,7 @@ impl Operands {
             },
             select: (!self.select.is_empty()).then(|| RawSelect {
                 ids: upload("select", &words(&self.select)),
+                late: self.late,
                 matrices: self.codes.len() / (self.shape.m() * self.shape.row_code_bytes()),
             }),
         };

@@ -135,6 +135,7 @@ impl Measurer<'_> {
                     activation: case.activation.name().into(),
                     layout: case.layout.name().into(),
                     output_type: case.output.name().into(),
+                    select: case.select.map(|ids| ids.name().into()),
                     weight_bytes: shape.weight_bytes(),
                     rotated_bytes: ways.rotated_bytes(),
                     launches_per_round: ways.launches(),

@@ -22,7 +22,7 @@ use nvfp4_gemv_documents::statistics;
 use self::measure::Measurer;
 use self::reads::FastestReads;
 use self::suite::{Suite, SuiteArg};
-use crate::engine::{self, Ask, AskArgs, Case, Engine, Plan, TunedTable};
+use crate::engine::{self, Ask, AskArgs, Case, Engine, Ids, Plan, TunedTable};
 use crate::report::{Report, Table, bytes, count, figure, progress, time};
 use crate::shapes::{self, SYNTAX, parse_n, parse_shape};
 
@@ -84,6 +84,10 @@ pub(crate) struct Args {
     /// Layout of the scales; may be repeated [default: linear]
     #[arg(long, value_parser = shapes::layout())]
     layout: Vec<ScaleLayout>,
+    /// Let each batch select its matrix, as experts of a mixture do, among the matrices of all copies, by ids in the
+    /// device's memory. On a GPU
+    #[arg(long, value_enum, conflicts_with_all = ["ceiling", "serve", "tensor_parallel", "cublas"])]
+    select: Option<Ids>,
     #[command(flatten)]
     ask: AskArgs,
     /// With the configs of a file of `nvfp4-gemv tune`, made on this machine, where it has the problem.
@@ -177,7 +181,11 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     if let Some(ranks) = args.tensor_parallel {
         return over_ranks(args, engine.as_ref(), ranks.into());
     }
-    let mut suite = Suite::new(args.suite, engine.paths() == [GemvPath::Cpu]);
+    let on_cpu = engine.paths() == [GemvPath::Cpu];
+    if on_cpu && args.select.is_some() {
+        bail!("--select measures ids in a GPU's memory, and there is no GPU");
+    }
+    let mut suite = Suite::new(args.suite, on_cpu);
     let plan = plan(args);
     if args.suite == Some(SuiteArg::Decode) {
         return decode_steps(args, engine.as_ref(), &suite, ask, plan);
@@ -273,6 +281,7 @@ fn decode_steps(
         ("--cublas", args.cublas),
         ("--slow-down", !args.slow_down.is_empty()),
         ("--serve", args.serve),
+        ("--select", args.select.is_some()),
     ];
     for (option, is_given) in without_meaning {
         if is_given {
@@ -388,6 +397,7 @@ fn case(problem: &Problem) -> Result<Case> {
     }
     let (x, scales, y) = ("type of vectors", "layout of scales", "type of results");
     Ok(Case {
+        select: None,
         shape: shapes::of(problem.m, problem.n, problem.k, problem.l)?,
         activation: named(&Activation::ALL, Activation::name, x, &problem.activation)?,
         layout: named(
@@ -441,6 +451,7 @@ fn product(args: &Args, suite: &Suite) -> Result<Vec<Case>> {
         for &activation in activations {
             for &layout in layouts {
                 cases.push(Case {
+                    select: args.select,
                     shape,
                     activation,
                     layout,

@@ -122,6 +122,7 @@ fn measure(
 /// Weights of 1 GiB and 5 KiB: of a launch that takes so long, what it costs to begin and to end is less than 1%.
 fn long_case() -> Result<Case> {
     Ok(Case {
+        select: None,
         shape: Shape::matrix(116_509, 16_384)?,
         activation: Activation::Nvfp4,
         layout: ScaleLayout::Linear,

@@ -138,6 +138,7 @@ mod tests {
         };
         let document = super::super::empty(engine.as_ref(), "custom", None, &plan);
         let case = Case {
+            select: None,
             shape: Shape::matrix(128, 64).unwrap(),
             activation: Activation::Nvfp4,
             layout: ScaleLayout::Linear,

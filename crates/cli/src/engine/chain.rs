@@ -29,6 +29,7 @@ impl Chain {
     ) -> Result<Self> {
         let case = |(m, k)| {
             Ok(Case {
+                select: None,
                 shape: Shape::new(Dims { m, n, k, l: 1 })?,
                 activation,
                 layout,

@@ -31,7 +31,7 @@ pub(crate) use chain::Chain;
 pub(crate) use cuda::Energy;
 pub(crate) use cuda::{compiled_archs, devices, kernels};
 pub(crate) use memory::{NotEnoughMemory, check_memory_of};
-pub(crate) use rounds::{Case, Extent, Plan, Ready, Way, Ways, Work, rounds};
+pub(crate) use rounds::{Case, Extent, Ids, Plan, Ready, Way, Ways, Work, rounds};
 
 use crate::shapes;
 use nvfp4_gemv_documents::document;

@@ -21,12 +21,36 @@ pub(crate) struct Case {
     /// Layout of all block scales.
     pub(crate) layout: ScaleLayout,
     pub(crate) output: FloatType,
+    /// Whether batches select their matrix, by what ids.
+    pub(crate) select: Option<Ids>,
+}
+
+/// Ids of matrices, in the device's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Ids {
+    /// There before the launch before: a chained launch reads its weights while that still runs
+    Early,
+    /// Written by the launch before: a chained launch waits for it first
+    Late,
+}
+
+impl Ids {
+    /// The name in documents.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Early => "early",
+            Self::Late => "late",
+        }
+    }
 }
 
 impl Case {
     /// The operands for a question to the dispatch. Engines give as much workspace as kernels ask for.
     pub(crate) fn dispatch(&self) -> Operands {
-        Operands::new(self.activation, self.layout).with_workspace(u64::MAX)
+        Operands {
+            select: self.select.is_some(),
+            ..Operands::new(self.activation, self.layout).with_workspace(u64::MAX)
+        }
     }
 
     /// Bytes that the vectors and the result take in host memory, at most.

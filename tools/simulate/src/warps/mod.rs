@@ -204,6 +204,7 @@ fn operands(scene: &Scene) -> Result<Operands> {
         vector_alpha: Vec::new(),
         output: FloatType::F32,
         select: Vec::new(),
+        late: false,
         output_strides: None,
         bias: Vec::new(),
         residual: Vec::new(),

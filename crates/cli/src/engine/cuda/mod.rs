@@ -84,6 +84,7 @@ pub(crate) fn open(path: GemvPath) -> Result<Box<dyn Engine>> {
     };
     // Whether the path can run anything on this device; the problem itself is asked about later.
     let any = Case {
+        select: None,
         shape: Shape::matrix(128, 256)?,
         activation: Activation::Nvfp4,
         layout: ScaleLayout::Tiled128x4,
