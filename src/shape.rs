@@ -108,6 +108,11 @@ impl Shape {
         self.l
     }
 
+    /// The shape of one of its batches.
+    pub(crate) const fn one_batch(&self) -> Self {
+        Self { l: 1, ..*self }
+    }
+
     /// Nothing to compute: M = 0, N = 0 or L = 0.
     pub const fn is_empty(&self) -> bool {
         self.m == 0 || self.n == 0 || self.l == 0

@@ -639,8 +639,36 @@ fn batches_select_matrices() {
                 }
             }
         }
+        // Without a matrix: the residual, and neither bias nor factor, whatever the vectors are.
+        let ids = [2, -1, 0];
+        let shape = sized(m, n, k, ids.len());
+        let mut x = x[..shape.vector_elements()].to_vec();
+        x[n * k..2 * n * k].fill(bf16::NAN);
+        let skipping = w.select(&ids).unwrap();
+        for implementation in implementations() {
+            let run = |added: f32| {
+                let mut y = vec![added; shape.outputs()];
+                let output = Output::of(&mut y).with_bias(&bias).accumulating();
+                gemv_with(implementation, &shape, &skipping, &Vectors::of(&x), output).unwrap();
+                y
+            };
+            let y = run(3.5);
+            let skipped = n * m..2 * n * m;
+            assert!(
+                y[skipped.clone()].iter().all(|&y| y == 3.5),
+                "{implementation}"
+            );
+            assert!(y[..skipped.start].iter().all(|y| y.is_finite()));
+            assert!(y[skipped.end..].iter().all(|y| y.is_finite()));
+        }
+        let truth = reference::gemv(&shape, &skipping, &Vectors::of(&x));
+        assert!(truth.is_ok_and(|truth| truth.y[..n * m].iter().all(|y| y.is_finite())));
         let twice = selected.select(&[0]).unwrap_err();
         assert!(matches!(twice, Error::Selected { .. }), "{twice}");
+        assert!(matches!(
+            w.select(&[0, -2]),
+            Err(Error::Select { id: -2, .. })
+        ));
         let (batch, id, matrices) = (1, 3, 3);
         assert_eq!(
             w.select(&[0, 3]).unwrap_err(),

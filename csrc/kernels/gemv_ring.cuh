@@ -61,7 +61,7 @@ typedef struct nvfp4_ring_params {
     uint32_t turns; /* the most that a group has, one unit in each. All groups have room for all counted units twice */
     uint32_t announced_at;            /* places of a CTA's units in shared memory, turn by turn */
 
-    nvfp4_select select; /* of gemv_ring_select; there are no counted units then */
+    nvfp4_select select; /* of gemv_ring_select, where places and CTAs are those of a batch, and none is counted */
 } nvfp4_ring_params;
 
 #ifdef __CUDACC__
@@ -145,10 +145,12 @@ struct Dealt {
     }
     __device__ __forceinline__ bool owns(const Params &p, uint32_t place, uint32_t r) const { return has(p, place, r); }
 
-    // The codes of a row, which is counted through all batches.
+    // The batch of a row, the row's codes, and the scales of row 0. Rows are counted through all batches.
+    __device__ __forceinline__ static uint32_t batch(const Params &p, uint32_t row) { return batch_of(p, row); }
     __device__ __forceinline__ static const uint8_t *codes(const Params &p, uint32_t row) {
         return p.weights.codes + uint64_t(row) * row_bytes(p);
     }
+    __device__ __forceinline__ static const uint8_t *scales(const Params &p) { return p.weights.scales; }
 
     // The Place of a row's output.
     __device__ __forceinline__ static Place output(const Params &p, uint32_t row, bool exists) {
@@ -191,22 +193,33 @@ struct Dealt {
     __device__ __forceinline__ void others(const Params &, const Announced &, const Seat &, const Store &) const {}
 };
 
-// The scheduler of batches that select their matrix. Units of a batch without one are not copied, and their sums are 0.
+// The scheduler of batches that select their matrix. A CTA has units of one batch, blockIdx.y, and rows are counted in
+// it: nothing that a matrix says has to be found again from unit to unit.
 struct Selected : Dealt {
-    using Dealt::Dealt;
     static constexpr bool kSelects = true;
+    Matrix matrix;
 
-    // Null where the row's batch has no matrix.
-    __device__ __forceinline__ static const uint8_t *codes(const Params &p, uint32_t row) {
-        const uint32_t batch = batch_of(p, row);
-        const Matrix matrix = selected(p.select, batch);
-        if (!matrix.exists) return nullptr;
-        return codes_of(p.weights, matrix.number) + uint64_t(row - batch * p.m) * row_bytes(p);
+    __device__ __forceinline__ explicit Selected(const Params &p) : Dealt(p), matrix(selected(p.select, blockIdx.y)) {}
+
+    __device__ __forceinline__ static uint32_t batch(const Params &, uint32_t) { return blockIdx.y; }
+    __device__ __forceinline__ const uint8_t *codes(const Params &p, uint32_t row) const {
+        return codes_of(p.weights, matrix.number) + uint64_t(row) * row_bytes(p);
+    }
+    __device__ __forceinline__ const uint8_t *scales(const Params &p) const {
+        return scales_of(p.weights, matrix.number);
+    }
+    __device__ __forceinline__ Place output(const Params &p, uint32_t row, bool exists) const {
+        return prepare(p.epilogue, matrix, blockIdx.y, row, 0, exists);
     }
 
-    __device__ __forceinline__ static Place output(const Params &p, uint32_t row, bool exists) {
-        const uint32_t batch = exists ? batch_of(p, row) : 0;
-        return prepare(p.epilogue, selected(p.select, batch), batch, row - batch * p.m, 0, exists);
+    // Stores the CTA's outputs where there is no matrix. Called by all threads.
+    __device__ __forceinline__ void store_none(const Params &p) const {
+        arch::griddepcontrol_wait(); // the previous grid may read the output, and write the residual
+#pragma unroll 1
+        for (uint32_t i = threadIdx.x; i < end - origin; i += blockDim.x) {
+            const uint32_t at = unit(i / kUnitRows), r = i % kUnitRows;
+            if (owns(p, at, r)) store(p.epilogue, output(p, row(p, at, r), true), 0.0f);
+        }
     }
 };
 
@@ -383,8 +396,7 @@ struct Producer {
         uint32_t to = base + slot * kUnitRows * row_bytes(p);
         uint32_t bar = base + p.bars_at + slot * kStages<kRows> * kBarBytes;
         const uint8_t *from = work.codes(p, work.row(p, place, 0));
-        const bool exists = !Work::kSelects || from != nullptr;
-        const bool whole = exists && work.has(p, place, 0) && work.has(p, place, kUnitRows - 1);
+        const bool whole = work.has(p, place, 0) && work.has(p, place, kUnitRows - 1);
 #pragma unroll 1
         for (uint32_t s = 0; s < kUnitRows; s += kRows, bar += kBarBytes) {
             if (turn < p.depth) {
@@ -397,7 +409,7 @@ struct Producer {
             uint32_t bytes = stage_bytes;
             if (!whole) {
                 bytes = 0;
-                for (uint32_t r = s; r < s + kRows; ++r) bytes += exists && work.has(p, place, r) ? row_bytes(p) : 0;
+                for (uint32_t r = s; r < s + kRows; ++r) bytes += work.has(p, place, r) ? row_bytes(p) : 0;
             }
             arch::mbarrier_arrive_expect_tx(bar, bytes);
             // Rows that follow each other in memory are one copy.
@@ -405,7 +417,7 @@ struct Producer {
             const uint64_t step = p.weights.scale_steps.tiled ? uint64_t(row_bytes(p)) * 32 : piece;
 #pragma unroll 1
             for (uint32_t r = s, end = to + stage_bytes; to != end; ++r, to += piece, from += step) {
-                if (whole || (exists && work.has(p, place, r))) arch::cp_async_bulk(to, from, piece, bar, policy);
+                if (whole || work.has(p, place, r)) arch::cp_async_bulk(to, from, piece, bar, policy);
             }
         }
     }
@@ -577,7 +589,7 @@ constexpr uint32_t kScaleSlots = NVFP4_RING_SCALE_SLOTS;
 
 // A warp's queue of the block scales of its group's units, as a lane copies and reads them. In the 128x4 layout
 // the next unit needs the other half of each sector: kCached keeps that half in L1, where shared memory leaves some.
-template <int kChunks, bool kCached, bool kSelects>
+template <int kChunks, bool kCached>
 struct ScaleQueue {
     static constexpr uint32_t kSlot = kChunks * kScaleBytes;
     uint32_t place;      // of the CTA's next own unit, in the linear layout of this lane's row
@@ -589,20 +601,21 @@ struct ScaleQueue {
     uint32_t at, at_end; // the same of the scales that it reads
     uint32_t pitch;      // of their rows
 
-    __device__ __forceinline__ ScaleQueue(const Params &p, const Dealt &work, const Seat &seat, uint32_t base)
+    template <class Work>
+    __device__ __forceinline__ ScaleQueue(const Params &p, const Work &work, const Seat &seat, uint32_t base)
         : place(work.unit(seat.group)), copies(seat.lane < kChunks * kScaleLanes),
           slots(base + p.scales_at + seat.warp * kScaleSlots * kSlot), to(slots + seat.lane * 16),
           end(to + kScaleSlots * kSlot) {
         const uint32_t part_at = seat.lane / kScaleLanes * p.row_warps + seat.part; // counted in 1024 elements
         if (p.weights.scale_steps.tiled) {
             const uint32_t at = part_at * 16 + seat.lane % kScaleLanes; // counted in 64 elements
-            from = p.weights.scales + at * uint32_t(p.weights.scale_steps.group_stride);
+            from = work.scales(p) + at * uint32_t(p.weights.scale_steps.group_stride);
             exists = at * 2 < p.chunks;
         } else {
             const uint32_t at = part_at * 4 + seat.lane % 4; // counted in 256 elements
             row = seat.lane / 4 % 4;
             place += row;
-            from = p.weights.scales + at * 16;
+            from = work.scales(p) + at * 16;
             exists = at * 8 < p.chunks;
         }
     }
@@ -630,15 +643,6 @@ struct ScaleQueue {
         const uint8_t *at = from + uint64_t(p.weights.scale_steps.tiled ? place / 128 : place) *
                                        uint32_t(p.weights.scale_steps.row_stride);
         if (p.weights.scale_steps.tiled) at += place % 128 * 4;
-        if constexpr (kSelects) {
-            // Asked for each unit: a batch's matrix would take registers (docs/notes/ring.md).
-            if (has) {
-                const uint32_t batch = batch_of(p, place);
-                const Matrix matrix = selected(p.select, batch);
-                at += (int64_t(matrix.number) - batch) * p.weights.scale_matrix_bytes;
-                has = matrix.exists;
-            }
-        }
         if constexpr (kCached) {
             arch::cp_async_ca_16(to, has ? at : p.weights.scales, has);
         } else {
@@ -711,14 +715,6 @@ struct GroupStages {
         bar += kBarBytes;
     }
 
-    // Moves on to the next stage, without a look at its codes.
-    __device__ __forceinline__ void skip(const Params &p, uint32_t lane) {
-        arch::mbarrier_wait(bar, phase);
-        codes += kRows * row_bytes(p);
-        arch::mbarrier_arrive_warp(bar + 8, lane);
-        bar += kBarBytes;
-    }
-
     // Called behind a unit's stages. Behind the last unit of the ring comes the first.
     __device__ __forceinline__ void next(const Params &p) {
         if (--left == 0) {
@@ -733,7 +729,7 @@ struct GroupStages {
 // A thread that multiplies. Its functions are its steps.
 template <class Products, int kChunks, uint32_t kRows, bool kCached, class Work>
 struct Consumer {
-    using Scales = ScaleQueue<kChunks, kCached, Work::kSelects>;
+    using Scales = ScaleQueue<kChunks, kCached>;
     using Stages = GroupStages<kChunks, kRows>;
     const Params &p;
     const Work &work;
@@ -743,7 +739,7 @@ struct Consumer {
     // All steps. Their order is tuned: what need not wait for the previous grid is computed before the wait, which each
     // launch of a chain has in its way.
     __device__ __forceinline__ void run(const uint8_t *shared) const {
-        uint32_t batch = batch_of(p, min(work.unit(seat.group), work.end - 1)); // also of a group without units
+        uint32_t batch = work.batch(p, min(work.unit(seat.group), work.end - 1)); // also of a group without units
         Products vector(seat.lane);
         const typename Products::Source source = Products::source(p, batch, seat.chunk);
         if (!p.dependent) vector.load(p, source, seat.chunk, seat.stride);
@@ -763,7 +759,7 @@ struct Consumer {
         typename Work::Units units(p, work, seat.group);
 #pragma unroll 1
         while (units.more(work)) {
-            if (p.m_magic != 0 && batch_of(p, units.place) != batch) {
+            if (!Work::kSelects && p.m_magic != 0 && batch_of(p, units.place) != batch) {
                 batch = batch_of(p, units.place);
                 // Kept: or the addresses would be computed before the loop, and take registers in it.
                 const uint32_t chunk = arch::kept(seat.chunk);
@@ -773,8 +769,7 @@ struct Consumer {
             arch::cp_async_wait_group<kScaleSlots - 2>();
             __syncwarp();
             units.copy_scales(p, work, announced, scales); // into the slot before this one: all lanes have read it
-            const bool has_matrix = !Work::kSelects || selected(p.select, batch).exists;
-            multiply_unit(vector, scales, stages, sums, has_matrix);
+            multiply_unit(vector, scales, stages, sums);
             units.next(p);
         }
         arch::cp_async_wait_group<0>(); // of scales past the last unit: no thread may end before them
@@ -808,14 +803,10 @@ struct Consumer {
 
     // Multiplies a unit, and leaves the warp's sums of its rows in shared memory.
     __device__ __forceinline__ void multiply_unit(const Products &vector, Scales &scales, Stages &stages,
-                                                  uint32_t &sums, bool has_matrix) const {
+                                                  uint32_t &sums) const {
         float sum[kUnitRows] = {};
 #pragma unroll
         for (uint32_t s = 0; s < kStages<kRows>; ++s) {
-            if (!has_matrix) { // nothing was copied
-                stages.skip(p, seat.lane);
-                continue;
-            }
             uint4 codes[kRows][kChunks];
             uint32_t scale_codes[kRows][kChunks];
 #pragma unroll
@@ -865,6 +856,12 @@ __device__ __forceinline__ void gemv(const Params &p) {
     const uint32_t base = arch::shared_address(dynamic);
     const uint32_t warp = __shfl_sync(0xffffffffu, threadIdx.x / kWarp, 0), lane = threadIdx.x % kWarp;
     const Work work(p);
+    if constexpr (Work::kSelects) {
+        if (!work.matrix.exists) {
+            work.store_none(p);
+            return;
+        }
+    }
     if (__builtin_expect(warp < p.producers, 1)) {
         Producer<kRows> producer(p, work, warp);
         uint32_t turns = p.depth;
@@ -879,8 +876,10 @@ __device__ __forceinline__ void gemv(const Params &p) {
         }
     } else {
         arch::griddepcontrol_launch_dependents();
+        // Two chains of matrix instructions, where registers have room for two.
+        constexpr int kChains = kCounted || (Work::kSelects && kChunks == 2) ? 1 : 2;
         using Products = std::conditional_t<kActivation == NVFP4_ACTIVATION_NVFP4, IntegerProducts<kChunks>,
-                                            MatrixProducts<kActivation, kChunks, std::is_same_v<Work, Dealt> ? 2 : 1>>;
+                                            MatrixProducts<kActivation, kChunks, kChains>>;
         const Seat seat(p, warp - p.producers, lane);
         Consumer<Products, kChunks, kRows, kCached, Work>{p, work, base, seat}.run(dynamic);
     }

@@ -7,7 +7,7 @@ use super::params::{
     NVFP4_RING_PLACE_BYTES, NVFP4_RING_SCALE_BYTES, NVFP4_RING_SCALE_SLOTS, NVFP4_RING_UNIT_ROWS,
     NVFP4_WARP, nvfp4_ring_params,
 };
-use super::plan::{KernelParameters, Launch, Parameters, Plan};
+use super::plan::{KernelParameters, Launch, MOST_GRID_Y, Parameters, Plan};
 use super::stream::scaled_matrix_roundings;
 use super::{
     ALPHAS, Call, Job, KernelConfig, MainLoop, Products, distinct, expected, field, magic,
@@ -38,7 +38,8 @@ pub struct RingConfig {
     /// Whether L1 keeps block scales: in the 128x4 layout two units share what L1 fetches at once. Rings that take most
     /// of an SM's shared memory leave L1 too small to keep scales.
     pub cached: bool,
-    /// CTAs that share the rows of all batches: no more than there are granules.
+    /// CTAs that share the rows of all batches: no more than there are granules. Where batches select their matrix, each
+    /// batch has as many of them as the others, and one at least.
     pub ctas: u32,
     /// Eighths of all units, 0 to 7, that belong to no CTA at first. A CTA takes the next of these units when one of
     /// its groups has room, so that all CTAs end at about the same time. Units that are taken are counted in the
@@ -124,7 +125,12 @@ impl KernelConfig for RingConfig {
     }
 
     fn takes_select(job: &Job<'_>) -> Result<(), Refusal> {
-        job.image(SELECT_UNIT)
+        job.image(SELECT_UNIT)?;
+        let (l, most) = (job.shape.l(), MOST_GRID_Y);
+        match l <= most as usize {
+            true => Ok(()),
+            false => Err(Refusal::SelectBatches { l, most }),
+        }
     }
 
     fn available(job: &Job<'_>) -> Result<(), Refusal> {
@@ -139,7 +145,7 @@ impl KernelConfig for RingConfig {
         } else {
             NVFP4_RING_UNIT_ROWS
         } as usize;
-        if shape.l() > 1 && !shape.m().is_multiple_of(whole) {
+        if shape.l() > 1 && !job.operands.select && !shape.m().is_multiple_of(whole) {
             return Err(Refusal::RowsOfBatch {
                 m: shape.m(),
                 of: whole,
@@ -151,7 +157,7 @@ impl KernelConfig for RingConfig {
                 needed: "32768 at most",
             });
         }
-        match places_are_counted(shape, tiled) {
+        match places_are_counted(&dealt_at_once(job), tiled) {
             true => Ok(()),
             false => Err(Refusal::Rows),
         }
@@ -292,14 +298,11 @@ impl KernelConfig for RingConfig {
             "0 to 7 eighths; not 0 with two chunks and 1 or 2 rows only, where each group keeps depth + 2 units of \
              its own",
             counted == 0
-                || (counted < EIGHTHS
-                    && chunks == 2
-                    && rows <= 2
-                    && self.keeps_enough(shape, tiled)),
+                || (counted < EIGHTHS && chunks == 2 && rows <= 2 && self.keeps_enough(job)),
         )?;
         // The check includes what counted units take, even if a call without a workspace deals them. So a workspace
         // refuses no config.
-        shared_memory(self.layout(shape, tiled, counted > 0).bytes, job.gpu)
+        shared_memory(self.layout(job, counted > 0).bytes, job.gpu)
     }
 
     fn workspace_bytes(&self, job: &Job<'_>) -> u64 {
@@ -328,8 +331,9 @@ impl KernelConfig for RingConfig {
         let shape = &call.shape;
         let tiled = job.operands.tiled();
         let counts = self.counts(job);
-        let layout = self.layout(shape, tiled, counts);
-        let (m, several) = (shape.m() as u32, shape.l() > 1);
+        let layout = self.layout(job, counts);
+        let dealt = dealt_at_once(job);
+        let (m, several) = (shape.m() as u32, dealt.l() > 1);
         let row_warps = row_warps(shape, self.chunks);
         let producers = self.groups.min(NVFP4_RING_MAX_PRODUCERS);
         let parameters = |pass: &Pass| nvfp4_ring_params {
@@ -342,8 +346,8 @@ impl KernelConfig for RingConfig {
             } else {
                 0
             },
-            rows: m * shape.l() as u32,
-            places: places(shape, tiled) as u32,
+            rows: m * dealt.l() as u32,
+            places: places(&dealt, tiled) as u32,
             dealt: layout.dealt as u32,
             depth: self.depth,
             groups: self.groups,
@@ -375,7 +379,10 @@ impl KernelConfig for RingConfig {
                     true => SELECT_UNIT,
                     false => UNIT,
                 },
-                grid: [self.ctas, 1, 1],
+                grid: match job.operands.select {
+                    true => [self.ctas_at_once(job), shape.l() as u32, 1],
+                    false => [self.ctas, 1, 1],
+                },
                 threads: (self.groups * row_warps + producers) * NVFP4_WARP,
                 dynamic_shared: layout.bytes as u32,
                 dependent: job.dependent(),
@@ -544,15 +551,24 @@ impl RingConfig {
     /// counted. In turn t a producer announces the unit of turn t + NVFP4_RING_AHEAD. In the first `depth` turns a
     /// producer must announce no counted unit: the warps of the CTA have not met yet, and the launch before may still
     /// use the counters.
-    fn keeps_enough(&self, shape: &Shape, tiled: bool) -> bool {
-        let layout = self.layout(shape, tiled, true);
+    fn keeps_enough(&self, job: &Job<'_>) -> bool {
+        let layout = self.layout(job, true);
         let units = layout.granules_per_cta * u64::from(self.granule) / UNIT_ROWS;
         units / u64::from(self.groups) >= u64::from(self.depth + NVFP4_RING_AHEAD)
     }
 
-    fn layout(&self, shape: &Shape, tiled: bool, counts: bool) -> Layout {
+    /// CTAs that share what is [dealt at once](dealt_at_once).
+    fn ctas_at_once(&self, job: &Job<'_>) -> u32 {
+        match job.operands.select {
+            true => (self.ctas / job.shape.l() as u32).max(1),
+            false => self.ctas,
+        }
+    }
+
+    fn layout(&self, job: &Job<'_>, counts: bool) -> Layout {
+        let (shape, tiled) = (&dealt_at_once(job), job.operands.tiled());
         let row_warps = u64::from(row_warps(shape, self.chunks));
-        let (groups, ctas) = (u64::from(self.groups), u64::from(self.ctas));
+        let (groups, ctas) = (u64::from(self.groups), u64::from(self.ctas_at_once(job)));
         let all = places(shape, tiled);
         let counted = match counts {
             true => self.counted_units(shape, tiled),
@@ -600,6 +616,14 @@ fn integers(job: &Job<'_>) -> bool {
 /// Whether units can be counted: the call has a workspace to count in, and no selection.
 fn counters(job: &Job<'_>) -> bool {
     job.operands.workspace >= RawWorkspace::COUNTER_BYTES && !job.operands.select
+}
+
+/// The part of a problem whose rows are dealt to CTAs together: all batches, or one where batches select their matrix.
+fn dealt_at_once(job: &Job<'_>) -> Shape {
+    match job.operands.select {
+        true => job.shape.one_batch(),
+        false => *job.shape,
+    }
 }
 
 /// Bytes of all codes.

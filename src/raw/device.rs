@@ -96,7 +96,7 @@ fn no_device() -> Error {
 }
 
 /// `cudaErrorNoKernelImageForDevice`.
-pub(super) const NO_KERNEL_IMAGE: i32 = 209;
+const NO_KERNEL_IMAGE: i32 = 209;
 
 /// Translates a `cudaError_t`. The numbers are those of `driver_types.h`, which are stable.
 pub(super) fn status(during: &'static str, code: i32) -> Result<()> {

@@ -24,6 +24,9 @@ pub(super) const MULTIPROCESSOR_COUNT: c_int = 16;
 pub(super) const L2_CACHE_SIZE: c_int = 38;
 pub(super) const MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: c_int = 97;
 
+/// `CUDA_ERROR_INVALID_CONTEXT`: the thread has no current context.
+pub(super) const INVALID_CONTEXT: Status = 201;
+
 pub(super) const SHARED_SIZE_BYTES: c_int = 1;
 pub(super) const MAX_DYNAMIC_SHARED_SIZE_BYTES: c_int = 8;
 

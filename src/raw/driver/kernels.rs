@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_int, c_void};
 use std::sync::{Mutex, PoisonError, RwLock};
 
 use super::super::device::status;
-use super::api::{self, Api, Handle, LaunchAttribute, LaunchConfig};
+use super::api::{self, Api, Handle, LaunchAttribute, LaunchConfig, Status};
 #[cfg(feature = "jit")]
 use super::compiled;
 use super::ready;
@@ -29,7 +29,19 @@ pub(in crate::raw) fn function(launch: &Launch, _stream: Option<*mut c_void>) ->
     static LOADED: RwLock<BTreeMap<(u64, &str), Function>> = RwLock::new(BTreeMap::new());
     static LOADING: Mutex<()> = Mutex::new(());
     let api = ready()?;
-    let key = (context_id(api)?, launch.entry);
+    let context = match context_id(api) {
+        // As launches of the runtime do: where a thread has no context, the runtime makes its device's current.
+        Err(api::INVALID_CONTEXT) if !cfg!(nvfp4_gemv_no_kernels) => {
+            linked(launch.entry)?;
+            context_id(api)
+        }
+        asked => asked,
+    };
+    if let Err(status) = context {
+        api.check("asking for the current context", status)?;
+    }
+    let context = context.unwrap_or_default();
+    let key = (context, launch.entry);
     let loaded = || {
         let loaded = LOADED.read().unwrap_or_else(PoisonError::into_inner);
         loaded.get(&key).copied()
@@ -72,13 +84,13 @@ fn linked(name: &'static str) -> Result<Function> {
     status(name, code).map(|()| Function(function))
 }
 
-fn context_id(api: &Api) -> Result<u64> {
+fn context_id(api: &Api) -> std::result::Result<u64, Status> {
     let mut id = 0;
     // SAFETY: the pointer is to a live number; null stands for the current context.
-    api.check("asking for the current context", unsafe {
-        (api.context_id)(std::ptr::null_mut(), &mut id)
-    })?;
-    Ok(id)
+    match unsafe { (api.context_id)(std::ptr::null_mut(), &mut id) } {
+        0 => Ok(id),
+        status => Err(status),
+    }
 }
 
 /// Says what this thread may do while streams are captured, and returns what was said before.
@@ -90,12 +102,12 @@ fn exchange_capture_mode(api: &Api, mut mode: c_int) -> Result<c_int> {
     Ok(mode)
 }
 
-/// Enqueues a launch, and copies the kernel's arguments before it returns. A dependent launch may start before the
-/// kernels before it in the stream have ended, and read its weights before: no kernel that may still be running writes
-/// them. Those are all dependent launches right before it, and the kernel before the first of these.
+/// Enqueues a launch, and copies the kernel's arguments before it returns.
 ///
 /// # Safety
-/// The function is the launch's kernel, loaded in the current context, of which `stream` is one. The arguments are those
+/// A dependent launch may start before the kernels before it in the stream have ended, and read its weights before: no
+/// kernel that may still be running writes them. Those are all dependent launches right before it, and the kernel before
+/// the first of these. The function is the launch's kernel, loaded in the current context, of which `stream` is one. The arguments are those
 /// that the kernel takes, and what it does with the addresses in them is allowed until it has run.
 pub(in crate::raw) unsafe fn launch(
     Function(function): Function,

@@ -1,4 +1,4 @@
-//! Work that the CUDA driver does without the runtime. Kernels are launched, and tensor maps encoded. Kernels that were
+//! Work that the CUDA driver does. Kernels are launched, and tensor maps encoded. Kernels that were
 //! compiled at run time are loaded here, too. A build without linked kernels, which has no runtime, asks for devices
 //! here.
 //!

@@ -6,7 +6,9 @@ use nvfp4_gemv::{Activation, Dims, FloatType, ScaleLayout, Shape};
 use ptx_sim::mutate::{Kind, Mutant, Score};
 use ptx_sim::{Policy, Timing, Uninitialised};
 
-use crate::support::faults::{ANY_OPERAND, At, NO_BIAS, Run, demand, demand_right_plans, subject};
+use crate::support::faults::{
+    ALL_MATRICES, ANY_OPERAND, At, NO_BIAS, NOT_LATE, Run, demand, demand_right_plans, subject,
+};
 use crate::support::operands::{Case, Data};
 use crate::support::passes::{MANY_VECTORS, check_passes};
 use crate::support::ptx::ALL;
@@ -279,8 +281,8 @@ fn harmless() -> Vec<(At, &'static str)> {
 
 fn wrong_plans() {
     let own = crate::words![Params:
-        select.matrices = "batches that do not select have the matrices that there are",
-        select.late = "to wait earlier changes nothing",
+        select.matrices = ALL_MATRICES,
+        select.late = NOT_LATE,
     ];
     let harmless = [&harmless()[..], &own].concat();
     let runs = direct(Activation::Nvfp4, 8, 2, [(130, 544), (17, 1088), (5, 288)]);

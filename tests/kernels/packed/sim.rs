@@ -7,7 +7,7 @@ use nvfp4_gemv::kernel::params::nvfp4_packed_params as Params;
 use nvfp4_gemv::kernel::{Config, PackedConfig};
 
 use crate::many_vectors::{Cutting, Kernel, cutting};
-use crate::support::faults::{ANY_OPERAND, At, NO_BIAS, Run, SAMPLE};
+use crate::support::faults::{ALL_MATRICES, ANY_OPERAND, At, NO_BIAS, NOT_LATE, Run, SAMPLE};
 
 crate::trials! {
     simulator:
@@ -37,6 +37,8 @@ const ADD: &[(At, &str)] = &crate::words![AddParams:
     epilogue.has_operands = ANY_OPERAND,
     epilogue.bias_batch = NO_BIAS,
     epilogue.bias_batch + 4 = NO_BIAS,
+    select.matrices = ALL_MATRICES,
+    select.late = NOT_LATE,
 ];
 
 pub(crate) const KERNEL: Kernel = Kernel {
@@ -113,7 +115,9 @@ pub(crate) const KERNEL: Kernel = Kernel {
         epilogue.has_operands = ANY_OPERAND,
         epilogue.bias_batch = NO_BIAS,
         epilogue.bias_batch + 4 = NO_BIAS,
-        ; unread in weights
+        select.matrices = ALL_MATRICES,
+        select.late = NOT_LATE,
+        ; unread in weights, select
     ],
 };
 

@@ -51,7 +51,7 @@ pub(crate) struct Subject {
 type Run = fn(&Gpu, &Subject);
 
 pub(crate) fn trials(subject: &'static Subject) -> Vec<Trial> {
-    let runs: [(&str, Run); 15] = [
+    let runs: [(&str, Run); 16] = [
         ("contest_and_layer_shapes", contest_and_layer_shapes),
         ("odd_shapes", odd_shapes),
         ("every_kind_of_config", every_kind_of_config),
@@ -70,6 +70,7 @@ pub(crate) fn trials(subject: &'static Subject) -> Vec<Trial> {
         ("chained_in_a_graph", chained_in_a_graph),
         ("vectors_of_the_kernel_before", vectors_of_the_kernel_before),
         ("ids_change_between_replays", ids_change_between_replays),
+        ("a_thread_without_a_context", a_thread_without_a_context),
     ];
     let trial =
         |(name, run): (&str, Run)| kernel_trial(subject.kernel, name, move |gpu| run(gpu, subject));
@@ -432,6 +433,37 @@ fn in_another_context(gpu: &Gpu, subject: &Subject) {
         assert!(run(&Gpu::in_another_context()) == first);
         assert!(run(gpu) == first);
     }
+}
+
+/// A thread without a current context launches by address, in the context of the runtime's device.
+fn a_thread_without_a_context(gpu: &Gpu, subject: &Subject) {
+    let case = Case::new(
+        super::sized(128, 1, 512, 1),
+        Data::FullRange,
+        ScaleLayout::Tiled128x4,
+        3,
+    );
+    subject.each(gpu, case, |on| {
+        let config = subject.default(on, false);
+        let first = on.run(config, false);
+        on.poison();
+        gpu.stream.context().synchronize().unwrap();
+        let (call, options) = (on.call, options(config, false));
+        std::thread::scope(|scope| {
+            let launch = || {
+                assert!(
+                    cudarc::driver::result::ctx::get_current()
+                        .unwrap()
+                        .is_none()
+                );
+                // SAFETY: the operands live until the context is waited for below; null is the default stream.
+                unsafe { raw::gemv(&call, &gpu.info, &options, std::ptr::null_mut()) }.unwrap();
+            };
+            scope.spawn(launch);
+        });
+        gpu.stream.context().synchronize().unwrap();
+        assert!(on.download() == first, "{config:?}");
+    });
 }
 
 /// Chained launches back to back, captured into a graph that is replayed a thousand times. Each launch reads weights

@@ -224,6 +224,10 @@ pub(crate) const MAPPED: &str = "0 says that batches share vectors; a tensor map
 pub(crate) const ANY_OPERAND: &str =
     "any number but 0 says so, and each operand is asked for by itself";
 
+/// Reasons why faults do nothing in words of a selection, where runs have none.
+pub(crate) const ALL_MATRICES: &str = "batches that do not select have the matrices that there are";
+pub(crate) const NOT_LATE: &str = "to wait earlier changes nothing";
+
 /// Reason why faults do nothing in words that count only with a bias. Sweeps have a bias.
 pub(crate) const NO_BIAS: &str = "the runs have no bias";
 

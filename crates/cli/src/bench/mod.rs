@@ -84,8 +84,8 @@ pub(crate) struct Args {
     /// Layout of the scales; may be repeated [default: linear]
     #[arg(long, value_parser = shapes::layout())]
     layout: Vec<ScaleLayout>,
-    /// Let each batch select its matrix, as experts of a mixture do, among the matrices of all copies, by ids in the
-    /// device's memory. On a GPU
+    /// Let each batch select its matrix, as experts of a mixture do, by ids in the device's memory; no two batches have
+    /// the same. On a GPU
     #[arg(long, value_enum, conflicts_with_all = ["ceiling", "serve", "tensor_parallel", "cublas"])]
     select: Option<Ids>,
     #[command(flatten)]

@@ -17,7 +17,6 @@ use super::super::rounds::scale;
 use super::super::{Case, Extent, Ids, Plan, Ready, Way, Ways, Work, memory};
 use super::board::Board;
 use super::{Cuda, cublas, cuda};
-use crate::shapes;
 
 /// Random bytes in device memory that every case's weights are cut from. They are uploaded once, because a suite's
 /// weights together are many times what the host makes and copies in a second.
@@ -116,10 +115,8 @@ impl Cuda {
             shape.weight_scale_bytes(case.layout),
         );
         let read_stride = bytes.next_multiple_of(ALIGNMENT);
-        // Matrices that batches select from follow each other.
-        let alignment = if case.select.is_some() { 1 } else { ALIGNMENT };
-        let code_stride = code_bytes.next_multiple_of(alignment);
-        let scale_stride = scale_bytes.next_multiple_of(alignment);
+        let code_stride = code_bytes.next_multiple_of(ALIGNMENT);
+        let scale_stride = scale_bytes.next_multiple_of(ALIGNMENT);
         let with_cublas = works.contains(&Work::Cublas);
         let workspace_bytes = self.workspace_bytes(shape, case.activation, case.layout);
         let workspace_bytes = usize::try_from(workspace_bytes).unwrap_or(usize::MAX);
@@ -144,38 +141,35 @@ impl Cuda {
         })?;
         // Kernels that only read take codes instead of codes and scales: as many bytes.
         let pool = self.pool(copies * read_stride, copies * scale_stride, plan)?;
-        let weights_of = |shape: &Shape, copy: usize, copies: usize| {
-            let codes = pool.codes.slice(copy * code_stride..);
-            let scales = pool.scales.slice(copy * scale_stride..);
-            Weights::on_device(
-                shape,
-                codes.slice(..copies * code_bytes),
-                scales.slice(..copies * scale_bytes),
-                case.layout,
-                GlobalScale::ONE,
-            )
-        };
-        // Batches select from the matrices of all copies, of which each is read once a turn, in a random order.
-        let all = shapes::of(shape.m(), shape.n(), shape.k(), copies * shape.l());
-        let all = all.and_then(|all| weights_of(&all, 0, copies));
-        let mut ids: Vec<i32> = (0..(copies * shape.l()) as i32).collect();
+        let weights: Vec<Weights<'_, Device>> = (0..copies)
+            .map(|copy| {
+                Weights::on_device(
+                    shape,
+                    pool.codes.slice(copy * code_stride..).slice(..code_bytes),
+                    pool.scales
+                        .slice(copy * scale_stride..)
+                        .slice(..scale_bytes),
+                    case.layout,
+                    GlobalScale::ONE,
+                )
+            })
+            .collect::<Result<_>>()?;
+        // Each batch selects one of a copy's matrices, no two the same. L2 keeps the ids, as those that a router has
+        // just written.
+        let mut ids: Vec<i32> = (0..shape.l() as i32).collect();
         fastrand::Rng::with_seed(3).shuffle(&mut ids);
         let ids = self.upload(&ids)?;
-        let weights: Vec<Weights<'_, Device>> = match (case.select, &all) {
-            (None, _) => (0..copies)
-                .map(|copy| weights_of(shape, copy, 1))
-                .collect::<Result<_>>()?,
-            (Some(_), Err(error)) => return Err(error.clone().into()),
-            (Some(ids_are), Ok(all)) => (0..copies)
-                .map(|copy| {
-                    let ids = ids.slice(copy * shape.l()..).slice(..shape.l());
-                    let weights = all.select_on_device(ids);
-                    match ids_are {
-                        Ids::Early => weights,
-                        Ids::Late => weights.late(),
-                    }
-                })
-                .collect(),
+        let selecting: Vec<Weights<'_, Device>> = weights
+            .iter()
+            .map(|weights| weights.select_on_device(ids.as_view()))
+            .map(|weights| match case.select {
+                Some(Ids::Late) => weights.late(),
+                _ => weights,
+            })
+            .collect();
+        let weights = match case.select {
+            Some(_) => &selecting,
+            None => &weights,
         };
         let host_inputs = case.inputs();
         let inputs = self.inputs(&host_inputs)?;
@@ -221,7 +215,7 @@ impl Cuda {
                     if ask.is_chained && !self.can_chain() {
                         continue;
                     }
-                    let (stream, weights) = (&self.stream, &weights);
+                    let stream = &self.stream;
                     let mut launch = |i: usize, options: &Options<'_>| {
                         let (weights, output) = (&weights[i % copies], y.output());
                         gemv_on_device(stream, shape, weights, &x, output, options)
