@@ -132,14 +132,6 @@ pub enum Refusal {
          vectors are not f32"
     )]
     SelectWhole,
-    /// More batches that say which matrix they have than a grid has places for.
-    #[error("it takes a selection of matrices for {most} batches at most, and L is {l}")]
-    SelectBatches {
-        /// L.
-        l: usize,
-        /// The most that it takes.
-        most: u32,
-    },
     /// A config's value that no kernel is compiled for, or that this problem has no use for.
     #[error("{name} is {value}, and may be {takes}")]
     Field {

@@ -61,7 +61,11 @@ typedef struct nvfp4_ring_params {
     uint32_t turns; /* the most that a group has, one unit in each. All groups have room for all counted units twice */
     uint32_t announced_at;            /* places of a CTA's units in shared memory, turn by turn */
 
-    nvfp4_select select; /* of gemv_ring_select, where places and CTAs are those of a batch, and none is counted */
+    /* Fields of gemv_ring_select, where places are counted in a batch. The first batches_more batches have a CTA more
+     * than others. Of the others each CTA takes fewer_per_cta granules, the first fewer_left one more. */
+    nvfp4_select select;
+    uint32_t batches_more;
+    uint32_t fewer_per_cta, fewer_left;
 } nvfp4_ring_params;
 
 #ifdef __CUDACC__
@@ -123,6 +127,7 @@ struct Dealt {
     uint32_t begin, end; // the CTA's own places
     uint32_t origin;     // of the first unit
 
+    Dealt() = default;
     __device__ __forceinline__ explicit Dealt(const Params &p) {
         const uint32_t cta = blockIdx.x;
         begin = (cta * p.granules_per_cta + min(cta, p.granules_left)) << p.granule_log2;
@@ -193,15 +198,21 @@ struct Dealt {
     __device__ __forceinline__ void others(const Params &, const Announced &, const Seat &, const Store &) const {}
 };
 
-// The scheduler of batches that select their matrix. A CTA has units of one batch, blockIdx.y, and rows are counted in
-// it: nothing that a matrix says has to be found again from unit to unit.
+// The scheduler of batches that select their matrix. A CTA has units of one batch, blockIdx.x, and rows are counted in
+// it: nothing that a matrix says has to be found again from unit to unit. The batch's last CTA may have none.
 struct Selected : Dealt {
     static constexpr bool kSelects = true;
     Matrix matrix;
 
-    __device__ __forceinline__ explicit Selected(const Params &p) : Dealt(p), matrix(selected(p.select, blockIdx.y)) {}
+    __device__ __forceinline__ explicit Selected(const Params &p) : matrix(selected(p.select, blockIdx.x)) {
+        const bool more = blockIdx.x < p.batches_more;
+        const uint32_t each = more ? p.granules_per_cta : p.fewer_per_cta, left = more ? p.granules_left : p.fewer_left;
+        begin = (blockIdx.y * each + min(blockIdx.y, left)) << p.granule_log2;
+        end = min(begin + ((each + (blockIdx.y < left)) << p.granule_log2), p.dealt);
+        origin = begin & ~p.aligned;
+    }
 
-    __device__ __forceinline__ static uint32_t batch(const Params &, uint32_t) { return blockIdx.y; }
+    __device__ __forceinline__ static uint32_t batch(const Params &, uint32_t) { return blockIdx.x; }
     __device__ __forceinline__ const uint8_t *codes(const Params &p, uint32_t row) const {
         return codes_of(p.weights, matrix.number) + uint64_t(row) * row_bytes(p);
     }
@@ -209,7 +220,7 @@ struct Selected : Dealt {
         return scales_of(p.weights, matrix.number);
     }
     __device__ __forceinline__ Place output(const Params &p, uint32_t row, bool exists) const {
-        return prepare(p.epilogue, matrix, blockIdx.y, row, 0, exists);
+        return prepare(p.epilogue, matrix, blockIdx.x, row, 0, exists);
     }
 
     // Stores the CTA's outputs where there is no matrix. Called by all threads.
@@ -857,6 +868,7 @@ __device__ __forceinline__ void gemv(const Params &p) {
     const uint32_t warp = __shfl_sync(0xffffffffu, threadIdx.x / kWarp, 0), lane = threadIdx.x % kWarp;
     const Work work(p);
     if constexpr (Work::kSelects) {
+        if (work.begin >= work.end) return;
         if (!work.matrix.exists) {
             work.store_none(p);
             return;

@@ -343,6 +343,10 @@ pub struct nvfp4_ring_params {
     pub turns: u32,
     pub announced_at: u32,
     pub select: nvfp4_select,
+    pub batches_more: u32,
+    pub fewer_per_cta: u32,
+    pub fewer_left: u32,
+    pub __bindgen_padding_1: [u8; 4usize],
 }
 pub const NVFP4_TCGEN05_ROWS: u32 = 128;
 pub const NVFP4_TCGEN05_EPILOGUE_WARPS: u32 = 4;

@@ -7,7 +7,7 @@ use super::params::{
     NVFP4_RING_PLACE_BYTES, NVFP4_RING_SCALE_BYTES, NVFP4_RING_SCALE_SLOTS, NVFP4_RING_UNIT_ROWS,
     NVFP4_WARP, nvfp4_ring_params,
 };
-use super::plan::{KernelParameters, Launch, MOST_GRID_Y, Parameters, Plan};
+use super::plan::{KernelParameters, Launch, Parameters, Plan};
 use super::stream::scaled_matrix_roundings;
 use super::{
     ALPHAS, Call, Job, KernelConfig, MainLoop, Products, distinct, expected, field, magic,
@@ -39,7 +39,7 @@ pub struct RingConfig {
     /// of an SM's shared memory leave L1 too small to keep scales.
     pub cached: bool,
     /// CTAs that share the rows of all batches: no more than there are granules. Where batches select their matrix, each
-    /// batch has as many of them as the others, and one at least.
+    /// batch has as many of them as the others, or one more, and one at least.
     pub ctas: u32,
     /// Eighths of all units, 0 to 7, that belong to no CTA at first. A CTA takes the next of these units when one of
     /// its groups has room, so that all CTAs end at about the same time. Units that are taken are counted in the
@@ -125,12 +125,7 @@ impl KernelConfig for RingConfig {
     }
 
     fn takes_select(job: &Job<'_>) -> Result<(), Refusal> {
-        job.image(SELECT_UNIT)?;
-        let (l, most) = (job.shape.l(), MOST_GRID_Y);
-        match l <= most as usize {
-            true => Ok(()),
-            false => Err(Refusal::SelectBatches { l, most }),
-        }
+        job.image(SELECT_UNIT)
     }
 
     fn available(job: &Job<'_>) -> Result<(), Refusal> {
@@ -333,12 +328,22 @@ impl KernelConfig for RingConfig {
         let counts = self.counts(job);
         let layout = self.layout(job, counts);
         let dealt = dealt_at_once(job);
+        // A selection: the first batches may have a CTA more than others.
+        let l = shape.l() as u32;
+        let batches_more = match job.operands.select {
+            true => self.ctas.saturating_sub(self.ctas_at_once(job) * l),
+            false => 0,
+        };
+        let ctas = self.ctas_at_once(job) + u32::from(batches_more > 0);
+        let granules = places(&dealt, tiled)
+            .min(layout.dealt)
+            .div_ceil(self.granule.into());
         let (m, several) = (shape.m() as u32, dealt.l() > 1);
         let row_warps = row_warps(shape, self.chunks);
         let producers = self.groups.min(NVFP4_RING_MAX_PRODUCERS);
         let parameters = |pass: &Pass| nvfp4_ring_params {
-            granules_per_cta: layout.granules_per_cta as u32,
-            granules_left: layout.granules_left as u32,
+            granules_per_cta: granules as u32 / ctas,
+            granules_left: granules as u32 % ctas,
             granule_log2: self.granule.ilog2(),
             producers,
             aligned: if tiled || several {
@@ -369,6 +374,9 @@ impl KernelConfig for RingConfig {
             turns: layout.turns as u32,
             announced_at: layout.announced_at as u32,
             select: call.select_operand(job),
+            batches_more,
+            fewer_per_cta: layout.granules_per_cta as u32,
+            fewer_left: layout.granules_left as u32,
             ..nvfp4_ring_params::default()
         };
         let mut plan = Plan::new();
@@ -380,8 +388,8 @@ impl KernelConfig for RingConfig {
                     false => UNIT,
                 },
                 grid: match job.operands.select {
-                    true => [self.ctas_at_once(job), shape.l() as u32, 1],
-                    false => [self.ctas, 1, 1],
+                    true => [l, ctas, 1],
+                    false => [ctas, 1, 1],
                 },
                 threads: (self.groups * row_warps + producers) * NVFP4_WARP,
                 dynamic_shared: layout.bytes as u32,
@@ -557,7 +565,7 @@ impl RingConfig {
         units / u64::from(self.groups) >= u64::from(self.depth + NVFP4_RING_AHEAD)
     }
 
-    /// CTAs that share what is [dealt at once](dealt_at_once).
+    /// The fewest CTAs that share what is [dealt at once](dealt_at_once).
     fn ctas_at_once(&self, job: &Job<'_>) -> u32 {
         match job.operands.select {
             true => (self.ctas / job.shape.l() as u32).max(1),

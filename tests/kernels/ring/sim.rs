@@ -599,6 +599,7 @@ fn wrong_counted_plans() {
 /// Demands that wrong words are noticed, except `harmless` words and words that no run of the kernel notices.
 fn wrong_plans_of(runs: &[Run], harmless: &[(At, &str)]) {
     const SHORT: &str = "bytes of rows and scales are counted in 32 bits";
+    const NO_SELECT: &str = "of kernels whose batches select their matrix";
     const FEW: &str = "few numbers are divided: a larger factor gives the same quotients";
     let in_all = crate::words![Params:
         bars_at + 4 = PADDING,
@@ -612,6 +613,10 @@ fn wrong_plans_of(runs: &[Run], harmless: &[(At, &str)]) {
         epilogue.has_operands = ANY_OPERAND,
         epilogue.bias_batch = NO_BIAS,
         epilogue.bias_batch + 4 = NO_BIAS,
+        batches_more = NO_SELECT,
+        fewer_per_cta = NO_SELECT,
+        fewer_left = NO_SELECT,
+        fewer_left + 4 = PADDING,
         ; unread in weights, vectors, select
     ];
     demand_right_plans("90a", runs, &[&in_all, harmless].concat(), 1);
