@@ -16,17 +16,17 @@ pub(crate) fn read_if_there(file: &Path) -> Result<Option<String>> {
     }
 }
 
-/// Writes a text file, or replaces one in one step: nobody ever finds half of it, and two writers do not mix. A
+/// Writes a file, or replaces one in one step: nobody ever finds half of it, and two writers do not mix. A
 /// replaced file's mode is kept, and a link stays a link. A target that is no regular file, such as a pipe or a device,
 /// is written in place.
-pub(crate) fn whole(file: &Path, text: &str) -> Result<()> {
-    put(file, text).with_context(|| format!("writing {}", file.display()))
+pub(crate) fn whole(file: &Path, content: impl AsRef<[u8]>) -> Result<()> {
+    put(file, content.as_ref()).with_context(|| format!("writing {}", file.display()))
 }
 
-fn put(file: &Path, text: &str) -> io::Result<()> {
+fn put(file: &Path, content: &[u8]) -> io::Result<()> {
     let to = Destination::new(file).replace(true);
     let mut new = to.create()?;
-    new.write_all(text.as_bytes())?;
+    new.write_all(content)?;
     new.publish()
 }
 
