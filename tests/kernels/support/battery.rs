@@ -12,7 +12,7 @@ use nvfp4_gemv::quantize::quantize_vectors;
 use nvfp4_gemv::raw;
 use nvfp4_gemv::reference::{error_bound, gemv};
 use nvfp4_gemv::{
-    Activation, Dims, FloatType, Options, RawWorkspace, Refusal, ScaleLayout, Shape, Strides,
+    Activation, FloatType, Options, RawWorkspace, Refusal, ScaleLayout, Shape, Strides,
 };
 use nvfp4_gemv_cli::problem::{
     CONTEST_BENCHMARKS, CONTEST_TESTS, EdgeCase, Problem, contest_tolerance,
@@ -22,6 +22,7 @@ use super::device::Uploaded;
 use super::fields;
 use super::gpu::{Gpu, OnDevice, kernel_trial, options, unused_workspace};
 use super::operands::{Case, Data, Operands, numbers};
+use super::sized;
 
 /// Sizes of a problem: M, N, K, L.
 pub(crate) type Sizes = (usize, usize, usize, usize);
@@ -163,9 +164,7 @@ fn layouts() -> impl Iterator<Item = (ScaleLayout, ScaleLayout)> {
 }
 
 fn shapes(sizes: &[Sizes]) -> impl Iterator<Item = Shape> {
-    sizes
-        .iter()
-        .map(|&(m, n, k, l)| Shape::new(Dims { m, n, k, l }).unwrap())
+    sizes.iter().map(|&(m, n, k, l)| sized(m, n, k, l))
 }
 
 /// Cases with both kinds of numbers for each shape. The seed is the index of the shape.
@@ -195,7 +194,7 @@ fn contest_and_layer_shapes(gpu: &Gpu, subject: &Subject) {
     };
     let contest = CONTEST_TESTS.iter().chain(&CONTEST_BENCHMARKS);
     for &(m, k, l) in contest.clone().chain(&LAYERS) {
-        for case in both(Shape::new(Dims { m, n: 1, k, l }).unwrap(), 1) {
+        for case in both(sized(m, 1, k, l), 1) {
             taken += subject.some(gpu, f16(case), 0, |on| {
                 for chained in [false, true] {
                     on.assert_right(subject.default(on, chained), chained);
@@ -204,7 +203,7 @@ fn contest_and_layer_shapes(gpu: &Gpu, subject: &Subject) {
         }
     }
     for &(m, k, l) in contest {
-        let shape = Shape::new(Dims { m, n: 1, k, l }).unwrap();
+        let shape = sized(m, 1, k, l);
         let problem = Problem::contest(shape, 1);
         let truth = problem.reference().unwrap();
         let case = Case::new(shape, Data::FullRange, ScaleLayout::Linear, 1);
@@ -312,7 +311,7 @@ fn more_batches_than_a_grid_has(gpu: &Gpu, subject: &Subject) {
 /// Byte offsets past 2^32. The weights of all batches but the last are zero.
 fn more_than_four_gigabytes(gpu: &Gpu, subject: &Subject) {
     let (m, k, l) = (4096, 16384, 130);
-    let shape = Shape::new(Dims { m, n: 1, k, l }).unwrap();
+    let shape = sized(m, 1, k, l);
     assert!(shape.weight_code_bytes() > 1 << 32);
     let one = Problem::integers(Shape::matrix(m, k).unwrap(), 13);
     let uploaded = Uploaded::last_of(gpu, &one, l, ScaleLayout::Tiled128x4);
@@ -481,6 +480,32 @@ fn chained_in_a_graph(gpu: &Gpu, subject: &Subject) {
                 );
                 on.poison();
             }
+        }
+    }
+}
+
+/// Vectors of a type, with the least stored exponent of their elements, the one behind the greatest, and so many
+/// elements for each that is not zero.
+pub(crate) type Magnitudes = (Activation, (u16, u16, u32));
+
+/// Dense vectors of these magnitudes, each as so many vectors: the sums of matrix instructions are as promised,
+/// subnormal elements included. Zeros around an element keep a large one from hiding what becomes of a small one.
+pub(crate) fn vectors_of_magnitudes(
+    gpu: &Gpu,
+    kernel: Kernel,
+    all: &[Magnitudes],
+    vectors: &[usize],
+) {
+    for (seed, &(activation, (least, end, one_of))) in (0..).zip(all) {
+        for &n in vectors {
+            let data = Data::Exponents(least, end, one_of);
+            let case = Case {
+                activation,
+                ..Case::new(sized(130, n, 2048, 1), data, ScaleLayout::Linear, seed)
+            };
+            let mut on = OnDevice::new(gpu, Arc::new(Operands::new(&case)));
+            let config = on.job(false, |job| kernel.default_config(job));
+            on.assert_right(config.unwrap(), false);
         }
     }
 }
