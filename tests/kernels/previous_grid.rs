@@ -1,5 +1,5 @@
-//! Every kernel behind a grid that has not ended, and that writes late: vectors, their scales, factors, bias, residual. The tensor-core kernel, which
-//! shares more than memory with that grid, has its own trials: `overlap.rs`.
+//! Every kernel behind a grid that has not ended, and that writes late: vectors, their scales, factors, bias, residual.
+//! The tensor-core kernel, which shares more than memory with that grid, has its own trials: `overlap.rs`.
 
 use nvfp4_gemv::kernel::params::nvfp4_ring_params;
 use nvfp4_gemv::kernel::{Config, Kernel, RingConfig, StreamConfig};

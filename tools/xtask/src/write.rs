@@ -1,7 +1,7 @@
 //! Files that need not be there, and files that are written whole or not at all.
 
 use std::fs;
-use std::io::{self, ErrorKind, Write};
+use std::io::ErrorKind;
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -20,14 +20,9 @@ pub(crate) fn read_if_there(file: &Path) -> Result<Option<String>> {
 /// replaced file's mode is kept, and a link stays a link. A target that is no regular file, such as a pipe or a device,
 /// is written in place.
 pub(crate) fn whole(file: &Path, content: impl AsRef<[u8]>) -> Result<()> {
-    put(file, content.as_ref()).with_context(|| format!("writing {}", file.display()))
-}
-
-fn put(file: &Path, content: &[u8]) -> io::Result<()> {
     let to = Destination::new(file).replace(true);
-    let mut new = to.create()?;
-    new.write_all(content)?;
-    new.publish()
+    let written = to.write(content.as_ref());
+    written.with_context(|| format!("writing {}", file.display()))
 }
 
 /// A word for the name of a file: the letters and digits of a text, in words with a hyphen between them.
