@@ -129,7 +129,8 @@ impl Cutting {
             let operands = Arc::new(Operands::new(&case));
             let all = self.every_schedule && data == Data::Integers && n < 10;
             for options in dealt(*turn, all) {
-                simulator.run(&operands, self.config(128), *turn / 4 % 2 == 0, &options);
+                let chained = (*turn / 4).is_multiple_of(2);
+                simulator.run(&operands, self.config(128), chained, &options);
             }
         }
     }

@@ -103,7 +103,7 @@ impl Cutting {
             };
             let operands = Arc::new(Operands::new(&case));
             let all = self.every_schedule && data == Data::Integers && n < 10;
-            let chained = *turn / 4 % 2 == 0;
+            let chained = (*turn / 4).is_multiple_of(2);
             let run = |options| simulator.run(&operands, self.config, chained, &options);
             let bits = dealt(*turn, all).into_iter().map(run);
             let bits: Vec<_> = bits.collect();
