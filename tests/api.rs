@@ -83,8 +83,9 @@ impl Module {
                     says: sentence_of(lines.iter().map(String::as_str)),
                 });
             }
-            let (kind, attributes, ident) = described(item)?;
-            (ident == name).then(|| entry(kind, attributes))
+            let (kind, attributes, _, ident) = parts(item)?;
+            let is_it = kind != "module" && ident.as_deref() == Some(name);
+            is_it.then(|| entry(kind, attributes))
         })
     }
 }
@@ -114,42 +115,28 @@ fn in_tokens(tokens: TokenStream, name: &str) -> Option<Vec<String>> {
     None
 }
 
-/// Kind, attributes and name of an item that is neither a module nor a re-export.
-fn described(item: &Item) -> Option<(&'static str, &[Attribute], String)> {
-    let (kind, attributes, ident) = match item {
-        Item::Fn(it) => ("function", &it.attrs, &it.sig.ident),
-        Item::Struct(it) => ("struct", &it.attrs, &it.ident),
-        Item::Enum(it) => ("enum", &it.attrs, &it.ident),
-        Item::Trait(it) => ("trait", &it.attrs, &it.ident),
-        Item::Type(it) => ("type", &it.attrs, &it.ident),
-        Item::Const(it) => ("constant", &it.attrs, &it.ident),
-        Item::Static(it) => ("static", &it.attrs, &it.ident),
+/// Kind, attributes, visibility and name of an item; no name of a re-export, which may have several.
+type Parts<'i> = (
+    &'static str,
+    &'i [Attribute],
+    &'i Visibility,
+    Option<String>,
+);
+
+fn parts(item: &Item) -> Option<Parts<'_>> {
+    let (kind, attributes, visibility, ident) = match item {
+        Item::Use(it) => return Some(("re-export", &it.attrs, &it.vis, None)),
+        Item::Mod(it) => ("module", &it.attrs, &it.vis, &it.ident),
+        Item::Fn(it) => ("function", &it.attrs, &it.vis, &it.sig.ident),
+        Item::Struct(it) => ("struct", &it.attrs, &it.vis, &it.ident),
+        Item::Enum(it) => ("enum", &it.attrs, &it.vis, &it.ident),
+        Item::Trait(it) => ("trait", &it.attrs, &it.vis, &it.ident),
+        Item::Type(it) => ("type", &it.attrs, &it.vis, &it.ident),
+        Item::Const(it) => ("constant", &it.attrs, &it.vis, &it.ident),
+        Item::Static(it) => ("static", &it.attrs, &it.vis, &it.ident),
         _ => return None,
     };
-    Some((kind, attributes, ident.to_string()))
-}
-
-fn visibility(item: &Item) -> Option<&Visibility> {
-    Some(match item {
-        Item::Fn(it) => &it.vis,
-        Item::Struct(it) => &it.vis,
-        Item::Enum(it) => &it.vis,
-        Item::Trait(it) => &it.vis,
-        Item::Type(it) => &it.vis,
-        Item::Const(it) => &it.vis,
-        Item::Static(it) => &it.vis,
-        Item::Mod(it) => &it.vis,
-        Item::Use(it) => &it.vis,
-        _ => return None,
-    })
-}
-
-fn attributes(item: &Item) -> &[Attribute] {
-    match item {
-        Item::Mod(it) => &it.attrs,
-        Item::Use(it) => &it.attrs,
-        _ => described(item).map_or(&[], |(_, attributes, _)| attributes),
-    }
+    Some((kind, attributes, visibility, Some(ident.to_string())))
 }
 
 fn entry(kind: &'static str, attributes: &[Attribute]) -> Entry {
@@ -327,8 +314,10 @@ fn collect(module: &Module, path: &str, needs: &str, to: &mut Vec<(String, Strin
             }
             continue;
         }
-        let public = matches!(visibility(item), Some(Visibility::Public(_)));
-        if !public || !is_shown(attributes(item)) {
+        let Some((kind, attributes, Visibility::Public(_), name)) = parts(item) else {
+            continue;
+        };
+        if !is_shown(attributes) {
             continue;
         }
         match item {
@@ -350,7 +339,7 @@ fn collect(module: &Module, path: &str, needs: &str, to: &mut Vec<(String, Strin
                 }
             }
             _ => {
-                let (kind, attributes, name) = described(item).expect("it is public");
+                let name = name.expect("all but a re-export have one");
                 entries.insert(name, entry(kind, attributes));
             }
         }

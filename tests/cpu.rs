@@ -231,6 +231,13 @@ impl Case {
     }
 }
 
+/// f32 results.
+fn run(i: Implementation, shape: &Shape, w: &Weights<'_>, x: &Vectors<'_>) -> Vec<f32> {
+    let mut y = vec![f32::NAN; shape.outputs()];
+    gemv_with(i, shape, w, x, Output::of(&mut y)).unwrap();
+    y
+}
+
 /// Odd shapes: each M, K, L and n with several of the others, small enough for the f64 reference
 /// in a debug build.
 fn shapes() -> Vec<Shape> {
@@ -399,9 +406,7 @@ fn neither_layout_nor_rows_change_a_bit() {
             let w = Weights::new(&few, codes, scales, case.layout, case.global);
             for implementation in implementations() {
                 let linear = case.run(implementation, FloatType::F32);
-                let mut y = vec![f32::NAN; few.outputs()];
-                let w = w.as_ref().unwrap();
-                gemv_with(implementation, &few, w, &case.vectors(), Output::of(&mut y)).unwrap();
+                let y = run(implementation, &few, w.as_ref().unwrap(), &case.vectors());
                 for (v, y) in y.chunks_exact(40).enumerate() {
                     let y = y.iter().map(|&y| f64::from(y));
                     assert!(
@@ -449,9 +454,7 @@ fn assert_inside_the_bound(
     let truth = reference::gemv(shape, w, x).unwrap();
     for implementation in implementations() {
         let roundings = implementation.roundings(shape, activation);
-        let mut got = vec![f32::NAN; shape.outputs()];
-        gemv_with(implementation, shape, w, x, Output::of(&mut got)).unwrap();
-        for (i, got) in got.into_iter().enumerate() {
+        for (i, got) in run(implementation, shape, w, x).into_iter().enumerate() {
             let y = truth.y[i];
             let bound = error_bound(y, truth.magnitude[i], roundings, FloatType::F32);
             let error = (f64::from(got) - y).abs();
@@ -559,11 +562,7 @@ fn batches_share_vectors() {
     let scales: Vec<u8> = (0..1024).map(|_| r.u8(..0x7f)).collect();
     let strides = |row| Strides { row, batch: 0 };
     for implementation in implementations() {
-        let run = |x: &Vectors<'_>| {
-            let mut y = vec![f32::NAN; shape.outputs()];
-            gemv_with(implementation, &shape, &w, x, Output::of(&mut y)).unwrap();
-            y
-        };
+        let run = |x: &Vectors<'_>| run(implementation, &shape, &w, x);
         let shared = Vectors::F32(DenseVectors::new(&x[..]).with_strides(strides(k)));
         assert!(
             run(&shared) == run(&Vectors::of(&x.repeat(l))),
@@ -785,10 +784,8 @@ fn factors_that_leave_f32_on_the_way_come_back() {
         let weights = weights.with_row_alpha(&row).unwrap();
         let x = [x; 16];
         for implementation in implementations() {
-            let mut out = [f32::NAN];
-            let (x, to) = (Vectors::of(&x), Output::of(&mut out));
-            gemv_with(implementation, &shape, &weights, &x, to).unwrap();
-            assert_eq!(out, [y], "{implementation:?}");
+            let got = run(implementation, &shape, &weights, &Vectors::of(&x));
+            assert_eq!(got, [y], "{implementation:?}");
         }
     }
 }
@@ -809,9 +806,7 @@ fn each_batch_has_its_own_row_alphas_where_there_are_as_many() {
         let exact = reference::gemv(&shape, &weights, &Vectors::of(&x)).unwrap();
         assert_eq!(exact.y, want.map(f64::from));
         for implementation in implementations() {
-            let mut y = [f32::NAN; 4];
-            let to = Output::of(&mut y);
-            gemv_with(implementation, &shape, &weights, &Vectors::of(&x), to).unwrap();
+            let y = run(implementation, &shape, &weights, &Vectors::of(&x));
             assert_eq!(y, want, "{implementation:?}");
         }
     }
@@ -865,8 +860,7 @@ fn what_is_not_finite_stays_so() {
             let xb16: Vec<bf16> = x.iter().map(|&x| bf16::from_f32(x)).collect();
             for x in [Vectors::of(&x16), Vectors::of(&xb16), Vectors::of(&x)] {
                 for implementation in implementations() {
-                    let mut y = vec![7.0; 2 * n];
-                    gemv_with(implementation, &shape, &w, &x, Output::of(&mut y)).unwrap();
+                    let y = run(implementation, &shape, &w, &x);
                     let expected = |y: f32| y == value || y.is_nan() && value.is_nan();
                     let right = y[..2].iter().all(|&y| expected(y));
                     assert!(right, "{implementation} {}: {y:?}", x.activation());

@@ -1,5 +1,5 @@
-//! The layers of the library, and those of the repository's packages: sources and manifests obey the two pictures at the
-//! beginning of docs/architecture.md.
+//! The layers of the library, and those of the repository's packages. Sources and manifests obey the two pictures at
+//! the beginning of docs/architecture.md.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

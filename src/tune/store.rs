@@ -1,7 +1,7 @@
 //! Files of tuned configs: read with suspicion, written whole or not at all.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind, Write as _};
+use std::io::{self, ErrorKind};
 use std::path::Path;
 
 use nvfp4_gemv_files::input::{self, InputError};
@@ -104,10 +104,7 @@ fn destination(path: &Path, replace: bool) -> Destination {
 }
 
 fn write(path: &Path, table: &Measurements, replace: bool) -> io::Result<()> {
-    let to = destination(path, replace);
-    let mut file = to.create()?;
-    file.write_all(table.to_json_lines().as_bytes())?;
-    file.publish()
+    destination(path, replace).write(table.to_json_lines().as_bytes())
 }
 
 /// Writes a file, whatever is there already.

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use nvfp4_gemv::kernel::{Job, Kernel};
-use nvfp4_gemv::{Activation, Dims, Gpu, Options, Refusal, ScaleLayout, Shape, Target, dispatch};
+use nvfp4_gemv::{Activation, Gpu, Options, Refusal, ScaleLayout, Target, dispatch};
 use nvfp4_gemv_simulate::launch::gpu;
 use ptx_sim::{Policy, Timing};
 
@@ -17,7 +17,7 @@ use crate::support::gpu::OnDevice;
 use crate::support::operands::{Bias, Case, Data, Operands, Residual};
 use crate::support::schedules::options;
 use crate::support::sim::Simulator;
-use crate::support::{ptx, trial};
+use crate::support::{ptx, sized, trial};
 
 /// Adds an operand to a call.
 type With = fn(Case) -> Case;
@@ -114,26 +114,16 @@ fn case(
     (activation, weight_layout, vector_layout): (Activation, ScaleLayout, ScaleLayout),
     n: usize,
 ) -> Case {
-    let dims = Dims {
-        // With several batches in the 128x4 layout, `ring` wants whole blocks of rows.
-        m: if weight_layout == ScaleLayout::Linear {
-            40
-        } else {
-            128
-        },
-        n,
-        k: 256,
-        l: 3,
+    // With several batches in the 128x4 layout, `ring` wants whole blocks of rows.
+    let m = if weight_layout == ScaleLayout::Linear {
+        40
+    } else {
+        128
     };
     Case {
         activation,
         vector_layout,
-        ..Case::new(
-            Shape::new(dims).expect("a shape"),
-            Data::Integers,
-            weight_layout,
-            3,
-        )
+        ..Case::new(sized(m, n, 256, 3), Data::Integers, weight_layout, 3)
     }
 }
 

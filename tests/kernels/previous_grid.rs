@@ -4,17 +4,16 @@
 
 use nvfp4_gemv::kernel::params::nvfp4_ring_params;
 use nvfp4_gemv::kernel::{Config, Kernel, RingConfig, StreamConfig};
-use nvfp4_gemv::{Activation, Dims, ScaleLayout, Shape};
+use nvfp4_gemv::{Activation, ScaleLayout, Shape};
 use ptx_sim::report::ViolationKind;
 use ptx_sim::{Launch, SimError};
 
 use crate::ring::refuse::COUNTING;
 use crate::support::chained::{Chained, Ready, WAIT, late_kernel};
 use crate::support::operands::{Bias, Case, Data, Residual};
-use crate::support::ptx;
 use crate::support::schedules::few;
 use crate::support::sim::Simulator;
-use crate::support::sized;
+use crate::support::{ptx, sized};
 
 crate::trials! {
     simulator:
@@ -81,17 +80,12 @@ fn selecting(case: Case) -> Case {
 fn calls_of(kernel: Kernel, simulator: &Simulator) -> usize {
     let mut calls = 0;
     for (turn, activation) in Activation::ALL.into_iter().enumerate() {
-        let shape = Shape::new(Dims {
-            // Rows are whole atoms: `ring` would compute rows past M from whatever is there.
-            m: 128,
-            n: [1, 3][turn % 2],
-            k: 512,
-            l: 1,
-        });
+        // Rows are whole atoms: `ring` would compute rows past M from whatever is there.
+        let shape = sized(128, [1, 3][turn % 2], 512, 1);
         let layout = ScaleLayout::ALL[turn / 2 % 2];
         let plain = Case {
             activation,
-            ..Case::new(shape.expect("a shape"), Data::Integers, layout, 3)
+            ..Case::new(shape, Data::Integers, layout, 3)
         };
         let with_operands = Case {
             row_alpha: true,

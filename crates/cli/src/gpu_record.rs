@@ -4,7 +4,7 @@
 //! `tests/recorded/gpu.json`. It needs nothing else on the machine: programs are built elsewhere and carried there.
 
 use std::collections::BTreeMap;
-use std::io::{ErrorKind, Write as _};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::SystemTime;
@@ -154,13 +154,9 @@ fn add(file: &Path, run: Run) -> Result<(), String> {
         Err(error) => return Err(error.to_string()),
     };
     record.add(run);
-    let write = || {
-        let to = Destination::new(file).replace(true);
-        let mut out = to.create()?;
-        out.write_all(record.to_json().as_bytes())?;
-        out.publish()
-    };
-    write().map_err(|error: std::io::Error| error.to_string())
+    let to = Destination::new(file).replace(true);
+    let written = to.write(record.to_json().as_bytes());
+    written.map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

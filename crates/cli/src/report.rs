@@ -8,6 +8,7 @@ use nvfp4_gemv::dispatch::PATH_VARIABLE;
 use nvfp4_gemv::file::FileError;
 use nvfp4_gemv::{Error, GemvPath, Refusal};
 use nvfp4_gemv_cli::file::WriteError;
+pub(crate) use nvfp4_gemv_documents::table::Table;
 use nvfp4_gemv_files::output::{stdout_holds_result, stdout_was_closed};
 use nvfp4_gemv_files::printable;
 use nvfp4_gemv_parallel::layers::LayersError;
@@ -226,57 +227,6 @@ fn file_hint(error: &FileError) -> Option<String> {
             Some("the file may be truncated; compare its size with the original's".into())
         }
         _ => None,
-    }
-}
-
-/// A table with aligned columns: the first to the left, the others to the right.
-#[derive(Debug)]
-pub(crate) struct Table {
-    rows: Vec<Vec<String>>,
-}
-
-impl Table {
-    pub(crate) fn new<S: AsRef<str>>(header: impl IntoIterator<Item = S>) -> Self {
-        let header = header.into_iter().map(|name| name.as_ref().to_owned());
-        Self {
-            rows: vec![header.collect()],
-        }
-    }
-
-    pub(crate) fn row(&mut self, cells: Vec<String>) {
-        self.rows.push(cells);
-    }
-
-    /// The table's lines, each with a note behind it, which is long and no column.
-    pub(crate) fn with_notes(&self, notes: &[String]) -> String {
-        let rows = self.to_string();
-        let lines = rows.lines().zip(notes);
-        lines
-            .map(|(row, note)| format!("{}\n", format!("{row}  {note}").trim_end()))
-            .collect()
-    }
-}
-
-impl std::fmt::Display for Table {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let columns = self.rows[0].len();
-        let width = |column: usize| {
-            let cells = self.rows.iter().filter_map(|row| row.get(column));
-            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
-        };
-        let widths: Vec<usize> = (0..columns).map(width).collect();
-        for row in &self.rows {
-            let mut line = String::new();
-            for (i, (cell, &width)) in row.iter().zip(&widths).enumerate() {
-                if i == 0 {
-                    line.push_str(&format!("{cell:<width$}"));
-                } else {
-                    line.push_str(&format!("  {cell:>width$}"));
-                }
-            }
-            writeln!(f, "{}", line.trim_end())?;
-        }
-        Ok(())
     }
 }
 

@@ -3,6 +3,7 @@
 //! - [`document`]: measurements, as `nvfp4-gemv bench --json` prints them and `cargo xtask bench` reads them.
 //! - [`protocol`]: how two programs take turns on one GPU, told by `cargo xtask nightly`.
 //! - [`gpu_record`]: which tests ran on which GPU, and of which sources.
+//! - [`table`]: how programs print tables.
 //! - [`alternate`] and [`statistics`]: the order of turns, and what is said of their times.
 //!
 //! This is no library for other programs: any release may change it.
@@ -12,3 +13,4 @@ pub mod document;
 pub mod gpu_record;
 pub mod protocol;
 pub mod statistics;
+pub mod table;

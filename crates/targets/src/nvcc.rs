@@ -9,8 +9,8 @@ use std::process::Command;
 /// Environment variables that [`find`] reads.
 pub const VARIABLES: [&str; 4] = ["NVCC", "CUDA_HOME", "CUDA_PATH", "PATH"];
 
-/// The oldest release whose compilers, nvcc and NVRTC, know every architecture of the default list, and the PTX that the
-/// sources have.
+/// The oldest release whose compilers, nvcc and NVRTC, know every architecture of the default list, and the PTX of the
+/// sources.
 pub const MINIMUM: Version = Version(12, 9);
 
 /// A CUDA release, such as 13.0.

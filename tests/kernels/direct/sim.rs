@@ -2,7 +2,7 @@
 
 use nvfp4_gemv::kernel::DirectConfig;
 use nvfp4_gemv::kernel::params::nvfp4_direct_params as Params;
-use nvfp4_gemv::{Activation, Dims, FloatType, ScaleLayout, Shape};
+use nvfp4_gemv::{Activation, FloatType, ScaleLayout};
 use ptx_sim::mutate::{Kind, Mutant, Score};
 use ptx_sim::{Policy, Timing, Uninitialised};
 
@@ -14,6 +14,7 @@ use crate::support::passes::{MANY_VECTORS, check_passes};
 use crate::support::ptx::ALL;
 use crate::support::schedules::options;
 use crate::support::sim::Simulator;
+use crate::support::sized;
 
 crate::trials! {
     simulator:
@@ -39,14 +40,9 @@ fn check(activation: Activation) {
                     };
                     let case = Case {
                         activation,
-                        ..Case::new(
-                            Shape::new(Dims { m: 13, n, k, l }).expect("a shape"),
-                            data,
-                            layout,
-                            3,
-                        )
-                        .with_additions(3 + 2 * i + usize::from(exact))
-                        .with_bias_of_batches()
+                        ..Case::new(sized(13, n, k, l), data, layout, 3)
+                            .with_additions(3 + 2 * i + usize::from(exact))
+                            .with_bias_of_batches()
                     };
                     let policy = match layout {
                         ScaleLayout::Tiled128x4 => Policy::Random(n as u64),
@@ -75,18 +71,11 @@ fn select() {
             for layout in ScaleLayout::ALL {
                 for (j, data) in Data::BOTH.into_iter().enumerate() {
                     let n = 1 + 2 * j;
-                    let dims = Dims {
-                        m: 13,
-                        n,
-                        k: 288,
-                        l: 5,
-                    };
                     let case = Case {
                         activation,
                         select: true,
                         row_alpha: true,
-                        ..Case::new(Shape::new(dims).expect("a shape"), data, layout, 3)
-                            .with_additions(2 * i + j)
+                        ..Case::new(sized(13, n, 288, 5), data, layout, 3).with_additions(2 * i + j)
                     };
                     let config = DirectConfig {
                         blocks_per_load: 1 + j as u32,
@@ -122,7 +111,7 @@ pub(crate) fn many(activation: Activation, (m, k): (usize, usize)) -> Vec<Case> 
                 let turn = cases.len() + i;
                 let data = [Data::Integers, Data::FullRange][turn % 2];
                 let l = 1 + usize::from(n < 64);
-                let shape = Shape::new(Dims { m, n, k, l }).expect("a shape");
+                let shape = sized(m, n, k, l);
                 cases.push(Case {
                     activation,
                     vector_layout,
@@ -170,7 +159,7 @@ fn runs(
         (Linear, sizes[2], 1, n, FloatType::F16),
     ]
     .map(|(layout, (m, k), k_split, n, output)| {
-        let shape = Shape::new(Dims { m, n, k, l: 2 }).expect("a shape");
+        let shape = sized(m, n, k, 2);
         let case = Case {
             activation,
             output,

@@ -1,15 +1,12 @@
 //! The kernels for many vectors on a GPU.
 
-use std::sync::Arc;
-
 use libtest_mimic::Trial;
+use nvfp4_gemv::Activation;
 use nvfp4_gemv::kernel::Config;
-use nvfp4_gemv::{Activation, Dims, ScaleLayout, Shape};
 
 use super::Kernel;
-use crate::support::battery::{self, Sizes, Subject};
-use crate::support::gpu::{Gpu, OnDevice, kernel_trial};
-use crate::support::operands::{Case, Data, Operands};
+use crate::support::battery::{self, Magnitudes, Sizes, Subject, vectors_of_magnitudes};
+use crate::support::gpu::kernel_trial;
 
 /// Numbers of vectors at the edges of what the kernels are compiled for, rows that end inside a tile, and the last step
 /// of a row half as long.
@@ -69,53 +66,25 @@ impl Kernel {
     }
 }
 
-/// f16 and bf16 vectors over their types' whole ranges: sums of matrix instructions are as promised, subnormal elements
-/// included.
-fn vectors_of_every_magnitude(gpu: &Gpu, subject: &Subject) {
-    let f16s = [(1, 31, 1), (0, 3, 1), (0, 31, 1), (12, 18, 1)];
-    // Only one element of many is not zero, so that no large element hides what becomes of a small one.
-    let bf16s = [
-        (1, 230, 1),
-        (0, 3, 1),
-        (0, 230, 1),
-        (0, 230, 700),
-        (0, 3, 700),
-    ];
-    let of = |activation| move |range| (activation, range);
-    let all = f16s.map(of(Activation::F16)).into_iter();
-    let all = all.chain(bf16s.map(of(Activation::Bf16)));
-    for (seed, (activation, (least, end, one_of))) in all.enumerate() {
-        for n in [9, 33] {
-            let dims = Dims {
-                m: 130,
-                n,
-                k: 2048,
-                l: 1,
-            };
-            let data = Data::Exponents(least, end, one_of);
-            let case = Case {
-                activation,
-                vector_layout: ScaleLayout::Linear,
-                ..Case::new(
-                    Shape::new(dims).unwrap(),
-                    data,
-                    ScaleLayout::Linear,
-                    seed as u64,
-                )
-            };
-            let mut on = OnDevice::new(gpu, Arc::new(Operands::new(&case)));
-            let config = on.job(false, |job| subject.kernel.default_config(job));
-            on.assert_right(config.unwrap(), false);
-        }
-    }
-}
+/// f16 and bf16 vectors over their types' whole ranges.
+const MAGNITUDES: [Magnitudes; 9] = [
+    (Activation::F16, (1, 31, 1)),
+    (Activation::F16, (0, 3, 1)),
+    (Activation::F16, (0, 31, 1)),
+    (Activation::F16, (12, 18, 1)),
+    (Activation::Bf16, (1, 230, 1)),
+    (Activation::Bf16, (0, 3, 1)),
+    (Activation::Bf16, (0, 230, 1)),
+    (Activation::Bf16, (0, 230, 700)),
+    (Activation::Bf16, (0, 3, 700)),
+];
 
 pub(crate) fn trials(subject: &'static Subject) -> Vec<Trial> {
     let mut trials = battery::trials(subject);
     trials.push(kernel_trial(
         subject.kernel,
         "vectors_of_every_magnitude",
-        move |gpu| vectors_of_every_magnitude(gpu, subject),
+        |gpu| vectors_of_magnitudes(gpu, subject.kernel, &MAGNITUDES, &[9, 33]),
     ));
     trials
 }

@@ -3,15 +3,16 @@
 use std::sync::Arc;
 
 use nvfp4_gemv::kernel::Config;
-use nvfp4_gemv::{Activation, Dims, FloatType, ScaleLayout, Shape};
+use nvfp4_gemv::{Activation, FloatType, ScaleLayout};
 use ptx_sim::Uninitialised;
 use ptx_sim::mutate;
 
 use super::{Cutting, Kernel, cutting};
 use crate::support::faults::{At, Run, demand, demand_right_plans, no_arithmetic, subject};
 use crate::support::operands::{Bias, Case, Data, Operands, Residual};
-use crate::support::schedules::{few, schedules};
-use crate::support::sim::{Simulator, source_line};
+use crate::support::schedules::few;
+use crate::support::sim::{Simulator, dealt, is_of_factors, source_line};
+use crate::support::sized;
 
 /// A choice of the launch that gets faults: [`Run::new`] for the launch that multiplies, or another for a launch beside
 /// it.
@@ -22,10 +23,9 @@ const ACTIVATIONS: [Activation; 3] = [Activation::Nvfp4, Activation::F16, Activa
 impl Cutting {
     fn case(&self, n: usize, activation: Activation, data: Data) -> Case {
         let (m, k, l) = self.shape;
-        let shape = Shape::new(Dims { m, n, k, l }).expect("a shape");
         Case {
             activation,
-            ..Case::new(shape, data, self.layout, 7)
+            ..Case::new(sized(m, n, k, l), data, self.layout, 7)
         }
     }
 }
@@ -73,11 +73,8 @@ impl Kernel {
         if let Some(at) = source_line(line, "mbarrier.cuh", mbarrier) {
             return line.contains("never taken") && at.contains("while (!mbarrier_try_wait_parity");
         }
-        let epilogue = include_str!("../../../csrc/kernels/epilogue.cuh");
-        let factor = source_line(line, "epilogue.cuh", epilogue);
         let none_behind = self.is_never_taken(entry, VECTORS_OF_A_WARP);
-        (none_behind || !entry.contains("_nvfp4_"))
-            && factor.is_some_and(|at| at.contains("e.vector_alpha"))
+        (none_behind || !entry.contains("_nvfp4_")) && is_of_factors(line)
     }
 }
 
@@ -115,14 +112,9 @@ impl Kernel {
         let config = self.config(cutting);
         for &data in data {
             *turn += 1;
-            let (turn, seed) = (*turn, *turn as u64);
-            let case = cutting.case(n, activation, data).dealt(turn);
+            let case = cutting.case(n, activation, data).dealt(*turn);
             let operands = Arc::new(Operands::new(&case));
-            let those = if n < cutting.every_schedule && data == Data::Integers {
-                schedules(seed)
-            } else {
-                few(seed)[turn / 3 % 3..][..1].to_vec()
-            };
+            let those = dealt(*turn, n < cutting.every_schedule && data == Data::Integers);
             for options in &those {
                 simulator.run(&operands, config, cutting.chained, options);
             }
@@ -260,13 +252,8 @@ impl Kernel {
     /// Runs for `n` NVFP4 vectors, with faults in the launch that `of` chooses.
     fn runs_of(&self, n: usize, of: Beside) -> Vec<Run> {
         let run = |(i, cutting): (usize, &Cutting)| {
-            let case = Case {
-                vector_layout: ScaleLayout::ALL[i % 2],
-                output: FloatType::ALL[i % 3],
-                row_alpha: true,
-                vector_alpha: i == 1,
-                ..cutting.case(n, Activation::Nvfp4, Data::Integers)
-            };
+            let case = cutting.case(n, Activation::Nvfp4, Data::Integers);
+            let case = case.for_faults(i);
             let config = self.config(cutting);
             of("90a", &case, config, cutting.chained, Uninitialised::Error)
         };

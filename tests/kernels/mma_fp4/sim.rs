@@ -5,10 +5,9 @@ use std::sync::Arc;
 use nvfp4_gemv::ScaleLayout::{Linear, Tiled128x4};
 use nvfp4_gemv::kernel::params::nvfp4_mma_fp4_params as Params;
 use nvfp4_gemv::kernel::{Config, Kernel, MmaFp4Config};
-use nvfp4_gemv::{Dims, FloatType, ScaleLayout, Shape};
+use nvfp4_gemv::{FloatType, ScaleLayout};
 use nvfp4_gemv_cli::problem::{CONTEST_BENCHMARKS, CONTEST_TESTS};
 use nvfp4_gemv_simulate::picture;
-use ptx_sim::trace::Kind;
 use ptx_sim::{Policy, Timing, Trace, Uninitialised, mutate};
 
 use crate::support::faults::{
@@ -19,8 +18,11 @@ use crate::support::operands::{Case, Data, Operands};
 use crate::support::passes::check_passes;
 use crate::support::ptx;
 use crate::support::rank_order;
-use crate::support::schedules::{few, options, schedules};
-use crate::support::sim::{Loaded, Simulator, launches, source_line};
+use crate::support::schedules::{few, options};
+use crate::support::sim::{
+    Loaded, Simulator, copies_before_the_wait, dealt, demand_picture, source_line,
+};
+use crate::support::sized;
 
 crate::trials! {
     simulator:
@@ -97,8 +99,7 @@ impl Cutting {
 
     fn case(&self, n: usize, data: Data) -> Case {
         let (m, k, l) = self.shape;
-        let shape = Shape::new(Dims { m, n, k, l }).expect("a shape");
-        Case::new(shape, data, self.layout, 7)
+        Case::new(sized(m, n, k, l), data, self.layout, 7)
     }
 
     fn config(&self, vectors: u32) -> Config {
@@ -119,20 +120,17 @@ impl Cutting {
 
     /// Runs the cutting on exact and full-range data. The attributes that select no kernel are dealt out in turn.
     fn check(&self, simulator: &Simulator, n: usize, turn: &mut usize) {
-        for data in [Data::Integers, Data::FullRange] {
+        for data in Data::BOTH {
             *turn += 1;
-            let (turn, seed) = (*turn, *turn as u64);
             let case = Case {
-                padded: turn % 3 == 0,
-                ..self.case(n, data).dealt(turn)
+                padded: turn.is_multiple_of(3),
+                ..self.case(n, data).dealt(*turn)
             };
             let operands = Arc::new(Operands::new(&case));
-            let those = match self.every_schedule && data == Data::Integers && n < 10 {
-                true => schedules(seed),
-                false => few(seed)[turn / 3 % 3..][..1].to_vec(),
-            };
-            for options in &those {
-                simulator.run(&operands, self.config(128), turn / 4 % 2 == 0, options);
+            let all = self.every_schedule && data == Data::Integers && n < 10;
+            for options in dealt(*turn, all) {
+                let chained = (*turn / 4).is_multiple_of(2);
+                simulator.run(&operands, self.config(128), chained, &options);
             }
         }
     }
@@ -196,7 +194,7 @@ fn contest(most: usize) {
         // Many vectors take long, so they have fewer rows.
         let n = vectors[i % vectors.len()];
         let m = if n > 8 { m.min(48) } else { m };
-        let shape = Shape::new(Dims { m, n, k, l }).expect("a shape");
+        let shape = sized(m, n, k, l);
         let layout = ScaleLayout::ALL[(i + 1) % 2];
         for data in [Data::Integers, Data::FullRange] {
             let case = Case {
@@ -218,10 +216,7 @@ fn benchmark_shapes() {
     for (of, (m, k, l)) in CONTEST_BENCHMARKS.into_iter().enumerate() {
         for (i, n) in [1, 3, 8, 16, 17, 64, 128].into_iter().enumerate() {
             let layout = ScaleLayout::ALL[i % 2];
-            let case = |m, l, data| {
-                let shape = Shape::new(Dims { m, n, k, l }).expect("a shape");
-                Case::new(shape, data, layout, i as u64)
-            };
+            let case = |m, l, data| Case::new(sized(m, n, k, l), data, layout, i as u64);
             let all = case(m, l, Data::Integers);
             let config = simulator.job(&all, false, |job| Kernel::MmaFp4.default_config(job));
             let Ok(Config::MmaFp4(config)) = config else {
@@ -308,47 +303,25 @@ fn sums_in_rank_order() {
 fn loads_before_the_wait() {
     let cutting = cutting((16, 6 * 256, 1), Linear, [1, 3, 1]);
     let trace = traced(&cutting, true, Timing::Lazy);
-    let waits = trace.slices.iter();
-    let ended = waits
-        .filter(|s| s.kind == Kind::Wait && s.name == "griddepcontrol.wait")
-        .map(|s| s.end)
-        .min()
-        .expect("it waits for the grid before");
-    let copies = trace.slices.iter().filter(|s| s.kind == Kind::Copy);
-    let before = copies.filter(|s| s.start < ended).count();
     // Each stage has a box of codes, and two copies by all lanes: four scales a lane, of 16 rows and four slices.
-    assert_eq!(before, 3 * (1 + 2));
+    assert_eq!(copies_before_the_wait(&trace), 3 * (1 + 2));
 }
 
 /// The trace of an exact launch with two vectors, in an order that the ISA allows.
 fn traced(cutting: &Cutting, chained: bool, timing: Timing) -> Trace {
-    let operands = Operands::new(&cutting.case(2, Data::Integers));
-    let mut loaded = Loaded::new(&Arc::new(operands), ARCH);
-    let gpu = Simulator::new(ARCH).gpu;
-    let plan = loaded.plan(cutting.config(8), &gpu, chained);
-    let launch = launches(&plan.launches()[0]).expect("a launch").remove(0);
-    let program = &ptx::entry(&launch.kernel, ARCH).program;
-    let options = options(Policy::Fair, timing);
-    let trace = loaded.memory.traced(program, &launch, &options);
-    let trace = trace.expect("it runs");
-    assert_eq!(loaded.difference(0), None);
-    trace
+    let case = cutting.case(2, Data::Integers);
+    let (mut loaded, launch) = Loaded::with_launch(&case, ARCH, cutting.config(8), chained);
+    loaded.traced(ARCH, &launch, &options(Policy::Fair, timing))
 }
 
-/// The picture of the pipeline in docs/. Drawn again with `PIPELINE_WRITE=1 cargo test --test kernels picture`.
-/// Another nvcc may order instructions otherwise, so the committed file is not compared.
+/// The picture of the pipeline in docs/.
 fn picture() {
     let cutting = cutting((16, 5 * 256, 1), Linear, [1, 3, 1]);
     let trace = traced(&cutting, false, Timing::Random);
     let title = "gemv_mma_fp4: a CTA with one warp that multiplies, five steps, three stages";
     let svg = picture::mma_fp4(&trace, 3, title).expect("a picture");
-    for name in ["load", "multiply", "full[0]", "empty[1]"] {
-        assert!(svg.contains(name), "{name}");
-    }
-    if std::env::var_os("PIPELINE_WRITE").is_some() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/mma-fp4-pipeline.svg");
-        std::fs::write(path, svg).expect("the picture can be written");
-    }
+    let texts = ["load", "multiply", "full[0]", "empty[1]"];
+    demand_picture(&svg, &texts, "mma-fp4-pipeline.svg");
 }
 
 /// Runs for faults, with `n` vectors: rings that are used several times, rows past M, both layouts, clusters, batches,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use nvfp4_gemv::kernel::RingConfig;
 use nvfp4_gemv::kernel::params::nvfp4_ring_params as Params;
-use nvfp4_gemv::{Activation, Dims, FloatType, ScaleLayout, Shape};
+use nvfp4_gemv::{Activation, ScaleLayout, Shape};
 use ptx_sim::mutate;
 use ptx_sim::{Options, Policy, Timing, Uninitialised};
 
@@ -14,8 +14,9 @@ use crate::support::faults::{
 };
 use crate::support::operands::{Case, Data, Operands};
 use crate::support::passes::check_passes;
-use crate::support::schedules::{few, options, schedules};
-use crate::support::sim::{Simulator, source_line};
+use crate::support::schedules::{few, options};
+use crate::support::sim::{Simulator, dealt, is_of_factors, source_line};
+use crate::support::sized;
 
 crate::trials! {
     simulator:
@@ -34,14 +35,9 @@ fn many_vectors() {
     let simulator = Simulator::new("90a");
     for (i, case) in many(Activation::Nvfp4, (128, 256)).into_iter().enumerate() {
         let shape = case.shape;
-        let few_rows = Dims {
-            m: if shape.l() > 1 { shape.m() } else { 5 },
-            n: shape.n(),
-            k: shape.k(),
-            l: shape.l(),
-        };
+        let m = if shape.l() > 1 { shape.m() } else { 5 };
         let case = Case {
-            shape: Shape::new(few_rows).expect("a shape"),
+            shape: sized(m, shape.n(), shape.k(), shape.l()),
             ..case
         };
         let config = RingConfig {
@@ -79,7 +75,7 @@ fn cutting(
     (groups, depth, granule, ctas): (u32, u32, u32, u32),
 ) -> Cutting {
     Cutting {
-        shape: Shape::new(Dims { m, n: 1, k, l }).unwrap(),
+        shape: sized(m, 1, k, l),
         layout,
         config: RingConfig {
             chunks: 1,
@@ -253,18 +249,13 @@ fn check(simulator: &Simulator, cutting: &Cutting, turn: &mut usize) {
     if !simulator.takes(&cutting.case(Data::Integers), cutting.config) {
         return;
     }
-    for data in [Data::Integers, Data::FullRange] {
+    for data in Data::BOTH {
         *turn += 1;
-        let (turn, seed) = (*turn, *turn as u64);
-        let operands = Arc::new(Operands::new(&cutting.case(data).dealt(turn)));
-        let those = if cutting.every_schedule && data == Data::Integers {
-            schedules(seed)
-        } else {
-            few(seed)[turn / 3 % 3..][..1].to_vec()
-        };
-        for options in those {
+        let operands = Arc::new(Operands::new(&cutting.case(data).dealt(*turn)));
+        let all = cutting.every_schedule && data == Data::Integers;
+        for options in dealt(*turn, all) {
             let options = Options {
-                uninitialised: cutting.uninitialised(seed),
+                uninitialised: cutting.uninitialised(*turn as u64),
                 ..options
             };
             simulator.run(&operands, cutting.config, cutting.chained, &options);
@@ -350,10 +341,7 @@ fn cannot_be(line: &str) -> bool {
         "i < p.depth * kStages<kRows>;",
     ];
     const MORE_ROWS: &str = "part[w] = w < p.row_warps ? all[w * p.sums_pitch + i]";
-    // Only NVFP4 vectors have factors of their own.
-    let epilogue = include_str!("../../../csrc/kernels/epilogue.cuh");
-    let factor = source_line(line, "epilogue.cuh", epilogue);
-    if !line.contains("_nvfp4_") && factor.is_some_and(|at| at.contains("vector_alpha")) {
+    if !line.contains("_nvfp4_") && is_of_factors(line) {
         return true;
     }
     let source = include_str!("../../../csrc/kernels/gemv_ring.cuh");
@@ -445,13 +433,7 @@ impl Cutting {
     /// The run of this cutting on a kernel, for faults. The index `i` deals out layouts, outputs and factors.
     fn faulty(self, i: usize, kernel: Entry) -> Run {
         let cutting = self.on(kernel);
-        let case = Case {
-            vector_layout: ScaleLayout::ALL[i % 2],
-            output: FloatType::ALL[i % 3],
-            row_alpha: true,
-            vector_alpha: i == 1 && cutting.activation == Activation::Nvfp4,
-            ..cutting.case(Data::Integers)
-        };
+        let case = cutting.case(Data::Integers).for_faults(i);
         let (config, chained) = (cutting.config, cutting.chained);
         Run::new("90a", &case, config, chained, self.uninitialised(7))
     }

@@ -1,15 +1,13 @@
 //! The stream kernel on a GPU.
 
-use std::sync::Arc;
-
 use libtest_mimic::Trial;
 use nvfp4_gemv::kernel::{Config, Job, Kernel, StreamConfig};
 use nvfp4_gemv::{Activation, ScaleLayout};
 
-use crate::support::battery::{self, MANY_VECTORS, Sizes, Subject};
-use crate::support::gpu::{Gpu, OnDevice, kernel_trial};
-use crate::support::operands::{Case, Data, Operands};
-use crate::support::sized;
+use crate::support::battery::{
+    self, MANY_VECTORS, Magnitudes, Sizes, Subject, vectors_of_magnitudes,
+};
+use crate::support::gpu::{Gpu, kernel_trial};
 
 /// Every number of vectors of two passes of eight, and of one pass of sixteen, with rows and batches that end inside a
 /// tile. Also numbers of vectors that take many passes.
@@ -97,45 +95,33 @@ const SUBJECT: Subject = Subject {
     ],
 };
 
-/// Dense vectors over their types' whole ranges, also as weights with the code 0.5 see them. The sums of matrix
-/// instructions are as promised, subnormal elements included.
-fn vectors_of_every_magnitude(gpu: &Gpu) {
-    let f16s = [(1, 31, 1), (0, 3, 1), (0, 31, 1), (12, 18, 1)];
-    // 127 is the exponent of 1, where a single vector is cut in two. One element of many is not zero, so that no large
-    // element hides what becomes of a small one.
-    let bf16s = [
-        (1, 230, 1),
-        (0, 3, 1),
-        (0, 230, 1),
-        (124, 130, 1),
-        (0, 230, 700),
-        (125, 129, 700),
-        (0, 3, 700),
-    ];
-    let f32s = [(1, 230, 1), (0, 24, 1), (0, 230, 700), (0, 24, 700)];
-    let of = |activation| move |range| (activation, range);
-    let all = f16s.map(of(Activation::F16)).into_iter();
-    let all = all.chain(bf16s.map(of(Activation::Bf16)));
-    let all = all.chain(f32s.map(of(Activation::F32)));
-    for (seed, (activation, (least, end, one_of))) in all.enumerate() {
-        for n in [1, 2, 3] {
-            let shape = sized(130, n, 2048, 1);
-            let data = Data::Exponents(least, end, one_of);
-            let case = Case {
-                activation,
-                vector_layout: ScaleLayout::Linear,
-                ..Case::new(shape, data, ScaleLayout::Linear, seed as u64)
-            };
-            let mut on = OnDevice::new(gpu, Arc::new(Operands::new(&case)));
-            let config = on.job(false, |job| Kernel::Stream.default_config(job));
-            on.assert_right(config.unwrap(), false);
-        }
-    }
-}
+/// Dense vectors over their types' whole ranges, also as weights with the code 0.5 see them. 127 is the exponent of 1,
+/// where a single vector is cut in two.
+const MAGNITUDES: [Magnitudes; 15] = [
+    (Activation::F16, (1, 31, 1)),
+    (Activation::F16, (0, 3, 1)),
+    (Activation::F16, (0, 31, 1)),
+    (Activation::F16, (12, 18, 1)),
+    (Activation::Bf16, (1, 230, 1)),
+    (Activation::Bf16, (0, 3, 1)),
+    (Activation::Bf16, (0, 230, 1)),
+    (Activation::Bf16, (124, 130, 1)),
+    (Activation::Bf16, (0, 230, 700)),
+    (Activation::Bf16, (125, 129, 700)),
+    (Activation::Bf16, (0, 3, 700)),
+    (Activation::F32, (1, 230, 1)),
+    (Activation::F32, (0, 24, 1)),
+    (Activation::F32, (0, 230, 700)),
+    (Activation::F32, (0, 24, 700)),
+];
 
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = battery::trials(&SUBJECT);
-    let (name, run) = ("vectors_of_every_magnitude", vectors_of_every_magnitude);
-    trials.push(kernel_trial(Kernel::Stream, name, run));
+    let run = |gpu: &Gpu| vectors_of_magnitudes(gpu, Kernel::Stream, &MAGNITUDES, &[1, 2, 3]);
+    trials.push(kernel_trial(
+        Kernel::Stream,
+        "vectors_of_every_magnitude",
+        run,
+    ));
     trials
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use nvfp4_gemv::kernel::StreamConfig;
 use nvfp4_gemv::kernel::params::nvfp4_stream_params as Params;
-use nvfp4_gemv::{Activation, Dims, FloatType, ScaleLayout, Shape};
+use nvfp4_gemv::{Activation, ScaleLayout};
 use ptx_sim::Uninitialised;
 use ptx_sim::mutate;
 
@@ -14,8 +14,9 @@ use crate::support::faults::{
 };
 use crate::support::operands::{Case, Data, Operands};
 use crate::support::passes::check_passes;
-use crate::support::schedules::{few, schedules};
-use crate::support::sim::{Simulator, source_line};
+use crate::support::schedules::few;
+use crate::support::sim::{Simulator, dealt, is_of_factors, source_line};
+use crate::support::sized;
 
 crate::trials! {
     simulator:
@@ -124,10 +125,9 @@ impl Cutting {
 
     fn case(&self, n: usize, activation: Activation, data: Data) -> Case {
         let (m, k, l) = self.shape;
-        let shape = Shape::new(Dims { m, n, k, l }).expect("a shape");
         Case {
             activation,
-            ..Case::new(shape, data, self.layout, 7)
+            ..Case::new(sized(m, n, k, l), data, self.layout, 7)
         }
     }
 }
@@ -222,18 +222,13 @@ fn check(
     (activation, n): (Activation, usize),
     turn: &mut usize,
 ) {
-    for data in [Data::Integers, Data::FullRange] {
+    for data in Data::BOTH {
         *turn += 1;
-        let (turn, seed) = (*turn, *turn as u64);
-        let case = cutting.case(n, activation, data).dealt(turn);
+        let case = cutting.case(n, activation, data).dealt(*turn);
         let operands = Arc::new(Operands::new(&case));
-        let those = if cutting.every_schedule && data == Data::Integers && n < 8 {
-            schedules(seed)
-        } else {
-            few(seed)[turn / 3 % 3..][..1].to_vec()
-        };
-        for options in &those {
-            simulator.run(&operands, cutting.config, cutting.chained, options);
+        let all = cutting.every_schedule && data == Data::Integers && n < 8;
+        for options in dealt(*turn, all) {
+            simulator.run(&operands, cutting.config, cutting.chained, &options);
         }
     }
 }
@@ -306,22 +301,19 @@ fn short_sweep(simulator: &Simulator, unit: &Unit) {
 fn cannot_be(line: &str) -> bool {
     const LOOPS: [&str; 3] = ["batch < batches;", "i < behind; ++i)", "to != until;"];
     let source = include_str!("../../../csrc/kernels/gemv_stream.cuh");
-    let epilogue = include_str!("../../../csrc/kernels/epilogue.cuh");
     let at = source_line(line, "gemv_stream.cuh", source);
-    let factor = source_line(line, "epilogue.cuh", epilogue);
     let past = at.is_some_and(|at| LOOPS.iter().any(|l| at.contains(l)));
     // Warps side by side share the parts of a tile: of the last four parts, two or none exist.
     let of_pairs = at.is_some_and(|at| at.contains("y[j] += sums[") || at.contains(LOOPS[1]));
     if of_pairs && line.contains("_beside") {
         return true;
     }
-    let dense = !line.contains("_nvfp4_");
     // Copies of registers on the way of such a branch belong to no line of the source. The branch itself is judged.
     let on_the_way =
         line.contains("never executed: ") && line.contains("`mov.") && line.contains(":0)");
     past && line.contains("never taken")
         || on_the_way
-        || dense && factor.is_some_and(|at| at.contains("vector_alpha"))
+        || !line.contains("_nvfp4_") && is_of_factors(line)
 }
 
 /// Blackwell runs the same source, but with f16 pairs in another order: the hardware converts E2M1.
@@ -479,13 +471,8 @@ fn runs(unit: &Unit, n: usize) -> Vec<Run> {
 
 fn cases_on(n: usize, cases: impl Iterator<Item = Cutting>) -> Vec<Run> {
     let run = |(i, cutting): (usize, Cutting)| {
-        let case = Case {
-            vector_layout: ScaleLayout::ALL[i % 2],
-            output: FloatType::ALL[i % 3],
-            row_alpha: true,
-            vector_alpha: i == 1,
-            ..cutting.case(n, Activation::Nvfp4, Data::Integers)
-        };
+        let case = cutting.case(n, Activation::Nvfp4, Data::Integers);
+        let case = case.for_faults(i);
         let (config, chained) = (cutting.config, cutting.chained);
         Run::new("90a", &case, config, chained, Uninitialised::Error)
     };
@@ -493,9 +480,7 @@ fn cases_on(n: usize, cases: impl Iterator<Item = Cutting>) -> Vec<Run> {
 }
 
 fn faults(unit: &Unit, n: usize) {
-    let schedules = mutate::schedules(3);
-    let subject = subject(unit.name, "90a", runs(unit, n), schedules, no_arithmetic);
-    demand(&subject, include_str!("equivalent_faults.txt"), 60);
+    faults_of(unit.name, runs(unit, n));
 }
 
 /// Plants faults in the kernel for sixteen vectors, which is two matrix instructions wide.
@@ -505,16 +490,15 @@ fn faults_of_sixteen_vectors() {
         case.config.vectors = 16;
         case
     });
-    let runs = cases_on(11, sixteen);
-    let schedules = mutate::schedules(3);
-    let subject = subject(WHOLE.name, "90a", runs, schedules, no_arithmetic);
-    demand(&subject, include_str!("equivalent_faults.txt"), 60);
+    faults_of(WHOLE.name, cases_on(11, sixteen));
 }
 
 fn faults_of_warps_side_by_side() {
-    let runs = cases_on(1, beside_cases().into_iter());
-    let schedules = mutate::schedules(3);
-    let subject = subject(WHOLE.name, "90a", runs, schedules, no_arithmetic);
+    faults_of(WHOLE.name, cases_on(1, beside_cases().into_iter()));
+}
+
+fn faults_of(name: &str, runs: Vec<Run>) {
+    let subject = subject(name, "90a", runs, mutate::schedules(3), no_arithmetic);
     demand(&subject, include_str!("equivalent_faults.txt"), 60);
 }
 

@@ -12,7 +12,7 @@ use nvfp4_gemv::quantize::quantize_vectors;
 use nvfp4_gemv::raw;
 use nvfp4_gemv::reference::{error_bound, gemv};
 use nvfp4_gemv::{
-    Activation, Dims, FloatType, Options, RawWorkspace, Refusal, ScaleLayout, Shape, Strides,
+    Activation, FloatType, Options, RawWorkspace, Refusal, ScaleLayout, Shape, Strides,
 };
 use nvfp4_gemv_cli::problem::{
     CONTEST_BENCHMARKS, CONTEST_TESTS, EdgeCase, Problem, contest_tolerance,
@@ -22,6 +22,7 @@ use super::device::Uploaded;
 use super::fields;
 use super::gpu::{Gpu, OnDevice, kernel_trial, options, unused_workspace};
 use super::operands::{Case, Data, Operands, numbers};
+use super::sized;
 
 /// Sizes of a problem: M, N, K, L.
 pub(crate) type Sizes = (usize, usize, usize, usize);
@@ -165,9 +166,7 @@ fn layouts() -> impl Iterator<Item = (ScaleLayout, ScaleLayout)> {
 }
 
 fn shapes(sizes: &[Sizes]) -> impl Iterator<Item = Shape> {
-    sizes
-        .iter()
-        .map(|&(m, n, k, l)| Shape::new(Dims { m, n, k, l }).unwrap())
+    sizes.iter().map(|&(m, n, k, l)| sized(m, n, k, l))
 }
 
 /// Cases with both kinds of numbers for each shape. The seed is the index of the shape.
@@ -197,7 +196,7 @@ fn contest_and_layer_shapes(gpu: &Gpu, subject: &Subject) {
     };
     let contest = CONTEST_TESTS.iter().chain(&CONTEST_BENCHMARKS);
     for &(m, k, l) in contest.clone().chain(&LAYERS) {
-        for case in both(Shape::new(Dims { m, n: 1, k, l }).unwrap(), 1) {
+        for case in both(sized(m, 1, k, l), 1) {
             taken += subject.some(gpu, f16(case), 0, |on| {
                 for chained in [false, true] {
                     on.assert_right(subject.default(on, chained), chained);
@@ -206,7 +205,7 @@ fn contest_and_layer_shapes(gpu: &Gpu, subject: &Subject) {
         }
     }
     for &(m, k, l) in contest {
-        let shape = Shape::new(Dims { m, n: 1, k, l }).unwrap();
+        let shape = sized(m, 1, k, l);
         let problem = Problem::contest(shape, 1);
         let truth = problem.reference().unwrap();
         let case = Case::new(shape, Data::FullRange, ScaleLayout::Linear, 1);
@@ -314,7 +313,7 @@ fn more_batches_than_a_grid_has(gpu: &Gpu, subject: &Subject) {
 /// Byte offsets past 2^32. The weights of all batches but the last are zero.
 fn more_than_four_gigabytes(gpu: &Gpu, subject: &Subject) {
     let (m, k, l) = (4096, 16384, 130);
-    let shape = Shape::new(Dims { m, n: 1, k, l }).unwrap();
+    let shape = sized(m, 1, k, l);
     assert!(shape.weight_code_bytes() > 1 << 32);
     let one = Problem::integers(Shape::matrix(m, k).unwrap(), 13);
     let uploaded = Uploaded::last_of(gpu, &one, l, ScaleLayout::Tiled128x4);
@@ -438,7 +437,7 @@ fn in_another_context(gpu: &Gpu, subject: &Subject) {
 /// A thread without a current context launches by address, in the context of the runtime's device.
 fn a_thread_without_a_context(gpu: &Gpu, subject: &Subject) {
     let case = Case::new(
-        super::sized(128, 1, 512, 1),
+        sized(128, 1, 512, 1),
         Data::FullRange,
         ScaleLayout::Tiled128x4,
         3,
@@ -527,7 +526,7 @@ fn ids_change_between_replays(gpu: &Gpu, subject: &Subject) {
             select: true,
             late: i % 2 == 1,
             ..Case::new(
-                super::sized(128, 1 + i, 512, 6),
+                sized(128, 1 + i, 512, 6),
                 Data::Integers,
                 ScaleLayout::Linear,
                 5,
@@ -580,6 +579,32 @@ fn ids_change_between_replays(gpu: &Gpu, subject: &Subject) {
                     assert!(right, "{case:?} replay {replay} {ids:?} id {id}: {y:?}");
                 }
             }
+        }
+    }
+}
+
+/// Vectors of a type, with the least stored exponent of their elements, the one behind the greatest, and so many
+/// elements for each that is not zero.
+pub(crate) type Magnitudes = (Activation, (u16, u16, u32));
+
+/// Dense vectors of these magnitudes, each as so many vectors: the sums of matrix instructions are as promised,
+/// subnormal elements included. Zeros around an element keep a large one from hiding what becomes of a small one.
+pub(crate) fn vectors_of_magnitudes(
+    gpu: &Gpu,
+    kernel: Kernel,
+    all: &[Magnitudes],
+    vectors: &[usize],
+) {
+    for (seed, &(activation, (least, end, one_of))) in (0..).zip(all) {
+        for &n in vectors {
+            let data = Data::Exponents(least, end, one_of);
+            let case = Case {
+                activation,
+                ..Case::new(sized(130, n, 2048, 1), data, ScaleLayout::Linear, seed)
+            };
+            let mut on = OnDevice::new(gpu, Arc::new(Operands::new(&case)));
+            let config = on.job(false, |job| kernel.default_config(job));
+            on.assert_right(config.unwrap(), false);
         }
     }
 }

@@ -163,7 +163,7 @@ pub(crate) fn no_arithmetic(mutant: &Mutant) -> bool {
     )
 }
 
-/// Trials that everybody runs plant one in so many faults. A trial of the kind `long` plants the same faults, all of them.
+/// Trials that everybody runs plant one in so many faults. A trial of the kind `long` plants all of them.
 pub(crate) const SAMPLE: u64 = 7;
 
 /// The kernel that all `runs` launch. The lists of faults know the kernel as `name`.

@@ -5,11 +5,13 @@ use std::sync::Arc;
 use half::{bf16, f16};
 use nvfp4_gemv::reference::{self, Reference, error_bound};
 use nvfp4_gemv::{
-    Activation, DenseVectors, Dims, FloatType, GlobalScale, Nvfp4Vectors, ScaleLayout, Shape,
-    Strides, VectorScale, Vectors,
+    Activation, DenseVectors, FloatType, GlobalScale, Nvfp4Vectors, ScaleLayout, Shape, Strides,
+    VectorScale, Vectors,
 };
 use nvfp4_gemv_cli::problem::Problem;
 use nvfp4_gemv_simulate::operands;
+
+use super::sized;
 
 /// Kind of numbers in a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,6 +121,17 @@ impl Case {
             row_alpha: turn % 7 < 2,
             vector_alpha: turn % 5 == 1,
             ..self.with_additions(turn)
+        }
+    }
+
+    /// The case for planted faults in the launch of a number, which deals out layouts, outputs and factors.
+    pub(crate) fn for_faults(self, launch: usize) -> Self {
+        Self {
+            vector_layout: ScaleLayout::ALL[launch % 2],
+            output: FloatType::ALL[launch % 3],
+            row_alpha: true,
+            vector_alpha: launch == 1 && self.nvfp4(),
+            ..self
         }
     }
 
@@ -558,13 +571,7 @@ impl Operands {
         let shape = &self.case.shape;
         let (m, n, k, l) = (shape.m(), shape.n(), shape.k(), shape.l());
         let case = Case {
-            shape: Shape::new(Dims {
-                m,
-                n: some.len(),
-                k,
-                l,
-            })
-            .expect("a shape"),
+            shape: sized(m, some.len(), k, l),
             padded: false,
             strided: false,
             shared: false,

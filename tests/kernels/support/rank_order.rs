@@ -1,6 +1,6 @@
 //! The order in which several CTAs add a sum: the order of their ranks, to the bit.
 
-use nvfp4_gemv::{Dims, FloatType, Shape};
+use nvfp4_gemv::FloatType;
 use nvfp4_gemv_cli::problem::Problem;
 
 use super::operands::numbers;
@@ -11,13 +11,7 @@ use super::sized;
 /// a cluster, and returns f32 outputs.
 pub(crate) fn check(m: usize, run: impl Fn(&Problem, usize) -> Vec<u8>) {
     const CLUSTER: usize = 5;
-    let shape = Shape::new(Dims {
-        m,
-        n: 2,
-        k: CLUSTER * 256 - 64,
-        l: 1,
-    })
-    .expect("a shape");
+    let shape = sized(m, 2, CLUSTER * 256 - 64, 1);
     let problem = Problem {
         alpha: None,
         ..Problem::full_range(shape, 9)

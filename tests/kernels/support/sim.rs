@@ -9,10 +9,12 @@ use nvfp4_gemv::kernel::plan::{self, Plan};
 use nvfp4_gemv::kernel::{Config, Job};
 pub(crate) use nvfp4_gemv_simulate::launch::{empty, gpu, launches};
 use ptx_sim::coverage::Counters;
-use ptx_sim::{Buffer, Options, Policy, Sim};
+use ptx_sim::trace::Kind;
+use ptx_sim::{Buffer, Launch, Options, Policy, Sim, Trace};
 
 use super::operands::{Case, Operands};
 use super::ptx::{self, Entry};
+use super::schedules::{few, schedules};
 
 /// A case in the simulator's memory.
 #[derive(Clone, Debug)]
@@ -38,6 +40,32 @@ impl Loaded {
         config
             .plan(&self.memory.call, gpu, chained)
             .unwrap_or_else(|why| panic!("{config:?}, {:?}: {why}", self.operands.case))
+    }
+
+    /// A case in memory, and the first launch of a config for it.
+    pub(crate) fn with_launch(
+        case: &Case,
+        arch: &'static str,
+        config: impl Into<Config>,
+        chained: bool,
+    ) -> (Self, Launch) {
+        let mut loaded = Self::new(&Arc::new(Operands::new(case)), arch);
+        let plan = loaded.plan(config.into(), &gpu(arch), chained);
+        let launch = launches(&plan.launches()[0]).expect("a launch").remove(0);
+        (loaded, launch)
+    }
+
+    /// The trace of an exact launch.
+    pub(crate) fn traced(
+        &mut self,
+        arch: &'static str,
+        launch: &Launch,
+        options: &Options,
+    ) -> Trace {
+        let program = &ptx::entry(&launch.kernel, arch).program;
+        let trace = self.memory.traced(program, launch, options);
+        assert_eq!(self.difference(0), None);
+        trace.expect("it runs")
     }
 
     /// The first error of the result. A term of a sum passes through so many f32 roundings.
@@ -210,6 +238,41 @@ impl Simulator {
         let left: Vec<_> = left.into_iter().map(|(.., line)| line).collect();
         assert!(left.is_empty(), "{}", left.join("\n"));
     }
+}
+
+/// The schedules of a turn: all of them, or one of a few.
+pub(crate) fn dealt(turn: usize, all: bool) -> Vec<Options> {
+    match all {
+        true => schedules(turn as u64),
+        false => few(turn as u64)[turn / 3 % 3..][..1].to_vec(),
+    }
+}
+
+/// Number of copies that a launch asks for while the grid before it runs.
+pub(crate) fn copies_before_the_wait(trace: &Trace) -> usize {
+    let of = |kind| trace.slices.iter().filter(move |slice| slice.kind == kind);
+    let waits = of(Kind::Wait).filter(|slice| slice.name == "griddepcontrol.wait");
+    let ended = waits.map(|slice| slice.end).min();
+    let ended = ended.expect("it waits for the grid before");
+    of(Kind::Copy).filter(|slice| slice.start < ended).count()
+}
+
+/// Demands that a picture for docs/ has these texts. The picture is drawn there again with `PIPELINE_WRITE=1 cargo test
+/// --test kernels picture`. Another nvcc may order instructions otherwise, so the committed file is not compared.
+pub(crate) fn demand_picture(svg: &str, texts: &[&str], file: &str) {
+    for text in texts {
+        assert!(svg.contains(text), "{text}");
+    }
+    if std::env::var_os("PIPELINE_WRITE").is_some() {
+        let path = format!("{}/docs/{file}", env!("CARGO_MANIFEST_DIR"));
+        std::fs::write(path, svg).expect("the picture can be written");
+    }
+}
+
+/// Whether a line of the coverage report is about factors of vectors.
+pub(crate) fn is_of_factors(line: &str) -> bool {
+    let epilogue = include_str!("../../../csrc/kernels/epilogue.cuh");
+    source_line(line, "epilogue.cuh", epilogue).is_some_and(|at| at.contains("e.vector_alpha"))
 }
 
 /// The source file and line that a line of the coverage report names.

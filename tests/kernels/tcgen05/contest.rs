@@ -1,13 +1,14 @@
 //! `gemv_tcgen05` with the contest's shapes and default configs.
 
 use nvfp4_gemv::kernel::{Config, Kernel, Tcgen05Config};
-use nvfp4_gemv::{Dims, ScaleLayout, Shape};
+use nvfp4_gemv::{ScaleLayout, Shape};
 use nvfp4_gemv_cli::problem::{CONTEST_BENCHMARKS, CONTEST_TESTS};
 
 use super::sim::ARCH;
 use crate::support::operands::{Case, Data};
 use crate::support::schedules::few;
 use crate::support::sim::Simulator;
+use crate::support::sized;
 
 crate::trials! {
     simulator:
@@ -30,7 +31,7 @@ fn shapes(most: usize) {
         // Many vectors take long, so they have fewer rows.
         let n = VECTORS[i % VECTORS.len()];
         let m = if n > 8 { m.min(130) } else { m };
-        let shape = Shape::new(Dims { m, n, k, l }).expect("a shape");
+        let shape = sized(m, n, k, l);
         for data in [Data::Integers, Data::FullRange] {
             let case = Case {
                 padded: i % 2 == 0,
@@ -64,7 +65,7 @@ fn benchmarks(of: &[(usize, (usize, usize, u32))], vectors: &[usize]) {
         let (m, k, l) = CONTEST_BENCHMARKS[of];
         let part = Simulator::with_multiprocessors(ARCH, multiprocessors);
         for (i, &n) in vectors.iter().enumerate() {
-            let shape = |m, l| Shape::new(Dims { m, n, k, l }).expect("a shape");
+            let shape = |m, l| sized(m, n, k, l);
             let (_, of_b200) = default(&b200, shape(m, l));
             let (case, config) = default(&part, shape(some_m, some_l));
             let as_there = Tcgen05Config {

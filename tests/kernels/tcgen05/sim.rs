@@ -3,17 +3,20 @@
 use std::sync::Arc;
 
 use nvfp4_gemv::kernel::{Config, Tcgen05Config};
-use nvfp4_gemv::{Dims, FloatType, ScaleLayout, Shape};
+use nvfp4_gemv::{FloatType, ScaleLayout};
 use nvfp4_gemv_simulate::picture;
 use ptx_sim::trace::Kind;
-use ptx_sim::{Options, Policy, Program, SimError, Timing, Trace};
+use ptx_sim::{Options, Policy, Program, SimError, Timing};
 
 use crate::support::operands::{Case, Data, Operands};
 use crate::support::passes::check_passes;
 use crate::support::ptx::{self, Entry};
 use crate::support::rank_order;
 use crate::support::schedules::{few, options, schedules};
-use crate::support::sim::{Loaded, Simulator, launches, source_line};
+use crate::support::sim::{
+    Loaded, Simulator, copies_before_the_wait, dealt, demand_picture, source_line,
+};
+use crate::support::sized;
 
 crate::trials! {
     simulator:
@@ -86,28 +89,23 @@ impl Cutting {
 
     pub(super) fn case(&self, n: usize, data: Data) -> Case {
         let (m, k, l) = self.shape;
-        let shape = Shape::new(Dims { m, n, k, l }).expect("a shape");
-        Case::new(shape, data, ScaleLayout::Tiled128x4, 7)
+        Case::new(sized(m, n, k, l), data, ScaleLayout::Tiled128x4, 7)
     }
 
     /// Runs the cutting on exact and full-range data. The attributes that select no kernel are dealt out in turn.
     fn check(&self, simulator: &Simulator, n: usize, turn: &mut usize) {
-        for data in [Data::Integers, Data::FullRange] {
+        for data in Data::BOTH {
             *turn += 1;
-            let (turn, seed) = (*turn, *turn as u64);
             let case = Case {
-                padded: turn % 3 == 0,
+                padded: turn.is_multiple_of(3),
                 vector_layout: ScaleLayout::Tiled128x4,
-                ..self.case(n, data).dealt(turn)
+                ..self.case(n, data).dealt(*turn)
             };
             let operands = Arc::new(Operands::new(&case));
-            let those = match self.every_schedule && data == Data::Integers && n < 10 {
-                true => schedules(seed),
-                false => few(seed)[turn / 3 % 3..][..1].to_vec(),
-            };
-            let bits = those
-                .iter()
-                .map(|options| simulator.run(&operands, self.config, turn / 4 % 2 == 0, options));
+            let all = self.every_schedule && data == Data::Integers && n < 10;
+            let chained = (*turn / 4).is_multiple_of(2);
+            let run = |options| simulator.run(&operands, self.config, chained, &options);
+            let bits = dealt(*turn, all).into_iter().map(run);
             let bits: Vec<_> = bits.collect();
             assert!(bits.iter().all(|of| *of == bits[0]), "other bits");
         }
@@ -157,11 +155,9 @@ fn copies_of_a_step() {
         (100, &[12800, 2048]),
     ] {
         let cutting = cutting((128, 256, 1), [256, 2, 1], true);
-        let operands = Operands::new(&cutting.case(n, Data::Integers));
-        let mut loaded = Loaded::new(&Arc::new(operands), ARCH);
-        let plan = loaded.plan(cutting.config.into(), &Simulator::new(ARCH).gpu, false);
-        let launch = launches(&plan.launches()[0]).expect("a launch").remove(0);
-        let trace = traced(&mut loaded, &launch, &late());
+        let case = cutting.case(n, Data::Integers);
+        let (mut loaded, launch) = Loaded::with_launch(&case, ARCH, cutting.config, false);
+        let trace = loaded.traced(ARCH, &launch, &late());
         let copies = trace.slices.iter().filter(|s| s.kind == Kind::Copy);
         let mut copies: Vec<_> = copies.collect();
         copies.sort_by_key(|copy| copy.start);
@@ -278,14 +274,12 @@ fn sums_in_the_order_of_k() {
 /// not zeros, a tile would never be whole.
 fn launches_on_one_workspace() {
     let cutting = cutting((130, 800, 1), [256, 2, 3], true);
-    let operands = Arc::new(Operands::new(&cutting.case(5, Data::FullRange)));
-    let mut loaded = Loaded::new(&operands, ARCH);
-    let config = Config::from(cutting.config);
-    let gpu = Simulator::new(ARCH).gpu;
-    let plan = loaded.plan(config, &gpu, true);
-    let launch = launches(&plan.launches()[0]).expect("a launch").remove(0);
+    let (case, config) = (
+        cutting.case(5, Data::FullRange),
+        Config::from(cutting.config),
+    );
+    let (mut loaded, launch) = Loaded::with_launch(&case, ARCH, config, true);
     let program = &ptx::entry(&launch.kernel, ARCH).program;
-    let case = &operands.case;
     let mut bits: Option<Vec<u8>> = None;
     for options in schedules(3) {
         let ran = loaded.memory.launch(program, &launch, &options);
@@ -300,20 +294,8 @@ fn launches_on_one_workspace() {
 /// A launch of six K steps of one tile by so many CTAs, in a chain or alone.
 fn six_steps(stages: u32, ctas: u32, chained: bool) -> (Loaded, ptx_sim::Launch) {
     let cutting = cutting((128, 6 * 256, 1), [256, stages, ctas], true);
-    let operands = Operands::new(&cutting.case(2, Data::Integers));
-    let mut loaded = Loaded::new(&Arc::new(operands), ARCH);
-    let gpu = Simulator::new(ARCH).gpu;
-    let plan = loaded.plan(cutting.config.into(), &gpu, chained);
-    let launch = launches(&plan.launches()[0]).expect("a launch").remove(0);
-    (loaded, launch)
-}
-
-fn traced(loaded: &mut Loaded, launch: &ptx_sim::Launch, options: &Options) -> Trace {
-    let program = &ptx::entry(&launch.kernel, ARCH).program;
-    let trace = loaded.memory.traced(program, launch, options);
-    let trace = trace.expect("it runs");
-    assert_eq!(loaded.difference(0), None);
-    trace
+    let case = cutting.case(2, Data::Integers);
+    Loaded::with_launch(&case, ARCH, cutting.config, chained)
 }
 
 /// Options under which the grid before ends as late as it can.
@@ -325,15 +307,8 @@ fn late() -> Options {
 fn loads_before_the_wait() {
     for stages in [2, 4] {
         let (mut loaded, launch) = six_steps(stages, 1, true);
-        let trace = traced(&mut loaded, &launch, &late());
-        let waits = trace.slices.iter();
-        let ended = waits
-            .filter(|s| s.kind == Kind::Wait && s.name == "griddepcontrol.wait")
-            .map(|s| s.end)
-            .min()
-            .expect("it waits for the grid before");
-        let copies = trace.slices.iter().filter(|s| s.kind == Kind::Copy);
-        let before = copies.filter(|s| s.start < ended).count();
+        let trace = loaded.traced(ARCH, &launch, &late());
+        let before = copies_before_the_wait(&trace);
         // Codes and scales.
         assert_eq!(before, 2 * stages as usize, "{stages} stages");
     }
@@ -370,28 +345,19 @@ fn order_around_the_allocation() {
 
 const STAGES: u32 = 3;
 
-/// The picture of the pipeline in docs/. Drawn again with `PIPELINE_WRITE=1 cargo test --test kernels picture`.
-/// Another nvcc may order instructions otherwise, so the committed file is not compared.
+/// The picture of the pipeline in docs/.
 fn picture() {
     // The first of two CTAs that share two tiles has a whole one.
     let cutting = cutting((256, 5 * 256, 1), [256, STAGES, 2], true);
-    let operands = Operands::new(&cutting.case(2, Data::Integers));
-    let mut loaded = Loaded::new(&Arc::new(operands), ARCH);
-    let gpu = Simulator::new(ARCH).gpu;
     let config = Tcgen05Config {
         ctas: 3,
         ..cutting.config
     };
-    let plan = loaded.plan(config.into(), &gpu, false);
-    let launch = launches(&plan.launches()[0]).expect("a launch").remove(0);
-    let trace = traced(&mut loaded, &launch, &options(Policy::Fair, Timing::Random));
+    let case = cutting.case(2, Data::Integers);
+    let (mut loaded, launch) = Loaded::with_launch(&case, ARCH, config, false);
+    let trace = loaded.traced(ARCH, &launch, &options(Policy::Fair, Timing::Random));
     let title = "gemv_tcgen05: one of three CTAs that share two tiles, three stages";
     let svg = picture::tcgen05(&trace, STAGES, title).expect("a picture");
-    for name in ["load", "multiply", "full[0]", "empty[2]", "sum full[0]"] {
-        assert!(svg.contains(name), "{name}");
-    }
-    if std::env::var_os("PIPELINE_WRITE").is_some() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/tensor-core-pipeline.svg");
-        std::fs::write(path, svg).expect("the picture can be written");
-    }
+    let texts = ["load", "multiply", "full[0]", "empty[2]", "sum full[0]"];
+    demand_picture(&svg, &texts, "tensor-core-pipeline.svg");
 }

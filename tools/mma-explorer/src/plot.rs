@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use nvfp4_gemv_documents::table::escape;
+
 const WIDTH: f64 = 860.0;
 const LINE: f64 = 22.0;
 /// Room for names on the left, and for numbers on the right.
@@ -28,22 +30,6 @@ pub struct Line {
     pub name: String,
     /// X and Y, by X.
     pub points: Vec<(f64, f64)>,
-}
-
-/// Text in HTML or SVG: names come from a document that anybody may have written.
-pub fn escape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            c => out.push(c),
-        }
-    }
-    out
 }
 
 /// A round number not below a maximum, and steps up to it.

@@ -2,7 +2,9 @@
 
 use std::fmt::Write;
 
-use crate::plot::{self, Bar, Line, escape};
+use nvfp4_gemv_documents::table::{Table, escape};
+
+use crate::plot::{self, Bar, Line};
 use crate::results::{Measured, Results};
 
 const TERA: f64 = 1e12;
@@ -119,23 +121,22 @@ pub fn markdown(results: &Results) -> String {
         cell(&results.device),
         cell(&conditions(results)),
     );
-    let all = by_rate(results).into_iter();
-    table(
-        &mut text,
-        HEAD,
-        all.map(|measured| row(measured, results.multiprocessors)),
-    );
+    text += &all(results, |figure| cell(&figure)).markdown();
     let pairs: Vec<_> = pairs(results).iter().filter_map(pair_row).collect();
     if !pairs.is_empty() {
         text += "\n## Sums in f16 and in f32\n\n";
-        table(&mut text, PAIRS, pairs);
+        let mut table = Table::new(PAIRS.split('|'));
+        let rows = pairs.into_iter();
+        rows.for_each(|pair| table.row(pair.map(|text| cell(&text))));
+        text += &table.markdown();
     }
     let sizes = sizes(results);
     if sizes.len() > 1 {
         text += "\n## By size\n\nProducts, T/s (share of cuBLASLt).\n\n";
-        let head: String = sizes.iter().map(|size| format!("|{size}")).collect();
-        let rows = by_rate(results).into_iter().map(|measured| {
-            let cell = |size: &u32| {
+        let head = sizes.iter().map(ToString::to_string);
+        let mut table = Table::new(["variant".to_owned()].into_iter().chain(head));
+        for measured in by_rate(results) {
+            let figure = |size: &u32| {
                 let mut all = measured.products.iter();
                 let Some(product) = all.find(|product| product.size == *size) else {
                     return "-".to_string();
@@ -147,10 +148,13 @@ pub fn markdown(results: &Results) -> String {
                     share.unwrap_or_default()
                 )
             };
-            let name = std::iter::once(measured.name.clone());
-            name.chain(sizes.iter().map(cell)).collect::<Vec<_>>()
-        });
-        table(&mut text, &format!("variant{head}"), rows);
+            table.row(
+                [cell(&measured.name)]
+                    .into_iter()
+                    .chain(sizes.iter().map(figure)),
+            );
+        }
+        text += &table.markdown();
     }
     text
 }
@@ -164,24 +168,18 @@ fn sizes(results: &Results) -> Vec<u32> {
     sizes
 }
 
-/// Text in a table of Markdown.
+/// Text in Markdown.
 fn cell(text: &str) -> String {
-    escape(text).replace('|', "\\|").replace(['\n', '\r'], " ")
+    escape(text).replace(['\n', '\r'], " ")
 }
 
-/// A table of Markdown; `head` has bars between the columns.
-fn table(
-    text: &mut String,
-    head: &str,
-    rows: impl IntoIterator<Item = impl IntoIterator<Item = String>>,
-) {
-    let columns: Vec<&str> = head.split('|').collect();
-    let rule = "---|".repeat(columns.len());
-    let _ = writeln!(text, "| {} |\n|{rule}", columns.join(" | "));
-    for row in rows {
-        let cells: Vec<String> = row.into_iter().map(|text| cell(&text)).collect();
-        let _ = writeln!(text, "| {} |", cells.join(" | "));
+/// All figures, the fastest variant first; cells as `of` makes them.
+fn all(results: &Results, of: fn(String) -> String) -> Table {
+    let mut table = Table::new(HEAD.split('|'));
+    for measured in by_rate(results) {
+        table.row(row(measured, results.multiprocessors).map(of));
     }
+    table
 }
 
 const STYLE: &str = "\
@@ -192,7 +190,7 @@ body{font:15px/1.5 system-ui,sans-serif;color:var(--text);background:var(--back)
 svg{width:100%;max-width:60rem;height:auto}.text{fill:var(--text);font:12px system-ui,sans-serif}\
 .axis{stroke:var(--axis)}.mark{stroke:var(--text);stroke-width:2}.sheet{stroke-dasharray:3 2}.cublaslt{stroke:var(--s4)}\
 .line{fill:none;stroke-width:2}\
-.scroll{overflow-x:auto}table{border-collapse:collapse;font-size:13px}td,th{padding:.2rem .6rem;border-bottom:1px solid var(--axis);\
+.wide{overflow-x:auto}table{border-collapse:collapse;font-size:13px}td,th{padding:.2rem .6rem;border-bottom:1px solid var(--axis);\
 text-align:left;white-space:nowrap}td{font-variant-numeric:tabular-nums}";
 
 /// A page of its own.
@@ -243,19 +241,7 @@ pub fn html(results: &Results) -> String {
             plot::bars("peak by type of sums", &sums, TERA)
         );
     }
-    page += "<h2>All figures</h2>\n<div class=\"scroll\"><table>\n<tr>";
-    for name in HEAD.split('|') {
-        let _ = write!(page, "<th>{name}</th>");
-    }
-    page += "</tr>\n";
-    for measured in by_rate(results) {
-        page += "<tr>";
-        for cell in row(measured, results.multiprocessors) {
-            let _ = write!(page, "<td>{}</td>", escape(&cell));
-        }
-        page += "</tr>\n";
-    }
-    page + "</table></div>\n</html>\n"
+    page + "<h2>All figures</h2>\n" + &all(results, |text| text).html() + "</html>\n"
 }
 
 /// Types of operands that belong on one axis: their instructions have about the same rate. Types of one bit would

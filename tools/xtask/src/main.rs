@@ -107,9 +107,9 @@ enum Task {
     /// kernel family must use are in it. No GPU is needed.
     ///
     /// Prints three tables. CODE: registers, spills, static shared memory and wide instructions of
-    /// every kernel. ESTIMATES: for the default config of a representative problem, CTAs an
-    /// SM, bytes in flight, instructions a multiply-accumulate in the main loop, and how many times
-    /// the memory's rate each resource of the SM could keep up with; the least of them is the limit.
+    /// every kernel. ESTIMATES, for the default config of a representative problem: CTAs an
+    /// SM, bytes in flight, and instructions a multiply-accumulate in the main loop. Each resource of
+    /// the SM could keep up with so many times the memory's rate; the least of them is the limit.
     /// MEASURED: times on an H200 beside the estimate for the same code.
     ///
     /// An estimate knows instructions and rates, nothing of prologues, dependencies or bank
@@ -174,7 +174,8 @@ struct ToolchainArgs {
     /// Install NCCL instead, which programs load for several GPUs
     ///
     /// From PyPI into `target/toolchain/nccl` (200 MB to download, 210 MB on disk; the download is kept). A program
-    /// with nvfp4-gemv-parallel and its feature `nccl` that the variable tells so loads it; it needs no GPU for that. Needs no nvcc.
+    /// with nvfp4-gemv-parallel and its feature `nccl` that the variable tells so loads it; it needs no GPU for that.
+    /// Needs no nvcc.
     #[arg(long, conflicts_with = "nvrtc")]
     nccl: bool,
 }

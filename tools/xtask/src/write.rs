@@ -1,7 +1,7 @@
 //! Files that need not be there, and files that are written whole or not at all.
 
 use std::fs;
-use std::io::{self, ErrorKind, Write};
+use std::io::ErrorKind;
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -16,18 +16,13 @@ pub(crate) fn read_if_there(file: &Path) -> Result<Option<String>> {
     }
 }
 
-/// Writes a text file, or replaces one in one step: nobody ever finds half of it, and two writers do not mix. A
+/// Writes a file, or replaces one in one step: nobody ever finds half of it, and two writers do not mix. A
 /// replaced file's mode is kept, and a link stays a link. A target that is no regular file, such as a pipe or a device,
 /// is written in place.
-pub(crate) fn whole(file: &Path, text: &str) -> Result<()> {
-    put(file, text).with_context(|| format!("writing {}", file.display()))
-}
-
-fn put(file: &Path, text: &str) -> io::Result<()> {
+pub(crate) fn whole(file: &Path, content: impl AsRef<[u8]>) -> Result<()> {
     let to = Destination::new(file).replace(true);
-    let mut new = to.create()?;
-    new.write_all(text.as_bytes())?;
-    new.publish()
+    let written = to.write(content.as_ref());
+    written.with_context(|| format!("writing {}", file.display()))
 }
 
 /// A word for the name of a file: the letters and digits of a text, in words with a hyphen between them.

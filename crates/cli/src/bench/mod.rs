@@ -479,7 +479,7 @@ fn text(engine: &dyn Engine, document: &Document) -> String {
     if with_cublas {
         header.extend(["cuBLAS", "faster"]);
     }
-    let mut table = Table::new(&header);
+    let mut table = Table::new(header);
     let mut skipped = Vec::new();
     for case in &document.cases {
         let shape = shapes::of(case.m, case.n, case.k, case.l)

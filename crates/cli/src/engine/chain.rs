@@ -40,6 +40,14 @@ impl Chain {
         Ok(Self { name, linears })
     }
 
+    /// One linear layer, in the place of a decoder layer.
+    pub(super) fn of(case: &Case) -> Self {
+        Self {
+            name: case.shape.to_string(),
+            linears: vec![*case],
+        }
+    }
+
     /// Bytes of weights of a decoder layer.
     pub(crate) fn layer_bytes(&self) -> usize {
         let bytes = self.linears.iter().map(|case| case.shape.weight_bytes());

@@ -120,14 +120,9 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Copies of `bytes` of weights, of which caches can hold less than one turn: `cold_copies`.
-    /// No more than a graph can be made of.
-    pub(crate) fn copies(&self, bytes: usize, cold_copies: usize) -> usize {
-        Self::copies_of(self.cold_bytes, bytes, cold_copies)
-    }
-
-    /// [`copies`](Self::copies) for other bytes to rotate over: `cold_bytes`.
-    pub(super) fn copies_of(cold_bytes: usize, bytes: usize, cold_copies: usize) -> usize {
+    /// Copies of `bytes` of weights that rotate over `cold_bytes`, of which caches can hold less than one turn:
+    /// `cold_copies`. No more than a graph can be made of.
+    pub(super) fn copies(cold_bytes: usize, bytes: usize, cold_copies: usize) -> usize {
         const MOST: usize = 4096;
         match cold_bytes {
             0 => 1,
@@ -243,14 +238,10 @@ mod tests {
 
     #[test]
     fn copies_are_cold_and_not_too_many() {
-        let plan = |cold_bytes| Plan {
-            rounds: 1,
-            cold_bytes,
-        };
-        assert_eq!(plan(0).copies(1 << 20, 200), 1);
-        assert_eq!(plan(512 << 20).copies(132 << 20, 2), 4);
-        assert_eq!(plan(512 << 20).copies(1 << 20, 1001), 1001);
-        assert_eq!(plan(512 << 20).copies(4 << 20, 26), 128);
-        assert_eq!(plan(512 << 20).copies(9, 1 << 24), 4096);
+        assert_eq!(Plan::copies(0, 1 << 20, 200), 1);
+        assert_eq!(Plan::copies(512 << 20, 132 << 20, 2), 4);
+        assert_eq!(Plan::copies(512 << 20, 1 << 20, 1001), 1001);
+        assert_eq!(Plan::copies(512 << 20, 4 << 20, 26), 128);
+        assert_eq!(Plan::copies(512 << 20, 9, 1 << 24), 4096);
     }
 }

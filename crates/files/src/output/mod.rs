@@ -191,6 +191,16 @@ impl Destination {
         })
     }
 
+    /// Writes a file that holds this.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check), and [`OutputFile::publish`]'s.
+    pub fn write(&self, content: &[u8]) -> io::Result<()> {
+        let mut file = self.create()?;
+        file.write_all(content)?;
+        file.publish()
+    }
+
     /// The place that the path leads to now, if it may be written.
     fn place(&self) -> io::Result<Place> {
         if self.path.file_name().is_none() || ends_as_folder(&self.path) {

@@ -44,7 +44,7 @@ element! {
 /// A [run](Self::run) enqueues the first layers, the work of `between`, the last layer, and the sum over all
 /// ranks, in this order on one stream. Before layers that take NVFP4, the launch enqueues the kernel that
 /// [quantises](Placement::nvfp4). A launch allocates nothing. A launch can be captured into a CUDA graph, as calls of
-/// this crate [can](nvfp4_gemv#cuda-graphs), by all ranks alike. One launch that is not captured must come before, which
+/// this crate [can](nvfp4_gemv#cuda-graphs), by all ranks alike. One launch that is not captured must come before, and
 /// lets NCCL connect the ranks. Nothing of the sum overlaps the kernels before it, whose results the sum needs.
 #[derive(Debug)]
 pub struct LayersOnDevice<T: DeviceElement> {

@@ -22,8 +22,8 @@ use super::{Timeouts, UniqueId, api};
 /// other, would wait in the first one for the second.
 ///
 /// A call enqueues, as all of this crate's calls on a device do, and can be [captured into a CUDA
-/// graph](nvfp4_gemv#cuda-graphs), by all ranks alike. NCCL enqueues on a thread of its own, for which the call waits. So
-/// capture with mode `THREAD_LOCAL` or `RELAXED`, not `GLOBAL`, and capture launches that are made often. The first
+/// graph](nvfp4_gemv#cuda-graphs), by all ranks alike. NCCL enqueues on a thread of its own, and the call waits for it.
+/// So capture with mode `THREAD_LOCAL` or `RELAXED`, not `GLOBAL`, and capture launches that are made often. The first
 /// call with a number of elements may let NCCL connect the ranks in another way than before, for which NCCL allocates.
 /// Make such a call once before the capture.
 ///

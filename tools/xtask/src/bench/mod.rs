@@ -9,7 +9,6 @@ mod picture;
 pub(crate) mod program;
 mod summary;
 pub(crate) mod svg;
-pub(crate) mod table;
 #[cfg(test)]
 pub(crate) mod testing;
 pub(crate) mod view;

@@ -1,10 +1,9 @@
 //! A document as one HTML page that needs nothing else: no script, no font, no request.
 
 use nvfp4_gemv_documents::document::Document;
+use nvfp4_gemv_documents::table::{Table, escape};
 
 use super::summary::{SUSTAINED, by_shape, crossing_table, dispatch, facts, sustained, times};
-use super::svg::escape;
-use super::table::Table;
 use super::view::{Kind, cases, distinct, kinds};
 use super::{bars, curves};
 use crate::nightly::history::{self, Record};

@@ -1,9 +1,9 @@
 //! Sentences and tables about a document, for Markdown and for pages.
 
 use nvfp4_gemv_documents::document::{BoardReadings, Case, Document, Measured};
+use nvfp4_gemv_documents::table::Table;
 
 use super::crossing::{CublasFaster, crossings};
-use super::table::Table;
 use super::view::{
     self, Kind, PICK_TOLERANCE, best, cases, distinct, isolated, label, percent, pick_to_best,
     problem, shape, time,

@@ -3,17 +3,11 @@
 
 use std::fmt::Write;
 
+use nvfp4_gemv_documents::table::escape;
+
 /// How wide a drawing may be to be shown at its size on a phone of 420 pixels, whose page has margins. Text
 /// of a wider one shrinks with it.
 pub(crate) const PHONE: f64 = 384.0;
-
-/// Text that may stand in HTML and in attributes.
-pub(crate) fn escape(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-        .replace('"', "&quot;")
-}
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Anchor {

@@ -94,7 +94,7 @@ pub(crate) fn document() -> Document {
     }
 }
 
-/// The CUDA cores, which are picked, and the tensor cores, each launch on its own; then those of the tensor cores chained.
+/// The CUDA cores, which are picked, and the tensor cores, each launch on its own; then the tensor cores chained.
 fn paths(isolated: &[f64], chained: Option<f64>) -> Vec<Measured> {
     let names = ["cuda-core", "tensor-core"].into_iter();
     let isolated = names.zip(isolated);

@@ -225,15 +225,8 @@ fn write(root: &Path, changes: &Changes) -> Result<()> {
     for (to, bytes) in changes {
         let file = root.join(to);
         let put = || {
-            let folder = file.parent().context("no folder")?;
-            fs::create_dir_all(folder)?;
-            let mut part = tempfile::NamedTempFile::new_in(folder)?;
-            std::io::Write::write_all(&mut part, bytes)?;
-            use std::os::unix::fs::PermissionsExt;
-            part.as_file()
-                .set_permissions(fs::Permissions::from_mode(0o644))?;
-            part.persist(&file)?;
-            Ok::<_, anyhow::Error>(())
+            fs::create_dir_all(file.parent().context("no folder")?)?;
+            crate::write::whole(&file, bytes)
         };
         let old = fs::read(&file).ok();
         if let Err(why) = put() {

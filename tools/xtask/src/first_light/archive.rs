@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{Cursor, Read, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
@@ -87,11 +87,7 @@ pub(super) fn write(
         "too much for an archive: {} files, {sizes} bytes",
         files.len()
     );
-    let folder = to.parent().filter(|folder| *folder != Path::new(""));
-    let folder = folder.unwrap_or(Path::new("."));
-    let part = tempfile::NamedTempFile::new_in(folder)
-        .with_context(|| format!("cannot write in {}", folder.display()))?;
-    let mut zip = ZipWriter::new(part.as_file());
+    let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
     let options = SimpleFileOptions::default().compression_method(CompressionMethod::Deflated);
     let manifest = serde_json::to_vec_pretty(manifest)?;
     let all = files
@@ -105,11 +101,7 @@ pub(super) fn write(
         zip.start_file(name, options)?;
         zip.write_all(bytes)?;
     }
-    zip.finish()?;
-    part.as_file().sync_all()?;
-    part.persist(to)
-        .with_context(|| format!("cannot write {}", to.display()))?;
-    Ok(())
+    crate::write::whole(to, zip.finish()?.into_inner())
 }
 
 /// Reads an archive, and holds its files to what its manifest says of them.

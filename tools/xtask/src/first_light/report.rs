@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use nvfp4_gemv_documents::table::Table;
 use serde_json::Value;
 
 use super::archive::Manifest;
@@ -18,20 +19,21 @@ pub(super) fn markdown(manifest: &Manifest, replays: &BTreeMap<String, Value>) -
         plain(&manifest.version),
         plain(manifest.commit.as_deref().unwrap_or("unknown")),
     );
-    text += "| step | end | seconds | what |\n|---|---|---|---|\n";
+    let mut table = Table::new(["step", "end", "seconds", "what"]);
     for ran in &manifest.steps {
-        let why = match ran.end.why() {
-            "" => String::new(),
-            why => format!(": {}", plain(why)),
+        let (word, why) = (ran.end.word(), plain(ran.end.why()));
+        let end = match why.as_str() {
+            "" => word.to_owned(),
+            why => format!("{word}: {why}"),
         };
-        text += &format!(
-            "| {} | {}{why} | {} | {} |\n",
-            ran.name,
-            ran.end.word(),
-            ran.seconds,
-            ran.what
-        );
+        table.row([
+            ran.name.clone(),
+            end,
+            ran.seconds.to_string(),
+            ran.what.clone(),
+        ]);
     }
+    text += &table.markdown();
     text += "\n## What differs from the simulator\n\n";
     for (topic, replay) in replays {
         let different = replay["different"]

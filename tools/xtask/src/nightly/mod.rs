@@ -158,7 +158,7 @@ pub(crate) fn command(workspace: &Workspace, args: &NightlyArgs) -> Result<()> {
     let history = history::append(&history_file, &document, outcome.verdict(), against)?;
     let finding = outcome.finding(&document);
     bench::write(&out, &document, &history, std::slice::from_ref(&finding))?;
-    crate::write::whole(&out.join("nightly.md"), &finding.markdown())?;
+    crate::write::whole(&out.join("nightly.md"), finding.markdown())?;
     let beside = out.join("last-good.json");
     match &before {
         Some(before) => crate::write::whole(&beside, &(serde_json::to_string(before)? + "\n"))?,

@@ -1,12 +1,12 @@
 //! The report of a night: sentences, and tables of what changed and by how much.
 
 use nvfp4_gemv_documents::document::Document;
+use nvfp4_gemv_documents::table::Table;
 
 use super::baseline::{Baseline, COARSE, Far};
 use super::compare::{Change, Comparison, Entry};
 use super::last_good::Origin;
 use crate::bench::page::Finding;
-use crate::bench::table::Table;
 use crate::bench::view::percent;
 
 /// Rows of a table in a terminal.

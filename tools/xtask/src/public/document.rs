@@ -1,9 +1,11 @@
 //! The tables of tools/ptx-sim/docs/public-kernels.md.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
 
 use anyhow::{Context, Result};
+use nvfp4_gemv_documents::table::Table;
 
 use super::Became;
 use super::cases::{Cases, Kernel};
@@ -41,44 +43,35 @@ fn between(text: &str, name: &str, table: &str) -> Option<String> {
 }
 
 fn repositories(cases: &Cases) -> String {
-    let mut t = "| repository | address | commit |\n|---|---|---|\n".to_string();
+    let mut table = Table::new(["repository", "address", "commit"]);
     for r in &cases.repositories {
         let short: String = r.commit.chars().take(12).collect();
-        let _ = writeln!(t, "| {} | {} | `{short}` |", r.name, r.url);
+        table.row([r.name.clone(), r.url.clone(), format!("`{short}`")]);
     }
-    t
+    table.markdown()
 }
 
 fn kernels(cases: &Cases, results: &[Became]) -> String {
-    let mut t = "| kernel | arguments | hardware | relied on | strict | numbers without hazard checks |\n|---|---|---|---|---|---|\n"
-        .to_string();
+    let head = "kernel|arguments|hardware|relied on|strict|numbers without hazard checks";
+    let mut table = Table::new(head.split('|'));
     for (kernel, result) in cases.kernels.iter().zip(results) {
-        let of = |mode| {
-            result
-                .runs
-                .iter()
-                .filter(move |r| r.mode == mode)
-                .collect::<Vec<_>>()
+        let of = |mode| -> Vec<&Run> {
+            let runs = result.runs.iter();
+            runs.filter(|run| run.mode == mode).collect()
         };
-        let mut relied: Vec<&str> = of(Mode::Hardware)
-            .iter()
-            .flat_map(|r| r.notes.iter().map(String::as_str))
-            .collect();
-        relied.sort_unstable();
-        relied.dedup();
-        let relied: Vec<String> = relied.iter().map(|n| format!("`{n}`")).collect();
-        let _ = writeln!(
-            t,
-            "| {} | `{}` | {} | {} | {} | {} |",
-            kernel.name,
-            kernel.arguments,
-            cell(kernel, Mode::Hardware, &of(Mode::Hardware)),
-            relied.join(", "),
-            cell(kernel, Mode::Strict, &of(Mode::Strict)),
-            cell(kernel, Mode::Unchecked, &of(Mode::Unchecked)),
-        );
+        let relied = of(Mode::Hardware).into_iter().flat_map(|run| &run.notes);
+        let relied: BTreeSet<String> = relied.map(|note| format!("`{note}`")).collect();
+        let cell = |mode| cell(kernel, mode, &of(mode));
+        table.row([
+            kernel.name.clone(),
+            format!("`{}`", kernel.arguments),
+            cell(Mode::Hardware),
+            Vec::from_iter(relied).join(", "),
+            cell(Mode::Strict),
+            cell(Mode::Unchecked),
+        ]);
     }
-    t
+    table.markdown()
 }
 
 /// Results of a mode's runs: of the errors that are expected, those that showed.
@@ -118,7 +111,7 @@ fn mistakes(cases: &Cases) -> String {
 }
 
 fn faults(cases: &Cases, results: &[Became]) -> String {
-    let mut t = "| kernel | fault | noticed by |\n|---|---|---|\n".to_string();
+    let mut table = Table::new(["kernel", "fault", "noticed by"]);
     let (mut all, mut checks, mut output) = (0, 0, 0);
     for (kernel, r) in cases.kernels.iter().zip(results) {
         for (listed, f) in kernel.faults.iter().zip(&r.faults) {
@@ -128,7 +121,7 @@ fn faults(cases: &Cases, results: &[Became]) -> String {
                     checks += 1;
                     let line = text.lines().next().unwrap_or_default();
                     let short: String = line.chars().take(90).collect();
-                    format!("a check: {}", short.replace('|', "\\|"))
+                    format!("a check: {short}")
                 }
                 Some(Outcome::Wrong(_)) => {
                     output += 1;
@@ -139,15 +132,14 @@ fn faults(cases: &Cases, results: &[Became]) -> String {
                     None => "nobody".into(),
                 },
             };
-            let name = f.name.replace('`', "").replace('|', "\\|");
-            let _ = writeln!(t, "| {} | `{name}` | {how} |", r.name);
+            let name = format!("`{}`", f.name.replace('`', ""));
+            table.row([r.name.clone(), name, how]);
         }
     }
-    let _ = writeln!(
-        t,
-        "\n{all} faults: {checks} noticed by the simulator's checks, {output} more by the comparison of results."
-    );
-    t
+    format!(
+        "{}\n{all} faults: {checks} noticed by the simulator's checks, {output} more by the comparison of results.\n",
+        table.markdown()
+    )
 }
 
 fn untried(cases: &Cases) -> String {

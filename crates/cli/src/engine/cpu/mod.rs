@@ -1,6 +1,5 @@
 //! The CPU as an engine.
 
-mod chain;
 mod rounds;
 
 use std::cell::RefCell;
@@ -106,7 +105,9 @@ impl Engine for Cpu {
         plan: &Plan,
         drive: &mut dyn FnMut(&mut dyn Ways) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        self.prepare_ways(case, works, plan, drive)
+        let bytes = case.shape.weight_bytes();
+        let copies = |cold| Plan::copies(cold, bytes, 1);
+        self.prepare(&Chain::of(case), &copies, works, plan, drive)
     }
 
     fn with_chain(
@@ -116,7 +117,8 @@ impl Engine for Cpu {
         plan: &Plan,
         drive: &mut dyn FnMut(&mut dyn Ways) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        self.prepare_chain(chain, works, plan, drive)
+        let layers = |cold| chain.layers(cold);
+        self.prepare(chain, &layers, works, plan, drive)
     }
 
     fn cublas(&self) -> Result<String, String> {

@@ -10,15 +10,17 @@ use nvfp4_gemv::{GemvPath, GlobalScale, Result, Weights};
 use nvfp4_gemv_documents::document::{Sustained, Turn};
 
 use super::super::rounds::scale;
-use super::super::{Ask, Case, Extent, Plan, Ready, Values, Way, Ways, Work, memory};
+use super::super::{
+    Ask, Case, Chain, Extent, Inputs, Plan, Ready, Values, Way, Ways, Work, memory,
+};
 use super::{Cpu, compute};
 
 /// Random bytes that every case's weights are cut from, and a buffer to read.
 #[derive(Debug)]
 pub(super) struct Pool {
-    pub(super) codes: Vec<u8>,
-    pub(super) scales: Vec<u8>,
-    pub(super) read: StreamingRead,
+    codes: Vec<u8>,
+    scales: Vec<u8>,
+    read: StreamingRead,
 }
 
 impl Pool {
@@ -37,75 +39,74 @@ impl Pool {
     }
 }
 
+/// The largest alignment that the CPU path asks for.
+const ALIGNMENT: usize = 64;
+
 /// A round is at least this long: the clock and the start of threads must not count.
 const ROUND: Duration = Duration::from_millis(2);
 
 impl Cpu {
-    pub(super) fn prepare_ways(
+    /// Lets `drive` have ways that compute one layer of a chain after the other: as many layers as `layers` says of
+    /// bytes to rotate over, each with weights of its own.
+    pub(super) fn prepare(
         &self,
-        case: &Case,
+        chain: &Chain,
+        layers: &dyn Fn(usize) -> usize,
         works: &[Work],
         plan: &Plan,
         drive: &mut dyn FnMut(&mut dyn Ways) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        let shape = &case.shape;
-        let bytes = shape.weight_bytes();
-        let copies = plan.copies(bytes, 1);
-        let (code_bytes, scale_bytes) = (
-            shape.weight_code_bytes(),
-            shape.weight_scale_bytes(case.layout),
-        );
+        let bytes = chain.layer_bytes();
+        let layer = chain.places(1, ALIGNMENT);
         let needed = |cold: usize| {
-            let copies = Plan::copies_of(cold, bytes, 1);
+            let layers = layers(cold);
             memory::sum(&[
-                (copies, code_bytes),
-                (copies, scale_bytes),
+                (layers, layer.code_bytes),
+                (layers, layer.scale_bytes),
                 // Bytes that the ceiling reads.
-                (copies.checked_mul(bytes)?.max(cold), 1),
-                (case.operand_bytes()?, 1),
+                (layers.checked_mul(bytes)?.max(cold), 1),
+                (chain.operand_bytes()?, 1),
             ])
         };
-        let sizes = (
-            copies.saturating_mul(code_bytes),
-            copies.saturating_mul(scale_bytes),
-            copies.saturating_mul(bytes),
-        );
-        let mut pool = self.pool(shape, sizes, plan, needed)?;
+        let layers = layers(plan.cold_bytes);
+        let sizes = [layer.code_bytes, layer.scale_bytes, bytes];
+        let [codes, scales, read] = sizes.map(|bytes| layers.saturating_mul(bytes));
+        let mut pool = self.pool(&chain.name, (codes, scales, read), plan, needed)?;
         let pool = &mut *pool;
-        let weights: Vec<Weights<'_>> = pool
-            .codes
-            .chunks_exact(code_bytes.max(1))
-            .zip(pool.scales.chunks_exact(scale_bytes.max(1)))
-            .take(copies)
-            .map(|(codes, scales)| {
-                Weights::new(shape, codes, scales, case.layout, GlobalScale::ONE)
-            })
-            .collect::<Result<_>>()?;
-        let inputs = case.inputs();
-        let x = inputs.view();
-        let mut y = Values::poisoned(case.output, shape.outputs());
-        let mut next = weights.iter().cycle();
-        let mut compute_next = || -> Result<()> {
-            let Some(weights) = next.next() else {
-                return Ok(()); // nothing to compute
-            };
-            compute(Ask::of_path(GemvPath::Cpu), shape, weights, &x, &mut y)?;
-            black_box(&y);
+        let weights = chain
+            .places(layers, ALIGNMENT)
+            .all
+            .into_iter()
+            .map(|place| {
+                let Case { shape, layout, .. } = &chain.linears[place.linear];
+                let codes = &pool.codes[place.codes..][..shape.weight_code_bytes()];
+                let scales = &pool.scales[place.scales..][..shape.weight_scale_bytes(*layout)];
+                Weights::new(shape, codes, scales, *layout, GlobalScale::ONE)
+            });
+        let weights = weights.collect::<Result<Vec<_>>>()?;
+        let inputs: Vec<Inputs> = chain.linears.iter().map(Case::inputs).collect();
+        let outputs = chain.linears.iter();
+        let mut outputs: Vec<Values> = outputs
+            .map(|case| Values::poisoned(case.output, case.shape.outputs()))
+            .collect();
+        let ask = Ask::of_path(GemvPath::Cpu);
+        let mut next = weights.chunks_exact(chain.linears.len()).cycle();
+        let mut compute_layer = || -> Result<()> {
+            let weights = next.next().into_iter().flatten();
+            let linears = chain.linears.iter().zip(weights);
+            for (((case, weights), x), y) in linears.zip(&inputs).zip(&mut outputs) {
+                compute(ask, &case.shape, weights, &x.view(), y)?;
+            }
+            black_box(&outputs);
             Ok(())
         };
-
-        drive_ways(
-            works,
-            (bytes, bytes * copies),
-            &mut pool.read,
-            &mut compute_next,
-            drive,
-        )
+        let sizes = (bytes, layers * bytes);
+        drive_ways(works, sizes, &mut pool.read, &mut compute_layer, drive)
     }
 
     /// Bytes for weights, made anew where those that are there do not suffice: at least so many of codes, of scales,
     /// and to be read. `needed` is as [`memory::check`] asks for it.
-    pub(super) fn pool(
+    fn pool(
         &self,
         what: &dyn Display,
         (code_bytes, scale_bytes, read_bytes): (usize, usize, usize),
@@ -127,7 +128,7 @@ impl Cpu {
 
 /// Finds out how many calls of `compute_next` make a turn, and lets `drive` have the ways. Bytes are those of a call,
 /// and those that calls rotate over.
-pub(super) fn drive_ways(
+fn drive_ways(
     works: &[Work],
     (bytes, rotated_bytes): (usize, usize),
     read: &mut StreamingRead,

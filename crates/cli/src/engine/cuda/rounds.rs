@@ -109,7 +109,7 @@ impl Cuda {
         let shape = &case.shape;
         let bytes = shape.weight_bytes();
         let cold_copies = copies_for_cold_l2(bytes, self.gpu.l2_bytes);
-        let copies = plan.copies(bytes, cold_copies);
+        let copies = Plan::copies(plan.cold_bytes, bytes, cold_copies);
         let (code_bytes, scale_bytes) = (
             shape.weight_code_bytes(),
             shape.weight_scale_bytes(case.layout),
@@ -121,7 +121,7 @@ impl Cuda {
         let workspace_bytes = self.workspace_bytes(shape, case.activation, case.layout);
         let workspace_bytes = usize::try_from(workspace_bytes).unwrap_or(usize::MAX);
         let on_device = |cold: usize| {
-            let copies = Plan::copies_of(cold, bytes, cold_copies);
+            let copies = Plan::copies(cold, bytes, cold_copies);
             let of_cublas = match with_cublas {
                 true => F16Copies::new(shape, cold, self.gpu.l2_bytes)?.memory_bytes()?,
                 false => 0,
@@ -317,7 +317,7 @@ impl F16Copies {
         let bytes = elements.checked_mul(size_of::<f16>())?;
         let cold_copies = copies_for_cold_l2(bytes, l2_bytes);
         Some(Self {
-            copies: Plan::copies_of(cold_bytes, bytes, cold_copies),
+            copies: Plan::copies(cold_bytes, bytes, cold_copies),
             stride: elements.checked_next_multiple_of(ALIGNMENT)?,
         })
     }
