@@ -160,7 +160,7 @@ mod device {
 #[cfg(feature = "cuda")]
 mod cuda {
     use std::env;
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
 
     use nvfp4_gemv_targets::{advice, arch, no_kernels, nvcc};
 
@@ -184,14 +184,14 @@ mod cuda {
         }
         let archs = env::var(arch::VARIABLE).unwrap_or(arch::DEFAULT.into());
         let archs = arch::parse(&archs, arch::gpus_here)?;
+        let checkout = env::var_os(advice::CHECKOUT);
         let nvcc = nvcc::find().map_err(|missing| {
-            let checkout = env::var_os(advice::CHECKOUT);
             let reader = advice::Reader::of(manifest, checkout.as_ref().map(Path::new));
             advice::no_nvcc(&missing, reader)
         })?;
 
-        let out = folder("OUT_DIR")?;
-        let objects = compile::compile(&nvcc, &archs, csrc, &out.join("objects"))?;
+        let objects = objects(&folder("OUT_DIR")?, checkout.is_some());
+        let (objects, _kept) = compile::compile(&nvcc, &archs, csrc, &objects)?;
         cc::Build::new()
             .cargo_metadata(true)
             .cpp_link_stdlib(None)
@@ -204,6 +204,14 @@ mod cuda {
         // The architectures for build scripts of dependents: DEP_NVFP4_GEMV_ARCHS.
         println!("cargo::metadata=archs={archs}");
         Ok(true)
+    }
+
+    /// The folder of compiled units. In the repository all builds share it: for programs, tests and clippy, each with
+    /// its features, cargo has a folder each. Elsewhere it is this build's own.
+    fn objects(out: &Path, in_checkout: bool) -> PathBuf {
+        // OUT_DIR is target/debug/build/nvfp4-gemv-.../out.
+        let target = out.ancestors().nth(4).filter(|_| in_checkout);
+        target.unwrap_or(out).join("objects")
     }
 
     /// The CUDA runtime, statically, so that a program starts where there is no driver.

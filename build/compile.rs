@@ -5,7 +5,8 @@
 
 use std::collections::VecDeque;
 use std::env;
-use std::fs;
+use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
@@ -15,14 +16,24 @@ use std::time::SystemTime;
 use nvfp4_gemv_targets::nvcc::Nvcc;
 use nvfp4_gemv_targets::units::{UNITS, Unit};
 
-/// Compiles what `csrc` has for `archs`, and returns the objects.
+/// Compiles what `csrc` has for `archs`, and returns the objects. They are in a folder of `all`: one for what is
+/// compiled by the same commands from the same place. Until the file that comes with them is dropped, no other build
+/// replaces them.
 pub(crate) fn compile(
     nvcc: &Nvcc,
     archs: &[String],
     csrc: &Path,
-    objects: &Path,
-) -> Result<Vec<PathBuf>, String> {
-    fs::create_dir_all(objects).map_err(|e| format!("{}: {e}", objects.display()))?;
+    all: &Path,
+) -> Result<(Vec<PathBuf>, File), String> {
+    let mut same = DefaultHasher::new();
+    let changes = [RACECHECK, LINEINFO].map(|name| env::var_os(name).is_some());
+    (&nvcc.path, nvcc.version.to_string(), archs, csrc, changes).hash(&mut same);
+    let objects = &all.join(format!("{:016x}", same.finish()));
+    let failed = |e: std::io::Error| format!("{}: {e}", objects.display());
+    fs::create_dir_all(objects).map_err(failed)?;
+    // Of builds at once, one compiles, and the others wait for its objects.
+    let lock = File::create(objects.join("lock")).map_err(failed)?;
+    lock.lock().map_err(failed)?;
     let mut jobs = Vec::new();
     let mut compiled = String::new();
     for unit in UNITS {
@@ -61,11 +72,10 @@ pub(crate) fn compile(
         return Err(errors.join("\n"));
     }
     remove_others(objects, &jobs)?;
-    Ok(jobs.into_iter().map(|job| job.object).collect())
+    Ok((jobs.into_iter().map(|job| job.object).collect(), lock))
 }
 
-/// Removes what earlier builds left in the folder of units that are not compiled any more: `cargo xtask sass` reads
-/// every object there.
+/// Removes what earlier builds left in the folder of units that are not compiled any more.
 fn remove_others(objects: &Path, jobs: &[Job]) -> Result<(), String> {
     let failed = |e: std::io::Error| format!("{}: {e}", objects.display());
     for entry in fs::read_dir(objects).map_err(failed)? {

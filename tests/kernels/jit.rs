@@ -18,8 +18,6 @@ use crate::support::sim::{Loaded, gpu, launches};
 
 crate::trials! {
     nvrtc:
-        kernels_of_90a = || compile_all("90a"),
-        kernels_of_100a = || compile_all("100a"),
         one_kernel_of_each_other_gpu,
         what_is_kept_is_not_compiled_again,
         what_is_damaged_is_compiled_again,
@@ -27,17 +25,21 @@ crate::trials! {
         a_folder_that_cannot_be_written_to,
         what_cannot_be_compiled_says_why;
     compilers:
-        arithmetic_of_nvcc_for_90a = || compare_arithmetic("90a"),
-        arithmetic_of_nvcc_for_100a = || compare_arithmetic("100a"),
-        results_of_nvcc_for_90a = || compare_results("90a"),
-        results_of_nvcc_for_100a = || compare_results("100a");
+        a_kernel_of_each_unit_for_90a = || of_each_unit("90a"),
+        a_kernel_of_each_unit_for_100a = || of_each_unit("100a"),
+        results_of_nvcc_for_90a = || compare_results("90a");
     long_nvrtc:
         kernels_of_80 = || compile_all("80"),
         kernels_of_89 = || compile_all("89"),
+        kernels_of_90a = || compile_all("90a"),
+        kernels_of_100a = || compile_all("100a"),
         kernels_of_120a = || compile_all("120a");
     long_compilers:
-        arithmetic_of_nvcc_for_80 = || compare_arithmetic("80"),
-        results_of_nvcc_for_80 = || compare_results("80");
+        arithmetic_of_nvcc_for_80 = || compare_all_arithmetic("80"),
+        arithmetic_of_nvcc_for_90a = || compare_all_arithmetic("90a"),
+        arithmetic_of_nvcc_for_100a = || compare_all_arithmetic("100a"),
+        results_of_nvcc_for_80 = || compare_results("80"),
+        results_of_nvcc_for_100a = || compare_results("100a");
 }
 
 /// A launch of each kernel that a plan for an architecture takes.
@@ -64,7 +66,7 @@ fn some_kernel() -> Launch {
         .expect("it is planned")
 }
 
-/// Of each GPU whose kernels only long trials compile all: one kernel, of `mma-fp4` where that exists.
+/// Of each GPU whose units no other trial but long ones compiles: one kernel, of `mma-fp4` where that exists.
 fn one_kernel_of_each_other_gpu() {
     for (arch, name) in [
         ("80", "gemv_direct_f16_n1"),
@@ -78,12 +80,30 @@ fn one_kernel_of_each_other_gpu() {
     }
 }
 
-/// The sources are embedded: no folder of headers is given. Each compilation has the kernel that was asked for, alone,
-/// as machine code of that architecture.
-fn compile_all(arch: &'static str) {
-    let mut count = 0;
+/// A unit's kernels share what they include: the first of each unit shows what NVRTC lacks, or compiles otherwise.
+fn of_each_unit(arch: &'static str) {
+    let mut first = BTreeMap::new();
     for launch in kernels(arch) {
-        let Compiled { ptx, cubin } = compiled(&launch, arch, &kept());
+        first.entry(launch.unit).or_insert(launch);
+    }
+    let first: Vec<Launch> = first.into_values().collect();
+    compile(&first, arch, 8);
+    compare_arithmetic(&first, arch, 5);
+}
+
+fn compile_all(arch: &'static str) {
+    compile(&kernels(arch).collect::<Vec<_>>(), arch, 50);
+}
+
+fn compare_all_arithmetic(arch: &'static str) {
+    compare_arithmetic(&kernels(arch).collect::<Vec<_>>(), arch, 50);
+}
+
+/// The sources are embedded: no folder of headers is given. Each compilation has the kernel that was asked for, alone,
+/// as machine code of that architecture. There are more than `least`.
+fn compile(launches: &[Launch], arch: &'static str, least: usize) {
+    for launch in launches {
+        let Compiled { ptx, cubin } = compiled(launch, arch, &kept());
         assert!(cubin.starts_with(b"\x7fELF"), "{}", launch.entry);
         assert!(
             ptx.contains(&format!(".target sm_{arch}\n")),
@@ -92,9 +112,9 @@ fn compile_all(arch: &'static str) {
         );
         let entries: Vec<&str> = ptx::entries(&ptx).collect();
         assert_eq!(entries, [launch.entry]);
-        count += 1;
     }
-    assert!(count > 50, "only {count} kernels for {arch}");
+    let count = launches.len();
+    assert!(count > least, "only {count} kernels for {arch}");
 }
 
 /// The arithmetic of a kernel: each instruction on floating-point numbers, and each product of integers. Plain
@@ -130,12 +150,13 @@ fn arithmetic(ptx: &str, kernel: &str) -> BTreeMap<String, usize> {
     counted
 }
 
-/// Both compilers give a kernel the same arithmetic: they differ in how they count addresses.
-fn compare_arithmetic(arch: &'static str) {
+/// Both compilers give a kernel the same arithmetic: they differ in how they count addresses. More kernels than `least`
+/// compute.
+fn compare_arithmetic(launches: &[Launch], arch: &'static str, least: usize) {
     let (mut differ, mut compute) = (BTreeSet::new(), 0);
-    for launch in kernels(arch) {
+    for launch in launches {
         let nvcc = arithmetic(&ptx::unit(launch.unit, arch), launch.entry);
-        let nvrtc = compiled(&launch, arch, &kept()).ptx;
+        let nvrtc = compiled(launch, arch, &kept()).ptx;
         let nvrtc = arithmetic(&nvrtc, launch.entry);
         if nvcc != nvrtc {
             println!("{}\n  nvcc  {nvcc:?}\n  NVRTC {nvrtc:?}", launch.entry);
@@ -145,7 +166,7 @@ fn compare_arithmetic(arch: &'static str) {
         compute += usize::from(!nvcc.is_empty());
     }
     assert!(differ.is_empty(), "{differ:?} differ for {arch}");
-    assert!(compute > 50, "only {compute} kernels compute for {arch}");
+    assert!(compute > least, "only {compute} kernels compute for {arch}");
 }
 
 /// Bytes of the result of a plan. `program` has the plan's kernels.

@@ -5,7 +5,7 @@ use nvfp4_gemv::kernel::params::nvfp4_many_params as Params;
 use nvfp4_gemv::kernel::{Config, MmaConfig};
 
 use crate::many_vectors::{Cutting, Kernel, cutting};
-use crate::support::faults::{ANY_OPERAND, NO_BIAS, SAMPLE};
+use crate::support::faults::{ANY_OPERAND, NO_BIAS, SAMPLE, SAMPLE_OF_PLANS};
 
 crate::trials! {
     simulator:
@@ -15,13 +15,13 @@ crate::trials! {
         many_vectors = || KERNEL.many_vectors(),
         vectors_of_every_magnitude = || KERNEL.vectors_of_every_magnitude(),
         faults_of_few_vectors = || KERNEL.faults(16, SAMPLE),
-        wrong_plans = || KERNEL.wrong_plans(SAMPLE),
+        wrong_plans = || KERNEL.wrong_plans(SAMPLE_OF_PLANS),
         ragged_hopper = || RAGGED.short_sweep("90a", &[9, 30, 33, 61, 100]),
         ragged_ampere = || RAGGED.short_sweep("80", &[12, 70]),
         ragged_blackwell = || RAGGED.short_sweep("100a", &[16, 40]),
         ragged_vectors_of_every_magnitude = || RAGGED.vectors_of_every_magnitude(),
         ragged_faults = || RAGGED.faults(20, SAMPLE),
-        ragged_wrong_plans = || RAGGED.wrong_plans(SAMPLE);
+        ragged_wrong_plans = || RAGGED.wrong_plans(SAMPLE_OF_PLANS);
     long:
         every_config = || KERNEL.every_config(),
         random_configs = || KERNEL.random_configs(),

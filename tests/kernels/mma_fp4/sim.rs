@@ -11,8 +11,8 @@ use nvfp4_gemv_simulate::picture;
 use ptx_sim::{Policy, Timing, Trace, Uninitialised, mutate};
 
 use crate::support::faults::{
-    ANY_OPERAND, MAPPED, NO_BIAS, PADDING, Run, SAMPLE, demand, demand_right_plans, no_arithmetic,
-    subject,
+    ANY_OPERAND, MAPPED, NO_BIAS, PADDING, Run, SAMPLE, SAMPLE_OF_PLANS, demand,
+    demand_right_plans, no_arithmetic, subject,
 };
 use crate::support::operands::{Case, Data, Operands};
 use crate::support::passes::check_passes;
@@ -30,7 +30,7 @@ crate::trials! {
         vectors_of_every_entry_point, several_passes, contest_shapes = || contest(1 << 20),
         sums_in_rank_order, loads_before_the_wait, picture,
         faults = || faults_of(16, SAMPLE),
-        wrong_plans = || wrong_plans(SAMPLE);
+        wrong_plans = || wrong_plans(SAMPLE_OF_PLANS);
     long:
         every_config, random_configs,
         all_contest_shapes = || contest(usize::MAX), benchmark_shapes,

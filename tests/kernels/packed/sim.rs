@@ -7,7 +7,9 @@ use nvfp4_gemv::kernel::params::nvfp4_packed_params as Params;
 use nvfp4_gemv::kernel::{Config, PackedConfig};
 
 use crate::many_vectors::{Cutting, Kernel, cutting};
-use crate::support::faults::{ALL_MATRICES, ANY_OPERAND, At, NO_BIAS, NOT_LATE, Run, SAMPLE};
+use crate::support::faults::{
+    ALL_MATRICES, ANY_OPERAND, At, NO_BIAS, NOT_LATE, Run, SAMPLE, SAMPLE_OF_PLANS,
+};
 
 crate::trials! {
     simulator:
@@ -17,7 +19,7 @@ crate::trials! {
         faults_of_few_vectors = || KERNEL.faults(16, SAMPLE),
         faults_of_packing = || KERNEL.faults_beside("pack", 16, Run::first, 8),
         faults_of_adding = || KERNEL.faults_beside("add", 16, Run::last, 3),
-        wrong_plans = || KERNEL.wrong_plans(SAMPLE),
+        wrong_plans = || KERNEL.wrong_plans(SAMPLE_OF_PLANS),
         wrong_packing_plans = || KERNEL.wrong_plans_beside(Run::first, PACK, 1),
         wrong_adding_plans = || KERNEL.wrong_plans_beside(Run::last, ADD, 1);
     long:

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use nvfp4_gemv::kernel::RingConfig;
 use nvfp4_gemv::kernel::params::nvfp4_ring_params as Params;
-use nvfp4_gemv::{Activation, ScaleLayout, Shape};
+use nvfp4_gemv::{Activation, FloatType, ScaleLayout, Shape};
 use ptx_sim::mutate;
 use ptx_sim::{Options, Policy, Timing, Uninitialised};
 

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use nvfp4_gemv::kernel::StreamConfig;
 use nvfp4_gemv::kernel::params::nvfp4_stream_params as Params;
-use nvfp4_gemv::{Activation, ScaleLayout};
+use nvfp4_gemv::{Activation, FloatType, ScaleLayout};
 use ptx_sim::Uninitialised;
 use ptx_sim::mutate;
 
 use crate::direct::sim::many;
 use crate::support::faults::{
-    ANY_OPERAND, At, NO_BIAS, Run, SAMPLE, demand, demand_right_plans, no_arithmetic, subject,
+    ANY_OPERAND, At, NO_BIAS, Run, SAMPLE_OF_PLANS, demand, demand_right_plans, no_arithmetic,
+    subject,
 };
 use crate::support::operands::{Case, Data, Operands};
 use crate::support::passes::check_passes;
@@ -25,8 +26,8 @@ crate::trials! {
         ampere_ragged = || short_sweep(&Simulator::new("80"), &RAGGED),
         blackwell, vectors_of_every_magnitude, two_passes, many_vectors, select,
         faults_of_lanes_that_keep_to_their_blocks = || faults(&WHOLE, 1),
-        wrong_plans = || wrong_plans(&WHOLE, SAMPLE),
-        wrong_ragged_plans = || wrong_plans(&RAGGED, SAMPLE);
+        wrong_plans = || wrong_plans(&WHOLE, SAMPLE_OF_PLANS),
+        wrong_ragged_plans = || wrong_plans(&RAGGED, SAMPLE_OF_PLANS);
     long:
         every_config = || every_config(&WHOLE),
         every_ragged_config = || every_config(&RAGGED),

@@ -166,6 +166,9 @@ pub(crate) fn no_arithmetic(mutant: &Mutant) -> bool {
 /// Trials that everybody runs plant one in so many faults. A trial of the kind `long` plants all of them.
 pub(crate) const SAMPLE: u64 = 7;
 
+/// Of faults in launch plans, where the runs of a trial are many: one in so many.
+pub(crate) const SAMPLE_OF_PLANS: u64 = 21;
+
 /// The kernel that all `runs` launch. The lists of faults know the kernel as `name`.
 pub(crate) fn subject(
     name: &str,

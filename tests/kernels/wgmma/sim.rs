@@ -6,7 +6,7 @@ use nvfp4_gemv::kernel::{Config, WgmmaConfig};
 
 use crate::many_vectors::sim::VECTORS_OF_A_WARP;
 use crate::many_vectors::{Cutting, Kernel, cutting};
-use crate::support::faults::{ANY_OPERAND, NO_BIAS, SAMPLE};
+use crate::support::faults::{ANY_OPERAND, NO_BIAS, SAMPLE, SAMPLE_OF_PLANS};
 
 crate::trials! {
     simulator:
@@ -14,7 +14,7 @@ crate::trials! {
         many_vectors = || KERNEL.many_vectors(),
         vectors_of_every_magnitude = || KERNEL.vectors_of_every_magnitude(),
         faults_of_few_vectors = || KERNEL.faults(16, SAMPLE),
-        wrong_plans = || KERNEL.wrong_plans(SAMPLE);
+        wrong_plans = || KERNEL.wrong_plans(SAMPLE_OF_PLANS);
     long:
         every_config = || KERNEL.every_config(),
         random_configs = || KERNEL.random_configs(),

@@ -42,9 +42,9 @@ fn main() -> ExitCode {
         nvrtc simulator::planted_faults_of_warpgroups_are_noticed;
         nvrtc simulator::planted_faults_of_tensor_memory_are_noticed;
         nvrtc simulator::wrong_scales_are_noticed;
-        disassembler machine_code::fast_tiles_of_warps;
-        disassembler machine_code::fast_tiles_of_warpgroups;
-        disassembler machine_code::fast_tiles_of_tensor_memory;
+        long_disassembler machine_code::fast_tiles_of_warps;
+        long_disassembler machine_code::fast_tiles_of_warpgroups;
+        long_disassembler machine_code::fast_tiles_of_tensor_memory;
         gpu gpu::every_variant_is_exact;
         gpu gpu::every_variant_has_a_rate;
         gpu gpu::every_product_counts_its_clock;
@@ -59,7 +59,7 @@ fn main() -> ExitCode {
             let name = format!("matmul::sm_{arch}::{}", variant.name());
             let trial = nvrtc(&name, move || matmul(&variant, arch));
             trials.push(match is_another {
-                true => trial.with_kind("long").with_ignored_flag(true),
+                true => on_request(trial),
                 false => trial,
             });
         }
@@ -125,6 +125,14 @@ fn disassembler(name: &str, run: impl FnOnce() + Send + 'static) -> Trial {
         }),
         None => nvrtc(name, run),
     }
+}
+
+fn long_disassembler(name: &str, run: fn()) -> Trial {
+    on_request(disassembler(name, run))
+}
+
+fn on_request(trial: Trial) -> Trial {
+    trial.with_kind("long").with_ignored_flag(true)
 }
 
 fn gpu(name: &str, run: fn(&Device)) -> Trial {

@@ -107,6 +107,7 @@ fn build(workspace: &Workspace, chosen: &[String]) -> Result<Vec<PathBuf>> {
         .env("RUSTFLAGS", INSTRUMENTATION)
         // Compiled faster, and fast enough.
         .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1")
+        .env("CARGO_PROFILE_RELEASE_LTO", "off")
         // Overflow and failed assertions are failures.
         .env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true")
         .env("CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS", "true")

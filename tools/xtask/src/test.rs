@@ -16,8 +16,17 @@ use crate::process;
 use crate::toolchain::{self, EXPLORER_NVRTC, LIBRARY_NCCL, LIBRARY_NVRTC};
 use crate::workspace::Workspace;
 
-/// A build of the library that carries no machine code, and compiles kernels at run time.
+/// Features of a library that carries no machine code, and compiles kernels at run time.
 pub(crate) const JIT_FEATURES: [&str; 2] = ["--features", "jit,checkpoint,tune"];
+
+/// A build of the repository with that library. Of the whole of it: for fewer packages, most dependencies would have
+/// fewer features than for all tests, and be compiled again.
+pub(crate) const WITHOUT_MACHINE_CODE: [&str; 4] = [
+    "--workspace",
+    "--no-default-features",
+    "--features",
+    "nvfp4-gemv-cli/jit",
+];
 
 pub(crate) fn command(workspace: &Workspace, arguments: &[OsString]) -> Result<()> {
     let toolchain = toolchain::ensure(workspace)?;
@@ -46,17 +55,12 @@ fn run_all(cargo: &Cargo, arguments: &[OsString], ignored: &mut Ignored) -> Resu
     if !arguments.is_empty() {
         return Ok(()); // these ask for some of the workspace's
     }
-    // Tests that only a library without machine code has.
-    let test = ["test", "--package", "nvfp4-gemv", "--no-default-features"];
-    let small = ["--lib", "--test", "no_nvrtc", "--test", "jit_on_a_gpu"];
-    let kernels = ["--test", "kernels", "--", "jit::"];
-    let of_program = ["--no-default-features", "--features", "jit", "--", "jit::"];
-    for arguments in [
-        [&test[..], &JIT_FEATURES, &small].concat(),
-        [&test[..], &JIT_FEATURES, &kernels].concat(),
-        [&["test"], &xtask_front::PROGRAM[..], &of_program].concat(),
-    ] {
-        ignored.run(&mut cargo.command(arguments), &mut io::stdout())?;
+    // Tests that only a library without machine code has, and what they share with the other one.
+    let small = ["--lib", "--bin", "nvfp4-gemv", "--test", "no_nvrtc"];
+    let trials = ["--test", "jit_on_a_gpu", "--test", "kernels", "--", "jit::"];
+    for arguments in [&small[..], &trials] {
+        let test = [&["test"], &WITHOUT_MACHINE_CODE[..], arguments].concat();
+        ignored.run(&mut cargo.command(test), &mut io::stdout())?;
     }
     Ok(())
 }

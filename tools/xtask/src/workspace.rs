@@ -38,6 +38,11 @@ impl Workspace {
         &self.root
     }
 
+    /// Cargo's target directory.
+    pub(crate) fn target(&self) -> &Path {
+        &self.target
+    }
+
     /// Downloaded compilers, and what is known about them.
     pub(crate) fn toolchain_dir(&self) -> PathBuf {
         self.target.join(places::TOOLCHAIN)

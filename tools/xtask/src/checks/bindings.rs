@@ -14,6 +14,16 @@ use crate::workspace::Workspace;
 /// The build script writes what bindgen makes into the folder that this variable names.
 const OUT: &str = "NVFP4_GEMV_BINDINGS_OUT";
 
+/// What makes the build script do so: with this feature it is a build of its own.
+const GENERATE: [&str; 6] = [
+    "check",
+    "--package",
+    "nvfp4-gemv",
+    "--lib",
+    "--features",
+    "regenerate-bindings",
+];
+
 /// Files that the build script writes into the folder of [`OUT`], and where they are committed.
 const FILES: [(&str, &str); 2] = [
     ("ffi.rs", "src/ffi.rs"),
@@ -75,8 +85,7 @@ fn generate(workspace: &Workspace) -> Result<tempfile::TempDir> {
         .env(OUT, out)
         // The build script would compile the kernels too.
         .env("NVFP4_GEMV_NO_KERNELS", "1")
-        .target_dir(&workspace.check_dir("bindings"))
-        .run(["check", "--lib", "--features", "regenerate-bindings"]);
+        .run(GENERATE);
     let files: Vec<PathBuf> = FILES.iter().map(|(name, _)| out.join(name)).collect();
     match built {
         // The library may not compile before it has the new bindings.

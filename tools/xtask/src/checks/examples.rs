@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::packages;
 use crate::checks::Context;
 use crate::process;
+use crate::test::WITHOUT_MACHINE_CODE;
 
 /// First lines of an example where there is no GPU: the library's errors, which say more after this.
 const NO_GPU: [&str; 2] = [
@@ -23,26 +24,21 @@ pub(super) fn check(context: &Context<'_>) -> Result<()> {
     let is_example = |target: &&Value| target["kind"][0] == "example";
     let examples: Vec<&Value> = targets.flatten().filter(is_example).collect();
     ensure!(!examples.is_empty(), "no package has examples");
-    let cargo = match has_gpu() {
-        true => context.cargo.clone(),
-        // No kernel runs: one architecture shows as well as all that everything compiles and links.
-        false => context.cargo.clone().env("NVFP4_GEMV_ARCHS", "90a"),
-    };
     // The tuning example keeps its file here.
     let temporary = tempfile::tempdir().context("cannot create a temporary directory")?;
     for example in examples {
         let name = example["name"].as_str().context("an example's name")?;
         let required = example["required-features"].as_array();
         let requires = |feature: &str| required.is_some_and(|all| all.contains(&feature.into()));
-        let mut arguments = vec!["--package", "nvfp4-gemv", "--example", name];
-        if requires("jit") {
-            // The example is built as its users build it: without nvcc.
-            arguments.extend(["--no-default-features", "--features", "jit"]);
-        } else {
-            // All examples get the features that some of them need, so that kernels are compiled once.
-            arguments.extend(["--package", "nvfp4-gemv-parallel"]);
-        }
-        let program = cargo.executable(&arguments)?;
+        // The builds of the tests, which have the examples: the one without machine code for what its users build
+        // without nvcc.
+        let build = match requires("jit") {
+            true => &WITHOUT_MACHINE_CODE[..],
+            false => &["--workspace"],
+        };
+        let program = context
+            .cargo
+            .executable(&[build, &["--example", name]].concat())?;
         let mut command = Command::new(program);
         command
             .env("TMPDIR", temporary.path())
@@ -54,13 +50,6 @@ pub(super) fn check(context: &Context<'_>) -> Result<()> {
         eprintln!("{name}: {}", verdict.with_context(|| name.to_owned())?);
     }
     Ok(())
-}
-
-/// Whether there is a GPU that examples run on.
-fn has_gpu() -> bool {
-    let mut list = Command::new("nvidia-smi");
-    let listed = list.arg("-L").output();
-    listed.is_ok_and(|listed| listed.status.success() && !listed.stdout.is_empty())
 }
 
 /// The result of an example, in words.

@@ -125,7 +125,7 @@ impl Check {
             Self::Record => record::check(context.workspace),
             Self::Simulator => simulator::check(context),
             Self::Instructions => {
-                let test = ["test", "--release", "--package", "nvfp4-gemv"];
+                let test = ["test", "--release", "--package", "nvfp4-gemv-cli"];
                 let counted = ["--test", "instructions", "--", "--nocapture"];
                 context.cargo.run([test, counted].concat())
             }

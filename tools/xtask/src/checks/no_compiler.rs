@@ -1,4 +1,5 @@
 //! `cargo build --no-default-features` needs neither nvcc nor a C or C++ compiler, and a build that needs nvcc says so.
+//! Whoever would compile is a build script, and those run for `cargo check`, too.
 //!
 //! Rust itself links through `cc`, so a machine with no `cc` at all builds no Rust program. Everything else is taken
 //! away: PATH leads to an empty directory, and CC, CXX and NVCC name a program that does not exist. rustc links through
@@ -61,12 +62,12 @@ pub(super) fn check(context: &Context<'_>) -> Result<()> {
         // The program with kernels that are compiled at run time.
         &["--package", "nvfp4-gemv-cli", "--features", "jit"],
     ] {
-        cargo.run([&["build", "--no-default-features"], more].concat())?;
+        cargo.run([&["check", "--no-default-features"], more].concat())?;
     }
     // A build beside an old nvcc: cudarc then has the functions of that nvcc's version.
     let jit = ["--package", "nvfp4-gemv", "--features", "jit"];
     let old = cargo.clone().env("CUDARC_CUDA_VERSION", "11040");
-    old.run([&["build", "--no-default-features"], &jit[..]].concat())?;
+    old.run([&["check", "--no-default-features"], &jit[..]].concat())?;
     if Path::new("/usr/local/cuda/bin/nvcc").exists() {
         eprintln!("note: /usr/local/cuda/bin/nvcc cannot be hidden; its absence is not tried here");
         return Ok(());
@@ -75,7 +76,7 @@ pub(super) fn check(context: &Context<'_>) -> Result<()> {
         .into_iter()
         .fold(cargo, Cargo::without_env);
     advises(
-        &mut cargo.command(["build", "--package", "nvfp4-gemv"]),
+        &mut cargo.command(["check", "--package", "nvfp4-gemv"]),
         [
             "CPU only: cargo build --no-default-features",
             "compiler: cargo xtask toolchain",
@@ -87,7 +88,7 @@ pub(super) fn check(context: &Context<'_>) -> Result<()> {
         .at(app.join("Cargo.toml"))
         .without_env("NVFP4_GEMV_CHECKOUT");
     advises(
-        cargo.command(["build", "--offline"]).current_dir(&app),
+        cargo.command(["check", "--offline"]).current_dir(&app),
         [
             "CPU only: in every Cargo.toml that names nvfp4-gemv",
             "compiler: python3 -m pip install",

@@ -58,7 +58,7 @@ pub(crate) fn command(workspace: &Workspace, args: &SassArgs) -> Result<()> {
             budget.archs = arch::parse(&archs, arch::gpus_here).map_err(anyhow::Error::msg)?;
             budget.alone.clear();
         }
-        vec![out_dir]
+        vec![out_dir.join("libnvfp4_gemv_kernels.a")]
     } else {
         budget.alone.clear();
         args.objects.clone()
@@ -146,10 +146,7 @@ fn device_objects(places: &[PathBuf]) -> Result<Vec<PathBuf>> {
     if files.is_empty() {
         let places = places.iter().map(|path| path.display().to_string());
         let places: Vec<String> = places.collect();
-        bail!(
-            "no object file below {}: does build.rs still keep its objects in OUT_DIR?",
-            places.join(", ")
-        );
+        bail!("no object file below {}", places.join(", "));
     }
     Ok(files)
 }
