@@ -210,12 +210,27 @@ pub enum CheckpointError {
     },
     /// A directory without safetensors files.
     #[error(
-        "{}: no *.safetensors file in this directory",
-        printable::path(directory)
+        "{}: no *.safetensors file in this directory{}",
+        printable::path(directory),
+        describe_folders(folders)
     )]
     Empty {
         /// The directory.
         directory: PathBuf,
+        /// Its folders that have such files, as those of a pipeline of several models do.
+        folders: Vec<String>,
+    },
+    /// A directory has several indices, none of which has a usual name.
+    #[error(
+        "{}: several checkpoints, each with an index: {}; open one of these",
+        printable::path(directory),
+        quoted(files)
+    )]
+    SeveralIndices {
+        /// The directory.
+        directory: PathBuf,
+        /// The indices.
+        files: Vec<String>,
     },
     /// Two files of one checkpoint hold a tensor of the same name.
     #[error(
@@ -257,6 +272,13 @@ fn quoted(names: &[String]) -> String {
     match names.len().saturating_sub(MOST) {
         0 => first,
         more => format!("{first} and {more} more"),
+    }
+}
+
+fn describe_folders(folders: &[String]) -> String {
+    match folders {
+        [] => String::new(),
+        folders => format!("; open one of its folders: {}", quoted(folders)),
     }
 }
 

@@ -161,6 +161,9 @@ pub(super) fn unsupported(checkpoint: &Checkpoint) -> Vec<Note> {
     };
     let is_stacked = |tensor: &Tensor<'_>| is_stacked(checkpoint, tensor);
     let is_mx = |scales: &Tensor<'_>| {
+        if !matches!(scales.dtype(), Dtype::U8 | Dtype::F8_E8M0) {
+            return false;
+        }
         let name = scales.name();
         let blocks = MX_NAMES.iter().any(|(blocks, suffix)| {
             let stem = name.strip_suffix(suffix);
