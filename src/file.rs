@@ -246,7 +246,9 @@ impl TensorFile {
 
     /// A tensor, or `None` where there is none of that name.
     pub fn get(&self, name: &str) -> Option<Tensor<'_>> {
-        let of = self.tensors.binary_search_by(|(other, _)| (**other).cmp(name));
+        let of = self
+            .tensors
+            .binary_search_by(|(other, _)| (**other).cmp(name));
         Some(self.at(of.ok()?))
     }
 

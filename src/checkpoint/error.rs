@@ -50,7 +50,7 @@ pub enum CheckpointError {
     },
     /// Experts whose matrices are one tensor.
     #[error(
-        "{}: {layer:?} are stacked experts, which are not read: tensor {tensor:?} is {found}",
+        "{}: {layer:?} are stacked experts and no single layer: tensor {tensor:?} is {found}",
         printable::path(file)
     )]
     StackedExperts {
@@ -165,6 +165,18 @@ pub enum CheckpointError {
         file: String,
         /// Whether that file was opened.
         opened: bool,
+    },
+    /// Layers that are no parts of one matrix, or experts that are no matrices of one array.
+    #[error(
+        "layers {:?} and {:?} are not joined: {}",
+        layers[0], layers[1],
+        printable::text(reason)
+    )]
+    Join {
+        /// Two of them.
+        layers: [String; 2],
+        /// The difference.
+        reason: String,
     },
     /// No tensor of that name.
     #[error(

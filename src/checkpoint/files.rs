@@ -179,7 +179,10 @@ impl Entries {
         found.indices.sort();
         found.folders.sort();
         let known = KNOWN_INDICES.map(|index| directory.join(index));
-        if let Some(known) = known.into_iter().find(|known| found.indices.contains(known)) {
+        if let Some(known) = known
+            .into_iter()
+            .find(|known| found.indices.contains(known))
+        {
             found.indices = vec![known];
         }
         Ok(found)

@@ -36,9 +36,9 @@ pub enum Note {
         /// Why not.
         reason: String,
     },
-    /// Tensors of quantised layers that this crate does not read.
+    /// Tensors of quantised layers that [`Checkpoint::layer`](super::Checkpoint::layer) does not open.
     Unsupported {
-        /// The kind of these tensors.
+        /// What they are, and are not.
         what: &'static str,
         /// The first of them.
         tensor: String,
@@ -94,7 +94,7 @@ impl fmt::Display for Note {
                 tensor,
                 total,
             } => {
-                write!(f, "{what} are not read: {tensor:?}{}", more(*total))
+                write!(f, "{what}: {tensor:?}{}", more(*total))
             }
             Self::Index {
                 index,

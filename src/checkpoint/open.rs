@@ -115,7 +115,7 @@ impl Checkpoint {
     }
 
     /// Notes on the checkpoint: facts that are no errors, and that a user should know, such as configs that are not
-    /// read and stacked experts.
+    /// read, stacked experts, and an index that its files contradict.
     pub fn notes(&self) -> &[Note] {
         &self.notes
     }
@@ -169,9 +169,11 @@ impl Checkpoint {
         self.tensors.iter().map(|place| self.at(*place))
     }
 
-    /// The tensors below a layer's name, each with what follows the name and a dot.
-    pub(super) fn below<'a>(&'a self, layer: &str) -> impl Iterator<Item = (&'a str, Tensor<'a>)> {
-        let begin = format!("{layer}.");
+    /// The tensors whose names begin so, each with what follows.
+    pub(super) fn behind<'a>(
+        &'a self,
+        begin: String,
+    ) -> impl Iterator<Item = (&'a str, Tensor<'a>)> + use<'a> {
         let before = |place: &Place| self.at(*place).name() < &*begin;
         let first = self.tensors.partition_point(before);
         let from_here = self.tensors[first..].iter().map(|place| self.at(*place));
@@ -233,22 +235,14 @@ impl Checkpoint {
             let weight = self.tensor(&format!("{stem}.weight"));
             let weight = weight.or_else(|| self.tensor(&format!("{stem}.weight_packed")));
             if let Some(weight) = weight {
-                return Err(CheckpointError::NotNvfp4 {
-                    file: weight.file().path().into(),
-                    layer: stem.into(),
-                    found: weight.to_string(),
-                });
+                return Err(other::not_nvfp4(stem, &weight));
             }
         }
         // Several matrices in one tensor, as unquantised experts are.
         let is_float = |t: &Tensor<'_>| matches!(t.dtype(), Dtype::F32 | Dtype::F16 | Dtype::BF16);
         let stacked = |t: &Tensor<'_>| t.shape().len() > 2 && is_float(t);
         if let Some(tensor) = self.tensor(name).filter(stacked) {
-            return Err(CheckpointError::NotNvfp4 {
-                file: tensor.file().path().into(),
-                layer: name.into(),
-                found: tensor.to_string(),
-            });
+            return Err(other::not_nvfp4(name, &tensor));
         }
         Err(CheckpointError::NoLayer {
             checkpoint: self.path.clone(),
@@ -261,6 +255,11 @@ impl Checkpoint {
             total: self.layers.len(),
             notes: self.notes.clone(),
         })
+    }
+
+    /// The dialect of an NVFP4 layer, by its exact name.
+    pub(super) fn dialect_of(&self, layer: &str) -> Option<Dialect> {
+        self.layers.get(layer).copied()
     }
 
     /// Layers by the tensors that only NVFP4 has. The other tensors of a layer are checked when the layer is opened, so
