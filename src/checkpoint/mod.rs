@@ -191,12 +191,22 @@ impl<'a> Headers<'a> {
         dialect: Dialect,
     ) -> Result<Self, CheckpointError> {
         checkpoint.nothing_elsewhere(name)?;
+        let siblings: Vec<_> = checkpoint.behind(format!("{name}.")).collect();
+        let found = |suffix: &str| {
+            let named = siblings.iter().find(|(rest, _)| *rest == suffix);
+            named.map(|(_, tensor)| *tensor)
+        };
         let of = |suffix: &str, expected: &str| {
-            checkpoint.require(&format!("{name}.{suffix}"), expected)
+            found(suffix).ok_or_else(|| checkpoint.missing(format!("{name}.{suffix}"), expected))
         };
         let codes = of(dialect.codes(), "U8 [N, K/2]")?;
-        let below = checkpoint.behind(format!("{name}."));
-        let beside = Beside::of(below, name, codes, dialect, names(dialect))?;
+        let beside = Beside::of(
+            siblings.iter().copied(),
+            name,
+            codes,
+            dialect,
+            names(dialect),
+        )?;
         let &[rows, k_half] = codes.shape() else {
             return Err(match codes.shape() {
                 [_, _, _] => other::stacked(name, &codes),
@@ -215,7 +225,7 @@ impl<'a> Headers<'a> {
             check_shape(&of_shape, &shape)?;
         }
         let global = is_scalar(of(dialect.global(), ONE)?)?;
-        let input_global = checkpoint.tensor(&format!("{name}.{}", dialect.input_global()));
+        let input_global = found(dialect.input_global());
         let facts = config::Facts {
             name,
             dialect,

@@ -212,7 +212,8 @@ impl Checkpoint {
     ) -> Module<'a> {
         let mut notes = Vec::new();
         let mut shape = weight.shape().to_vec();
-        let kind = match self.kind(name, &weight, &mut shape, &mut notes) {
+        let is_alone = tensors.len() == 1;
+        let kind = match self.kind(name, &weight, is_alone, &mut shape, &mut notes) {
             Ok(kind) => kind,
             Err(error) => ModuleKind::Refused(Box::new(error)),
         };
@@ -247,6 +248,7 @@ impl Checkpoint {
         &self,
         name: &str,
         weight: &Tensor<'_>,
+        is_alone: bool,
         shape: &mut Vec<usize>,
         notes: &mut Vec<Note>,
     ) -> Result<ModuleKind, CheckpointError> {
@@ -284,7 +286,11 @@ impl Checkpoint {
             }),
             _ if is_float(dtype) && shape.len() > 1 => Ok(ModuleKind::Dense(dtype)),
             _ if is_float(dtype) => Ok(ModuleKind::Other(dtype)),
-            _ => Err(other::why_not(self, name).unwrap_or_else(|| other::not_nvfp4(name, weight))),
+            // Tensors beside it tell more.
+            _ => Err((!is_alone)
+                .then(|| other::why_not(self, name))
+                .flatten()
+                .unwrap_or_else(|| other::not_nvfp4(name, weight))),
         }
     }
 

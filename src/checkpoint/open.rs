@@ -194,13 +194,13 @@ impl Checkpoint {
         }
     }
 
-    /// A tensor that must be there.
-    pub(super) fn require(&self, name: &str, expected: &str) -> Result<Tensor<'_>, FileError> {
-        self.tensor(name).ok_or_else(|| FileError::MissingTensor {
+    /// The error that a tensor is not there.
+    pub(super) fn missing(&self, tensor: String, expected: &str) -> FileError {
+        FileError::MissingTensor {
             file: self.path.clone(),
-            tensor: name.into(),
+            tensor,
             expected: expected.into(),
-        })
+        }
     }
 
     /// A layer by its name. A trailing dot, or the full name of one of its tensors, is understood.

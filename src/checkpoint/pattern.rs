@@ -94,7 +94,11 @@ impl Pattern {
 
     pub(super) fn describes(&self, name: &str) -> bool {
         match self {
-            Self::Glob(pattern) => name_matches(pattern, name),
+            // A config may have hundreds, few of which begin as a name does.
+            Self::Glob(pattern) => {
+                let literal = pattern.find(['*', '?']).unwrap_or(pattern.len());
+                name.starts_with(&pattern[..literal]) && name_matches(pattern, name)
+            }
             Self::Regex(regex) => regex.is_match(name),
         }
     }
