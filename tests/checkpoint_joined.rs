@@ -371,6 +371,13 @@ fn experts_that_are_missing_or_differ_are_errors() {
             CheckpointError::Join { .. }
         ));
     }
+    // One layer is no experts, and neither are those that are not quantised.
+    let one = Random::new(1, ROWS, dialect).tensors("m.experts.one", dialect);
+    let one = error(one, &["one"]);
+    assert!(matches!(one, CheckpointError::Join { .. }), "{one}");
+    let plain = tensor(Dtype::BF16, &[2, 16, 16], vec![0; 1024]);
+    let plain = error(vec![("m.experts.up".into(), plain)], &["up"]);
+    assert!(matches!(plain, CheckpointError::NotNvfp4 { .. }), "{plain}");
     let nothing = error(apart(dialect), &["down"]);
     assert!(
         matches!(nothing, CheckpointError::NoLayer { .. }),

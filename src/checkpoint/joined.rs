@@ -4,9 +4,11 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use rayon::prelude::*;
+use safetensors::Dtype;
 
 use super::stacked::{CODES, Stacked};
 use super::{Checkpoint, CheckpointError, Layer, Note};
+use crate::file::Tensor;
 use crate::types::named;
 use crate::{Dims, GlobalScale, ScaleLayout, Shape, Weights, check};
 
@@ -117,14 +119,16 @@ impl Checkpoint {
         let stacked = |part: &str| {
             let name = format!("{experts}.{part}");
             let codes = CODES.map(|ending| self.tensor(&format!("{name}{ending}")));
-            let mut codes = codes.into_iter().flatten();
-            match codes.find(|tensor| tensor.shape().len() == 3) {
-                Some(codes) => Stacked::of(self, codes),
-                // For the words that it finds for what is there.
-                None => Err(self
-                    .layer(&name)
-                    .expect_err("only stacked experts are left")),
+            let is_stack = |of: &Tensor<'_>| of.dtype() == Dtype::U8 && of.shape().len() == 3;
+            if let Some(codes) = codes.into_iter().flatten().find(is_stack) {
+                return Stacked::of(self, codes);
             }
+            // What is there instead has words of its own.
+            self.layer(&name)?;
+            Err(CheckpointError::Join {
+                layers: [name.clone(), name],
+                reason: "it is one layer, and no experts".into(),
+            })
         };
         Joined::of_stacked(parts().map(stacked).collect::<Result<_, _>>()?, order)
     }
