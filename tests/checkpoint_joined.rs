@@ -365,7 +365,16 @@ fn experts_that_are_missing_or_differ_are_errors() {
         "{error_of}"
     );
     let none: [&str; 0] = [];
-    for tensors in [apart(dialect), stacked("m.experts.gate", &[0], '_', false)] {
+    let mut last = apart(dialect);
+    last.push((
+        "m.experts.18446744073709551615.x".into(),
+        NewTensor::f32(&[1], &[0.0]),
+    ));
+    for tensors in [
+        last,
+        apart(dialect),
+        stacked("m.experts.gate", &[0], '_', false),
+    ] {
         assert!(matches!(
             error(tensors, &none),
             CheckpointError::Join { .. }

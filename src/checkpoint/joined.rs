@@ -102,6 +102,9 @@ impl Checkpoint {
         order: RowOrder,
     ) -> Result<Joined<'_>, CheckpointError> {
         let experts = experts.trim_end_matches('.');
+        if parts.is_empty() {
+            return Joined::of_layers(Vec::new(), 0, order);
+        }
         let parts = || parts.iter().map(AsRef::as_ref);
         self.nothing_elsewhere(experts)?;
         let number = |rest: &str| rest.split_once('.')?.0.parse::<usize>().ok();
@@ -296,8 +299,7 @@ impl<'a> Joined<'a> {
     /// Writes the codes `[L][M][K/2]` to memory of the caller's, such as memory that a GPU copies from.
     ///
     /// # Errors
-    /// [`Error::BufferLen`](crate::Error::BufferLen) for another length than
-    /// [`Shape::weight_code_bytes`].
+    /// Memory of another length than [`Shape::weight_code_bytes`].
     pub fn write_codes(&self, codes: &mut [u8]) -> crate::Result<()> {
         let bytes = self.shape.weight_code_bytes();
         check::len("weight codes", "bytes", codes.len(), bytes)?;
@@ -308,8 +310,7 @@ impl<'a> Joined<'a> {
     /// Writes the block scales, linear `[L][M][K/16]`.
     ///
     /// # Errors
-    /// [`Error::BufferLen`](crate::Error::BufferLen) for another length than
-    /// [`Shape::weight_scale_bytes`].
+    /// Memory of another length than [`Shape::weight_scale_bytes`].
     pub fn write_scales(&self, scales: &mut [u8]) -> crate::Result<()> {
         let bytes = self.shape.weight_scale_bytes(ScaleLayout::Linear);
         check::len("weight scales", "bytes", scales.len(), bytes)?;

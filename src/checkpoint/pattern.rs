@@ -80,7 +80,7 @@ impl Default for Regexes {
 }
 
 impl Pattern {
-    /// What follows `re:`; `None` for what is not understood: Python has more than [`regex`].
+    /// What follows `re:`; `None` for what is not understood: Python has more than `regex`.
     pub(super) fn of_regex(regex: &str, left: &mut Regexes) -> Option<Self> {
         if let Some(glob) = of_regex(regex) {
             return Some(Self::Glob(glob));
