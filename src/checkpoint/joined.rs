@@ -67,8 +67,8 @@ impl Checkpoint {
     /// Layers with equally long rows as one matrix: q, k and v, or gate and up.
     ///
     /// # Errors
-    /// As [`layer`](Self::layer)'s for each of them; [`CheckpointError::Join`] for layers whose sizes differ, and for no
-    /// layer at all.
+    /// As [`layer`](Self::layer)'s for each of them. [`CheckpointError::Join`] for layers whose sizes differ, and for
+    /// no layer at all.
     ///
     /// ```no_run
     /// use nvfp4_gemv::checkpoint::{Checkpoint, RowOrder};
@@ -89,8 +89,8 @@ impl Checkpoint {
     }
 
     /// All experts of a layer as one array of matrices: `experts` is their common name, such as
-    /// `model.layers.0.mlp.experts`. Each matrix joins these `parts` of an expert, such as `gate_proj` and `up_proj`, or
-    /// is the only one. The experts have tensors of their own (`experts.0.gate_proj`), or are stacked in one
+    /// `model.layers.0.mlp.experts`. Each matrix joins these `parts` of an expert, such as `gate_proj` and `up_proj`,
+    /// or is the only one. The experts have tensors of their own (`experts.0.gate_proj`), or are stacked in one
     /// (`experts.gate_up_proj`).
     ///
     /// # Errors
