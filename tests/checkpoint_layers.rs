@@ -339,7 +339,7 @@ fn stacked_experts_are_named() {
         // Whoever asks for another layer is told what there is.
         let message = files.error_of("something.else").to_string();
         assert!(
-            message.contains(&format!("stacked experts are not read: {codes:?}")),
+            message.contains(&format!("stacked experts are no single layers: {codes:?}")),
             "{message}"
         );
         let checkpoint = Checkpoint::open(files.write()).unwrap();

@@ -4,13 +4,14 @@
 //! wrong about them, as published labels are, which is a [`Note`].
 
 use std::collections::{HashMap, HashSet};
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use nvfp4_gemv_files::input::{self, InputError};
 use serde_json::Value;
 
 use super::json;
-use super::pattern::{name_matches, of_regex};
+use super::pattern::{Pattern, Regexes, name_matches};
 use super::{CheckpointError, Dialect, Note};
 use crate::BLOCK;
 use crate::file::TensorFile;
@@ -54,6 +55,7 @@ pub(super) struct Configs {
     pub(super) files: Vec<PathBuf>,
     /// Configs and entries that were not read.
     pub(super) notes: Vec<Note>,
+    regexes: Regexes,
 }
 
 impl Configs {
@@ -89,7 +91,8 @@ impl Configs {
                 reason: format!("more than {MOST_SCHEMES} configs of quantisation in it"),
             });
         }
-        let scheme = |said: &Value| Scheme::of(said, file.clone(), entry);
+        let regexes = &mut self.regexes;
+        let scheme = |said: &Value| Scheme::of(said, file.clone(), entry, regexes);
         let found = found.into_iter().take(MOST_SCHEMES);
         self.schemes.extend(found.map(scheme));
     }
@@ -142,14 +145,9 @@ impl Configs {
     /// [`CheckpointError::Config`] for what would change its product.
     pub(super) fn check(&self, layer: &Facts<'_>) -> Result<Vec<Note>, CheckpointError> {
         let mut notes = Vec::new();
-        let schemes = self.schemes.iter();
-        for scheme in schemes.filter(|scheme| scheme.is_about(layer)) {
-            let says = |says: String| match scheme.entry {
-                Some(entry) => format!("metadata entry {entry:?} says {says}"),
-                None => format!("says {says}"),
-            };
+        for scheme in self.about(&layer.files) {
             let of_layer = scheme.check(layer).map_err(|reason| {
-                let says = says(reason);
+                let says = scheme.says(reason);
                 CheckpointError::Config {
                     file: scheme.file.clone(),
                     layer: layer.name.into(),
@@ -157,11 +155,7 @@ impl Configs {
                 }
             })?;
             for note in of_layer {
-                let note = Note::Label {
-                    file: scheme.file.clone(),
-                    layer: layer.name.into(),
-                    says: says(note),
-                };
+                let note = scheme.note(layer.name, note);
                 // A file that says it in several places.
                 if !notes.contains(&note) {
                     notes.push(note);
@@ -169,6 +163,81 @@ impl Configs {
             }
         }
         Ok(notes)
+    }
+
+    /// The schemes that speak of a module: a file's metadata speak of the file's own modules only.
+    fn about(&self, files: &[&Path]) -> impl Iterator<Item = &Scheme> {
+        let speaks = |scheme: &&Scheme| scheme.entry.is_none() || files.contains(&&*scheme.file);
+        self.schemes.iter().filter(speaks)
+    }
+
+    /// The quantisation of a module in words, as configs have them: `NVFP4`, `not quantised`; `None` where nothing is
+    /// said. Several differ where configs do.
+    pub(super) fn words(&self, module: &str, file: &Path) -> Option<String> {
+        let mut all: Vec<String> = Vec::new();
+        for scheme in self.about(&[file]) {
+            let words = scheme.claim(module).map(|claim| claim.to_string());
+            all.extend(words.filter(|words| !all.contains(words)));
+        }
+        (!all.is_empty()).then(|| all.join("; "))
+    }
+
+    /// Contradictions between configs and a module that is not NVFP4.
+    pub(super) fn check_other(&self, module: &Other<'_>) -> Vec<Note> {
+        let mut notes = Vec::new();
+        for scheme in self.about(&[module.file]) {
+            let claim = scheme.claim(module.name);
+            let note = claim.and_then(|claim| claim.differs(module));
+            let note = note.map(|note| scheme.note(module.name, note));
+            notes.extend(note.filter(|note| !notes.contains(note)));
+        }
+        notes
+    }
+}
+
+/// Facts about a module that is not NVFP4.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Other<'a> {
+    pub(super) name: &'a str,
+    /// Its type in words.
+    pub(super) found: &'a str,
+    pub(super) is_fp8: bool,
+    /// Whether it may be a linear layer, which defaults of configs are for.
+    pub(super) is_linear: bool,
+    pub(super) file: &'a Path,
+}
+
+/// The quantisation of a module according to a config.
+#[derive(Debug)]
+struct Claim {
+    /// The kind in words; `None`: it is not quantised.
+    kind: Option<String>,
+    is_fp8: bool,
+    /// Whether the module is named, and not one of all that there are.
+    is_named: bool,
+}
+
+impl fmt::Display for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.kind.as_deref().unwrap_or("not quantised"))
+    }
+}
+
+impl Claim {
+    /// The contradiction between this and a module, where there is one.
+    fn differs(&self, module: &Other<'_>) -> Option<String> {
+        let found = module.found;
+        match &self.kind {
+            None if module.is_fp8 => Some(format!("it is not quantised, and it is {found}")),
+            Some(_) if module.is_fp8 && self.is_fp8 => None,
+            Some(kind) if module.is_fp8 || self.is_named => {
+                Some(format!("{kind}, and its tensors are {found}"))
+            }
+            Some(kind) if module.is_linear => Some(format!(
+                "{kind} of all that is not excluded, and its tensors are {found}"
+            )),
+            _ => None,
+        }
     }
 }
 
@@ -217,26 +286,26 @@ fn schemes(value: &Value) -> Vec<&Value> {
 #[derive(Debug, Default)]
 struct Names {
     exact: HashSet<String>,
-    patterns: Vec<(String, String)>,
+    patterns: Vec<(String, Pattern)>,
 }
 
 impl Names {
     /// Makes names of lists of strings. An entry that is no string is left out, and so is a regular expression that is
-    /// no pattern.
-    fn of<'a>(lists: impl Iterator<Item = &'a Value>) -> Self {
+    /// not understood.
+    fn of<'a>(lists: impl Iterator<Item = &'a Value>, regexes: &mut Regexes) -> Self {
         let mut names = Self::default();
         let all = lists.filter_map(Value::as_array).flatten();
         for name in all.filter_map(Value::as_str) {
-            names.add(name);
+            names.add(name, regexes);
         }
         names
     }
 
     /// Whether the name is understood.
-    fn add(&mut self, name: &str) -> bool {
+    fn add(&mut self, name: &str, regexes: &mut Regexes) -> bool {
         let pattern = match name.strip_prefix("re:") {
-            Some(regex) => of_regex(regex),
-            None if name.contains(['*', '?']) => Some(name.into()),
+            Some(regex) => Pattern::of_regex(regex, regexes),
+            None if name.contains(['*', '?']) => Some(Pattern::Glob(name.into())),
             None => {
                 self.exact.insert(name.into());
                 return true;
@@ -261,7 +330,7 @@ impl Names {
     }
 
     fn pattern_of(&self, layer: &str) -> Option<&str> {
-        let fits = |(_, pattern): &&(String, String)| name_matches(pattern, layer);
+        let fits = |(_, pattern): &&(String, Pattern)| pattern.describes(layer);
         self.patterns.iter().find(fits).map(|(name, _)| &**name)
     }
 }
@@ -316,7 +385,7 @@ impl Algorithm {
             return Ok(());
         };
         let algorithm = name.to_uppercase();
-        if algorithm.contains("SVDQUANT") {
+        if algorithm.contains("SVD") {
             return Err(format!(
                 "{name}: a low-rank product is added, whose tensors are not there"
             ));
@@ -352,7 +421,12 @@ impl Algorithm {
 }
 
 impl Scheme {
-    fn of(value: &Value, file: PathBuf, entry: Option<&'static str>) -> Self {
+    fn of(
+        value: &Value,
+        file: PathBuf,
+        entry: Option<&'static str>,
+        regexes: &mut Regexes,
+    ) -> Self {
         let method = text(value.get("quant_method"));
         let dialect = match &method {
             Some(method) if method.starts_with("modelopt") => Some(Dialect::ModelOpt),
@@ -379,19 +453,83 @@ impl Scheme {
             of_all: Algorithm::of(value),
             of_layers: layers.map(|_| exact.into_iter().collect()),
             of_patterns: patterns,
-            excluded: Names::of(lists.iter().filter_map(|list| value.get(list))),
+            excluded: Names::of(lists.iter().filter_map(|list| value.get(list)), regexes),
             other_format: match formats.clone().any(|format| format == NVFP4_FORMAT) {
                 true => None,
                 false => formats.clone().next(),
             },
-            groups: groups().map(Group::of).collect(),
+            groups: groups().map(|group| Group::of(group, regexes)).collect(),
             transforms: value.get("transform_config").is_some_and(transforms),
         }
     }
 
-    /// Whether this scheme speaks of a layer: a file's metadata speak of the file's own layers only.
-    fn is_about(&self, layer: &Facts<'_>) -> bool {
-        self.entry.is_none() || layer.files.contains(&&*self.file)
+    /// What it says, with where.
+    fn says(&self, says: String) -> String {
+        match self.entry {
+            Some(entry) => format!("metadata entry {entry:?} says {says}"),
+            None => format!("says {says}"),
+        }
+    }
+
+    fn note(&self, module: &str, says: String) -> Note {
+        Note::Label {
+            file: self.file.clone(),
+            layer: module.into(),
+            says: self.says(says),
+        }
+    }
+
+    /// The algorithm of a module, and whether the module is named; `None` where others are listed and it is not.
+    fn algorithm(&self, module: &str) -> Option<(&Algorithm, bool)> {
+        match (&self.of_layers, &self.of_all.name) {
+            (Some(of_layers), name) if name.as_deref().is_none_or(|name| name == MIXED) => {
+                let fits = |(name, _): &&(String, Algorithm)| name_matches(name, module);
+                let pattern = || self.of_patterns.iter().find(fits).map(|(_, of)| of);
+                let exact = modules(module).find_map(|module| of_layers.get(module));
+                exact.or_else(pattern).map(|algorithm| (algorithm, true))
+            }
+            _ => Some((&self.of_all, false)),
+        }
+    }
+
+    /// The quantisation of a module; `None` where nothing is said.
+    fn claim(&self, module: &str) -> Option<Claim> {
+        let not_quantised = |is_named| Claim {
+            kind: None,
+            is_fp8: false,
+            is_named,
+        };
+        if self.excluded.naming(module).is_some() {
+            return Some(not_quantised(true));
+        }
+        let Some((algorithm, is_named)) = self.algorithm(module) else {
+            return Some(not_quantised(false));
+        };
+        if let Some(name) = algorithm.name.as_ref().filter(|name| *name != MIXED) {
+            return Some(Claim {
+                is_fp8: name.to_uppercase().starts_with("FP8"),
+                kind: Some(name.clone()),
+                is_named,
+            });
+        }
+        if !self.groups.is_empty() {
+            let (groups, is_named) = self.groups_of(module);
+            let is_nvfp4 = |group: &&&Group| group.verdict == Verdict::Nvfp4;
+            let Some(group) = groups.iter().find(is_nvfp4).or(groups.first()) else {
+                return Some(not_quantised(false));
+            };
+            return Some(Claim {
+                kind: Some(group.kind()),
+                is_fp8: group.is_fp8,
+                is_named,
+            });
+        }
+        let method = self.method.as_ref().filter(|_| self.dialect.is_none())?;
+        Some(Claim {
+            kind: Some(method.clone()),
+            is_fp8: method.contains("fp8"),
+            is_named: false,
+        })
     }
 
     /// Ok: contradictions between this scheme and the layer's tensors. Err: why the layer's product would be another
@@ -421,36 +559,31 @@ impl Scheme {
             ));
             return Ok(notes);
         }
-        match (&self.of_layers, &self.of_all.name) {
-            (Some(of_layers), name) if name.as_deref().is_none_or(|name| name == MIXED) => {
-                let fits = |(name, _): &&(String, Algorithm)| name_matches(name, layer.name);
-                let pattern = || self.of_patterns.iter().find(fits).map(|(_, of)| of);
-                let exact = modules(layer.name).find_map(|module| of_layers.get(module));
-                match exact.or_else(pattern) {
-                    Some(algorithm) => algorithm.check(layer, &mut notes)?,
-                    None => {
-                        notes.push("nothing of it among `quantized_layers`, and it is NVFP4".into())
-                    }
-                }
-            }
-            (None, Some(name)) if name == MIXED => {}
-            _ => self.of_all.check(layer, &mut notes)?,
+        match self.algorithm(layer.name) {
+            Some((algorithm, _)) if algorithm.name.as_deref() == Some(MIXED) => {}
+            Some((algorithm, _)) => algorithm.check(layer, &mut notes)?,
+            None => notes.push("nothing of it among `quantized_layers`, and it is NVFP4".into()),
         }
         self.check_groups(layer, &mut notes)?;
         Ok(notes)
+    }
+
+    /// The groups that a module may be in, and whether they name it: one that does counts before those that are for a
+    /// kind of layers.
+    fn groups_of(&self, module: &str) -> (Vec<&Group>, bool) {
+        let groups = || self.groups.iter();
+        let naming: Vec<&Group> = groups().filter(|g| g.targets.has(module)).collect();
+        match naming.is_empty() {
+            false => (naming, true),
+            true => (groups().filter(|group| group.perhaps).collect(), false),
+        }
     }
 
     fn check_groups(&self, layer: &Facts<'_>, notes: &mut Vec<String>) -> Result<(), String> {
         if let Some(format) = &self.other_format {
             notes.push(format!("format {format:?}, and its tensors are NVFP4"));
         }
-        // A group that names the layer counts before those that are for a kind of layers.
-        let groups = || self.groups.iter();
-        let names = |group: &&Group| group.targets.has(layer.name);
-        let mut candidates: Vec<&Group> = groups().filter(names).collect();
-        if candidates.is_empty() {
-            candidates = groups().filter(|group| group.perhaps).collect();
-        }
+        let (candidates, _) = self.groups_of(layer.name);
         if candidates.is_empty() {
             if !self.groups.is_empty() {
                 notes.push("nothing of it in `config_groups`, and it is NVFP4".into());
@@ -494,6 +627,7 @@ struct Group {
     /// Whether it may be for any layer: for a class, such as Linear, or for what is no pattern.
     perhaps: bool,
     verdict: Verdict,
+    is_fp8: bool,
     vectors: GroupVectors,
 }
 
@@ -518,13 +652,13 @@ enum Verdict {
 }
 
 impl Group {
-    fn of(value: &Value) -> Self {
+    fn of(value: &Value, regexes: &mut Regexes) -> Self {
         let listed = value.get("targets").and_then(Value::as_array);
         let listed = listed.into_iter().flatten().filter_map(Value::as_str);
         let mut targets = Names::default();
         let mut perhaps = listed.clone().next().is_none();
         for target in listed {
-            let is_understood = targets.add(target);
+            let is_understood = targets.add(target, regexes);
             perhaps |= !is_understood || target.starts_with(char::is_uppercase);
         }
         let inputs = value.get("input_activations").filter(|v| !v.is_null());
@@ -533,11 +667,26 @@ impl Group {
             Some(Some(Value::Bool(true))) => GroupVectors::Dynamic,
             Some(_) => GroupVectors::Scaled,
         };
+        let weights = value.get("weights").unwrap_or(&Value::Null);
+        let is = |key: &str, expected: Value| weights.get(key) == Some(&expected);
         Self {
             targets,
             perhaps,
-            verdict: Verdict::of(value.get("weights").unwrap_or(&Value::Null)),
+            verdict: Verdict::of(weights),
+            is_fp8: is("num_bits", 8.into()) && is("type", "float".into()),
             vectors,
+        }
+    }
+
+    /// Its kind of weights in words.
+    fn kind(&self) -> String {
+        match &self.verdict {
+            _ if self.is_fp8 => "FP8".into(),
+            Verdict::Nvfp4 if self.vectors == GroupVectors::AsTheyAre => {
+                "NVFP4, weights only".into()
+            }
+            Verdict::Nvfp4 => "NVFP4".into(),
+            Verdict::Other(what) | Verdict::Changes(what) => what.clone(),
         }
     }
 }
@@ -650,7 +799,7 @@ mod tests {
     use super::*;
 
     fn group_of(targets: &[&str]) -> Group {
-        Group::of(&json!({ "targets": targets }))
+        Group::of(&json!({ "targets": targets }), &mut Regexes::default())
     }
 
     #[test]
@@ -663,7 +812,9 @@ mod tests {
             (&["a.*", "Linear"], true, true),
             (&["re:b.*"], false, false),
             (&["b", "Linear"], false, true),
-            (&["re:(a|b)"], false, true),
+            (&["re:(a|b)"], true, false),
+            (&["re:(b|c)"], false, false),
+            (&["re:(?!b)"], false, true),
             (&[], false, true),
         ] {
             let group = group_of(targets);
@@ -680,7 +831,7 @@ mod tests {
         let weights = json!({ "num_bits": 4, "type": "float", "group_size": 16 });
         let value =
             json!({ "config_groups": { "group_0": { "targets": targets, "weights": weights } } });
-        let scheme = Scheme::of(&value, PathBuf::new(), None);
+        let scheme = Scheme::of(&value, PathBuf::new(), None, &mut Regexes::default());
         let start = Instant::now();
         for name in &targets {
             let layer = Facts {

@@ -50,7 +50,7 @@ pub enum CheckpointError {
     },
     /// Experts whose matrices are one tensor.
     #[error(
-        "{}: {layer:?} are stacked experts, which are not read: tensor {tensor:?} is {found}",
+        "{}: {layer:?} are stacked experts and no single layer: tensor {tensor:?} is {found}",
         printable::path(file)
     )]
     StackedExperts {
@@ -166,6 +166,18 @@ pub enum CheckpointError {
         /// Whether that file was opened.
         opened: bool,
     },
+    /// Layers that are no parts of one matrix, or experts that are no matrices of one array.
+    #[error(
+        "layers {:?} and {:?} are not joined: {}",
+        layers[0], layers[1],
+        printable::text(reason)
+    )]
+    Join {
+        /// Two of them.
+        layers: [String; 2],
+        /// The difference.
+        reason: String,
+    },
     /// No tensor of that name.
     #[error(
         "{}: no tensor {tensor:?}{}",
@@ -210,12 +222,27 @@ pub enum CheckpointError {
     },
     /// A directory without safetensors files.
     #[error(
-        "{}: no *.safetensors file in this directory",
-        printable::path(directory)
+        "{}: no *.safetensors file in this directory{}",
+        printable::path(directory),
+        describe_folders(folders)
     )]
     Empty {
         /// The directory.
         directory: PathBuf,
+        /// Its folders that have such files, as those of a pipeline of several models do.
+        folders: Vec<String>,
+    },
+    /// A directory has several indices, none of which has a usual name.
+    #[error(
+        "{}: several checkpoints, each with an index: {}; open one of these",
+        printable::path(directory),
+        quoted(files)
+    )]
+    SeveralIndices {
+        /// The directory.
+        directory: PathBuf,
+        /// The indices.
+        files: Vec<String>,
     },
     /// Two files of one checkpoint hold a tensor of the same name.
     #[error(
@@ -257,6 +284,13 @@ fn quoted(names: &[String]) -> String {
     match names.len().saturating_sub(MOST) {
         0 => first,
         more => format!("{first} and {more} more"),
+    }
+}
+
+fn describe_folders(folders: &[String]) -> String {
+    match folders {
+        [] => String::new(),
+        folders => format!("; open one of its folders: {}", quoted(folders)),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Finding the files of a checkpoint.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -12,6 +12,9 @@ use crate::file::{FileError, not_safetensors};
 
 /// The index in a directory of several files.
 pub const INDEX_FILE: &str = "model.safetensors.index.json";
+
+/// The names of indices that count where there are several: those of transformers and of diffusers.
+const KNOWN_INDICES: [&str; 2] = [INDEX_FILE, "diffusion_pytorch_model.safetensors.index.json"];
 
 /// Limit: more than any index has. The largest known, of some 370,000 tensors, has 43 MB.
 const MOST_INDEX_BYTES: u64 = 256 << 20;
@@ -33,7 +36,7 @@ pub(super) struct Elsewhere {
     pub(super) index: PathBuf,
     /// Whether these files were opened.
     pub(super) opened: bool,
-    pub(super) tensors: BTreeMap<String, String>,
+    pub(super) tensors: WeightMap,
 }
 
 impl Found {
@@ -45,16 +48,30 @@ impl Found {
         if !path.is_dir() {
             return Ok(Self::one(path, parent()));
         }
-        let index = path.join(INDEX_FILE);
-        if index.exists() {
-            return Self::indexed(&index, path.into());
+        let entries = Entries::of(path)?;
+        match &entries.indices[..] {
+            [] => {}
+            [index] => return Self::indexed(index, path.into()),
+            several => {
+                return Err(CheckpointError::SeveralIndices {
+                    directory: path.into(),
+                    files: several.iter().map(|file| name_of(file)).collect(),
+                });
+            }
         }
-        let files = all_in(path)?;
-        let names = files.iter().filter_map(|file| file.file_name()?.to_str());
-        nothing_missing(path, missing_of(names))?;
+        if entries.files.is_empty() {
+            return Err(entries.nothing(path));
+        }
+        let names = entries.files.iter().filter_map(|f| f.file_name()?.to_str());
+        let mut missing = missing_of(names);
+        // Links of a hub's cache to what was not downloaded.
+        for dangling in entries.files.iter().filter(|file| !file.exists()) {
+            missing.add(name_of(dangling));
+        }
+        nothing_missing(path, missing)?;
         Ok(Self {
             directory: path.into(),
-            files,
+            files: entries.files,
             ..Self::default()
         })
     }
@@ -62,19 +79,15 @@ impl Found {
     /// The files that an index names, and what it says is in them.
     fn indexed(index: &Path, directory: PathBuf) -> Result<Self, CheckpointError> {
         let tensors = read_index(index)?;
-        let names: BTreeSet<&String> = tensors.values().collect();
-        let is_missing = |name: &&&String| !directory.join(name).exists();
-        let missing: Vec<&&String> = names.iter().filter(is_missing).collect();
-        let first = missing.iter().take(NAMED).map(|name| name.to_string());
-        nothing_missing(
-            &directory,
-            Missing {
-                first: first.collect(),
-                total: missing.len(),
-            },
-        )?;
+        let mut missing = Missing::default();
+        for name in &tensors.files {
+            if !directory.join(name).exists() {
+                missing.add(name.clone());
+            }
+        }
+        nothing_missing(&directory, missing)?;
         Ok(Self {
-            files: names.iter().map(|name| directory.join(name)).collect(),
+            files: tensors.files.iter().map(|f| directory.join(f)).collect(),
             elsewhere: Elsewhere {
                 index: index.into(),
                 opened: true,
@@ -92,21 +105,24 @@ impl Found {
             ..Self::default()
         };
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let index = directory.join(INDEX_FILE);
         let mut is_one_of_several = numbered(&name).is_some_and(|(_, _, total)| total > 1);
-        if index.exists() {
+        for index in KNOWN_INDICES.map(|index| directory.join(index)) {
+            if !index.exists() {
+                continue;
+            }
             match read_index(&index) {
-                Ok(mut tensors) if tensors.values().any(|file| *file == *name) => {
-                    tensors.retain(|_, file| *file != *name);
-                    is_one_of_several |= !tensors.is_empty();
-                    found.elsewhere = Elsewhere {
-                        index,
-                        opened: false,
-                        tensors,
-                    };
+                Ok(mut tensors) => {
+                    // Otherwise the index is another checkpoint's.
+                    if let Some(this) = tensors.files.iter().position(|file| *file == *name) {
+                        tensors.entries.retain(|(_, file)| *file as usize != this);
+                        is_one_of_several |= !tensors.entries.is_empty();
+                        found.elsewhere = Elsewhere {
+                            index,
+                            opened: false,
+                            tensors,
+                        };
+                    }
                 }
-                // The index is another checkpoint's.
-                Ok(_) => {}
                 Err(error) => found.notes.push(Note::Unread {
                     file: index,
                     reason: error.to_string(),
@@ -122,27 +138,69 @@ impl Found {
     }
 }
 
-/// The safetensors files in a directory.
-fn all_in(directory: &Path) -> Result<Vec<PathBuf>, CheckpointError> {
-    let read = |source| FileError::Read {
-        file: directory.into(),
-        source,
-    };
-    let mut files = Vec::new();
-    for entry in std::fs::read_dir(directory).map_err(read)? {
-        let file = entry.map_err(read)?.path();
-        if file.extension().is_some_and(|e| e == "safetensors") {
-            files.push(file);
+fn name_of(file: &Path) -> String {
+    let name = file.file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}
+
+/// What a directory has of a checkpoint.
+#[derive(Debug, Default)]
+struct Entries {
+    /// The safetensors files.
+    files: Vec<PathBuf>,
+    /// The index that counts: one of the usual name, or else all that there are.
+    indices: Vec<PathBuf>,
+    /// The folders.
+    folders: Vec<PathBuf>,
+}
+
+impl Entries {
+    /// Links are followed, as a hub's cache needs it: there, files are links to `../../blobs`. Whatever a link leads to
+    /// is opened only if it is a regular file.
+    fn of(directory: &Path) -> Result<Self, CheckpointError> {
+        let read = |source| FileError::Read {
+            file: directory.into(),
+            source,
+        };
+        let mut found = Self::default();
+        for entry in std::fs::read_dir(directory).map_err(read)? {
+            let entry = entry.map_err(read)?;
+            let (file, name) = (entry.path(), entry.file_name());
+            let name = name.to_string_lossy();
+            if name.ends_with(".safetensors") {
+                found.files.push(file);
+            } else if name.ends_with(".json") && name.contains(".safetensors.index.") {
+                found.indices.push(file);
+            } else if entry.file_type().is_ok_and(|of| of.is_dir()) {
+                found.folders.push(file);
+            }
+        }
+        found.files.sort();
+        found.indices.sort();
+        found.folders.sort();
+        let known = KNOWN_INDICES.map(|index| directory.join(index));
+        if let Some(known) = known
+            .into_iter()
+            .find(|known| found.indices.contains(known))
+        {
+            found.indices = vec![known];
+        }
+        Ok(found)
+    }
+
+    /// Why there is nothing to open in this directory.
+    fn nothing(&self, directory: &Path) -> CheckpointError {
+        let holds_files = |folder: &&PathBuf| Self::of(folder).is_ok_and(|of| !of.files.is_empty());
+        let folders = self.folders.iter().take(MOST_FOLDERS).filter(holds_files);
+        CheckpointError::Empty {
+            directory: directory.into(),
+            folders: folders.map(|folder| name_of(folder)).collect(),
         }
     }
-    files.sort();
-    match files.is_empty() {
-        false => Ok(files),
-        true => Err(CheckpointError::Empty {
-            directory: directory.into(),
-        }),
-    }
 }
+
+/// Limit: folders of a directory that are looked into. A pipeline of models has a few.
+const MOST_FOLDERS: usize = 64;
 
 /// The parts of the name of one file of several: `model`, 2 and 5 of `model-00002-of-00005.safetensors`.
 fn numbered(name: &str) -> Option<(&str, u32, u32)> {
@@ -160,6 +218,15 @@ struct Missing {
     /// The first [`NAMED`] of them.
     first: Vec<String>,
     total: usize,
+}
+
+impl Missing {
+    fn add(&mut self, name: String) {
+        if self.first.len() < NAMED {
+            self.first.push(name);
+        }
+        self.total += 1;
+    }
 }
 
 /// Files that are missing beside these, as far as numbered names tell.
@@ -204,7 +271,7 @@ fn nothing_missing(directory: &Path, missing: Missing) -> Result<(), CheckpointE
 
 /// The tensors that an index names, each with its file. The files must lie beside the index: an index is data from
 /// elsewhere, and must not make us open files anywhere else.
-fn read_index(index: &Path) -> Result<BTreeMap<String, String>, CheckpointError> {
+fn read_index(index: &Path) -> Result<WeightMap, CheckpointError> {
     let wrong = |reason: String| CheckpointError::Index {
         file: index.into(),
         reason,
@@ -216,7 +283,7 @@ fn read_index(index: &Path) -> Result<BTreeMap<String, String>, CheckpointError>
         Some(found) => wrong(format!("it is {found}")),
         None => wrong(error.to_string()),
     })?;
-    match tensors.is_empty() {
+    match tensors.entries.is_empty() {
         false => Ok(tensors),
         true => Err(wrong("\"weight_map\" is empty".into())),
     }
@@ -224,7 +291,7 @@ fn read_index(index: &Path) -> Result<BTreeMap<String, String>, CheckpointError>
 
 /// The tensors that are read of an index; the rest of it is not kept.
 struct Index {
-    tensors: BTreeMap<String, String>,
+    tensors: WeightMap,
 }
 
 impl<'de> Deserialize<'de> for Index {
@@ -241,7 +308,7 @@ impl<'de> Deserialize<'de> for Index {
                 let mut tensors = None;
                 while let Some(key) = from.next_key::<String>()? {
                     match &*key {
-                        "weight_map" => tensors = Some(from.next_value::<WeightMap>()?.0),
+                        "weight_map" => tensors = Some(from.next_value::<WeightMap>()?),
                         _ => drop(from.next_value::<IgnoredAny>()?),
                     }
                 }
@@ -254,7 +321,24 @@ impl<'de> Deserialize<'de> for Index {
     }
 }
 
-struct WeightMap(BTreeMap<String, String>);
+/// Names of tensors, each with its file. A model may have 370,000 tensors, and some hundred files.
+#[derive(Debug, Default)]
+pub(super) struct WeightMap {
+    /// The files' names.
+    pub(super) files: Vec<String>,
+    /// Names in alphabetical order, each with the number of its file.
+    pub(super) entries: Vec<(Box<str>, u32)>,
+}
+
+impl WeightMap {
+    /// The first tensor whose name begins so, and the name of its file.
+    pub(super) fn beginning(&self, begin: &str) -> Option<(&str, &str)> {
+        let first = self.entries.partition_point(|(name, _)| **name < *begin);
+        let (name, file) = self.entries.get(first)?;
+        name.starts_with(begin)
+            .then(|| (&**name, &*self.files[*file as usize]))
+    }
+}
 
 impl<'de> Deserialize<'de> for WeightMap {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
@@ -267,20 +351,38 @@ impl<'de> Deserialize<'de> for WeightMap {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<WeightMap, A::Error> {
-                let mut tensors = BTreeMap::new();
+                let mut map = WeightMap::default();
+                let mut numbers: HashMap<String, u32> = HashMap::new();
                 while let Some(tensor) = from.next_key::<String>()? {
                     let file: String = from.next_value().map_err(|error| {
                         A::Error::custom(format_args!("the file of tensor {tensor:?}: {error}"))
                     })?;
-                    if Path::new(&file).file_name() != Some(file.as_ref()) {
-                        return Err(A::Error::custom(format_args!(
-                            "tensor {tensor:?} is said to be in {file:?}, which is not the name of a file beside \
-                             the index"
-                        )));
-                    }
-                    tensors.insert(tensor, file);
+                    let number = match numbers.get(&file) {
+                        Some(number) => *number,
+                        None if Path::new(&file).file_name() == Some(file.as_ref()) => {
+                            let number = map.files.len() as u32;
+                            map.files.push(file.clone());
+                            numbers.insert(file, number);
+                            number
+                        }
+                        None => {
+                            return Err(A::Error::custom(format_args!(
+                                "tensor {tensor:?} is said to be in {file:?}, which is not the name of a file beside \
+                                 the index"
+                            )));
+                        }
+                    };
+                    map.entries.push((tensor.into(), number));
                 }
-                Ok(WeightMap(tensors))
+                map.entries.sort_by(|(a, _), (b, _)| a.cmp(b));
+                let mut pairs = map.entries.windows(2);
+                match pairs.find(|pair| pair[0].0 == pair[1].0 && pair[0].1 != pair[1].1) {
+                    None => Ok(map),
+                    Some(pair) => Err(A::Error::custom(format_args!(
+                        "tensor {:?} is said to be in two files",
+                        pair[0].0
+                    ))),
+                }
             }
         }
         from.deserialize_map(Files)

@@ -99,6 +99,15 @@ pub(super) fn meaning(rest: &str) -> Option<Meaning> {
         .map(|(_, meaning)| *meaning)
 }
 
+/// Whether a module's name is an embedding's, as far as names tell.
+pub(super) fn is_embedding(name: &str) -> bool {
+    const PARTS: [&str; 5] = ["emb", "wte", "wpe", "shared", "embeddings"];
+    let mut parts = name.rsplit('.');
+    parts
+        .next()
+        .is_some_and(|last| last.contains("embed") || PARTS.contains(&last))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -26,12 +26,15 @@
 mod config;
 mod error;
 mod files;
+mod joined;
 mod json;
 mod known;
+mod modules;
 mod note;
 mod open;
 mod other;
 mod pattern;
+mod stacked;
 
 use std::path::Path;
 
@@ -40,6 +43,8 @@ use safetensors::Dtype;
 pub use config::{CONFIG_FILE, QUANT_CONFIG_FILE};
 pub use error::CheckpointError;
 pub use files::INDEX_FILE;
+pub use joined::{Gathered, Joined, RowOrder};
+pub use modules::{Fp8Scales, Module, ModuleKind};
 pub use note::Note;
 pub use open::Checkpoint;
 pub use pattern::name_matches;
@@ -56,10 +61,17 @@ use known::Meaning;
 pub struct Layer<'a> {
     name: &'a str,
     dialect: Dialect,
+    headers: Headers<'a>,
+    global: GlobalScale,
+}
+
+/// The headers of a layer's tensors, which were checked with what else is known of the layer; their content was not.
+#[derive(Debug)]
+struct Headers<'a> {
     codes: Tensor<'a>,
     scales: Tensor<'a>,
     shape: Shape,
-    global: GlobalScale,
+    global: Tensor<'a>,
     input_global: Option<Tensor<'a>>,
     notes: Vec<Note>,
 }
@@ -72,7 +84,7 @@ impl<'a> Layer<'a> {
 
     /// The file that holds the codes.
     pub fn path(&self) -> &'a Path {
-        self.codes.file().path()
+        self.headers.codes.file().path()
     }
 
     /// Whose tensor names it uses.
@@ -82,12 +94,12 @@ impl<'a> Layer<'a> {
 
     /// Rows of the weight, M: the layer's output features.
     pub fn rows(&self) -> usize {
-        self.shape.m()
+        self.headers.shape.m()
     }
 
     /// Elements of a row, K: the layer's input features.
     pub fn k(&self) -> usize {
-        self.shape.k()
+        self.headers.shape.k()
     }
 
     /// The dimensions of a call with `n` vectors.
@@ -105,12 +117,12 @@ impl<'a> Layer<'a> {
 
     /// Codes `[M][K/2]`.
     pub fn codes(&self) -> &'a [u8] {
-        self.codes.bytes()
+        self.headers.codes.bytes()
     }
 
     /// Block scales, linear `[M][K/16]`.
     pub fn scales(&self) -> &'a [u8] {
-        self.scales.bytes()
+        self.headers.scales.bytes()
     }
 
     /// The weight's global scale.
@@ -126,13 +138,13 @@ impl<'a> Layer<'a> {
     /// those of experts that no calibration reached are zero or infinite.
     pub fn input_global(&self) -> Result<Option<GlobalScale>, FileError> {
         let scale = |tensor| scalar(tensor, self.dialect);
-        self.input_global.as_ref().map(scale).transpose()
+        self.headers.input_global.as_ref().map(scale).transpose()
     }
 
     /// Notes on this layer: facts that are no errors, and that a user should know. They are labels that the tensors
     /// contradict, a bias that is not added, an input scale that is not usable.
     pub fn notes(&self) -> &[Note] {
-        &self.notes
+        &self.headers.notes
     }
 
     /// The weights, borrowed from the mapped file.
@@ -141,7 +153,7 @@ impl<'a> Layer<'a> {
     /// No errors, unless the file has been changed since the layer was opened.
     pub fn weights(&self) -> crate::Result<Weights<'a>> {
         Weights::new(
-            &self.shape,
+            &self.headers.shape,
             self.codes(),
             self.scales(),
             ScaleLayout::Linear,
@@ -155,12 +167,46 @@ impl<'a> Layer<'a> {
         name: &'a str,
         dialect: Dialect,
     ) -> Result<Self, CheckpointError> {
+        let headers = Headers::of(checkpoint, name, dialect)?;
+        let scales = headers.scales;
+        let mut layer = Self {
+            name,
+            dialect,
+            global: scalar(&headers.global, dialect)?,
+            headers,
+        };
+        layer.weights().map_err(|e| scales.refused(e))?;
+        if let Err(error) = layer.input_global() {
+            let reason = error.to_string();
+            layer.headers.notes.push(Note::InputScale { reason });
+        }
+        Ok(layer)
+    }
+}
+
+impl<'a> Headers<'a> {
+    fn of(
+        checkpoint: &'a Checkpoint,
+        name: &str,
+        dialect: Dialect,
+    ) -> Result<Self, CheckpointError> {
         checkpoint.nothing_elsewhere(name)?;
-        let beside = Beside::of(checkpoint, name, dialect)?;
+        let siblings: Vec<_> = checkpoint.behind(format!("{name}.")).collect();
+        let found = |suffix: &str| {
+            let named = siblings.iter().find(|(rest, _)| *rest == suffix);
+            named.map(|(_, tensor)| *tensor)
+        };
         let of = |suffix: &str, expected: &str| {
-            checkpoint.require(&format!("{name}.{suffix}"), expected)
+            found(suffix).ok_or_else(|| checkpoint.missing(format!("{name}.{suffix}"), expected))
         };
         let codes = of(dialect.codes(), "U8 [N, K/2]")?;
+        let beside = Beside::of(
+            siblings.iter().copied(),
+            name,
+            codes,
+            dialect,
+            names(dialect),
+        )?;
         let &[rows, k_half] = codes.shape() else {
             return Err(match codes.shape() {
                 [_, _, _] => other::stacked(name, &codes),
@@ -178,31 +224,24 @@ impl<'a> Layer<'a> {
         if let Some(of_shape) = beside.weight_shape {
             check_shape(&of_shape, &shape)?;
         }
-        let global = of(dialect.global(), "F32 [] or [1]")?;
-        let input_global = checkpoint.tensor(&format!("{name}.{}", dialect.input_global()));
+        let global = is_scalar(of(dialect.global(), ONE)?)?;
+        let input_global = found(dialect.input_global());
         let facts = config::Facts {
             name,
             dialect,
             has_input_scale: input_global.is_some(),
             files: [codes.file().path(), scales.file().path()],
         };
-        let mut layer = Self {
-            name,
-            dialect,
+        let mut notes = checkpoint.configs().check(&facts)?;
+        notes.extend(beside.notes);
+        Ok(Self {
             codes,
             scales,
             shape,
-            global: scalar(&global, dialect)?,
+            global,
             input_global,
-            notes: checkpoint.configs().check(&facts)?,
-        };
-        layer.weights().map_err(|e| scales.refused(e))?;
-        layer.notes.extend(beside.notes);
-        if let Err(error) = layer.input_global() {
-            let reason = error.to_string();
-            layer.notes.push(Note::InputScale { reason });
-        }
-        Ok(layer)
+            notes,
+        })
     }
 }
 
@@ -215,21 +254,20 @@ struct Beside<'a> {
 
 impl<'a> Beside<'a> {
     fn of(
-        checkpoint: &'a Checkpoint,
+        tensors: impl Iterator<Item = (&'a str, Tensor<'a>)>,
         layer: &str,
+        codes: Tensor<'a>,
         dialect: Dialect,
+        own: [&str; 4],
     ) -> Result<Self, CheckpointError> {
-        let own = names(dialect);
         let mut beside = Self::default();
         let mut unknown: Vec<Tensor<'_>> = Vec::new();
-        for (rest, tensor) in checkpoint.below(layer) {
+        for (rest, tensor) in tensors {
             if own.contains(&rest) {
                 continue;
             }
             let foreign = |other: &&Dialect| **other != dialect && names(**other).contains(&rest);
             if let Some(other) = Dialect::ALL.iter().find(foreign) {
-                let codes = format!("{layer}.{}", dialect.codes());
-                let codes = checkpoint.require(&codes, "U8 [N, K/2]")?;
                 let (modelopt, compressed) = match other {
                     Dialect::ModelOpt => (tensor, codes),
                     Dialect::CompressedTensors => (codes, tensor),
@@ -286,6 +324,17 @@ fn other_layout(file: &Path, layer: &str, told_by: String) -> CheckpointError {
     }
 }
 
+/// Refuses a layer that a file's metadata say ComfyUI quantised.
+fn refuse_comfy(checkpoint: &Checkpoint, layer: &config::Facts<'_>) -> Result<(), CheckpointError> {
+    match checkpoint.configs().other_layout(layer) {
+        None => Ok(()),
+        Some(file) => {
+            let told_by = "the file's metadata has an entry \"_quantization_metadata\"";
+            Err(other_layout(file, layer.name, told_by.into()))
+        }
+    }
+}
+
 /// Refuses codes and scales that lie as ComfyUI's do, as metadata and padded shapes tell.
 fn refuse_other_layout(
     checkpoint: &Checkpoint,
@@ -299,10 +348,7 @@ fn refuse_other_layout(
         has_input_scale: false,
         files: [codes.file().path(), scales.file().path()],
     };
-    if let Some(file) = checkpoint.configs().other_layout(&facts) {
-        let told_by = "the file's metadata has an entry \"_quantization_metadata\"";
-        return Err(other_layout(file, name, told_by.into()));
-    }
+    refuse_comfy(checkpoint, &facts)?;
     let padded = [
         shape.m().next_multiple_of(128),
         shape.blocks().next_multiple_of(4),
@@ -339,16 +385,26 @@ fn check_shape(says: &Tensor<'_>, shape: &Shape) -> Result<(), FileError> {
     }
 }
 
+/// A tensor of one number.
+const ONE: &str = "F32 [] or [1]";
+
+fn is_scalar(tensor: Tensor<'_>) -> Result<Tensor<'_>, FileError> {
+    match tensor.shape() {
+        [] | [1] if tensor.dtype() == Dtype::F32 => Ok(tensor),
+        _ => Err(tensor.wrong(ONE)),
+    }
+}
+
 /// A global scale from a tensor of one F32 that is usable as one.
 fn scalar(tensor: &Tensor<'_>, dialect: Dialect) -> Result<GlobalScale, FileError> {
-    if !matches!(tensor.shape(), [] | [1]) || tensor.dtype() != Dtype::F32 {
-        return Err(tensor.wrong("F32 [] or [1]"));
-    }
-    let [value] = tensor.to_f32()?[..] else {
-        return Err(tensor.wrong("F32 [] or [1]"));
+    let [value] = is_scalar(*tensor)?.to_f32()?[..] else {
+        return Err(tensor.wrong(ONE));
     };
-    dialect
-        .global_scale(value)
-        .check("global scale")
-        .map_err(|e| tensor.refused(e))
+    usable(tensor, dialect, value)
+}
+
+/// A number of a tensor as a global scale.
+fn usable(tensor: &Tensor<'_>, dialect: Dialect, value: f32) -> Result<GlobalScale, FileError> {
+    let global = dialect.global_scale(value).check("global scale");
+    global.map_err(|e| tensor.refused(e))
 }

@@ -36,11 +36,22 @@ pub enum Note {
         /// Why not.
         reason: String,
     },
-    /// Tensors of quantised layers that this crate does not read.
+    /// Tensors of quantised layers that [`Checkpoint::layer`](super::Checkpoint::layer) does not open.
     Unsupported {
-        /// The kind of these tensors.
+        /// What they are, and are not.
         what: &'static str,
         /// The first of them.
+        tensor: String,
+        /// How many there are.
+        total: usize,
+    },
+    /// The index of a sharded checkpoint and its files contradict each other. The files count.
+    Index {
+        /// The index.
+        index: PathBuf,
+        /// The contradiction, before a tensor's name.
+        what: &'static str,
+        /// The first tensor.
         tensor: String,
         /// How many there are.
         total: usize,
@@ -83,11 +94,16 @@ impl fmt::Display for Note {
                 tensor,
                 total,
             } => {
-                write!(f, "{what} are not read: {tensor:?}")?;
-                match total {
-                    0 | 1 => Ok(()),
-                    total => write!(f, " and {} more", total - 1),
-                }
+                write!(f, "{what}: {tensor:?}{}", more(*total))
+            }
+            Self::Index {
+                index,
+                what,
+                tensor,
+                total,
+            } => {
+                let index = printable::path(index);
+                write!(f, "{index}: {what} tensor {tensor:?}{}", more(*total))
             }
             Self::OneOfSeveral { file } => write!(
                 f,
@@ -95,5 +111,13 @@ impl fmt::Display for Note {
                 printable::path(file)
             ),
         }
+    }
+}
+
+/// How many there are beside the one that is named.
+fn more(total: usize) -> String {
+    match total {
+        0 | 1 => String::new(),
+        total => format!(" and {} more", total - 1),
     }
 }

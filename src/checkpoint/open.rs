@@ -1,6 +1,6 @@
 //! A checkpoint: finding layers and tensors in its files.
 
-use std::collections::{BTreeMap, btree_map::Entry};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use safetensors::Dtype;
@@ -16,18 +16,30 @@ use crate::file::{FileError, Tensor, TensorFile};
 pub struct Checkpoint {
     path: PathBuf,
     files: Vec<TensorFile>,
-    /// The file that holds a tensor, by the tensor's name: an index into `files`.
-    tensors: BTreeMap<String, usize>,
-    layers: BTreeMap<String, Dialect>,
+    /// All tensors in alphabetical order.
+    tensors: Vec<Place>,
+    layers: BTreeMap<Box<str>, Dialect>,
     /// Tensors that the index has in other files than those above.
     elsewhere: Elsewhere,
     configs: Configs,
     notes: Vec<Note>,
 }
 
+/// A tensor by numbers: a model may have 370,000, each of whose names is in memory once.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    /// The file's number.
+    file: u32,
+    /// The tensor's number in the file.
+    tensor: u32,
+}
+
 impl Checkpoint {
-    /// Opens a `.safetensors` file, a `model.safetensors.index.json`, or a directory with either. Reads `config.json`
-    /// and `hf_quant_config.json` beside them, where they are there.
+    /// Opens a `.safetensors` file, an index (`model.safetensors.index.json`), or a directory with either. Reads
+    /// `config.json` and `hf_quant_config.json` beside them, where they are there.
+    ///
+    /// Symbolic links are followed, since the files of a hub's cache are links. An index names files beside itself, and
+    /// whatever a path leads to is opened only if it is a regular file.
     ///
     /// # Errors
     /// [`CheckpointError`]: files that cannot be read, are damaged or missing, a nonsensical index, a
@@ -40,41 +52,51 @@ impl Checkpoint {
             .into_iter()
             .map(TensorFile::open)
             .collect::<Result<Vec<_>, _>>()?;
-        let mut tensors = BTreeMap::new();
-        for (index, file) in files.iter().enumerate() {
-            for tensor in file.tensors() {
-                match tensors.entry(tensor.name().to_owned()) {
-                    Entry::Vacant(entry) => {
-                        entry.insert(index);
-                    }
-                    Entry::Occupied(entry) => {
-                        return Err(CheckpointError::Duplicate {
-                            tensor: entry.key().clone(),
-                            first: files[*entry.get()].path().into(),
-                            second: file.path().into(),
-                        });
-                    }
-                }
-            }
-        }
-        let mut elsewhere = found.elsewhere;
-        elsewhere
-            .tensors
-            .retain(|name, _| !tensors.contains_key(name));
         let configs = Configs::read(&found.directory, &files);
         let mut checkpoint = Self {
             path: path.into(),
+            tensors: places(&files)?,
             files,
-            tensors,
             layers: BTreeMap::new(),
-            elsewhere,
+            elsewhere: found.elsewhere,
             configs,
             notes: found.notes,
         };
+        checkpoint.compare_with_index();
         checkpoint.layers = checkpoint.find_layers();
         checkpoint.notes.extend(checkpoint.configs.notes.clone());
         checkpoint.notes.extend(other::unsupported(&checkpoint));
         Ok(checkpoint)
+    }
+
+    /// Notes where the index and its files disagree. Of the index what no file has is kept.
+    fn compare_with_index(&mut self) {
+        let mut map = std::mem::take(&mut self.elsewhere.tensors);
+        let mut notes = IndexNotes::default();
+        let index_files = &map.files;
+        let mut tensors = self.tensors().peekable();
+        map.entries.retain(|(name, file)| {
+            while let Some(unnamed) = tensors.next_if(|tensor| tensor.name() < &**name) {
+                notes.unnamed.add(unnamed.name());
+            }
+            let Some(tensor) = tensors.next_if(|tensor| tensor.name() == &**name) else {
+                notes.nowhere.add(name);
+                return true;
+            };
+            let said = &*index_files[*file as usize];
+            if tensor.file().path().file_name() != Some(said.as_ref()) {
+                notes.misplaced.add(name);
+            }
+            false
+        });
+        tensors.for_each(|unnamed| notes.unnamed.add(unnamed.name()));
+        map.entries.shrink_to_fit();
+        // A file that was opened alone is not what the index speaks of.
+        if self.elsewhere.opened {
+            let notes = notes.of(&self.elsewhere.index);
+            self.notes.extend(notes);
+        }
+        self.elsewhere.tensors = map;
     }
 
     /// The path that was opened.
@@ -93,7 +115,7 @@ impl Checkpoint {
     }
 
     /// Notes on the checkpoint: facts that are no errors, and that a user should know, such as configs that are not
-    /// read and stacked experts.
+    /// read, stacked experts, and an index that its files contradict.
     pub fn notes(&self) -> &[Note] {
         &self.notes
     }
@@ -111,12 +133,19 @@ impl Checkpoint {
 
     /// Names of the NVFP4 layers, in alphabetical order. Not all of them can be computed: opening one says so.
     pub fn layers(&self) -> impl ExactSizeIterator<Item = &str> {
-        self.layers.keys().map(String::as_str)
+        self.layers.keys().map(|name| &**name)
     }
 
     /// A tensor, or `None` where there is none of that name.
     pub fn tensor(&self, name: &str) -> Option<Tensor<'_>> {
-        self.files[*self.tensors.get(name)?].get(name)
+        let found = self
+            .tensors
+            .binary_search_by(|place| self.at(*place).name().cmp(name));
+        Some(self.at(self.tensors[found.ok()?]))
+    }
+
+    fn at(&self, place: Place) -> Tensor<'_> {
+        self.files[place.file as usize].at(place.tensor as usize)
     }
 
     /// A tensor that the user asked for by name.
@@ -127,7 +156,7 @@ impl Checkpoint {
         self.tensor(name).ok_or_else(|| CheckpointError::NoTensor {
             checkpoint: self.path.clone(),
             tensor: name.into(),
-            close: closest(name, self.tensors.keys().map(String::as_str), 3),
+            close: closest(name, self.tensors().map(|tensor| tensor.name()), 3),
         })
     }
 
@@ -136,39 +165,42 @@ impl Checkpoint {
     }
 
     /// All tensors, in alphabetical order.
-    pub(super) fn tensors(&self) -> impl Iterator<Item = Tensor<'_>> {
-        self.tensors.keys().filter_map(|name| self.tensor(name))
+    pub(super) fn tensors(&self) -> impl ExactSizeIterator<Item = Tensor<'_>> {
+        self.tensors.iter().map(|place| self.at(*place))
     }
 
-    /// The tensors below a layer's name, each with what follows the name and a dot.
-    pub(super) fn below<'a>(&'a self, layer: &str) -> impl Iterator<Item = (&'a str, Tensor<'a>)> {
-        let begin = format!("{layer}.");
-        self.tensors
-            .range(begin.clone()..)
-            .map_while(move |(name, _)| Some((name.strip_prefix(&begin)?, self.tensor(name)?)))
+    /// The tensors whose names begin so, each with what follows.
+    pub(super) fn behind<'a>(
+        &'a self,
+        begin: String,
+    ) -> impl Iterator<Item = (&'a str, Tensor<'a>)> + use<'a> {
+        let before = |place: &Place| self.at(*place).name() < &*begin;
+        let first = self.tensors.partition_point(before);
+        let from_here = self.tensors[first..].iter().map(|place| self.at(*place));
+        from_here.map_while(move |tensor| Some((tensor.name().strip_prefix(&begin)?, tensor)))
     }
 
     /// Refuses a layer of which a tensor is in another file than those that are open.
     pub(super) fn nothing_elsewhere(&self, layer: &str) -> Result<(), CheckpointError> {
         let begin = format!("{layer}.");
-        match self.elsewhere.tensors.range(begin.clone()..).next() {
-            Some((tensor, file)) if tensor.starts_with(&begin) => Err(CheckpointError::Elsewhere {
+        match self.elsewhere.tensors.beginning(&begin) {
+            Some((tensor, file)) => Err(CheckpointError::Elsewhere {
                 index: self.elsewhere.index.clone(),
-                tensor: tensor.clone(),
-                file: file.clone(),
+                tensor: tensor.into(),
+                file: file.into(),
                 opened: self.elsewhere.opened,
             }),
-            _ => Ok(()),
+            None => Ok(()),
         }
     }
 
-    /// A tensor that must be there.
-    pub(super) fn require(&self, name: &str, expected: &str) -> Result<Tensor<'_>, FileError> {
-        self.tensor(name).ok_or_else(|| FileError::MissingTensor {
+    /// The error that a tensor is not there.
+    pub(super) fn missing(&self, tensor: String, expected: &str) -> FileError {
+        FileError::MissingTensor {
             file: self.path.clone(),
-            tensor: name.into(),
+            tensor,
             expected: expected.into(),
-        })
+        }
     }
 
     /// A layer by its name. A trailing dot, or the full name of one of its tensors, is understood.
@@ -187,14 +219,14 @@ impl Checkpoint {
         let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
         let known = |name: &str| self.layers.get_key_value(name);
         // Only a tensor's name is cut down to its layer's: "a.b" does not mean layer "a".
-        let of_tensor = || known(stem).filter(|_| self.tensors.contains_key(name));
+        let of_tensor = || known(stem).filter(|_| self.tensor(name).is_some());
         if let Some((name, dialect)) = known(name).or_else(of_tensor) {
             return Layer::open(self, name, *dialect);
         }
         self.nothing_elsewhere(name)?;
         for stem in [name, stem] {
             // Only a tensor's name is cut down to its layer's here, too.
-            if stem != name && !self.tensors.contains_key(name) {
+            if stem != name && self.tensor(name).is_none() {
                 continue;
             }
             if let Some(why) = other::why_not(self, stem) {
@@ -203,22 +235,14 @@ impl Checkpoint {
             let weight = self.tensor(&format!("{stem}.weight"));
             let weight = weight.or_else(|| self.tensor(&format!("{stem}.weight_packed")));
             if let Some(weight) = weight {
-                return Err(CheckpointError::NotNvfp4 {
-                    file: weight.file().path().into(),
-                    layer: stem.into(),
-                    found: weight.to_string(),
-                });
+                return Err(other::not_nvfp4(stem, &weight));
             }
         }
         // Several matrices in one tensor, as unquantised experts are.
         let is_float = |t: &Tensor<'_>| matches!(t.dtype(), Dtype::F32 | Dtype::F16 | Dtype::BF16);
         let stacked = |t: &Tensor<'_>| t.shape().len() > 2 && is_float(t);
         if let Some(tensor) = self.tensor(name).filter(stacked) {
-            return Err(CheckpointError::NotNvfp4 {
-                file: tensor.file().path().into(),
-                layer: name.into(),
-                found: tensor.to_string(),
-            });
+            return Err(other::not_nvfp4(name, &tensor));
         }
         Err(CheckpointError::NoLayer {
             checkpoint: self.path.clone(),
@@ -233,27 +257,95 @@ impl Checkpoint {
         })
     }
 
+    /// The dialect of an NVFP4 layer, by its exact name.
+    pub(super) fn dialect_of(&self, layer: &str) -> Option<Dialect> {
+        self.layers.get(layer).copied()
+    }
+
     /// Layers by the tensors that only NVFP4 has. The other tensors of a layer are checked when the layer is opened, so
     /// that the error can say what is missing.
-    fn find_layers(&self) -> BTreeMap<String, Dialect> {
+    fn find_layers(&self) -> BTreeMap<Box<str>, Dialect> {
         let mut layers = BTreeMap::new();
-        for name in self.tensors.keys() {
+        for codes in self.tensors().filter(|tensor| tensor.dtype() == Dtype::U8) {
             for dialect in Dialect::ALL {
-                let Some(layer) = name
+                let Some(layer) = codes
+                    .name()
                     .strip_suffix(dialect.codes())
                     .and_then(|stem| stem.strip_suffix('.'))
                 else {
                     continue;
                 };
-                let packed = self.tensor(name).is_some_and(|t| t.dtype() == Dtype::U8);
-                let global = self
-                    .tensors
-                    .contains_key(&format!("{layer}.{}", dialect.global()));
-                if packed && global {
-                    layers.insert(layer.to_owned(), dialect);
+                let global = format!("{layer}.{}", dialect.global());
+                if self.tensor(&global).is_some() {
+                    layers.insert(layer.into(), dialect);
                 }
             }
         }
         layers
+    }
+}
+
+/// All tensors of these files in alphabetical order.
+fn places(files: &[TensorFile]) -> Result<Vec<Place>, CheckpointError> {
+    let at = |place: &Place| files[place.file as usize].at(place.tensor as usize);
+    let total = files.iter().map(|file| file.tensors().len()).sum();
+    let mut places: Vec<Place> = Vec::with_capacity(total);
+    for (file, tensors) in files.iter().enumerate() {
+        // The format's limit of a header is far below 2^32 tensors.
+        places.extend((0..tensors.tensors().len()).map(|tensor| Place {
+            file: file as u32,
+            tensor: tensor as u32,
+        }));
+    }
+    // Stable: of two tensors of one name the first file's comes first.
+    places.sort_by(|a, b| at(a).name().cmp(at(b).name()));
+    let mut pairs = places.windows(2).map(|pair| [at(&pair[0]), at(&pair[1])]);
+    match pairs.find(|[first, second]| first.name() == second.name()) {
+        None => Ok(places),
+        Some([first, second]) => Err(CheckpointError::Duplicate {
+            tensor: first.name().into(),
+            first: first.file().path().into(),
+            second: second.file().path().into(),
+        }),
+    }
+}
+
+/// Tensors of one kind: the first's name, and how many there are.
+#[derive(Debug, Default)]
+struct Several {
+    first: Option<String>,
+    total: usize,
+}
+
+impl Several {
+    fn add(&mut self, name: &str) {
+        self.first.get_or_insert_with(|| name.into());
+        self.total += 1;
+    }
+}
+
+/// Contradictions between an index and its files.
+#[derive(Debug, Default)]
+struct IndexNotes {
+    misplaced: Several,
+    unnamed: Several,
+    nowhere: Several,
+}
+
+impl IndexNotes {
+    fn of(self, index: &Path) -> impl Iterator<Item = Note> {
+        let all = [
+            (self.misplaced, "names another file than the one that has"),
+            (self.unnamed, "does not name, and its files have,"),
+            (self.nowhere, "names, and none of its files has,"),
+        ];
+        all.into_iter().filter_map(move |(tensors, what)| {
+            Some(Note::Index {
+                index: index.into(),
+                what,
+                tensor: tensors.first?,
+                total: tensors.total,
+            })
+        })
     }
 }

@@ -2,6 +2,7 @@
 
 use safetensors::Dtype;
 
+use super::stacked::CODES;
 use super::{Checkpoint, CheckpointError, Dialect, Note};
 use crate::BLOCK;
 use crate::file::{FileError, Tensor};
@@ -39,7 +40,7 @@ const MX_NAMES: [(&str, &str); 4] = [
 const STACKED_SCALES: [&str; 3] = ["_weight_scale", "_scale", ".weight_scale"];
 
 /// Whether a tensor is the codes of stacked experts: U8 of three dimensions with block scales of as many.
-fn is_stacked(checkpoint: &Checkpoint, codes: &Tensor<'_>) -> bool {
+pub(super) fn is_stacked(checkpoint: &Checkpoint, codes: &Tensor<'_>) -> bool {
     if codes.dtype() != Dtype::U8 || codes.shape().len() != 3 {
         return false;
     }
@@ -72,6 +73,22 @@ pub(super) fn mxfp4(layer: &str, scales: &Tensor<'_>) -> CheckpointError {
     }
 }
 
+pub(super) fn not_nvfp4(layer: &str, weight: &Tensor<'_>) -> CheckpointError {
+    CheckpointError::NotNvfp4 {
+        file: weight.file().path().into(),
+        layer: layer.into(),
+        found: weight.to_string(),
+    }
+}
+
+/// The name of the MXFP4 weights whose codes these are.
+pub(super) fn mx_blocks<'a>(checkpoint: &Checkpoint, codes: &Tensor<'a>) -> Option<&'a str> {
+    MX_NAMES.iter().find_map(|(blocks, scales)| {
+        let stem = codes.name().strip_suffix(blocks)?;
+        checkpoint.tensor(&format!("{stem}{scales}")).map(|_| stem)
+    })
+}
+
 pub(super) fn both_dialects(
     layer: &str,
     modelopt: &Tensor<'_>,
@@ -92,15 +109,7 @@ pub(super) fn why_not(checkpoint: &Checkpoint, name: &str) -> Option<CheckpointE
             return Some(mxfp4(name, &scales));
         }
     }
-    // Llama-4 names the codes without a suffix, others have `.weight`, `_weight` or `_packed`.
-    for suffix in [
-        "",
-        ".weight",
-        "_weight",
-        ".weight_packed",
-        "_weight_packed",
-        "_packed",
-    ] {
+    for suffix in CODES {
         if let Some(codes) = of(suffix)
             && is_stacked(checkpoint, &codes)
         {
@@ -161,6 +170,9 @@ pub(super) fn unsupported(checkpoint: &Checkpoint) -> Vec<Note> {
     };
     let is_stacked = |tensor: &Tensor<'_>| is_stacked(checkpoint, tensor);
     let is_mx = |scales: &Tensor<'_>| {
+        if !matches!(scales.dtype(), Dtype::U8 | Dtype::F8_E8M0) {
+            return false;
+        }
         let name = scales.name();
         let blocks = MX_NAMES.iter().any(|(blocks, suffix)| {
             let stem = name.strip_suffix(suffix);
@@ -175,8 +187,8 @@ pub(super) fn unsupported(checkpoint: &Checkpoint) -> Vec<Note> {
         blocks || { codes }.any(|codes| is_mxfp4(&codes, scales))
     };
     let all = [
-        of("stacked experts", &is_stacked),
-        of("MXFP4 layers", &is_mx),
+        of("stacked experts are no single layers", &is_stacked),
+        of("MXFP4 layers are not read", &is_mx),
     ];
     all.into_iter().flatten().collect()
 }

@@ -1,4 +1,4 @@
-//! The `nvfp4-gemv` program: computes, verifies, quantises, plans, tunes and measures NVFP4 GEMVs.
+//! The `nvfp4-gemv` program: computes, verifies, inspects, quantises, plans, tunes and measures NVFP4 GEMVs.
 //!
 //! Each subcommand is a file with its arguments and a `run` that returns a [`report::Report`].
 //! Results go to stdout, as text or JSON; progress goes to stderr. Exit codes: 0 for success, 1
@@ -12,6 +12,7 @@ mod destination;
 mod engine;
 mod info;
 mod inputs;
+mod inspect;
 #[cfg(feature = "jit")]
 mod jit;
 mod kernels;
@@ -59,6 +60,7 @@ enum Command {
     Info(info::Args),
     Run(run::Args),
     Verify(verify::Args),
+    Inspect(inspect::Args),
     Quantize(quantize::Args),
     Plan(plan::Args),
     Kernels(kernels::Args),
@@ -81,6 +83,7 @@ impl Command {
             Self::Info(args) => info::run(&args),
             Self::Run(args) => run::run(&args),
             Self::Verify(args) => verify::run(&args),
+            Self::Inspect(args) => inspect::run(&args, json),
             Self::Quantize(args) => quantize::run(&args),
             Self::Plan(args) => plan::run(&args),
             Self::Kernels(args) => kernels::run(&args),

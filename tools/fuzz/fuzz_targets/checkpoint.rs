@@ -1,5 +1,6 @@
 //! A checkpoint: where the input begins with `{`, an index beside two sound shards, or, without a `weight_map`, the
-//! config of one of them; otherwise one file. It is opened, and every layer is.
+//! config of one of them; otherwise one file. It is opened, and every layer is; its modules are listed, and experts and
+//! layers joined.
 #![no_main]
 
 use std::hint::black_box;
@@ -7,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
-use nvfp4_gemv::checkpoint::{CONFIG_FILE, Checkpoint, QUANT_CONFIG_FILE};
+use nvfp4_gemv::checkpoint::{CONFIG_FILE, Checkpoint, ModuleKind, QUANT_CONFIG_FILE, RowOrder};
 use nvfp4_gemv_fuzz::scratch::Scratch;
 use nvfp4_gemv_fuzz::{json, mutate, tensors};
 
@@ -63,6 +64,33 @@ fuzz_target!(|data: &[u8]| {
         .collect();
     for name in &names {
         assert!(checkpoint.tensor(name).is_some(), "{name:?}");
+    }
+    let modules = checkpoint.modules();
+    let tensors = modules.iter().flat_map(|module| module.tensors());
+    assert_eq!(tensors.count(), names.len(), "each tensor is in one module");
+    for module in modules.iter().take(64) {
+        for note in module.notes() {
+            black_box(note.to_string());
+        }
+        if let ModuleKind::Refused(error) = module.kind() {
+            black_box(error.to_string());
+        }
+        black_box((module.kind().name(), module.config(), module.bytes()));
+        let (stem, part) = module.name().rsplit_once('.').unwrap_or_default();
+        let experts = stem.rsplit_once('.').unwrap_or_default().0;
+        for order in RowOrder::ALL {
+            let all = [
+                checkpoint.joined(&[module.name(); 2], order),
+                checkpoint.experts(stem, &[part], order),
+                checkpoint.experts(experts, &[part; 2], order),
+            ];
+            for joined in all {
+                match joined.map(|joined| joined.gather()) {
+                    Ok(gathered) => drop(black_box(gathered.weights().is_ok())),
+                    Err(error) => drop(black_box(error.to_string())),
+                }
+            }
+        }
     }
     // Names that are layers, names that are tensors, and names that are nothing.
     let layers: Vec<&str> = checkpoint.layers().collect();

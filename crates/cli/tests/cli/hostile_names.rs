@@ -6,6 +6,7 @@ use nvfp4_gemv::checkpoint::Dialect;
 use nvfp4_gemv::quantize::quantize;
 use nvfp4_gemv_cli::file::{self, NewTensor};
 use safetensors::Dtype;
+use serde_json::json;
 
 use crate::{Folder, H200, command, program, run_layer, text};
 
@@ -83,6 +84,18 @@ fn names_of_tensors_and_files_do_not_act() {
         run(HOSTILE, &["--output", &y]);
     }
     harmless(&["quantize", &file, &dir.at(&format!("q{HOSTILE}"))]);
+    let says = json!({ "quant_method": HOSTILE }).to_string();
+    std::fs::write(
+        dir.at("config.json"),
+        format!("{{\"quantization_config\": {says}}}"),
+    )
+    .unwrap();
+    for each in [&["inspect", &file][..], &["inspect", &file, "--each"]] {
+        let shown = harmless(each);
+        assert!(shown.contains(r"\u{1b}[2Jx\nerror: made up"), "{shown}");
+    }
+    harmless(&["inspect", &dir.at(HOSTILE)]);
+    std::fs::remove_file(dir.at("config.json")).unwrap();
     harmless(&["quantize", &file, &dir.at(&format!("none/{HOSTILE}"))]);
     harmless(&["quantize", &file, &file]);
     harmless(&["quantize", &dir.at(HOSTILE), &dir.at("out")]);
@@ -115,6 +128,7 @@ fn errors_do_not_quote_what_acts() {
         .concat();
         std::fs::write(&file, bytes).unwrap();
         harmless(&["run", "--checkpoint", &file, "--layer", "x"]);
+        harmless(&["inspect", &file]);
         harmless(&["verify", "--problem", &file]);
     }
     for index in [
@@ -126,6 +140,7 @@ fn errors_do_not_quote_what_acts() {
         let file = dir.at("model.safetensors.index.json");
         std::fs::write(&file, index).unwrap();
         harmless(&["run", "--checkpoint", &file, "--layer", "x"]);
+        harmless(&["inspect", &file]);
     }
     let table = std::fs::read_to_string(H200).unwrap();
     for from in ["\"from\"", "\"ring\"", "\"NVIDIA H200\""] {

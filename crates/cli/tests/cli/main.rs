@@ -6,6 +6,7 @@ mod cases;
 mod files;
 mod hostile_files;
 mod hostile_names;
+mod inspect;
 mod numbers;
 mod quantize;
 mod ranks;
@@ -158,7 +159,7 @@ fn fails(args: &[&str]) -> String {
 fn help_has_examples_and_wrong_usage_exits_with_2() {
     assert!(prints(&["--help"]).contains("Exit codes"));
     for command in [
-        "info", "run", "verify", "quantize", "plan", "kernels", "bench", "compare",
+        "info", "run", "verify", "inspect", "quantize", "plan", "kernels", "bench", "compare",
     ] {
         let help = prints(&[command, "--help"]);
         contains(&help, &["Examples:", "--json"]);

@@ -111,14 +111,14 @@ fn what_takes_more_memory_than_there_is_is_refused_with_the_figures() {
 /// adds it here, and above if it takes a number.
 const KNOWN: &str = "\
     --a --activation --adversarial --b --case --ceiling --chain --chained --checkpoint --cold --commit --compute-capability \
-    --contest --cublas --dialect --dump --exclude --force --gpu --help --include --input --json --kernel --layer --layout \
+    --contest --cublas --dialect --dump --each --exclude --force --gpu --help --include --input --json --kernel --layer --layout \
     --n --no-workspace --out --output --output-type --path --problem --random --rank --replace --rounds --seconds --shape --split --suite \
     --sustained --tensor-parallel --tuned --version --windows";
 
 #[test]
 fn every_option_is_known_here() {
     for command in [
-        "info", "run", "verify", "quantize", "plan", "tune", "bench", "compare",
+        "info", "run", "verify", "inspect", "quantize", "plan", "tune", "bench", "compare",
     ] {
         let help = text(&program(&[command, "--help"]).stdout);
         let lines = help.lines().map(str::trim_start);

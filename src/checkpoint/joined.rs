@@ -1,0 +1,417 @@
+//! Layers that are joined: the parts of a fused layer one matrix, experts one array of matrices.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+
+use rayon::prelude::*;
+use safetensors::Dtype;
+
+use super::stacked::{CODES, Stacked};
+use super::{Checkpoint, CheckpointError, Layer, Note};
+use crate::file::Tensor;
+use crate::types::named;
+use crate::{Dims, GlobalScale, ScaleLayout, Shape, Weights, check};
+
+named! {
+    /// The order of rows of layers that are joined to one matrix.
+    RowOrder {
+        /// All rows of the first layer, then all of the second.
+        Stacked = "stacked",
+        /// The first row of each layer, then the second of each. The layers have equally many.
+        Interleaved = "interleaved",
+    }
+}
+
+/// Layers as one array of weights `[L][M][K]`: q, k and v of an attention, gate and up of an MLP, experts.
+///
+/// Parts of a fused layer, and experts, have global scales of their own. Where those differ, the weights have a factor
+/// for each row, so that no scale is rounded. Nothing is copied before [`gather`](Self::gather).
+#[derive(Debug)]
+pub struct Joined<'a> {
+    shape: Shape,
+    order: RowOrder,
+    /// The parts of the first matrix, those of the second.
+    parts: Vec<Part<'a>>,
+    /// How many parts a matrix has.
+    of_matrix: usize,
+    /// Codes and block scales of all, where one tensor has them in this order.
+    whole: Option<[&'a [u8]; 2]>,
+    global: GlobalScale,
+    row_alpha: Option<Vec<f32>>,
+    notes: Vec<Note>,
+}
+
+/// A layer, or an expert of several that are stacked.
+#[derive(Clone, Copy, Debug)]
+struct Part<'a> {
+    rows: usize,
+    k: usize,
+    /// Codes and block scales.
+    bytes: [&'a [u8]; 2],
+    /// Whether these are `[K/2][M]` and `[K/16][M]`.
+    is_transposed: bool,
+    global: GlobalScale,
+}
+
+/// Weights that were [gathered](Joined::gather): their operands, owned where they had to be copied.
+#[derive(Clone, Debug)]
+pub struct Gathered<'a> {
+    shape: Shape,
+    codes: Cow<'a, [u8]>,
+    scales: Cow<'a, [u8]>,
+    global: GlobalScale,
+    row_alpha: Option<Vec<f32>>,
+}
+
+impl Checkpoint {
+    /// Layers with equally long rows as one matrix: q, k and v, or gate and up.
+    ///
+    /// # Errors
+    /// As [`layer`](Self::layer)'s for each of them. [`CheckpointError::Join`] for layers whose sizes differ, and for
+    /// no layer at all.
+    ///
+    /// ```no_run
+    /// use nvfp4_gemv::checkpoint::{Checkpoint, RowOrder};
+    /// let checkpoint = Checkpoint::open("model/")?;
+    /// let qkv = ["q_proj", "k_proj", "v_proj"].map(|part| format!("model.layers.0.self_attn.{part}"));
+    /// let qkv = checkpoint.joined(&qkv, RowOrder::Stacked)?.gather();
+    /// let weights = qkv.weights()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn joined(
+        &self,
+        layers: &[impl AsRef<str>],
+        order: RowOrder,
+    ) -> Result<Joined<'_>, CheckpointError> {
+        let opened = layers.iter().map(|name| self.layer(name.as_ref()));
+        let opened = opened.collect::<Result<Vec<_>, _>>()?;
+        Joined::of_layers(opened, layers.len(), order)
+    }
+
+    /// All experts of a layer as one array of matrices: `experts` is their common name, such as
+    /// `model.layers.0.mlp.experts`. Each matrix joins these `parts` of an expert, such as `gate_proj` and `up_proj`,
+    /// or is the only one. The experts have tensors of their own (`experts.0.gate_proj`), or are stacked in one
+    /// (`experts.gate_up_proj`).
+    ///
+    /// # Errors
+    /// As [`joined`](Self::joined)'s. An expert that is missing is [`CheckpointError::NoLayer`].
+    pub fn experts(
+        &self,
+        experts: &str,
+        parts: &[impl AsRef<str>],
+        order: RowOrder,
+    ) -> Result<Joined<'_>, CheckpointError> {
+        let experts = experts.trim_end_matches('.');
+        if parts.is_empty() {
+            return Joined::of_layers(Vec::new(), 0, order);
+        }
+        let parts = || parts.iter().map(AsRef::as_ref);
+        self.nothing_elsewhere(experts)?;
+        let number = |rest: &str| rest.split_once('.')?.0.parse::<usize>().ok();
+        let numbers = self.behind(format!("{experts}."));
+        let numbers: BTreeSet<usize> = numbers.filter_map(|(rest, _)| number(rest)).collect();
+        if let Some(last) = numbers.last() {
+            let mut layers = Vec::new();
+            for expert in 0..=*last {
+                for part in parts() {
+                    layers.push(self.layer(&format!("{experts}.{expert}.{part}"))?);
+                }
+            }
+            return Joined::of_layers(layers, parts().len(), order);
+        }
+        let stacked = |part: &str| {
+            let name = format!("{experts}.{part}");
+            let codes = CODES.map(|ending| self.tensor(&format!("{name}{ending}")));
+            let is_stack = |of: &Tensor<'_>| of.dtype() == Dtype::U8 && of.shape().len() == 3;
+            if let Some(codes) = codes.into_iter().flatten().find(is_stack) {
+                return Stacked::of(self, codes);
+            }
+            // What is there instead has words of its own.
+            self.layer(&name)?;
+            Err(CheckpointError::Join {
+                layers: [name.clone(), name],
+                reason: "it is one layer, and no experts".into(),
+            })
+        };
+        Joined::of_stacked(parts().map(stacked).collect::<Result<_, _>>()?, order)
+    }
+}
+
+impl<'a> Joined<'a> {
+    /// Layers, so many of which are one matrix.
+    fn of_layers(
+        layers: Vec<Layer<'a>>,
+        of_matrix: usize,
+        order: RowOrder,
+    ) -> Result<Self, CheckpointError> {
+        let parts = layers.iter().map(|layer| Part {
+            rows: layer.rows(),
+            k: layer.k(),
+            bytes: [layer.codes(), layer.scales()],
+            is_transposed: false,
+            global: layer.global(),
+        });
+        let name = |part: usize| layers[part].name().to_owned();
+        let mut joined = Self::of(parts.collect(), of_matrix, order, name)?;
+        joined.notes = layers.iter().flat_map(|l| l.notes().to_vec()).collect();
+        Ok(joined)
+    }
+
+    fn of_stacked(stacked: Vec<Stacked<'a>>, order: RowOrder) -> Result<Self, CheckpointError> {
+        let of_matrix = stacked.len();
+        let experts = stacked.iter().map(|of| of.shape.l()).max().unwrap_or(0);
+        let name = |part: usize| stacked[part % of_matrix].name.to_owned();
+        if let Some(fewer) = stacked.iter().position(|of| of.shape.l() != experts) {
+            let most = stacked.iter().position(|of| of.shape.l() == experts);
+            return Err(CheckpointError::Join {
+                layers: [name(most.unwrap_or(0)), name(fewer)],
+                reason: format!("{experts} and {} experts", stacked[fewer].shape.l()),
+            });
+        }
+        let mut parts = vec![Vec::new(); experts];
+        for of in &stacked {
+            let globals = of.globals()?;
+            for ((bytes, global), matrix) in of.experts().zip(globals).zip(&mut parts) {
+                matrix.push(Part {
+                    rows: of.shape.m(),
+                    k: of.shape.k(),
+                    bytes,
+                    is_transposed: of.is_transposed,
+                    global,
+                });
+            }
+        }
+        let mut joined = Self::of(parts.concat(), of_matrix, order, name)?;
+        joined.notes = stacked.iter().flat_map(|of| of.notes.clone()).collect();
+        if let [one] = &stacked[..] {
+            joined.whole = (!one.is_transposed).then(|| one.whole());
+        }
+        Ok(joined)
+    }
+
+    fn of(
+        parts: Vec<Part<'a>>,
+        of_matrix: usize,
+        order: RowOrder,
+        name: impl Fn(usize) -> String,
+    ) -> Result<Self, CheckpointError> {
+        let differ = |a: usize, b: usize, reason: String| CheckpointError::Join {
+            layers: [a, b].map(&name),
+            reason,
+        };
+        let Some(first) = parts.first() else {
+            return Err(CheckpointError::Join {
+                layers: Default::default(),
+                reason: "there is none to join".into(),
+            });
+        };
+        for (at, part) in parts.iter().enumerate() {
+            if part.k != first.k {
+                return Err(differ(0, at, format!("K = {} and {}", first.k, part.k)));
+            }
+            // The same part of the first matrix; interleaved, any part.
+            let as_many = match order {
+                RowOrder::Stacked => at % of_matrix,
+                RowOrder::Interleaved => 0,
+            };
+            let rows = parts[as_many].rows;
+            if part.rows != rows {
+                return Err(differ(
+                    as_many,
+                    at,
+                    format!("{rows} and {} rows", part.rows),
+                ));
+            }
+        }
+        let rows = parts[..of_matrix].iter().map(|part| part.rows);
+        let dims = Dims {
+            m: rows.fold(0, usize::saturating_add),
+            n: 1,
+            k: first.k,
+            l: parts.len() / of_matrix,
+        };
+        let shape = Shape::new(dims).map_err(|error| differ(0, 0, error.to_string()))?;
+        let mut joined = Self {
+            shape,
+            order,
+            whole: (parts.len() == 1).then_some(first.bytes),
+            global: first.global,
+            row_alpha: None,
+            parts,
+            of_matrix,
+            notes: Vec::new(),
+        };
+        if joined.parts.iter().any(|part| part.global != joined.global) {
+            joined.global = GlobalScale::ONE;
+            joined.row_alpha = Some(joined.factors());
+        }
+        Ok(joined)
+    }
+
+    /// The global scale of each row's layer. What a single layer's rows are multiplied by is rounded to f32 as well.
+    fn factors(&self) -> Vec<f32> {
+        let mut factors = vec![0.0; self.shape.l() * self.shape.m()];
+        let matrices = factors.chunks_mut(self.shape.m().max(1));
+        for (matrix, parts) in matrices.zip(self.parts.chunks(self.of_matrix)) {
+            for (part, rows) in parts.iter().zip(self.rows(parts)) {
+                for row in rows {
+                    matrix[row] = part.global.multiplier() as f32;
+                }
+            }
+        }
+        factors
+    }
+
+    /// Where the rows of each part are in its matrix.
+    fn rows(&self, parts: &[Part<'_>]) -> Vec<impl Iterator<Item = usize> + use<>> {
+        let mut before = 0;
+        let of_part = |(at, part): (usize, &Part<'_>)| {
+            let (first, step) = match self.order {
+                RowOrder::Stacked => (before, 1),
+                RowOrder::Interleaved => (at, parts.len()),
+            };
+            before += part.rows;
+            (0..part.rows).map(move |row| first + row * step)
+        };
+        parts.iter().enumerate().map(of_part).collect()
+    }
+
+    /// The weights' shape: of one vector, and of as many batches as there are matrices.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// The global scale: the layers' own, or 1 where they have several.
+    pub fn global(&self) -> GlobalScale {
+        self.global
+    }
+
+    /// The factors of rows `[L][M]`: the layers' global scales where those differ, or `None`.
+    pub fn row_alpha(&self) -> Option<&[f32]> {
+        self.row_alpha.as_deref()
+    }
+
+    /// Notes on all layers.
+    pub fn notes(&self) -> &[Note] {
+        &self.notes
+    }
+
+    /// Writes the codes `[L][M][K/2]` to memory of the caller's, such as memory that a GPU copies from.
+    ///
+    /// # Errors
+    /// Memory of another length than [`Shape::weight_code_bytes`].
+    pub fn write_codes(&self, codes: &mut [u8]) -> crate::Result<()> {
+        let bytes = self.shape.weight_code_bytes();
+        check::len("weight codes", "bytes", codes.len(), bytes)?;
+        self.write(codes, 0, self.shape.k() / 2);
+        Ok(())
+    }
+
+    /// Writes the block scales, linear `[L][M][K/16]`.
+    ///
+    /// # Errors
+    /// Memory of another length than [`Shape::weight_scale_bytes`].
+    pub fn write_scales(&self, scales: &mut [u8]) -> crate::Result<()> {
+        let bytes = self.shape.weight_scale_bytes(ScaleLayout::Linear);
+        check::len("weight scales", "bytes", scales.len(), bytes)?;
+        self.write(scales, 1, self.shape.blocks());
+        Ok(())
+    }
+
+    /// Writes codes or block scales, of which a row has so many.
+    fn write(&self, out: &mut [u8], which: usize, of_row: usize) {
+        let matrices = out.par_chunks_mut((self.shape.m() * of_row).max(1));
+        let parts = self.parts.par_chunks(self.of_matrix);
+        matrices.zip(parts).for_each(|(matrix, parts)| {
+            for (part, rows) in parts.iter().zip(self.rows(parts)) {
+                part.write(matrix, which, of_row, rows);
+            }
+        });
+    }
+
+    /// Codes and block scales as one array each: those of the mapped file where one tensor has them so, or else copied
+    /// once.
+    pub fn gather(&self) -> Gathered<'a> {
+        let [codes, scales] = match self.whole {
+            Some(whole) => whole.map(Cow::Borrowed),
+            None => {
+                let shape = &self.shape;
+                let mut codes = vec![0; shape.weight_code_bytes()];
+                self.write(&mut codes, 0, shape.k() / 2);
+                let mut scales = vec![0; shape.weight_scale_bytes(ScaleLayout::Linear)];
+                self.write(&mut scales, 1, shape.blocks());
+                [codes.into(), scales.into()]
+            }
+        };
+        Gathered {
+            shape: self.shape,
+            codes,
+            scales,
+            global: self.global,
+            row_alpha: self.row_alpha.clone(),
+        }
+    }
+}
+
+impl Part<'_> {
+    /// Writes codes or block scales to these rows of a matrix.
+    fn write(
+        &self,
+        matrix: &mut [u8],
+        which: usize,
+        of_row: usize,
+        rows: impl Iterator<Item = usize>,
+    ) {
+        let bytes = self.bytes[which];
+        for (row, to) in rows.enumerate() {
+            let to = &mut matrix[to * of_row..(to + 1) * of_row];
+            if self.is_transposed {
+                for (column, to) in to.iter_mut().enumerate() {
+                    *to = bytes[column * self.rows + row];
+                }
+            } else {
+                to.copy_from_slice(&bytes[row * of_row..(row + 1) * of_row]);
+            }
+        }
+    }
+}
+
+impl Gathered<'_> {
+    /// The weights' shape: of one vector, and of as many batches as there are matrices.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// Codes `[L][M][K/2]`.
+    pub fn codes(&self) -> &[u8] {
+        &self.codes
+    }
+
+    /// Block scales, linear `[L][M][K/16]`.
+    pub fn scales(&self) -> &[u8] {
+        &self.scales
+    }
+
+    /// The global scale: the layers' own, or 1 where they have several.
+    pub fn global(&self) -> GlobalScale {
+        self.global
+    }
+
+    /// The factors of rows `[L][M]`: the layers' global scales where those differ, or `None`.
+    pub fn row_alpha(&self) -> Option<&[f32]> {
+        self.row_alpha.as_deref()
+    }
+
+    /// The weights, with the factors of their rows. Reads every block scale once.
+    ///
+    /// # Errors
+    /// A block scale of stacked experts that is NaN or negative; those of layers were checked.
+    pub fn weights(&self) -> crate::Result<Weights<'_>> {
+        let layout = ScaleLayout::Linear;
+        let weights = Weights::new(&self.shape, &self.codes, &self.scales, layout, self.global)?;
+        match &self.row_alpha {
+            Some(factors) => weights.with_row_alpha(factors),
+            None => Ok(weights),
+        }
+    }
+}

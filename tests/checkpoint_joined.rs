@@ -1,0 +1,490 @@
+//! Layers that are joined to one matrix or one array of matrices, against the same layers one by one.
+
+use std::path::Path;
+
+use nvfp4_gemv::checkpoint::{Checkpoint, CheckpointError, Dialect, Joined, RowOrder};
+use nvfp4_gemv::quantize::quantize;
+use nvfp4_gemv::{Dims, Shape, Vectors, reference};
+use nvfp4_gemv_cli::file::{self, NewTensor};
+use safetensors::Dtype;
+use tempfile::TempDir;
+
+const K: usize = 64;
+
+fn tensor(dtype: Dtype, shape: &[usize], bytes: Vec<u8>) -> NewTensor<'static> {
+    NewTensor {
+        dtype,
+        shape: shape.to_vec(),
+        bytes: bytes.into(),
+    }
+}
+
+type Tensors = Vec<(String, NewTensor<'static>)>;
+
+/// A layer of random weights, quantised: codes, scales, and the global scale as it is stored.
+struct Random {
+    rows: usize,
+    codes: Vec<u8>,
+    scales: Vec<u8>,
+    global: f32,
+}
+
+impl Random {
+    /// Layers of different seeds have different global scales.
+    fn new(seed: u64, rows: usize, dialect: Dialect) -> Self {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let size = (1 + seed) as f32;
+        let values: Vec<f32> = (0..rows * K).map(|_| size * (rng.f32() - 0.5)).collect();
+        let q = quantize(&values, rows, K, dialect, None).unwrap();
+        Self {
+            rows,
+            global: q.global.stored(),
+            codes: q.codes,
+            scales: q.scales,
+        }
+    }
+
+    fn tensors(self, name: &str, dialect: Dialect) -> Tensors {
+        let shape = [self.rows, K / 2];
+        [
+            (dialect.codes(), tensor(Dtype::U8, &shape, self.codes)),
+            (
+                dialect.scales(),
+                tensor(Dtype::F8_E4M3, &[self.rows, K / 16], self.scales),
+            ),
+            (dialect.global(), NewTensor::f32(&[1], &[self.global])),
+        ]
+        .map(|(suffix, tensor)| (format!("{name}.{suffix}"), tensor))
+        .into()
+    }
+}
+
+fn open(tensors: Tensors) -> (TempDir, Checkpoint) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("model.safetensors");
+    file::write(&path, tensors, None).unwrap();
+    let checkpoint = Checkpoint::open(path).unwrap();
+    (directory, checkpoint)
+}
+
+fn x() -> Vec<f32> {
+    let mut rng = fastrand::Rng::with_seed(7);
+    (0..K).map(|_| rng.f32() - 0.5).collect()
+}
+
+/// The true products of joined weights with one vector, of each batch.
+fn products(joined: &Joined<'_>) -> Vec<Vec<f64>> {
+    let gathered = joined.gather();
+    let shape = joined.shape();
+    assert_eq!(gathered.shape(), shape);
+    let x = x().repeat(shape.l());
+    let y = reference::gemv(&shape, &gathered.weights().unwrap(), &Vectors::of(&x)).unwrap();
+    // What the caller's memory gets is the same.
+    let mut codes = vec![0xff; shape.weight_code_bytes()];
+    joined.write_codes(&mut codes).unwrap();
+    assert_eq!(codes, gathered.codes());
+    let mut scales = vec![0xff; gathered.scales().len()];
+    joined.write_scales(&mut scales).unwrap();
+    assert_eq!(scales, gathered.scales());
+    assert!(joined.write_codes(&mut codes[1..]).is_err());
+    assert!(
+        joined
+            .write_scales(&mut [&scales[..], &[0]].concat())
+            .is_err()
+    );
+    y.y.chunks(shape.m()).map(<[f64]>::to_vec).collect()
+}
+
+fn product(checkpoint: &Checkpoint, layer: &str) -> Vec<f64> {
+    let layer = checkpoint.layer(layer).unwrap();
+    let weights = layer.weights().unwrap();
+    reference::gemv(&layer.shape(1).unwrap(), &weights, &Vectors::of(&x()))
+        .unwrap()
+        .y
+}
+
+/// Equal but for the rounding of a divisor's reciprocal to f32.
+#[track_caller]
+fn same(found: &[f64], expected: &[f64]) {
+    assert_eq!(found.len(), expected.len());
+    for (found, expected) in found.iter().zip(expected) {
+        assert!(
+            (found - expected).abs() <= expected.abs() * 2f64.powi(-23),
+            "{found} {expected}"
+        );
+    }
+}
+
+#[test]
+fn parts_of_a_fused_layer_are_rows_with_factors() {
+    for dialect in Dialect::ALL {
+        let (names, rows) = (["q", "k", "v"], [24, 8, 8]);
+        let each = names.iter().zip(rows).zip(1..);
+        let tensors = each.flat_map(|((name, rows), seed)| {
+            Random::new(seed, rows, dialect).tensors(name, dialect)
+        });
+        let (_directory, checkpoint) = open(tensors.collect());
+        let joined = checkpoint.joined(&names, RowOrder::Stacked).unwrap();
+        assert_eq!(joined.shape(), Shape::matrix(40, K).unwrap());
+        let apart = names.map(|name| product(&checkpoint, name));
+        same(&products(&joined)[0], &apart.concat());
+        assert_eq!(joined.row_alpha().unwrap().len(), 40);
+
+        // Rows in turns: of layers of one size only.
+        let joined = checkpoint
+            .joined(&["v", "k"], RowOrder::Interleaved)
+            .unwrap();
+        let turns = apart[2].iter().zip(&apart[1]).flat_map(|(v, k)| [*v, *k]);
+        same(&products(&joined)[0], &turns.collect::<Vec<_>>());
+        let error = checkpoint
+            .joined(&["q", "k"], RowOrder::Interleaved)
+            .unwrap_err();
+        let CheckpointError::Join { layers, .. } = &error else {
+            panic!("{error}");
+        };
+        assert_eq!(layers, &["q", "k"]);
+        assert!(error.to_string().contains("24 and 8 rows"), "{error}");
+
+        // One global scale stays what it is, and the only layer is not copied.
+        let joined = checkpoint.joined(&["q"], RowOrder::Stacked).unwrap();
+        let layer = checkpoint.layer("q").unwrap();
+        assert_eq!(
+            (joined.row_alpha(), joined.global()),
+            (None, layer.global())
+        );
+        let gathered = joined.gather();
+        assert_eq!(gathered.codes().as_ptr(), layer.codes().as_ptr());
+        let twice = checkpoint.joined(&["q", "q"], RowOrder::Stacked).unwrap();
+        assert_eq!((twice.row_alpha(), twice.global()), (None, layer.global()));
+
+        let none: [&str; 0] = [];
+        let error = checkpoint.joined(&none, RowOrder::Stacked).unwrap_err();
+        assert!(matches!(error, CheckpointError::Join { .. }), "{error}");
+        let error = checkpoint
+            .joined(&["q", "x"], RowOrder::Stacked)
+            .unwrap_err();
+        assert!(matches!(error, CheckpointError::NoLayer { .. }), "{error}");
+    }
+}
+
+#[test]
+fn rows_of_other_lengths_are_not_joined() {
+    let dialect = Dialect::ModelOpt;
+    let mut tensors = Random::new(1, 16, dialect).tensors("a", dialect);
+    let values = [1.0; 16 * 32];
+    let q = quantize(&values, 16, 32, dialect, None).unwrap();
+    tensors.push(("b.weight".into(), tensor(Dtype::U8, &[16, 16], q.codes)));
+    tensors.push((
+        "b.weight_scale".into(),
+        tensor(Dtype::F8_E4M3, &[16, 2], q.scales),
+    ));
+    tensors.push(("b.weight_scale_2".into(), NewTensor::f32(&[], &[1.0])));
+    let (_directory, checkpoint) = open(tensors);
+    let error = checkpoint
+        .joined(&["a", "b"], RowOrder::Stacked)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("layers \"a\" and \"b\"") && error.contains("K = 64 and 32"),
+        "{error}"
+    );
+}
+
+const EXPERTS: usize = 3;
+const ROWS: usize = 16;
+
+/// Experts with tensors of their own, `m.experts.0.gate`.
+fn apart(dialect: Dialect) -> Tensors {
+    let parts = |expert: usize| {
+        ["gate", "up"].into_iter().zip(0..).map(move |(part, at)| {
+            let layer = Random::new(1 + 2 * expert as u64 + at, ROWS, dialect);
+            layer.tensors(&format!("m.experts.{expert}.{part}"), dialect)
+        })
+    };
+    (0..EXPERTS).flat_map(parts).flatten().collect()
+}
+
+/// The same experts, stacked in one tensor of each part.
+fn stacked(name: &str, parts: &[u64], between: char, transpose: bool) -> Tensors {
+    let dialect = Dialect::ModelOpt;
+    let (mut codes, mut scales, mut globals) = (Vec::new(), Vec::new(), Vec::new());
+    let rows = ROWS * parts.len();
+    for expert in 0..EXPERTS as u64 {
+        let layers: Vec<Random> = parts
+            .iter()
+            .map(|at| Random::new(1 + 2 * expert + at, ROWS, dialect))
+            .collect();
+        let add = |all: &mut Vec<u8>, bytes: Vec<u8>| {
+            let columns = bytes.len() / rows;
+            match transpose {
+                true => all.extend((0..bytes.len()).map(|i| bytes[i % rows * columns + i / rows])),
+                false => all.extend(bytes),
+            }
+        };
+        add(
+            &mut codes,
+            layers
+                .iter()
+                .flat_map(|layer| layer.codes.clone())
+                .collect(),
+        );
+        add(
+            &mut scales,
+            layers
+                .iter()
+                .flat_map(|layer| layer.scales.clone())
+                .collect(),
+        );
+        globals.push(layers[0].global);
+    }
+    let shape = |columns: usize| match transpose {
+        true => [EXPERTS, columns, rows],
+        false => [EXPERTS, rows, columns],
+    };
+    let of = |suffix: &str| format!("{name}{between}{suffix}");
+    let codes_name = if between == '.' {
+        of("weight")
+    } else {
+        name.to_owned()
+    };
+    vec![
+        (codes_name, tensor(Dtype::U8, &shape(K / 2), codes)),
+        (
+            of("weight_scale"),
+            tensor(Dtype::F8_E4M3, &shape(K / 16), scales),
+        ),
+        (
+            of("weight_scale_2"),
+            NewTensor::f32(&[EXPERTS, 1], &globals),
+        ),
+        (of("input_scale"), NewTensor::f32(&[], &[1.0])),
+    ]
+}
+
+#[test]
+fn experts_are_matrices_however_they_are_stored() {
+    for dialect in Dialect::ALL {
+        let (_directory, checkpoint) = open(apart(dialect));
+        let both = checkpoint
+            .experts("m.experts", &["gate", "up"], RowOrder::Stacked)
+            .unwrap();
+        let dims = Dims {
+            m: 2 * ROWS,
+            n: 1,
+            k: K,
+            l: EXPERTS,
+        };
+        assert_eq!(both.shape(), Shape::new(dims).unwrap());
+        assert_eq!(both.row_alpha().unwrap().len(), EXPERTS * 2 * ROWS);
+        let layer =
+            |expert: usize, part: &str| product(&checkpoint, &format!("m.experts.{expert}.{part}"));
+        for (expert, y) in products(&both).iter().enumerate() {
+            same(y, &[layer(expert, "gate"), layer(expert, "up")].concat());
+        }
+        let turns = checkpoint
+            .experts("m.experts.", &["gate", "up"], RowOrder::Interleaved)
+            .unwrap();
+        for (expert, y) in products(&turns).iter().enumerate() {
+            let pairs = layer(expert, "gate").into_iter().zip(layer(expert, "up"));
+            same(
+                y,
+                &pairs.flat_map(|(gate, up)| [gate, up]).collect::<Vec<_>>(),
+            );
+        }
+    }
+    // As Llama-4's are named, and with dots; rows of matrices as rows or as columns of the tensor.
+    let dialect = Dialect::ModelOpt;
+    let (_directory, checkpoint) = open(apart(dialect));
+    let gate = checkpoint
+        .experts("m.experts", &["gate"], RowOrder::Stacked)
+        .unwrap();
+    let both = checkpoint
+        .experts("m.experts", &["gate", "up"], RowOrder::Interleaved)
+        .unwrap();
+    for (between, transpose) in [('_', false), ('_', true), ('.', false), ('.', true)] {
+        let mut tensors = stacked("m.experts.gate", &[0], between, transpose);
+        tensors.extend(stacked("m.experts.up", &[1], between, transpose));
+        let (_directory, checkpoint) = open(tensors);
+        let found = checkpoint
+            .experts("m.experts", &["gate"], RowOrder::Stacked)
+            .unwrap();
+        let (is, expected) = (found.gather(), gate.gather());
+        assert_eq!(
+            (is.codes(), is.scales()),
+            (expected.codes(), expected.scales())
+        );
+        assert_eq!(
+            (is.global(), is.row_alpha()),
+            (expected.global(), expected.row_alpha())
+        );
+        assert_eq!(products(&found), products(&gate));
+        // Nothing is copied where the tensor is the array.
+        let files = checkpoint.files();
+        let name = if between == '.' {
+            "m.experts.gate.weight"
+        } else {
+            "m.experts.gate"
+        };
+        let in_file = files[0].get(name).unwrap().bytes().as_ptr();
+        assert_eq!(is.codes().as_ptr() == in_file, !transpose);
+        let found = checkpoint
+            .experts("m.experts", &["gate", "up"], RowOrder::Interleaved)
+            .unwrap();
+        assert_eq!(products(&found), products(&both));
+    }
+}
+
+#[test]
+fn experts_that_are_missing_or_differ_are_errors() {
+    let dialect = Dialect::ModelOpt;
+    let error = |tensors: Tensors, parts: &[&str]| {
+        let (_directory, checkpoint) = open(tensors);
+        checkpoint
+            .experts("m.experts", parts, RowOrder::Stacked)
+            .unwrap_err()
+    };
+    let without = |name: &str| {
+        let mut tensors = apart(dialect);
+        tensors.retain(|(tensor, _)| !tensor.starts_with(name));
+        tensors
+    };
+    for missing in ["m.experts.1.", "m.experts.0.", "m.experts.2.up"] {
+        let error = error(without(missing), &["gate", "up"]);
+        let is =
+            matches!(&error, CheckpointError::NoLayer { layer, .. } if layer.starts_with(missing));
+        assert!(is, "{error}");
+    }
+    // A number of no expert that there is.
+    let mut tensors = apart(dialect);
+    tensors.extend(
+        Random::new(1, ROWS, dialect).tensors("m.experts.18446744073709551615.gate", dialect),
+    );
+    let error_of = error(tensors, &["gate"]);
+    assert!(
+        error_of.to_string().contains("m.experts.3.gate"),
+        "{error_of}"
+    );
+    let none: [&str; 0] = [];
+    let mut last = apart(dialect);
+    last.push((
+        "m.experts.18446744073709551615.x".into(),
+        NewTensor::f32(&[1], &[0.0]),
+    ));
+    for tensors in [
+        last,
+        apart(dialect),
+        stacked("m.experts.gate", &[0], '_', false),
+    ] {
+        assert!(matches!(
+            error(tensors, &none),
+            CheckpointError::Join { .. }
+        ));
+    }
+    // One layer is no experts, and neither are those that are not quantised.
+    let one = Random::new(1, ROWS, dialect).tensors("m.experts.one", dialect);
+    let one = error(one, &["one"]);
+    assert!(matches!(one, CheckpointError::Join { .. }), "{one}");
+    let plain = tensor(Dtype::BF16, &[2, 16, 16], vec![0; 1024]);
+    let plain = error(vec![("m.experts.up".into(), plain)], &["up"]);
+    assert!(matches!(plain, CheckpointError::NotNvfp4 { .. }), "{plain}");
+    let nothing = error(apart(dialect), &["down"]);
+    assert!(
+        matches!(nothing, CheckpointError::NoLayer { .. }),
+        "{nothing}"
+    );
+
+    let change = |name: &str, new: Option<NewTensor<'static>>| {
+        let mut tensors = stacked("m.experts.gate", &[0], '_', false);
+        tensors.retain(|(tensor, _)| tensor != name);
+        tensors.extend(new.map(|tensor| (name.to_owned(), tensor)));
+        error(tensors, &["gate"])
+    };
+    let of = |suffix: &str| format!("m.experts.gate_{suffix}");
+    for (name, new) in [
+        (
+            of("weight_scale"),
+            Some(tensor(
+                Dtype::F8_E4M3,
+                &[EXPERTS, ROWS, 2],
+                vec![0; EXPERTS * ROWS * 2],
+            )),
+        ),
+        (of("weight_scale_2"), Some(NewTensor::f32(&[2], &[1.0; 2]))),
+        (of("weight_scale_2"), Some(NewTensor::f32(&[], &[0.0]))),
+        (of("weight_scale_2"), None),
+    ] {
+        let error = change(&name, new);
+        assert!(
+            matches!(error, CheckpointError::File(_)) && error.to_string().contains(&name),
+            "{error}"
+        );
+    }
+    for (suffix, kind) in [
+        ("pre_quant_scale", "scales each element"),
+        ("other", "not known here"),
+    ] {
+        let error = change(&of(suffix), Some(NewTensor::f32(&[1], &[1.0]))).to_string();
+        assert!(error.contains(kind) && error.contains(suffix), "{error}");
+    }
+    // A scale that is NaN is found when all are read.
+    let mut tensors = stacked("m.experts.gate", &[0], '_', false);
+    tensors[1].1.bytes.to_mut()[5] = 0x7f;
+    let (_directory, checkpoint) = open(tensors);
+    let joined = checkpoint
+        .experts("m.experts", &["gate"], RowOrder::Stacked)
+        .unwrap();
+    assert!(joined.gather().weights().is_err());
+    // Two parts, of which one has fewer experts.
+    let mut tensors = stacked("m.experts.gate", &[0], '_', false);
+    tensors.push((
+        "m.experts.up".into(),
+        tensor(Dtype::U8, &[2, ROWS, K / 2], vec![0; ROWS * K]),
+    ));
+    let scales = tensor(
+        Dtype::F8_E4M3,
+        &[2, ROWS, K / 16],
+        vec![0; 2 * ROWS * K / 16],
+    );
+    tensors.push(("m.experts.up_weight_scale".into(), scales));
+    tensors.push((
+        "m.experts.up_weight_scale_2".into(),
+        NewTensor::f32(&[], &[1.0]),
+    ));
+    let error = error(tensors, &["gate", "up"]).to_string();
+    assert!(
+        error.contains("3 and 2 experts") && error.contains("m.experts.up"),
+        "{error}"
+    );
+}
+
+/// One shard of several does not have all experts.
+#[test]
+fn experts_in_another_file_are_not_forgotten() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let (here, there): (Tensors, Tensors) = apart(Dialect::ModelOpt)
+        .into_iter()
+        .partition(|(name, _)| !name.starts_with("m.experts.2."));
+    let map = here
+        .iter()
+        .map(|(name, _)| (name, "a"))
+        .chain(there.iter().map(|(name, _)| (name, "b")));
+    let map = map.map(|(name, file)| (name.clone(), format!("{file}.safetensors").into()));
+    let map: serde_json::Map<String, serde_json::Value> = map.collect();
+    let index = serde_json::json!({ "weight_map": map }).to_string();
+    std::fs::write(at("model.safetensors.index.json"), index).unwrap();
+    file::write(&at("a.safetensors"), here, None).unwrap();
+    file::write(&at("b.safetensors"), there, None).unwrap();
+    let experts = |path: &Path| {
+        let checkpoint = Checkpoint::open(path).unwrap();
+        checkpoint
+            .experts("m.experts", &["gate"], RowOrder::Stacked)
+            .map(|of| of.shape().l())
+    };
+    assert_eq!(experts(directory.path()).unwrap(), EXPERTS);
+    let error = experts(&at("a.safetensors")).unwrap_err();
+    assert!(
+        matches!(error, CheckpointError::Elsewhere { opened: false, .. }),
+        "{error}"
+    );
+}
