@@ -328,7 +328,7 @@ fn refusals() {
 fn clones_and_threads() {
     let case = Case::new(shape(512, 12, 2048), ScaleLayout::Linear, 3);
     let owner = Arc::new(case.codes.clone());
-    let codes = Bytes::sharing(owner.clone().as_slice().to_vec());
+    let codes = Bytes::sharing(owner.clone());
     let layer = Linear::new(
         512,
         2048,

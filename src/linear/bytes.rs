@@ -22,9 +22,8 @@ pub struct Bytes {
 
 impl Bytes {
     /// The bytes of an owner that is kept with them.
-    pub fn sharing(owner: impl AsRef<[u8]> + Send + Sync + 'static) -> Self {
-        let len = owner.as_ref().len();
-        let owner = Arc::new(owner);
+    pub fn sharing(owner: Arc<impl AsRef<[u8]> + Send + Sync + 'static>) -> Self {
+        let len = (*owner).as_ref().len();
         Self { owner, len }
     }
 
@@ -39,13 +38,13 @@ impl Bytes {
 
 impl From<Vec<u8>> for Bytes {
     fn from(bytes: Vec<u8>) -> Self {
-        Self::sharing(bytes)
+        Self::sharing(Arc::new(bytes))
     }
 }
 
 impl From<Arc<[u8]>> for Bytes {
     fn from(bytes: Arc<[u8]>) -> Self {
-        Self::sharing(bytes)
+        Self::sharing(Arc::new(bytes))
     }
 }
 

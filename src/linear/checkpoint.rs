@@ -25,11 +25,11 @@ impl InFile {
     fn of(checkpoint: &Arc<Checkpoint>, tensor: &Tensor<'_>) -> Bytes {
         let mut files = checkpoint.files().iter();
         let file = files.position(|file| std::ptr::eq(file, tensor.file()));
-        Bytes::sharing(Self {
+        Bytes::sharing(Arc::new(Self {
             checkpoint: checkpoint.clone(),
             file: file.expect("a tensor of this checkpoint"),
             range: tensor.range(),
-        })
+        }))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::ffi::c_void;
 use std::slice::from_raw_parts;
+use std::sync::Arc;
 
 use nvfp4_gemv::half::{bf16, f16};
 use nvfp4_gemv::{Bytes, Element, FloatType, GlobalScale, Linear, Output, ScaleLayout, Vectors};
@@ -109,7 +110,10 @@ pub unsafe extern "C" fn nvfp4_linear_borrowing_parts(
         unsafe {
             of_parts(weights, |bytes| {
                 // The layer's clones do not leave this library: it is the last to read the memory.
-                Bytes::sharing(Borrowed(from_raw_parts(bytes.as_ptr(), bytes.len())))
+                Bytes::sharing(Arc::new(Borrowed(from_raw_parts(
+                    bytes.as_ptr(),
+                    bytes.len(),
+                ))))
             })
         }
     };

@@ -306,7 +306,11 @@ fn nulls_sizes_and_numbers_are_errors() {
         NVFP4_BAD_OPERAND,
         "overflow",
     );
-    refused(made(&|w| w.bias = 1 as *const f32), argument, "aligned");
+    refused(
+        made(&|w| w.bias = std::ptr::dangling::<f32>().wrapping_byte_add(1)),
+        argument,
+        "aligned",
+    );
     let (dense, mut other) = (dense(), null_mut());
     let (values, bytes) = bytes_of(&dense);
     // SAFETY: whatever is not null is there.

@@ -44,6 +44,7 @@ fn example(compiler: &str, standard: &str, source: &str) {
                 "-L",
                 libraries.to_str().unwrap(),
                 "-lnvfp4_gemv_capi",
+                "-lm",
                 &shared,
             ],
         ),
