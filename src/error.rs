@@ -236,6 +236,13 @@ pub enum Error {
         residual: FloatType,
     },
 
+    /// Memory for intermediate data of a call on the CPU that the system does not give.
+    #[error("no memory for {bytes} bytes of intermediate data")]
+    NoMemory {
+        /// The size of the piece that was asked for.
+        bytes: usize,
+    },
+
     /// A layer has a bias, and the output that it is given has another.
     #[error("the output has a bias, and so has the layer; one of them can be added")]
     BiasTwice,

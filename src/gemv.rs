@@ -97,8 +97,11 @@ impl<'a, 'w> PreparedGemv<'a, 'w> {
 
     /// Makes memory for vectors of a type now, so that the first call allocates nothing either. Calls that run at the
     /// same time need a set of memory each; the first time that they do, they make it themselves.
-    pub fn reserve(&self, activation: Activation) {
-        (self.pool).reserve(&self.shape, self.weights.layout(), activation);
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`](crate::Error::NoMemory).
+    pub fn reserve(&self, activation: Activation) -> Result<()> {
+        (self.pool).reserve(&self.shape, self.weights.layout(), activation)
     }
 
     /// Computes it. The output has every element written or, on an error, none.

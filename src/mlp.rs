@@ -76,14 +76,13 @@ impl Mlp {
     /// As [`Linear::prepare`], for all three layers.
     ///
     /// # Errors
-    /// As [`Linear::shape`]'s.
+    /// As [`Linear::prepare`]'s.
     pub fn prepare(&self, n: usize, activation: Activation) -> Result<()> {
         self.gate.prepare(n, activation)?;
         self.up.prepare(n, activation)?;
         self.down.prepare(n, Activation::F32)?;
         let between = 2 * self.gate.shape(n)?.outputs();
-        self.gate.pool().with_floats(between, |_| ());
-        Ok(())
+        self.gate.pool().with_floats(between, |_| Ok(()))
     }
 
     /// Elements of a vector.

@@ -315,6 +315,12 @@ fn refusals() {
     let all = refused(layer.forward(&Vectors::of(&x), usize::MAX / 4, Output::of(&mut y)));
     assert!(matches!(all, Error::SizeOverflow { .. }), "{all}");
     assert!(layer.prepare(usize::MAX / 4, Activation::F32).is_err());
+    // 32 million vectors a GB: more memory than there is.
+    let most = layer.prepare(Shape::MAX_DIM, Activation::F32);
+    assert!(
+        most.is_ok() || matches!(most, Err(Error::NoMemory { .. })),
+        "{most:?}"
+    );
     assert_eq!(y, [7.0; 4], "nothing was written");
     // Nothing to compute.
     layer.prepare(0, Activation::F32).unwrap();

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use crate::cpu::Implementation;
 use crate::cpu::parallel::Scratch;
 use crate::cpu::prepare::{Form, Line, Tiles};
+use crate::error::{Error, Result};
 use crate::shape::Shape;
 use crate::types::{Activation, ScaleLayout};
 
@@ -44,9 +45,14 @@ impl Pool {
     }
 
     /// Calls `f` with so many numbers, of any value, that nobody else has meanwhile.
-    pub(crate) fn with_floats<R>(&self, count: usize, f: impl FnOnce(&mut [f32]) -> R) -> R {
+    pub(crate) fn with_floats(
+        &self,
+        count: usize,
+        f: impl FnOnce(&mut [f32]) -> Result<()>,
+    ) -> Result<()> {
         with(&self.floats, |floats| {
             if floats.len() < count {
+                reserve(floats, count)?;
                 floats.resize(count, 0.0);
             }
             f(&mut floats[..count])
@@ -54,9 +60,14 @@ impl Pool {
     }
 
     /// Makes room for a call of this shape on the pool of threads that is current, whatever the vectors' values.
-    pub(crate) fn reserve(&self, shape: &Shape, layout: ScaleLayout, activation: Activation) {
+    pub(crate) fn reserve(
+        &self,
+        shape: &Shape,
+        layout: ScaleLayout,
+        activation: Activation,
+    ) -> Result<()> {
         if shape.is_empty() {
-            return;
+            return Ok(());
         }
         let kernels = Implementation::best().kernels();
         self.with(|Buffers { lines, scratch }| {
@@ -64,13 +75,21 @@ impl Pool {
             scratch.resize_with(threads, Mutex::default);
             for form in Form::possible(activation, kernels) {
                 let (tiles, family) = (Tiles::new(shape, form, kernels), kernels.family(form));
-                lines.reserve(tiles.lines(shape.l()).saturating_sub(lines.len()));
+                reserve(lines, tiles.lines(shape.l()))?;
                 for scratch in &mut *scratch {
-                    lock(scratch).reserve(family, shape, layout, &tiles);
+                    lock(scratch).reserve(family, shape, layout, &tiles)?;
                 }
             }
-        });
+            Ok(())
+        })
     }
+}
+
+/// Makes room for so many elements in all.
+pub(super) fn reserve<T>(buffer: &mut Vec<T>, len: usize) -> Result<()> {
+    let more = len.saturating_sub(buffer.len());
+    let bytes = len.saturating_mul(size_of::<T>());
+    (buffer.try_reserve(more)).map_err(|_| Error::NoMemory { bytes })
 }
 
 fn with<T: Default, R>(pool: &Mutex<Vec<T>>, f: impl FnOnce(&mut T) -> R) -> R {

@@ -13,6 +13,7 @@ use std::sync::{Mutex, PoisonError};
 use rayon::prelude::*;
 
 use crate::cpu::ahead::Ahead;
+use crate::cpu::buffers::reserve;
 use crate::cpu::prepare::{Line, Prepared, Tiles};
 use crate::cpu::rows::{
     Decoded, Decoding, Family, GROUP_ROWS, MAX_VECTORS, ROW_BLOCK, ROW_STEP, Row, Rows,
@@ -20,6 +21,7 @@ use crate::cpu::rows::{
 };
 use crate::cpu::scales;
 use crate::element::{Element, FloatsMut};
+use crate::error::Result;
 use crate::memory::Host;
 use crate::output::{Output, OutputLayout, Residual};
 use crate::shape::Shape;
@@ -134,27 +136,25 @@ impl Scratch {
         shape: &Shape,
         layout: ScaleLayout,
         tiles: &Tiles,
-    ) {
-        fn reserve<T>(buffer: &mut Vec<T>, len: usize) {
-            buffer.reserve(len.saturating_sub(buffer.len()));
-        }
+    ) -> Result<()> {
         let (n, blocks) = (shape.n(), tiles.blocks_of(0).1);
         let decoding = family.decoding(n);
         let rows = GROUPS[0] * GROUP_ROWS;
-        reserve(&mut self.rows, rows);
-        reserve(&mut self.strips, GROUPS[0]);
-        reserve(&mut self.sums, rows * n);
+        reserve(&mut self.rows, rows)?;
+        reserve(&mut self.strips, GROUPS[0])?;
+        reserve(&mut self.sums, rows * n)?;
         if layout == ScaleLayout::Tiled128x4 {
             let groups = strip_groups(layout, decoding, GROUPS[0], blocks);
             reserve(
                 &mut self.scales,
                 groups * GROUP_ROWS * scales::pitch(blocks),
-            );
+            )?;
         }
         if let Some(decoding) = decoding {
             let lines = decoding.rows * row_lines(decoding, tiles.padded(blocks));
-            reserve(&mut self.decoded, lines);
+            reserve(&mut self.decoded, lines)?;
         }
+        Ok(())
     }
 }
 

@@ -179,11 +179,10 @@ impl Linear {
     /// such call allocates nothing either.
     ///
     /// # Errors
-    /// As [`shape`](Self::shape)'s.
+    /// As [`shape`](Self::shape)'s; [`Error::NoMemory`].
     pub fn prepare(&self, n: usize, activation: Activation) -> Result<()> {
         let shape = self.shape(n)?;
-        self.pool.reserve(&shape, self.parts.layout, activation);
-        Ok(())
+        self.pool.reserve(&shape, self.parts.layout, activation)
     }
 
     /// The path of a call, and the reason.

@@ -33,20 +33,17 @@ fn example(compiler: &str, standard: &str, source: &str) {
     let data = package.join("../../tests/data/minilm-l0-compressed-tensors.safetensors");
     let shared = format!("-Wl,-rpath,{}", libraries.display());
     let library = libraries.join("libnvfp4_gemv_capi.a");
+    let folder_of = format!("-L{}", libraries.display());
+    // Kernels, which features of other packages may have brought in, need the last two.
+    let of_static = ["-lpthread", "-ldl", "-lm", "-lrt", "-lstdc++"];
     for (name, link) in [
         (
             "static",
-            vec![library.to_str().unwrap(), "-lpthread", "-ldl", "-lm"],
+            [&[library.to_str().unwrap()], &of_static[..]].concat(),
         ),
         (
             "shared",
-            vec![
-                "-L",
-                libraries.to_str().unwrap(),
-                "-lnvfp4_gemv_capi",
-                "-lm",
-                &shared,
-            ],
+            vec![&*folder_of, "-lnvfp4_gemv_capi", "-lm", &shared],
         ),
     ] {
         let program = folder.path().join(name);
