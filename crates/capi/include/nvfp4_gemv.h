@@ -23,7 +23,7 @@
 // A file that cannot be read, or a layer that is missing there or is not computed.
 #define NVFP4_BAD_FILE 3
 
-// A path, device, driver or kernel that is not there.
+// A path, device, driver, kernel or memory that is not there.
 #define NVFP4_UNAVAILABLE 4
 
 // An error that CUDA reported.

@@ -20,7 +20,7 @@ pub const NVFP4_BAD_ARGUMENT: i32 = 1;
 pub const NVFP4_BAD_OPERAND: i32 = 2;
 /// A file that cannot be read, or a layer that is missing there or is not computed.
 pub const NVFP4_BAD_FILE: i32 = 3;
-/// A path, device, driver or kernel that is not there.
+/// A path, device, driver, kernel or memory that is not there.
 pub const NVFP4_UNAVAILABLE: i32 = 4;
 /// An error that CUDA reported.
 pub const NVFP4_CUDA_ERROR: i32 = 5;
@@ -61,7 +61,8 @@ impl From<Error> for Failure {
             | Error::NoDriver { .. }
             | Error::NoDevice { .. }
             | Error::NoKernelImage { .. }
-            | Error::NoKernels => NVFP4_UNAVAILABLE,
+            | Error::NoKernels
+            | Error::NoMemory { .. } => NVFP4_UNAVAILABLE,
             #[cfg(feature = "jit")]
             Error::Jit { .. } | Error::NotLoaded { .. } | Error::NotCompiled { .. } => {
                 NVFP4_UNAVAILABLE

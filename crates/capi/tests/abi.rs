@@ -266,6 +266,11 @@ fn nulls_sizes_and_numbers_are_errors() {
             argument,
             "4 is no type of vectors",
         );
+        // As many vectors as there can be: more memory than a machine has, unless it promises what it has not.
+        let status = nvfp4_linear_prepare(linear, nvfp4_gemv::Shape::MAX_DIM, NVFP4_F32);
+        if status != NVFP4_OK {
+            refused(status, NVFP4_UNAVAILABLE, "no memory");
+        }
         let status = nvfp4_linear_weights(linear, null_mut());
         refused(status, argument, "the place for the result is NULL");
     }
