@@ -83,11 +83,11 @@ typedef struct {
     size_t rows;
     // Elements of a row, K.
     size_t k;
-    // Address of the codes [rows][k/2], 8-byte aligned.
+    // Address of the codes `[rows][k/2]`, 8-byte aligned.
     uint64_t codes;
     // Address of the block scales.
     uint64_t scales;
-    // How they lie: NVFP4_LINEAR [rows][k/16], or NVFP4_128X4.
+    // How they lie: NVFP4_LINEAR `[rows][k/16]`, or NVFP4_128X4.
     uint32_t layout;
     // NVFP4_MULTIPLIER or NVFP4_DIVISOR.
     uint32_t global_kind;
@@ -101,7 +101,7 @@ typedef struct {
 typedef struct {
     // NVFP4_F16, NVFP4_BF16, NVFP4_F32 or NVFP4_CODES.
     uint32_t element;
-    // Address of elements [n][k], 16-byte aligned, or of codes [n][k/2], 8-byte aligned.
+    // Address of elements `[n][k]`, 16-byte aligned, or of codes `[n][k/2]`, 8-byte aligned.
     uint64_t values;
     // Bytes from a vector's values to the next one's; 0: nothing lies between them.
     size_t row_stride;
@@ -123,7 +123,7 @@ typedef struct {
 typedef struct {
     // NVFP4_F16, NVFP4_BF16 or NVFP4_F32.
     uint32_t element;
-    // Address of the results [n][rows].
+    // Address of the results `[n][rows]`.
     uint64_t values;
     // Bytes from a vector's results to the next one's; 0: nothing lies between them.
     size_t row_stride;
@@ -147,7 +147,7 @@ typedef struct {
     size_t rows;
     // Elements of a row, K: a multiple of 16.
     size_t k;
-    // E2M1 codes [rows][k/2], the even element in the low half of a byte.
+    // E2M1 codes `[rows][k/2]`, the even element in the low half of a byte.
     const uint8_t *codes;
     // Their length.
     size_t codes_bytes;
@@ -155,7 +155,7 @@ typedef struct {
     const uint8_t *scales;
     // Their length.
     size_t scales_bytes;
-    // How they lie: NVFP4_LINEAR [rows][k/16], or NVFP4_128X4.
+    // How they lie: NVFP4_LINEAR `[rows][k/16]`, or NVFP4_128X4.
     uint32_t layout;
     // NVFP4_MULTIPLIER or NVFP4_DIVISOR.
     uint32_t global_kind;
@@ -171,7 +171,7 @@ typedef struct {
 typedef struct {
     // NVFP4_F16, NVFP4_BF16, NVFP4_F32 or NVFP4_CODES.
     uint32_t element;
-    // Elements [n][k], or codes [n][k/2].
+    // Elements `[n][k]`, or codes `[n][k/2]`.
     const void *values;
     // Their length.
     size_t values_bytes;
@@ -187,7 +187,7 @@ typedef struct {
     float global;
 } nvfp4_vectors;
 
-// Results in host memory [n][rows].
+// Results in host memory `[n][rows]`.
 typedef struct {
     // NVFP4_F16, NVFP4_BF16 or NVFP4_F32.
     uint32_t element;
@@ -313,7 +313,7 @@ nvfp4_status nvfp4_linear_from_parts(const nvfp4_weights *weights, nvfp4_linear 
 nvfp4_status nvfp4_linear_borrowing_parts(const nvfp4_weights *weights,
                                           nvfp4_linear **linear);
 
-// A layer of a dense matrix [rows][k] of NVFP4_F16, NVFP4_BF16 or NVFP4_F32, quantised.
+// A layer of a dense matrix `[rows][k]` of NVFP4_F16, NVFP4_BF16 or NVFP4_F32, quantised.
 //
 // `values` is NULL or has `values_bytes` bytes, and `linear` is NULL or has room for a pointer.
 nvfp4_status nvfp4_linear_from_dense(uint32_t element,
@@ -427,7 +427,7 @@ nvfp4_status nvfp4_linear_from_parts(const nvfp4_weights *weights, nvfp4_linear 
 nvfp4_status nvfp4_linear_borrowing_parts(const nvfp4_weights *weights,
                                           nvfp4_linear **linear);
 
-// A layer of a dense matrix [rows][k] of NVFP4_F16, NVFP4_BF16 or NVFP4_F32, quantised.
+// A layer of a dense matrix `[rows][k]` of NVFP4_F16, NVFP4_BF16 or NVFP4_F32, quantised.
 //
 // `values` is NULL or has `values_bytes` bytes, and `linear` is NULL or has room for a pointer.
 nvfp4_status nvfp4_linear_from_dense(uint32_t element,

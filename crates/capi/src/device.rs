@@ -17,11 +17,11 @@ pub struct nvfp4_device_weights {
     pub rows: usize,
     /// Elements of a row, K.
     pub k: usize,
-    /// Address of the codes [rows][k/2], 8-byte aligned.
+    /// Address of the codes `[rows][k/2]`, 8-byte aligned.
     pub codes: u64,
     /// Address of the block scales.
     pub scales: u64,
-    /// How they lie: NVFP4_LINEAR [rows][k/16], or NVFP4_128X4.
+    /// How they lie: NVFP4_LINEAR `[rows][k/16]`, or NVFP4_128X4.
     pub layout: u32,
     /// NVFP4_MULTIPLIER or NVFP4_DIVISOR.
     pub global_kind: u32,
@@ -37,7 +37,7 @@ pub struct nvfp4_device_weights {
 pub struct nvfp4_device_vectors {
     /// NVFP4_F16, NVFP4_BF16, NVFP4_F32 or NVFP4_CODES.
     pub element: u32,
-    /// Address of elements [n][k], 16-byte aligned, or of codes [n][k/2], 8-byte aligned.
+    /// Address of elements `[n][k]`, 16-byte aligned, or of codes `[n][k/2]`, 8-byte aligned.
     pub values: u64,
     /// Bytes from a vector's values to the next one's; 0: nothing lies between them.
     pub row_stride: usize,
@@ -61,7 +61,7 @@ pub struct nvfp4_device_vectors {
 pub struct nvfp4_device_output {
     /// NVFP4_F16, NVFP4_BF16 or NVFP4_F32.
     pub element: u32,
-    /// Address of the results [n][rows].
+    /// Address of the results `[n][rows]`.
     pub values: u64,
     /// Bytes from a vector's results to the next one's; 0: nothing lies between them.
     pub row_stride: usize,

@@ -22,7 +22,7 @@ pub struct nvfp4_weights {
     pub rows: usize,
     /// Elements of a row, K: a multiple of 16.
     pub k: usize,
-    /// E2M1 codes [rows][k/2], the even element in the low half of a byte.
+    /// E2M1 codes `[rows][k/2]`, the even element in the low half of a byte.
     pub codes: *const u8,
     /// Their length.
     pub codes_bytes: usize,
@@ -30,7 +30,7 @@ pub struct nvfp4_weights {
     pub scales: *const u8,
     /// Their length.
     pub scales_bytes: usize,
-    /// How they lie: NVFP4_LINEAR [rows][k/16], or NVFP4_128X4.
+    /// How they lie: NVFP4_LINEAR `[rows][k/16]`, or NVFP4_128X4.
     pub layout: u32,
     /// NVFP4_MULTIPLIER or NVFP4_DIVISOR.
     pub global_kind: u32,
@@ -48,7 +48,7 @@ pub struct nvfp4_weights {
 pub struct nvfp4_vectors {
     /// NVFP4_F16, NVFP4_BF16, NVFP4_F32 or NVFP4_CODES.
     pub element: u32,
-    /// Elements [n][k], or codes [n][k/2].
+    /// Elements `[n][k]`, or codes `[n][k/2]`.
     pub values: *const c_void,
     /// Their length.
     pub values_bytes: usize,
@@ -64,7 +64,7 @@ pub struct nvfp4_vectors {
     pub global: f32,
 }
 
-/// Results in host memory [n][rows].
+/// Results in host memory `[n][rows]`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct nvfp4_output {
@@ -163,7 +163,7 @@ unsafe fn of_parts(
     Ok(nvfp4_linear(linear))
 }
 
-/// A layer of a dense matrix [rows][k] of NVFP4_F16, NVFP4_BF16 or NVFP4_F32, quantised.
+/// A layer of a dense matrix `[rows][k]` of NVFP4_F16, NVFP4_BF16 or NVFP4_F32, quantised.
 ///
 /// # Safety
 /// `values` is NULL or has `values_bytes` bytes, and `linear` is NULL or has room for a pointer.
