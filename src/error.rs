@@ -236,6 +236,30 @@ pub enum Error {
         residual: FloatType,
     },
 
+    /// Memory for intermediate data of a call on the CPU that the system does not give.
+    #[error("no memory for {bytes} bytes of intermediate data")]
+    NoMemory {
+        /// The size of the piece that was asked for.
+        bytes: usize,
+    },
+
+    /// A layer has a bias, and the output that it is given has another.
+    #[error("the output has a bias, and so has the layer; one of them can be added")]
+    BiasTwice,
+
+    /// Layers that follow each other do not fit.
+    #[error("{dimension} is {found}, and {of} is {expected}; they must be equal")]
+    LayersMismatch {
+        /// The dimension that does not fit.
+        dimension: &'static str,
+        /// Its size.
+        found: usize,
+        /// The dimension that it must be equal to.
+        of: &'static str,
+        /// That one's size.
+        expected: usize,
+    },
+
     /// Two buffers of one call share memory, and the call writes one of them.
     #[error("{operand} and {other} overlap")]
     Overlap {

@@ -3,6 +3,7 @@
 //! Source: the safetensors format, <https://github.com/huggingface/safetensors#format>.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use half::{bf16, f16};
@@ -252,6 +253,11 @@ impl TensorFile {
         Some(self.at(of.ok()?))
     }
 
+    /// Bytes of the file.
+    pub(crate) fn bytes_in(&self, range: Range<usize>) -> &[u8] {
+        &self.bytes[range]
+    }
+
     /// A tensor that must be there. The error of a missing tensor says `expected`: what the tensor should hold.
     ///
     /// # Errors
@@ -296,8 +302,13 @@ impl<'a> Tensor<'a> {
 
     /// Its bytes, little-endian, row-major, at no particular alignment.
     pub fn bytes(&self) -> &'a [u8] {
+        self.file.bytes_in(self.range())
+    }
+
+    /// Where its bytes lie in the file.
+    pub(crate) fn range(&self) -> Range<usize> {
         let (start, end) = self.info.data_offsets;
-        &self.file.bytes[self.file.data_start + start..self.file.data_start + end]
+        self.file.data_start + start..self.file.data_start + end
     }
 
     /// Its number of elements.

@@ -1,5 +1,7 @@
 //! The safe call on host memory: check everything, choose, run.
 
+use std::sync::Arc;
+
 use crate::cpu;
 use crate::dispatch::{self, Choice, Options, Target};
 use crate::error::Result;
@@ -7,7 +9,7 @@ use crate::operands::Operands;
 use crate::output::Output;
 use crate::shape::Shape;
 use crate::tensor::{Vectors, Weights};
-use crate::types::Activation;
+use crate::types::{Activation, ScaleLayout};
 
 /// Computes `y[l][n][m] = alpha · Σ_k w[l][m][k] · x[l][n][k]` of host operands, on the CPU, as the [`Options`] ask,
 /// and says so: operands are computed where they lie.
@@ -49,6 +51,10 @@ pub fn gemv(
 
 /// A GEMV of host weights that was checked and dispatched once, for any number of vectors that come later.
 ///
+/// Prepared calls of a process share memory for intermediate data, which is freed with the last of them. A call
+/// allocates nothing where an earlier one of its shape, or [`reserve`](Self::reserve), has made the memory. The one
+/// exception is rayon's queue, in which a call from a thread outside of rayon's pool makes room now and then.
+///
 /// ```
 /// use nvfp4_gemv::{
 ///     GlobalScale, Options, Output, PreparedGemv, ScaleLayout, Shape, Vectors, Weights,
@@ -65,11 +71,12 @@ pub fn gemv(
 /// }
 /// # Ok::<(), nvfp4_gemv::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct PreparedGemv<'a, 'w> {
     shape: Shape,
     weights: &'a Weights<'w>,
     choice: Choice,
+    pool: Arc<cpu::Pool>,
 }
 
 impl<'a, 'w> PreparedGemv<'a, 'w> {
@@ -78,15 +85,23 @@ impl<'a, 'w> PreparedGemv<'a, 'w> {
     /// # Errors
     /// As [`gemv()`]'s about weights and options.
     pub fn new(shape: &Shape, weights: &'a Weights<'w>, options: &Options<'_>) -> Result<Self> {
-        // On the host nothing depends on what the vectors are.
-        let operands = Operands::new(Activation::Nvfp4, weights.layout());
-        let choice = dispatch::select(shape, &operands, Target::Host, options)?;
+        let choice = choice_on_host(shape, weights.layout(), options)?;
         weights.check(shape)?;
         Ok(Self {
             shape: *shape,
             weights,
             choice,
+            pool: cpu::Pool::shared(),
         })
+    }
+
+    /// Makes memory for vectors of a type now, so that the first call allocates nothing either. Calls that run at the
+    /// same time need a set of memory each; the first time that they do, they make it themselves.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`](crate::Error::NoMemory).
+    pub fn reserve(&self, activation: Activation) -> Result<()> {
+        (self.pool).reserve(&self.shape, self.weights.layout(), activation)
     }
 
     /// Computes it. The output has every element written or, on an error, none.
@@ -94,7 +109,7 @@ impl<'a, 'w> PreparedGemv<'a, 'w> {
     /// # Errors
     /// Vectors or an output that contradict the shape; vectors' scales that are NaN or negative.
     pub fn run(&self, vectors: &Vectors<'_>, output: Output<'_>) -> Result<()> {
-        cpu::gemv(&self.shape, self.weights, vectors, output)
+        cpu::gemv(&self.shape, self.weights, vectors, output, &self.pool)
     }
 
     /// The shape it was prepared for.
@@ -106,4 +121,14 @@ impl<'a, 'w> PreparedGemv<'a, 'w> {
     pub fn choice(&self) -> &Choice {
         &self.choice
     }
+}
+
+/// The choice for operands in host memory, where nothing depends on what the vectors are.
+pub(crate) fn choice_on_host(
+    shape: &Shape,
+    layout: ScaleLayout,
+    options: &Options<'_>,
+) -> Result<Choice> {
+    let operands = Operands::new(Activation::Nvfp4, layout);
+    dispatch::select(shape, &operands, Target::Host, options)
 }

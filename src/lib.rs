@@ -4,8 +4,10 @@
 //!
 //! # A tour
 //!
+//! - [`Linear`]: a layer that owns its weights or shares them, from a checkpoint, a dense matrix or parts; [`Mlp`]: three
+//!   of them. `LinearOnDevice` is one in a device's memory. What an engine keeps.
 //! - [`Shape`]: M rows, N vectors, K elements, L batches ([`Dims`]), checked once.
-//! - [`Weights`], [`Vectors`], [`Output`]: borrowed operands, in host memory or (feature `cuda` or `jit`) in
+//! - Below that, [`Weights`], [`Vectors`], [`Output`]: borrowed operands, in host memory or (feature `cuda` or `jit`) in
 //!   a device's, with their [`ScaleLayout`], [`GlobalScale`] and [`Strides`].
 //! - [`gemv`](fn@gemv) computes host operands, [`gemv_on_device`] a device's, [`raw::gemv`] operands by address. Each
 //!   takes [`Options`]: which path, [`Kernel`] or [`Config`], or none of these. Each returns a [`Choice`]: the path and
@@ -184,12 +186,14 @@ mod gpu;
 #[cfg(feature = "jit")]
 pub mod jit;
 pub mod kernel;
+mod linear;
 #[cfg(all(feature = "device", feature = "unstable"))]
 pub mod measure;
 #[cfg(all(feature = "device", not(feature = "unstable")))]
 #[allow(dead_code, unreachable_pub, reason = "public with feature `unstable`")]
 mod measure;
 mod memory;
+mod mlp;
 #[cfg(feature = "jit")]
 mod nvrtc;
 mod operands;
@@ -229,8 +233,12 @@ pub use gemv::{PreparedGemv, gemv};
 pub use gpu::Gpu;
 pub use kernel::{Config, Kernel};
 #[cfg(feature = "device")]
+pub use linear::LinearOnDevice;
+pub use linear::{Bytes, Linear};
+#[cfg(feature = "device")]
 pub use memory::Device;
 pub use memory::{Buffer, Host, Memory};
+pub use mlp::{Mlp, silu};
 #[doc(inline)]
 pub use nvfp4_gemv_targets::products::{Link, LinkKind, Product};
 pub use operands::{

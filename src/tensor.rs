@@ -652,9 +652,10 @@ fn scan_scales(
     }
     for batch in 0..shape.l() {
         let scales = &scales[batch * strides.batch..];
-        // Densely packed and without padding: one sweep finds out that all is well.
-        let is_dense = layout == ScaleLayout::Linear && strides.row == blocks;
-        if is_dense && !scales[..rows * blocks].iter().any(|&code| bad(code)) {
+        // Densely packed: one sweep over all bytes finds out that all is well. The largest of them, and not the first
+        // bad one, so that vector instructions do it. Padding may be anything, and is looked at again below.
+        let is_dense = layout == ScaleLayout::Tiled128x4 || strides.row == blocks;
+        if is_dense && !bad(largest(&scales[..layout.bytes(rows, blocks)])) {
             continue;
         }
         for row in 0..rows {
@@ -686,11 +687,72 @@ fn scan_scales(
     Ok(())
 }
 
+/// The largest byte; 0 of none.
+fn largest(bytes: &[u8]) -> u8 {
+    bytes.iter().fold(0, |largest, &byte| largest.max(byte))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::shape::Dims;
     use proptest::prelude::*;
+
+    /// Every scale of a matrix is looked at, wherever it lies, and padding is not.
+    #[test]
+    fn each_scale_is_scanned_and_padding_is_not() {
+        for (m, k) in [(1, 16), (130, 80), (256, 64)] {
+            let shape = Shape::new(Dims { m, n: 1, k, l: 2 }).unwrap();
+            for layout in ScaleLayout::ALL {
+                let codes = vec![0; shape.weight_code_bytes()];
+                // What is no scale stays NaN.
+                let mut scales = vec![0xff; shape.weight_scale_bytes(layout)];
+                let bytes = layout.bytes(m, shape.blocks());
+                let at =
+                    |batch, row, block| batch * bytes + layout.offset(row, block, shape.blocks());
+                let all = |batch| {
+                    let rows = (0..m).map(move |row| (batch, row));
+                    rows.flat_map(|(l, row)| (0..shape.blocks()).map(move |b| (l, row, b)))
+                };
+                for (batch, row, block) in all(0).chain(all(1)) {
+                    scales[at(batch, row, block)] = 0x7e;
+                }
+                let one = GlobalScale::ONE;
+                let scan = |scales: &[u8]| {
+                    let weights = Weights::new(&shape, &codes, scales, layout, one);
+                    weights.map(drop)
+                };
+                scan(&scales).unwrap();
+                for (code, (batch, row, block)) in
+                    [0x7f, 0x80].into_iter().cycle().zip(all(0).chain(all(1)))
+                {
+                    // A part of a large matrix is as good as all of it.
+                    if row > 2 && row + 2 < m {
+                        continue;
+                    }
+                    let operand = WEIGHT_SCALES;
+                    let expected = match code {
+                        0x7f => Error::ScaleNan {
+                            operand,
+                            batch,
+                            row,
+                            block,
+                        },
+                        _ => Error::ScaleNegative {
+                            operand,
+                            batch,
+                            row,
+                            block,
+                            code,
+                        },
+                    };
+                    let before = std::mem::replace(&mut scales[at(batch, row, block)], code);
+                    assert_eq!(scan(&scales), Err(expected), "{layout}");
+                    scales[at(batch, row, block)] = before;
+                }
+            }
+        }
+    }
 
     /// Everything that a device call multiplies and adds is inside the buffer, whatever strides were given.
     #[test]

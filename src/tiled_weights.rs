@@ -182,7 +182,7 @@ impl TiledWeights<'static> {
 }
 
 /// Linear scales in the 128x4 layout.
-fn tiled(
+pub(crate) fn tiled(
     stream: &Arc<CudaStream>,
     shape: &Shape,
     linear: &CudaView<'_, u8>,

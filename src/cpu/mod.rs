@@ -8,7 +8,7 @@
 //! that it is given, or says what the CPU lacks; nothing is replaced silently.
 //!
 //! A call brings the vectors once into what the kernels load (`prepare`), and spreads the rows over
-//! rayon's threads (`parallel`). The weights are read in place, once from memory; 128x4 scales are
+//! rayon's threads (`parallel`). Prepared calls use each other's memory again (`buffers`). The weights are read in place, once from memory; 128x4 scales are
 //! brought into rows on the way, 16 rows at a time (`scales`). How weights meet vectors depends on
 //! N:
 //!
@@ -34,6 +34,7 @@
 mod ahead;
 #[cfg(feature = "unstable")]
 mod bandwidth;
+mod buffers;
 mod parallel;
 mod portable;
 mod prepare;
@@ -55,12 +56,14 @@ use std::sync::OnceLock;
 
 #[cfg(feature = "unstable")]
 pub use bandwidth::{StreamingRead, streaming_read_bandwidth};
+pub(crate) use buffers::Pool;
 
 use crate::error::{Error, Result};
 use crate::output::Output;
 use crate::shape::Shape;
 use crate::tensor::{self, Vectors, Weights};
 use crate::types::{Activation, named};
+use buffers::Buffers;
 use prepare::{Form, Prepared};
 use rows::Kernels;
 
@@ -240,14 +243,16 @@ const fn pairs_of_lanes(blocks: usize) -> usize {
     if used < 16 { used.ilog2() as usize } else { 4 }
 }
 
-/// Computes operands that were checked against the shape.
+/// Computes operands that were checked against the shape, with buffers of the pool.
 pub(crate) fn gemv(
     shape: &Shape,
     weights: &Weights<'_>,
     vectors: &Vectors<'_>,
     output: Output<'_>,
+    pool: &Pool,
 ) -> Result<()> {
-    compute(Implementation::best(), shape, weights, vectors, output)
+    let implementation = Implementation::best();
+    pool.with(|buffers| compute(implementation, shape, weights, vectors, output, buffers))
 }
 
 /// [`gemv`](crate::gemv) with an implementation of the caller's choice, for tests and comparisons.
@@ -269,7 +274,8 @@ pub fn gemv_with(
         });
     }
     weights.check(shape)?;
-    compute(implementation, shape, weights, vectors, output)
+    let buffers = &mut Buffers::default();
+    compute(implementation, shape, weights, vectors, output, buffers)
 }
 
 /// `implementation` is available.
@@ -279,11 +285,13 @@ fn compute(
     weights: &Weights<'_>,
     vectors: &Vectors<'_>,
     output: Output<'_>,
+    buffers: &mut Buffers,
 ) -> Result<()> {
     let kernels = implementation.kernels();
     let alpha = tensor::alpha(weights.global, vectors)?;
     let layout = output.resolve(shape, weights.shape().l())?;
-    let prepared = Prepared::new(shape, vectors, kernels)?;
+    let Buffers { lines, scratch } = buffers;
+    let prepared = Prepared::new(shape, vectors, kernels, lines)?;
     if shape.is_empty() {
         return Ok(());
     }
@@ -295,7 +303,7 @@ fn compute(
             shape,
             weights,
             vectors,
-            &prepared,
+            (&prepared, scratch),
             alpha,
             (output, layout),
         );

@@ -7,16 +7,21 @@
 //! How rows are grouped never changes a result: each row is summed in the same order whichever
 //! rows share its kernel call.
 
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
 use rayon::prelude::*;
 
 use crate::cpu::ahead::Ahead;
-use crate::cpu::prepare::{Line, Prepared};
+use crate::cpu::buffers::reserve;
+use crate::cpu::prepare::{Line, Prepared, Tiles};
 use crate::cpu::rows::{
     Decoded, Decoding, Family, GROUP_ROWS, MAX_VECTORS, ROW_BLOCK, ROW_STEP, Row, Rows,
     STRIP_GROUPS, SumsOfRows,
 };
 use crate::cpu::scales;
 use crate::element::{Element, FloatsMut};
+use crate::error::Result;
 use crate::memory::Host;
 use crate::output::{Output, OutputLayout, Residual};
 use crate::shape::Shape;
@@ -109,11 +114,13 @@ impl<'a, T: Element> Out<'a, T> {
     }
 }
 
-/// Buffers that a job needs beside the operands; made once for many jobs.
-#[derive(Default)]
-struct Scratch {
+/// Buffers that a job needs beside the operands. A thread has one set, for its jobs one after the other.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
     /// The job's rows in the order of the computation: strip by strip, group by group.
     rows: Vec<JobRow>,
+    /// Each strip's rows in `rows`.
+    strips: Vec<Range<usize>>,
     /// `[row][vector]`, rows as in `rows`.
     sums: Vec<f32>,
     /// A strip's scales in one K tile, row by row, where the weights' layout is another.
@@ -122,8 +129,57 @@ struct Scratch {
     decoded: Vec<Line>,
 }
 
+impl Scratch {
+    /// Makes room for any job of a call, so that a job allocates nothing.
+    pub(super) fn reserve(
+        &mut self,
+        family: &Family,
+        shape: &Shape,
+        layout: ScaleLayout,
+        tiles: &Tiles,
+    ) -> Result<()> {
+        let (n, blocks) = (shape.n(), tiles.blocks_of(0).1);
+        let decoding = family.decoding(n);
+        let rows = GROUPS[0] * GROUP_ROWS;
+        reserve(&mut self.rows, rows)?;
+        reserve(&mut self.strips, GROUPS[0])?;
+        reserve(&mut self.sums, rows * n)?;
+        if layout == ScaleLayout::Tiled128x4 {
+            let groups = strip_groups(layout, decoding, GROUPS[0], blocks);
+            reserve(
+                &mut self.scales,
+                groups * GROUP_ROWS * scales::pitch(blocks),
+            )?;
+        }
+        if let Some(decoding) = decoding {
+            let lines = decoding.rows * row_lines(decoding, tiles.padded(blocks));
+            reserve(&mut self.decoded, lines)?;
+        }
+        Ok(())
+    }
+}
+
+/// Groups of a strip of a job with so many groups, where a K tile has so many blocks.
+fn strip_groups(
+    layout: ScaleLayout,
+    decoding: Option<&Decoding>,
+    groups: usize,
+    blocks: usize,
+) -> usize {
+    match (layout, decoding) {
+        // As few as are decoded at once: their scales stay in the first-level cache.
+        (ScaleLayout::Tiled128x4, Some(_)) => STRIP_GROUPS,
+        _ => scales::groups_at_once(groups, blocks),
+    }
+}
+
+/// Lines of a decoded row of so many blocks, padding included.
+fn row_lines(decoding: &Decoding, padded: usize) -> usize {
+    (padded * decoding.bytes).div_ceil(size_of::<Line>())
+}
+
 /// A row of a job.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct JobRow {
     /// Index of the row in the batch.
     row: usize,
@@ -153,7 +209,7 @@ struct Call<'a, 'w> {
     family: &'a Family,
     shape: &'a Shape,
     weights: &'a Weights<'w>,
-    prepared: &'a Prepared,
+    prepared: &'a Prepared<'a>,
 }
 
 impl Call<'_, '_> {
@@ -171,11 +227,10 @@ impl Call<'_, '_> {
         scratch: &mut Scratch,
     ) {
         let (m, n, row_bytes) = (self.shape.m(), self.shape.n(), self.shape.row_code_bytes());
-        let strip_groups = match (self.weights.layout, self.family.decoding(n)) {
-            // As few as are decoded at once: their scales stay in the first-level cache.
-            (ScaleLayout::Tiled128x4, Some(_)) => STRIP_GROUPS,
-            _ => scales::groups_at_once(groups, self.prepared.tile_blocks(0).1),
-        };
+        let tiles = self.prepared.tiles();
+        let blocks_each = tiles.blocks_of(0).1;
+        let decoding = self.family.decoding(n);
+        let strip_groups = strip_groups(self.weights.layout, decoding, groups, blocks_each);
         scratch.rows.clear();
         for group in 0..groups {
             for r in 0..GROUP_ROWS {
@@ -194,18 +249,21 @@ impl Call<'_, '_> {
         let rows = std::mem::take(&mut scratch.rows);
         let slots = strip_groups * GROUP_ROWS;
         let rows_bytes = (strip_groups * row_bytes) as isize;
-        let tiles = self.prepared.tiles();
         // A strip ends where slots start over.
-        let strips: Vec<&[JobRow]> = rows.chunk_by(|a, b| a.slot < b.slot).collect();
+        let mut strips = std::mem::take(&mut scratch.strips);
+        strips.clear();
+        for strip in rows.chunk_by(|a, b| a.slot < b.slot) {
+            let start = strips.last().map_or(0, |before| before.end);
+            strips.push(start..start + strip.len());
+        }
         let mut sums = std::mem::take(&mut scratch.sums);
         let mut add = |strip: usize, tile: usize, next: (usize, usize)| {
-            let (first, blocks) = self.prepared.tile_blocks(tile);
+            let (first, blocks) = tiles.blocks_of(tile);
             let strips_on = next.0 as isize - strip as isize;
-            let blocks_on = (next.1 * self.prepared.tile_blocks(0).1) as isize - first as isize;
-            let strip_rows = strips[strip];
-            let start: usize = strips[..strip].iter().map(|rows| rows.len()).sum();
+            let blocks_on = (next.1 * blocks_each) as isize - first as isize;
+            let Range { start, end } = strips[strip];
             let strip = Strip {
-                rows: strip_rows,
+                rows: &rows[start..end],
                 slots,
                 batch,
                 matrix,
@@ -216,11 +274,12 @@ impl Call<'_, '_> {
                 next_scales: strips_on * scales::atom_bytes(slots) as isize
                     + blocks_on / 4 * scales::ATOM as isize,
             };
-            let sums = &mut sums[start * n..][..strip_rows.len() * n];
+            let sums = &mut sums[start * n..end * n];
             // SAFETY: the caller's promise.
             unsafe { self.strip(&strip, scratch, sums) };
         };
-        if self.family.decoding(n).is_some() {
+        let tiles = tiles.count();
+        if decoding.is_some() {
             for tile in 0..tiles {
                 for strip in 0..strips.len() {
                     let last = strip + 1 == strips.len();
@@ -252,7 +311,7 @@ impl Call<'_, '_> {
             }
         }
         scratch.sums = sums;
-        drop(strips);
+        scratch.strips = strips;
         scratch.rows = rows;
     }
 
@@ -389,8 +448,7 @@ impl Call<'_, '_> {
         sums: &mut [f32],
     ) {
         let n = self.shape.n();
-        let padded = self.prepared.padded(strip.blocks);
-        let row_lines = (padded * decoding.bytes).div_ceil(size_of::<Line>());
+        let row_lines = row_lines(decoding, self.prepared.tiles().padded(strip.blocks));
         decoded.resize(decoding.rows * row_lines, Line([0; 16]));
         let groups_on = decoding.rows.div_ceil(GROUP_ROWS);
         let rows_at_once = strip.rows.chunks(decoding.rows);
@@ -419,7 +477,7 @@ impl Call<'_, '_> {
     }
 }
 
-/// Computes all rows of all batches.
+/// Computes all rows of all batches. `scratch` gets a set for each thread, where it has fewer.
 ///
 /// # Safety
 /// The CPU has what the kernels need.
@@ -428,10 +486,14 @@ pub(super) unsafe fn run(
     shape: &Shape,
     weights: &Weights<'_>,
     vectors: &Vectors<'_>,
-    prepared: &Prepared,
+    (prepared, scratch): (&Prepared<'_>, &mut Vec<Mutex<Scratch>>),
     alpha: f32,
     (output, layout): (Output<'_>, OutputLayout),
 ) {
+    let threads = rayon::current_num_threads();
+    if scratch.len() < threads {
+        scratch.resize_with(threads, Mutex::default);
+    }
     let scaling = Scaling {
         alpha,
         row_alpha: weights
@@ -460,9 +522,9 @@ pub(super) unsafe fn run(
     // SAFETY: the caller's promise.
     unsafe {
         match elements {
-            FloatsMut::F16(y) => call.run(&scaling, &Out::new(y, layout, bias, residual)),
-            FloatsMut::Bf16(y) => call.run(&scaling, &Out::new(y, layout, bias, residual)),
-            FloatsMut::F32(y) => call.run(&scaling, &Out::new(y, layout, bias, residual)),
+            FloatsMut::F16(y) => call.run(&scaling, &Out::new(y, layout, bias, residual), scratch),
+            FloatsMut::Bf16(y) => call.run(&scaling, &Out::new(y, layout, bias, residual), scratch),
+            FloatsMut::F32(y) => call.run(&scaling, &Out::new(y, layout, bias, residual), scratch),
         }
     }
 }
@@ -472,7 +534,12 @@ impl Call<'_, '_> {
     ///
     /// # Safety
     /// The CPU has what the kernels need.
-    unsafe fn run<T: Element>(&self, scaling: &Scaling<'_>, out: &Out<'_, T>) {
+    unsafe fn run<T: Element>(
+        &self,
+        scaling: &Scaling<'_>,
+        out: &Out<'_, T>,
+        scratch: &[Mutex<Scratch>],
+    ) {
         let (m, n) = (self.shape.m(), self.shape.n());
         let row_blocks = m.div_ceil(ROW_BLOCK);
         let threads = rayon::current_num_threads();
@@ -483,7 +550,10 @@ impl Call<'_, '_> {
             })
             .unwrap_or(&GROUPS[GROUPS.len() - 1]);
         let parts = ROW_STEP / groups;
-        let job = |scratch: &mut Scratch, job: usize| {
+        let job = |job: usize| {
+            // A thread of the pool has its own; a job waits for no other one, so nobody else's thread waits here.
+            let own = &scratch[rayon::current_thread_index().unwrap_or(0)];
+            let scratch = &mut *own.lock().unwrap_or_else(PoisonError::into_inner);
             let (batch, block) = (job / parts / row_blocks, job / parts % row_blocks);
             let (block, first) = (block * ROW_BLOCK, job % parts * groups);
             // SAFETY: the caller's promise.
@@ -501,11 +571,9 @@ impl Call<'_, '_> {
         };
         let jobs = self.shape.l() * row_blocks * parts;
         if threads == 1 || self.shape.weight_bytes().saturating_mul(n) < INLINE_BELOW {
-            let mut scratch = Scratch::default();
-            (0..jobs).for_each(|index| job(&mut scratch, index));
+            (0..jobs).for_each(job);
         } else {
-            let jobs = (0..jobs).into_par_iter();
-            jobs.for_each_init(Scratch::default, job);
+            (0..jobs).into_par_iter().for_each(job);
         }
     }
 }

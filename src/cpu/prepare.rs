@@ -1,4 +1,4 @@
-//! The vectors as the kernels read them, decoded once a call.
+//! The vectors as the kernels read them, decoded once a call into memory that calls use again.
 //!
 //! K is cut into tiles; what the kernels read of all vectors in one tile lies together, vector
 //! after vector, so that it fits a cache whatever K is. In a tile an NVFP4 vector is a sequence of
@@ -26,6 +26,7 @@ use crate::error::Result;
 use crate::format::{e2m1, e4m3};
 use crate::shape::{BLOCK, Shape, Strides};
 use crate::tensor::{Nvfp4Vectors, Vectors};
+use crate::types::Activation;
 
 /// Elements that the dense order permutes: 64 bytes of codes.
 pub(super) const CHUNK: usize = 128;
@@ -90,6 +91,16 @@ impl Form {
             Vectors::Bf16(v) => (1, every(shape, v.resolve(shape)?, v.values, bf16_fits)),
         };
         Ok(if fit { Self::Parts(parts) } else { Self::F32 })
+    }
+
+    /// The forms that vectors of a type may have, as their values decide.
+    pub(super) fn possible(activation: Activation, kernels: &Kernels) -> [Self; 2] {
+        match (activation, &kernels.parts) {
+            (Activation::Nvfp4, _) => [Self::Nvfp4; 2],
+            (Activation::F16, Some(_)) => [Self::F32, Self::Parts(2)],
+            (Activation::Bf16, Some(_)) => [Self::F32, Self::Parts(1)],
+            (Activation::F16 | Activation::Bf16 | Activation::F32, _) => [Self::F32; 2],
+        }
     }
 }
 
@@ -174,9 +185,8 @@ impl<'a> Tile<'a> {
     }
 }
 
-/// All vectors of a call: `[L][K tile][N]`.
-pub(super) struct Prepared {
-    lines: Vec<Line>,
+/// How the vectors of a call are divided: `[L][K tile][N]`.
+pub(super) struct Tiles {
     form: Form,
     n: usize,
     blocks: usize,
@@ -188,13 +198,10 @@ pub(super) struct Prepared {
     block_words: usize,
 }
 
-impl Prepared {
-    /// Checks and decodes.
-    pub(super) fn new(shape: &Shape, vectors: &Vectors<'_>, kernels: &Kernels) -> Result<Self> {
+impl Tiles {
+    pub(super) fn new(shape: &Shape, form: Form, kernels: &Kernels) -> Self {
         let (n, blocks) = (shape.n(), shape.blocks());
-        let form = Form::of(shape, vectors, kernels)?;
-        let mut prepared = Self {
-            lines: Vec::new(),
+        Self {
             form,
             n,
             blocks,
@@ -208,7 +215,53 @@ impl Prepared {
                 Form::F32 => BLOCK,
                 Form::Parts(parts) => part_words(parts),
             },
-        };
+        }
+    }
+
+    /// K tiles of a batch.
+    pub(super) fn count(&self) -> usize {
+        self.blocks.div_ceil(self.tile)
+    }
+
+    /// The first block of a tile, and how many it has.
+    pub(super) fn blocks_of(&self, tile: usize) -> (usize, usize) {
+        let first = tile * self.tile;
+        (first, self.tile.min(self.blocks - first))
+    }
+
+    /// Blocks of a tile of so many blocks, with padding.
+    pub(super) fn padded(&self, blocks: usize) -> usize {
+        blocks.next_multiple_of(self.step)
+    }
+
+    /// Words of a batch. All tiles but the last need no padding.
+    fn batch_words(&self) -> usize {
+        let (first, last) = self.blocks_of(self.count() - 1);
+        (first + self.padded(last)) * self.block_words * self.n
+    }
+
+    /// Lines of all batches.
+    pub(super) fn lines(&self, batches: usize) -> usize {
+        batches * self.batch_words() / 16
+    }
+}
+
+/// All vectors of a call, in lines that were the caller's.
+pub(super) struct Prepared<'b> {
+    lines: &'b mut Vec<Line>,
+    tiles: Tiles,
+}
+
+impl<'b> Prepared<'b> {
+    /// Checks and decodes. What `lines` held does not matter.
+    pub(super) fn new(
+        shape: &Shape,
+        vectors: &Vectors<'_>,
+        kernels: &Kernels,
+        lines: &'b mut Vec<Line>,
+    ) -> Result<Self> {
+        let tiles = Tiles::new(shape, Form::of(shape, vectors, kernels)?, kernels);
+        let mut prepared = Self { lines, tiles };
         match vectors {
             Vectors::Nvfp4(v) => prepared.fill_nvfp4(shape, v, kernels.lanes)?,
             Vectors::F16(v) => {
@@ -238,26 +291,21 @@ impl Prepared {
 
     /// The form that the vectors have.
     pub(super) fn form(&self) -> Form {
-        self.form
+        self.tiles.form
     }
 
-    /// K tiles of a batch.
-    pub(super) fn tiles(&self) -> usize {
-        self.blocks.div_ceil(self.tile)
-    }
-
-    /// The first block of a tile, and how many it has.
-    pub(super) fn tile_blocks(&self, tile: usize) -> (usize, usize) {
-        let first = tile * self.tile;
-        (first, self.tile.min(self.blocks - first))
+    /// How they are divided.
+    pub(super) fn tiles(&self) -> &Tiles {
+        &self.tiles
     }
 
     /// Vectors `first..first + count` of a batch in a tile.
     pub(super) fn tile(&self, batch: usize, tile: usize, first: usize, count: usize) -> Tile<'_> {
-        assert!(first + count <= self.n);
-        let (start, blocks) = self.tile_blocks(tile);
-        let words_each = self.padded(blocks) * self.block_words;
-        let start = batch * self.batch_words() + start * self.block_words * self.n;
+        let tiles = &self.tiles;
+        assert!(first + count <= tiles.n);
+        let (start, blocks) = tiles.blocks_of(tile);
+        let words_each = tiles.padded(blocks) * tiles.block_words;
+        let start = batch * tiles.batch_words() + start * tiles.block_words * tiles.n;
         let start = start + first * words_each;
         Tile {
             lines: &self.lines[start / 16..][..count * words_each / 16],
@@ -266,52 +314,42 @@ impl Prepared {
         }
     }
 
-    /// Blocks of a tile of so many blocks, with padding.
-    pub(super) fn padded(&self, blocks: usize) -> usize {
-        blocks.next_multiple_of(self.step)
-    }
-
-    /// Words of a batch. All tiles but the last need no padding.
-    fn batch_words(&self) -> usize {
-        let (first, last) = self.tile_blocks(self.tiles() - 1);
-        (first + self.padded(last)) * self.block_words * self.n
-    }
-
     /// Makes room, then calls `fill(batch, vector, first block, blocks, words)` for every vector
-    /// in every tile; large calls on several threads.
+    /// in every tile; large calls on several threads. `fill` writes all of the words, whatever they held.
     fn fill(
         &mut self,
         shape: &Shape,
         fill: impl Fn(usize, usize, usize, usize, &mut [u32]) + Sync,
     ) {
-        let batch_words = self.batch_words();
+        let tiles = &self.tiles;
+        let batch_words = tiles.batch_words();
         if batch_words == 0 {
             return; // no vector
         }
-        assert!(self.tiles() == 1 || self.tile.is_multiple_of(self.step));
+        assert!(tiles.count() == 1 || tiles.tile.is_multiple_of(tiles.step));
         assert!(batch_words.is_multiple_of(16));
-        self.lines = vec![Line([0; 16]); shape.l() * batch_words / 16];
-        let tile_words = self.padded(self.tile) * self.block_words * self.n;
-        let mut lines = std::mem::take(&mut self.lines);
-        let mut tiles = Vec::with_capacity(shape.l() * self.tiles());
-        for (batch, words) in words_mut(&mut lines).chunks_mut(batch_words).enumerate() {
-            for (tile, words) in words.chunks_mut(tile_words).enumerate() {
-                tiles.push((batch, tile, words));
-            }
-        }
-        let fill_tile = |(batch, tile, words): (usize, usize, &mut [u32])| {
-            let (first, blocks) = self.tile_blocks(tile);
-            let words_each = self.padded(blocks) * self.block_words;
+        self.lines.resize(tiles.lines(shape.l()), Line([0; 16]));
+        let tile_words = tiles.padded(tiles.tile) * tiles.block_words * tiles.n;
+        let fill_tile = |batch: usize, (tile, words): (usize, &mut [u32])| {
+            let (first, blocks) = tiles.blocks_of(tile);
+            let words_each = tiles.padded(blocks) * tiles.block_words;
             for (vector, words) in words.chunks_exact_mut(words_each).enumerate() {
                 fill(batch, vector, first, blocks, words);
             }
         };
+        let words = words_mut(self.lines);
         if shape.vector_elements() < INLINE_BELOW {
-            tiles.into_iter().for_each(fill_tile);
+            for (batch, words) in words.chunks_mut(batch_words).enumerate() {
+                let of_tiles = words.chunks_mut(tile_words).enumerate();
+                of_tiles.for_each(|of_tile| fill_tile(batch, of_tile));
+            }
         } else {
-            tiles.into_par_iter().for_each(fill_tile);
+            let batches = words.par_chunks_mut(batch_words).enumerate();
+            batches.for_each(|(batch, words)| {
+                let of_tiles = words.par_chunks_mut(tile_words).enumerate();
+                of_tiles.for_each(|of_tile| fill_tile(batch, of_tile));
+            });
         }
-        self.lines = lines;
     }
 
     fn fill_nvfp4(&mut self, shape: &Shape, v: &Nvfp4Vectors<'_>, lanes: &[usize]) -> Result<()> {
@@ -320,6 +358,8 @@ impl Prepared {
         self.fill(shape, |batch, vector, first, blocks, words| {
             let codes = batch * at.codes.batch + vector * at.codes.row + first * (BLOCK / 2);
             let codes = v.codes[codes..][..blocks * (BLOCK / 2)].chunks_exact(BLOCK / 2);
+            // The last step may have more lanes than there are blocks.
+            words[blocks / lanes.len() * step_words..].fill(0);
             for (block, codes) in codes.enumerate() {
                 let scale = at.scale_offset(v.layout, shape, batch, vector, first + block);
                 let scale = e4m3::decode(v.scales[scale]) * SCALE_FACTOR;
@@ -336,8 +376,8 @@ impl Prepared {
         order: &[u8; CHUNK],
         read: impl Fn(usize, usize, usize, &mut [f32]) + Sync,
     ) {
-        let form = self.form;
-        let chunk_words = CHUNK / BLOCK * self.block_words;
+        let form = self.tiles.form;
+        let chunk_words = CHUNK / BLOCK * self.tiles.block_words;
         self.fill(shape, |batch, vector, first, blocks, words| {
             let mut rest = blocks * BLOCK;
             let mut from = first * BLOCK;

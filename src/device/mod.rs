@@ -18,6 +18,7 @@ use crate::shape::Shape;
 use crate::tensor::{Vectors, Weights};
 
 pub(crate) use bind::{dense, read};
+pub(crate) use prepared::Kept;
 pub use prepared::PreparedGemvOnDevice;
 
 /// Computes `y[l][n][m] = alpha · Σ_k w[l][m][k] · x[l][n][k]` of operands in a device's memory,
@@ -106,7 +107,7 @@ pub fn gemv_on_device(
 }
 
 /// Properties of a device, asked for once a process.
-fn gpu(ordinal: usize) -> Result<&'static Gpu> {
+pub(crate) fn gpu(ordinal: usize) -> Result<&'static Gpu> {
     static GPUS: OnceLock<Vec<OnceLock<Gpu>>> = OnceLock::new();
     let known = |gpus: &'static Vec<OnceLock<Gpu>>| gpus.get(ordinal)?.get();
     if let Some(gpu) = GPUS.get().and_then(known) {

@@ -1,13 +1,15 @@
 //! Calls that are prepared once: checked, dispatched, tensor maps encoded.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::{CudaContext, CudaStream};
 
-use super::{bind, gpu};
+use super::bind::{Bound, bind};
+use super::gpu;
 use crate::context::{make_current, same_context};
 use crate::dispatch::{Choice, Options};
 use crate::error::{Error, Result};
+use crate::gpu::Gpu;
 use crate::memory::Device;
 use crate::output::Output;
 use crate::raw::{Call, PreparedRawGemv};
@@ -91,8 +93,13 @@ impl PreparedGemvOnDevice {
         if let Some(workspace) = options.workspace {
             drop(workspace.hold(stream)?); // it is this stream's
         }
-        let call = bind::bind(stream, shape, weights, vectors, &mut output)?.call(shape)?;
+        let call = bind(stream, shape, weights, vectors, &mut output)?.call(shape)?;
         make_current(stream)?;
+        Self::of(stream, call, gpu, options)
+    }
+
+    /// For the stream's context, which is current.
+    fn of(stream: &Arc<CudaStream>, call: Call, gpu: &Gpu, options: &Options<'_>) -> Result<Self> {
         Ok(Self {
             context: stream.context().clone(),
             call,
@@ -120,7 +127,7 @@ impl PreparedGemvOnDevice {
             .map(|workspace| workspace.hold(stream))
             .transpose()?;
         let call = &self.call;
-        let bound = bind::bind(stream, &call.shape, weights, vectors, &mut output)?;
+        let bound = bind(stream, &call.shape, weights, vectors, &mut output)?;
         let same = |operand, same| match same {
             true => Ok(()),
             false => Err(Error::NotAsPrepared { operand }),
@@ -150,5 +157,79 @@ impl PreparedGemvOnDevice {
     /// The launches, for programs that answer for the memory themselves.
     pub fn raw(&self) -> &PreparedRawGemv {
         &self.prepared
+    }
+}
+
+/// Calls of one layer that were prepared with the same options, for operands at different places.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    /// The one that was used last comes first.
+    calls: Mutex<Vec<Arc<PreparedGemvOnDevice>>>,
+}
+
+impl Kept {
+    /// The most calls that are kept: those of 1 to 128 vectors in the same buffers.
+    pub(crate) const MOST: usize = 128;
+
+    /// Enqueues the call that was prepared for these operands, or prepares it first. Without `launch` nothing is
+    /// enqueued.
+    #[allow(clippy::too_many_arguments, reason = "a call's operands, and how")]
+    pub(crate) fn call(
+        &self,
+        stream: &Arc<CudaStream>,
+        shape: &Shape,
+        weights: &Weights<'_, Device>,
+        vectors: &Vectors<'_, Device>,
+        mut output: Output<'_, Device>,
+        options: &Options<'_>,
+        launch: bool,
+    ) -> Result<Choice> {
+        let workspace = options.workspace;
+        let _alone = workspace
+            .map(|workspace| workspace.hold(stream))
+            .transpose()?;
+        let bound = bind(stream, shape, weights, vectors, &mut output)?;
+        make_current(stream)?;
+        let kept = match self.find(stream, shape, &bound) {
+            Some(kept) => kept,
+            None => {
+                let gpu = gpu(stream.context().ordinal())?;
+                let call = bound.call(shape)?;
+                self.keep(PreparedGemvOnDevice::of(stream, call, gpu, options)?)
+            }
+        };
+        if launch {
+            // SAFETY: as in `PreparedGemvOnDevice::run`: the stream's context is current, and is the one that this was
+            // prepared in; the views are of the memory that it was prepared with; `bound` and the workspace are held.
+            unsafe { kept.prepared.run(stream.cu_stream().cast()) }?;
+        }
+        Ok(*kept.choice())
+    }
+
+    fn find(
+        &self,
+        stream: &Arc<CudaStream>,
+        shape: &Shape,
+        bound: &Bound<'_>,
+    ) -> Option<Arc<PreparedGemvOnDevice>> {
+        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = calls.iter().position(|kept| {
+            let call = &kept.call;
+            call.shape == *shape
+                && call.vectors == bound.vectors
+                && call.output == bound.output
+                && call.weights == bound.weights
+                && kept.context.cu_ctx() == stream.context().cu_ctx()
+        })?;
+        calls[..=at].rotate_right(1);
+        Some(calls[0].clone())
+    }
+
+    fn keep(&self, prepared: PreparedGemvOnDevice) -> Arc<PreparedGemvOnDevice> {
+        let kept = Arc::new(prepared);
+        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        calls.truncate(Self::MOST - 1);
+        calls.insert(0, kept.clone());
+        kept
     }
 }

@@ -148,6 +148,7 @@ const WITH_CUDA: &[Trials] = &[];
 #[cfg(feature = "device")]
 const WITH_CUDA: &[Trials] = &[
     calls::device::trials,
+    calls::linear::trials,
     calls::measure::trials,
     calls::options::on_a_gpu::trials,
     calls::refuse::without_a_gpu::trials,

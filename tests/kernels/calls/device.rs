@@ -41,7 +41,7 @@ crate::trials! {
 struct Counting;
 
 thread_local! {
-    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+    pub(super) static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
 }
 
 // SAFETY: hands everything to another allocator. The count needs no allocation of its own.

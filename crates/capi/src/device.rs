@@ -1,0 +1,356 @@
+//! Calls on a device, by address: prepared once, launched on the caller's stream.
+
+use std::ffi::{c_char, c_void};
+
+use crate::failure::nvfp4_status;
+use crate::plan::nvfp4_gpu;
+
+/// A call that was prepared.
+#[derive(Debug)]
+pub struct nvfp4_call(calls::Prepared);
+
+/// Weights in a device's memory: an address of 0 stands for nothing.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct nvfp4_device_weights {
+    /// Rows, M.
+    pub rows: usize,
+    /// Elements of a row, K.
+    pub k: usize,
+    /// Address of the codes `[rows][k/2]`, 8-byte aligned.
+    pub codes: u64,
+    /// Address of the block scales.
+    pub scales: u64,
+    /// How they lie: NVFP4_LINEAR `[rows][k/16]`, or NVFP4_128X4.
+    pub layout: u32,
+    /// NVFP4_MULTIPLIER or NVFP4_DIVISOR.
+    pub global_kind: u32,
+    /// The global scale.
+    pub global: f32,
+    /// Address of a float for each row, a factor, or 0.
+    pub row_alpha: u64,
+}
+
+/// Vectors in a device's memory.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct nvfp4_device_vectors {
+    /// NVFP4_F16, NVFP4_BF16, NVFP4_F32 or NVFP4_CODES.
+    pub element: u32,
+    /// Address of elements `[n][k]`, 16-byte aligned, or of codes `[n][k/2]`, 8-byte aligned.
+    pub values: u64,
+    /// Bytes from a vector's values to the next one's; 0: nothing lies between them.
+    pub row_stride: usize,
+    /// Address of the block scales of codes; for other vectors nothing here and below is looked at.
+    pub scales: u64,
+    /// Bytes from a vector's linear scales to the next one's; 0: nothing lies between them.
+    pub scale_row_stride: usize,
+    /// How the scales lie.
+    pub layout: u32,
+    /// NVFP4_MULTIPLIER or NVFP4_DIVISOR.
+    pub global_kind: u32,
+    /// The global scale.
+    pub global: f32,
+    /// Address of a float for each vector, a factor, or 0.
+    pub vector_alpha: u64,
+}
+
+/// Results in a device's memory, and what is added to them.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct nvfp4_device_output {
+    /// NVFP4_F16, NVFP4_BF16 or NVFP4_F32.
+    pub element: u32,
+    /// Address of the results `[n][rows]`.
+    pub values: u64,
+    /// Bytes from a vector's results to the next one's; 0: nothing lies between them.
+    pub row_stride: usize,
+    /// Address of a float for each row, which is added to its results, or 0.
+    pub bias: u64,
+    /// Address of numbers that lie as the results do and are added to them, or 0. The results' own address: y += W x.
+    pub residual: u64,
+}
+
+/// Device memory for intermediate data.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct nvfp4_device_workspace {
+    /// Its address, 256-byte aligned. The first 8192 bytes were set to zeros once.
+    pub address: u64,
+    /// Its length: nvfp4_workspace_bytes says how much is used.
+    pub bytes: u64,
+}
+
+/// A GPU of this machine, by its number.
+///
+/// # Safety
+/// `gpu` is NULL or has room for a pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfp4_gpu_of_device(
+    number: u32,
+    gpu: *mut *mut nvfp4_gpu,
+) -> nvfp4_status {
+    // SAFETY: this function's own contract.
+    unsafe { crate::memory::handle(gpu, || calls::gpu(number)) }
+}
+
+/// Prepares y = W x + bias of n vectors for the CUDA context that is current: chooses a kernel, loads it, and keeps the
+/// launches. Reads no address; nothing is enqueued. A `workspace` of NULL is none.
+///
+/// With `chained` launches may start before the work before them has ended; they read codes and scales at once and wait
+/// with everything else. The caller promises that no kernel that may still run writes codes or scales.
+///
+/// # Safety
+/// All pointers are NULL or there; `call` is NULL or has room for a pointer. With `chained`, the promise above holds for
+/// every launch.
+#[unsafe(no_mangle)]
+#[allow(clippy::too_many_arguments, reason = "the operands of a call")]
+pub unsafe extern "C" fn nvfp4_call_prepare(
+    gpu: *const nvfp4_gpu,
+    weights: *const nvfp4_device_weights,
+    x: *const nvfp4_device_vectors,
+    n: usize,
+    y: *const nvfp4_device_output,
+    workspace: *const nvfp4_device_workspace,
+    chained: u32,
+    call: *mut *mut nvfp4_call,
+) -> nvfp4_status {
+    let prepare = || {
+        // SAFETY: this function's own contract.
+        let prepared = unsafe { calls::prepare(gpu, weights, x, n, y, workspace, chained != 0) };
+        prepared.map(nvfp4_call)
+    };
+    // SAFETY: this function's own contract.
+    unsafe { crate::memory::handle(call, prepare) }
+}
+
+/// Enqueues a prepared call on a stream, a CUstream or cudaStream_t, and waits for nothing. It can be captured into a
+/// CUDA graph.
+///
+/// # Safety
+/// `call` is NULL or prepared. The context that it was prepared in is current, and `stream` is one of it. Every address
+/// that it was prepared with is valid, for the bytes that sizes and strides reach, until the enqueued work has run.
+/// Nothing else writes the memory, or reads the results or the workspace, meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfp4_call_launch(
+    call: *const nvfp4_call,
+    stream: *mut c_void,
+) -> nvfp4_status {
+    crate::failure::guarded(|| {
+        // SAFETY: this function's own contract.
+        let call = &unsafe { crate::memory::read("call", call) }?.0;
+        // SAFETY: this function's own contract.
+        unsafe { calls::launch(call, stream) }
+    })
+}
+
+/// Says what a prepared call launches, and why, as nvfp4_plan does.
+///
+/// # Safety
+/// `call` is NULL or prepared, and `text` is NULL or has room for a pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfp4_call_plan(
+    call: *const nvfp4_call,
+    format: u32,
+    text: *mut *mut c_char,
+) -> nvfp4_status {
+    let plan = || {
+        // SAFETY: this function's own contract.
+        let call = &unsafe { crate::memory::read("call", call) }?.0;
+        calls::plan(call, format)
+    };
+    // SAFETY: this function's own contract.
+    unsafe { crate::memory::value(text, std::ptr::null_mut(), plan) }
+}
+
+/// Frees a prepared call. Work that was enqueued goes on.
+///
+/// # Safety
+/// `call` is NULL or prepared, and nobody uses it any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfp4_call_free(call: *mut nvfp4_call) {
+    // SAFETY: this function's own contract.
+    unsafe { crate::memory::free(call) }
+}
+
+#[cfg(feature = "device")]
+mod calls {
+    use std::ffi::{c_char, c_void};
+
+    use nvfp4_gemv::raw::{self, Call, PreparedRawGemv};
+    use nvfp4_gemv::{
+        Activation, Dims, FloatType, RawOutput, RawVectors, RawWeights, RawWorkspace, ScaleLayout,
+        Shape, Strides,
+    };
+
+    use super::{
+        nvfp4_device_output, nvfp4_device_vectors, nvfp4_device_weights, nvfp4_device_workspace,
+    };
+    use crate::failure::Failure;
+    use crate::memory;
+    use crate::plan::{nvfp4_gpu, options, said};
+
+    pub(super) type Prepared = PreparedRawGemv;
+
+    pub(super) fn gpu(number: u32) -> Result<nvfp4_gpu, Failure> {
+        raw::device_count()?; // says what is missing
+        Ok(nvfp4_gpu(raw::gpu(number)?))
+    }
+
+    /// # Safety
+    /// As `nvfp4_call_prepare`'s.
+    pub(super) unsafe fn prepare(
+        gpu: *const nvfp4_gpu,
+        weights: *const nvfp4_device_weights,
+        x: *const nvfp4_device_vectors,
+        n: usize,
+        y: *const nvfp4_device_output,
+        workspace: *const nvfp4_device_workspace,
+        chained: bool,
+    ) -> Result<Prepared, Failure> {
+        // SAFETY: this function's own contract.
+        let (gpu, w, x, y) = unsafe {
+            (
+                &memory::read("gpu", gpu)?.0,
+                memory::read("weights", weights)?,
+                memory::read("x", x)?,
+                memory::read("y", y)?,
+            )
+        };
+        let shape = Shape::new(Dims {
+            m: w.rows,
+            n,
+            k: w.k,
+            l: 1,
+        })?;
+        let weights = RawWeights {
+            codes: w.codes,
+            scales: w.scales,
+            layout: memory::layout(w.layout)?,
+            global: memory::global(w.global_kind, w.global)?,
+            row_alpha: w.row_alpha,
+            row_alpha_batch_stride: 0,
+            select: None,
+        };
+        let mut call = Call::new(&shape, &weights, &vectors(&shape, x)?, &output(&shape, y)?)?;
+        if !workspace.is_null() {
+            // SAFETY: this function's own contract.
+            let &nvfp4_device_workspace { address, bytes } =
+                unsafe { memory::read("workspace", workspace) }?;
+            call = call.with_workspace(RawWorkspace { address, bytes })?;
+        }
+        Ok(PreparedRawGemv::new(&call, gpu, &options(chained))?)
+    }
+
+    /// Strides of `n` rows of so many bytes.
+    fn strides(given: usize, n: usize, row: usize) -> Result<Strides, Failure> {
+        let row = if given == 0 { row } else { given };
+        // Of one batch, whose stride is not used.
+        let batch = n.checked_mul(row);
+        let batch = batch.ok_or_else(|| Failure::argument("a stride beyond memory"))?;
+        Ok(Strides { row, batch })
+    }
+
+    fn vectors(shape: &Shape, x: &nvfp4_device_vectors) -> Result<RawVectors, Failure> {
+        let n = shape.n();
+        let element = match memory::activation(x.element)? {
+            Activation::Nvfp4 => {
+                return Ok(RawVectors::Nvfp4 {
+                    codes: x.values,
+                    code_strides: strides(x.row_stride, n, shape.row_code_bytes())?,
+                    scales: x.scales,
+                    layout: memory::layout(x.layout)?,
+                    scale_strides: match memory::layout(x.layout)? {
+                        ScaleLayout::Linear => strides(x.scale_row_stride, n, shape.blocks())?,
+                        layout => Strides {
+                            row: 0,
+                            batch: layout.bytes(n, shape.blocks()),
+                        },
+                    },
+                    global: memory::global(x.global_kind, x.global)?,
+                    vector_alpha: x.vector_alpha,
+                });
+            }
+            Activation::F16 => FloatType::F16,
+            Activation::Bf16 => FloatType::Bf16,
+            Activation::F32 => FloatType::F32,
+        };
+        Ok(RawVectors::Dense {
+            element,
+            values: x.values,
+            strides: strides(x.row_stride, n, shape.k() * element.bytes())?,
+        })
+    }
+
+    fn output(shape: &Shape, y: &nvfp4_device_output) -> Result<RawOutput, Failure> {
+        let element = memory::element(y.element)?;
+        let strides = strides(y.row_stride, shape.n(), shape.m() * element.bytes())?;
+        Ok(RawOutput {
+            strides: Some(strides),
+            bias: y.bias,
+            residual: y.residual,
+            ..RawOutput::packed(y.values, element)
+        })
+    }
+
+    /// # Safety
+    /// As `nvfp4_call_launch`'s.
+    pub(super) unsafe fn launch(call: &Prepared, stream: *mut c_void) -> Result<(), Failure> {
+        // SAFETY: this function's own contract.
+        Ok(unsafe { call.run(stream) }?)
+    }
+
+    pub(super) fn plan(call: &Prepared, format: u32) -> Result<*mut c_char, Failure> {
+        said(call.choice(), call.plan(), format)
+    }
+}
+
+/// A library without calls on devices has the functions, which say so.
+#[cfg(not(feature = "device"))]
+mod calls {
+    use std::ffi::{c_char, c_void};
+
+    use super::{
+        nvfp4_device_output, nvfp4_device_vectors, nvfp4_device_weights, nvfp4_device_workspace,
+    };
+    use crate::failure::Failure;
+    use crate::plan::nvfp4_gpu;
+
+    /// There is none.
+    #[derive(Debug)]
+    pub(super) enum Prepared {}
+
+    fn none<T>() -> Result<T, Failure> {
+        Err(Failure::unavailable(
+            "the C library was built for the CPU alone: build it with feature cuda or jit",
+        ))
+    }
+
+    pub(super) fn gpu(_number: u32) -> Result<nvfp4_gpu, Failure> {
+        none()
+    }
+
+    /// # Safety
+    /// None is needed here.
+    pub(super) unsafe fn prepare(
+        _gpu: *const nvfp4_gpu,
+        _weights: *const nvfp4_device_weights,
+        _x: *const nvfp4_device_vectors,
+        _n: usize,
+        _y: *const nvfp4_device_output,
+        _workspace: *const nvfp4_device_workspace,
+        _chained: bool,
+    ) -> Result<Prepared, Failure> {
+        none()
+    }
+
+    /// # Safety
+    /// None is needed here.
+    pub(super) unsafe fn launch(call: &Prepared, _stream: *mut c_void) -> Result<(), Failure> {
+        match *call {}
+    }
+
+    pub(super) fn plan(call: &Prepared, _format: u32) -> Result<*mut c_char, Failure> {
+        match *call {}
+    }
+}

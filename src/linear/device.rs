@@ -1,0 +1,334 @@
+//! Linear layers in a device's memory.
+
+use std::fmt;
+use std::sync::Arc;
+
+use cudarc::driver::{CudaSlice, CudaStream, DeviceRepr, ValidAsZeroBits};
+
+use super::{Linear, with_bias, with_vectors};
+use crate::check;
+use crate::context::driver_error;
+use crate::device::{Kept, gpu};
+use crate::dispatch::measured::Measurements;
+use crate::dispatch::{self, Choice, Options};
+use crate::error::Result;
+use crate::memory::Device;
+use crate::operands::Operands;
+use crate::output::Output;
+use crate::scales::convert_scales;
+use crate::shape::Shape;
+use crate::tensor::{GlobalScale, Vectors, Weights};
+use crate::tiled_weights::tiled;
+use crate::types::{Activation, ScaleLayout};
+use crate::workspace::Workspace;
+
+/// A linear layer `y = W x + bias` in a device's memory: buffers that it owns or shares, and the calls that were
+/// prepared for it.
+///
+/// [`Linear::on_device`] copies a layer there, once. A [`forward`](Self::forward) prepares the call for its number of
+/// vectors and its buffers the first time, and keeps what it has prepared. From then on it does what
+/// [`PreparedGemvOnDevice::run`](crate::PreparedGemvOnDevice::run) does: no allocation, no synchronisation, no copy. It
+/// can be [captured into a CUDA graph](crate#cuda-graphs); [`prepare`](Self::prepare) comes before.
+///
+/// A clone shares buffers and prepared calls.
+///
+/// ```no_run
+/// use nvfp4_gemv::cudarc::driver::CudaContext;
+/// use nvfp4_gemv::{Activation, Linear, Output, ScaleLayout, Vectors, Workspace, half::bf16};
+///
+/// let stream = CudaContext::new(0)?.new_stream()?;
+/// let layer = Linear::from_dense(&vec![1.0f32; 128 * 256], 128, 256)?;
+/// let layer = layer.on_device(&stream, ScaleLayout::Tiled128x4)?;
+/// // One workspace for all layers of a stream: as large as the layer that needs most.
+/// let bytes = layer.workspace_bytes(16, Activation::Bf16)?;
+/// let layer = layer.with_workspace(Workspace::new(&stream, bytes)?);
+///
+/// let x = stream.clone_htod(&vec![bf16::ONE; 16 * 256])?;
+/// let mut y = stream.alloc_zeros::<f32>(16 * 128)?;
+/// let vectors = Vectors::on_device(x.as_view());
+/// layer.forward(&stream, &vectors, 16, Output::on_device(y.as_view_mut()))?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct LinearOnDevice {
+    parts: Parts,
+    workspace: Option<Workspace>,
+    tuned: Option<Arc<dyn AsRef<Measurements> + Send + Sync>>,
+    chained: bool,
+    /// Calls that were prepared with these settings.
+    kept: Arc<Kept>,
+}
+
+#[derive(Clone, Debug)]
+struct Parts {
+    /// N means nothing.
+    shape: Shape,
+    codes: Arc<CudaSlice<u8>>,
+    scales: Arc<CudaSlice<u8>>,
+    layout: ScaleLayout,
+    global: GlobalScale,
+    row_alpha: Option<Arc<CudaSlice<f32>>>,
+    bias: Option<Arc<CudaSlice<f32>>>,
+}
+
+const _: () = {
+    const fn is_send_and_sync<T: Send + Sync + Clone + 'static>() {}
+    is_send_and_sync::<LinearOnDevice>();
+};
+
+impl Linear {
+    /// This layer in a device's memory, its block scales in the layout that is asked for: copied now, on `stream`. The
+    /// tensor cores of compute capability 10.x ask for the 128x4 layout, and [everything else takes
+    /// it](crate::TiledWeights). Later calls on other streams are ordered behind the copies by the events of the
+    /// buffers; where cudarc tracks no events, synchronise the stream before.
+    ///
+    /// # Errors
+    /// Errors that CUDA reports of memory, copies and the kernel that changes the layout.
+    pub fn on_device(
+        &self,
+        stream: &Arc<CudaStream>,
+        layout: ScaleLayout,
+    ) -> Result<LinearOnDevice> {
+        let parts = &*self.parts;
+        let (shape, scales) = (parts.shape, parts.scales.get());
+        let scales = match (parts.layout, layout) {
+            (ScaleLayout::Linear, ScaleLayout::Tiled128x4) => {
+                let linear = upload(stream, scales)?;
+                tiled(stream, &shape, &linear.slice(..scales.len()))?
+            }
+            (from, to) if from == to => upload(stream, scales)?,
+            (from, to) => {
+                let converted = convert_scales(scales, from, to, shape.m(), shape.k(), 1)?;
+                upload(stream, &converted)?
+            }
+        };
+        let of_rows = |values: &Arc<[f32]>| upload(stream, values).map(Arc::new);
+        let parts = Parts {
+            shape,
+            codes: Arc::new(upload(stream, parts.codes.get())?),
+            scales: Arc::new(scales),
+            layout,
+            global: parts.global,
+            row_alpha: parts.row_alpha.as_ref().map(of_rows).transpose()?,
+            bias: parts.bias.as_ref().map(of_rows).transpose()?,
+        };
+        Ok(LinearOnDevice::of(parts))
+    }
+}
+
+/// A copy in the device's memory, which has no buffers of nothing.
+fn upload<T: DeviceRepr + ValidAsZeroBits>(
+    stream: &Arc<CudaStream>,
+    values: &[T],
+) -> Result<CudaSlice<T>> {
+    let copied = match values.is_empty() {
+        true => stream.alloc_zeros(1),
+        false => stream.clone_htod(values),
+    };
+    copied.map_err(|error| driver_error("copying a layer to the device", error))
+}
+
+impl LinearOnDevice {
+    /// A layer of `rows` rows of `k` elements of buffers that are there, owned from now on or shared. The content of the
+    /// scales is not looked at.
+    ///
+    /// # Errors
+    /// As [`Weights::on_device`]'s, and [`Shape::matrix`]'s.
+    pub fn new(
+        rows: usize,
+        k: usize,
+        codes: impl Into<Arc<CudaSlice<u8>>>,
+        scales: impl Into<Arc<CudaSlice<u8>>>,
+        layout: ScaleLayout,
+        global: GlobalScale,
+    ) -> Result<Self> {
+        let parts = Parts {
+            shape: Shape::matrix(rows, k)?,
+            codes: codes.into(),
+            scales: scales.into(),
+            layout,
+            global,
+            row_alpha: None,
+            bias: None,
+        };
+        parts.weights()?;
+        Ok(Self::of(parts))
+    }
+
+    fn of(parts: Parts) -> Self {
+        Self {
+            parts,
+            workspace: None,
+            tuned: None,
+            chained: false,
+            kept: Arc::default(),
+        }
+    }
+
+    /// This layer with other settings, for which nothing is prepared yet.
+    fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self.kept = Arc::default();
+        self
+    }
+
+    /// As [`Linear::with_row_alpha`]; the content is not looked at.
+    ///
+    /// # Errors
+    /// As many factors as rows there must be.
+    pub fn with_row_alpha(self, alpha: impl Into<Arc<CudaSlice<f32>>>) -> Result<Self> {
+        let alpha = Some(alpha.into());
+        let layer = self.with(|layer| layer.parts.row_alpha = alpha);
+        layer.parts.weights()?;
+        Ok(layer)
+    }
+
+    /// As [`Linear::with_bias`].
+    ///
+    /// # Errors
+    /// As many numbers as rows there must be.
+    pub fn with_bias(self, bias: impl Into<Arc<CudaSlice<f32>>>) -> Result<Self> {
+        let bias = bias.into();
+        check::len("bias", "elements", bias.len(), self.rows())?;
+        Ok(self.with(|layer| layer.parts.bias = Some(bias)))
+    }
+
+    /// This layer with a workspace, from which some kernels are faster ([`Workspace`]). Calls are then on the
+    /// workspace's stream.
+    #[must_use]
+    pub fn with_workspace(self, workspace: Workspace) -> Self {
+        self.with(|layer| layer.workspace = Some(workspace))
+    }
+
+    /// This layer with measurements on this very device: as [`Options::tuned`].
+    #[must_use]
+    pub fn with_tuned(self, table: Arc<impl AsRef<Measurements> + Send + Sync + 'static>) -> Self {
+        self.with(|layer| layer.tuned = Some(table))
+    }
+
+    /// This layer with chained launches: as [`Options::chained`].
+    ///
+    /// # Safety
+    /// As [`Options::chained`]'s, for every later call of this layer and of its clones.
+    #[must_use]
+    pub unsafe fn chained(self) -> Self {
+        self.with(|layer| layer.chained = true)
+    }
+
+    /// Bytes of a [workspace](Self::with_workspace) that calls with `n` vectors of a type would use.
+    ///
+    /// # Errors
+    /// As [`workspace_bytes`](dispatch::workspace_bytes)'s.
+    pub fn workspace_bytes(&self, n: usize, activation: Activation) -> Result<u64> {
+        let gpu = gpu(self.parts.codes.stream().context().ordinal())?;
+        let operands = Operands::new(activation, self.parts.layout);
+        dispatch::workspace_bytes(&self.shape(n)?, &operands, gpu, &self.options())
+    }
+
+    /// Enqueues `n` vectors `[n][K]`, f16, bf16, f32 or NVFP4, into results `[n][rows]` on a stream of the layer's
+    /// device: `y = W x + bias`, with what the [`Output`] adds besides. Returns the choice that was made.
+    ///
+    /// What was prepared for these buffers and `n` is used again. As many calls are kept as [`KEPT`](Self::KEPT); then
+    /// the one that was not used for longest is prepared again when it comes.
+    ///
+    /// # Errors
+    /// As [`gemv_on_device`](crate::gemv_on_device)'s. An output with a bias, where the layer has one.
+    pub fn forward<'a>(
+        &'a self,
+        stream: &Arc<CudaStream>,
+        x: &Vectors<'_, Device>,
+        n: usize,
+        y: Output<'a, Device>,
+    ) -> Result<Choice> {
+        self.call(stream, x, n, y, true)
+    }
+
+    /// Prepares a call with `n` vectors and these buffers, and enqueues nothing.
+    ///
+    /// # Errors
+    /// As [`forward`](Self::forward)'s.
+    pub fn prepare<'a>(
+        &'a self,
+        stream: &Arc<CudaStream>,
+        x: &Vectors<'_, Device>,
+        n: usize,
+        y: Output<'a, Device>,
+    ) -> Result<Choice> {
+        self.call(stream, x, n, y, false)
+    }
+
+    /// The most calls that are kept for a layer.
+    pub const KEPT: usize = Kept::MOST;
+
+    fn call<'a>(
+        &'a self,
+        stream: &Arc<CudaStream>,
+        x: &Vectors<'_, Device>,
+        n: usize,
+        y: Output<'a, Device>,
+        launch: bool,
+    ) -> Result<Choice> {
+        let bias = self.parts.bias.as_ref().map(|bias| bias.as_view());
+        let y = with_bias(y, bias, |y, bias| y.with_bias_on_device(bias))?;
+        let (shape, weights) = (self.shape(n)?, self.parts.weights()?);
+        self.kept
+            .call(stream, &shape, &weights, x, y, &self.options(), launch)
+    }
+
+    fn options(&self) -> Options<'_> {
+        let mut options = Options::new().workspace(self.workspace.as_ref());
+        options.tuned = self.tuned.as_ref().map(|table| (**table).as_ref());
+        match self.chained {
+            // SAFETY: whoever called `chained` has promised this for all calls of the layer.
+            true => unsafe { options.chained() },
+            false => options,
+        }
+    }
+
+    /// The weights, for calls that take them borrowed.
+    ///
+    /// # Errors
+    /// No errors for a layer that was made.
+    pub fn weights(&self) -> Result<Weights<'_, Device>> {
+        self.parts.weights()
+    }
+
+    /// Rows of the weights, M: elements of a result.
+    pub fn rows(&self) -> usize {
+        self.parts.shape.m()
+    }
+
+    /// Elements of a row, K: elements of a vector.
+    pub fn k(&self) -> usize {
+        self.parts.shape.k()
+    }
+
+    /// The shape of a call with `n` vectors.
+    ///
+    /// # Errors
+    /// [`Error::SizeOverflow`](crate::Error::SizeOverflow) for more vectors than memory can have.
+    pub fn shape(&self, n: usize) -> Result<Shape> {
+        with_vectors(&self.parts.shape, n)
+    }
+}
+
+impl Parts {
+    fn weights(&self) -> Result<Weights<'_, Device>> {
+        let (codes, scales) = (self.codes.as_view(), self.scales.as_view());
+        let weights = Weights::on_device(&self.shape, codes, scales, self.layout, self.global)?;
+        match &self.row_alpha {
+            Some(alpha) => weights.with_row_alpha_on_device(alpha.as_view()),
+            None => Ok(weights),
+        }
+    }
+}
+
+impl fmt::Debug for LinearOnDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LinearOnDevice")
+            .field("parts", &self.parts)
+            .field("workspace", &self.workspace)
+            .field("chained", &self.chained)
+            .finish_non_exhaustive()
+    }
+}
