@@ -168,7 +168,7 @@ template <int kVectors>
 __device__ __forceinline__ void bring_steps(const Params &p, const Maps &maps, const Work &work, uint32_t base,
                                             uint32_t lane) {
     const Rows weights = {&maps.weights,
-                          work.batch,
+                          uint32_t(work.batch),
                           scales_of(p.weights, work.batch),
                           p.weights.scale_steps,
                           work.first_row,

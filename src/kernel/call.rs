@@ -7,7 +7,7 @@ use super::params::{
 };
 use crate::check::{Batches, Regions, extent, pointer, reach, strided};
 use crate::error::{Error, Result};
-use crate::operands::{Operands, RawOutput, RawVectors, RawWeights, RawWorkspace};
+use crate::operands::{Operands, RawOutput, RawSelect, RawVectors, RawWeights, RawWorkspace};
 use crate::shape::{Shape, Strides};
 use crate::tensor::{GlobalScale, combine};
 use crate::types::{Activation, FloatType, ScaleLayout};
@@ -128,6 +128,17 @@ impl Call {
     #[doc(hidden)]
     pub fn biased_nowhere(mut self) -> Self {
         self.output.bias = 6 << 59;
+        self
+    }
+
+    /// This call with batches that select their matrix, by ids at an address where no memory is.
+    #[doc(hidden)]
+    pub fn selecting_nowhere(mut self) -> Self {
+        self.weights.select = Some(RawSelect {
+            ids: 8 << 59,
+            late: false,
+            matrices: self.shape.l(),
+        });
         self
     }
 

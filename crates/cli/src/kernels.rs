@@ -118,8 +118,9 @@ fn entries(problem: &Shape, gpu: &Gpu) -> Result<Vec<Entry>> {
                 for layout in ScaleLayout::ALL {
                     for align in ALIGNMENTS {
                         let plain = Call::nowhere(&shape, activation, layout, align);
-                        // Some kernels have entry points of their own for an epilogue that has operands.
-                        for call in [plain, plain.biased_nowhere()] {
+                        // Some kernels have entry points of their own for an epilogue that has operands, and for a
+                        // selection.
+                        for call in [plain, plain.biased_nowhere(), plain.selecting_nowhere()] {
                             for &kernel in Kernel::ALL {
                                 add(&mut entries, kernel, &call, gpu, false);
                                 add(&mut entries, kernel, &call, gpu, true);
@@ -293,6 +294,8 @@ mod tests {
             ("read_bulk", [false, true, true, true]),
             ("gemv_packed", [false, true, false, false]),
             ("gemv_packed_f16_n8_operands", [false, true, false, false]),
+            ("gemv_ring_select", [false, true, true, true]),
+            ("gemv_stream_select", [true; 4]),
             ("gemv_tcgen05", [false, false, true, false]),
             ("gemv_mma_fp4_n128", [false, false, false, true]),
         ] {
