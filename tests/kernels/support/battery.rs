@@ -20,7 +20,7 @@ use nvfp4_gemv_cli::problem::{
 
 use super::device::Uploaded;
 use super::fields;
-use super::gpu::{Gpu, OnDevice, kernel_trial, options, unused_workspace};
+use super::gpu::{Gpu, OnDevice, alone, kernel_trial, options, unused_workspace};
 use super::operands::{Case, Data, Operands, numbers};
 use super::sized;
 
@@ -446,6 +446,8 @@ fn a_thread_without_a_context(gpu: &Gpu, subject: &Subject) {
         let config = subject.default(on, false);
         let first = on.run(config, false);
         on.poison();
+        // The default stream, and waiting for the context, end other threads' captures.
+        let _alone = alone();
         gpu.stream.context().synchronize().unwrap();
         let (call, options) = (on.call, options(config, false));
         std::thread::scope(|scope| {
