@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use nvfp4_gemv::kernel::plan::Launch;
 use nvfp4_gemv::kernel::read_only::{Read, ReadConfig};
 use nvfp4_gemv::kernel::{Call, Job, Kernel, quantize, relayout};
-use nvfp4_gemv::{Activation, Dims, FloatType, ScaleLayout, Shape, Strides};
+use nvfp4_gemv::{Activation, Dims, FloatType, Gpu, ScaleLayout, Shape, Strides};
 
 use crate::support::ptx::{self, ALL, CONSUMER};
 use crate::support::sim::gpu;
@@ -37,23 +37,9 @@ pub(crate) fn planned(arch: &'static str) -> Vec<Launch> {
         let shape = Shape::new(Dims { m, n, k, l: 1 }).expect("a shape");
         for activation in Activation::ALL {
             for layout in ScaleLayout::ALL {
-                let call = Call::nowhere(&shape, activation, layout, 32);
-                let operands = call.operands();
-                for chained in [false, true] {
-                    let job = Job::new(&shape, &operands, &gpu).chained(chained);
-                    for kernel in Kernel::ALL {
-                        let default = kernel.default_config(&job).ok();
-                        // Calls with operands of the epilogue may have entry points of their own.
-                        if let Some(default) = default {
-                            let biased = call.biased_nowhere();
-                            let plan = default.plan(&biased, &gpu, chained).expect("a plan");
-                            planned.extend(plan.launches().iter().cloned());
-                        }
-                        for config in default.into_iter().chain(kernel.candidates(&job)) {
-                            let plan = config.plan(&call, &gpu, chained).expect("a plan");
-                            planned.extend(plan.launches().iter().cloned());
-                        }
-                    }
+                let plain = Call::nowhere(&shape, activation, layout, 32);
+                for call in [plain, plain.selecting_nowhere()] {
+                    planned.extend(planned_for(&call, &gpu));
                 }
             }
         }
@@ -86,6 +72,31 @@ pub(crate) fn planned(arch: &'static str) -> Vec<Launch> {
     };
     let reads = ReadConfig::candidates(&gpu).into_iter();
     planned.extend(reads.map(|config| config.launch(&read, gpu.multiprocessors)));
+    planned
+}
+
+/// Launches of a call, by all defaults and candidates.
+fn planned_for(call: &Call, gpu: &Gpu) -> Vec<Launch> {
+    let operands = call.operands();
+    let mut planned = Vec::new();
+    for chained in [false, true] {
+        let job = Job::new(call.shape(), &operands, gpu).chained(chained);
+        for kernel in Kernel::ALL {
+            let default = kernel.default_config(&job).ok();
+            // Calls with operands of the epilogue may have entry points of their own.
+            let biased = call.biased_nowhere();
+            let all = default.into_iter().chain(kernel.candidates(&job));
+            let all = all.map(|config| (call, config));
+            for (call, config) in default
+                .map(|default| (&biased, default))
+                .into_iter()
+                .chain(all)
+            {
+                let plan = config.plan(call, gpu, chained).expect("a plan");
+                planned.extend(plan.launches().iter().cloned());
+            }
+        }
+    }
     planned
 }
 

@@ -11,7 +11,7 @@ use crate::memory::Space;
 use crate::memory::layout::{GLOBAL_VARS, SHARED_START, SMALL_START, generic_base};
 
 /// More registers than any kernel has; refused so that a warp's registers stay affordable.
-const MAX_REGISTERS: usize = 1 << 15;
+const MAX_REGISTERS: usize = 1 << 16;
 /// Static variables of one space beyond this are refused.
 const MAX_VARIABLES: u64 = 1 << 32;
 
