@@ -486,7 +486,7 @@ fn select_cuttings() -> [Cutting; 4] {
 fn selecting(cutting: &Cutting, i: usize) -> Case {
     let case = Case {
         select: true,
-        late: i % 2 == 0,
+        late: i.is_multiple_of(2),
         row_alpha: true,
         output: FloatType::ALL[i % 3],
         ..cutting.case(Data::BOTH[i % 2]).with_additions(i)

@@ -517,7 +517,7 @@ fn select_cuttings() -> Vec<Cutting> {
 fn selecting(cutting: &Cutting, n: usize, activation: Activation, i: usize) -> Case {
     let case = Case {
         select: true,
-        late: i % 2 == 0,
+        late: i.is_multiple_of(2),
         row_alpha: true,
         vector_layout: ScaleLayout::ALL[i % 2],
         output: FloatType::ALL[i % 3],
