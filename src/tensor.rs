@@ -83,6 +83,10 @@ pub struct Weights<'a, S: Memory = Host> {
     /// The matrix of each batch.
     pub(crate) select: Option<S::Slice<'a, i32>>,
     /// Whether the launch before a chained one may write `select`.
+    #[cfg_attr(
+        not(feature = "device"),
+        allow(dead_code, reason = "ids on a device may be late")
+    )]
     pub(crate) late: bool,
 }
 
