@@ -5,6 +5,7 @@
 
 use std::fmt::Write as _;
 use std::path::Path;
+#[cfg(feature = "device")]
 use std::sync::Arc;
 
 use nvfp4_gemv::kernel::{Job, Kernel};
@@ -14,7 +15,9 @@ use ptx_sim::{Policy, Timing};
 
 #[cfg(feature = "device")]
 use crate::support::gpu::OnDevice;
-use crate::support::operands::{Bias, Case, Data, Operands, Residual};
+#[cfg(feature = "device")]
+use crate::support::operands::Operands;
+use crate::support::operands::{Bias, Case, Data, Residual};
 use crate::support::schedules::options;
 use crate::support::sim::Simulator;
 use crate::support::{ptx, sized, trial};
