@@ -258,6 +258,16 @@ impl TensorFile {
         &self.bytes[range]
     }
 
+    /// Where bytes lie in the file, if they are the file's.
+    pub(crate) fn range_of(&self, bytes: &[u8]) -> Option<Range<usize>> {
+        let start = bytes
+            .as_ptr()
+            .addr()
+            .checked_sub(self.bytes.as_ptr().addr())?;
+        let range = start..start + bytes.len();
+        (range.end <= self.bytes.len()).then_some(range)
+    }
+
     /// A tensor that must be there. The error of a missing tensor says `expected`: what the tensor should hold.
     ///
     /// # Errors

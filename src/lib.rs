@@ -169,6 +169,7 @@ mod dialect;
 pub mod dispatch;
 mod element;
 mod error;
+mod experts;
 #[cfg(feature = "device")]
 #[allow(
     non_camel_case_types,
@@ -229,6 +230,7 @@ pub use dialect::Dialect;
 pub use dispatch::{Asker, Choice, Evidence, Options, Reason, Target, select};
 pub use element::Element;
 pub use error::{Error, Result};
+pub use experts::Experts;
 pub use gemv::{PreparedGemv, gemv};
 pub use gpu::Gpu;
 pub use kernel::{Config, Kernel};
@@ -253,7 +255,7 @@ pub use shape::{BLOCK, Dims, Shape, Strides};
 pub use tensor::{DenseVectors, GlobalScale, Nvfp4Vectors, VectorScale, Vectors, Weights};
 #[cfg(feature = "device")]
 pub use tiled_weights::TiledWeights;
-pub use types::{Activation, FloatType, GemvPath, ScaleLayout};
+pub use types::{Activation, FloatType, GemvPath, RowOrder, ScaleLayout};
 #[cfg(feature = "device")]
 pub use workspace::Workspace;
 

@@ -2,11 +2,13 @@
 
 use rayon::prelude::*;
 
+use crate::cpu::Pool;
 use crate::error::{Error, Result};
 use crate::linear::Linear;
 use crate::output::Output;
+use crate::shape::Shape;
 use crate::tensor::Vectors;
-use crate::types::Activation;
+use crate::types::{Activation, RowOrder};
 
 /// The MLP of a decoder layer in host memory: `down · (silu(gate · x) * (up · x))`. Results between the layers are f32.
 ///
@@ -21,13 +23,40 @@ use crate::types::Activation;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Mlp {
-    gate: Linear,
-    up: Linear,
+    gate_up: GateUp,
     down: Linear,
+}
+
+#[derive(Clone, Debug)]
+enum GateUp {
+    Apart {
+        gate: Linear,
+        up: Linear,
+    },
+    /// One layer, with the rows of both in an order.
+    Joined(Linear, RowOrder),
 }
 
 /// Elements that a thread computes at once.
 const AT_ONCE: usize = 4096;
+
+/// Whether a dimension is what another one asks for.
+pub(crate) fn fits(
+    dimension: &'static str,
+    found: usize,
+    of: &'static str,
+    expected: usize,
+) -> Result<()> {
+    match found == expected {
+        true => Ok(()),
+        false => Err(Error::LayersMismatch {
+            dimension,
+            found,
+            of,
+            expected,
+        }),
+    }
+}
 
 impl Mlp {
     /// An MLP of three layers, each with its bias if it has one.
@@ -35,19 +64,22 @@ impl Mlp {
     /// # Errors
     /// [`Error::LayersMismatch`] for layers that do not fit each other.
     pub fn new(gate: Linear, up: Linear, down: Linear) -> Result<Self> {
-        let fits = |dimension, found: usize, of, expected: usize| match found == expected {
-            true => Ok(()),
-            false => Err(Error::LayersMismatch {
-                dimension,
-                found,
-                of,
-                expected,
-            }),
-        };
         fits("up's M", up.rows(), "gate's M", gate.rows())?;
         fits("up's K", up.k(), "gate's K", gate.k())?;
         fits("down's K", down.k(), "gate's M", gate.rows())?;
-        Ok(Self { gate, up, down })
+        let gate_up = GateUp::Apart { gate, up };
+        Ok(Self { gate_up, down })
+    }
+
+    /// An MLP whose gate and up are one layer, with the rows of both in this order.
+    ///
+    /// # Errors
+    /// [`Error::LayersMismatch`] for layers that do not fit each other.
+    pub fn joined(gate_up: Linear, order: RowOrder, down: Linear) -> Result<Self> {
+        let twice = down.k().saturating_mul(2);
+        fits("gate and up's M", gate_up.rows(), "twice down's K", twice)?;
+        let gate_up = GateUp::Joined(gate_up, order);
+        Ok(Self { gate_up, down })
     }
 
     /// Computes `n` vectors `[n][K]` into results `[n][M of down]`: as [`Linear::forward`].
@@ -55,45 +87,87 @@ impl Mlp {
     /// # Errors
     /// As [`Linear::forward`]'s.
     pub fn forward<'a>(&'a self, x: &Vectors<'_>, n: usize, y: Output<'a>) -> Result<()> {
-        let between = self.gate.shape(n)?.outputs();
         // Before anything is computed: an output that does not fit is refused at once.
         y.resolve(&self.down.shape(n)?, 1)?;
-        self.gate.pool().with_floats(2 * between, |floats| {
-            let (gate, up) = floats.split_at_mut(between);
-            self.gate.forward(x, n, Output::of(gate))?;
-            self.up.forward(x, n, Output::of(up))?;
-            let some = |(gate, up): (&mut [f32], &[f32])| {
-                for (gate, up) in gate.iter_mut().zip(up) {
-                    *gate = silu(*gate) * up;
+        let (each, all) = (self.down.k(), n * self.down.k());
+        self.pool().with_floats(3 * all, |floats| {
+            let (sums, between) = floats.split_at_mut(2 * all);
+            match &self.gate_up {
+                GateUp::Apart { gate, up } => {
+                    let (gates, ups) = sums.split_at_mut(all);
+                    gate.forward(x, n, Output::of(gates))?;
+                    up.forward(x, n, Output::of(ups))?;
+                    let (gates, ups) = (&*gates, &*ups);
+                    activate(between, each, |v, i| {
+                        [gates, ups].map(|of| of[v * each + i])
+                    });
                 }
-            };
-            let parts = gate.par_chunks_mut(AT_ONCE).zip(up.par_chunks(AT_ONCE));
-            parts.for_each(some);
-            self.down.forward(&Vectors::of(gate), n, y)
+                GateUp::Joined(layer, order) => {
+                    layer.forward(x, n, Output::of(sums))?;
+                    let sums = |v, i: [usize; 2]| i.map(|i| sums[2 * v * each + i]);
+                    match order {
+                        RowOrder::Stacked => activate(between, each, |v, i| sums(v, [i, each + i])),
+                        RowOrder::Interleaved => {
+                            activate(between, each, |v, i| sums(v, [2 * i, 2 * i + 1]));
+                        }
+                    }
+                }
+            }
+            self.down.forward(&Vectors::of(between), n, y)
         })
     }
 
-    /// As [`Linear::prepare`], for all three layers.
+    /// As [`Linear::prepare`], for all layers.
     ///
     /// # Errors
     /// As [`Linear::prepare`]'s.
     pub fn prepare(&self, n: usize, activation: Activation) -> Result<()> {
-        self.gate.prepare(n, activation)?;
-        self.up.prepare(n, activation)?;
+        match &self.gate_up {
+            GateUp::Apart { gate, up } => {
+                gate.prepare(n, activation)?;
+                up.prepare(n, activation)?;
+            }
+            GateUp::Joined(layer, _) => layer.prepare(n, activation)?,
+        }
         self.down.prepare(n, Activation::F32)?;
-        let between = 2 * self.gate.shape(n)?.outputs();
-        self.gate.pool().with_floats(between, |_| Ok(()))
+        self.pool().with_floats(3 * n * self.down.k(), |_| Ok(()))
+    }
+
+    /// The shape of a call of the last layer with `n` vectors.
+    pub(crate) fn shape(&self, n: usize) -> Result<Shape> {
+        self.down.shape(n)
+    }
+
+    /// The pool that results between layers come from.
+    pub(crate) fn pool(&self) -> &Pool {
+        self.down.pool()
     }
 
     /// Elements of a vector.
     pub fn k(&self) -> usize {
-        self.gate.k()
+        match &self.gate_up {
+            GateUp::Apart { gate: layer, .. } | GateUp::Joined(layer, _) => layer.k(),
+        }
     }
 
     /// Elements of a result.
     pub fn rows(&self) -> usize {
         self.down.rows()
     }
+}
+
+/// Makes the vectors between the layers, of so many elements each: `pair(v, i)` are gate's and up's result of vector v.
+fn activate(between: &mut [f32], each: usize, pair: impl Fn(usize, usize) -> [f32; 2] + Sync) {
+    let vectors = between.par_chunks_mut(each.max(1)).enumerate();
+    vectors.for_each(|(v, vector)| {
+        let parts = vector.par_chunks_mut(AT_ONCE).enumerate();
+        parts.for_each(|(part, elements)| {
+            for (i, element) in elements.iter_mut().enumerate() {
+                let [gate, up] = pair(v, part * AT_ONCE + i);
+                *element = silu(gate) * up;
+            }
+        });
+    });
 }
 
 /// `x / (1 + exp(-x))`, the activation between the layers of an MLP.

@@ -92,7 +92,7 @@ pub struct Weights<'a, S: Memory = Host> {
 
 const WEIGHT_SCALES: &str = "weight scales";
 /// The id of a batch without a matrix.
-const NO_MATRIX: i32 = -1;
+pub(crate) const NO_MATRIX: i32 = -1;
 
 impl<'a, S: Memory> Weights<'a, S> {
     /// Lengths and the global scale are checked; the content of the scales is not.

@@ -149,3 +149,13 @@ impl ScaleLayout {
         }
     }
 }
+
+named! {
+    /// The order of rows of layers that are joined to one matrix.
+    RowOrder {
+        /// All rows of the first layer, then all of the second.
+        Stacked = "stacked",
+        /// The first row of each layer, then the second of each. The layers have equally many.
+        Interleaved = "interleaved",
+    }
+}

@@ -1,7 +1,6 @@
 //! Layers that are joined: the parts of a fused layer one matrix, experts one array of matrices.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
 
 use rayon::prelude::*;
 use safetensors::Dtype;
@@ -9,18 +8,7 @@ use safetensors::Dtype;
 use super::stacked::{CODES, Stacked};
 use super::{Checkpoint, CheckpointError, Layer, Note};
 use crate::file::Tensor;
-use crate::types::named;
-use crate::{Dims, GlobalScale, ScaleLayout, Shape, Weights, check};
-
-named! {
-    /// The order of rows of layers that are joined to one matrix.
-    RowOrder {
-        /// All rows of the first layer, then all of the second.
-        Stacked = "stacked",
-        /// The first row of each layer, then the second of each. The layers have equally many.
-        Interleaved = "interleaved",
-    }
-}
+use crate::{Dims, GlobalScale, RowOrder, ScaleLayout, Shape, Weights, check};
 
 /// Layers as one array of weights `[L][M][K]`: q, k and v of an attention, gate and up of an MLP, experts.
 ///
@@ -107,12 +95,9 @@ impl Checkpoint {
         }
         let parts = || parts.iter().map(AsRef::as_ref);
         self.nothing_elsewhere(experts)?;
-        let number = |rest: &str| rest.split_once('.')?.0.parse::<usize>().ok();
-        let numbers = self.behind(format!("{experts}."));
-        let numbers: BTreeSet<usize> = numbers.filter_map(|(rest, _)| number(rest)).collect();
-        if let Some(last) = numbers.last() {
+        if let Some(experts_of_their_own) = self.experts_of_their_own(experts) {
             let mut layers = Vec::new();
-            for expert in 0..=*last {
+            for expert in 0..experts_of_their_own {
                 for part in parts() {
                     layers.push(self.layer(&format!("{experts}.{expert}.{part}"))?);
                 }
@@ -134,6 +119,16 @@ impl Checkpoint {
             })
         };
         Joined::of_stacked(parts().map(stacked).collect::<Result<_, _>>()?, order)
+    }
+}
+
+impl Checkpoint {
+    /// How many experts there are, where they have tensors of their own, such as `experts.0.gate_proj.weight`.
+    pub(crate) fn experts_of_their_own(&self, experts: &str) -> Option<usize> {
+        let number = |rest: &str| rest.split_once('.')?.0.parse::<usize>().ok();
+        let tensors = self.behind(format!("{experts}."));
+        let last = tensors.filter_map(|(rest, _)| number(rest)).max()?;
+        Some(last.saturating_add(1))
     }
 }
 
@@ -316,6 +311,23 @@ impl<'a> Joined<'a> {
         check::len("weight scales", "bytes", scales.len(), bytes)?;
         self.write(scales, 1, self.shape.blocks());
         Ok(())
+    }
+
+    /// The codes and block scales of each part, and its global scale. They lie in a mapped file, but for those that are
+    /// transposed there.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = ([Cow<'a, [u8]>; 2], GlobalScale)> {
+        let of_row = [self.shape.k() / 2, self.shape.blocks()];
+        self.parts.iter().map(move |part| {
+            let bytes = [0, 1].map(|which| match part.is_transposed {
+                false => Cow::Borrowed(part.bytes[which]),
+                true => {
+                    let mut bytes = vec![0; part.bytes[which].len()];
+                    part.write(&mut bytes, which, of_row[which], 0..part.rows);
+                    bytes.into()
+                }
+            });
+            (bytes, part.global)
+        })
     }
 
     /// Writes codes or block scales, of which a row has so many.

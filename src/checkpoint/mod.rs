@@ -43,13 +43,14 @@ use safetensors::Dtype;
 pub use config::{CONFIG_FILE, QUANT_CONFIG_FILE};
 pub use error::CheckpointError;
 pub use files::INDEX_FILE;
-pub use joined::{Gathered, Joined, RowOrder};
+pub use joined::{Gathered, Joined};
 pub use modules::{Fp8Scales, Module, ModuleKind};
 pub use note::Note;
 pub use open::Checkpoint;
 pub use pattern::name_matches;
 
 pub use crate::dialect::Dialect;
+pub use crate::types::RowOrder;
 
 use crate::file::{FileError, Tensor};
 use crate::{Dims, GlobalScale, ScaleLayout, Shape, Weights};

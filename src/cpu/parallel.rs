@@ -114,6 +114,41 @@ impl<'a, T: Element> Out<'a, T> {
     }
 }
 
+/// Writes every element of an output of one matrix: `value(n, row)`, with what the output adds. `layout` is what
+/// [`Output::resolve`] says for the shape.
+pub(crate) fn write(
+    shape: &Shape,
+    (output, layout): (Output<'_>, OutputLayout),
+    value: impl Fn(usize, usize) -> f64 + Sync,
+) {
+    fn all<T: Element>(
+        shape: &Shape,
+        out: &Out<'_, T>,
+        value: impl Fn(usize, usize) -> f64 + Sync,
+    ) {
+        let elements = (0..shape.n()).into_par_iter().flat_map(|n| {
+            let rows = (0..shape.m()).into_par_iter().with_min_len(WRITTEN_AT_ONCE);
+            rows.map(move |row| (n, row))
+        });
+        // SAFETY: each element comes once.
+        elements.for_each(|(n, row)| unsafe { out.set([0, n, row], Some(0), value(n, row)) });
+    }
+    let Output {
+        elements,
+        bias,
+        residual,
+        ..
+    } = output;
+    match elements {
+        FloatsMut::F16(y) => all(shape, &Out::new(y, layout, bias, residual), value),
+        FloatsMut::Bf16(y) => all(shape, &Out::new(y, layout, bias, residual), value),
+        FloatsMut::F32(y) => all(shape, &Out::new(y, layout, bias, residual), value),
+    }
+}
+
+/// Elements of an output that a thread writes at least.
+const WRITTEN_AT_ONCE: usize = 1024;
+
 /// Buffers that a job needs beside the operands. A thread has one set, for its jobs one after the other.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {

@@ -1,12 +1,12 @@
 //! Layers of checkpoints, whose bytes stay where they are.
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::{Bytes, Linear};
-use crate::checkpoint::{Checkpoint, CheckpointError};
-use crate::file::Tensor;
-use crate::types::ScaleLayout;
+use crate::checkpoint::{Checkpoint, CheckpointError, Note};
+use crate::types::{RowOrder, ScaleLayout};
 
 /// Bytes of a file of a checkpoint.
 struct InFile {
@@ -22,13 +22,15 @@ impl AsRef<[u8]> for InFile {
 }
 
 impl InFile {
-    fn of(checkpoint: &Arc<Checkpoint>, tensor: &Tensor<'_>) -> Bytes {
-        let mut files = checkpoint.files().iter();
-        let file = files.position(|file| std::ptr::eq(file, tensor.file()));
+    /// Bytes that a tensor of the checkpoint has.
+    fn of(checkpoint: &Arc<Checkpoint>, bytes: &[u8]) -> Bytes {
+        let files = checkpoint.files().iter().enumerate();
+        let mut places = files.filter_map(|(file, of)| Some((file, of.range_of(bytes)?)));
+        let (file, range) = places.next().expect("bytes of this checkpoint");
         Bytes::sharing(Arc::new(Self {
             checkpoint: checkpoint.clone(),
-            file: file.expect("a tensor of this checkpoint"),
-            range: tensor.range(),
+            file,
+            range,
         }))
     }
 }
@@ -57,12 +59,11 @@ impl Linear {
         name: &str,
     ) -> Result<Self, CheckpointError> {
         let layer = checkpoint.layer(name)?;
-        let (name, dialect) = (layer.name(), layer.dialect());
-        let tensor = |what: &str| checkpoint.find_tensor(&format!("{name}.{what}"));
+        let name = layer.name();
         let mut linear = Self::of_scanned(
             layer.shape(1).expect("the layer was opened with it"),
-            InFile::of(checkpoint, &tensor(dialect.codes())?),
-            InFile::of(checkpoint, &tensor(dialect.scales())?),
+            InFile::of(checkpoint, layer.codes()),
+            InFile::of(checkpoint, layer.scales()),
             ScaleLayout::Linear,
             layer.global(),
         );
@@ -74,5 +75,53 @@ impl Linear {
             linear = linear.with_bias(values).map_err(|e| bias.refused(e))?;
         }
         Ok(linear)
+    }
+
+    /// A part of all experts of a layer, such as `down_proj` of `model.layers.0.mlp.experts`, each with its bias if it
+    /// has one.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::experts`]'s, and [`from_checkpoint`](Self::from_checkpoint)'s.
+    pub(crate) fn experts_from_checkpoint(
+        checkpoint: &Arc<Checkpoint>,
+        experts: &str,
+        part: &str,
+    ) -> Result<Vec<Self>, CheckpointError> {
+        let experts = experts.trim_end_matches('.');
+        if let Some(count) = checkpoint.experts_of_their_own(experts) {
+            let names = (0..count).map(|expert| format!("{experts}.{expert}.{part}"));
+            return names
+                .map(|name| Self::from_checkpoint(checkpoint, &name))
+                .collect();
+        }
+        let joined = checkpoint.experts(experts, &[part], RowOrder::Stacked)?;
+        let (m, k) = (joined.shape().m(), joined.shape().k());
+        let mut biases = None;
+        for note in joined.notes() {
+            let Note::NotAdded { tensor } = note else {
+                continue;
+            };
+            let bias = checkpoint.find_tensor(tensor)?;
+            if bias.shape() != [joined.shape().l(), m] {
+                return Err(bias.wrong(format!("{:?}", [joined.shape().l(), m])).into());
+            }
+            biases = Some(bias.to_f32_widened()?);
+        }
+        let layers = joined.parts().enumerate().map(|(expert, (bytes, global))| {
+            let [codes, scales] = bytes.map(|bytes| match bytes {
+                Cow::Borrowed(bytes) => InFile::of(checkpoint, bytes),
+                Cow::Owned(bytes) => bytes.into(),
+            });
+            let layer = Self::new(m, k, codes, scales, ScaleLayout::Linear, global)?;
+            match &biases {
+                Some(biases) => layer.with_bias(&biases[expert * m..(expert + 1) * m]),
+                None => Ok(layer),
+            }
+        });
+        let layers: crate::Result<_> = layers.collect();
+        layers.map_err(|error| CheckpointError::Join {
+            layers: [experts, part].map(str::to_owned),
+            reason: error.to_string(),
+        })
     }
 }
