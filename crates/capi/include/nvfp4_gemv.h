@@ -56,6 +56,12 @@
 // A global scale that codes are divided by, as that of compressed-tensors.
 #define NVFP4_DIVISOR 1
 
+// All rows of gate, then all of up.
+#define NVFP4_STACKED 0
+
+// The first row of gate, the first of up, then the second of each.
+#define NVFP4_INTERLEAVED 1
+
 // A plan as sentences, a line each.
 #define NVFP4_TEXT 0
 
@@ -68,11 +74,17 @@ typedef struct nvfp4_call nvfp4_call;
 // An open checkpoint: safetensors files of ModelOpt or compressed-tensors.
 typedef struct nvfp4_checkpoint nvfp4_checkpoint;
 
+// The experts of a mixture in host memory: MLPs of one size, of which each vector has a few.
+typedef struct nvfp4_experts nvfp4_experts;
+
 // A GPU: one of this machine, or a product that is elsewhere.
 typedef struct nvfp4_gpu nvfp4_gpu;
 
 // A linear layer y = W x + bias in host memory.
 typedef struct nvfp4_linear nvfp4_linear;
+
+// The MLP of a decoder layer in host memory: down * (silu(gate * x) * (up * x)).
+typedef struct nvfp4_mlp nvfp4_mlp;
 
 // What a function returns: NVFP4_OK or a kind of error.
 typedef int32_t nvfp4_status;
@@ -307,9 +319,10 @@ const char *nvfp4_last_error(void);
 nvfp4_status nvfp4_linear_from_parts(const nvfp4_weights *weights, nvfp4_linear **linear);
 
 // A layer of these parts, whose codes and scales stay where they are: valid and unchanged until the layer has been
-// freed. Factors and bias are copied.
+// freed, and whatever was made of it. Factors and bias are copied.
 //
-// As nvfp4_linear_from_parts, and codes and scales stay valid and unchanged until the layer has been freed.
+// As nvfp4_linear_from_parts, and codes and scales stay valid and unchanged until the layer has been freed,
+// and whatever was made of it.
 nvfp4_status nvfp4_linear_borrowing_parts(const nvfp4_weights *weights,
                                           nvfp4_linear **linear);
 
@@ -348,6 +361,74 @@ nvfp4_status nvfp4_linear_forward(const nvfp4_linear *linear,
                                   const nvfp4_vectors *x,
                                   size_t n,
                                   const nvfp4_output *y);
+
+// An MLP of three layers. It shares their memory; they may be freed.
+//
+// Layers are NULL or there, and `mlp` is NULL or has room for a pointer.
+nvfp4_status nvfp4_mlp_new(const nvfp4_linear *gate,
+                           const nvfp4_linear *up,
+                           const nvfp4_linear *down,
+                           nvfp4_mlp **mlp);
+
+// An MLP whose gate and up are one layer, with the rows of both in an order: NVFP4_STACKED or NVFP4_INTERLEAVED.
+//
+// As nvfp4_mlp_new.
+nvfp4_status nvfp4_mlp_joined(const nvfp4_linear *gate_up,
+                              uint32_t order,
+                              const nvfp4_linear *down,
+                              nvfp4_mlp **mlp);
+
+// Frees an MLP.
+//
+// `mlp` is NULL or an MLP, and nobody uses it any more.
+void nvfp4_mlp_free(nvfp4_mlp *mlp);
+
+// Computes n vectors on the CPU, as nvfp4_linear_forward.
+//
+// `mlp` is NULL or an MLP; `x` and `y` are NULL or there, with memory as they say.
+nvfp4_status nvfp4_mlp_forward(const nvfp4_mlp *mlp,
+                               const nvfp4_vectors *x,
+                               size_t n,
+                               const nvfp4_output *y);
+
+// Experts of one size. They share the memory of `count` MLPs, which may be freed.
+//
+// `mlps` is NULL or has so many pointers, each NULL or an MLP; `experts` is NULL or has room for a pointer.
+nvfp4_status nvfp4_experts_new(const nvfp4_mlp *const *mlps,
+                               size_t count,
+                               nvfp4_experts **experts);
+
+// All experts of a layer of a checkpoint. `name` is their common name, such as "model.layers.0.mlp.experts"; `gate`, `up`
+// and `down` name their layers, such as "gate_proj". Where one layer has the rows of gate and up in an order, `gate`
+// names it and `up` is NULL; otherwise the order is not looked at. Codes and scales stay in the files, but for experts
+// that are stacked in transposed tensors.
+//
+// `checkpoint` is NULL or open, names are NULL or text, and `experts` is NULL or has room for a pointer.
+nvfp4_status nvfp4_experts_from_checkpoint(const nvfp4_checkpoint *checkpoint,
+                                           const char *name,
+                                           const char *gate,
+                                           const char *up,
+                                           uint32_t order,
+                                           const char *down,
+                                           nvfp4_experts **experts);
+
+// Frees experts.
+//
+// `experts` is NULL or experts, and nobody uses them any more.
+void nvfp4_experts_free(nvfp4_experts *experts);
+
+// Computes n vectors on the CPU, each by so many experts: `ids[n][choices]`, of which -1 is none, with their results
+// multiplied by `weights[n][choices]` and summed.
+//
+// `experts` is NULL or experts; `ids` and `weights` are NULL or have so many numbers; `x` and `y` are NULL or there,
+// with memory as they say.
+nvfp4_status nvfp4_experts_forward(const nvfp4_experts *experts,
+                                   const nvfp4_vectors *x,
+                                   size_t n,
+                                   const int32_t *ids,
+                                   const float *weights,
+                                   size_t choices,
+                                   const nvfp4_output *y);
 
 // A product by its name, such as "h200" or "rtx5090", for plans on machines without it.
 //
@@ -421,9 +502,10 @@ nvfp4_status nvfp4_linear_from_checkpoint(const nvfp4_checkpoint *checkpoint,
 nvfp4_status nvfp4_linear_from_parts(const nvfp4_weights *weights, nvfp4_linear **linear);
 
 // A layer of these parts, whose codes and scales stay where they are: valid and unchanged until the layer has been
-// freed. Factors and bias are copied.
+// freed, and whatever was made of it. Factors and bias are copied.
 //
-// As nvfp4_linear_from_parts, and codes and scales stay valid and unchanged until the layer has been freed.
+// As nvfp4_linear_from_parts, and codes and scales stay valid and unchanged until the layer has been freed,
+// and whatever was made of it.
 nvfp4_status nvfp4_linear_borrowing_parts(const nvfp4_weights *weights,
                                           nvfp4_linear **linear);
 
@@ -462,6 +544,74 @@ nvfp4_status nvfp4_linear_forward(const nvfp4_linear *linear,
                                   const nvfp4_vectors *x,
                                   size_t n,
                                   const nvfp4_output *y);
+
+// An MLP of three layers. It shares their memory; they may be freed.
+//
+// Layers are NULL or there, and `mlp` is NULL or has room for a pointer.
+nvfp4_status nvfp4_mlp_new(const nvfp4_linear *gate,
+                           const nvfp4_linear *up,
+                           const nvfp4_linear *down,
+                           nvfp4_mlp **mlp);
+
+// An MLP whose gate and up are one layer, with the rows of both in an order: NVFP4_STACKED or NVFP4_INTERLEAVED.
+//
+// As nvfp4_mlp_new.
+nvfp4_status nvfp4_mlp_joined(const nvfp4_linear *gate_up,
+                              uint32_t order,
+                              const nvfp4_linear *down,
+                              nvfp4_mlp **mlp);
+
+// Frees an MLP.
+//
+// `mlp` is NULL or an MLP, and nobody uses it any more.
+void nvfp4_mlp_free(nvfp4_mlp *mlp);
+
+// Computes n vectors on the CPU, as nvfp4_linear_forward.
+//
+// `mlp` is NULL or an MLP; `x` and `y` are NULL or there, with memory as they say.
+nvfp4_status nvfp4_mlp_forward(const nvfp4_mlp *mlp,
+                               const nvfp4_vectors *x,
+                               size_t n,
+                               const nvfp4_output *y);
+
+// Experts of one size. They share the memory of `count` MLPs, which may be freed.
+//
+// `mlps` is NULL or has so many pointers, each NULL or an MLP; `experts` is NULL or has room for a pointer.
+nvfp4_status nvfp4_experts_new(const nvfp4_mlp *const *mlps,
+                               size_t count,
+                               nvfp4_experts **experts);
+
+// All experts of a layer of a checkpoint. `name` is their common name, such as "model.layers.0.mlp.experts"; `gate`, `up`
+// and `down` name their layers, such as "gate_proj". Where one layer has the rows of gate and up in an order, `gate`
+// names it and `up` is NULL; otherwise the order is not looked at. Codes and scales stay in the files, but for experts
+// that are stacked in transposed tensors.
+//
+// `checkpoint` is NULL or open, names are NULL or text, and `experts` is NULL or has room for a pointer.
+nvfp4_status nvfp4_experts_from_checkpoint(const nvfp4_checkpoint *checkpoint,
+                                           const char *name,
+                                           const char *gate,
+                                           const char *up,
+                                           uint32_t order,
+                                           const char *down,
+                                           nvfp4_experts **experts);
+
+// Frees experts.
+//
+// `experts` is NULL or experts, and nobody uses them any more.
+void nvfp4_experts_free(nvfp4_experts *experts);
+
+// Computes n vectors on the CPU, each by so many experts: `ids[n][choices]`, of which -1 is none, with their results
+// multiplied by `weights[n][choices]` and summed.
+//
+// `experts` is NULL or experts; `ids` and `weights` are NULL or have so many numbers; `x` and `y` are NULL or there,
+// with memory as they say.
+nvfp4_status nvfp4_experts_forward(const nvfp4_experts *experts,
+                                   const nvfp4_vectors *x,
+                                   size_t n,
+                                   const int32_t *ids,
+                                   const float *weights,
+                                   size_t choices,
+                                   const nvfp4_output *y);
 
 // A product by its name, such as "h200" or "rtx5090", for plans on machines without it.
 //

@@ -13,7 +13,7 @@ use crate::memory;
 /// An open checkpoint: safetensors files of ModelOpt or compressed-tensors.
 #[derive(Debug)]
 pub struct nvfp4_checkpoint {
-    checkpoint: Arc<Checkpoint>,
+    pub(crate) checkpoint: Arc<Checkpoint>,
     names: Vec<CString>,
 }
 

@@ -6,6 +6,7 @@ mod device;
 mod failure;
 mod linear;
 mod memory;
+mod mlp;
 mod plan;
 
 pub use checkpoint::*;
@@ -13,6 +14,7 @@ pub use device::*;
 pub use failure::*;
 pub use linear::*;
 pub use memory::*;
+pub use mlp::*;
 pub use plan::*;
 
 use std::ffi::c_char;

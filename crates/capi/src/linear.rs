@@ -96,10 +96,11 @@ pub unsafe extern "C" fn nvfp4_linear_from_parts(
 }
 
 /// A layer of these parts, whose codes and scales stay where they are: valid and unchanged until the layer has been
-/// freed. Factors and bias are copied.
+/// freed, and whatever was made of it. Factors and bias are copied.
 ///
 /// # Safety
-/// As nvfp4_linear_from_parts, and codes and scales stay valid and unchanged until the layer has been freed.
+/// As nvfp4_linear_from_parts, and codes and scales stay valid and unchanged until the layer has been freed,
+/// and whatever was made of it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfp4_linear_borrowing_parts(
     weights: *const nvfp4_weights,
@@ -109,7 +110,7 @@ pub unsafe extern "C" fn nvfp4_linear_borrowing_parts(
         // SAFETY: this function's own contract.
         unsafe {
             of_parts(weights, |bytes| {
-                // The layer's clones do not leave this library: it is the last to read the memory.
+                // The layer, and what is made of it, does not leave this library.
                 Bytes::sharing(Arc::new(Borrowed(from_raw_parts(
                     bytes.as_ptr(),
                     bytes.len(),
@@ -294,33 +295,56 @@ pub unsafe extern "C" fn nvfp4_linear_forward(
 ) -> nvfp4_status {
     guarded(|| {
         // SAFETY: this function's own contract.
-        let (linear, x, y) = unsafe {
-            (
-                &memory::read("linear", linear)?.0,
-                memory::read("x", x)?,
-                memory::read("y", y)?,
-            )
-        };
-        for (what, start, bytes) in [
-            ("values", x.values.addr(), x.values_bytes),
-            ("scales", x.scales.addr(), x.scales_bytes),
-        ] {
-            let is_used = what == "values" || x.element == memory::NVFP4_CODES;
-            if is_used && overlap((start, bytes), (y.values.addr(), y.values_bytes)) {
-                return Err(Failure::argument(format!("y.values and x.{what} overlap")));
-            }
-        }
-        let element = memory::element(y.element)?;
-        // SAFETY: this function's own contract; the memory of x and y is apart, so that y's is written by nobody else.
         unsafe {
-            let x = vectors(x)?;
-            match element {
-                FloatType::F16 => forward::<f16>(linear, &x, n, y),
-                FloatType::Bf16 => forward::<bf16>(linear, &x, n, y),
-                FloatType::F32 => forward::<f32>(linear, &x, n, y),
-            }
+            let linear = &memory::read("linear", linear)?.0;
+            computed(x, y, &[], |x, y| linear.forward(x, n, y))
         }
     })
+}
+
+/// Lets `f` compute vectors to results, once these are checked. `others` are names of other memory that is read
+/// meanwhile, and where that lies.
+///
+/// # Safety
+/// `x` and `y` are null or there, with memory as they say.
+pub(crate) unsafe fn computed(
+    x: *const nvfp4_vectors,
+    y: *const nvfp4_output,
+    others: &[(&str, (usize, usize))],
+    f: impl FnOnce(&Vectors<'_>, Output<'_>) -> nvfp4_gemv::Result<()>,
+) -> Result<(), Failure> {
+    /// # Safety
+    /// The memory is there as `y` says, and nobody else reads or writes it.
+    unsafe fn output<'a, T: Number + Element>(y: &nvfp4_output) -> Result<Output<'a>, Failure> {
+        // SAFETY: this function's own contract.
+        let values: &mut [T] = unsafe { memory::slice_mut("y.values", y.values, y.values_bytes) }?;
+        let output = Output::of(values);
+        Ok(match y.accumulate {
+            0 => output,
+            _ => output.accumulating(),
+        })
+    }
+    // SAFETY: this function's own contract.
+    let (x, y) = unsafe { (memory::read("x", x)?, memory::read("y", y)?) };
+    let written = (y.values.addr(), y.values_bytes);
+    let of_x = ("x.values", (x.values.addr(), x.values_bytes));
+    let scales = ("x.scales", (x.scales.addr(), x.scales_bytes));
+    let scales = (x.element == memory::NVFP4_CODES).then_some(scales);
+    let read = others.iter().copied().chain([of_x]).chain(scales);
+    if let Some((what, _)) = read.into_iter().find(|(_, at)| overlap(*at, written)) {
+        return Err(Failure::argument(format!("y.values and {what} overlap")));
+    }
+    let element = memory::element(y.element)?;
+    // SAFETY: this function's own contract; what is read lies apart, so that y's memory is written by nobody else.
+    unsafe {
+        let x = vectors(x)?;
+        let y = match element {
+            FloatType::F16 => output::<f16>(y),
+            FloatType::Bf16 => output::<bf16>(y),
+            FloatType::F32 => output::<f32>(y),
+        };
+        Ok(f(&x, y?)?)
+    }
 }
 
 /// Two pieces of memory share a byte.
@@ -355,22 +379,4 @@ unsafe fn vectors(x: &nvfp4_vectors) -> Result<Vectors<'_>, Failure> {
             },
         }
     }
-}
-
-/// # Safety
-/// The memory is there as `y` says, and nobody else reads or writes it.
-unsafe fn forward<T: Number + Element>(
-    linear: &Linear,
-    x: &Vectors<'_>,
-    n: usize,
-    y: &nvfp4_output,
-) -> Result<(), Failure> {
-    // SAFETY: this function's own contract.
-    let values: &mut [T] = unsafe { memory::slice_mut("y.values", y.values, y.values_bytes) }?;
-    let output = Output::of(values);
-    let output = match y.accumulate {
-        0 => output,
-        _ => output.accumulating(),
-    };
-    Ok(linear.forward(x, n, output)?)
 }

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char, c_void};
 
 use nvfp4_gemv::half::{bf16, f16};
-use nvfp4_gemv::{Activation, FloatType, GlobalScale, ScaleLayout};
+use nvfp4_gemv::{Activation, FloatType, GlobalScale, RowOrder, ScaleLayout};
 
 use crate::failure::{Failure, guarded};
 
@@ -25,6 +25,11 @@ pub const NVFP4_128X4: u32 = 1;
 pub const NVFP4_MULTIPLIER: u32 = 0;
 /// A global scale that codes are divided by, as that of compressed-tensors.
 pub const NVFP4_DIVISOR: u32 = 1;
+
+/// All rows of gate, then all of up.
+pub const NVFP4_STACKED: u32 = 0;
+/// The first row of gate, the first of up, then the second of each.
+pub const NVFP4_INTERLEAVED: u32 = 1;
 
 /// A type of results.
 pub(crate) fn element(number: u32) -> Result<FloatType, Failure> {
@@ -55,6 +60,14 @@ pub(crate) fn layout(number: u32) -> Result<ScaleLayout, Failure> {
     }
 }
 
+pub(crate) fn order(number: u32) -> Result<RowOrder, Failure> {
+    match number {
+        NVFP4_STACKED => Ok(RowOrder::Stacked),
+        NVFP4_INTERLEAVED => Ok(RowOrder::Interleaved),
+        _ => Err(Failure::argument(format!("{number} is no order of rows"))),
+    }
+}
+
 pub(crate) fn global(kind: u32, value: f32) -> Result<GlobalScale, Failure> {
     match kind {
         NVFP4_MULTIPLIER => Ok(GlobalScale::Multiplier(value)),
@@ -78,6 +91,8 @@ unsafe impl Number for f16 {}
 unsafe impl Number for bf16 {}
 // SAFETY: as above.
 unsafe impl Number for f32 {}
+// SAFETY: as above.
+unsafe impl Number for i32 {}
 
 /// Elements of so many bytes, if there is memory for them.
 fn count<T>(what: &str, pointer: *const c_void, bytes: usize) -> Result<usize, Failure> {

@@ -6,7 +6,7 @@ use std::ptr::{null, null_mut};
 
 use nvfp4_gemv::checkpoint::Checkpoint;
 use nvfp4_gemv::half::{bf16, f16};
-use nvfp4_gemv::{Linear, Output, Vectors};
+use nvfp4_gemv::{Experts, Linear, Mlp, Output, RowOrder, Vectors};
 use nvfp4_gemv_capi::*;
 
 fn last() -> String {
@@ -374,6 +374,32 @@ fn checkpoints() {
         let no_text = c"\xff".as_ptr();
         let status = nvfp4_linear_from_checkpoint(checkpoint, no_text, &mut linear);
         refused(status, NVFP4_BAD_ARGUMENT, "no UTF-8");
+        let mut experts = null_mut();
+        let mut of = |name: *const c_char, up, order| {
+            let (gate, down) = (c"gate".as_ptr(), c"down".as_ptr());
+            nvfp4_experts_from_checkpoint(checkpoint, name, gate, up, order, down, &mut experts)
+        };
+        refused(
+            of(c"no.experts".as_ptr(), null(), NVFP4_STACKED),
+            NVFP4_BAD_FILE,
+            "no.experts",
+        );
+        refused(
+            of(c"no.experts".as_ptr(), null(), 2),
+            NVFP4_BAD_ARGUMENT,
+            "no order",
+        );
+        // Not looked at where gate and up are two layers.
+        refused(
+            of(c"no.experts".as_ptr(), c"up".as_ptr(), 2),
+            NVFP4_BAD_FILE,
+            "no.experts",
+        );
+        refused(
+            of(null(), null(), NVFP4_STACKED),
+            NVFP4_BAD_ARGUMENT,
+            "name is NULL",
+        );
         nvfp4_checkpoint_close(checkpoint);
         // The layers stay.
         for (linear, name) in linears {
@@ -624,5 +650,140 @@ fn operands_by_address_are_checked() {
         assert_ne!(status, NVFP4_PANIC, "{}", last());
         nvfp4_call_free(call);
         nvfp4_gpu_free(gpu);
+    }
+}
+
+/// MLPs and experts give the bits of Rust's, also when what they were made of is freed.
+#[test]
+fn experts_of_layers() {
+    fn layer(rows: usize, k: usize, seed: usize) -> *mut nvfp4_linear {
+        let (dense, mut linear) = (numbers(rows * k, seed), null_mut());
+        let (values, bytes) = bytes_of(&dense);
+        // SAFETY: the memory is there.
+        let status =
+            unsafe { nvfp4_linear_from_dense(NVFP4_F32, values, bytes, rows, k, &mut linear) };
+        assert_eq!(status, NVFP4_OK, "{}", last());
+        linear
+    }
+    fn numbers(count: usize, seed: usize) -> Vec<f32> {
+        (0..count)
+            .map(|i| ((i + 31 * seed) as f32 * 0.7).sin())
+            .collect()
+    }
+    let rust = |rows, k, seed| Linear::from_dense(&numbers(rows * k, seed), rows, k).unwrap();
+    let (mut mlps, mut experts, mut rusts) = ([null_mut(); 2], null_mut(), Vec::new());
+    for (e, mlp) in mlps.iter_mut().enumerate() {
+        // The second has gate and up in one layer.
+        let layers = [
+            layer(32, K, e),
+            layer(32, K, 9),
+            layer(64, K, 5),
+            layer(M, 32, 7),
+        ];
+        let [gate, up, both, down] = layers;
+        // SAFETY: layers that are there, and freed once.
+        unsafe {
+            let status = match e {
+                0 => nvfp4_mlp_new(gate, up, down, mlp),
+                _ => nvfp4_mlp_joined(both, NVFP4_INTERLEAVED, down, mlp),
+            };
+            assert_eq!(status, NVFP4_OK, "{}", last());
+            refused(
+                nvfp4_mlp_joined(both, 2, down, &mut null_mut()),
+                NVFP4_BAD_ARGUMENT,
+                "no order",
+            );
+            let status = nvfp4_mlp_new(gate, both, down, &mut null_mut());
+            refused(status, NVFP4_BAD_OPERAND, "up's M is 64");
+            layers
+                .into_iter()
+                .for_each(|layer| nvfp4_linear_free(layer));
+        }
+        let down = rust(M, 32, 7);
+        rusts.push(match e {
+            0 => Mlp::new(rust(32, K, e), rust(32, K, 9), down).unwrap(),
+            _ => Mlp::joined(rust(64, K, 5), RowOrder::Interleaved, down).unwrap(),
+        });
+    }
+    let (x, n) = (numbers(3 * K, 1), 3);
+    for (mlp, rust) in mlps.iter().zip(&rusts) {
+        let (mut y, mut expected) = ([f32::NAN; 3 * M], [f32::NAN; 3 * M]);
+        // SAFETY: all is there.
+        let status =
+            unsafe { nvfp4_mlp_forward(*mlp, &x_of(NVFP4_F32, &x), n, &y_of(NVFP4_F32, &mut y)) };
+        assert_eq!(status, NVFP4_OK, "{}", last());
+        rust.forward(&Vectors::of(&x), n, Output::of(&mut expected))
+            .unwrap();
+        assert_eq!(y, expected);
+    }
+    // SAFETY: MLPs that are there, and freed once.
+    unsafe {
+        let constant = mlps.map(<*mut nvfp4_mlp>::cast_const);
+        assert_eq!(
+            nvfp4_experts_new(constant.as_ptr(), 2, &mut experts),
+            NVFP4_OK,
+            "{}",
+            last()
+        );
+        refused(
+            nvfp4_experts_new(null(), 2, &mut null_mut()),
+            NVFP4_BAD_ARGUMENT,
+            "mlps",
+        );
+        refused(
+            nvfp4_experts_new([null()].as_ptr(), 1, &mut null_mut()),
+            NVFP4_BAD_ARGUMENT,
+            "an MLP",
+        );
+        refused(
+            nvfp4_experts_new(null(), 0, &mut null_mut()),
+            NVFP4_BAD_OPERAND,
+            "number of experts",
+        );
+        mlps.into_iter().for_each(|mlp| nvfp4_mlp_free(mlp));
+    }
+    let rust = Experts::new(rusts).unwrap();
+    let (ids, weights) = ([0, 1, 1, -1, 1, 1], numbers(6, 3));
+    let (mut y, mut expected) = ([f32::NAN; 3 * M], [f32::NAN; 3 * M]);
+    rust.forward(
+        &Vectors::of(&x),
+        n,
+        &ids,
+        &weights,
+        Output::of(&mut expected),
+    )
+    .unwrap();
+    let (x, output) = (x_of(NVFP4_F32, &x), y_of(NVFP4_F32, &mut y));
+    // SAFETY: all is there; what is refused is not read.
+    unsafe {
+        let call = |ids: *const i32, weights: *const f32, choices| {
+            nvfp4_experts_forward(experts, &x, n, ids, weights, choices, &output)
+        };
+        assert_eq!(
+            call(ids.as_ptr(), weights.as_ptr(), 2),
+            NVFP4_OK,
+            "{}",
+            last()
+        );
+        assert_eq!(y, expected);
+        refused(call(null(), weights.as_ptr(), 2), NVFP4_BAD_ARGUMENT, "ids");
+        refused(call(ids.as_ptr(), null(), 2), NVFP4_BAD_ARGUMENT, "weights");
+        refused(
+            call(ids.as_ptr(), y.as_ptr(), 2),
+            NVFP4_BAD_ARGUMENT,
+            "y.values and weights overlap",
+        );
+        refused(
+            call(ids.as_ptr(), weights.as_ptr(), usize::MAX),
+            NVFP4_BAD_ARGUMENT,
+            "choices",
+        );
+        refused(
+            call([0, 1, 2].as_ptr(), weights.as_ptr(), 1),
+            NVFP4_BAD_OPERAND,
+            "batch 2 has matrix 2",
+        );
+        nvfp4_experts_free(experts);
+        nvfp4_experts_free(null_mut());
     }
 }

@@ -19,6 +19,7 @@ fn the_header_is_of_the_sources() {
         "memory",
         "checkpoint",
         "linear",
+        "mlp",
         "plan",
         "device",
     ] {
