@@ -77,6 +77,13 @@ impl Ahead {
     }
 }
 
+#[cfg(not(target_arch = "x86_64"))]
+impl Ahead {
+    /// Nothing is fetched: what helps other CPUs is not known.
+    #[inline(always)]
+    pub(super) fn fetch<const N: usize>(self, _: *const u8, _: usize, _: *const u8) {}
+}
+
 /// Bytes of a core's first-level data cache, where the CPU says so.
 #[cfg(target_arch = "x86_64")]
 #[allow(unused_unsafe)] // newer Rust has made `cpuid` safe to call

@@ -4,13 +4,13 @@ use std::arch::x86_64::*;
 
 use crate::cpu::loops::{Dense, Nvfp4, family};
 use crate::cpu::rows::{Kernels, MAX_VECTORS, Row};
-use crate::cpu::vector::{Products, Vector};
+use crate::cpu::vector::{HALVES, Products, Vector};
 
 /// The kernels.
 pub(super) const KERNELS: Kernels = Kernels {
     // The order that `planes` makes of blocks 0 1 2 3 and 4 5 6 7.
     lanes: &[0, 1, 4, 5, 2, 3, 6, 7],
-    order: &ORDER,
+    order: &HALVES,
     nvfp4: family! {
         Nvfp4<Avx2>, "avx2,fma,f16c",
         direct_tile: 256,
@@ -24,21 +24,6 @@ pub(super) const KERNELS: Kernels = Kernels {
         decoding: { tile: 32, rows: 9, at_once: 3 },
     },
     parts: None,
-};
-
-/// Interleaving the two bytes of a bf16 spreads a vector of codes over eight of floats: by half of
-/// a 128-bit lane, by nibble and by parity of the byte.
-const ORDER: [u8; 128] = {
-    let mut order = [0; 128];
-    let mut i = 0;
-    while i < 128 {
-        let (vector, upper, nibble, parity) = (i / 64, i / 32 % 2, i / 16 % 2, i / 8 % 2);
-        let (lane, dword) = (i / 4 % 2, i % 4);
-        let byte = lane * 16 + upper * 8 + dword * 2 + parity;
-        order[i] = (vector * 64 + byte * 2 + nibble) as u8;
-        i += 1;
-    }
-    order
 };
 
 /// The instructions.

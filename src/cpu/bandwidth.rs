@@ -134,7 +134,7 @@ fn sum(words: &[u64], way: Way) -> u64 {
     let wide = match Implementation::best() {
         Implementation::Avx512 | Implementation::Avx512Vnni | Implementation::Avx512Bf16 => true,
         Implementation::Avx2 => false,
-        Implementation::Portable => return sum_portable(words),
+        _ => return sum_portable(words),
     };
     let sum: unsafe fn(&[u64]) -> u64 = match (wide, way.streams, way.prefetch) {
         (true, 4, true) => sum_avx512::<4, true>,

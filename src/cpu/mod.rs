@@ -1,6 +1,6 @@
 //! The CPU path.
 //!
-//! There are five implementations, one for each set of vector instructions worth telling apart. All have the same
+//! There are seven implementations, one for each set of vector instructions worth telling apart. All have the same
 //! members, `Kernels`: the order in which they want the elements of vectors, and for NVFP4 vectors as for the others a
 //! `Family` of kernels. Those with vector instructions are the same `loops`, over the operations of their instructions
 //! (`vector`). The safe call comes down to `gemv`. `gemv` takes [`Implementation::best`], the fastest one that this CPU
@@ -31,6 +31,12 @@
 //! vectors of the call suit BF16 instructions. It does not depend on the threads, on M or L, or on the layout of the
 //! scales.
 
+// Elsewhere there is `portable` alone, and the loops over vector instructions are not used.
+#![cfg_attr(
+    not(any(target_arch = "x86_64", target_arch = "aarch64")),
+    allow(dead_code, unused_imports)
+)]
+
 mod ahead;
 #[cfg(feature = "unstable")]
 mod bandwidth;
@@ -47,9 +53,9 @@ mod avx2;
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx512_bf16;
-#[cfg(target_arch = "x86_64")]
 mod loops;
-#[cfg(target_arch = "x86_64")]
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod vector;
 
 use std::sync::OnceLock;
@@ -82,6 +88,10 @@ named! {
         Avx512Vnni = "avx512-vnni",
         /// As `Avx512Vnni`, and BF16, which speeds up f16 and bf16 vectors.
         Avx512Bf16 = "avx512-bf16",
+        /// NEON.
+        Neon = "neon",
+        /// As `Neon`, and dot products of bytes, which speed up NVFP4 vectors.
+        NeonDot = "neon-dot",
     }
 }
 
@@ -94,6 +104,8 @@ impl Implementation {
             Self::Avx512 => "x86-64 with AVX-512 F, BW, VL and DQ",
             Self::Avx512Vnni => "x86-64 with AVX-512 F, BW, VL, DQ and VNNI",
             Self::Avx512Bf16 => "x86-64 with AVX-512 F, BW, VL, DQ, VNNI and BF16",
+            Self::Neon => "aarch64 with NEON",
+            Self::NeonDot => "aarch64 with NEON and dot products of bytes (FEAT_DotProd)",
         }
     }
 
@@ -117,8 +129,18 @@ impl Implementation {
             Self::Avx512Bf16 => {
                 Self::Avx512Vnni.available() && is_x86_feature_detected!("avx512bf16")
             }
+            Self::Neon | Self::NeonDot => false,
         };
-        #[cfg(not(target_arch = "x86_64"))]
+        #[cfg(target_arch = "aarch64")]
+        let available = match self {
+            Self::Portable => true,
+            Self::Neon => std::arch::is_aarch64_feature_detected!("neon"),
+            Self::NeonDot => {
+                Self::Neon.available() && std::arch::is_aarch64_feature_detected!("dotprod")
+            }
+            _ => false,
+        };
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
         let available = self == Self::Portable;
         available
     }
@@ -204,7 +226,7 @@ impl Implementation {
         // Products that a lane sums, such sums that it adds up, roundings when lanes are added.
         let (products, sums, lanes) = match self {
             Self::Portable => (2, blocks, 3),
-            Self::Avx2 => {
+            Self::Avx2 | Self::Neon | Self::NeonDot => {
                 let rest = if blocks % 4 < 2 { blocks % 4 } else { 2 };
                 (4, blocks / 4 * 2 + rest, if blocks <= 2 { 2 } else { 3 })
             }
@@ -233,6 +255,10 @@ impl Implementation {
             Self::Avx512Vnni => &avx512::VNNI,
             #[cfg(target_arch = "x86_64")]
             Self::Avx512Bf16 => &avx512::BF16,
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon => &neon::KERNELS,
+            #[cfg(target_arch = "aarch64")]
+            Self::NeonDot => &neon::DOT,
             _ => &portable::KERNELS,
         }
     }

@@ -176,7 +176,6 @@ impl<'a> Tile<'a> {
 
     /// The first word of each vector. Panics unless there are `N` vectors of as many words: what kernels' raw reads
     /// rely on.
-    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub(super) fn vectors<const N: usize>(&self, words_each: usize) -> [*const u32; N] {
         let all = self.words();

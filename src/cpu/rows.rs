@@ -123,11 +123,9 @@ pub(super) struct Row<'a> {
     /// 1 byte a block.
     pub(super) scales: &'a [u8],
     /// Distances to the data that kernels fetch while they read the row.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     pub(super) ahead: Ahead,
 }
 
-#[cfg(target_arch = "x86_64")]
 impl Row<'_> {
     /// Panics unless the row has as many blocks: what kernels' raw reads rely on.
     pub(super) fn assert_blocks(&self, blocks: usize) {
@@ -162,11 +160,9 @@ pub(super) type Sums = [[f32; MAX_VECTORS]; GROUP_ROWS];
 pub(super) struct Decoded<'a> {
     /// The lines of all rows, one row after the other.
     pub(super) lines: &'a [Line],
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     pub(super) rows: usize,
 }
 
-#[cfg(target_arch = "x86_64")]
 impl Decoded<'_> {
     /// Panics unless the lines of a row are `bytes`: what kernels' raw reads rely on.
     pub(super) fn assert_row_bytes(&self, bytes: usize) {
@@ -180,7 +176,6 @@ pub(super) struct SumsOfRows<'a> {
     pub(super) pitch: usize,
 }
 
-#[cfg(target_arch = "x86_64")]
 impl SumsOfRows<'_> {
     /// Adds the sums of rows from `row` on.
     #[inline(always)]

@@ -5,6 +5,21 @@
 
 use crate::cpu::rows::Row;
 
+/// The order of elements for 256 bits of codes, whose 128-bit halves are taken apart alike. Interleaving the two bytes of
+/// a bf16 spreads the codes over eight registers of floats: by half of 128 bits, by nibble and by parity of the byte.
+pub(super) const HALVES: [u8; 128] = {
+    let mut order = [0; 128];
+    let mut i = 0;
+    while i < 128 {
+        let (vector, upper, nibble, parity) = (i / 64, i / 32 % 2, i / 16 % 2, i / 8 % 2);
+        let (lane, dword) = (i / 4 % 2, i % 4);
+        let byte = lane * 16 + upper * 8 + dword * 2 + parity;
+        order[i] = (vector * 64 + byte * 2 + nibble) as u8;
+        i += 1;
+    }
+    order
+};
+
 /// A set of vector instructions on registers of 32-bit lanes.
 ///
 /// # Safety
