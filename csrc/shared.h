@@ -87,7 +87,7 @@ typedef struct nvfp4_weights {
 typedef struct nvfp4_select {
     NVFP4_POINTER(const int32_t) ids; /* [L]; or null: batch l has matrix l */
     uint32_t matrices;                /* that there are */
-    uint32_t late;                    /* the previous grid may write the ids: 1 or 0 */
+    uint32_t late;                    /* a grid of the chain may write the ids: 1 or 0 */
 } nvfp4_select;
 
 /* The vectors of a pass: those of a batch follow each other. All batches share them where a batch's bytes are 0. */

@@ -132,8 +132,9 @@ pub struct RawSelect {
     /// i32 numbers `[L]`, 4-byte aligned. They are complete when the launch may start; for a chained launch, as weights
     /// are, unless they are [late](Self::late).
     pub ids: u64,
-    /// Whether the launch before a chained launch may write the ids. Then the chained launch reads them, and asks for
-    /// weights, only when that launch has ended. Otherwise a chained launch asks for weights before.
+    /// Whether a launch of the chain may write the ids: the launch right before a chained launch, or one further back. Then
+    /// the chained launch reads them, and asks for weights, only when the launches before it have ended. Otherwise a
+    /// chained launch asks for weights before.
     pub late: bool,
     /// Matrices that there are: from one to [`Shape::MAX_DIM`](crate::Shape::MAX_DIM).
     pub matrices: usize,

@@ -201,8 +201,8 @@ impl<'a> Weights<'a> {
         Ok(weights)
     }
 
-    /// Multiplies row `m` of the result by `alpha[m]`, on top of the global scale: fused layers
-    /// (q/k/v, gate/up) carry one global scale each. M elements that all batches share, or L·M.
+    /// Multiplies row `m` of the result by `alpha[m]`, on top of the global scale: the parts
+    /// of a fused layer (q, k and v; gate and up) have a global scale each. M elements that all batches share, or L·M.
     ///
     /// # Errors
     /// A slice of neither M nor L·M elements; an element that is NaN or infinite.

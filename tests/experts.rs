@@ -478,4 +478,48 @@ mod of_checkpoints {
             "{error}"
         );
     }
+
+    /// q, k and v in one layer have the bits of three layers, with a bias that one of them has.
+    #[test]
+    fn layers_that_are_joined() {
+        let parts = [("q", 48, 1), ("k", 48, 2), ("v", 48, 3)];
+        let mut tensors = Vec::new();
+        for (name, rows, seed) in parts {
+            tensors.extend(part(name, rows, K, seed));
+        }
+        tensors.retain(|(name, _)| name != "k.bias");
+        let (_directory, checkpoint) = open(tensors);
+        let n = 3;
+        let x = numbers(9, n * K);
+        let of = |layer: &Linear| {
+            let mut y = vec![f32::NAN; n * layer.rows()];
+            layer
+                .forward(&Vectors::of(&x), n, Output::of(&mut y))
+                .unwrap();
+            y
+        };
+        let each = parts.map(|(name, ..)| of(&Linear::from_checkpoint(&checkpoint, name).unwrap()));
+        let names = parts.map(|(name, ..)| name);
+        for order in RowOrder::ALL {
+            let joined = Linear::joined_from_checkpoint(&checkpoint, &names, order).unwrap();
+            let y = of(&joined);
+            for vector in 0..n {
+                for row in 0..48 {
+                    for (part, each) in each.iter().enumerate() {
+                        let at = match order {
+                            RowOrder::Stacked => part * 48 + row,
+                            RowOrder::Interleaved => row * 3 + part,
+                        };
+                        assert_eq!(y[vector * 144 + at], each[vector * 48 + row], "{order}");
+                    }
+                }
+            }
+        }
+        let one = Linear::joined_from_checkpoint(&checkpoint, &["v"], RowOrder::Stacked).unwrap();
+        assert_eq!(of(&one), each[2]);
+        let none: [&str; 0] = [];
+        for names in [&none[..], &["q", "w"]] {
+            assert!(Linear::joined_from_checkpoint(&checkpoint, names, RowOrder::Stacked).is_err());
+        }
+    }
 }

@@ -19,7 +19,7 @@
 enum {
     NVFP4_RING_UNIT_ROWS = 4,
     NVFP4_RING_CHUNK_BYTES = 16,   /* of codes: 32 elements */
-    NVFP4_RING_SCALE_BYTES = 256,  /* of a unit's scales for the chunks of a warp's 32 lanes */
+    NVFP4_RING_SCALE_BYTES = 256,  /* of a unit's scales for one chunk of each of a warp's 32 lanes */
     NVFP4_RING_SCALE_SLOTS = 3,    /* units whose scales a warp has in its queue */
     NVFP4_RING_BAR_BYTES = 16,     /* a full and an empty barrier of a stage */
     NVFP4_RING_MAX_WARPS = 16,     /* that multiply */
@@ -777,9 +777,10 @@ struct Consumer {
                 vector.load(p, Products::source(p, batch, chunk), chunk, seat.stride);
                 vector.decode();
             }
+            // Of the units that were asked for only the last may still be under way.
             arch::cp_async_wait_group<kScaleSlots - 2>();
             __syncwarp();
-            units.copy_scales(p, work, announced, scales); // into the slot before this one: all lanes have read it
+            units.copy_scales(p, work, announced, scales); // into the slot of the turn before: all lanes have read it
             multiply_unit(vector, scales, stages, sums);
             units.next(p);
         }

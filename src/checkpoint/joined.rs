@@ -389,6 +389,11 @@ impl Part<'_> {
 }
 
 impl Gathered<'_> {
+    /// Codes and block scales, copied where they were not.
+    pub(crate) fn into_owned(self) -> (Vec<u8>, Vec<u8>) {
+        (self.codes.into_owned(), self.scales.into_owned())
+    }
+
     /// The weights' shape: of one vector, and of as many batches as there are matrices.
     pub fn shape(&self) -> Shape {
         self.shape

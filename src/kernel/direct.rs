@@ -310,8 +310,7 @@ mod tests {
         Gpu::of_compute_capability((9, 0), "90a")
     }
 
-    /// The kernel is measured with vectors of all types, of any length, and with a selection, which no other kernel
-    /// takes.
+    /// The kernel is measured with vectors of all types, of any length, and with a selection.
     #[test]
     fn every_problem_has_candidates() {
         let gpu = h200();

@@ -11,7 +11,7 @@ use super::params::{
     NVFP4_MMA_FP4_WARP_ROWS, NVFP4_WARP, nvfp4_mma_fp4_params, nvfp4_tensor_map,
 };
 use super::plan::{KernelParameters, Launch, MOST_GRID_Y, Parameters, Plan, Repeat};
-use super::tcgen05::MATRIX_ROUNDINGS;
+use super::tcgen05::ASSUMED_ROUNDINGS;
 use super::tensor_maps::{maps_batches, vectors_map, weights_map};
 use super::{
     ALPHAS, Call, Cost, Job, KernelConfig, MainLoop, Products, distinct, field, shared_memory,
@@ -320,13 +320,13 @@ impl KernelConfig for MmaFp4Config {
         shared_memory(self.layout(self.compiled(job.shape)).bytes, job.gpu)
     }
 
-    /// A term passes through the instructions of its step, each of which counts for `MATRIX_ROUNDINGS`. The term then
+    /// A term passes through the instructions of its step, each of which counts for `ASSUMED_ROUNDINGS`. The term then
     /// passes through an addition for each step of its CTA, and one for each CTA of the cluster.
     fn roundings(&self, shape: &Shape, _: Activation) -> u32 {
         // A size of a cluster that no kernel has counts as the nearest size that one has.
         let cluster = self.cluster.clamp(1, MOST_CLUSTER);
         let steps = steps(shape).div_ceil(cluster.into()) as u32;
-        STEP_INSTRUCTIONS * MATRIX_ROUNDINGS + steps + cluster + ALPHAS
+        STEP_INSTRUCTIONS * ASSUMED_ROUNDINGS + steps + cluster + ALPHAS
     }
 
     fn plan(&self, call: &Call, job: &Job<'_>) -> Plan {

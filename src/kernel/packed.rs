@@ -38,8 +38,8 @@ pub struct PackedConfig {
     pub cluster: u32,
     /// Vectors of a pass over the weights, at most: 8, 16, 32, 64 or 128.
     pub vectors: u32,
-    /// Whether each pass of a chained call begins when the launch before has ended, and not while that launch still
-    /// runs. Without effect on calls that are not chained.
+    /// Whether each pass of a chained call is launched without the attribute that makes it overlap: it begins when the
+    /// launch before has ended. Without effect on calls that are not chained.
     pub waits: bool,
 }
 

@@ -399,7 +399,7 @@ impl KernelConfig for StreamConfig {
     ///
     /// One or two vectors: a lane adds four blocks a step, and two additions over lanes follow. NVFP4 blocks are exact.
     /// Blocks of f16 and bf16 vectors are four matrix instructions in a chain, each of which counts for six
-    /// (`MATRIX_ROUNDINGS` in this file derives this number). The product with the block's scale is rounded together
+    /// (`FOUR_PRODUCTS_ROUNDINGS` in this file derives this number). The product with the block's scale is rounded together
     /// with the addition, by one fused operation. A bf16 vector is summed in two parts, each element in one of them,
     /// and one more rounding adds the parts.
     ///
@@ -416,7 +416,7 @@ impl KernelConfig for StreamConfig {
             }
             let block = match activation {
                 Activation::Nvfp4 => 0,
-                _ => 4 * MATRIX_ROUNDINGS,
+                _ => 4 * FOUR_PRODUCTS_ROUNDINGS,
             };
             let parts = u32::from(activation == Activation::Bf16);
             block + 4 * steps + 2 + parts
@@ -778,12 +778,12 @@ impl Kept {
 /// Together these losses are less than 6 u S, which is what six roundings may lose. That leaves room for hardware that
 /// cuts a bit earlier, at 2^-24, where codes are not subnormal: from compute capability 10.0 on an instruction decodes
 /// the codes.
-const MATRIX_ROUNDINGS: u32 = 6;
+const FOUR_PRODUCTS_ROUNDINGS: u32 = 6;
 
 /// f32 roundings that lose as much as one `mma.sync.m16n8k16` may, with weights times their scales, where sixteen
 /// products are not zero (`scaled_products.cuh`).
 ///
-/// As for `MATRIX_ROUNDINGS`, but of 17 terms 16 may be cut: the cuts lose less than 16 * 2^(E-25) = 2^(E-21). The
+/// As for `FOUR_PRODUCTS_ROUNDINGS`, but of 17 terms 16 may be cut: the cuts lose less than 16 * 2^(E-25) = 2^(E-21). The
 /// assumptions are those of the simulator: a product with zero has no exponent, and a subnormal factor has that of the
 /// smallest normal number.
 ///

@@ -74,7 +74,7 @@ const MOST_CTAS: u64 = RawWorkspace::COUNTER_BYTES / (4 * NVFP4_TCGEN05_EPILOGUE
 /// f32 roundings of one block-scaled matrix instruction of 64 elements, here and in mma-fp4. Neither the ISA nor
 /// anything public says how the instruction adds. An adder that aligns and truncates four sums of blocks and D could
 /// round about five times. A B200 and an RTX 50 have to say.
-pub(super) const MATRIX_ROUNDINGS: u32 = 8;
+pub(super) const ASSUMED_ROUNDINGS: u32 = 8;
 /// Bytes of weights that an SM should have in flight: Little's law at 8 TB/s and 148 SMs gives 43 to 54 KB for
 /// latencies of 0.8 to 1 microsecond.
 const BYTES_IN_FLIGHT: u64 = 64 << 10;
@@ -392,14 +392,14 @@ impl KernelConfig for Tcgen05Config {
         }
     }
 
-    /// `MATRIX_ROUNDINGS` for each instruction of a part of a tile, which is all of the tile at most; and one rounding
+    /// `ASSUMED_ROUNDINGS` for each instruction of a part of a tile, which is all of the tile at most; and one rounding
     /// for each part.
     fn roundings(&self, shape: &Shape, _: Activation) -> u32 {
         let parts = match self.divided {
             true => u64::from(self.ctas).min(atoms(shape)),
             false => 0,
         };
-        let all = atoms(shape) * u64::from(MATRIX_ROUNDINGS) + parts + u64::from(ALPHAS);
+        let all = atoms(shape) * u64::from(ASSUMED_ROUNDINGS) + parts + u64::from(ALPHAS);
         all.min(u32::MAX.into()) as u32
     }
 

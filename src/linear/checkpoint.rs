@@ -35,6 +35,21 @@ impl InFile {
     }
 }
 
+/// The bias of a layer of so many rows, if it has one.
+fn bias(
+    checkpoint: &Checkpoint,
+    name: &str,
+    rows: usize,
+) -> Result<Option<Vec<f32>>, CheckpointError> {
+    let Some(bias) = checkpoint.tensor(&format!("{name}.bias")) else {
+        return Ok(None);
+    };
+    if bias.shape() != [rows] {
+        return Err(bias.wrong(format!("[{rows}]")).into());
+    }
+    Ok(Some(bias.to_f32_widened()?))
+}
+
 impl Linear {
     /// A layer of a checkpoint, by the layer's name, with its `bias` if it has one. Codes and scales stay in the files,
     /// which the layer keeps open; the scales are looked at here, as in [`Checkpoint::layer`].
@@ -67,12 +82,69 @@ impl Linear {
             ScaleLayout::Linear,
             layer.global(),
         );
-        if let Some(bias) = checkpoint.tensor(&format!("{name}.bias")) {
-            if bias.shape() != [layer.rows()] {
-                return Err(bias.wrong(format!("[{}]", layer.rows())).into());
-            }
-            let values = bias.to_f32_widened()?;
-            linear = linear.with_bias(values).map_err(|e| bias.refused(e))?;
+        if let Some(bias) = bias(checkpoint, name, layer.rows())? {
+            linear = linear.with_bias(bias).expect("as many as rows");
+        }
+        Ok(linear)
+    }
+
+    /// A layer of several that are joined to one matrix: q, k and v, or gate and up. Codes and scales are copied, unless
+    /// there is only one.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::joined`]'s.
+    ///
+    /// ```no_run
+    /// use std::sync::Arc;
+    /// use nvfp4_gemv::{Linear, RowOrder, checkpoint::Checkpoint};
+    /// let checkpoint = Arc::new(Checkpoint::open("model")?);
+    /// let parts = ["q_proj", "k_proj", "v_proj"].map(|part| format!("model.layers.0.self_attn.{part}"));
+    /// let qkv = Linear::joined_from_checkpoint(&checkpoint, &parts, RowOrder::Stacked)?;
+    /// # Ok::<(), nvfp4_gemv::checkpoint::CheckpointError>(())
+    /// ```
+    pub fn joined_from_checkpoint(
+        checkpoint: &Arc<Checkpoint>,
+        layers: &[impl AsRef<str>],
+        order: RowOrder,
+    ) -> Result<Self, CheckpointError> {
+        if let [one] = layers {
+            return Self::from_checkpoint(checkpoint, one.as_ref());
+        }
+        let joined = checkpoint.joined(layers, order)?;
+        let rows = layers
+            .iter()
+            .map(|name| Ok(checkpoint.layer(name.as_ref())?.rows()));
+        let rows = rows.collect::<Result<Vec<usize>, CheckpointError>>()?;
+        let biases = layers.iter().zip(&rows);
+        let biases = biases.map(|(name, &rows)| bias(checkpoint, name.as_ref(), rows));
+        let biases = biases.collect::<Result<Vec<_>, _>>()?;
+        let (shape, global) = (joined.shape(), joined.global());
+        let row_alpha = joined.row_alpha().map(<[f32]>::to_vec);
+        let (codes, scales) = joined.gather().into_owned();
+        let mut linear = Self::of_scanned(
+            shape,
+            codes.into(),
+            scales.into(),
+            ScaleLayout::Linear,
+            global,
+        );
+        let refused = |error: crate::Error| CheckpointError::Join {
+            layers: [&layers[0], &layers[1]].map(|name| name.as_ref().to_owned()),
+            reason: error.to_string(),
+        };
+        if let Some(row_alpha) = row_alpha {
+            linear = linear.with_row_alpha(row_alpha).map_err(refused)?;
+        }
+        if biases.iter().any(Option::is_some) {
+            let of = |(bias, &rows): (Option<Vec<f32>>, &usize)| bias.unwrap_or(vec![0.0; rows]);
+            let biases: Vec<Vec<f32>> = biases.into_iter().zip(&rows).map(of).collect();
+            let all = match order {
+                RowOrder::Stacked => biases.concat(),
+                RowOrder::Interleaved => (0..rows[0])
+                    .flat_map(|row| biases.iter().map(move |bias| bias[row]))
+                    .collect(),
+            };
+            linear = linear.with_bias(all).map_err(refused)?;
         }
         Ok(linear)
     }

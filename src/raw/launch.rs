@@ -45,7 +45,7 @@ impl Loaded {
     /// The context of `stream` is current, and is the one that this was made in. Every address in the plan is valid
     /// in it, for the bytes that the kernels reach, until they have run; nothing else writes them, or reads what they
     /// write, meanwhile. Where launches are dependent, no kernel that may still be running when one starts writes the
-    /// codes, block scales or ids of its weights.
+    /// codes or block scales of its weights, nor their ids, unless these are late.
     pub(super) unsafe fn enqueue(&self, stream: *mut c_void) -> Result<()> {
         for (launch, kernel) in self.plan.launches().iter().zip(self.kernels.as_slice()) {
             match launch.repeat {

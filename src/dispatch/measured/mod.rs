@@ -4,8 +4,8 @@
 //! the machine, then a line a problem. To refill a built-in table, run on that GPU, with a build of what is measured,
 //! `nvfp4-gemv tune --suite --chained --seconds 1.5 --replace --out h200.jsonl`, and put the file here. The table of
 //! another GPU comes the same way, with a line in `builtin.rs`, or with `cargo xtask first-light --apply`. The H200's
-//! has since had its times and ceilings, not its configs, replaced by hand with those of `nvfp4-gemv bench`: its `from`
-//! says which.
+//! has since had times, ceilings and some configs replaced by hand, with those of `nvfp4-gemv bench` and later runs of
+//! `tune`: its `from` says which.
 
 mod builtin;
 mod wire;

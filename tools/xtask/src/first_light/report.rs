@@ -123,7 +123,7 @@ fn sums(topic: &str, sums: &Value) -> String {
     text += &format!(
         "{} of {} results come out so: {} products are one sum, {} of them added exactly before, C {}; {place}; the \
          result is rounded {}; exponents of {}. {} other rules explain as many.\n  \
-         **MATRIX_ROUNDINGS must be {} at least** (worst of each series: {}).\n",
+         **ASSUMED_ROUNDINGS must be {} at least** (worst of each series: {}).\n",
         sums["explained"],
         sums["sums"],
         machine["chain"],

@@ -178,7 +178,7 @@ fn a_night_becomes_an_archive() {
             "**does not hold**: A (1 of 2)",
             "5 of 6 results",
             "cut (zero) 25 places",
-            "MATRIX_ROUNDINGS must be 96 at least",
+            "ASSUMED_ROUNDINGS must be 96 at least",
         ],
     );
     assert!(!summary.contains("No probe has asked"), "{summary}");
