@@ -132,7 +132,6 @@ pub(crate) fn prepare(
         layer: &LinearOnDevice,
         device: &CudaDevice,
         n: usize,
-        vectors: for<'x> fn(DenseVectors<'x, T, Device>) -> Vectors<'x, Device>,
     ) -> crate::Result<()> {
         if n == 0 {
             return Ok(());
@@ -140,14 +139,14 @@ pub(crate) fn prepare(
         let x = device.alloc_zeros::<T>(n * layer.k())?;
         let mut y = device.alloc_zeros::<T>((n * layer.rows()).max(1))?;
         let output = Output::on_device(y.slice_mut(..n * layer.rows()));
-        let x = vectors(DenseVectors::new(x.as_view()));
+        let x = Vectors::on_device(x.as_view());
         layer.prepare(&device.cuda_stream(), &x, n, output)?;
         Ok(())
     }
     match activation {
-        Activation::F16 => of::<f16>(layer, device, n, Vectors::F16),
-        Activation::Bf16 => of::<bf16>(layer, device, n, Vectors::Bf16),
-        _ => of::<f32>(layer, device, n, Vectors::F32),
+        Activation::F16 => of::<f16>(layer, device, n),
+        Activation::Bf16 => of::<bf16>(layer, device, n),
+        _ => of::<f32>(layer, device, n),
     }
 }
 
@@ -413,7 +412,7 @@ impl CustomOp2 for Selected<'_> {
         ids_layout: &Layout,
     ) -> Result<(CudaStorage, Shape)> {
         let size = self.matrices.size();
-        let rows = Rows::that_may_be_one(layout, size, OP)?.as_batches();
+        let rows = Rows::that_may_be_one(layout, size, OP)?.into_batches();
         let CudaStorageSlice::U32(numbers) = &ids.slice else {
             return Err(Error::UnexpectedDType {
                 msg: "nvfp4-experts: ids",

@@ -28,6 +28,9 @@ pub enum Error {
         /// The device.
         device: String,
     },
+    /// A mixture of no experts.
+    #[error("a mixture has one expert at least")]
+    NoExperts,
     /// Experts with a bias, which would have to be added.
     #[error(
         "tensor {tensor:?} is a bias of experts, which is not added; it would change the result"

@@ -27,21 +27,18 @@ enum Place {
 const OP: &str = "nvfp4-experts";
 
 impl Nvfp4Experts {
-    /// Experts on the CPU, at least one.
+    /// Experts on the CPU.
     ///
     /// # Errors
-    /// [`nvfp4_gemv::Error::LayersMismatch`] for experts that are not all of one size.
+    /// [`nvfp4_gemv::Error::LayersMismatch`] for experts that are not all of one size;
+    /// [`Error::NoExperts`](crate::Error::NoExperts).
     pub fn on_host(experts: impl IntoIterator<Item = nvfp4_gemv::Mlp>) -> crate::Result<Self> {
         let experts: Arc<[HostMlp]> = experts.into_iter().map(HostMlp).collect();
-        let first = experts.first().map_or(0, |HostMlp(mlp)| mlp.k());
-        let size = Size {
-            rows: experts.first().map_or(0, |HostMlp(mlp)| mlp.rows()),
-            k: first,
-        };
-        for HostMlp(mlp) in &*experts {
+        let size = experts.first().ok_or(crate::Error::NoExperts)?.size();
+        for other in experts.iter().map(HostMlp::size) {
             for (dimension, found, of, expected) in [
-                ("an expert's M", mlp.rows(), "the first one's", size.rows),
-                ("an expert's K", mlp.k(), "the first one's", size.k),
+                ("an expert's M", other.rows, "the first one's", size.rows),
+                ("an expert's K", other.k, "the first one's", size.k),
             ] {
                 if found != expected {
                     return Err(nvfp4_gemv::Error::LayersMismatch {

@@ -1,5 +1,7 @@
 //! The MLP of a decoder layer.
 
+use std::sync::Arc;
+
 use candle_core::{CpuStorage, CustomOp1, D, Layout, Module, Result, Shape, Tensor};
 use nvfp4_gemv::Mlp;
 
@@ -21,10 +23,8 @@ pub struct Nvfp4Mlp {
 #[derive(Clone, Debug)]
 enum Layers {
     Host(HostMlp),
-    Joined {
-        gate_up: Nvfp4Linear,
-        down: Nvfp4Linear,
-    },
+    /// Gate and up, and down.
+    Joined(Arc<[Nvfp4Linear; 2]>),
 }
 
 impl From<Mlp> for Nvfp4Mlp {
@@ -51,7 +51,7 @@ impl Nvfp4Mlp {
             }
             .into());
         }
-        let layers = Layers::Joined { gate_up, down };
+        let layers = Layers::Joined(Arc::new([gate_up, down]));
         Ok(Self { layers })
     }
 
@@ -59,7 +59,7 @@ impl Nvfp4Mlp {
     pub fn k(&self) -> usize {
         match &self.layers {
             Layers::Host(HostMlp(mlp)) => mlp.k(),
-            Layers::Joined { gate_up, .. } => gate_up.k(),
+            Layers::Joined(layers) => layers[0].k(),
         }
     }
 
@@ -67,7 +67,7 @@ impl Nvfp4Mlp {
     pub fn rows(&self) -> usize {
         match &self.layers {
             Layers::Host(HostMlp(mlp)) => mlp.rows(),
-            Layers::Joined { down, .. } => down.rows(),
+            Layers::Joined(layers) => layers[1].rows(),
         }
     }
 }
@@ -76,7 +76,8 @@ impl Module for Nvfp4Mlp {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         match &self.layers {
             Layers::Host(mlp) => apply(xs, mlp),
-            Layers::Joined { gate_up, down } => {
+            Layers::Joined(layers) => {
+                let [gate_up, down] = &**layers;
                 down.forward(&silu_and_multiply(&gate_up.forward(xs)?)?)
             }
         }
@@ -95,7 +96,7 @@ pub(crate) fn silu_and_multiply(gate_up: &Tensor) -> Result<Tensor> {
 pub(crate) struct HostMlp(pub(crate) Mlp);
 
 impl HostMlp {
-    fn size(&self) -> Size {
+    pub(crate) fn size(&self) -> Size {
         let (rows, k) = (self.0.rows(), self.0.k());
         Size { rows, k }
     }

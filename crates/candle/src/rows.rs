@@ -107,7 +107,7 @@ impl Rows {
 
     /// Each vector with weights of its own.
     #[cfg(feature = "device")]
-    pub(crate) fn as_batches(self) -> Self {
+    pub(crate) fn into_batches(self) -> Self {
         let batches = true;
         Self { batches, ..self }
     }

@@ -254,12 +254,12 @@ fn an_mlp_is_near_the_cpu() {
 #[ignore = "needs a GPU"]
 fn experts_are_near_the_cpu_with_few_pairs_and_with_many() {
     let (_directory, builders, device) = model();
-    let of = |builder: Nvfp4Builder| {
-        builder
-            .pp("experts")
+    let [host, module]: [Nvfp4Experts; 2] = builders.map(|builder| {
+        let experts = builder.pp("experts");
+        experts
             .experts("gate_proj", "up_proj", "down_proj")
-    };
-    let [host, module]: [Nvfp4Experts; 2] = builders.map(|builder| of(builder).unwrap());
+            .unwrap()
+    });
     for (dtype, most) in [(DType::F32, 1e-4), (DType::F16, 1e-2), (DType::BF16, 5e-2)] {
         for (vectors, top) in [(1, 4), (4, 4), (5, 4), (9, 2)] {
             let xs = tensor(41, &[vectors, 512], dtype);

@@ -399,4 +399,6 @@ fn experts_and_routers_that_do_not_fit_are_typed_errors() {
         ),
         "{error}"
     );
+    let none = Nvfp4Experts::on_host([]).unwrap_err();
+    assert!(matches!(none, OurError::NoExperts), "{none}");
 }

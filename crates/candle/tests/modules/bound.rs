@@ -133,8 +133,9 @@ pub(crate) fn share_outside(found: &Tensor, expected: &[Near]) -> f64 {
     let found = numbers(found);
     assert_eq!(found.len(), expected.len());
     let outside = |&(found, near): &(f64, &Near)| {
-        // What is no number is outside.
-        !((found - near.value).abs() <= near.off)
+        // What is no number is not inside.
+        let is_inside = (found - near.value).abs() <= near.off;
+        !is_inside
     };
     let pairs = || found.iter().copied().zip(expected);
     pairs().filter(outside).count() as f64 / found.len().max(1) as f64
