@@ -25,6 +25,11 @@ fn of_library(error: nvfp4_gemv::Error) -> Error {
     Error::Cuda(Box::new(error))
 }
 
+/// Waits for copies, so that calls on every stream find them made.
+pub(crate) fn wait(device: &CudaDevice) -> Result<()> {
+    device.cuda_stream().synchronize().w()
+}
+
 /// The error of a tensor on a device, of a layer on the CPU.
 pub(crate) fn on_a_device(storage: &CudaStorage, op: &'static str) -> Error {
     elsewhere(storage.device.location(), DeviceLocation::Cpu, op)
@@ -195,10 +200,12 @@ impl Experts {
             "twice down's K",
             2 * second.k(),
         )?;
-        Ok(Self {
+        let experts = Self {
             gate_up: Matrices::new(device, gate_up)?,
             down: Matrices::new(device, down)?,
-        })
+        };
+        wait(device)?;
+        Ok(experts)
     }
 
     pub(crate) fn size(&self) -> Size {

@@ -86,8 +86,9 @@ impl Nvfp4Experts {
     /// times `weights` `[T, top]`, f32. Results `[T, M]` have the type of `xs`; the sum is f32.
     ///
     /// On CUDA, with no more pairs of a vector and an expert than there are experts, all pairs are one launch for gate
-    /// and up and one for down, whose ids stay on the device: nothing waits, and the call can be captured into a CUDA
-    /// graph. An id of no expert gives NaN there. With more pairs, and on the CPU, each expert that is named is a call
+    /// and up and one for down, whose ids stay on the device, and nothing waits. An id of no expert gives NaN there. (A
+    /// capture into a CUDA graph needs candle's `enable_cuda_graph_htod_cache`, for the operations between, and a call
+    /// before.) With more pairs, and on the CPU, each expert that is named is a call
     /// with all of its vectors, so that its weights are read once; the host reads the ids for that, which on CUDA waits
     /// for the device.
     ///

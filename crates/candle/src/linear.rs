@@ -56,8 +56,8 @@ enum Layer {
 const OP: &str = "nvfp4-linear";
 
 impl Nvfp4Linear {
-    /// A layer of the library's, on a device: copied there now if that is a CUDA device, with block scales in the
-    /// 128x4 layout, and shared on the CPU.
+    /// A layer of the library's, on a device: shared on the CPU, and copied to a CUDA device, with block scales in the
+    /// 128x4 layout. The copies are waited for: candle's `Device::new_cuda` has another stream in each thread.
     ///
     /// # Errors
     /// [`Error::Device`](crate::Error::Device); errors that CUDA reports of memory and copies.
@@ -67,6 +67,7 @@ impl Nvfp4Linear {
             #[cfg(feature = "device")]
             Device::Cuda(device) => {
                 let layer = layer.on_device(&device.cuda_stream(), ScaleLayout::Tiled128x4)?;
+                crate::cuda::wait(device)?;
                 Layer::Device(layer, device.clone())
             }
             other => return Err(no_kernels(other)),
