@@ -61,7 +61,7 @@ enum Check {
     Instructions,
     /// The crate compiles in one graph with candle-core and candle's features of cudarc
     Compat,
-    /// The same with candle's own kernels (compiles them: minutes)
+    /// The same with candle's own kernels, and the modules for candle on CUDA (compiles the kernels: minutes)
     CompatCuda,
 }
 

@@ -1,0 +1,301 @@
+//! Layers of published directories, by the names of their modules.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use candle_core::Device;
+use nvfp4_gemv::checkpoint::{Checkpoint, Joined, Note, RowOrder};
+use nvfp4_gemv::{Bytes, Linear, Mlp, ScaleLayout};
+
+use crate::error::{Error, Result};
+use crate::experts::Nvfp4Experts;
+use crate::linear::{Nvfp4Linear, no_kernels};
+use crate::mlp::Nvfp4Mlp;
+
+/// NVFP4 layers of a checkpoint in ModelOpt's or compressed-tensors' dialect, by module paths, as candle's `VarBuilder`
+/// gives dense tensors: both are used on the same directory.
+///
+/// ```no_run
+/// use candle_core::{DType, Device};
+/// use candle_nn::VarBuilder;
+/// use nvfp4_gemv_candle::Nvfp4Builder;
+/// let device = Device::Cpu;
+/// let nvfp4 = Nvfp4Builder::open("Llama-3.1-8B-NVFP4", &device)?;
+/// // SAFETY: nobody writes the files.
+/// let dense = unsafe { VarBuilder::from_mmaped_safetensors(&nvfp4.files(), DType::BF16, &device)? };
+/// for layer in 0..32 {
+///     let (nvfp4, dense) = (nvfp4.pp(format!("model.layers.{layer}")), dense.pp(format!("model.layers.{layer}")));
+///     let norm = candle_nn::rms_norm(4096, 1e-5, dense.pp("input_layernorm"))?;
+///     let qkv = nvfp4.pp("self_attn").joined(&["q_proj", "k_proj", "v_proj"])?;
+///     let mlp = nvfp4.pp("mlp").mlp()?;
+///     # drop((norm, qkv, mlp));
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Nvfp4Builder {
+    checkpoint: Arc<Checkpoint>,
+    device: Device,
+    prefix: String,
+    #[cfg(feature = "device")]
+    workspace: Option<nvfp4_gemv::Workspace>,
+}
+
+impl Nvfp4Builder {
+    /// Opens a file, an index or a directory, for layers on a device.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::open`]'s; [`Error::Device`].
+    pub fn open(path: impl AsRef<Path>, device: &Device) -> Result<Self> {
+        Self::new(Arc::new(Checkpoint::open(path)?), device)
+    }
+
+    /// Of a checkpoint that is open.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub fn new(checkpoint: Arc<Checkpoint>, device: &Device) -> Result<Self> {
+        match device {
+            Device::Cpu => {}
+            #[cfg(feature = "device")]
+            Device::Cuda(_) => {}
+            other => return Err(no_kernels(other)),
+        }
+        Ok(Self {
+            checkpoint,
+            device: device.clone(),
+            prefix: String::new(),
+            #[cfg(feature = "device")]
+            workspace: None,
+        })
+    }
+
+    /// With a workspace for all linear layers and MLPs that are loaded from now on: see
+    /// [`Nvfp4Linear::with_workspace`].
+    #[cfg(feature = "device")]
+    #[must_use]
+    pub fn with_workspace(self, workspace: nvfp4_gemv::Workspace) -> Self {
+        let workspace = Some(workspace);
+        Self { workspace, ..self }
+    }
+
+    /// Of the modules below one: `pp("model").pp("layers.0")` is `pp("model.layers.0")`.
+    #[must_use]
+    pub fn pp(&self, module: impl AsRef<str>) -> Self {
+        let prefix = self.path(module.as_ref());
+        let of = self.clone();
+        Self { prefix, ..of }
+    }
+
+    /// The checkpoint: its notes, its modules, its tensors.
+    pub fn checkpoint(&self) -> &Arc<Checkpoint> {
+        &self.checkpoint
+    }
+
+    /// The checkpoint's safetensors files, for candle's `VarBuilder`.
+    pub fn files(&self) -> Vec<PathBuf> {
+        let files = self.checkpoint.files().iter();
+        files.map(|file| file.path().to_owned()).collect()
+    }
+
+    /// Whether a module has the codes of an NVFP4 layer. Of others, such as an attention that was not quantised,
+    /// candle's `VarBuilder` has the weights.
+    pub fn has(&self, module: &str) -> bool {
+        let path = self.path(module);
+        self.checkpoint.layers().any(|layer| layer == path)
+    }
+
+    /// The linear layer of a module, with its `bias` if it has one. On the CPU its bytes stay in the file.
+    ///
+    /// # Errors
+    /// As [`Linear::from_checkpoint`]'s and [`Nvfp4Linear::new`]'s.
+    pub fn linear(&self, module: &str) -> Result<Nvfp4Linear> {
+        self.place(self.host(module)?)
+    }
+
+    /// Modules with equally long rows as one layer, such as q, k and v: its results are theirs, one behind the other in
+    /// the last dimension. Codes and scales are copied. Of biases, those that are not there are 0.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::joined`]'s, and [`linear`](Self::linear)'s.
+    pub fn joined(&self, modules: &[impl AsRef<str>]) -> Result<Nvfp4Linear> {
+        let paths: Vec<String> = modules.iter().map(|of| self.path(of.as_ref())).collect();
+        let joined = self.checkpoint.joined(&paths, RowOrder::Stacked)?;
+        let mut layers = OfJoined::gather(&joined)?.layers()?;
+        // It joins one matrix.
+        let mut layer = layers.swap_remove(0);
+        let parts = modules.iter().map(|module| self.host(module.as_ref()));
+        let parts = parts.collect::<Result<Vec<Linear>>>()?;
+        if parts.iter().any(|part| part.bias().is_some()) {
+            let bias = |part: &Linear| match part.bias() {
+                Some(bias) => bias.to_vec(),
+                None => vec![0.0; part.rows()],
+            };
+            layer = layer.with_bias(parts.iter().flat_map(bias).collect::<Vec<_>>())?;
+        }
+        self.place(layer)
+    }
+
+    /// The MLP of this module: `gate_proj`, `up_proj` and `down_proj`.
+    ///
+    /// # Errors
+    /// As [`linear`](Self::linear)'s and [`joined`](Self::joined)'s; layers that do not fit each other.
+    pub fn mlp(&self) -> Result<Nvfp4Mlp> {
+        let [gate, up, down] = ["gate_proj", "up_proj", "down_proj"];
+        match &self.device {
+            Device::Cpu => Ok(self.host_mlp([gate, up, down])?.into()),
+            _ => Nvfp4Mlp::joined(self.joined(&[gate, up])?, self.linear(down)?),
+        }
+    }
+
+    /// The experts of this module, such as `model.layers.0.mlp.experts`, whose gate, up and down have these names, such
+    /// as `gate_proj`, `up_proj` and `down_proj`, or `w1`, `w3` and `w2`. Experts have tensors of their own
+    /// (`experts.0.gate_proj`), or are stacked in three (`experts.gate_proj`). On the CPU, bytes of tensors of their own
+    /// stay in the files; all else is copied.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::experts`]' and [`linear`](Self::linear)'s; layers that do not fit each other;
+    /// [`Error::ExpertsBias`] where they would have to be added, on CUDA and of stacked experts.
+    pub fn experts(&self, gate: &str, up: &str, down: &str) -> Result<Nvfp4Experts> {
+        match &self.device {
+            #[cfg(feature = "device")]
+            Device::Cuda(device) => {
+                let gate_up = self.arrays(&[gate, up])?;
+                let down = self.arrays(&[down])?;
+                let experts = crate::cuda::Experts::new(device, &gate_up, &down)?;
+                Ok(Nvfp4Experts::on_device(experts))
+            }
+            _ => Nvfp4Experts::on_host(self.host_experts([gate, up, down])?),
+        }
+    }
+
+    fn host_experts(&self, names: [&str; 3]) -> Result<Vec<Mlp>> {
+        // Finds out how many there are, and that none is missing.
+        let arrays = |name| {
+            self.checkpoint
+                .experts(&self.prefix, &[name], RowOrder::Stacked)
+        };
+        let number = arrays(names[0])?.shape().l();
+        if self.has(&format!("0.{}", names[0])) {
+            let of = |expert| self.host_mlp(names.map(|name| format!("{expert}.{name}")));
+            return (0..number).map(of).collect();
+        }
+        let [gate, up, down] = names.map(|name| self.arrays(&[name])?.layers());
+        let (gate, up, down) = (gate?, up?, down?);
+        let fits = |dimension, found, expected| match found == expected {
+            true => Ok(()),
+            false => Err(nvfp4_gemv::Error::LayersMismatch {
+                dimension,
+                found,
+                of: "gate's experts",
+                expected,
+            }),
+        };
+        fits("up's experts", up.len(), gate.len())?;
+        fits("down's experts", down.len(), gate.len())?;
+        let experts = gate.into_iter().zip(up).zip(down);
+        let mlp = |((gate, up), down)| Ok(Mlp::new(gate, up, down)?);
+        experts.map(mlp).collect()
+    }
+
+    /// Experts' matrices, each of these parts.
+    fn arrays(&self, parts: &[&str]) -> Result<OfJoined> {
+        let joined = (self.checkpoint).experts(&self.prefix, parts, RowOrder::Stacked)?;
+        let bias = joined.notes().iter().find_map(|note| match note {
+            Note::NotAdded { tensor } => Some(tensor.clone()),
+            _ => None,
+        });
+        match bias {
+            Some(tensor) => Err(Error::ExpertsBias { tensor }),
+            None => OfJoined::gather(&joined),
+        }
+    }
+
+    fn host_mlp(&self, names: [impl AsRef<str>; 3]) -> Result<Mlp> {
+        let [gate, up, down] = names.map(|name| self.host(name.as_ref()));
+        Ok(Mlp::new(gate?, up?, down?)?)
+    }
+
+    /// A layer in host memory.
+    fn host(&self, module: &str) -> Result<Linear> {
+        let path = self.path(module);
+        Ok(Linear::from_checkpoint(&self.checkpoint, &path)?)
+    }
+
+    /// A layer on the device.
+    fn place(&self, layer: Linear) -> Result<Nvfp4Linear> {
+        let layer = Nvfp4Linear::new(layer, &self.device)?;
+        #[cfg(feature = "device")]
+        if let Some(workspace) = &self.workspace {
+            return Ok(layer.with_workspace(workspace));
+        }
+        Ok(layer)
+    }
+
+    fn path(&self, module: &str) -> String {
+        match (&*self.prefix, module) {
+            ("", path) | (path, "") => path.to_owned(),
+            (prefix, module) => format!("{prefix}.{module}"),
+        }
+    }
+}
+
+/// Matrices that were joined, in memory of their own.
+pub(crate) struct OfJoined {
+    pub(crate) shape: nvfp4_gemv::Shape,
+    pub(crate) codes: Arc<[u8]>,
+    pub(crate) scales: Arc<[u8]>,
+    pub(crate) global: nvfp4_gemv::GlobalScale,
+    pub(crate) row_alpha: Option<Vec<f32>>,
+}
+
+/// What one matrix has of bytes.
+struct Part {
+    whole: Arc<[u8]>,
+    range: std::ops::Range<usize>,
+}
+
+impl AsRef<[u8]> for Part {
+    fn as_ref(&self) -> &[u8] {
+        &self.whole[self.range.clone()]
+    }
+}
+
+impl OfJoined {
+    fn gather(joined: &Joined<'_>) -> Result<Self> {
+        let shape = joined.shape();
+        let mut codes = vec![0; shape.weight_code_bytes()];
+        joined.write_codes(&mut codes)?;
+        let mut scales = vec![0; shape.weight_scale_bytes(ScaleLayout::Linear)];
+        joined.write_scales(&mut scales)?;
+        Ok(Self {
+            shape,
+            codes: codes.into(),
+            scales: scales.into(),
+            global: joined.global(),
+            row_alpha: joined.row_alpha().map(<[f32]>::to_vec),
+        })
+    }
+
+    /// A layer of each matrix, which share the memory.
+    fn layers(&self) -> Result<Vec<Linear>> {
+        let (shape, number) = (&self.shape, self.shape.l());
+        let part = |whole: &Arc<[u8]>, matrix: usize| {
+            let each = whole.len() / number;
+            Bytes::sharing(Arc::new(Part {
+                whole: whole.clone(),
+                range: matrix * each..(matrix + 1) * each,
+            }))
+        };
+        let layer = |matrix| {
+            let [codes, scales] = [&self.codes, &self.scales].map(|of| part(of, matrix));
+            let (m, k, layout) = (shape.m(), shape.k(), ScaleLayout::Linear);
+            let layer = Linear::new(m, k, codes, scales, layout, self.global)?;
+            match &self.row_alpha {
+                Some(alpha) => Ok(layer.with_row_alpha(&alpha[matrix * m..(matrix + 1) * m])?),
+                None => Ok(layer),
+            }
+        };
+        (0..number).map(layer).collect()
+    }
+}

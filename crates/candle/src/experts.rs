@@ -1,0 +1,177 @@
+//! The experts of a mixture.
+
+use std::sync::Arc;
+
+use candle_core::{DType, Error, Result, Tensor};
+
+use crate::mlp::HostMlp;
+use crate::rows::{Size, activation};
+
+/// The experts of a mixture, an MLP each: for each vector, the sum of what some of them give, times a weight each. A
+/// clone shares the weights. [`Nvfp4Builder::experts`](crate::Nvfp4Builder::experts) loads them;
+/// [`Nvfp4Moe`](crate::Nvfp4Moe) is them behind a router.
+#[derive(Clone, Debug)]
+pub struct Nvfp4Experts {
+    size: Size,
+    experts: usize,
+    place: Place,
+}
+
+#[derive(Clone, Debug)]
+enum Place {
+    Host(Arc<[HostMlp]>),
+    #[cfg(feature = "device")]
+    Device(Arc<crate::cuda::Experts>),
+}
+
+const OP: &str = "nvfp4-experts";
+
+impl Nvfp4Experts {
+    /// Experts on the CPU.
+    ///
+    /// # Errors
+    /// [`nvfp4_gemv::Error::LayersMismatch`] for experts that are not all of one size;
+    /// [`Error::NoExperts`](crate::Error::NoExperts).
+    pub fn on_host(experts: impl IntoIterator<Item = nvfp4_gemv::Mlp>) -> crate::Result<Self> {
+        let experts: Arc<[HostMlp]> = experts.into_iter().map(HostMlp).collect();
+        let size = experts.first().ok_or(crate::Error::NoExperts)?.size();
+        for other in experts.iter().map(HostMlp::size) {
+            for (dimension, found, of, expected) in [
+                ("an expert's M", other.rows, "the first one's", size.rows),
+                ("an expert's K", other.k, "the first one's", size.k),
+            ] {
+                if found != expected {
+                    return Err(nvfp4_gemv::Error::LayersMismatch {
+                        dimension,
+                        found,
+                        of,
+                        expected,
+                    }
+                    .into());
+                }
+            }
+        }
+        Ok(Self {
+            size,
+            experts: experts.len(),
+            place: Place::Host(experts),
+        })
+    }
+
+    #[cfg(feature = "device")]
+    pub(crate) fn on_device(experts: crate::cuda::Experts) -> Self {
+        Self {
+            size: experts.size(),
+            experts: experts.number(),
+            place: Place::Device(Arc::new(experts)),
+        }
+    }
+
+    /// How many there are.
+    pub fn number(&self) -> usize {
+        self.experts
+    }
+
+    /// Elements of a vector.
+    pub fn k(&self) -> usize {
+        self.size.k
+    }
+
+    /// Elements of a result.
+    pub fn rows(&self) -> usize {
+        self.size.rows
+    }
+
+    /// For each vector of `xs` `[T, K]`, f32, f16 or bf16, the sum of the experts that `ids` `[T, top]`, u32, names,
+    /// times `weights` `[T, top]`, f32. Results `[T, M]` have the type of `xs`; the sum is f32.
+    ///
+    /// On CUDA, with no more pairs of a vector and an expert than there are experts, all pairs are one launch for gate
+    /// and up and one for down, whose ids stay on the device, and nothing waits. An id of no expert gives NaN there. (A
+    /// capture into a CUDA graph needs candle's `enable_cuda_graph_htod_cache`, for the operations between, and a call
+    /// before.) With more pairs, and on the CPU, each expert that is named is a call
+    /// with all of its vectors, so that its weights are read once; the host reads the ids for that, which on CUDA waits
+    /// for the device.
+    ///
+    /// # Errors
+    /// Tensors of other types or sizes; on the CPU an id of no expert ([`Error::InvalidIndex`]); else as
+    /// [`Nvfp4Linear`](crate::Nvfp4Linear)'s.
+    pub fn forward(&self, xs: &Tensor, ids: &Tensor, weights: &Tensor) -> Result<Tensor> {
+        let (vectors, k) = xs.dims2()?;
+        let top = ids.dim(1)?;
+        let mismatch = |lhs: &Tensor, rhs: (usize, usize)| {
+            let (lhs, rhs) = (lhs.shape().clone(), rhs.into());
+            Err(Error::ShapeMismatchBinaryOp { lhs, rhs, op: OP })
+        };
+        if k != self.size.k {
+            return mismatch(xs, (self.size.rows, self.size.k));
+        }
+        for of_pairs in [ids, weights] {
+            if of_pairs.dims() != [vectors, top] {
+                return mismatch(of_pairs, (vectors, top));
+            }
+        }
+        let typed = |tensor: &Tensor, expected, msg| match tensor.dtype() {
+            got if got == expected => Ok(()),
+            got => Err(Error::UnexpectedDType { msg, expected, got }),
+        };
+        typed(ids, DType::U32, "nvfp4-experts: ids")?;
+        typed(weights, DType::F32, "nvfp4-experts: weights")?;
+        activation(xs.dtype(), OP)?;
+        if vectors * top == 0 {
+            return Tensor::zeros((vectors, self.size.rows), xs.dtype(), xs.device());
+        }
+        let of_pairs = match &self.place {
+            #[cfg(feature = "device")]
+            Place::Device(experts) if vectors * top <= self.experts => experts.select(xs, ids)?,
+            _ => self.each(xs, ids)?,
+        };
+        let of_pairs = of_pairs.reshape((vectors, top, self.size.rows))?;
+        let weighted = of_pairs.broadcast_mul(&weights.unsqueeze(2)?)?;
+        weighted.sum(1)?.to_dtype(xs.dtype())
+    }
+
+    /// The results of all pairs in their order, `[T · top, M]` in f32, by a call for each expert that is named.
+    fn each(&self, xs: &Tensor, ids: &Tensor) -> Result<Tensor> {
+        let device = xs.device();
+        let mut pairs_of = vec![Vec::new(); self.experts];
+        let top = ids.dim(1)?;
+        for (pair, id) in (0..).zip(ids.flatten_all()?.to_vec1::<u32>()?) {
+            let (index, size) = (id as usize, self.experts);
+            match pairs_of.get_mut(index) {
+                Some(pairs) => pairs.push(pair),
+                None => {
+                    return Err(Error::InvalidIndex {
+                        op: OP,
+                        index,
+                        size,
+                    });
+                }
+            }
+        }
+        // Places of pairs among the results.
+        let mut places = vec![0; xs.dim(0)? * top];
+        let mut results = Vec::new();
+        let mut before = 0;
+        for (expert, pairs) in pairs_of.iter().enumerate().filter(|(_, of)| !of.is_empty()) {
+            for (&pair, place) in pairs.iter().zip(before..) {
+                let pair: u32 = pair;
+                places[pair as usize] = place;
+            }
+            before += pairs.len() as u32;
+            let vectors: Vec<u32> = pairs.iter().map(|&pair| pair / top as u32).collect();
+            let vectors = Tensor::from_vec(vectors, pairs.len(), device)?;
+            let vectors = xs.index_select(&vectors, 0)?;
+            results.push(self.one(expert, &vectors)?);
+        }
+        Tensor::cat(&results, 0)?.index_select(&Tensor::new(places, device)?, 0)
+    }
+
+    /// The results of vectors `[n, K]` of one expert, in f32.
+    fn one(&self, expert: usize, xs: &Tensor) -> Result<Tensor> {
+        match &self.place {
+            Place::Host(experts) => experts[expert].to_f32(xs),
+            #[cfg(feature = "device")]
+            Place::Device(experts) => experts.one(expert, xs),
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! The MLP of a decoder layer.
+
+use std::sync::Arc;
+
+use candle_core::{CpuStorage, CustomOp1, D, Layout, Module, Result, Shape, Tensor};
+use nvfp4_gemv::Mlp;
+
+use crate::linear::{Nvfp4Linear, apply};
+use crate::rows::{Rows, Size};
+
+/// The MLP of a decoder layer, `down · (silu(gate · x) * (up · x))`, as Llama, Qwen and Mistral have it: a module of
+/// tensors `[.., K]`, whose results `[.., M of down]` have the same type. A clone shares the weights.
+///
+/// [`Nvfp4Builder::mlp`](crate::Nvfp4Builder::mlp) loads one. On the CPU it is the library's [`Mlp`], whose weights stay
+/// in the files and whose results between the layers are f32: tensors and errors are as
+/// [`Nvfp4Linear`](crate::Nvfp4Linear)'s. On CUDA gate and up are one launch, and candle computes what is between, in
+/// the tensors' type.
+#[derive(Clone, Debug)]
+pub struct Nvfp4Mlp {
+    layers: Layers,
+}
+
+#[derive(Clone, Debug)]
+enum Layers {
+    Host(HostMlp),
+    /// Gate and up, and down.
+    Joined(Arc<[Nvfp4Linear; 2]>),
+}
+
+impl From<Mlp> for Nvfp4Mlp {
+    /// On the CPU.
+    fn from(mlp: Mlp) -> Self {
+        let layers = Layers::Host(HostMlp(mlp));
+        Self { layers }
+    }
+}
+
+impl Nvfp4Mlp {
+    /// Of gate and up as one layer, whose first half of rows is gate's, and down: on their device, which may be the CPU.
+    ///
+    /// # Errors
+    /// [`nvfp4_gemv::Error::LayersMismatch`] for layers that do not fit each other.
+    pub fn joined(gate_up: Nvfp4Linear, down: Nvfp4Linear) -> crate::Result<Self> {
+        let (found, expected) = (gate_up.rows(), 2 * down.k());
+        if found != expected {
+            return Err(nvfp4_gemv::Error::LayersMismatch {
+                dimension: "gate and up's M",
+                found,
+                of: "twice down's K",
+                expected,
+            }
+            .into());
+        }
+        let layers = Layers::Joined(Arc::new([gate_up, down]));
+        Ok(Self { layers })
+    }
+
+    /// Elements of a vector.
+    pub fn k(&self) -> usize {
+        match &self.layers {
+            Layers::Host(HostMlp(mlp)) => mlp.k(),
+            Layers::Joined(layers) => layers[0].k(),
+        }
+    }
+
+    /// Elements of a result.
+    pub fn rows(&self) -> usize {
+        match &self.layers {
+            Layers::Host(HostMlp(mlp)) => mlp.rows(),
+            Layers::Joined(layers) => layers[1].rows(),
+        }
+    }
+}
+
+impl Module for Nvfp4Mlp {
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        match &self.layers {
+            Layers::Host(mlp) => apply(xs, mlp),
+            Layers::Joined(layers) => {
+                let [gate_up, down] = &**layers;
+                down.forward(&silu_and_multiply(&gate_up.forward(xs)?)?)
+            }
+        }
+    }
+}
+
+/// Of results `[.., gate and up]`, `silu(gate) * up`.
+pub(crate) fn silu_and_multiply(gate_up: &Tensor) -> Result<Tensor> {
+    let half = gate_up.dim(D::Minus1)? / 2;
+    let gate = gate_up.narrow(D::Minus1, 0, half)?.silu()?;
+    gate * gate_up.narrow(D::Minus1, half, half)?
+}
+
+/// The library's MLP as an operation of candle's.
+#[derive(Clone, Debug)]
+pub(crate) struct HostMlp(pub(crate) Mlp);
+
+impl HostMlp {
+    pub(crate) fn size(&self) -> Size {
+        let (rows, k) = (self.0.rows(), self.0.k());
+        Size { rows, k }
+    }
+
+    /// Results in f32, whatever the vectors' type is.
+    pub(crate) fn to_f32(&self, xs: &Tensor) -> Result<Tensor> {
+        xs.apply_op1_no_bwd(&ToF32(self))
+    }
+}
+
+const OP: &str = "nvfp4-mlp";
+
+impl CustomOp1 for HostMlp {
+    fn name(&self) -> &'static str {
+        OP
+    }
+
+    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let (rows, m) = (Rows::of(layout, self.size(), OP)?, self.0.rows());
+        let y = rows.on_host(storage, m, OP, &self.0)?;
+        Ok((y, Rows::results(layout, m)))
+    }
+
+    #[cfg(feature = "device")]
+    fn cuda_fwd(
+        &self,
+        storage: &candle_core::CudaStorage,
+        _: &Layout,
+    ) -> Result<(candle_core::CudaStorage, Shape)> {
+        Err(crate::cuda::on_a_device(storage, OP))
+    }
+}
+
+struct ToF32<'a>(&'a HostMlp);
+
+impl CustomOp1 for ToF32<'_> {
+    fn name(&self) -> &'static str {
+        OP
+    }
+
+    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let Self(HostMlp(mlp)) = self;
+        let (rows, m) = (Rows::of(layout, self.0.size(), OP)?, mlp.rows());
+        let y = rows.on_host_to_f32(storage, m, OP, mlp)?;
+        Ok((y, Rows::results(layout, m)))
+    }
+
+    #[cfg(feature = "device")]
+    fn cuda_fwd(
+        &self,
+        storage: &candle_core::CudaStorage,
+        _: &Layout,
+    ) -> Result<(candle_core::CudaStorage, Shape)> {
+        Err(crate::cuda::on_a_device(storage, OP))
+    }
+}
