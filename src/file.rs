@@ -64,6 +64,18 @@ pub enum FileError {
         /// The format that the first bytes belong to.
         found: &'static str,
     },
+    /// The file is no GGUF file that is read, or a damaged or truncated one.
+    #[error(
+        "{}: not a GGUF file that is read: {}",
+        printable::path(file),
+        printable::text(reason)
+    )]
+    Gguf {
+        /// The file.
+        file: PathBuf,
+        /// The fault.
+        reason: String,
+    },
     /// A tensor that must be there is not.
     #[error("{}: no tensor {tensor:?}; expected {expected}", printable::path(file))]
     MissingTensor {
@@ -135,7 +147,7 @@ pub struct TensorFile {
 
 /// The bytes of a file.
 #[derive(Debug)]
-enum Bytes {
+pub(crate) enum Bytes {
     Read(Vec<u8>),
     Mapped(Mmap),
 }
@@ -152,14 +164,14 @@ impl std::ops::Deref for Bytes {
 }
 
 impl Bytes {
-    fn of(path: &Path) -> Result<Self, InputError> {
+    pub(crate) fn of(path: &Path) -> Result<Self, InputError> {
         let (file, metadata) = input::open(path)?;
         if metadata.len() <= READ_UP_TO
             && let Some(bytes) = input::up_to(&file, READ_UP_TO)?
         {
             return Ok(Self::Read(bytes));
         }
-        // SAFETY: the map is private to `TensorFile` and only read. That the file is not truncated
+        // SAFETY: the map is private to its file (`TensorFile`, `Gguf`) and only read. That the file is not truncated
         // meanwhile is the documented condition of that type, which no program can enforce.
         Ok(Self::Mapped(unsafe { Mmap::map(&file) }?))
     }
@@ -168,7 +180,7 @@ impl Bytes {
 /// The format of a file that has another format's first bytes. Asked of a file that could not be read as safetensors.
 pub(crate) fn not_safetensors(bytes: &[u8]) -> Option<&'static str> {
     const FORMATS: [(&[u8], &str); 7] = [
-        (b"GGUF", "a GGUF file, which is not read"),
+        (b"GGUF", "a GGUF file, which `checkpoint::Gguf` reads"),
         (
             b"version https://git-lfs",
             "a git-lfs pointer: the file itself was not downloaded (`git lfs pull` does it)",

@@ -165,6 +165,12 @@ impl Configs {
         Ok(notes)
     }
 
+    /// The file that says of this file's modules that their vectors or results are transformed, and what it says.
+    pub(super) fn transforms(&self, file: &Path) -> Option<(&Path, String)> {
+        let scheme = self.about(&[file]).find(|scheme| scheme.transforms)?;
+        Some((&scheme.file, scheme.says(TRANSFORMS.into())))
+    }
+
     /// The schemes that speak of a module: a file's metadata speak of the file's own modules only.
     fn about(&self, files: &[&Path]) -> impl Iterator<Item = &Scheme> {
         let speaks = |scheme: &&Scheme| scheme.entry.is_none() || files.contains(&&*scheme.file);
@@ -536,10 +542,7 @@ impl Scheme {
     /// one.
     fn check(&self, layer: &Facts<'_>) -> Result<Vec<String>, String> {
         if self.transforms {
-            return Err(
-                "`transform_config`: vectors or results are transformed (rotated) on the way"
-                    .into(),
-            );
+            return Err(TRANSFORMS.into());
         }
         let mut notes = Vec::new();
         match (&self.method, self.dialect) {
@@ -721,6 +724,9 @@ fn wrong_block(size: Option<&Value>) -> Option<String> {
     let is_block = size.as_u64() == Some(BLOCK as u64) || size.as_f64() == Some(BLOCK as f64);
     (!is_block).then(|| format!("`group_size` {}; blocks of NVFP4 have {BLOCK}", shown(size)))
 }
+
+const TRANSFORMS: &str =
+    "`transform_config`: vectors or results are transformed (rotated) on the way";
 
 /// Whether a `transform_config` has any transforms.
 fn transforms(config: &Value) -> bool {

@@ -78,6 +78,23 @@ pub enum CheckpointError {
         /// Its element type and shape.
         found: String,
     },
+    /// A row in MXFP4 that NVFP4 does not hold exactly.
+    #[error(
+        "{}: layer {layer:?}: row {row} of matrix {matrix} is not converted from MXFP4 to NVFP4: {reason}",
+        printable::path(file)
+    )]
+    MxRow {
+        /// The file that holds it.
+        file: PathBuf,
+        /// The layer.
+        layer: String,
+        /// The matrix of several that are stacked, or 0.
+        matrix: usize,
+        /// The row.
+        row: usize,
+        /// Why not.
+        reason: String,
+    },
     /// Tensors of both dialects below the name of one layer. Which are the layer's cannot be told.
     #[error(
         "{}: layer {layer:?} has tensors of two dialects: {:?} ({}) and {:?} ({})",

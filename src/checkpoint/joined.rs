@@ -44,11 +44,11 @@ struct Part<'a> {
 /// Weights that were [gathered](Joined::gather): their operands, owned where they had to be copied.
 #[derive(Clone, Debug)]
 pub struct Gathered<'a> {
-    shape: Shape,
-    codes: Cow<'a, [u8]>,
-    scales: Cow<'a, [u8]>,
-    global: GlobalScale,
-    row_alpha: Option<Vec<f32>>,
+    pub(super) shape: Shape,
+    pub(super) codes: Cow<'a, [u8]>,
+    pub(super) scales: Cow<'a, [u8]>,
+    pub(super) global: GlobalScale,
+    pub(super) row_alpha: Option<Vec<f32>>,
 }
 
 impl Checkpoint {

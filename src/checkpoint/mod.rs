@@ -24,12 +24,15 @@
 //! ```
 
 mod config;
+mod dense;
 mod error;
 mod files;
+mod gguf;
 mod joined;
 mod json;
 mod known;
 mod modules;
+mod mx;
 mod note;
 mod open;
 mod other;
@@ -41,8 +44,10 @@ use std::path::Path;
 use safetensors::Dtype;
 
 pub use config::{CONFIG_FILE, QUANT_CONFIG_FILE};
+pub use dense::{DENSE_BLOCK, Dense, DenseElement, DenseScales};
 pub use error::CheckpointError;
 pub use files::INDEX_FILE;
+pub use gguf::{Gguf, GgufElement, GgufTensor};
 pub use joined::{Gathered, Joined};
 pub use modules::{Fp8Scales, Module, ModuleKind};
 pub use note::Note;

@@ -7,9 +7,6 @@ use super::{Checkpoint, CheckpointError, Dialect, Note};
 use crate::BLOCK;
 use crate::file::{FileError, Tensor};
 
-/// Elements that share a scale in MXFP4.
-const MX_BLOCK: usize = 32;
-
 /// Whether scales are those of MXFP4 for these codes: powers of two, half as many as NVFP4 has.
 pub(super) fn is_mxfp4(codes: &Tensor<'_>, scales: &Tensor<'_>) -> bool {
     let (Some((k_half, rows)), Some((blocks, of_rows))) =
@@ -22,13 +19,13 @@ pub(super) fn is_mxfp4(codes: &Tensor<'_>, scales: &Tensor<'_>) -> bool {
     let of_f4 = codes.dtype() == Dtype::F4 && rows == of_rows;
     match scales.dtype() {
         Dtype::F8_E8M0 => of_codes || of_f4,
-        Dtype::U8 => of_codes && halves(MX_BLOCK) && !halves(BLOCK),
+        Dtype::U8 => of_codes && halves(super::mx::BLOCK) && !halves(BLOCK),
         _ => false,
     }
 }
 
 /// gpt-oss has blocks in a dimension of their own: [.., K/32, 16], with scales [.., K/32].
-const MX_NAMES: [(&str, &str); 4] = [
+pub(super) const MX_NAMES: [(&str, &str); 4] = [
     ("_blocks", "_scales"),
     (".blocks", ".scales"),
     (".weight_blocks", ".weight_scales"),
