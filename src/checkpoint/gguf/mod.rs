@@ -284,6 +284,18 @@ impl Gguf {
         array.values.iter().map(MetadataValue::as_str).collect()
     }
 
+    /// An entry that is a list of integers, such as the kinds of the tokens (`tokenizer.ggml.token_type`).
+    pub fn integers(&self, key: &str) -> Option<Vec<i64>> {
+        let MetadataValue::Array(array) = self.metadata.get(key)? else {
+            return None;
+        };
+        let integer = |value: &MetadataValue| {
+            let unsigned = || value.as_u64().and_then(|value| i64::try_from(value).ok());
+            value.as_i64().or_else(unsigned)
+        };
+        array.values.iter().map(integer).collect()
+    }
+
     /// All tensors, in the order of their names.
     pub fn tensors(&self) -> impl ExactSizeIterator<Item = GgufTensor<'_>> {
         let file = self;

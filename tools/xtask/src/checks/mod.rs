@@ -57,6 +57,8 @@ enum Check {
     /// Long trials, optimised: conformance kernels with 200 seeds, all configs of the crate's kernels, all planted
     /// faults, and what NVRTC makes for every GPU
     Simulator,
+    /// A small language model answers with NVFP4 weights, and as its dense reference does (fetches it: 93 MB)
+    Chat,
     /// What a call that is not prepared takes of the host, in instructions of an optimised build
     Instructions,
     /// The crate compiles in one graph with candle-core and candle's features of cudarc
@@ -124,6 +126,7 @@ impl Check {
             Self::Bindings => bindings::check(context.workspace),
             Self::Record => record::check(context.workspace),
             Self::Simulator => simulator::check(context),
+            Self::Chat => chat(context),
             Self::Instructions => {
                 let test = ["test", "--release", "--package", "nvfp4-gemv-cli"];
                 let counted = ["--test", "instructions", "--", "--nocapture"];
@@ -175,6 +178,29 @@ fn clippy(context: &Context<'_>) -> Result<()> {
         clippy(&[&without("nvfp4-gemv")[..], &only].concat())?;
     }
     Ok(())
+}
+
+fn chat(context: &Context<'_>) -> Result<()> {
+    let answer = |arithmetic: &str| {
+        let mut talk = crate::talk(context.workspace)?;
+        talk.args([
+            "What is the capital of France?",
+            "--tokens",
+            "40",
+            "--arithmetic",
+            arithmetic,
+        ]);
+        process::stdout(&mut talk)
+    };
+    let (answer, expected) = (answer("nvfp4")?, answer("reference")?);
+    eprintln!("{}", answer.trim());
+    if answer != expected {
+        bail!("its dense reference says: {}", expected.trim());
+    }
+    match answer.contains("Paris") {
+        true => Ok(()),
+        false => bail!("the model has forgotten its geography"),
+    }
 }
 
 fn summarise(results: &[(Check, Duration, bool)]) -> Result<()> {

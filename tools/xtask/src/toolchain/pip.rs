@@ -57,7 +57,7 @@ impl Pip {
         }
         tried.push(format!("`{}`", process::line(&create)));
         bail!(
-            "the CUDA compiler is downloaded with pip, and none was found; tried {}\n\
+            "packages are downloaded with pip, and none was found; tried {}\n\
              Either install Python 3 with pip (Debian, Ubuntu: python3-pip; Fedora: python3-pip),\n\
              or set NVCC to the nvcc of a CUDA 12.9 or newer installation.",
             tried.join(", ")

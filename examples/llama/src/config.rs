@@ -1,0 +1,194 @@
+//! What a model's config says of its shape.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use nvfp4_gemv::checkpoint::Gguf;
+use serde::Deserialize;
+
+/// A decoder's shape, by the names of transformers' `config.json`.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Config {
+    pub model_type: String,
+    pub hidden_size: usize,
+    pub num_hidden_layers: usize,
+    pub num_attention_heads: usize,
+    #[serde(default)]
+    num_key_value_heads: Option<usize>,
+    #[serde(default)]
+    head_dim: Option<usize>,
+    pub rms_norm_eps: f64,
+    #[serde(default = "theta")]
+    pub rope_theta: f64,
+    #[serde(default)]
+    pub rope_scaling: Option<RopeScaling>,
+    pub max_position_embeddings: usize,
+    #[serde(default)]
+    pub tie_word_embeddings: bool,
+    #[serde(default)]
+    pub num_experts: Option<usize>,
+    #[serde(default)]
+    pub num_experts_per_tok: Option<usize>,
+    #[serde(default)]
+    pub norm_topk_prob: bool,
+    #[serde(default)]
+    decoder_sparse_step: Option<usize>,
+    #[serde(default)]
+    mlp_only_layers: Vec<usize>,
+    #[serde(default)]
+    use_sliding_window: bool,
+    #[serde(default)]
+    hidden_act: Option<String>,
+}
+
+fn theta() -> f64 {
+    10_000.0
+}
+
+/// How rotary frequencies are stretched for longer texts.
+#[derive(Clone, Debug, Deserialize)]
+pub struct RopeScaling {
+    #[serde(alias = "type")]
+    pub rope_type: String,
+    #[serde(default)]
+    pub factor: f64,
+    #[serde(default)]
+    pub low_freq_factor: f64,
+    #[serde(default)]
+    pub high_freq_factor: f64,
+    #[serde(default)]
+    pub original_max_position_embeddings: f64,
+}
+
+impl Config {
+    /// Of a model's directory.
+    pub fn of_directory(directory: &Path) -> Result<Self> {
+        let path = directory.join("config.json");
+        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        let config: Self =
+            serde_json::from_str(&text).with_context(|| path.display().to_string())?;
+        config.checked()
+    }
+
+    /// Of a GGUF file's metadata.
+    pub fn of_gguf(gguf: &Gguf) -> Result<Self> {
+        let architecture = gguf
+            .architecture()
+            .context("a GGUF file without an architecture")?;
+        let key = |key: &str| format!("{architecture}.{key}");
+        let integer = |name: &str| gguf.integer(&key(name)).map(|value| value as usize);
+        let must = |name: &str| integer(name).with_context(|| format!("no {}", key(name)));
+        let float = |name: &str| gguf.float(&key(name));
+        if let Some(scaling) = gguf
+            .text(&key("rope.scaling.type"))
+            .filter(|of| *of != "none")
+        {
+            bail!("rope.scaling.type {scaling:?} of GGUF files is not computed");
+        }
+        let config = Self {
+            model_type: match architecture {
+                "qwen3moe" => "qwen3_moe".into(),
+                other => other.into(),
+            },
+            hidden_size: must("embedding_length")?,
+            num_hidden_layers: must("block_count")?,
+            num_attention_heads: must("attention.head_count")?,
+            num_key_value_heads: integer("attention.head_count_kv"),
+            head_dim: integer("attention.key_length"),
+            rms_norm_eps: float("attention.layer_norm_rms_epsilon").context("no epsilon")?,
+            rope_theta: float("rope.freq_base").unwrap_or_else(theta),
+            rope_scaling: None,
+            max_position_embeddings: must("context_length")?,
+            tie_word_embeddings: gguf.tensor("lm_head.weight").is_none(),
+            num_experts: integer("expert_count"),
+            num_experts_per_tok: integer("expert_used_count"),
+            norm_topk_prob: true, // llama.cpp normalises Qwen3's
+            decoder_sparse_step: None,
+            mlp_only_layers: Vec::new(),
+            use_sliding_window: false,
+            hidden_act: None,
+        };
+        config.checked()
+    }
+
+    fn checked(self) -> Result<Self> {
+        let known = ["llama", "qwen3", "qwen3_moe"];
+        ensure!(
+            known.contains(&&*self.model_type),
+            "model_type {:?} is not computed; {} are",
+            self.model_type,
+            known.join(", ")
+        );
+        let activation = self.hidden_act.as_deref().unwrap_or("silu");
+        ensure!(
+            activation == "silu",
+            "hidden_act {activation:?} is not computed"
+        );
+        ensure!(!self.use_sliding_window, "a sliding window is not computed");
+        let (heads, kv) = (self.num_attention_heads, self.kv_heads());
+        ensure!(
+            kv > 0 && heads.is_multiple_of(kv) && self.head_size().is_multiple_of(2),
+            "{heads} heads of {} elements, and {kv} of keys and values",
+            self.head_size()
+        );
+        if let Some(scaling) = &self.rope_scaling {
+            let kind = &scaling.rope_type;
+            ensure!(
+                ["default", "llama3"].contains(&&**kind),
+                "rope scaling {kind:?} is not computed"
+            );
+        }
+        Ok(self)
+    }
+
+    /// Heads of keys and values.
+    pub fn kv_heads(&self) -> usize {
+        self.num_key_value_heads.unwrap_or(self.num_attention_heads)
+    }
+
+    /// Elements of a head.
+    pub fn head_size(&self) -> usize {
+        self.head_dim
+            .unwrap_or(self.hidden_size / self.num_attention_heads)
+    }
+
+    /// Whether heads of queries and keys are normalised.
+    pub fn has_head_norms(&self) -> bool {
+        self.model_type.starts_with("qwen3")
+    }
+
+    /// How many experts a layer has, if it has some.
+    pub fn experts(&self, layer: usize) -> Option<usize> {
+        let step = self.decoder_sparse_step.unwrap_or(1);
+        let is_sparse = step > 0 && (layer + 1).is_multiple_of(step);
+        let is_dense = self.mlp_only_layers.contains(&layer) || !is_sparse;
+        self.num_experts.filter(|&experts| experts > 0 && !is_dense)
+    }
+
+    /// The rotary frequencies of a head's pairs of elements. Source: transformers' `modeling_rope_utils.py`.
+    pub fn frequencies(&self) -> Vec<f64> {
+        let size = self.head_size();
+        let plain = (0..size / 2).map(|i| self.rope_theta.powf(-2.0 * i as f64 / size as f64));
+        let Some(scaling) = self
+            .rope_scaling
+            .as_ref()
+            .filter(|of| of.rope_type == "llama3")
+        else {
+            return plain.collect();
+        };
+        let RopeScaling {
+            factor,
+            low_freq_factor: low,
+            high_freq_factor: high,
+            original_max_position_embeddings: original,
+            ..
+        } = *scaling;
+        let stretched = |frequency: f64| {
+            let turns = original * frequency / std::f64::consts::TAU; // in the original's longest text
+            let smooth = ((turns - low) / (high - low)).clamp(0.0, 1.0);
+            frequency * (smooth + (1.0 - smooth) / factor)
+        };
+        plain.map(stretched).collect()
+    }
+}

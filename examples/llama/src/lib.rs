@@ -1,0 +1,18 @@
+//! Llama, Qwen3 and Qwen3-MoE decoding: every linear layer is nvfp4-gemv's, candle does the rest. See README.md.
+
+#![allow(
+    missing_debug_implementations,
+    reason = "candle's and tokenizers' parts have none"
+)]
+
+pub mod config;
+pub mod generate;
+pub mod model;
+pub mod tokens;
+pub mod weights;
+
+pub use config::Config;
+pub use generate::{Generator, Sampling};
+pub use model::Model;
+pub use tokens::Tokens;
+pub use weights::{Arithmetic, Weights};

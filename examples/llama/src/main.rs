@@ -1,0 +1,191 @@
+//! Text from NVFP4 weights. See README.md.
+
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Result, bail, ensure};
+use candle_core::Device;
+use clap::Parser;
+use nvfp4_gemv_llama::model::PASS;
+use nvfp4_gemv_llama::tokens::Message;
+use nvfp4_gemv_llama::{Arithmetic, Generator, Model, Sampling, Tokens, Weights};
+
+/// Llama and Qwen3 models that speak, with NVFP4 weights
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// A directory with NVFP4 layers in safetensors files and a tokenizer, or a GGUF file, which is quantised as it is
+    /// loaded
+    model: PathBuf,
+    /// What to ask. Without it a conversation begins, with a question a line
+    prompt: Option<String>,
+    /// The prompt is the beginning of a text that is to go on, not a question
+    #[arg(long)]
+    raw: bool,
+    /// Tokens of an answer at most
+    #[arg(long, default_value_t = 256)]
+    tokens: usize,
+    /// Tokens of the whole text at most
+    #[arg(long, default_value_t = 2048)]
+    context: usize,
+    /// How freely tokens are chosen; 0: always the most probable one
+    #[arg(long, default_value_t = 0.0)]
+    temperature: f32,
+    /// Choose among the most probable tokens that have this much probability together
+    #[arg(long, default_value_t = 0.95)]
+    top_p: f32,
+    /// Of the random numbers
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// How linear layers are computed
+    #[arg(long, value_enum, default_value = "nvfp4")]
+    arithmetic: Arithmetic,
+    /// Quantise the head to NVFP4 as well, where the checkpoint has it as it is
+    #[arg(long)]
+    nvfp4_head: bool,
+    /// Guess so many tokens a step from the text before, and check them in one pass
+    #[arg(long, default_value_t = 0)]
+    draft: usize,
+    /// Print how long reading and writing took
+    #[arg(long)]
+    bench: bool,
+    /// Print the perplexity of a text file in place of an answer
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "raw"])]
+    perplexity: Option<PathBuf>,
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    ensure!(arguments.draft < PASS, "a step has {PASS} tokens at most");
+    let device = Device::cuda_if_available(0)?;
+    let start = Instant::now();
+    let (weights, config) = Weights::open(&arguments.model, arguments.arithmetic, &device)?;
+    let tokens = match weights.gguf() {
+        Some(gguf) => Tokens::of_gguf(gguf)?,
+        None => Tokens::of_directory(&arguments.model)?,
+    };
+    let (layers, shows) = (config.num_hidden_layers, io::stderr().is_terminal());
+    let most = arguments.context.min(config.max_position_embeddings);
+    let progress = |layer: usize| {
+        if shows {
+            eprint!("\rlayer {} of {layers}", layer + 1);
+        }
+    };
+    let mut model = Model::load(&weights, config, most, arguments.nvfp4_head, progress)?;
+    drop(weights);
+    if shows {
+        eprint!("\r\x1b[2K");
+    }
+    if arguments.bench {
+        eprintln!("loaded in {:.1} s", start.elapsed().as_secs_f64());
+    }
+    if let Some(file) = &arguments.perplexity {
+        return perplexity(&mut model, &tokens, file, most);
+    }
+    let mut messages = Vec::new();
+    match &arguments.prompt {
+        Some(prompt) => say(&arguments, &mut model, &tokens, prompt, &mut messages),
+        None if arguments.raw => bail!("--raw goes on with a prompt, and there is none"),
+        None => {
+            let mut line = String::new();
+            loop {
+                eprint!("> ");
+                line.clear();
+                if io::stdin().read_line(&mut line)? == 0 {
+                    return Ok(());
+                }
+                if !line.trim().is_empty() {
+                    say(&arguments, &mut model, &tokens, line.trim(), &mut messages)?;
+                }
+            }
+        }
+    }
+}
+
+/// Answers a prompt, and remembers both.
+fn say(
+    arguments: &Arguments,
+    model: &mut Model,
+    tokens: &Tokens,
+    prompt: &str,
+    messages: &mut Vec<Message>,
+) -> Result<()> {
+    let text = match arguments.raw {
+        true => prompt.to_owned(),
+        false => {
+            messages.push(Message {
+                role: "user",
+                content: prompt.to_owned(),
+            });
+            tokens.conversation(messages)?
+        }
+    };
+    let text = tokens.encode(&text)?;
+    model.reset();
+    let mut generator = Generator {
+        model,
+        tokens,
+        sampling: Sampling {
+            temperature: arguments.temperature,
+            top_p: arguments.top_p,
+            seed: arguments.seed,
+        },
+        draft: arguments.draft,
+    };
+    let mut out = io::stdout();
+    let (answer, times) = generator.answer(&text, arguments.tokens, |piece| {
+        // Who reads no more still gets the times.
+        let _ = write!(out, "{piece}").and_then(|()| out.flush());
+    })?;
+    println!();
+    messages.push(Message {
+        role: "assistant",
+        content: tokens.decode(&answer)?,
+    });
+    if arguments.bench {
+        let a_second = |count: usize, time: std::time::Duration| count as f64 / time.as_secs_f64();
+        eprintln!(
+            "read {} tokens, {:.1} a second; wrote {}, {:.1} a second",
+            times.read,
+            a_second(times.read, times.reading),
+            times.written,
+            a_second(times.written, times.writing)
+        );
+        if arguments.draft > 0 {
+            eprintln!("{} of {} guesses were right", times.accepted, times.drafted);
+        }
+    }
+    Ok(())
+}
+
+/// The perplexity of a text: e to the mean of -log p of each token, behind all before it in a window.
+fn perplexity(model: &mut Model, tokens: &Tokens, file: &Path, window: usize) -> Result<()> {
+    let ids = tokens.encode(&std::fs::read_to_string(file)?)?;
+    ensure!(ids.len() > 1, "{}: one token is no text", file.display());
+    let (mut sum, mut count) = (0.0, 0usize);
+    for window in ids.chunks(window.min(512)) {
+        model.reset();
+        for (pass, some) in window.chunks(PASS).enumerate() {
+            for (i, logits) in model
+                .read_all(some)?
+                .to_vec2::<f32>()?
+                .into_iter()
+                .enumerate()
+            {
+                let Some(&next) = window.get(pass * PASS + i + 1) else {
+                    continue;
+                };
+                let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                let exps = logits.iter().map(|logit| f64::from(logit - most).exp());
+                let all: f64 = exps.sum();
+                sum += all.ln() - f64::from(logits[next as usize] - most);
+                count += 1;
+            }
+        }
+    }
+    println!(
+        "perplexity {:.3} of {count} tokens",
+        (sum / count as f64).exp()
+    );
+    Ok(())
+}

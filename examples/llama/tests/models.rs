@@ -1,0 +1,298 @@
+//! Small random models, in both dialects of NVFP4, against the same weights as dense matrices.
+
+use std::fs;
+use std::path::Path;
+
+use candle_core::Device;
+use nvfp4_gemv::Dialect;
+use nvfp4_gemv::quantize::quantize;
+use nvfp4_gemv_cli::file::{self, NewTensor};
+use nvfp4_gemv_llama::{Arithmetic, Model, Weights};
+use safetensors::Dtype;
+use serde_json::{Value, json};
+
+const HIDDEN: usize = 64;
+const HEADS: usize = 4;
+const KV: usize = 2;
+const HEAD: usize = 16;
+const BETWEEN: usize = 96;
+const LAYERS: usize = 2;
+const VOCABULARY: usize = 50;
+const EXPERTS: usize = 6;
+
+type Tensors = Vec<(String, NewTensor<'static>)>;
+
+struct Random(fastrand::Rng);
+
+impl Random {
+    fn numbers(&mut self, count: usize, size: f32) -> Vec<f32> {
+        (0..count).map(|_| size * (self.0.f32() - 0.5)).collect()
+    }
+
+    fn dense(&mut self, tensors: &mut Tensors, name: &str, shape: &[usize], size: f32, plus: f32) {
+        let values = self.numbers(shape.iter().product(), size);
+        let values: Vec<f32> = values.iter().map(|value| value + plus).collect();
+        tensors.push((format!("{name}.weight"), NewTensor::f32(shape, &values)));
+    }
+
+    fn nvfp4(
+        &mut self,
+        tensors: &mut Tensors,
+        name: &str,
+        [rows, k]: [usize; 2],
+        dialect: Dialect,
+    ) {
+        let values = self.numbers(rows * k, 0.4);
+        let q = quantize(&values, rows, k, dialect, None).unwrap();
+        let tensor = |dtype, columns, bytes: Vec<u8>| NewTensor {
+            dtype,
+            shape: vec![rows, columns],
+            bytes: bytes.into(),
+        };
+        let global = NewTensor::f32(&[1], &[q.global.stored()]);
+        for (suffix, tensor) in [
+            (dialect.codes(), tensor(Dtype::U8, k / 2, q.codes)),
+            (dialect.scales(), tensor(Dtype::F8_E4M3, k / 16, q.scales)),
+            (dialect.global(), global),
+        ] {
+            tensors.push((format!("{name}.{suffix}"), tensor));
+        }
+    }
+}
+
+fn config(model: &str) -> Value {
+    json!({
+        "model_type": model,
+        "hidden_size": HIDDEN,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": KV,
+        "head_dim": HEAD,
+        "rms_norm_eps": 1e-6,
+        "max_position_embeddings": 512,
+        "hidden_act": "silu",
+        "num_experts": if model == "qwen3_moe" { EXPERTS } else { 0 },
+        "num_experts_per_tok": 2,
+        "norm_topk_prob": true,
+        "mlp_only_layers": [1],
+    })
+}
+
+/// Writes a model to a directory.
+fn write(directory: &Path, model: &str, dialect: Dialect) {
+    let mut random = Random(fastrand::Rng::with_seed(11));
+    let mut tensors = Vec::new();
+    random.dense(
+        &mut tensors,
+        "model.embed_tokens",
+        &[VOCABULARY, HIDDEN],
+        2.0,
+        0.0,
+    );
+    random.dense(&mut tensors, "lm_head", &[VOCABULARY, HIDDEN], 1.0, 0.0);
+    random.dense(&mut tensors, "model.norm", &[HIDDEN], 0.2, 1.0);
+    for layer in 0..LAYERS {
+        let path = |part: &str| format!("model.layers.{layer}.{part}");
+        for norm in ["input_layernorm", "post_attention_layernorm"] {
+            random.dense(&mut tensors, &path(norm), &[HIDDEN], 0.2, 1.0);
+        }
+        for (part, rows) in [("q", HEADS), ("k", KV), ("v", KV)] {
+            let name = path(&format!("self_attn.{part}_proj"));
+            random.nvfp4(&mut tensors, &name, [rows * HEAD, HIDDEN], dialect);
+        }
+        random.nvfp4(
+            &mut tensors,
+            &path("self_attn.o_proj"),
+            [HIDDEN, HEADS * HEAD],
+            dialect,
+        );
+        if model.starts_with("qwen3") {
+            for norm in ["self_attn.q_norm", "self_attn.k_norm"] {
+                random.dense(&mut tensors, &path(norm), &[HEAD], 0.2, 1.0);
+            }
+        }
+        let mut mlp = |name: &str| {
+            for part in ["gate_proj", "up_proj"] {
+                let name = format!("{name}.{part}");
+                random.nvfp4(&mut tensors, &name, [BETWEEN, HIDDEN], dialect);
+            }
+            random.nvfp4(
+                &mut tensors,
+                &format!("{name}.down_proj"),
+                [HIDDEN, BETWEEN],
+                dialect,
+            );
+        };
+        if model == "qwen3_moe" && layer == 0 {
+            (0..EXPERTS).for_each(|expert| mlp(&path(&format!("mlp.experts.{expert}"))));
+            random.dense(
+                &mut tensors,
+                &path("mlp.gate"),
+                &[EXPERTS, HIDDEN],
+                1.0,
+                0.0,
+            );
+        } else {
+            mlp(&path("mlp"));
+        }
+    }
+    file::write(&directory.join("model.safetensors"), tensors, None).unwrap();
+    fs::write(directory.join("config.json"), config(model).to_string()).unwrap();
+}
+
+fn load(directory: &Path, arithmetic: Arithmetic) -> Model {
+    let (weights, config) = Weights::open(directory, arithmetic, &Device::Cpu).unwrap();
+    Model::load(&weights, config, 256, false, |_| ()).unwrap()
+}
+
+fn text() -> Vec<u32> {
+    let mut random = fastrand::Rng::with_seed(5);
+    (0..150).map(|_| random.u32(0..VOCABULARY as u32)).collect()
+}
+
+/// Logits behind each token of a text, read in passes of so many.
+fn logits(model: &mut Model, text: &[u32], pass: usize) -> Vec<Vec<f32>> {
+    model.reset();
+    let passes = text.chunks(pass);
+    let read = passes.flat_map(|some| model.read_all(some).unwrap().to_vec2::<f32>().unwrap());
+    read.collect()
+}
+
+/// The largest difference, in the largest logit.
+fn apart(a: &[Vec<f32>], b: &[Vec<f32>]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    let pairs = a.concat().into_iter().zip(b.concat());
+    let apart = pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    apart
+        / b.concat()
+            .into_iter()
+            .fold(0.0, |most, x| x.abs().max(most))
+}
+
+/// What sums in another order may differ by behind two layers. Vectors in NVFP4 differ by a hundred times as much.
+const ROUNDING: f32 = 5e-5;
+
+#[test]
+fn a_model_is_its_dense_reference() {
+    let directory = tempfile::tempdir().unwrap();
+    for model in ["llama", "qwen3", "qwen3_moe"] {
+        for dialect in Dialect::ALL {
+            write(directory.path(), model, dialect);
+            let mut reference = load(directory.path(), Arithmetic::Reference);
+            let expected = logits(&mut reference, &text(), 64);
+            let mut nvfp4 = load(directory.path(), Arithmetic::Nvfp4);
+            let found = apart(&logits(&mut nvfp4, &text(), 64), &expected);
+            assert!(found < ROUNDING, "{model}, {dialect}: {found}");
+            // Other passes, single tokens among them, are the same text.
+            let found = apart(&logits(&mut nvfp4, &text(), 1), &expected);
+            assert!(
+                found < ROUNDING,
+                "{model}, {dialect}, a token a pass: {found}"
+            );
+            // `read` says what the last token's logits are, in passes of its own.
+            nvfp4.reset();
+            let last = nvfp4.read(&text()).unwrap().to_vec1::<f32>().unwrap();
+            let found = apart(&[last], &expected[expected.len() - 1..]);
+            assert!(
+                found < ROUNDING,
+                "{model}, {dialect}, the last token: {found}"
+            );
+            // Vectors in NVFP4 are something else, of the same size.
+            let mut vectors = load(directory.path(), Arithmetic::Nvfp4Vectors);
+            let found = apart(&logits(&mut vectors, &text(), 64), &expected);
+            assert!(
+                (100.0 * ROUNDING..0.7).contains(&found),
+                "{model}, {dialect}: {found}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_text_that_is_cut_goes_on_as_if_the_rest_had_not_been_read() {
+    let directory = tempfile::tempdir().unwrap();
+    write(directory.path(), "qwen3", Dialect::ModelOpt);
+    let mut model = load(directory.path(), Arithmetic::Nvfp4);
+    let text = text();
+    let expected = logits(&mut model, &text, 10);
+    model.reset();
+    model.read_all(&text[..40]).unwrap();
+    model.read_all(&[7, 8, 9]).unwrap();
+    model.truncate(40).unwrap();
+    assert_eq!(model.position(), 40);
+    let rest = model
+        .read_all(&text[40..50])
+        .unwrap()
+        .to_vec2::<f32>()
+        .unwrap();
+    assert!(apart(&rest, &expected[40..50]) < ROUNDING);
+    model.truncate(0).unwrap();
+    let first = model
+        .read_all(&text[..10])
+        .unwrap()
+        .to_vec2::<f32>()
+        .unwrap();
+    assert!(apart(&first, &expected[..10]) < ROUNDING);
+    assert!(model.truncate(11).is_err());
+    assert!(model.read(&[]).is_err());
+    model.reset();
+    assert!(model.read(&[0; 257]).is_err(), "longer than the cache");
+}
+
+#[test]
+fn configs_that_are_not_computed_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    write(directory.path(), "llama", Dialect::ModelOpt);
+    let refused = |key: &str, value: Value| {
+        let mut config = config("llama");
+        config[key] = value;
+        fs::write(directory.path().join("config.json"), config.to_string()).unwrap();
+        let opened = Weights::open(directory.path(), Arithmetic::Nvfp4, &Device::Cpu);
+        let error = opened.err().map(|error| format!("{error:#}"));
+        error.unwrap_or_else(|| panic!("{key} was taken"))
+    };
+    assert!(refused("model_type", json!("gemma3")).contains("gemma3"));
+    assert!(refused("hidden_act", json!("gelu")).contains("gelu"));
+    assert!(refused("use_sliding_window", json!(true)).contains("window"));
+    assert!(refused("num_key_value_heads", json!(3)).contains("heads"));
+    assert!(refused("rope_scaling", json!({"rope_type": "yarn"})).contains("yarn"));
+    fs::write(
+        directory.path().join("config.json"),
+        config("llama").to_string(),
+    )
+    .unwrap();
+    let original = Weights::open(directory.path(), Arithmetic::Original, &Device::Cpu);
+    assert!(
+        original.is_err(),
+        "the weights before quantisation are not there"
+    );
+}
+
+/// Llama-3.1's frequencies: short waves stay, long ones are stretched by the factor.
+#[test]
+fn rotary_frequencies_are_stretched() {
+    let directory = tempfile::tempdir().unwrap();
+    write(directory.path(), "llama", Dialect::ModelOpt);
+    let mut config = config("llama");
+    config["rope_theta"] = json!(500000.0);
+    let open = |config: &Value| {
+        fs::write(directory.path().join("config.json"), config.to_string()).unwrap();
+        let opened = Weights::open(directory.path(), Arithmetic::Nvfp4, &Device::Cpu);
+        opened.unwrap().1.frequencies()
+    };
+    let plain = open(&config);
+    assert_eq!(plain.len(), HEAD / 2);
+    config["rope_scaling"] = json!({
+        "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    });
+    let stretched = open(&config);
+    assert_eq!(stretched[0], plain[0]);
+    assert_eq!(stretched[HEAD / 2 - 1], plain[HEAD / 2 - 1] / 8.0);
+    // Waves of 2048 to 8192 tokens lie between.
+    let between = plain
+        .iter()
+        .zip(&stretched)
+        .filter(|(p, s)| *s < *p && **s > **p / 8.0);
+    assert!(between.count() >= 1);
+}
