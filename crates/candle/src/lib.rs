@@ -17,5 +17,14 @@ pub use linear::Nvfp4Linear;
 pub use mlp::Nvfp4Mlp;
 pub use moe::Nvfp4Moe;
 
+const _: () = {
+    const fn is_send_and_sync<T: Send + Sync + Clone + 'static>() {}
+    is_send_and_sync::<Nvfp4Builder>();
+    is_send_and_sync::<Nvfp4Experts>();
+    is_send_and_sync::<Nvfp4Linear>();
+    is_send_and_sync::<Nvfp4Mlp>();
+    is_send_and_sync::<Nvfp4Moe>();
+};
+
 /// The library whose layers these modules compute, in the version that they take.
 pub use nvfp4_gemv;

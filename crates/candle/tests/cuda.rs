@@ -1,12 +1,17 @@
-//! Modules on a CUDA device. `cargo test -p nvfp4-gemv-candle --features cuda --test cuda -- --ignored` where there is
-//! one.
+//! Modules on a CUDA device. Where there is none, each trial is ignored, with the reason. `--record FILE` records the run:
+//! see tests/recorded/README.md.
+
+use std::process::ExitCode;
 
 use candle_core::cuda_backend::CudaStorageSlice;
 use candle_core::{D, DType, Device, Error, Module, Storage, Tensor};
+use libtest_mimic::{Arguments, Completion, Trial};
 use nvfp4_gemv::cudarc::driver::{CudaSlice, DeviceRepr, sys};
 use nvfp4_gemv::half::{bf16, f16};
+use nvfp4_gemv::raw;
 use nvfp4_gemv::{Element, Linear, Output, ScaleLayout, Vectors, Workspace};
 use nvfp4_gemv_candle::{Nvfp4Builder, Nvfp4Experts, Nvfp4Linear, Nvfp4Mlp};
+use nvfp4_gemv_cli::gpu_record::{Asked, Ran};
 
 #[path = "modules/files.rs"]
 #[allow(dead_code, reason = "the other program of tests uses all")]
@@ -15,6 +20,67 @@ mod files;
 use files::{File, layer, matrix, tensor, values};
 
 const TYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
+
+fn main() -> ExitCode {
+    let asked = match Asked::of_program() {
+        Ok(asked) => asked,
+        Err(code) => return code,
+    };
+    // One after the other: all of them want the same GPU.
+    let arguments = Arguments {
+        test_threads: Some(1),
+        ..Arguments::from_iter(asked.others())
+    };
+    let conclusion = libtest_mimic::run(&arguments, trials());
+    let ran = Ran {
+        program: "candle",
+        gpus: raw::gpu(0).map(|gpu| gpu.name).into_iter().collect(),
+        sources: nvfp4_gemv::TESTED,
+        passed: conclusion.num_passed,
+        failed: conclusion.num_failed,
+        ignored: conclusion.num_ignored,
+    };
+    asked.end(ran, conclusion.exit_code())
+}
+
+fn trials() -> Vec<Trial> {
+    let trial = |name, run: fn()| {
+        Trial::ignorable_test(name, move || {
+            if let Err(why) = raw::device_count() {
+                return Ok(Completion::ignored_with(why.to_string()));
+            }
+            run();
+            Ok(Completion::Completed)
+        })
+    };
+    vec![
+        trial(
+            "a_module_gives_the_librarys_bits_and_is_near_the_cpu",
+            a_module_gives_the_librarys_bits_and_is_near_the_cpu,
+        ),
+        trial(
+            "vectors_with_a_step_are_read_where_they_lie",
+            vectors_with_a_step_are_read_where_they_lie,
+        ),
+        trial(
+            "a_tensor_elsewhere_is_a_typed_error",
+            a_tensor_elsewhere_is_a_typed_error,
+        ),
+        trial(
+            "a_workspace_changes_kernels_and_no_result",
+            a_workspace_changes_kernels_and_no_result,
+        ),
+        trial("an_mlp_is_near_the_cpu", an_mlp_is_near_the_cpu),
+        trial(
+            "experts_are_near_the_cpu_with_few_pairs_and_with_many",
+            experts_are_near_the_cpu_with_few_pairs_and_with_many,
+        ),
+        trial(
+            "layers_are_captured_into_a_cuda_graph",
+            layers_are_captured_into_a_cuda_graph,
+        ),
+    ]
+}
 
 fn cuda() -> Device {
     Device::new_cuda_with_stream(0).unwrap()
@@ -91,8 +157,6 @@ fn of_library(layer: &Linear, xs: &Tensor) -> Vec<u32> {
     }
 }
 
-#[test]
-#[ignore = "needs a GPU"]
 fn a_module_gives_the_librarys_bits_and_is_near_the_cpu() {
     for device in [cuda(), Device::new_cuda(0).unwrap()] {
         let layer = layer(1, 384, 1024).with_bias(values(2, 384)).unwrap();
@@ -119,8 +183,6 @@ fn a_module_gives_the_librarys_bits_and_is_near_the_cpu() {
     }
 }
 
-#[test]
-#[ignore = "needs a GPU"]
 fn vectors_with_a_step_are_read_where_they_lie() {
     let device = cuda();
     let layer = layer(4, 256, 512);
@@ -162,8 +224,6 @@ fn vectors_with_a_step_are_read_where_they_lie() {
     }
 }
 
-#[test]
-#[ignore = "needs a GPU"]
 fn a_tensor_elsewhere_is_a_typed_error() {
     let device = cuda();
     let layer = layer(4, 32, 64);
@@ -188,8 +248,6 @@ fn a_tensor_elsewhere_is_a_typed_error() {
 }
 
 /// A workspace of candle's stream; that of `new_cuda` can have none.
-#[test]
-#[ignore = "needs a GPU"]
 fn a_workspace_changes_kernels_and_no_result() {
     let device = cuda();
     let plain = Nvfp4Linear::new(layer(6, 2048, 2048), &device).unwrap();
@@ -231,8 +289,6 @@ fn model() -> (tempfile::TempDir, [Nvfp4Builder; 2], Device) {
     (directory, builders, device)
 }
 
-#[test]
-#[ignore = "needs a GPU"]
 fn an_mlp_is_near_the_cpu() {
     let (_directory, builders, device) = model();
     let [host, module]: [Nvfp4Mlp; 2] = builders.map(|builder| builder.pp("mlp").mlp().unwrap());
@@ -250,8 +306,6 @@ fn an_mlp_is_near_the_cpu() {
 }
 
 /// Up to 16 pairs are two launches with ids on the device, more are a call for each expert.
-#[test]
-#[ignore = "needs a GPU"]
 fn experts_are_near_the_cpu_with_few_pairs_and_with_many() {
     let (_directory, builders, device) = model();
     let [host, module]: [Nvfp4Experts; 2] = builders.map(|builder| {
@@ -284,8 +338,6 @@ fn experts_are_near_the_cpu_with_few_pairs_and_with_many() {
 }
 
 /// Nothing in a call waits or copies: a capture would fail.
-#[test]
-#[ignore = "needs a GPU"]
 fn layers_are_captured_into_a_cuda_graph() {
     let (_directory, [_, builder], device) = model();
     let cuda = device.as_cuda_device().unwrap();
