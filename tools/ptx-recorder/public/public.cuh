@@ -40,8 +40,8 @@ template <class T> struct Matrix {
     float at(size_t row, size_t column) const { return host[row * columns + column]; }
 };
 
-// Waits for the kernel and compares `rows` x `columns` results with what they must be, bit for bit.
-template <class T, class F> void expect(const T *device, size_t rows, size_t columns, F wanted) {
+// Waits for the kernel and compares `rows` x `columns` results with what they must be: bit for bit, or with an error.
+template <class T, class F> void expect(const T *device, size_t rows, size_t columns, F wanted, float error = 0) {
     CHECK(cudaGetLastError());
     CHECK(cudaDeviceSynchronize());
     std::vector<T> cells(rows * columns);
@@ -51,7 +51,7 @@ template <class T, class F> void expect(const T *device, size_t rows, size_t col
         for (size_t c = 0; c < columns; ++c) {
             float is = static_cast<float>(cells[r * columns + c]);
             float must = static_cast<float>(T(static_cast<float>(wanted(r, c))));
-            if (is != must && wrong++ == 0)
+            if (!(std::abs(is - must) <= error) && wrong++ == 0)
                 printf("wrong: row %zu, column %zu is %g and not %g\n", r, c, is, must);
         }
     if (wrong > 0) {

@@ -51,6 +51,9 @@ pub struct Settings {
     /// Report reads of bytes that nothing wrote, and go on.
     #[arg(long)]
     pub warn_uninitialised: bool,
+    /// The results of ex2, rcp, sin and the like among those that the ISA allows: nearest, low, high or mixed.
+    #[arg(long, default_value_t = Settings::default().approximations)]
+    pub approximations: String,
     /// Say nothing of launches that succeed.
     #[arg(long)]
     pub quiet: bool,
@@ -75,6 +78,7 @@ impl Default for Settings {
             device: None,
             sms: 148,
             warn_uninitialised: false,
+            approximations: "nearest".into(),
             quiet: false,
             fault: None,
         }
@@ -109,6 +113,7 @@ impl Settings {
             profile: self.profile.parse()?,
             allow,
             hazards: self.hazards.parse()?,
+            approximations: self.approximations.parse()?,
             budget: self.budget.unwrap_or(usual.budget),
             resident: self.resident.unwrap_or(usual.resident),
             sms: self.sms,

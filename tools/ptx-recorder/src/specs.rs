@@ -236,6 +236,9 @@ fn options(r: &Recorder, resident: usize) -> String {
     if s.hazards != Settings::default().hazards {
         all += &format!(" --hazards {}", s.hazards);
     }
+    if s.approximations != Settings::default().approximations {
+        all += &format!(" --approximations {}", s.approximations);
+    }
     if resident != Options::default().resident {
         all += &format!(" --resident {resident}");
     }

@@ -295,7 +295,7 @@ fn options() {
         let output = Command::new(recorder()).args(arguments).output().unwrap();
         (output.status.code(), texts(&output).1)
     };
-    let lenient = "`lenient` is not a profile: strict, hardware";
+    let lenient = "`lenient` is none of strict, hardware";
     for (option, value, says) in [
         ("--profile", "lenient", lenient),
         ("--timing", "soon", "`soon` is not a timing"),

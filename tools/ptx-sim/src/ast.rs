@@ -1,76 +1,44 @@
 //! The parsed module, before names are resolved.
 
+use std::collections::HashSet;
+use std::fmt;
 use std::sync::Arc;
 
-/// Fundamental, packed and alternate types, as modifiers and in declarations.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-pub enum Ty {
-    B8,
-    B16,
-    B32,
-    B64,
-    B128,
-    U8,
-    U16,
-    U32,
-    U64,
-    S8,
-    S16,
-    S32,
-    S64,
-    F16,
-    F16x2,
-    Bf16,
-    Bf16x2,
-    F32,
-    F32x2,
-    F64,
-    Tf32,
-    E4m3x2,
-    E5m2x2,
-    E2m1x2,
-    U16x2,
-    S16x2,
-    Pred,
+named! {
+    /// Fundamental, packed and alternate types, as modifiers and in declarations.
+    #[allow(missing_docs)]
+    Ty {
+        B8 "b8",
+        B16 "b16",
+        B32 "b32",
+        B64 "b64",
+        B128 "b128",
+        U8 "u8",
+        U16 "u16",
+        U32 "u32",
+        U64 "u64",
+        S8 "s8",
+        S16 "s16",
+        S32 "s32",
+        S64 "s64",
+        F16 "f16",
+        F16x2 "f16x2",
+        Bf16 "bf16",
+        Bf16x2 "bf16x2",
+        F32 "f32",
+        F32x2 "f32x2",
+        F64 "f64",
+        Tf32 "tf32",
+        E4m3x2 "e4m3x2",
+        E5m2x2 "e5m2x2",
+        E2m1x2 "e2m1x2",
+        U16x2 "u16x2",
+        S16x2 "s16x2",
+        Pred "pred",
+    }
 }
 
 impl Ty {
-    /// The type a modifier such as `f16x2` names.
-    pub fn parse(s: &str) -> Option<Self> {
-        use Ty::*;
-        Some(match s {
-            "b8" => B8,
-            "b16" => B16,
-            "b32" => B32,
-            "b64" => B64,
-            "b128" => B128,
-            "u8" => U8,
-            "u16" => U16,
-            "u32" => U32,
-            "u64" => U64,
-            "s8" => S8,
-            "s16" => S16,
-            "s32" => S32,
-            "s64" => S64,
-            "f16" => F16,
-            "f16x2" => F16x2,
-            "bf16" => Bf16,
-            "bf16x2" => Bf16x2,
-            "f32" => F32,
-            "f32x2" => F32x2,
-            "f64" => F64,
-            "tf32" => Tf32,
-            "e4m3x2" => E4m3x2,
-            "e5m2x2" => E5m2x2,
-            "e2m1x2" => E2m1x2,
-            "u16x2" => U16x2,
-            "s16x2" => S16x2,
-            "pred" => Pred,
-            _ => return None,
-        })
-    }
-
     /// Size in bits; a predicate counts as 1.
     pub fn bits(self) -> u32 {
         use Ty::*;
@@ -101,15 +69,16 @@ impl Ty {
     }
 }
 
-/// State space of a declaration.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-pub enum DeclSpace {
-    Global,
-    Const,
-    Shared,
-    Local,
-    Param,
+named! {
+    /// State space of a declaration.
+    #[allow(missing_docs)]
+    DeclSpace {
+        Global "global",
+        Const "const",
+        Shared "shared",
+        Local "local",
+        Param "param",
+    }
 }
 
 /// One element of an initialiser.
@@ -185,6 +154,57 @@ pub enum Operand {
     List(Vec<Operand>),
 }
 
+impl Operand {
+    /// Calls `f` with each name in it.
+    fn names<'a>(&'a self, f: &mut impl FnMut(&'a str)) {
+        match self {
+            Operand::Name(n) | Operand::NameOffset(n, _) | Operand::Not(n) => f(n),
+            Operand::Vector(all) | Operand::List(all) => all.iter().for_each(|o| o.names(f)),
+            Operand::Address { base, rest, .. } => {
+                base.names(f);
+                rest.iter().for_each(|o| o.names(f));
+            }
+            Operand::Pair(a, b) => {
+                a.names(f);
+                b.names(f);
+            }
+            Operand::Int(_) | Operand::F32(_) | Operand::F64(_) | Operand::Sink => {}
+        }
+    }
+}
+
+impl fmt::Display for Operand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |all: &[Operand]| {
+            all.iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+                .join(", ")
+        };
+        match self {
+            Operand::Name(n) => f.write_str(n),
+            Operand::NameOffset(n, by) => write!(f, "{n}{by:+}"),
+            Operand::Not(n) => write!(f, "!{n}"),
+            Operand::Int(v) => write!(f, "{}", *v as i64),
+            Operand::F32(bits) => write!(f, "0f{bits:08X}"),
+            Operand::F64(bits) => write!(f, "0d{bits:016X}"),
+            Operand::Vector(all) => write!(f, "{{{}}}", list(all)),
+            Operand::Address {
+                base,
+                offset: 0,
+                rest,
+            } if rest.is_empty() => write!(f, "[{base}]"),
+            Operand::Address { base, offset, rest } if rest.is_empty() => {
+                write!(f, "[{base}{offset:+}]")
+            }
+            Operand::Address { base, rest, .. } => write!(f, "[{base}, {}]", list(rest)),
+            Operand::Pair(a, b) => write!(f, "{a}|{b}"),
+            Operand::Sink => f.write_str("_"),
+            Operand::List(all) => write!(f, "({})", list(all)),
+        }
+    }
+}
+
 /// A predicate in front of an instruction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Guard {
@@ -247,8 +267,8 @@ pub enum Stmt {
     Instr(Instr),
     /// `{ ... }`.
     Block(Vec<Stmt>),
-    /// `.loc`.
-    Loc(Loc),
+    /// `.loc`, and where the function of that position was inlined.
+    Loc(Loc, Option<Loc>),
     /// `name: .branchtargets a, b;`
     BranchTargets(String, Vec<String>, u32),
 }
@@ -317,6 +337,32 @@ impl Module {
             .iter()
             .filter(|f| f.entry && f.body.is_some())
             .map(|f| f.name.as_str())
+    }
+
+    /// Names in the instructions of a function, and of those that it calls.
+    pub(crate) fn names_in<'a>(&'a self, function: &'a Function) -> HashSet<&'a str> {
+        let mut names = HashSet::new();
+        let mut bodies = vec![function.body.as_deref().unwrap_or_default()];
+        while let Some(body) = bodies.pop() {
+            for s in body {
+                match s {
+                    Stmt::Block(inner) => bodies.push(inner),
+                    Stmt::Instr(i) => i.operands.iter().for_each(|o| {
+                        o.names(&mut |name| {
+                            let called = self
+                                .functions
+                                .iter()
+                                .filter(|f| i.opcode == "call" && f.name == name);
+                            if names.insert(name) {
+                                bodies.extend(called.filter_map(|f| f.body.as_deref()));
+                            }
+                        });
+                    }),
+                    _ => {}
+                }
+            }
+        }
+        names
     }
 
     /// The path a `.loc` names.

@@ -33,6 +33,9 @@
 //! # Ok::<(), ptx_sim::SimError>(())
 //! ```
 
+#[macro_use]
+mod named;
+
 pub mod ast;
 pub mod coverage;
 pub mod demangle;

@@ -23,12 +23,32 @@ pub struct Site {
 
 impl fmt::Display for Site {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "line {}: `{}`", self.line, self.text)?;
+        write!(f, "line {}: `{}`", self.line, shortened(&self.text))?;
         if let Some(s) = &self.source {
             write!(f, " ({s})")?;
         }
         write!(f, " in {}", demangled(&self.kernel))
     }
+}
+
+/// Registers of a list that are shown.
+const SHOWN: usize = 4;
+
+/// An instruction without the middle of its long lists of registers: an accumulator has up to 128.
+fn shortened(text: &str) -> String {
+    let mut parts = text.split_inclusive(['{', '}']);
+    let mut all = parts.next().unwrap_or_default().to_string();
+    for part in parts {
+        let list: Vec<&str> = part.trim_end_matches('}').split(", ").collect();
+        match part.ends_with('}') && list.len() > 2 * SHOWN {
+            true => {
+                let (first, last) = (list[..SHOWN].join(", "), list[list.len() - 1]);
+                all += &format!("{first}, ..., {last}}}");
+            }
+            false => all += part,
+        }
+    }
+    all
 }
 
 /// A thread of the grid.
@@ -68,28 +88,30 @@ pub struct Nearest {
     pub distance: i64,
 }
 
-/// The kinds of violations.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ViolationKind {
-    /// Outside every allocation.
-    OutOfBounds,
-    /// Address is not a multiple of the access's size.
-    Misaligned,
-    /// Bytes that nothing wrote are read.
-    Uninitialised,
-    /// Write to memory that is read-only.
-    ReadOnly,
-    /// Rules of barriers and warp-synchronous instructions.
-    Synchronisation,
-    /// `trap` was executed.
-    Trap,
-    /// Two accesses that nothing orders, or an asynchronous operation's buffer in use.
-    Hazard,
-    /// An mbarrier object is used where its initialisation is not visible.
-    BarrierInit,
-    /// Any other rule of the ISA.
-    Other,
+named! {
+    /// The kinds of violations.
+    #[derive(Serialize)]
+    #[serde(rename_all = "snake_case")]
+    ViolationKind {
+        /// Outside every allocation.
+        OutOfBounds "out of bounds",
+        /// Address is not a multiple of the access's size.
+        Misaligned "misaligned",
+        /// Bytes that nothing wrote are read.
+        Uninitialised "uninitialised",
+        /// Write to memory that is read-only.
+        ReadOnly "read-only",
+        /// Rules of barriers and warp-synchronous instructions.
+        Synchronisation "synchronisation",
+        /// `trap` was executed.
+        Trap "trap",
+        /// Two accesses that nothing orders, or an asynchronous operation's buffer in use.
+        Hazard "hazard",
+        /// An mbarrier object is used where its initialisation is not visible.
+        BarrierInit "barrier initialisation",
+        /// Any other rule of the ISA.
+        Other "other",
+    }
 }
 
 /// Something the ISA does not allow.
@@ -105,8 +127,12 @@ pub struct Violation {
     pub thread: Option<ThreadId>,
     /// At which address.
     pub address: Option<u64>,
+    /// The shared variable there, with the offset.
+    pub variable: Option<String>,
     /// The allocation missed.
     pub nearest: Option<Nearest>,
+    /// Further ones of this kind at this instruction, as warnings: they are counted only.
+    pub more: u64,
 }
 
 impl fmt::Display for Violation {
@@ -117,6 +143,13 @@ impl fmt::Display for Violation {
         }
         if let Some(a) = self.address {
             write!(f, "\n  address 0x{a:x}")?;
+        }
+        if let Some(v) = self
+            .variable
+            .as_ref()
+            .filter(|v| !self.message.contains(*v))
+        {
+            write!(f, " ({v})")?;
         }
         if let Some(n) = &self.nearest {
             let side = if n.distance < 0 {
@@ -132,6 +165,9 @@ impl fmt::Display for Violation {
                 n.base,
                 n.size
             )?;
+        }
+        if self.more > 0 {
+            write!(f, "\n  and {} more of this kind here", self.more)?;
         }
         Ok(())
     }

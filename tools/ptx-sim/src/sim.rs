@@ -7,7 +7,6 @@ pub use host::{Buffers, Symbol};
 pub use overlap::Multiprocessors;
 
 use std::collections::BTreeMap;
-use std::str::FromStr;
 
 use crate::ast::Module;
 use crate::error::SimError;
@@ -16,6 +15,7 @@ use crate::exec::machine::Machine;
 use crate::memory::layout::{GLOBAL, GLOBAL_VARS, MAX_SHARED};
 
 use crate::memory::{Observer, Region, Space};
+use crate::models::approx::Approximations;
 use crate::models::hazard::Profile;
 use crate::models::relaxation::{Allowed, Relaxation};
 use crate::models::tensor_map::TensorMap;
@@ -80,28 +80,17 @@ pub enum Uninitialised {
     Stale(u64),
 }
 
-/// Treatment of accesses that nothing orders.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum HazardChecks {
-    /// End the run.
-    #[default]
-    Error,
-    /// Are reported at the end.
-    Warn,
-    /// Are not looked for.
-    Off,
-}
-
-impl FromStr for HazardChecks {
-    type Err = String;
-
-    fn from_str(s: &str) -> Result<Self, String> {
-        match s {
-            "error" => Ok(Self::Error),
-            "warn" => Ok(Self::Warn),
-            "off" => Ok(Self::Off),
-            _ => Err(format!("`{s}` is none of error, warn, off")),
-        }
+named! {
+    /// Treatment of accesses that nothing orders.
+    #[derive(Default)]
+    HazardChecks {
+        /// End the run.
+        #[default]
+        Error "error",
+        /// Are reported at the end.
+        Warn "warn",
+        /// Are not looked for.
+        Off "off",
     }
 }
 
@@ -142,6 +131,8 @@ pub struct Options {
     pub hazards: HazardChecks,
     /// `%nsmid`.
     pub sms: u32,
+    /// The results of approximations.
+    pub approximations: Approximations,
 }
 
 impl Default for Options {
@@ -157,6 +148,7 @@ impl Default for Options {
             allow: Allowed::NONE,
             hazards: HazardChecks::Error,
             sms: 132,
+            approximations: Approximations::Nearest,
         }
     }
 }

@@ -164,7 +164,7 @@ fn a_violation_is_json_with_its_place() {
 fn inventories_and_bad_files() {
     let dir = directory("inventory");
     let file = dir.join("k.ptx");
-    let ptx = PTX.replace("ret;\n}", "ex2.approx.f32 %f1, %f2;\nret;\n}");
+    let ptx = PTX.replace("ret;\n}", "multimem.red.add.u32 [%rd1], %r1;\nret;\n}");
     std::fs::write(&file, ptx).unwrap();
     let inventory = |path: &Path, options: &[&str]| {
         let mut program = program();
@@ -175,7 +175,7 @@ fn inventories_and_bad_files() {
     let opcodes = list["opcodes"].as_array().unwrap().iter();
     let missing: Vec<_> = opcodes.filter(|e| !e["unmodelled"].is_null()).collect();
     assert_eq!(missing.len(), 1);
-    assert_eq!(missing[0]["opcode"], "ex2.approx.f32");
+    assert_eq!(missing[0]["opcode"], "multimem.red.add.u32");
     std::fs::write(&file, [0xff, 0xfe, 0]).unwrap();
     fails(&inventory(&file, &[]));
     fails(&inventory(Path::new("/no/such"), &[]));

@@ -2,6 +2,7 @@
 
 use half::{bf16, f16};
 use ptx_sim::models::float::{e2m1, e2m3, e3m2, e4m3, e5m2};
+use ptx_sim::models::wmma::{Fragment, Matrix, Shape};
 use ptx_sim::{Launch, Module, Options, Sim};
 
 /// An instruction's form, and the element of each fragment as the ISA gives it: row and column of `a(i)`, row of
@@ -516,16 +517,22 @@ fn scaled(
     scales: &dyn Fn(usize) -> [u32; 2],
 ) -> Result<Vec<f32>, String> {
     let [of_a, of_b] = selectors;
+    // As nvcc emits it: selectors in registers, scales in braces.
+    let [scales_a, scales_b] = match of_a.contains("%h") {
+        true => ["{%r10}", "{%r11}"],
+        false => ["%r10", "%r11"],
+    };
     let ptx = format!(
         ".version 9.0\n.target sm_120a\n.address_size 64\n.visible .entry k(.param .u64 p0, .param .u64 p1) {{\n\
-         .reg .b32 %r<20>; .reg .b32 %t; .reg .b64 %d<3>;\nmov.u32 %t, %tid.x;\n\
+         .reg .b32 %r<20>; .reg .b32 %t; .reg .b64 %d<3>; .reg .b16 %h<4>;\nmov.u32 %t, %tid.x;\n\
+         mov.u16 %h0, 0; mov.u16 %h1, 1; mov.u16 %h2, 2; mov.u16 %h3, 3;\n\
          ld.param.u64 %d0, [p0]; mad.wide.u32 %d0, %t, 16, %d0;\n\
          ld.param.u64 %d1, [p1]; mad.wide.u32 %d1, %t, 16, %d1;\n\
          ld.global.u32 %r10, [%d0]; ld.global.u32 %r11, [%d0+4];\n\
          ld.global.u32 %r1, [%d0+8]; ld.global.u32 %r3, [%d0+12];\n\
          mov.u32 %r0, {a}; mov.u32 %r2, 0;\n\
          mma.sync.aligned.{form} {{%r4, %r5, %r6, %r7}}, {{%r0, %r0, %r0, %r0}}, {{%r1, %r3}}, \
-         {{%r2, %r2, %r2, %r2}}, %r10, {of_a}, %r11, {of_b};\n\
+         {{%r2, %r2, %r2, %r2}}, {scales_a}, {of_a}, {scales_b}, {of_b};\n\
          st.global.u32 [%d1], %r4; st.global.u32 [%d1+4], %r5; st.global.u32 [%d1+8], %r6; st.global.u32 [%d1+12], %r7;\n\
          ret;\n}}\n"
     );
@@ -601,10 +608,9 @@ fn scales_come_from_the_selected_lanes_and_bytes() {
                     of.map(u32::from_le_bytes)
                 };
                 let twos = if k == 32 { FP4_TWOS_IN_BYTES } else { FP4_TWOS };
-                let selectors = [
-                    format!("{{{byte}, {thread_a}}}"),
-                    format!("{{{byte}, {thread_b}}}"),
-                ];
+                let prefix = if thread_b > 1 { "%h" } else { "" };
+                let selectors = [thread_a, thread_b]
+                    .map(|thread| format!("{{{prefix}{byte}, {prefix}{thread}}}"));
                 let selectors = [selectors[0].as_str(), selectors[1].as_str()];
                 // All of K together, and each part of K alone. B has 64 elements of 4 bits along K. Lane t of four has
                 // elements 8t to 8t + 7 in its first register, and those 32 further on in the second one.
@@ -696,6 +702,109 @@ fn scalings_that_the_isa_does_not_define_are_refused() {
         "{0, 0}",
     );
     assert!(missing.contains(".scale_vec_size is missing"), "{missing}");
-    let registers = error(&(nvf4 + ".ue4m3"), "{%r0, 0}", "{0, 0}");
-    assert!(registers.contains("not modelled"), "{registers}");
+    let lanes = error(&(nvf4 + ".ue4m3"), "{%t, 0}", "{0, 0}");
+    assert!(lanes.contains("different selectors of scales"), "{lanes}");
+}
+
+/// An integer in memory as a type has it.
+fn bytes_of(ty: &str, v: i32) -> Vec<u8> {
+    match ty {
+        "f16" => half::f16::from_f32(v as f32).to_le_bytes().into(),
+        "bf16" => half::bf16::from_f32(v as f32).to_le_bytes().into(),
+        "f32" | "tf32" => (v as f32).to_le_bytes().into(),
+        "s8" => vec![v as u8],
+        _ => v.to_le_bytes().into(),
+    }
+}
+
+/// `wmma` from memory to memory: D = A B + C for integers, in all layouts.
+#[test]
+fn whole_matrices_of_a_warp() {
+    let shapes = [(16, 16, 16), (32, 8, 16), (8, 32, 16), (16, 16, 8)];
+    let types = [
+        ["f16", "f32", "f32"],
+        ["f16", "f16", "f16"],
+        ["f16", "f16", "f32"],
+        ["bf16", "f32", "f32"],
+        ["s8", "s32", "s32"],
+        ["tf32", "f32", "f32"],
+    ];
+    let all = shapes.into_iter().flat_map(|s| types.map(|t| (s, t)));
+    for ((m, n, k), [ty, of_c, of_d]) in
+        all.filter(|((.., k), [ty, ..])| (*k == 8) == (*ty == "tf32"))
+    {
+        for [la, lb, lc] in [["row", "col", "row"], ["col", "row", "col"]] {
+            let shape = Shape { m, n, k };
+            let list = |matrix, name: &str, ty| {
+                let registers = Fragment::of(matrix, shape, ty).unwrap().registers;
+                let names: Vec<_> = (0..registers).map(|i| format!("%{name}{i}")).collect();
+                format!("{{{}}}", names.join(", "))
+            };
+            let (a, b) = (list(Matrix::A, "a", ty), list(Matrix::B, "b", ty));
+            let (c, d) = (list(Matrix::C, "c", of_c), list(Matrix::D, "d", of_d));
+            let (form, multiplied) = (
+                format!("m{m}n{n}k{k}"),
+                match ty {
+                    "f16" => format!("{of_d}.{of_c}"),
+                    _ => format!("{of_d}.{ty}.{ty}.{of_c}"),
+                },
+            );
+            let ptx = format!(
+                ".version 9.0\n.target sm_90a\n.address_size 64\n.visible .entry k(.param .u64 p0, .param .u64 p1, \
+                 .param .u64 p2, .param .u64 p3) {{\n.reg .b32 %a<9>; .reg .b32 %b<9>; .reg .b32 %c<9>; .reg .b32 %d<9>;\n\
+                 .reg .b64 %p<4>;\nld.param.u64 %p0, [p0]; ld.param.u64 %p1, [p1]; ld.param.u64 %p2, [p2];\n\
+                 ld.param.u64 %p3, [p3];\nwmma.load.a.sync.aligned.{la}.{form}.global.{ty} {a}, [%p0];\n\
+                 wmma.load.b.sync.aligned.{lb}.{form}.{ty} {b}, [%p1], 48;\n\
+                 wmma.load.c.sync.aligned.{lc}.{form}.{of_c} {c}, [%p2];\n\
+                 wmma.mma.sync.aligned.{la}.{lb}.{form}.{multiplied} {d}, {a}, {b}, {c};\n\
+                 wmma.store.d.sync.aligned.{lc}.{form}.{of_d} [%p3], {d};\nret;\n}}\n"
+            );
+            let value =
+                |r: usize, c: usize, seed: usize| ((r * 7 + c * 5 + seed + r * c) % 9) as i32 - 4;
+            // A matrix with so many elements from line to line.
+            let image = |ty: &str,
+                         (rows, columns): (usize, usize),
+                         layout: &str,
+                         stride: Option<usize>,
+                         seed| {
+                let by_rows = layout == "row";
+                let (lines, length) = if by_rows {
+                    (rows, columns)
+                } else {
+                    (columns, rows)
+                };
+                let cells = (0..lines)
+                    .flat_map(move |l| (0..stride.unwrap_or(length)).map(move |i| (l, i)));
+                let cell = |(l, i): (usize, usize)| match (i < length, by_rows) {
+                    (false, _) => bytes_of(ty, 99),
+                    (_, true) => bytes_of(ty, value(l, i, seed)),
+                    (_, false) => bytes_of(ty, value(i, l, seed)),
+                };
+                cells.flat_map(cell).collect::<Vec<u8>>()
+            };
+            let mut sim = Sim::new(Module::parse(&ptx).unwrap());
+            let mut launch = Launch::new("k", [1; 3], [32, 1, 1]);
+            for bytes in [
+                image(ty, (m, k), la, None, 1),
+                image(ty, (k, n), lb, Some(48), 2),
+                image(of_c, (m, n), lc, None, 3),
+            ] {
+                launch = launch.buffer(sim.upload("x", &bytes).unwrap());
+            }
+            let size = bytes_of(of_d, 0).len();
+            let out = sim.alloc("d", m * n * size).unwrap();
+            sim.run(&launch.buffer(out), &Options::default())
+                .unwrap_or_else(|e| panic!("{e}\n{ptx}"));
+            for (r, c) in (0..m).flat_map(|r| (0..n).map(move |c| (r, c))) {
+                let sum: i32 = (0..k).map(|i| value(r, i, 1) * value(i, c, 2)).sum();
+                let at = if lc == "row" { r * n + c } else { c * m + r };
+                let got = &sim.download(out)[at * size..][..size];
+                assert_eq!(
+                    got,
+                    bytes_of(of_d, sum + value(r, c, 3)),
+                    "{form} {ty} {la} {lb} ({r}, {c})"
+                );
+            }
+        }
+    }
 }

@@ -81,6 +81,7 @@ clusterlaunchcontrol.try_cancel.async.mbarrier::complete_tx::bytes.b128 [%d1], [
 
 /// Warp matrices, and instructions that public kernels do not use.
 const MORE: &str = "
+mma.sync.aligned.m16n8k64.row.col.kind::mxf4.block_scale.f32.e2m1.e2m1.f32.ue8m0 {%f0, %f1, %f2, %f3}, {%r1, %r2, %r3, %r4}, {%r1, %r2}, {%f0, %f1, %f2, %f3}, %r1, {%h1, 0}, %r2, {0, 0};
 mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%f0, %f1, %f2, %f3}, {%r1, %r2, %r3, %r4}, {%r1, %r2}, {%f0, %f1, %f2, %f3};
 mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%f0, %f1, %f2, %f3}, {%r1, %r2}, {%r3}, {%f0, %f1, %f2, %f3};
 mma.sync.aligned.m16n8k4.row.col.f32.tf32.tf32.f32 {%f0, %f1, %f2, %f3}, {%r1, %r2}, {%r3}, {%f0, %f1, %f2, %f3};
@@ -102,7 +103,6 @@ const NAMED: &str = "
 mma.sp.sync.aligned.m16n8k32.row.col.f32.bf16.bf16.f32 {%f0, %f1, %f2, %f3}, {%r1, %r2, %r3, %r4}, {%r1, %r2, %r3, %r4}, {%f0, %f1, %f2, %f3}, %r1, 0;
 mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {%f0, %f1, %f2, %f3, %f0, %f1, %f2, %f3}, {%r1, %r2}, {%r1, %r2}, {%f0, %f1, %f2, %f3, %f0, %f1, %f2, %f3};
 mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%d1, %d2}, %d1, %d2, {%d1, %d2};
-mma.sync.aligned.m16n8k64.row.col.kind::mxf4.block_scale.f32.e2m1.e2m1.f32.ue8m0 {%f0, %f1, %f2, %f3}, {%r1, %r2, %r3, %r4}, {%r1, %r2}, {%f0, %f1, %f2, %f3}, %r1, {%h1, 0}, %r2, {0, 0};
 multimem.ld_reduce.relaxed.gpu.global.add.u32 %r1, [%d1];
 tcgen05.shift.cta_group::1.down [%r1];";
 

@@ -5,7 +5,7 @@ mod common;
 
 use common::hazard::{CLUSTER, PAIR, READ, kernel, kernel_with, wait};
 use common::ones::edited;
-use common::relies::{relies, relies_behind_a_grid, run, tried_by};
+use common::relies::{THREE, relies, relies_behind_a_grid, run, tried_by};
 use ptx_sim::{HazardChecks, Options, Profile, Relaxation};
 
 fn all_sixteen(out: &[u32]) {
@@ -511,6 +511,85 @@ fn registers_behind_a_wgmma_fence() {
     assert!(report.notes.is_empty(), "{:?}", report.notes);
 }
 
+#[test]
+fn products_of_other_warps_behind_ones_own_wait() {
+    let wait = "wgmma.wait_group.sync.aligned 0;";
+    let write = format!("{wait}\n@!%p8 st.shared.u32 [%s], 0;\n");
+    let ptx = warpgroup("").replacen(wait, &write, 1);
+    let right = |out: &[u32]| all_sixteen(&out[..128]);
+    relies(Relaxation::WarpgroupWait, &ptx, 128, "shared memory", right);
+    // A wait for all but the last group does not tell of that one.
+    let early = ptx.replacen("aligned 0;", "aligned 1;", 1);
+    assert!(run(&early, 128, &hardware()).is_err());
+}
+
+#[test]
+fn values_that_nothing_wrote_and_nothing_uses() {
+    let unused = |behind: &str| {
+        kernel(&format!(
+            "ld.shared.u32 %r1, [%s];\nmov.b32 %r2, %r1;\nadd.u32 %r3, %r2, 1;\nmov.u32 %r4, 5;\n{behind}\
+             st.global.u32 [%w], %r4;"
+        ))
+    };
+    let fives = |out: &[u32]| assert_eq!(out[..32], [5; 32]);
+    relies(
+        Relaxation::UnusedLoads,
+        &unused(""),
+        32,
+        "nothing wrote",
+        fives,
+    );
+    // Neither does a selection of another value, or a lane that nobody reads.
+    for harmless in [
+        "setp.ne.u32 %p2, %t, %t;\nselp.b32 %r4, %r3, %r4, %p2;\n",
+        "shfl.sync.idx.b32 %r5, %r3, 0, 31, -1;\nadd.u32 %r5, %r5, 1;\n",
+        "mov.b32 %r3, 1;\nadd.u32 %r4, %r3, 4;\n",
+        "bar.warp.sync -1;\nst.shared.u32 [%mine], %r3;\nld.shared.u32 %r6, [%mine];\n",
+    ] {
+        let (_, out) = run(&unused(harmless), 32, &hardware()).unwrap();
+        fives(&out);
+    }
+    for used in [
+        "st.global.u32 [%w], %r3;\n",
+        "setp.eq.u32 %p1, %r3, 0;\n@%p1 mov.u32 %r4, 6;\n",
+        "shl.b32 %r5, %r3, 2;\nadd.u32 %r5, %s, %r5;\nld.shared.u32 %r6, [%r5];\n",
+        "setp.eq.u32 %p2, %t, %t;\nselp.b32 %r4, %r3, %r4, %p2;\n",
+        "shfl.sync.idx.b32 %r4, %r3, 0, 31, -1;\n",
+    ] {
+        let e = run(&unused(used), 32, &hardware()).unwrap_err().to_string();
+        assert!(e.contains("; the value is used at line"), "{used}: {e}");
+    }
+}
+
+#[test]
+fn a_copy_by_all_lanes() {
+    let ptx = kernel(&format!(
+        "cp.async.ca.shared.global [%s], [%in], 4;\ncp.async.wait_all;\nbar.warp.sync -1;\n{READ}"
+    ));
+    relies(
+        Relaxation::WarpCopies,
+        &ptx,
+        32,
+        "and written before",
+        |out| {
+            assert_eq!(out[..32], [0x0707_0707; 32]);
+        },
+    );
+}
+
+#[test]
+fn ctas_that_wait_for_one_that_has_not_begun() {
+    let ptx = kernel(&format!(
+        "{THREE}\n@%p8 bra DONE;\natom.global.add.u32 %r1, [%in], 1;\n\
+         LOOP: ld.acquire.gpu.global.u32 %r2, [%in];\nsetp.lt.u32 %p1, %r2, 0x0707070a;\n@%p1 bra LOOP;\n\
+         DONE: mov.u32 %r4, 5;\nst.global.u32 [%w], %r4;"
+    ));
+    let error = "1 of 3 clusters have not begun";
+    relies(Relaxation::CoResident, &ptx, 32, error, |out| {
+        assert_eq!([out[0], out[95], out[128]], [5; 3]);
+    });
+}
+
 const ALLOC: &str = "    tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [sm+4616], 32;\n";
 
 #[test]
@@ -572,6 +651,13 @@ const TRIED: [(&str, fn()); Relaxation::ALL.len()] = [
     (
         "allocated-before",
         an_allocation_before_the_wait_for_the_grid_before,
+    ),
+    ("unused-loads", values_that_nothing_wrote_and_nothing_uses),
+    ("warp-copies", a_copy_by_all_lanes),
+    ("co-resident", ctas_that_wait_for_one_that_has_not_begun),
+    (
+        "warpgroup-wait",
+        products_of_other_warps_behind_ones_own_wait,
     ),
 ];
 

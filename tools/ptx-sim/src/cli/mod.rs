@@ -124,7 +124,11 @@ pub(crate) fn main() -> ExitCode {
 
 fn run(cli: &Cli) -> ExitCode {
     let (json, result) = match &cli.command {
-        Command::Run(r) => (r.json, run::command(r)),
+        Command::Run(r) => match run::command(r) {
+            // The findings are on stdout.
+            Ok(false) => return ExitCode::FAILURE,
+            other => (r.json, other.map(|_| ())),
+        },
         Command::Mutate(m) => match mutate::command(m) {
             // The survivors are on stdout.
             Ok(false) => return ExitCode::FAILURE,

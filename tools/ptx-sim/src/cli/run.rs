@@ -1,13 +1,14 @@
 //! `ptx-sim run`.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use clap::ValueEnum;
 use ptx_sim::coverage::Counters;
 use ptx_sim::demangle::demangled;
 use ptx_sim::files::{self, Existing};
 use ptx_sim::launch::{Expectation, LaunchSpec, Prepared};
+use ptx_sim::models::approx::Approximations;
 use ptx_sim::report::Violation;
 use ptx_sim::{
     Allowed, HazardChecks, Module, Multiprocessors, Note, Options, Policy, Profile, Program,
@@ -94,16 +95,18 @@ pub(super) struct Run {
     /// Seeds to run each policy with, counted up from its own.
     #[arg(long, default_value_t = 1)]
     seeds: u64,
-    /// How much ordering asynchronous operations may rely on.
-    #[arg(long, value_enum, default_value_t = Profiles::Strict)]
-    profile: Profiles,
+    /// How much ordering asynchronous operations may rely on: strict (only what the PTX ISA promises) or hardware (also
+    /// what public kernels do without a promise).
+    #[arg(long, default_value_t)]
+    profile: Profile,
     /// Allow one thing that the profile does not: a name from the notes of `--profile hardware`. Can be repeated.
     #[arg(long, value_name = "KIND")]
     allow: Vec<Relaxation>,
-    /// What accesses to shared and tensor memory do that nothing orders, and those of a dependent launch to what a launch
-    /// before it writes. Conflicts with copies in flight are errors in any case.
-    #[arg(long, value_enum, default_value_t = Hazards::Error)]
-    hazards: Hazards,
+    /// What accesses to shared and tensor memory do that nothing orders, those of a dependent launch to what a launch
+    /// before it writes, and those to a CTA that has ended: error (end the run), warn (are reported at the end) or off
+    /// (are not looked for: faster). Conflicts with copies in flight are errors in any case.
+    #[arg(long, default_value_t)]
+    hazards: HazardChecks,
     /// Thread-instructions after which a run is given up.
     #[arg(long, default_value_t = Options::default().budget)]
     budget: u64,
@@ -121,6 +124,14 @@ pub(super) struct Run {
     /// Report reads of bytes that nothing wrote, and go on.
     #[arg(long)]
     warn_uninitialised: bool,
+    /// The results of ex2, rcp, sin and the like among those that the ISA allows: nearest, or an adversary's: low, high
+    /// or mixed.
+    #[arg(long, default_value_t)]
+    approximations: Approximations,
+    /// Go on after a finding where that is possible, and with the next schedule where it is not; count findings by kind
+    /// at the end, and end with status 1 if there are any.
+    #[arg(long)]
+    keep_going: bool,
     /// Directory for dumped buffers, made if it is not there; they are those of the last run.
     #[arg(long, default_value = ".")]
     out: PathBuf,
@@ -138,24 +149,6 @@ pub(super) struct Run {
     /// Print JSON.
     #[arg(long)]
     pub(super) json: bool,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum Profiles {
-    /// Only what the PTX ISA promises.
-    Strict,
-    /// Also what public kernels do without a promise.
-    Hardware,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum Hazards {
-    /// End the run.
-    Error,
-    /// Are reported at the end.
-    Warn,
-    /// Are not looked for: faster.
-    Off,
 }
 
 /// Data that all runs have in common.
@@ -220,17 +213,14 @@ fn options(r: &Run, policy: Policy, timing: Timing) -> Options {
         budget: r.budget,
         resident: r.resident,
         sms: r.sms,
-        profile: match r.profile {
-            Profiles::Strict => Profile::Strict,
-            Profiles::Hardware => Profile::Hardware,
-        },
+        profile: r.profile,
+        approximations: r.approximations,
         allow: r.allow.iter().fold(Allowed::NONE, |all, r| all.with(*r)),
         hazards: match r.hazards {
-            Hazards::Error => HazardChecks::Error,
-            Hazards::Warn => HazardChecks::Warn,
-            Hazards::Off => HazardChecks::Off,
+            HazardChecks::Error if r.keep_going => HazardChecks::Warn,
+            checks => checks,
         },
-        uninitialised: if r.warn_uninitialised {
+        uninitialised: if r.warn_uninitialised || r.keep_going {
             Uninitialised::Warn
         } else {
             Uninitialised::Error
@@ -299,6 +289,8 @@ struct Sum {
     notes: Vec<Note>,
     /// Buffers whose contents are not the first run's, and the schedule that showed it.
     differing: Vec<(String, String)>,
+    /// Errors of runs that had to end, with their schedules.
+    failed: Vec<(SimError, String)>,
 }
 
 impl Sum {
@@ -308,6 +300,24 @@ impl Sum {
             self.counters.merge(&report.coverage.counters);
         }
         reports.iter().for_each(|report| self.add_findings(report));
+    }
+
+    /// Findings by kind.
+    fn by_kind(&self) -> Vec<String> {
+        let mut kinds: BTreeMap<&str, u64> = BTreeMap::new();
+        let failed = self.failed.iter().map(|(e, _)| match e {
+            SimError::Violation(v) => v.kind.name(),
+            SimError::Deadlock(_) => "deadlock",
+            _ => "other error",
+        });
+        let warned = self.warnings.iter().map(|w| (w.kind.name(), 1 + w.more));
+        for (kind, n) in warned.chain(failed.map(|kind| (kind, 1))) {
+            *kinds.entry(kind).or_default() += n;
+        }
+        kinds
+            .into_iter()
+            .map(|(kind, n)| format!("{n} {kind}"))
+            .collect()
     }
 
     fn add_findings(&mut self, report: &Report) {
@@ -330,6 +340,30 @@ impl Sum {
         }
     }
 
+    /// Warnings, errors of runs that had to end, and how many there are of each kind.
+    fn print_findings(&self) {
+        for w in &self.warnings {
+            outln!("warning: {w}");
+        }
+        if self.dropped > 0 {
+            outln!("and {} more warnings", self.dropped);
+        }
+        let mut texts: Vec<(String, &str, usize)> = Vec::new();
+        for (error, schedule) in &self.failed {
+            let text = error.to_string();
+            match texts.iter_mut().find(|(known, ..)| *known == text) {
+                Some((.., more)) => *more += 1,
+                None => texts.push((text, schedule, 0)),
+            }
+        }
+        for (text, schedule, more) in texts {
+            outln!("with {schedule}, and {more} more schedules:\nerror: {text}");
+        }
+        if !self.failed.is_empty() || !self.warnings.is_empty() {
+            outln!("findings: {}", self.by_kind().join(", "));
+        }
+    }
+
     fn compare(&mut self, job: &Job, first: &Prepared, now: &Prepared, schedule: &str) {
         for (name, b) in &now.buffers {
             let dumped = job.spec.buffers.get(name).is_some_and(|s| s.dump.is_some());
@@ -341,7 +375,8 @@ impl Sum {
     }
 }
 
-pub(super) fn command(r: &Run) -> Result<(), Failure> {
+/// `false` if there are findings that runs went on after.
+pub(super) fn command(r: &Run) -> Result<bool, Failure> {
     let job = load(r)?;
     let schedules = Schedules {
         policies: r.policy,
@@ -363,8 +398,13 @@ pub(super) fn command(r: &Run) -> Result<(), Failure> {
         });
         let mut reports = match checked {
             Ok(reports) => reports,
+            Err(error) if r.keep_going && i as u64 + 1 < runs => {
+                sum.failed.push((error, schedule));
+                continue;
+            }
             Err(error) => {
                 drop(progress);
+                sum.print_findings();
                 write_trace(r, trace)?;
                 return Err(Failure {
                     error,
@@ -382,15 +422,17 @@ pub(super) fn command(r: &Run) -> Result<(), Failure> {
     }
     drop(progress);
     let Some((p, mut report, trace)) = last else {
-        return Ok(());
+        return Ok(true);
     };
     write_trace(r, trace)?;
     std::fs::create_dir_all(&r.out).map_err(io_error(&r.out))?;
     job.spec.dump(&p, &r.out, r.existing())?;
     report.coverage = sum.counters.summary(&job.program);
-    report.warnings = sum.warnings;
+    report.warnings.clone_from(&sum.warnings);
     report.warnings_dropped = sum.dropped;
-    report.notes = sum.notes;
+    report.notes.clone_from(&sum.notes);
+    let kinds = sum.by_kind();
+    let clean = !r.keep_going || kinds.is_empty();
     let seconds = started.elapsed().as_secs_f64();
     if r.json {
         let mut v = json!(report);
@@ -400,8 +442,13 @@ pub(super) fn command(r: &Run) -> Result<(), Failure> {
         let pair =
             |(buffer, schedule): &(String, String)| json!({"buffer": buffer, "schedule": schedule});
         v["differing"] = sum.differing.iter().map(pair).collect();
+        v["failed"] = sum
+            .failed
+            .iter()
+            .map(|(e, s)| json!({"error": e.to_string(), "schedule": s}))
+            .collect();
         print_json(&v);
-        return Ok(());
+        return Ok(clean);
     }
     outln!(
         "{}: {} CTAs, {} warp instructions, {} thread instructions",
@@ -410,12 +457,7 @@ pub(super) fn command(r: &Run) -> Result<(), Failure> {
         report.warp_instructions,
         report.thread_instructions
     );
-    for w in &report.warnings {
-        outln!("warning: {w}");
-    }
-    if report.warnings_dropped > 0 {
-        outln!("and {} more warnings", report.warnings_dropped);
-    }
+    sum.print_findings();
     for n in &report.notes {
         outln!("note: {n}");
     }
@@ -425,7 +467,8 @@ pub(super) fn command(r: &Run) -> Result<(), Failure> {
     coverage::print(&job.program, &report, runs);
     match runs {
         1 => outln!("1 run: {seconds:.3} s"),
-        n => outln!("{n} runs without a violation: {seconds:.3} s"),
+        n if clean => outln!("{n} runs without a violation: {seconds:.3} s"),
+        n => outln!("{n} runs: {seconds:.3} s"),
     }
-    Ok(())
+    Ok(clean)
 }

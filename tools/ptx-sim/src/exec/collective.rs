@@ -3,8 +3,9 @@
 use super::machine::{Machine, Trouble};
 use super::warp::Warp;
 use super::{Ctx, lanes};
-use crate::memory::SyncEvent;
+use crate::memory::{Fault, SyncEvent};
 use crate::program::{Op, ReduxOp, ShflMode, Src, VoteMode};
+use crate::report::ViolationKind;
 
 impl Machine<'_> {
     /// Groups of active lanes that gave the same member mask, and executes each.
@@ -49,10 +50,30 @@ impl Machine<'_> {
         let p = c.program;
         match op {
             Op::Shfl {
-                mode, d, p: pred, ..
+                mode,
+                d,
+                p: pred,
+                a,
+                ..
             } => {
-                let (out, valid) = shuffle(*mode, s, group);
+                let (from, valid) = shuffle(*mode, s, group);
+                let mask = |f: &dyn Fn(Option<u32>) -> bool| {
+                    let all = lanes(group).filter(|l| f(from[*l as usize]));
+                    all.fold(0, |m, l| m | 1 << l)
+                };
+                let before = w.poison.undefined(a.0);
+                let handed = mask(&|from| from.is_some_and(|l| before >> l & 1 == 1));
+                w.poison.choose(handed, group);
+                let out = from.map(|l| l.map_or(0xdead_beef, |l| s.a[l as usize]));
                 w.set(p, *d, &out, group);
+                let nobodys = mask(&|from| from.is_none());
+                if nobodys != 0 {
+                    let why = "shfl.sync takes a value from a lane that does not execute it";
+                    let fault = Fault::new(ViolationKind::Synchronisation, why);
+                    let thread = self.thread(c.cta, w.index, nobodys.trailing_zeros());
+                    let fault = self.violation(fault, c.pc, Some(thread));
+                    w.poison.undefine(d.0, nobodys, &fault);
+                }
                 if let Some(slot) = pred {
                     w.set_pred(*slot, valid, group);
                 }
@@ -144,10 +165,9 @@ impl Warp {
     }
 }
 
-/// Section 9.7.9.6. A source lane that does not execute gives an undefined value: here a pattern
-/// that stands out.
-fn shuffle(mode: ShflMode, s: &Sources, group: u32) -> ([u64; 32], u32) {
-    let mut out = [0; 32];
+/// Section 9.7.9.6: the lane that each one takes its value from, if that lane executes, and whether it is in range.
+fn shuffle(mode: ShflMode, s: &Sources, group: u32) -> ([Option<u32>; 32], u32) {
+    let mut out = [None; 32];
     let mut valid = 0;
     for l in lanes(group) {
         let i = l as usize;
@@ -168,11 +188,7 @@ fn shuffle(mode: ShflMode, s: &Sources, group: u32) -> ([u64; 32], u32) {
         };
         let from = if ok { from as u32 & 31 } else { l };
         valid |= u32::from(ok) << l;
-        out[i] = if group >> from & 1 == 1 {
-            s.a[from as usize]
-        } else {
-            0xdead_beef
-        };
+        out[i] = (group >> from & 1 == 1).then_some(from);
     }
     (out, valid)
 }

@@ -7,6 +7,7 @@ use super::machine::{Barrier, Cluster, Cta, Machine};
 use super::warp::{State, Wait, Warp};
 use crate::error::SimError;
 use crate::memory::{Region, Space};
+use crate::models::relaxation::Relaxation;
 use crate::program::EXPLICIT_CLUSTER;
 use crate::report::{Deadlock, Waiter};
 use crate::sim::Uninitialised;
@@ -47,6 +48,21 @@ impl Machine<'_> {
             }
             if candidates.is_empty() {
                 if self.time_out() {
+                    continue;
+                }
+                let room = self.clusters.len() < self.options.sms as usize * 2;
+                if room
+                    && self.begun < self.cluster_count()
+                    && self.options.allows(Relaxation::CoResident)
+                {
+                    let deadlock = self.deadlock();
+                    if let Some(w) = deadlock.waiting.first() {
+                        let pc = self.program.code.iter().position(|i| i.line == w.site.line);
+                        let why =
+                            "CTAs wait for others that have not begun: more run at the same time";
+                        self.note(Relaxation::CoResident, pc.unwrap_or(0), why);
+                    }
+                    self.admit(None);
                     continue;
                 }
                 return Err(SimError::Deadlock(Box::new(self.deadlock())));
@@ -284,6 +300,14 @@ impl Machine<'_> {
             waiting: Vec::new(),
             state: self.events.describe(),
         };
+        let (begun, all) = (self.begun, self.cluster_count());
+        if begun < all {
+            d.state.push(format!(
+                "{} of {all} clusters have not begun: {} run at once (--resident; `co-resident` admits more)",
+                all - begun,
+                self.clusters.len()
+            ));
+        }
         for (i, c) in self.ctas.iter().enumerate() {
             for w in c.warps.iter().flatten() {
                 for p in &w.parts {

@@ -123,6 +123,10 @@ pub(crate) struct Machine<'a> {
     pub(crate) stored: Vec<Stored>,
     /// The instruction at hand took a generic address for a shared one.
     pub(crate) generic: Cell<bool>,
+    /// The instruction at hand reached a CTA that has ended.
+    pub(crate) late: Cell<bool>,
+    /// Loads of the instruction at hand from shared memory that nothing wrote, by lane.
+    pub(crate) holes: Vec<(u32, Fault)>,
     pub(crate) trace: Option<Box<Recorder>>,
 }
 
@@ -220,6 +224,8 @@ impl<'a> Machine<'a> {
             noted: FxHashSet::default(),
             stored: Vec::new(),
             generic: Cell::new(false),
+            late: Cell::new(false),
+            holes: Vec::new(),
             trace: None,
         }
     }
@@ -239,8 +245,11 @@ impl Machine<'_> {
 
     /// A fault with its place and thread.
     pub(crate) fn violation(&self, f: Fault, pc: usize, thread: Option<ThreadId>) -> Violation {
+        let shared = f.address.filter(|_| f.message.contains("shared"));
         Violation {
             kind: f.kind,
+            variable: shared.and_then(|at| self.program.shared_name(at)),
+            more: 0,
             message: f.message,
             site: self.program.site(pc),
             thread,
@@ -309,7 +318,10 @@ impl Machine<'_> {
                 "shared::cta address that belongs to CTA {rank} of the cluster"
             )));
         }
-        if self.ctas[peer].ended() {
+        let ended = self.ctas[peer].ended();
+        self.late
+            .set(self.late.get() || ended && self.options.hazards == HazardChecks::Warn);
+        if ended && self.options.hazards == HazardChecks::Error {
             return Err(Fault {
                 kind: ViolationKind::Hazard,
                 ..miss(format!(
@@ -346,7 +358,10 @@ impl Machine<'_> {
         match wait {
             Wait::Bar { id, generation } => c.barriers[id as usize].generation != generation,
             Wait::Tensor { warp, stores } => self.tensor.waited(c.linear, warp, stores),
-            Wait::Wgmma { warp, keep } => self.wgmma.waited((c.linear, warp), keep),
+            Wait::Wgmma { warp, keep } => {
+                let whole = self.options.allows(Relaxation::WarpgroupWait);
+                self.wgmma.waited((c.linear, warp), keep, whole)
+            }
             Wait::TensorAlloc { epoch, .. } | Wait::TensorFree { epoch } => {
                 self.tensor.epoch != epoch
             }

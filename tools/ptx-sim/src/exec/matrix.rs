@@ -76,6 +76,13 @@ impl Machine<'_> {
                         w.set(c.program, *d, v, c.active);
                     }
                 }
+                self.undefine_loaded(c, w, d, |row, i| {
+                    match (row as usize / 8 == i, transposed) {
+                        (false, _) => 0,
+                        (_, true) => u32::MAX,
+                        (_, false) => 0xf << (row % 8 * 4),
+                    }
+                });
             }
             Op::StMatrix {
                 s,

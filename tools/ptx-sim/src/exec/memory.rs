@@ -155,6 +155,7 @@ impl Machine<'_> {
                         w.set(p, *d, v, c.active);
                     }
                 }
+                self.undefine_loaded(c, w, d, |lane, _| 1 << lane);
                 if order.strong {
                     return Ok(self.polls(c, w, cur, &base, &out));
                 }
@@ -180,10 +181,15 @@ impl Machine<'_> {
                 for (v, s) in values.iter_mut().zip(s) {
                     *v = w.get(p, *s);
                 }
-                let stored = self.store_together(c, w, &together, &values[..s.len()])?;
-                if stored.is_some() {
-                    return Ok(Flow::Next);
+                let undefined = s.iter().fold(0, |m, s| m | w.poison.undefined(s.0)) & c.active;
+                if undefined == 0 {
+                    let stored = self.store_together(c, w, &together, &values[..s.len()])?;
+                    if stored.is_some() {
+                        return Ok(Flow::Next);
+                    }
                 }
+                // What nothing defined may go to shared memory, which then holds nothing.
+                let mut used = undefined;
                 let mut buffer = [0u8; 32];
                 for lane in lanes(c.active) {
                     for (i, s) in s.iter().enumerate() {
@@ -200,7 +206,15 @@ impl Machine<'_> {
                         &buffer[..n * s.len()],
                         (AccessKind::Write, *order),
                     )?;
+                    if undefined >> lane & 1 == 1 && at.space == Space::Shared {
+                        used &= !(1 << lane);
+                        let size = (n * s.len()) as u32;
+                        let region = self.region(at.space, at.owner);
+                        region.forget(at.address, size).of_lane(lane)?;
+                    }
                 }
+                let used = used | w.poison.undefined(addr.base.0);
+                w.poison.choose(used, u32::MAX);
             }
             Op::Atom {
                 f,

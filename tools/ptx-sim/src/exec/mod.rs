@@ -29,12 +29,14 @@ mod trace;
 mod transfer;
 pub(crate) mod warp;
 pub(crate) mod wgmma;
+mod wmma;
 
 use crate::error::SimError;
 use crate::memory::{Actor, Fault, SyncEvent};
 use crate::models::relaxation::Relaxation;
 use crate::program::{Clock, Dst, Ins, Op, Program, WarpSync};
-use crate::report::ViolationKind;
+use crate::report::{Violation, ViolationKind};
+use crate::sim::Uninitialised;
 use machine::{Machine, Trouble, sync_fault};
 use warp::{Part, State, Warp};
 
@@ -154,7 +156,12 @@ impl Machine<'_> {
                 break;
             };
             let active = match ins.guard {
-                Some(p) => cur.mask & w.pred(p),
+                Some(p) => {
+                    if let Some(v) = w.poison.guard(p.slot, cur.mask) {
+                        self.use_undefined(v, pc)?;
+                    }
+                    cur.mask & w.pred(p)
+                }
                 None => cur.mask,
             };
             self.counters.executed[pc] += 1;
@@ -184,6 +191,16 @@ impl Machine<'_> {
                     }
                 }
             }
+            if let Some(v) = w.poison.settle(ins.op.hands_values_on(), active) {
+                self.use_undefined(v, pc)?;
+            }
+            if self.late.take() {
+                let why = "an access to shared memory of a CTA of the cluster that has ended";
+                let f = Fault::new(ViolationKind::Hazard, why);
+                let thread = self.thread(cta, w.index, active.trailing_zeros().min(31));
+                let v = self.violation(f, pc, Some(thread));
+                self.warn(v);
+            }
             if self.generic.take() {
                 let why = "the address is a generic one";
                 self.note(Relaxation::GenericShared, pc, why);
@@ -201,6 +218,18 @@ impl Machine<'_> {
             w.parts.push(cur);
         }
         Ok(executed)
+    }
+
+    /// An instruction uses what nothing defined.
+    fn use_undefined(&mut self, mut v: Violation, pc: usize) -> Result<(), SimError> {
+        if v.site != self.program.site(pc) {
+            v.message += &format!("; the value is used at {}", self.program.site(pc));
+        }
+        match self.options.uninitialised {
+            Uninitialised::Warn => self.warn(v),
+            _ => return Err(SimError::Violation(Box::new(v))),
+        }
+        Ok(())
     }
 
     /// Adds thread and place to a fault.
@@ -328,6 +357,12 @@ impl Machine<'_> {
                 (f.0)(a, b, cc, &mut out);
                 w.set(p, *d, &out, c.active);
             }
+            Op::Approx { f, d, s } => {
+                let [a, b] = s.map(|s| w.get(p, s));
+                let choice = self.options.approximations;
+                let out = std::array::from_fn(|i| f.of(choice, a[i], b[i]));
+                w.set(p, *d, &out, c.active);
+            }
             Op::Multi(_)
             | Op::Pack { .. }
             | Op::Unpack { .. }
@@ -393,6 +428,7 @@ impl Machine<'_> {
             Op::LaunchControl(l) => self.launch_control(c, w, l)?,
             Op::Discard { addr } => self.discard(c, w, addr)?,
             Op::Mma(m) => self.mma_sync(c, w, m)?,
+            Op::Wmma(m) => self.wmma(c, w, m)?,
             Op::Wgmma(i) => return self.wgmma(c, w, cur, i),
             Op::Unmodelled { reason } => {
                 return Err(Trouble::Error(SimError::Unmodelled {

@@ -1,9 +1,12 @@
 //! Checked accesses to memory, as the hazard tracker and observers see them.
 
+use super::Ctx;
 use super::machine::{Machine, OfLane, Place, Trouble};
 use super::pending::Use;
+use super::warp::Warp;
 use crate::memory::{Access, AccessKind, Actor, Fault, Space};
-use crate::program::Order;
+use crate::models::relaxation::Relaxation;
+use crate::program::{Dst, Op, Order};
 use crate::sim::Uninitialised;
 
 impl Machine<'_> {
@@ -50,7 +53,19 @@ impl Machine<'_> {
             .read(at.address, align, out)
             .map_err(|f| Trouble::Fault(f, lane))?;
         if let Err(f) = init {
-            self.uninitialised(f, actor)?;
+            let op = &self.program.code[actor.pc as usize].op;
+            let loads =
+                at.space == Space::Shared && matches!(op, Op::Ld { .. } | Op::LdMatrix { .. });
+            let used = matches!(
+                self.options.uninitialised,
+                Uninitialised::Error | Uninitialised::Warn
+            );
+            if loads && used && self.options.allows(Relaxation::UnusedLoads) {
+                self.note(Relaxation::UnusedLoads, actor.pc as usize, &*f.message);
+                self.holes.push((actor.lane, f));
+            } else {
+                self.uninitialised(f, actor)?;
+            }
         }
         self.observe(actor, at, out.len(), (AccessKind::Read, order))
     }
@@ -74,6 +89,25 @@ impl Machine<'_> {
             .write(at.address, align, data)
             .of_lane(actor.lane)?;
         self.observe(actor, at, data.len(), how)
+    }
+
+    /// Registers that the instruction at hand has loaded from bytes that nothing wrote: `reached` are the lanes of the
+    /// register of this number that have bytes which this lane gave the address of.
+    pub(super) fn undefine_loaded(
+        &mut self,
+        c: &Ctx<'_>,
+        w: &mut Warp,
+        d: &[Option<Dst>],
+        reached: impl Fn(u32, usize) -> u32,
+    ) {
+        for (lane, fault) in std::mem::take(&mut self.holes) {
+            let v = self.violation(fault, c.pc, Some(self.thread(c.cta, w.index, lane)));
+            for (i, d) in d.iter().enumerate() {
+                if let (Some(d), lanes @ 1..) = (d, reached(lane, i)) {
+                    w.poison.undefine(d.0, lanes, &v);
+                }
+            }
+        }
     }
 
     /// Treats a read of bytes that nothing wrote as the options say.

@@ -1,10 +1,29 @@
 //! Registers of a warp that asynchronous operations in flight use: nobody may touch them before the
-//! wait that ends it.
+//! wait that ends it. And registers that hold no value: nobody may use them.
 
 use std::cell::Cell;
 
+use rustc_hash::FxHashMap;
+
 use super::wgmma::Registers;
 use crate::models::relaxation::Relaxation;
+use crate::report::Violation;
+
+/// Set in the numbers of predicates, beside those of other registers.
+pub(crate) const PREDICATE: u32 = 1 << 30;
+
+/// Registers that hold what nothing defined: loaded from bytes that nothing wrote, or shuffled from a lane that does not
+/// execute. Instructions that only move values or compute with them hand this on; all others use the value.
+#[derive(Debug, Clone, Default)]
+struct Undefined {
+    /// By register: lanes, and which fault it is to use them.
+    lanes: FxHashMap<u32, (u32, usize)>,
+    faults: Vec<Violation>,
+    /// Lanes that the instruction at hand has read, and the fault.
+    read: Cell<(u32, usize)>,
+    /// Registers that it has written.
+    written: Vec<u32>,
+}
 
 /// The registers of a warp.
 #[derive(Debug, Clone, Default)]
@@ -18,9 +37,70 @@ pub(crate) struct Poison {
     /// The loads whose registers were touched, a bit each as far as there are bits.
     used: Cell<u64>,
     wgmma: Option<Box<Registers>>,
+    undefined: Option<Box<Undefined>>,
 }
 
 impl Poison {
+    fn watch(&mut self) {
+        let operations = !self.slots.is_empty() || self.wgmma.is_some();
+        self.watches = operations || self.undefined.is_some();
+    }
+
+    /// Lanes of a register that hold what nothing defined.
+    pub(crate) fn undefined(&self, slot: u32) -> u32 {
+        let found = self.undefined.as_ref().and_then(|u| u.lanes.get(&slot));
+        found.map_or(0, |(lanes, _)| *lanes)
+    }
+
+    /// The fault of an instruction whose guard nothing defined.
+    pub(crate) fn guard(&self, slot: u32, lanes: u32) -> Option<Violation> {
+        let u = self.undefined.as_ref()?;
+        let (undefined, fault) = u.lanes.get(&(slot | PREDICATE))?;
+        (undefined & lanes != 0).then(|| u.faults[*fault].clone())
+    }
+
+    /// From here on these lanes of a register hold what nothing defined.
+    pub(crate) fn undefine(&mut self, slot: u32, lanes: u32, fault: &Violation) {
+        let u = self.undefined.get_or_insert_default();
+        let known = u.faults.iter().position(|f| f.site.line == fault.site.line);
+        let number = known.unwrap_or_else(|| {
+            u.faults.push(fault.clone());
+            u.faults.len() - 1
+        });
+        let entry = u.lanes.entry(slot).or_default();
+        *entry = (entry.0 | lanes, number);
+        self.watches = true;
+    }
+
+    /// Of the sources of the instruction at hand, these lanes are undefined among `of`, and not those of the registers.
+    pub(crate) fn choose(&self, lanes: u32, of: u32) {
+        if let Some(u) = &self.undefined {
+            let (read, fault) = u.read.get();
+            u.read.set((read & !of | lanes & of, fault));
+        }
+    }
+
+    /// The instruction at hand is over. The fault, if it used what nothing defined and did not only hand it on.
+    pub(crate) fn settle(&mut self, hands_on: bool, active: u32) -> Option<Violation> {
+        let u = self.undefined.as_mut()?;
+        let (read, fault) = u.read.take();
+        let written = std::mem::take(&mut u.written);
+        let lanes = read & active;
+        if lanes != 0 && !hands_on {
+            return Some(u.faults[fault].clone());
+        }
+        for slot in written {
+            let entry = u.lanes.entry(slot).or_default();
+            *entry = (entry.0 | lanes, fault);
+        }
+        u.lanes.retain(|_, (lanes, _)| *lanes != 0);
+        if u.lanes.is_empty() {
+            self.undefined = None;
+            self.watch();
+        }
+        None
+    }
+
     /// A load will write these registers.
     pub(crate) fn insert(&mut self, slots: impl Iterator<Item = u32>) {
         for slot in slots {
@@ -36,7 +116,7 @@ impl Poison {
         self.slots.clear();
         self.loads = 0;
         self.used.set(0);
-        self.watches = self.wgmma.is_some();
+        self.watch();
     }
 
     /// The loads not waited for whose registers were used: their numbers, in order of issue.
@@ -63,11 +143,38 @@ impl Poison {
         self.wgmma.as_ref().is_some_and(|r| r.busy())
     }
 
-    /// An instruction reads or writes a register.
+    /// An instruction reads a register.
     #[inline]
     pub(crate) fn note(&self, slot: u32) {
         if self.watches {
             self.note_watched(slot);
+            self.note_undefined(slot);
+        }
+    }
+
+    /// An instruction writes lanes of a register.
+    #[inline]
+    pub(crate) fn note_write(&mut self, slot: u32, lanes: u32) {
+        if self.watches {
+            if slot & PREDICATE == 0 {
+                self.note_watched(slot);
+            }
+            if let Some(u) = &mut self.undefined {
+                u.written.push(slot);
+                if let Some((undefined, _)) = u.lanes.get_mut(&slot) {
+                    *undefined &= !lanes;
+                }
+            }
+        }
+    }
+
+    /// An instruction reads a register, whatever operations do with it.
+    #[inline]
+    pub(crate) fn note_undefined(&self, slot: u32) {
+        if let Some(u) = &self.undefined
+            && let Some((lanes, fault)) = u.lanes.get(&slot)
+        {
+            u.read.set((u.read.get().0 | lanes, *fault));
         }
     }
 

@@ -1,5 +1,6 @@
 //! Instructions that only move bits between registers and predicates.
 
+use super::poison::PREDICATE;
 use super::warp::Warp;
 use crate::ops::bitfield::insert_bits;
 use crate::ops::int::product;
@@ -76,6 +77,10 @@ pub(super) fn execute(p: &Program, w: &mut Warp, op: &Op, active: u32) {
         }
         Op::Selp { d, a, b, p: by } => {
             let (x, y, m) = (w.get(p, *a), w.get(p, *b), w.pred(*by));
+            let undefined = |slot| w.poison.undefined(slot);
+            let chosen = undefined(a.0) & m | undefined(b.0) & !m;
+            let chosen = chosen | undefined(by.slot | PREDICATE);
+            w.poison.choose(chosen, u32::MAX);
             let mut out = [0; 32];
             for i in 0..32 {
                 out[i] = if m >> i & 1 == 1 { x[i] } else { y[i] };

@@ -7,6 +7,7 @@ use super::transfer::{refuse, uses};
 use super::warp::Warp;
 use super::{Ctx, lanes};
 use crate::models::hazard::Proxy;
+use crate::models::relaxation::Relaxation;
 use crate::program::{Addr, Src};
 
 impl Machine<'_> {
@@ -75,6 +76,17 @@ impl Machine<'_> {
         by_lane: Vec<(u32, Vec<Piece>)>,
     ) -> Result<(), Trouble> {
         let first = c.active.trailing_zeros().min(31);
+        // Copies that another lane has issued already, by its place.
+        let mut again = Vec::new();
+        let mut distinct: Vec<(u32, Vec<Piece>)> = Vec::new();
+        for (lane, pieces) in by_lane {
+            let allowed = self.options.allows(Relaxation::WarpCopies);
+            match distinct.iter().position(|(_, p)| allowed && *p == pieces) {
+                Some(at) => again.push((lane, at)),
+                None => distinct.push((lane, pieces)),
+            }
+        }
+        let by_lane = distinct;
         for (lane, pieces) in &by_lane {
             let actor = c.actor(self, w, *lane);
             self.check_uses_of_grids_before(actor, c.cta, &uses(pieces, None), None)?;
@@ -91,6 +103,17 @@ impl Machine<'_> {
             let key = self.group_key(c, w, *lane, false);
             self.pending.join_group(key, op, stamp);
             tracked.extend(mine);
+        }
+        for (lane, at) in again {
+            let (key, me) = (self.group_key(c, w, lane, false), c.actor(self, w, lane));
+            let tracked = tracked.get(at).copied();
+            let stamp = self.stamp(me.cta, tracked);
+            self.pending.join_group(key, op, stamp);
+            if let (Some(h), Some(op)) = (&mut self.hazards, tracked) {
+                h.note_copy((me.cta, me.warp, lane), op);
+            }
+            let why = "lanes of a warp copy the same bytes to the same place";
+            self.note(Relaxation::WarpCopies, c.pc, why);
         }
         let pieces: Vec<Piece> = by_lane.into_iter().flat_map(|(_, p)| p).collect();
         self.events.push(Box::new(Copy {

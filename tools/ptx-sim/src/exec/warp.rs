@@ -5,7 +5,7 @@
 //! a courtesy and not a guarantee (the ISA promises no reconvergence). A part goes on alone when nothing else in its
 //! warp can run, or when the others spin for long.
 
-use super::poison::Poison;
+use super::poison::{PREDICATE, Poison};
 use crate::memory::{Region, Space};
 use crate::program::{Dst, Lanes, PredSrc, Program, Src};
 
@@ -141,7 +141,7 @@ impl Warp {
     pub(crate) fn set(&mut self, program: &Program, d: Dst, v: &Lanes, mask: u32) {
         let i = d.0 as usize;
         let width = program.reg_masks[i];
-        self.poison.note(d.0);
+        self.poison.note_write(d.0, mask);
         let r = &mut self.regs[i];
         if mask == u32::MAX {
             for (r, v) in r.iter_mut().zip(v) {
@@ -157,10 +157,12 @@ impl Warp {
 
     pub(crate) fn pred(&self, p: PredSrc) -> u32 {
         let v = self.preds[p.slot as usize];
+        self.poison.note_undefined(p.slot | PREDICATE);
         if p.negated { !v } else { v }
     }
 
     pub(crate) fn set_pred(&mut self, slot: u32, v: u32, mask: u32) {
+        self.poison.note_write(slot | PREDICATE, mask);
         let p = &mut self.preds[slot as usize];
         *p = *p & !mask | v & mask;
     }

@@ -10,31 +10,19 @@ pub use region::Region;
 
 use crate::report::{Nearest, ViolationKind};
 
-/// State space of an access.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Space {
-    /// Device memory.
-    Global,
-    /// Shared memory of a CTA of the cluster.
-    Shared,
-    /// A thread's own memory.
-    Local,
-    /// Kernel parameters.
-    Param,
-    /// Constant bank.
-    Const,
-}
-
-impl Space {
-    /// Name of the space in PTX.
-    pub fn name(self) -> &'static str {
-        match self {
-            Space::Global => "global",
-            Space::Shared => "shared",
-            Space::Local => "local",
-            Space::Param => "param",
-            Space::Const => "const",
-        }
+named! {
+    /// State space of an access, by its name in PTX.
+    Space {
+        /// Device memory.
+        Global "global",
+        /// Shared memory of a CTA of the cluster.
+        Shared "shared",
+        /// A thread's own memory.
+        Local "local",
+        /// Kernel parameters.
+        Param "param",
+        /// Constant bank.
+        Const "const",
     }
 }
 

@@ -2,46 +2,27 @@
 
 use super::mma_number::Format;
 
-/// Type of the elements of A or B.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-pub enum Element {
-    F16,
-    Bf16,
-    Tf32,
-    E4m3,
-    E5m2,
-    S8,
-    U8,
-    S4,
-    U4,
-    E3m2,
-    E2m3,
-    E2m1,
-    B1,
+named! {
+    /// Type of the elements of A or B.
+    #[allow(missing_docs)]
+    Element {
+        F16 "f16",
+        Bf16 "bf16",
+        Tf32 "tf32",
+        E4m3 "e4m3",
+        E5m2 "e5m2",
+        S8 "s8",
+        U8 "u8",
+        S4 "s4",
+        U4 "u4",
+        E3m2 "e3m2",
+        E2m3 "e2m3",
+        E2m1 "e2m1",
+        B1 "b1",
+    }
 }
 
 impl Element {
-    /// The type a modifier names.
-    pub fn parse(name: &str) -> Option<Self> {
-        Some(match name {
-            "f16" => Self::F16,
-            "bf16" => Self::Bf16,
-            "tf32" => Self::Tf32,
-            "e4m3" => Self::E4m3,
-            "e5m2" => Self::E5m2,
-            "s8" => Self::S8,
-            "u8" => Self::U8,
-            "s4" => Self::S4,
-            "u4" => Self::U4,
-            "e3m2" => Self::E3m2,
-            "e2m3" => Self::E2m3,
-            "e2m1" => Self::E2m1,
-            "b1" => Self::B1,
-            _ => return None,
-        })
-    }
-
     /// Whether only whole numbers are multiplied.
     pub fn is_integer(self) -> bool {
         self.format().is_none()
@@ -75,23 +56,12 @@ impl Element {
     }
 }
 
-/// Type of C and D.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-pub enum Accumulator {
-    F16,
-    F32,
-    S32,
-}
-
-impl Accumulator {
-    /// The type a modifier names.
-    pub fn parse(name: &str) -> Option<Self> {
-        Some(match name {
-            "f16" => Self::F16,
-            "f32" => Self::F32,
-            "s32" => Self::S32,
-            _ => return None,
-        })
+named! {
+    /// Type of C and D.
+    #[allow(missing_docs)]
+    Accumulator {
+        F16 "f16",
+        F32 "f32",
+        S32 "s32",
     }
 }

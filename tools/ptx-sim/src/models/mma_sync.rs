@@ -38,13 +38,28 @@ impl Element {
 
 /// A combination that the ISA does not define.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("mma.m{m}n8k{k} of {a:?} and {b:?} into {d:?} is not defined")]
+#[error("mma.m{m}n8k{k} of {a} and {b} into {d} is not defined")]
 pub struct MmaError {
     m: usize,
     k: usize,
     a: Element,
     b: Element,
     d: Accumulator,
+}
+
+/// Scales where the ISA has none.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the place of {vector} scales is not defined: {a} of A, {b} of B")]
+pub struct SelectorError {
+    a: Selector,
+    b: Selector,
+    vector: usize,
+}
+
+impl std::fmt::Display for Selector {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{{{}, {}}}", self.byte, self.thread)
+    }
 }
 
 /// Operation that stands for the product of elements.
@@ -225,6 +240,21 @@ impl Mma {
         })
     }
 
+    /// The same with the scales in other places.
+    ///
+    /// # Errors
+    /// Places that the ISA does not define.
+    pub fn selecting(mut self, [a, b]: [Selector; 2]) -> Result<Self, SelectorError> {
+        if let Some(scaling) = &mut self.modifiers.scaling {
+            (scaling.a, scaling.b) = (a, b);
+            if !scaling.is_defined() {
+                let vector = scaling.vector;
+                return Err(SelectorError { a, b, vector });
+            }
+        }
+        Ok(self)
+    }
+
     /// Bits an element of A or B takes in a register.
     fn bits(&self) -> u32 {
         if self.is_fp4() { 4 } else { self.a.bits() }
@@ -336,7 +366,13 @@ impl Mma {
     }
 
     /// Adds the products to C, which has a row for each of A's. `scales`: those of each row and each column.
-    fn add_to(&self, c: &mut [u32], a: &[u32], b: &[u32], scales: Option<[Vec<Vec<Number>>; 2]>) {
+    pub(super) fn add_to(
+        &self,
+        c: &mut [u32],
+        a: &[u32],
+        b: &[u32],
+        scales: Option<[Vec<Vec<Number>>; 2]>,
+    ) {
         let (Some(of_a), Some(of_b)) = (self.a.format(), self.b.format()) else {
             for (i, c) in c.iter_mut().enumerate() {
                 let (row, column) = (line(a, i / N, self.k), line(b, i % N, self.k));

@@ -44,6 +44,7 @@ pub(crate) trait Enumeration {
     const NAMES: &'static [&'static str];
 }
 
+pub mod approx;
 mod element;
 pub mod float;
 pub mod hazard;
@@ -66,3 +67,4 @@ pub mod tmem;
 pub mod tmem_alloc;
 mod versions;
 pub mod wgmma;
+pub mod wmma;

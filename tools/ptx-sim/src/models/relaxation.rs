@@ -1,37 +1,10 @@
 //! Relaxations: properties that kernels rely on although the PTX ISA does not promise them, each by a name.
 
-use std::fmt;
-use std::str::FromStr;
-
 use super::hazard::Profile;
 
-macro_rules! relaxations {
-    ($($(#[$promise:meta])* $relaxation:ident $name:literal: $about:literal,)*) => {
-        /// Something that GPUs are relied on to do, and that the ISA does not promise.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        #[repr(u8)]
-        pub enum Relaxation {
-            $($(#[$promise])* $relaxation,)*
-        }
-
-        impl Relaxation {
-            /// All of them.
-            pub const ALL: [Relaxation; [$($name),*].len()] = [$(Self::$relaxation),*];
-
-            /// Name of the relaxation, as `--allow` takes it.
-            pub fn name(self) -> &'static str {
-                match self { $(Self::$relaxation => $name,)* }
-            }
-
-            /// The property that is relied on, in words.
-            pub fn about(self) -> &'static str {
-                match self { $(Self::$relaxation => $about,)* }
-            }
-        }
-    };
-}
-
-relaxations! {
+named! {
+/// Something that GPUs are relied on to do, and that the ISA does not promise.
+Relaxation {
     /// A `tcgen05.cp` behind a `tcgen05.mma` or `.cp` of the same thread may overwrite columns that the MMA reads, or
     /// that the other `.cp` wrote.
     CpAfterMma "cp-after-mma": "a tcgen05.cp waits for earlier tcgen05.mma and .cp of its thread",
@@ -85,6 +58,15 @@ relaxations! {
     /// Columns that a `tcgen05.ld` read may be overwritten behind `tcgen05.wait::ld` and a barrier, without tcgen05
     /// fences.
     WaitedLoads "waited-loads": "what a tcgen05.ld read may be overwritten behind its wait and a barrier",
+    /// Loads may find bytes of shared memory that nothing wrote, as long as nothing uses the value.
+    UnusedLoads "unused-loads": "nothing uses a value that is loaded from memory that nothing wrote",
+    /// Lanes of a warp may issue one `cp.async` several times.
+    WarpCopies "warp-copies": "lanes that issue the same cp.async issue it once",
+    /// CTAs that wait for each other run at the same time.
+    CoResident "co-resident": "CTAs that wait for each other run at the same time",
+    /// A `wgmma.wait_group` waits for the other warps' quarters too.
+    WarpgroupWait "warpgroup-wait": "a wgmma.wait_group waits for the whole warpgroup's products",
+}
 }
 
 impl Relaxation {
@@ -98,24 +80,6 @@ impl Relaxation {
                 | Relaxation::RelaxedWait
                 | Relaxation::HandedOn
         )
-    }
-}
-
-impl fmt::Display for Relaxation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Relaxation {
-    type Err = String;
-
-    fn from_str(s: &str) -> Result<Self, String> {
-        let found = Relaxation::ALL.into_iter().find(|r| r.name() == s);
-        found.ok_or_else(|| {
-            let names: Vec<_> = Relaxation::ALL.iter().map(|r| r.name()).collect();
-            format!("`{s}` is none of {}", names.join(", "))
-        })
     }
 }
 

@@ -84,14 +84,14 @@ pub enum ShapeError {
     #[error("N of integers is 8, 24 or a multiple of 16 up to 256, not {0}")]
     IntegerN(u32),
     /// A type of other instructions.
-    #[error("wgmma does not multiply {0:?}")]
+    #[error("wgmma does not multiply {0}")]
     Element(Element),
     /// A and B.
     #[error("A and B have one type, but for e4m3 with e5m2 and s8 with u8")]
     Elements,
     /// f16 sums of bf16.
     #[error(
-        "{0:?} is not summed in {1:?}: f16, e4m3 and e5m2 are in f16 or f32, bf16 and tf32 in f32 only, integers in s32"
+        "{0} is not summed in {1}: f16, e4m3 and e5m2 are in f16 or f32, bf16 and tf32 in f32 only, integers in s32"
     )]
     Accumulator(Element, Accumulator),
 }

@@ -47,54 +47,29 @@ impl fmt::Display for Trial<'_> {
     }
 }
 
-/// The check that noticed a fault.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Noticed {
-    /// The kernel no longer decodes, the launch is refused, or something unmodelled is reached.
-    Refused,
-    /// Nothing ordered two accesses.
-    Hazard,
-    /// A read of bytes that nothing wrote.
-    Uninitialised,
-    /// An access out of bounds, misaligned, or to read-only memory.
-    Address,
-    /// Any other rule of the ISA.
-    Rule,
-    /// Nothing could run any more.
-    Deadlock,
-    /// The mutant went on for much longer than the sound kernel.
-    Budget,
-    /// The results differ.
-    WrongResult,
+named! {
+    /// The check that noticed a fault, in the order of reports.
+    Noticed {
+        /// Nothing ordered two accesses.
+        Hazard "hazard",
+        /// The results differ.
+        WrongResult "wrong bits",
+        /// Nothing could run any more.
+        Deadlock "deadlock",
+        /// A read of bytes that nothing wrote.
+        Uninitialised "uninitialised",
+        /// An access out of bounds, misaligned, or to read-only memory.
+        Address "address",
+        /// Any other rule of the ISA.
+        Rule "rule",
+        /// The kernel no longer decodes, the launch is refused, or something unmodelled is reached.
+        Refused "refused",
+        /// The mutant went on for much longer than the sound kernel.
+        Budget "too long",
+    }
 }
 
 impl Noticed {
-    /// All, in the order of reports.
-    pub const ALL: [Noticed; 8] = [
-        Noticed::Hazard,
-        Noticed::WrongResult,
-        Noticed::Deadlock,
-        Noticed::Uninitialised,
-        Noticed::Address,
-        Noticed::Rule,
-        Noticed::Refused,
-        Noticed::Budget,
-    ];
-
-    /// A word for it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Noticed::Refused => "refused",
-            Noticed::Hazard => "hazard",
-            Noticed::Uninitialised => "uninitialised",
-            Noticed::Address => "address",
-            Noticed::Rule => "rule",
-            Noticed::Deadlock => "deadlock",
-            Noticed::Budget => "too long",
-            Noticed::WrongResult => "wrong bits",
-        }
-    }
-
     fn of(e: &SimError) -> Self {
         use ViolationKind as V;
         match e {

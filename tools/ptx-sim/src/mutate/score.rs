@@ -79,10 +79,8 @@ impl Score {
 
 impl fmt::Display for Score {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let by: Vec<String> = Noticed::ALL
-            .iter()
-            .filter_map(|n| Some(format!("{} {}", self.caught.get(n)?, n.name())))
-            .collect();
+        let by = self.caught.iter().map(|(by, n)| format!("{n} {by}"));
+        let by: Vec<String> = by.collect();
         write!(
             f,
             "{}: {} mutants, {} caught ({})",

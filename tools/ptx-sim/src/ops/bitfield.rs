@@ -16,7 +16,7 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
     };
     let ty = first_type(cx.ins).ok_or("a type is missing or not modelled")?;
     if !takes(ty) {
-        return Err(format!("{op} of {ty:?} is not defined"));
+        return Err(format!("{op} of {ty} is not defined"));
     }
     cx.mods.ty()?;
     let bits = ty.bits();

@@ -111,7 +111,7 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
 fn bit_type(cx: &mut Cx<'_>) -> R<Ty> {
     match cx.mods.ty()? {
         t @ (Ty::B16 | Ty::B32 | Ty::B64) => Ok(t),
-        t => Err(format!("{t:?} is not a bit type of this instruction")),
+        t => Err(format!("{t} is not a bit type of this instruction")),
     }
 }
 
@@ -119,7 +119,7 @@ fn shift(cx: &mut Cx<'_>, left: bool) -> R<Op> {
     let t = cx.mods.ty()?;
     let bits = t.bits();
     if !matches!(bits, 16 | 32 | 64) || left && t.signed() {
-        return Err(format!("shifts of {t:?} are not defined"));
+        return Err(format!("shifts of {t} are not defined"));
     }
     // Amounts beyond the width count as the width.
     let f = if left {
@@ -285,7 +285,7 @@ fn mov(cx: &mut Cx<'_>) -> R<Op> {
             Some(16) => Ok((Ty::B16, 16)),
             Some(32) => Ok((Ty::B32, 32)),
             Some(64) => Ok((Ty::B64, 64)),
-            _ => Err(format!("{n} parts do not make {t:?}")),
+            _ => Err(format!("{n} parts do not make {t}")),
         }
     };
     let next = |Dst(d): Dst| Dst(d + 1);

@@ -183,7 +183,7 @@ fn barrier(cx: &mut Cx<'_>) -> R<Op> {
     let mode = match (what, t) {
         ("popc", Ty::U32) => BarMode::Popc(cx.dst(0, Ty::U32)?, p),
         ("and" | "or", Ty::Pred) => BarMode::Vote(cx.pred_dst(0)?, p, what == "and"),
-        _ => return Err(format!(".{what} does not give {t:?}")),
+        _ => return Err(format!(".{what} does not give {t}")),
     };
     if matches!(cx.operand(1)?, Operand::Vector(_)) {
         return Err("a barrier is a number".into());

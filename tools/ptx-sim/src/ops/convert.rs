@@ -163,9 +163,7 @@ fn packed(cx: &mut Cx<'_>, m: Mode, to: Ty, from: Ty) -> R<Op> {
             });
             cx.alu(g, to, &[from])
         }
-        _ => Err(format!(
-            "conversion from {from:?} to {to:?} is not modelled"
-        )),
+        _ => Err(format!("conversion from {from} to {to} is not modelled")),
     }
 }
 
@@ -177,9 +175,7 @@ fn scalar(cx: &mut Cx<'_>, m: Mode, to: Ty, from: Ty) -> R<Op> {
         (false, true) if float(from) => float_to_int(m, to, from)?,
         (false, false) if float(to) && float(from) => float_to_float(m, to, from)?,
         _ => {
-            return Err(format!(
-                "conversion from {from:?} to {to:?} is not modelled"
-            ));
+            return Err(format!("conversion from {from} to {to} is not modelled"));
         }
     };
     cx.alu(f, to, &[from])

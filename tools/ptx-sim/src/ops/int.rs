@@ -15,7 +15,7 @@ macro_rules! by_type {
             Ty::S16 => by_type!(@ i16, u16, $e, $($v),+),
             Ty::S32 => by_type!(@ i32, u32, $e, $($v),+),
             Ty::S64 => by_type!(@ i64, u64, $e, $($v),+),
-            other => return Err(format!("type {other:?} is not modelled here")),
+            other => return Err(format!("type {other} is not modelled here")),
         }
     };
     (@ $t:ty, $u:ty, $e:expr, $a:ident) => {
@@ -49,7 +49,7 @@ fn wide_type(ty: Ty) -> R<Ty> {
         Ty::S16 => Ty::S32,
         Ty::U32 => Ty::U64,
         Ty::S32 => Ty::S64,
-        other => return Err(format!(".wide is not defined for {other:?}")),
+        other => return Err(format!(".wide is not defined for {other}")),
     })
 }
 
@@ -126,7 +126,7 @@ fn packed_op(cx: &mut Cx<'_>, op: &str, ty: Ty) -> R<Op> {
         ("max", false) => packed(u16::max),
         ("min", true) => packed(|a, b| (a as i16).min(b as i16) as u16),
         ("max", true) => packed(|a, b| (a as i16).max(b as i16) as u16),
-        _ => return Err(format!("{op} is not defined for {ty:?}")),
+        _ => return Err(format!("{op} is not defined for {ty}")),
     };
     cx.alu(f, ty, &[ty, ty])
 }
@@ -221,7 +221,7 @@ fn scalar_op(cx: &mut Cx<'_>, op: &str, ty: Ty) -> R<Op> {
             cx.alu(f, ty, &[ty, ty])
         }
         "dp4a" | "dp2a" => dot(cx, op == "dp4a", ty),
-        other => Err(format!("{other} of {ty:?} is not modelled")),
+        other => Err(format!("{other} of {ty} is not modelled")),
     }
 }
 

@@ -180,7 +180,7 @@ fn atomic(cx: &mut Cx<'_>, returns: bool) -> R<Op> {
         .ok_or("the operation is missing or not modelled")?;
     let t = cx.mods.ty()?;
     if !matches!(t.bits(), 16 | 32 | 64) {
-        return Err(format!("atomics on {t:?} are not modelled"));
+        return Err(format!("atomics on {t} are not modelled"));
     }
     if matches!(space, Some(Space::Local | Space::Param | Space::Const)) {
         return Err("atomics work on global and shared memory".into());
@@ -266,9 +266,7 @@ fn atomic_fn(op: &str, t: Ty, noftz: bool) -> R<AtomicFn> {
         ("add", F16x2) if noftz => packed(softfloat::F16, true),
         ("add", Bf16x2) if noftz => packed(softfloat::BF16, true),
         _ => {
-            return Err(format!(
-                "atomic {op} of {t:?} is not defined or not modelled"
-            ));
+            return Err(format!("atomic {op} of {t} is not defined or not modelled"));
         }
     })
 }

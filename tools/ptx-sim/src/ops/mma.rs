@@ -5,7 +5,7 @@ use crate::models::mma_sync::{
     Accumulator, Element, Mma, Modifiers, Product, ScaleType, ScaledKind, Scaling, Selector,
 };
 use crate::program::decode::{Cx, R};
-use crate::program::{MmaSync, Op};
+use crate::program::{BlockScales, MmaSync, Op};
 
 /// Forms that are parsed and named, by a modifier that gives them away.
 const UNMODELLED: &[(&str, &str)] = &[
@@ -68,21 +68,18 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
                 None => return Err("the type of the scales is missing".into()),
             };
             cx.count(&[8])?;
-            let (Some(of_a), Some(of_b)) = (selector(cx, 5)?, selector(cx, 7)?) else {
-                let reason =
-                    "mma.sync with selectors of scales that are no constants is not modelled";
-                return Ok(Some(Op::Unmodelled {
-                    reason: reason.into(),
-                }));
-            };
+            let (a, b) = (
+                Selector { byte: 0, thread: 0 },
+                Selector { byte: 0, thread: 0 },
+            );
             modifiers.scaling = Some(Scaling {
                 kind,
                 vector,
                 ty,
-                a: of_a,
-                b: of_b,
+                a,
+                b,
             });
-            Some([cx.src(4, Ty::B32)?, cx.src(6, Ty::B32)?])
+            Some([block_scales(cx, 4)?, block_scales(cx, 6)?])
         }
         None => {
             cx.count(&[4])?;
@@ -132,22 +129,17 @@ fn scaled_kind(cx: &mut Cx<'_>) -> R<(ScaledKind, usize)> {
     Ok((kind, vector.ok_or(".scale_vec_size is missing")?))
 }
 
-/// `{byte-id, thread-id}`; `None` where these are not constants.
-fn selector(cx: &Cx<'_>, i: usize) -> R<Option<Selector>> {
-    let Operand::Vector(v) = cx.operand(i)? else {
-        return Err(format!(
-            "a selector of scales is expected as operand {}",
-            i + 1
-        ));
-    };
-    let [Operand::Int(byte), Operand::Int(thread)] = v.as_slice() else {
-        return Ok(None);
-    };
-    let number = |v: u64| usize::try_from(v).unwrap_or(usize::MAX);
-    Ok(Some(Selector {
-        byte: number(*byte),
-        thread: number(*thread),
-    }))
+/// A register of scales and, behind it, `{byte-id, thread-id}`: constants or registers.
+fn block_scales(cx: &mut Cx<'_>, i: usize) -> R<BlockScales> {
+    let register = registers(cx, i, 1)?;
+    let selector = registers(cx, i + 1, 2)?;
+    Ok(BlockScales {
+        register: cx.src_of(&register[0], Ty::B32)?,
+        selector: [
+            cx.src_of(&selector[0], Ty::U16)?,
+            cx.src_of(&selector[1], Ty::U16)?,
+        ],
+    })
 }
 
 /// M and K of a shape; N is 8.
@@ -157,7 +149,7 @@ fn shape(name: &str) -> Option<(usize, usize)> {
 }
 
 /// The registers of a fragment; one may stand without braces.
-fn registers<'a>(cx: &Cx<'a>, i: usize, n: usize) -> R<&'a [Operand]> {
+pub(super) fn registers<'a>(cx: &Cx<'a>, i: usize, n: usize) -> R<&'a [Operand]> {
     match cx.operand(i)? {
         Operand::Vector(v) if v.len() == n => Ok(v),
         o @ Operand::Name(_) if n == 1 => Ok(std::slice::from_ref(o)),

@@ -1,5 +1,6 @@
 //! Instruction families: each file decodes its instructions' modifiers and holds their semantics.
 
+pub(crate) mod approx;
 pub(crate) mod bitfield;
 pub(crate) mod bits;
 pub(crate) mod control;
@@ -21,6 +22,7 @@ pub(crate) mod transfer;
 pub(crate) mod unmodelled;
 pub(crate) mod warp;
 pub(crate) mod wgmma;
+pub(crate) mod wmma;
 
 use crate::ast::{Instr, Ty};
 
@@ -44,7 +46,8 @@ pub(crate) fn zext(v: u64, bits: u32) -> u64 {
 #[cfg(test)]
 pub(crate) mod testing {
     use crate::ast::Module;
-    use crate::program::{Op, Program};
+    use crate::models::approx::Approximations;
+    use crate::program::{Alu, Op, Program};
 
     /// Demands of each opcode, bits and sources, as [`eval`] takes them, this result.
     macro_rules! gives {
@@ -59,8 +62,13 @@ pub(crate) mod testing {
     pub(crate) fn eval(opcode: &str, bits: u32, sources: &[u64]) -> u64 {
         let program =
             decode(opcode, bits, sources.len()).unwrap_or_else(|e| panic!("{opcode}: {e}"));
-        let Op::Alu { f, .. } = &program.code[0].op else {
-            panic!("{opcode} is not arithmetic")
+        let f = match &program.code[0].op {
+            Op::Alu { f, .. } => f.clone(),
+            Op::Approx { f, .. } => {
+                let f = *f;
+                Alu::of2(move |a, b| f.of(Approximations::Nearest, a, b))
+            }
+            _ => panic!("{opcode} is not arithmetic"),
         };
         let s = |i: usize| sources.get(i).copied().unwrap_or(0);
         let mask = if bits == 64 {

@@ -27,7 +27,7 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
             cx.mods.finish()?;
             cx.count(&[4])?;
             if !matches!(t.bits(), 16 | 32 | 64) {
-                return Err(format!("selp of {t:?} is not defined"));
+                return Err(format!("selp of {t} is not defined"));
             }
             Op::Selp {
                 d: cx.dst(0, t)?,
@@ -112,7 +112,7 @@ fn testp(cx: &mut Cx<'_>) -> R<Op> {
     let f = match t {
         Ty::F32 => over_lanes(move |a, _| test(f32::from_bits(a as u32).classify())),
         Ty::F64 => over_lanes(move |a, _| test(f64::from_bits(a).classify())),
-        _ => return Err(format!("testp of {t:?} is not defined")),
+        _ => return Err(format!("testp of {t} is not defined")),
     };
     let a = cx.src(1, t)?;
     Ok(Op::Setp {
@@ -224,7 +224,7 @@ pub(super) fn comparison(cmp: &'static str, t: Ty, ftz: bool) -> R<Compare> {
                 (lo, hi)
             }))
         }
-        other => return Err(format!("setp of {other:?} is not modelled")),
+        other => return Err(format!("setp of {other} is not modelled")),
     })
 }
 

@@ -22,13 +22,13 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
         Ty::U32 | Ty::S32 if packed => 0xffff,
         Ty::F16x2 if from == to => 0x3c00,
         Ty::Bf16x2 if from == to => 0x3f80,
-        _ if packed => return Err(format!("set of {to:?} from {from:?} is not defined")),
+        _ if packed => return Err(format!("set of {to} from {from} is not defined")),
         Ty::U32 | Ty::S32 => 0xffff_ffff,
         Ty::U16 | Ty::S16 if half => 0xffff,
         Ty::F32 if !half => u64::from(1f32.to_bits()),
         Ty::F16 if from != Ty::Bf16 => 0x3c00,
         Ty::Bf16 if from != Ty::F16 => 0x3f80,
-        _ => return Err(format!("set of {to:?} from {from:?} is not defined")),
+        _ => return Err(format!("set of {to} from {from} is not defined")),
     };
     let f = comparison(cmp, from, ftz)?;
     let with = match combine {

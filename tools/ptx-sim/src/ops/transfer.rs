@@ -186,7 +186,7 @@ fn reduce_type(t: Ty) -> R<ReduceType> {
         Ty::Bf16 => ReduceType::Bf16,
         Ty::F32 => ReduceType::F32,
         Ty::F64 => ReduceType::F64,
-        _ => return Err(format!("reductions of {t:?} are not modelled")),
+        _ => return Err(format!("reductions of {t} are not modelled")),
     })
 }
 
@@ -399,7 +399,7 @@ fn store(cx: &mut Cx<'_>, reduces: bool) -> R<Option<Op>> {
     let what = if reduces { Some(reduction(cx)?) } else { None };
     let t = cx.mods.ty()?;
     if !matches!(t.bits(), 32 | 64) {
-        return Err(format!("{t:?} is not a type of st.async or red.async"));
+        return Err(format!("{t} is not a type of st.async or red.async"));
     }
     let reduce = match what {
         Some(o) => Some((o, reduce_type(t)?)),

@@ -7,7 +7,6 @@ use crate::program::decode::{Cx, R};
 const KNOWN: &[(&str, &str)] = &[
     ("cp", "asynchronous copies"),
     ("tensormap", "tensor maps"),
-    ("wmma", "warp matrix multiplication"),
     ("multimem", "multicast memory"),
     ("red", "asynchronous reductions"),
     ("st", "asynchronous stores"),

@@ -5,14 +5,7 @@ use crate::ast::{DeclSpace, Function, Init, Loc, Module, Stmt, Ty, VarDecl};
 use crate::lexer::Tok;
 
 fn decl_space(word: &str) -> Option<DeclSpace> {
-    Some(match word {
-        ".global" => DeclSpace::Global,
-        ".const" => DeclSpace::Const,
-        ".shared" => DeclSpace::Shared,
-        ".local" => DeclSpace::Local,
-        ".param" => DeclSpace::Param,
-        _ => return None,
-    })
+    word.strip_prefix('.').and_then(DeclSpace::parse)
 }
 
 impl Parser<'_> {
@@ -379,13 +372,14 @@ impl Parser<'_> {
             }
             ".loc" => {
                 self.next();
-                let loc = Loc {
-                    file: self.u32()?,
-                    line: self.u32()?,
-                    column: self.u32()?,
-                };
+                let loc = self.loc()?;
+                let mut inlined = None;
                 while self.eat(',') {
-                    // function_name and inlined_at: the innermost position is the one reported.
+                    if self.eat_word("inlined_at") {
+                        inlined = Some(self.loc()?);
+                        continue;
+                    }
+                    // function_name.
                     self.word()?;
                     loop {
                         // A label may follow: inline assembly without instructions leaves nothing.
@@ -397,7 +391,7 @@ impl Parser<'_> {
                         };
                     }
                 }
-                out.push(Stmt::Loc(loc));
+                out.push(Stmt::Loc(loc, inlined));
             }
             ".pragma" => self.skip_statement()?,
             ".extern" => {
@@ -418,6 +412,14 @@ impl Parser<'_> {
             }
         }
         Ok(())
+    }
+
+    fn loc(&mut self) -> Res<Loc> {
+        Ok(Loc {
+            file: self.u32()?,
+            line: self.u32()?,
+            column: self.u32()?,
+        })
     }
 
     fn registers(&mut self, line: u32) -> Res<Stmt> {

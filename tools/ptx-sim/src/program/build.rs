@@ -1,6 +1,7 @@
 //! Resolves names: scopes of registers, variables and labels; lays variables out; decodes.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use super::decode::{self, Cx};
 use super::{Ins, MAX_PARAMETERS, Op, Param, Program, Special, Src, Variable, cfg};
@@ -21,7 +22,38 @@ const PARAMETERS: usize = 1;
 const MAX_TARGETS: usize = 1 << 20;
 
 /// Instructions with their scopes and positions in the kernel's own source.
-type Flat<'a> = Vec<(&'a Instr, usize, Option<Loc>)>;
+type Flat<'a> = Vec<(&'a Instr, usize, Option<Arc<[Loc]>>)>;
+
+/// Variable in global memory that `%envreg1` and `%envreg2` have the address of: its size and the barrier at which the
+/// CTAs of a cooperative launch meet, as cooperative groups' headers have them.
+pub(super) const GRID_WORKSPACE: &str = "%grid_workspace";
+
+/// Most positions of a chain that are kept.
+const MAX_INLINED: usize = 16;
+
+/// Positions in the source, each with those that its function was inlined at.
+#[derive(Default)]
+struct Chains {
+    now: Option<Arc<[Loc]>>,
+    by_position: HashMap<Loc, Arc<[Loc]>>,
+}
+
+impl Chains {
+    fn enter(&mut self, loc: Loc, inlined: Option<Loc>) {
+        let behind = inlined.map(|at| match self.by_position.get(&at) {
+            Some(chain) => chain.clone(),
+            None => Arc::new([at]),
+        });
+        let behind = behind.iter().flat_map(|chain| chain.iter());
+        let chain: Arc<[Loc]> = std::iter::once(&loc)
+            .chain(behind)
+            .take(MAX_INLINED)
+            .copied()
+            .collect();
+        self.by_position.insert(loc, chain.clone());
+        self.now = Some(chain);
+    }
+}
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Sym {
@@ -88,7 +120,8 @@ pub(super) fn build(module: &Module, kernel: &str) -> Result<Program, SimError> 
             names.join(", ")
         )));
     };
-    let mut b = Builder::new(module)?;
+    let names = module.names_in(f);
+    let mut b = Builder::new(module, |name| names.contains(name))?;
     let flat = b.kernel(f)?;
     for (ins, scope, loc) in flat {
         let decoded = b.decode(ins, scope, loc)?;
@@ -109,7 +142,7 @@ pub(crate) fn survey<'a>(
     mut refused: impl FnMut(&'a Instr, &str),
 ) -> Vec<(Option<&'a str>, SimError)> {
     let mut problems = Vec::new();
-    let mut b = match Builder::new(module) {
+    let mut b = match Builder::new(module, |_| true) {
         Ok(b) => b,
         Err(e) => return vec![(None, e)],
     };
@@ -154,15 +187,31 @@ struct Mark {
 }
 
 impl Builder {
-    /// With the variables of a module, in scope 0.
-    fn new(module: &Module) -> Result<Self, SimError> {
+    /// With the variables of a module, in scope 0; of those in shared memory the ones that are used.
+    fn new(module: &Module, used: impl Fn(&str) -> bool) -> Result<Self, SimError> {
         let mut b = Self {
             hopper: module.is_for_hopper(),
             ..Self::default()
         };
         b.scopes.push(Scope::default());
-        for v in &module.vars {
+        let there = |v: &&VarDecl| v.space != DeclSpace::Shared || used(&v.name);
+        for v in module.vars.iter().filter(there) {
             b.variable(v, 0)?;
+        }
+        let synchronises = |f: &Function| module.names_in(f).contains("%envreg2");
+        if module.functions.iter().any(synchronises) {
+            let workspace = VarDecl {
+                space: DeclSpace::Global,
+                ty: Ty::B32,
+                vector: 1,
+                align: 8,
+                name: GRID_WORKSPACE.into(),
+                count: Some(2),
+                init: Vec::new(),
+                external: false,
+                line: 0,
+            };
+            b.variable(&workspace, 0)?;
         }
         b.initialise()?;
         Ok(b)
@@ -209,7 +258,7 @@ impl Builder {
         let body = self.scope(PARAMETERS);
         let mut flat = Vec::new();
         let statements = f.body.as_deref().unwrap_or_default();
-        self.flatten(statements, body, &mut flat, &mut None)?;
+        self.flatten(statements, body, &mut flat, &mut Chains::default())?;
         self.layout_dynamic();
         self.initialise()?;
         Ok(flat)
@@ -373,12 +422,12 @@ impl Builder {
         body: &'a [Stmt],
         scope: usize,
         flat: &mut Flat<'a>,
-        loc: &mut Option<Loc>,
+        loc: &mut Chains,
     ) -> Result<(), SimError> {
         for s in body {
             match s {
-                Stmt::Instr(i) => flat.push((i, scope, *loc)),
-                Stmt::Loc(l) => *loc = Some(*l),
+                Stmt::Instr(i) => flat.push((i, scope, loc.now.clone())),
+                Stmt::Loc(l, inlined) => loc.enter(*l, *inlined),
                 Stmt::Label(name, line) => {
                     let pc = flat.len() as u32;
                     if self.scopes[scope].labels.insert(name.clone(), pc).is_some() {
@@ -429,7 +478,12 @@ impl Builder {
         self.define(scope, name, sym, line)
     }
 
-    fn decode(&mut self, ins: &Instr, scope: usize, loc: Option<Loc>) -> Result<Ins, SimError> {
+    fn decode(
+        &mut self,
+        ins: &Instr,
+        scope: usize,
+        loc: Option<Arc<[Loc]>>,
+    ) -> Result<Ins, SimError> {
         let mut cx = Cx::new(self, scope, ins);
         let decoded = cx
             .guard()

@@ -1,6 +1,6 @@
 //! From a parsed instruction to an [`Op`]: operands, modifiers, and the choice of family.
 
-use super::build::{Builder, Sym, literal};
+use super::build::{Builder, GRID_WORKSPACE, Sym, literal};
 use super::special::{EXPLICIT_CLUSTER, FALSE, TRUE, special};
 use super::{Addr, Alu, Dst, Op, PredSrc, Special, Src};
 use crate::ast::{Instr, Operand, Ty};
@@ -127,7 +127,7 @@ impl<'a> Cx<'a> {
         let (name, offset) = match o {
             Operand::Name(n) => (n, 0),
             Operand::NameOffset(n, off) => (n, *off),
-            other => return Err(format!("{other:?} cannot be a source of type {ty:?}")),
+            other => return Err(format!("{other} cannot be a source of type {ty}")),
         };
         if name == "WARP_SZ" && offset == 0 {
             return Ok(self.b.constant(32));
@@ -153,7 +153,16 @@ impl<'a> Cx<'a> {
                 Ok(self.b.special(Special::SharedAddress(at)))
             }
             Some(Sym::Var(_, a)) => Ok(self.b.constant(a.wrapping_add_signed(offset))),
-            Some(_) => Err(format!("`{name}` cannot be a source of type {ty:?}")),
+            Some(_) => Err(format!("`{name}` cannot be a source of type {ty}")),
+            None if matches!(name.as_str(), "%envreg1" | "%envreg2") => {
+                match self.b.lookup(self.scope, GRID_WORKSPACE) {
+                    Some(Sym::Var(_, a)) if name == "%envreg2" => {
+                        Ok(self.b.constant(a & 0xffff_ffff))
+                    }
+                    Some(Sym::Var(_, a)) => Ok(self.b.constant(a >> 32)),
+                    _ => Err(format!("`{name}` is not modelled")),
+                }
+            }
             None => match special(name) {
                 Some(s) if offset == 0 => Ok(self.b.special(s)),
                 _ if name.starts_with('%') => {
@@ -174,7 +183,7 @@ impl<'a> Cx<'a> {
         let name = match o {
             Operand::Sink => return Ok(None),
             Operand::Name(n) => n,
-            other => return Err(format!("{other:?} cannot be a result")),
+            other => return Err(format!("{other} cannot be a result")),
         };
         match self.b.lookup(self.scope, name) {
             Some(Sym::Reg { slot, ty: have }) => {
@@ -211,7 +220,7 @@ impl<'a> Cx<'a> {
                     negated: false,
                 });
             }
-            other => return Err(format!("{other:?} is not a predicate")),
+            other => return Err(format!("{other} is not a predicate")),
         };
         match self.b.lookup(self.scope, name) {
             Some(Sym::Pred(slot)) => Ok(PredSrc { slot, negated }),
@@ -228,7 +237,7 @@ impl<'a> Cx<'a> {
         let name = match o {
             Operand::Sink => return Ok(None),
             Operand::Name(n) => n,
-            other => return Err(format!("{other:?} cannot be a result")),
+            other => return Err(format!("{other} cannot be a result")),
         };
         match self.b.lookup(self.scope, name) {
             Some(Sym::Pred(slot)) => Ok(Some(slot)),
@@ -248,14 +257,14 @@ impl<'a> Cx<'a> {
                 .b
                 .label(self.scope, n)
                 .ok_or_else(|| format!("label `{n}` is not defined")),
-            other => Err(format!("{other:?} is not a label")),
+            other => Err(format!("{other} is not a label")),
         }
     }
 
     pub(crate) fn table(&mut self, i: usize) -> R<Vec<u32>> {
         match self.operand(i)? {
             Operand::Name(n) => self.b.table(self.scope, n),
-            other => Err(format!("{other:?} is not a list of labels")),
+            other => Err(format!("{other} is not a list of labels")),
         }
     }
 
@@ -346,8 +355,9 @@ impl<'a> Cx<'a> {
 /// Decodes by family; the first that knows the opcode decides.
 pub(crate) fn op(cx: &mut Cx<'_>) -> R<Op> {
     type Family = fn(&mut Cx<'_>) -> R<Option<Op>>;
-    let families: [Family; 19] = [
+    let families: [Family; 21] = [
         ops::bitfield::decode,
+        ops::approx::decode,
         ops::int::decode,
         ops::float::decode,
         ops::half::decode,
@@ -365,6 +375,7 @@ pub(crate) fn op(cx: &mut Cx<'_>) -> R<Op> {
         ops::matrix::decode,
         ops::mma::decode,
         ops::wgmma::decode,
+        ops::wmma::decode,
         ops::unmodelled::decode,
     ];
     for f in families {

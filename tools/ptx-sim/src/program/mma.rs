@@ -17,5 +17,14 @@ pub struct MmaSync {
     /// C.
     pub c: Vec<Src>,
     /// The block scales of A and of B.
-    pub scales: Option<[Src; 2]>,
+    pub scales: Option<[BlockScales; 2]>,
+}
+
+/// Block scales of A or B, and where in them those of the instruction are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockScales {
+    /// The register of scales.
+    pub register: Src,
+    /// `{byte-id, thread-id}`.
+    pub selector: [Src; 2],
 }

@@ -13,10 +13,11 @@ mod special;
 mod tcgen05;
 mod transfer;
 mod wgmma;
+mod wmma;
 
 pub(crate) use build::survey;
 pub use launch_control::LaunchControl;
-pub use mma::MmaSync;
+pub use mma::{BlockScales, MmaSync};
 pub use modes::*;
 pub use op::*;
 pub use operand::*;
@@ -24,6 +25,9 @@ pub(crate) use special::EXPLICIT_CLUSTER;
 pub use tcgen05::{MmaA, MmaOperands, Tcgen05, TensorAddr};
 pub use transfer::{Completion, Reduction, Transfer};
 pub use wgmma::{Wgmma, WgmmaA, WgmmaMma};
+pub use wmma::Wmma;
+
+use std::sync::Arc;
 
 use crate::ast::{Loc, Module};
 use crate::error::SimError;
@@ -107,8 +111,8 @@ pub struct Ins {
     pub line: u32,
     /// The instruction's text.
     pub text: String,
-    /// Position in the kernel's own source.
-    pub loc: Option<Loc>,
+    /// Position in the kernel's own source, and behind it those where its function was inlined.
+    pub loc: Option<Arc<[Loc]>>,
 }
 
 impl Program {
@@ -126,11 +130,26 @@ impl Program {
             kernel: self.kernel.clone(),
             line: i.line,
             text: i.text.clone(),
-            source: i.loc.map(|l| {
-                let file = self.files.iter().find(|(n, _)| *n == l.file);
-                format!("{}:{}", file.map_or("?", |(_, s)| s.as_str()), l.line)
+            source: i.loc.as_ref().map(|chain| {
+                let position = |l: &Loc| {
+                    let file = self.files.iter().find(|(n, _)| *n == l.file);
+                    format!("{}:{}", file.map_or("?", |(_, s)| s.as_str()), l.line)
+                };
+                let all: Vec<String> = chain.iter().map(position).collect();
+                all.join(", inlined at ")
             }),
         }
+    }
+
+    /// Name of the variable that a shared address lies in, with the offset.
+    pub fn shared_name(&self, at: u64) -> Option<String> {
+        let holds = |v: &&Variable| (v.address..v.address + v.size).contains(&at);
+        let (name, first) = match self.shared.iter().find(holds) {
+            Some(v) => (v.name.as_str(), v.address),
+            None if at >= self.dynamic_shared => ("dynamic shared memory", self.dynamic_shared),
+            None => return None,
+        };
+        Some(format!("{name}+{}", at - first))
     }
 
     /// Size of the parameter block in bytes.

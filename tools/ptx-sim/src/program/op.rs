@@ -5,6 +5,7 @@ use super::{
     PredSrc, ReduxOp, ShflMode, Src, Transfer, VoteMode,
 };
 use crate::memory::Space;
+use crate::models::approx::Approx;
 
 /// Values that a warp finds in registers when it starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -59,6 +60,12 @@ pub enum Op {
         d: Dst,
         s: [Src; 3],
         n: u8,
+    },
+    /// A function that the ISA bounds and does not define.
+    Approx {
+        f: Approx,
+        d: Dst,
+        s: [Src; 2],
     },
     /// Extended-precision addition; reads and writes the carry of each lane.
     Carry {
@@ -305,6 +312,8 @@ pub enum Op {
     Mma(Box<super::MmaSync>),
     /// `wgmma`.
     Wgmma(super::Wgmma),
+    /// `wmma`.
+    Wmma(Box<super::Wmma>),
     /// Parsed, and known to the ISA, but not modelled: an error when it is reached.
     Unmodelled {
         reason: String,
@@ -312,6 +321,17 @@ pub enum Op {
 }
 
 impl Op {
+    /// Whether it only moves values between registers or computes with them.
+    pub fn hands_values_on(&self) -> bool {
+        use Op::*;
+        let packs = matches!(self, Multi(_) | Pack { .. } | Unpack { .. } | Insert { .. });
+        let computes = matches!(
+            self,
+            Alu { .. } | Approx { .. } | Carry { .. } | Setp { .. } | Set { .. } | PredLogic { .. }
+        );
+        packs || computes || matches!(self, Selp { .. } | Shfl { .. })
+    }
+
     /// The lanes that must meet before it executes: those of a mask operand, or the whole warp.
     pub fn warp_sync(&self) -> WarpSync {
         match self {
@@ -327,6 +347,7 @@ impl Op {
             | Op::MovMatrix { .. }
             | Op::Mma(_)
             | Op::Wgmma(_)
+            | Op::Wmma(_)
             | Op::Bar {
                 aligned: true,
                 mode: BarMode::Sync | BarMode::Popc(..) | BarMode::Vote(..),

@@ -7,6 +7,9 @@ use ptx_sim::{
     Allowed, Launch, Module, Options, Policy, Profile, Relaxation, Report, Sim, SimError, Timing,
 };
 
+/// Three CTAs.
+pub(crate) const THREE: &str = "//three";
+
 thread_local! {
     /// Relaxations that were tried on this thread.
     static TRIED: RefCell<Vec<Relaxation>> = const { RefCell::new(Vec::new()) };
@@ -36,7 +39,10 @@ fn run_as(
     let mut sim = Sim::new(Module::parse(ptx)?);
     let input = sim.upload("in", &[7; 4096])?;
     let out = sim.alloc("out", 4096)?;
-    let ctas = if ptx.contains(PAIR) { 2 } else { 1 };
+    let ctas = match ptx.contains(THREE) {
+        true => 3,
+        false => 1 + u32::from(ptx.contains(PAIR)),
+    };
     let launch = Launch::new("k", [ctas, 1, 1], [threads, 1, 1]);
     let mut launch = match ptx.contains(".param .u64 b") {
         true => launch.buffer(input).buffer(out),

@@ -289,7 +289,13 @@ impl Machine<'_> {
 
     /// Keeps a violation that was asked to be a warning.
     pub(crate) fn warn(&mut self, v: Violation) {
-        if self.report.warnings.len() < Report::MAX_WARNINGS {
+        let same = |w: &&mut Violation| {
+            let hazard = v.kind == ViolationKind::Hazard;
+            (w.kind, w.site.line) == (v.kind, v.site.line) && (!hazard || w.message == v.message)
+        };
+        if let Some(w) = self.report.warnings.iter_mut().find(same) {
+            w.more += 1;
+        } else if self.report.warnings.len() < Report::MAX_WARNINGS {
             self.report.warnings.push(v);
         } else {
             self.report.warnings_dropped += 1;

@@ -107,6 +107,15 @@ impl Hazards {
         }
     }
 
+    /// The copy is this thread's, too.
+    pub(crate) fn note_copy(&mut self, t: Thread, op: Op) {
+        if let Some(w) = self.world(t.0)
+            && let Some(a) = w.agent(t)
+        {
+            w.tracker.note_copy(a, op);
+        }
+    }
+
     /// Copies that a `cp.async.mbarrier.arrive` hands over.
     pub(crate) fn copies(&mut self, t: Thread) -> Vec<Stamp> {
         let Some(w) = self.world(t.0) else {
@@ -132,6 +141,14 @@ impl Hazards {
         let Some(w) = self.world(t.0) else { return };
         if let (false, Some(a)) = (stamps.is_empty(), w.agent(t)) {
             w.tracker.wait(a, stamps, reads_only);
+        }
+    }
+
+    /// A warp knows that operations are over, in execution order.
+    pub(crate) fn over(&mut self, (cta, warp): (u32, u32), stamps: &[Stamp]) {
+        if let (false, Some(w)) = (stamps.is_empty(), self.world(cta)) {
+            let lanes: Vec<_> = (0..32).filter_map(|l| w.agent((cta, warp, l))).collect();
+            w.tracker.over(&lanes, stamps);
         }
     }
 

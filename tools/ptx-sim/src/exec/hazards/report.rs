@@ -37,7 +37,10 @@ impl Machine<'_> {
             format!("tensor memory columns {}..{}", c.range.start, c.range.end)
         } else {
             let cta = c.range.space & 0xffff_ffff;
-            let range = format!("0x{:x}..0x{:x}", c.range.start, c.range.end);
+            let mut range = format!("0x{:x}..0x{:x}", c.range.start, c.range.end);
+            if let Some(name) = self.program.shared_name(c.range.start) {
+                range += &format!(" ({name})");
+            }
             if threads.iter().flatten().all(|t| u64::from(t.0) == cta) {
                 format!("shared memory {range}")
             } else {

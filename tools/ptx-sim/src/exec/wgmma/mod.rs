@@ -37,6 +37,8 @@ struct Issued {
     registers: Operands,
     /// Hazard tracking: what the wait acquires.
     stamp: Option<Stamp>,
+    /// The stamps of all quarters, once all warps have issued theirs.
+    group: Vec<Stamp>,
 }
 
 /// Operations that a warp has issued and not waited for.
@@ -61,9 +63,8 @@ impl Groups {
 /// All warpgroups' state.
 #[derive(Debug, Default)]
 pub(crate) struct WgmmaState {
-    next: u64,
-    /// Operations that have not completed.
-    running: BTreeSet<u64>,
+    /// Operations that have not completed, by linear CTA, warpgroup and id.
+    running: BTreeSet<(u32, u32, u64)>,
     /// By linear CTA and warp.
     warps: BTreeMap<(u32, u32), Groups>,
     /// By linear CTA and number in it.
@@ -71,13 +72,42 @@ pub(crate) struct WgmmaState {
 }
 
 impl WgmmaState {
-    /// Whether a warp's wait may go on.
-    pub(crate) fn waited(&self, warp: (u32, u32), keep: u32) -> bool {
-        let Some(g) = self.warps.get(&warp) else {
+    /// Whether a warp's wait may go on: its own quarters of the operations are complete, or with `whole` all of them.
+    pub(crate) fn waited(&self, (cta, warp): (u32, u32), keep: u32, whole: bool) -> bool {
+        let Some(g) = self.warps.get(&(cta, warp)) else {
             return true;
         };
+        let (group, quarters) = (warp / WARPS as u32, WARPS as u64);
+        let runs = |o: &Issued| {
+            let (first, last) = match whole {
+                true => (o.id - o.id % quarters, o.id | (quarters - 1)),
+                false => (o.id, o.id),
+            };
+            let mut all = self.running.range((cta, group, first)..=(cta, group, last));
+            all.next().is_some()
+        };
         let mut all = g.committed.iter().take(g.waited_for(keep)).flatten();
-        all.all(|o| !self.running.contains(&o.id))
+        !all.any(runs)
+    }
+
+    /// The quarters of an operation learn of each other.
+    fn complete_group(&mut self, (cta, warp): (u32, u32), number: u64) {
+        let warps = (0..WARPS as u32).map(|rank| (warp - warp % WARPS as u32 + rank, rank));
+        let mut stamps = Vec::new();
+        for set in [false, true] {
+            for (warp, rank) in warps.clone() {
+                let id = number * WARPS as u64 + u64::from(rank);
+                let groups = self.warps.get_mut(&(cta, warp)).into_iter();
+                let issued =
+                    groups.flat_map(|g| g.committed.iter_mut().flatten().chain(&mut g.open));
+                for o in issued.filter(|o| o.id == id) {
+                    match set {
+                        true => o.group.clone_from(&stamps),
+                        false => stamps.extend(o.stamp),
+                    }
+                }
+            }
+        }
     }
 }
 
@@ -95,8 +125,6 @@ struct Multiplication {
     pc: usize,
     cta: u32,
     warp: u32,
-    /// Number of the operation among its group's instructions.
-    number: u64,
     /// The operation before it on the same accumulator.
     after: Option<u64>,
     product: Product,
@@ -143,13 +171,16 @@ impl Event for Multiplication {
     }
 
     fn ready(&self, m: &Machine<'_>) -> bool {
-        let reached = |g: &Warpgroup| g.reached(self.number);
-        let before = self.after.is_some_and(|id| m.wgmma.running.contains(&id));
+        let reached = |g: &Warpgroup| g.reached(self.id / WARPS as u64);
+        let (cta, group) = self.group();
+        let runs = |id| m.wgmma.running.contains(&(cta, group, id));
+        let before = self.after.is_some_and(runs);
         !before && m.wgmma.groups.get(&self.group()).is_none_or(reached)
     }
 
     fn complete(self: Box<Self>, m: &mut Machine<'_>) -> Result<(), Fault> {
-        m.wgmma.running.remove(&self.id);
+        let (cta, group) = self.group();
+        m.wgmma.running.remove(&(cta, group, self.id));
         m.pending.finished(self.reads);
         if let (Some(op), Some(h)) = (self.tracked, &mut m.hazards) {
             h.retire(self.cta, op, true);
@@ -285,10 +316,12 @@ impl Machine<'_> {
             }
         }
         let stamps: Vec<Stamp> = done.iter().filter_map(|o| o.stamp).collect();
+        let groups: Vec<Stamp> = done.into_iter().flat_map(|o| o.group).collect();
         if let Some(h) = &mut self.hazards {
             for lane in 0..32 {
                 h.waited_group((me.0, me.1, lane), &stamps, false);
             }
+            h.over(me, &groups);
         }
     }
 
@@ -331,13 +364,14 @@ impl Machine<'_> {
             },
             key: m.shape.accumulator_key(),
         };
+        operands.a.iter().for_each(|r| w.poison.note_undefined(*r));
         let pending = self.wgmma.warps.get(&(self.ctas[c.cta].linear, w.index));
         if pending.map_or(0, Groups::len) >= MAX_PENDING {
             return Err(warp(broken(format!(
                 "{MAX_PENDING} wgmma.mma_async of a warp were not waited for"
             ))));
         }
-        let id = self.wgmma.next;
+        let id = number * WARPS as u64 + u64::from(w.index) % WARPS as u64;
         let compiled = self.options.allows(Relaxation::CompiledFence);
         let Some(registers) = w.poison.wgmma() else {
             return Err(hazard("a wgmma.mma_async without a wgmma.fence before it"));
@@ -373,21 +407,31 @@ impl Machine<'_> {
         }
         self.check_hazards().map_err(warp)?;
         let reads = self.will_read(&reads, c.pc).map_err(warp)?;
-        self.wgmma.next += 1;
-        self.wgmma.running.insert(id);
+        let me = (cta, w.index);
+        let group = (cta, w.index / WARPS as u32);
+        self.wgmma.running.insert((group.0, group.1, id));
         let d = operands.d.clone();
-        let groups = self.wgmma.warps.entry((cta, w.index)).or_default();
-        groups.open.push(Issued {
+        self.wgmma.warps.entry(me).or_default().open.push(Issued {
             id,
             registers: operands,
             stamp,
+            group: Vec::new(),
         });
+        let whole = self.options.allows(Relaxation::WarpgroupWait);
+        if whole
+            && self
+                .wgmma
+                .groups
+                .get(&group)
+                .is_some_and(|g| g.reached(number))
+        {
+            self.wgmma.complete_group(me, number);
+        }
         self.events.push(Box::new(Multiplication {
             id,
             pc: c.pc,
             cta,
             warp: w.index,
-            number,
             after: place.after,
             product,
             a: rows,

@@ -176,9 +176,14 @@ impl<'a> Judge<'a> {
                 let passed = threads
                     && self.same_cta(earlier.side.thread, mine.side.thread)
                     && sight.over.get(earlier.slot) >= earlier.time;
-                let excuse = match (together, passed) {
-                    (true, _) => Some(Relaxation::SameBytes),
-                    (_, true) => Some(Relaxation::RelaxedBarrier),
+                // Of operations of this class, only the products of a warpgroup are told in execution order.
+                let product = earlier.class == OpClass::Plain
+                    && matches!(earlier.side.actor, Actor::Op(_))
+                    && sight.over.get(earlier.slot) >= earlier.time;
+                let excuse = match (together, passed, product) {
+                    (true, ..) => Some(Relaxation::SameBytes),
+                    (_, true, _) => Some(Relaxation::RelaxedBarrier),
+                    (.., true) => Some(Relaxation::WarpgroupWait),
                     _ => None,
                 };
                 Some((unordered(self.ops, earlier), excuse))

@@ -227,6 +227,17 @@ impl Tracker {
         }
     }
 
+    /// Threads know that operations are over in execution order.
+    pub fn over(&mut self, agents: &[Agent], stamps: &[Stamp]) {
+        let mut clock = Clock::default();
+        stamps.iter().for_each(|s| clock.raise(s.slot, s.time + 1));
+        let clock = Arc::new(clock);
+        for agent in agents {
+            let over = &mut self.agents[agent.0 as usize].over;
+            self.merger.share(over, &clock);
+        }
+    }
+
     /// The thread waits for the operation itself: `tcgen05.wait::ld`. `reads_only` as above.
     pub fn wait_op(&mut self, agent: Agent, op: Op, reads_only: bool) {
         let Some(stamp) = self.stamp(op) else { return };

@@ -1,26 +1,14 @@
 //! Rules that may order two operations: profiles, pipelines, fences.
 
-use std::str::FromStr;
-
-/// How much ordering to assume.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Profile {
-    /// Only what the ISA guarantees.
-    #[default]
-    Strict,
-    /// The ISA's guarantees, and all that public kernels rely on: every [`super::super::relaxation::Relaxation`].
-    Hardware,
-}
-
-impl FromStr for Profile {
-    type Err = String;
-
-    fn from_str(s: &str) -> Result<Self, String> {
-        match s {
-            "strict" => Ok(Self::Strict),
-            "hardware" => Ok(Self::Hardware),
-            _ => Err(format!("`{s}` is not a profile: strict, hardware")),
-        }
+named! {
+    /// How much ordering to assume.
+    #[derive(Default)]
+    Profile {
+        /// Only what the ISA guarantees.
+        #[default]
+        Strict "strict",
+        /// The ISA's guarantees, and all that public kernels rely on: every [`super::super::relaxation::Relaxation`].
+        Hardware "hardware",
     }
 }
 
