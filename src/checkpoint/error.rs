@@ -92,10 +92,10 @@ pub enum CheckpointError {
         /// One of ModelOpt's, and one of compressed-tensors'.
         tensors: [String; 2],
     },
-    /// Codes and block scales that lie in another way than the dialects' own.
+    /// Codes and block scales that may lie in another way than the dialects' own, and nothing tells which.
     #[error(
-        "{}: layer {layer:?}: {}, so that its block scales are in the 128x4 layout, and the high nibble of its \
-         codes may come first: neither is read",
+        "{}: layer {layer:?}: {}: its block scales may be in the 128x4 layout, and the high nibble of its codes may \
+         come first, which cannot be told",
         printable::path(file),
         printable::text(told_by)
     )]
@@ -104,7 +104,7 @@ pub enum CheckpointError {
         file: PathBuf,
         /// The layer.
         layer: String,
-        /// The tensor or entry that says it.
+        /// What makes it so.
         told_by: String,
     },
     /// A tensor that makes the layer's product another one.

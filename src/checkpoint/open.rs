@@ -266,7 +266,8 @@ impl Checkpoint {
     /// that the error can say what is missing.
     fn find_layers(&self) -> BTreeMap<Box<str>, Dialect> {
         let mut layers = BTreeMap::new();
-        for codes in self.tensors().filter(|tensor| tensor.dtype() == Dtype::U8) {
+        let is_codes = |tensor: &Tensor<'_>| matches!(tensor.dtype(), Dtype::U8 | Dtype::F4);
+        for codes in self.tensors().filter(is_codes) {
             for dialect in Dialect::ALL {
                 let Some(layer) = codes
                     .name()
