@@ -593,6 +593,36 @@ fn mxfp4_is_named() {
 }
 
 #[test]
+fn other_tools_are_named() {
+    let of = |tensors: &[(&str, NewTensor<'static>)]| {
+        let mut files = Files::new(Dialect::ModelOpt);
+        files.tensors.clear();
+        for (name, tensor) in tensors {
+            files = files.with(name, tensor.clone());
+        }
+        files
+    };
+    let torchao = of(&[
+        ("a.l._weight_qdata", zeros(Dtype::U8, &[128, 64], 1)),
+        ("a.l._weight_scale", zeros(Dtype::F8_E4M3, &[128, 8], 1)),
+        ("a.l._weight_per_tensor_scale", one(1.0)),
+    ]);
+    let mlx = of(&[
+        ("a.l.weight", zeros(Dtype::U32, &[128, 16], 4)),
+        ("a.l.scales", zeros(Dtype::U8, &[128, 8], 1)),
+    ]);
+    for (files, tool) in [(torchao, "torchao"), (mlx, "MLX")] {
+        refused!(files, &[tool] => OtherTool);
+        let checkpoint = Checkpoint::open(files.write()).unwrap();
+        let [module] = &checkpoint.modules()[..] else {
+            panic!("{:?}", checkpoint.modules());
+        };
+        assert_eq!(module.kind().name(), "refused");
+        assert_eq!(module.tensors().len(), files.tensors.len());
+    }
+}
+
+#[test]
 fn files_of_other_formats_are_named() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("model.safetensors");

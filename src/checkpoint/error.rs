@@ -78,6 +78,23 @@ pub enum CheckpointError {
         /// Its element type and shape.
         found: String,
     },
+    /// A layer that another tool has quantised, with names of its own.
+    #[error(
+        "{}: layer {layer:?} is quantised by {tool}, whose layers are not read: tensor {tensor:?} is {found}",
+        printable::path(file)
+    )]
+    OtherTool {
+        /// The file that holds the tensor.
+        file: PathBuf,
+        /// The layer.
+        layer: String,
+        /// The tool.
+        tool: &'static str,
+        /// The tensor whose name tells.
+        tensor: String,
+        /// Its element type and shape.
+        found: String,
+    },
     /// Tensors of both dialects below the name of one layer. Which are the layer's cannot be told.
     #[error(
         "{}: layer {layer:?} has tensors of two dialects: {:?} ({}) and {:?} ({})",

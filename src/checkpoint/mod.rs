@@ -9,9 +9,10 @@
 //!
 //! The dialect is found out layer by layer. Files are mapped, and weights borrow from the map.
 //!
-//! A layer is computed from these tensors alone. Where others below its name, a config beside the file or the file's
-//! metadata mean another product, the layer is an error that names them. Where labels and tensors differ and the
-//! product is the same, the tensors are believed, and [`Layer::notes`] says so.
+//! A layer is computed from these tensors, and from `pre_quant_scale` where ModelOpt has it ([`Layer::column_alpha`]).
+//! ComfyUI uses ModelOpt's names for codes and scales that lie otherwise, and marks such layers. Where others below its
+//! name, a config beside the file or the file's metadata mean another product, the layer is an error that names them.
+//! Where labels and tensors differ and the product is the same, the tensors are believed, and [`Layer::notes`] says so.
 //!
 //! ```no_run
 //! use nvfp4_gemv::checkpoint::Checkpoint;

@@ -207,8 +207,8 @@ impl Checkpoint {
     ///
     /// # Errors
     /// [`CheckpointError::NoLayer`] with the names that come closest. [`CheckpointError::NotNvfp4`] for a layer of
-    /// another type, [`CheckpointError::StackedExperts`] and [`CheckpointError::Mxfp4`] for layers that are near to
-    /// NVFP4. [`CheckpointError::File`] for a tensor that is missing or has another type or shape, a block scale that
+    /// another type, [`CheckpointError::StackedExperts`], [`CheckpointError::Mxfp4`] and
+    /// [`CheckpointError::OtherTool`] for layers that are near to NVFP4. [`CheckpointError::File`] for a tensor that is missing or has another type or shape, a block scale that
     /// is NaN or negative, a global scale that is [not usable](crate::Error::GlobalScale).
     ///
     /// For layers whose product is more than codes, block scales and global scale say:
