@@ -191,6 +191,25 @@ pub enum Error {
         value: f32,
     },
 
+    /// A column's alpha is NaN or infinite.
+    #[error("column alpha: element {index} is {value}; it must be finite")]
+    ColumnAlpha {
+        /// The element's index.
+        index: usize,
+        /// Its value.
+        value: f32,
+    },
+
+    /// Weights have factors of columns (AWQ's `pre_quant_scale`), and something does not multiply vectors by them.
+    #[error(
+        "the weights have factors of columns, which vectors are multiplied by first: {why}; multiply the vectors, and \
+         take the weights without these factors"
+    )]
+    HasColumnAlpha {
+        /// What does not multiply, and why not.
+        why: &'static str,
+    },
+
     /// A batch has a matrix that does not exist.
     #[error("select: batch {batch} has matrix {id}, and there are {matrices}")]
     Select {

@@ -101,7 +101,9 @@ impl<'a, 'w> PreparedGemv<'a, 'w> {
     /// # Errors
     /// [`Error::NoMemory`](crate::Error::NoMemory).
     pub fn reserve(&self, activation: Activation) -> Result<()> {
-        (self.pool).reserve(&self.shape, self.weights.layout(), activation)
+        let weights = self.weights;
+        let has_column_alpha = weights.column_alpha.is_some();
+        (self.pool).reserve(&self.shape, weights.layout, activation, has_column_alpha)
     }
 
     /// Computes it. The output has every element written or, on an error, none.

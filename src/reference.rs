@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use crate::error::Result;
 use crate::format::{e2m1, e4m3};
 use crate::shape::{BLOCK, Shape};
-use crate::tensor::{VectorScale, Vectors, Weights};
+use crate::tensor::{NVFP4_ARE_WITHOUT, VectorScale, Vectors, Weights};
 use crate::types::FloatType;
 
 /// The exact result, and the magnitudes that its rounding errors scale with.
@@ -41,7 +41,21 @@ impl Reference {
 /// The errors of [`gemv`](crate::gemv).
 pub fn gemv(shape: &Shape, weights: &Weights<'_>, vectors: &Vectors<'_>) -> Result<Reference> {
     weights.check(shape)?;
-    let x = decode_vectors(shape, vectors)?;
+    let mut x = decode_vectors(shape, vectors)?;
+    let vectors = match weights.column_alpha {
+        Some(alpha) => {
+            if matches!(vectors, Vectors::Nvfp4(_)) {
+                weights.no_column_alpha(NVFP4_ARE_WITHOUT)?;
+            }
+            for vector in x.chunks_exact_mut(shape.k()) {
+                let elements = vector.iter_mut().zip(alpha);
+                elements.for_each(|(x, alpha)| *x *= f64::from(*alpha));
+            }
+            // As which paths compute them.
+            &Vectors::of::<f32>(&[])
+        }
+        None => vectors,
+    };
     // The smallest number that keeps all its bits; what f32 may lose below its smallest normal one, in u = 2^-24.
     let (least, floor) = match vectors {
         Vectors::F16(_) => (2f64.powi(-14), 0.0),
@@ -80,7 +94,7 @@ pub fn gemv(shape: &Shape, weights: &Weights<'_>, vectors: &Vectors<'_>) -> Resu
     Ok(Reference { y, magnitude })
 }
 
-/// Row `row` of batch `batch` as numbers, all scales applied. Zeros where the batch has no matrix.
+/// Row `row` of batch `batch` as numbers, all scales applied but factors of columns, which are the vectors'. Zeros where the batch has no matrix.
 pub fn decode_row(weights: &Weights<'_>, batch: usize, row: usize) -> Vec<f64> {
     let shape = weights.shape();
     let Some(matrix) = weights.matrix_of(batch) else {

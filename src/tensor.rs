@@ -80,6 +80,8 @@ pub struct Weights<'a, S: Memory = Host> {
     pub(crate) layout: ScaleLayout,
     pub(crate) global: GlobalScale,
     pub(crate) row_alpha: Option<S::Slice<'a, f32>>,
+    /// K factors, which vectors are multiplied by. Only host memory has them.
+    pub(crate) column_alpha: Option<S::Slice<'a, f32>>,
     /// The matrix of each batch.
     pub(crate) select: Option<S::Slice<'a, i32>>,
     /// Whether the launch before a chained one may write `select`.
@@ -114,6 +116,7 @@ impl<'a, S: Memory> Weights<'a, S> {
             layout,
             global: global.check("weight global scale")?,
             row_alpha: None,
+            column_alpha: None,
             select: None,
             late: false,
         })
@@ -213,6 +216,38 @@ impl<'a> Weights<'a> {
         self.with_checked_row_alpha(alpha)
     }
 
+    /// Multiplies element `k` of each vector by `alpha[k]` before the product: AWQ's `pre_quant_scale`, which all
+    /// batches share. The product of an element and its factor is rounded to f32, once. Vectors then count as f32,
+    /// with one more [rounding](crate::reference::error_bound) than those have. NVFP4 vectors are refused, since they
+    /// were quantised without the factors: multiply before quantising, and take these weights
+    /// [without](Self::without_column_alpha).
+    ///
+    /// # Errors
+    /// A slice of another number of elements than K; an element that is NaN or infinite.
+    pub fn with_column_alpha(mut self, alpha: &'a [f32]) -> Result<Self> {
+        check_column_alpha(alpha, &self.shape)?;
+        self.column_alpha = Some(alpha);
+        Ok(self)
+    }
+
+    /// These weights without [factors of columns](Self::with_column_alpha): for vectors that were multiplied by them.
+    #[must_use]
+    pub fn without_column_alpha(self) -> Self {
+        Self {
+            column_alpha: None,
+            ..self
+        }
+    }
+
+    /// Refuses factors of columns.
+    #[doc(hidden)]
+    pub fn no_column_alpha(&self, why: &'static str) -> Result<()> {
+        match self.column_alpha {
+            None => Ok(()),
+            Some(_) => Err(Error::HasColumnAlpha { why }),
+        }
+    }
+
     /// The codes, as they were given.
     pub fn codes(&self) -> &'a [u8] {
         self.codes
@@ -231,6 +266,23 @@ impl<'a> Weights<'a> {
     /// The factors of [`with_row_alpha`](Self::with_row_alpha).
     pub fn row_alpha(&self) -> Option<&'a [f32]> {
         self.row_alpha
+    }
+
+    /// The factors of [`with_column_alpha`](Self::with_column_alpha).
+    pub fn column_alpha(&self) -> Option<&'a [f32]> {
+        self.column_alpha
+    }
+}
+
+/// Why factors of columns are refused with NVFP4 vectors.
+pub(crate) const NVFP4_ARE_WITHOUT: &str = "NVFP4 vectors were quantised without them";
+
+/// Refuses factors of columns that are not K finite numbers.
+pub(crate) fn check_column_alpha(alpha: &[f32], shape: &Shape) -> Result<()> {
+    check::len("column alpha", "elements", alpha.len(), shape.k())?;
+    match alpha.iter().enumerate().find(|(_, a)| !a.is_finite()) {
+        None => Ok(()),
+        Some((index, &value)) => Err(Error::ColumnAlpha { index, value }),
     }
 }
 
@@ -318,6 +370,7 @@ impl<'a> Weights<'a, crate::Device> {
             layout: self.layout,
             global: self.global,
             row_alpha: self.row_alpha.as_ref().map(|alpha| alpha.slice(..)),
+            column_alpha: None,
             select: Some(ids),
             late: false,
         }

@@ -179,7 +179,7 @@ fn wrong_layers_are_named_with_what_was_expected() {
         let odd_k = "K = 8 is not a multiple of 16";
         says(&codes, &|t| t.shape = vec![8, 4], odd_k);
         says(scale, &|t| t.shape = vec![1, 4], of_scales);
-        says(scale, &|t| t.dtype = Dtype::U8, of_scales);
+        says(scale, &|t| t.dtype = Dtype::I8, of_scales);
         let nan = "row 1, block 1 is NaN";
         says(scale, &|t| t.bytes.to_mut()[3] = 0x7f, nan);
         let negative = "row 1, block 0 is negative";
@@ -188,8 +188,10 @@ fn wrong_layers_are_named_with_what_was_expected() {
             let bad = |t: &mut NewTensor<'_>| *t = NewTensor::f32(&[], &[bad]);
             says(&global, &bad, "positive and finite");
         }
-        let two = |t: &mut NewTensor<'_>| *t = NewTensor::f32(&[2], &[1.0, 1.0]);
-        says(&global, &two, "expected F32 [] or [1]");
+        let two = |t: &mut NewTensor<'_>| *t = NewTensor::f32(&[2], &[1.0, 2.0]);
+        says(&global, &two, "cannot be told, and they are [1.0, 2.0]");
+        let many = |t: &mut NewTensor<'_>| *t = NewTensor::f32(&[9], &[1.0; 9]);
+        says(&global, &many, "expected F32 [] or [1]");
         says(&global, &|t| t.dtype = Dtype::I32, "expected F32 [] or [1]");
         let error = message(dialect, |t| t.retain(|(n, _)| n != "fc.weight_scale"));
         assert!(

@@ -3,9 +3,11 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use nvfp4_gemv::checkpoint::{Checkpoint, CheckpointError, Dialect, INDEX_FILE, Note};
+use nvfp4_gemv::checkpoint::{Checkpoint, CheckpointError, Dialect, INDEX_FILE, Note, RowOrder};
 use nvfp4_gemv::file::FileError;
+use nvfp4_gemv::{GlobalScale, Linear, Options, Output, ScaleLayout, Vectors, gemv, half};
 use nvfp4_gemv_cli::file::{self, NewTensor};
 use safetensors::Dtype;
 use serde_json::{Value, json};
@@ -151,7 +153,7 @@ fn tensors_that_change_the_product_are_refused_by_name() {
     for dialect in Dialect::ALL {
         #[rustfmt::skip]
         let changing = [
-            "pre_quant_scale", "input_quantizer._pre_quant_scale", "smooth_factor", "svdquant_lora_a",
+            "input_quantizer._pre_quant_scale", "smooth_factor", "svdquant_lora_a",
             "svdquant_lora_b", "lora_A.weight", "lora_B.default.weight", "lora_magnitude_vector.default.weight",
             "weight_g_idx", "g_idx", "weight_zero_point", "input_zero_point", "hadamard_matrix",
             "rotation.weight", "layer_norm_weight", "parametrizations.weight.original0",
@@ -161,6 +163,146 @@ fn tensors_that_change_the_product_are_refused_by_name() {
             let files = Files::new(dialect).with(&name, zeros(Dtype::BF16, &[128], 2));
             refused!(files, &[&format!("{name:?}"), "model.safetensors"] => ChangesProduct);
         }
+    }
+    // ModelOpt's tensor, which compressed-tensors does not have.
+    let files = Files::new(Dialect::CompressedTensors);
+    let files = files.with("a.l.pre_quant_scale", zeros(Dtype::BF16, &[128], 2));
+    refused!(files, &["\"a.l.pre_quant_scale\""] => ChangesProduct);
+}
+
+/// Weights 0.5 and 1, in turns, times 0.5; factors of columns 1 to 128 and vectors of ones.
+#[test]
+fn factors_of_columns_are_multiplied_into_vectors() {
+    let factors: Vec<f32> = (1..=128).map(|k| k as f32).collect();
+    let bytes = factors
+        .iter()
+        .flat_map(|x| half::bf16::from_f32(*x).to_le_bytes());
+    for alpha in [
+        NewTensor::f32(&[128], &factors),
+        tensor(Dtype::BF16, &[128], bytes.collect()),
+    ] {
+        let files = Files::new(Dialect::ModelOpt).with("a.l.pre_quant_scale", alpha);
+        let files = files.beside("hf_quant_config.json", json!({ "quant_algo": "NVFP4_AWQ" }));
+        assert_eq!(files.notes(), [""; 0]);
+        let checkpoint = Arc::new(Checkpoint::open(files.write()).unwrap());
+        let layer = checkpoint.layer("a.l").unwrap();
+        assert_eq!(layer.column_alpha(), Some(&factors[..]));
+        let expected: f32 = (0..128).map(|k| [0.5, 0.25][k % 2] * factors[k]).sum();
+        let shape = layer.shape(1).unwrap();
+        let weights = layer.weights().unwrap();
+        let mut y = vec![0.0f32; 128];
+        let x = vec![half::f16::ONE; 128];
+        gemv(
+            &shape,
+            &weights,
+            &Vectors::of(&x),
+            Output::of(&mut y),
+            &Options::new(),
+        )
+        .unwrap();
+        assert_eq!(y, [expected; 128]);
+        let linear = Linear::from_checkpoint(&checkpoint, "a.l").unwrap();
+        let mut y = vec![0.0f32; 128];
+        linear
+            .forward(&Vectors::of(&x), 1, Output::of(&mut y))
+            .unwrap();
+        assert_eq!(y, [expected; 128]);
+        // A joined matrix has the factors, if all of its layers have them.
+        let joined = checkpoint
+            .joined(&["a.l", "a.l"], RowOrder::Stacked)
+            .unwrap()
+            .gather();
+        assert_eq!(joined.weights().unwrap().column_alpha(), Some(&factors[..]));
+        let mut others = factors.clone();
+        others[3] = 0.0;
+        let mut files = files;
+        files.layer("a.b", Dialect::ModelOpt);
+        for other in [None, Some(NewTensor::f32(&[128], &others))] {
+            if let Some(other) = other {
+                files = files.with("a.b.pre_quant_scale", other.clone());
+            }
+            let checkpoint = Checkpoint::open(files.write()).unwrap();
+            let error = checkpoint
+                .joined(&["a.l", "a.b"], RowOrder::Stacked)
+                .unwrap_err();
+            assert!(error.to_string().contains("pre_quant_scale"), "{error}");
+        }
+    }
+    let with = |alpha| Files::new(Dialect::ModelOpt).with("a.l.pre_quant_scale", alpha);
+    for (wrong, says) in [
+        (NewTensor::f32(&[64], &[1.0; 64]), "[128]"),
+        (
+            NewTensor::f32(&[128], &[f32::NAN; 128]),
+            "column alpha: element 0",
+        ),
+        (zeros(Dtype::I32, &[128], 4), "F32, F16 or BF16"),
+    ] {
+        with(wrong).refused(&["\"a.l.pre_quant_scale\"", says]);
+    }
+}
+
+/// A global scale for each part of a fused layer.
+#[test]
+fn rows_of_fused_layers_have_their_parts_global_scales() {
+    let of = |name: &str, globals: &[f32]| {
+        let dialect = Dialect::CompressedTensors;
+        let mut files = Files::new(dialect);
+        files.layer(name, dialect);
+        let global = NewTensor::f32(&[globals.len()], globals);
+        files.with(&format!("{name}.weight_global_scale"), global)
+    };
+    let row_alpha = |files: &Files, name: &str| {
+        let checkpoint = Arc::new(Checkpoint::open(files.directory.path()).unwrap());
+        let linear = Linear::from_checkpoint(&checkpoint, name).unwrap();
+        assert_eq!(linear.weights().global(), GlobalScale::ONE);
+        let layer = checkpoint.layer(name).unwrap();
+        assert_eq!(layer.weights().unwrap().row_alpha(), layer.row_alpha());
+        let error = checkpoint
+            .joined(&[name, name], RowOrder::Stacked)
+            .unwrap_err();
+        assert!(error.to_string().contains("global scale each"), "{error}");
+        linear.weights().row_alpha().unwrap().to_vec()
+    };
+    let files = of("m.gate_up_proj", &[2.0, 4.0]);
+    files.write();
+    let halves = [[0.5; 64], [0.25; 64]].concat();
+    assert_eq!(row_alpha(&files, "m.gate_up_proj"), halves);
+    // 4 heads of queries, 2 of keys, 2 of values: of 16 rows each.
+    let files = of("m.qkv_proj", &[2.0, 4.0, 8.0]);
+    files.write();
+    let qkv = || files.error_of("m.qkv_proj").to_string();
+    assert!(qkv().contains("cannot be told"), "{}", qkv());
+    let heads = json!({ "text_config": { "num_attention_heads": 4, "num_key_value_heads": 2 } });
+    std::fs::write(
+        files.directory.path().join("config.json"),
+        heads.to_string(),
+    )
+    .unwrap();
+    let parts = [&[0.5; 64][..], &[0.25; 32], &[0.125; 32]].concat();
+    assert_eq!(row_alpha(&files, "m.qkv_proj"), parts);
+    // Equal ones are one.
+    let files = of("m.any", &[2.0, 2.0, 2.0]);
+    let checkpoint = Checkpoint::open(files.write()).unwrap();
+    let layer = checkpoint.layer("m.any").unwrap();
+    assert_eq!(
+        (layer.global(), layer.row_alpha()),
+        (GlobalScale::Divisor(2.0), None)
+    );
+}
+
+/// E4M3's bytes without their type, and codes with a type of their own.
+#[test]
+fn other_types_of_codes_and_scales_are_read() {
+    for dialect in Dialect::ALL {
+        let codes = tensor(Dtype::F4, &[128, 128], vec![0x12; 128 * 64]);
+        let scales = tensor(Dtype::U8, &[128, 8], vec![0x38; 128 * 8]);
+        let files = Files::new(dialect)
+            .with(&format!("a.l.{}", dialect.codes()), codes)
+            .with("a.l.weight_scale", scales);
+        assert_eq!(files.notes(), [""; 0]);
+        let checkpoint = Checkpoint::open(files.write()).unwrap();
+        assert_eq!(checkpoint.layer("a.l").unwrap().k(), 128);
+        assert_eq!(checkpoint.modules()[0].kind().name(), "NVFP4");
     }
 }
 
@@ -236,43 +378,105 @@ fn layers_with_tensors_of_both_dialects_are_refused() {
     }
 }
 
+const COMFY_ENTRY: &str = "_quantization_metadata";
+
+/// ComfyUI's entry of a file's metadata.
+fn comfy_layers(name: &str, mark: Value) -> String {
+    json!({ "format_version": "1.0", "layers": { name: mark } }).to_string()
+}
+
+/// The layer's codes, all 0x12, have the other element first.
+fn is_comfys(files: &Files) {
+    let checkpoint = Checkpoint::open(files.write()).unwrap();
+    let layer = checkpoint.layer("a.l").unwrap();
+    assert_eq!(layer.codes(), [0x21; 128 * 64]);
+    assert_eq!(layer.layout(), ScaleLayout::Tiled128x4);
+}
+
 #[test]
-fn layers_in_comfy_uis_layout_are_refused() {
-    let says = ["128x4", "high nibble"];
-    let marked = Files::new(Dialect::ModelOpt).with("a.l.comfy_quant", zeros(Dtype::U8, &[19], 1));
-    marked.refused(&[&says[..], &["\"a.l.comfy_quant\""]].concat());
-    let entry = "_quantization_metadata";
-    let with = |text: &str| Files::new(Dialect::ModelOpt).metadata(entry, text);
-    let layers = |name: &str, format: &str| {
-        json!({ "format_version": "1.0", "layers": { name: { "format": format } } }).to_string()
+fn layers_with_comfy_uis_mark_are_in_its_layout() {
+    let mark = || json!({ "format": "nvfp4" });
+    let marked = |mark: &Value| {
+        let bytes = mark.to_string().into_bytes();
+        Files::new(Dialect::ModelOpt)
+            .with("a.l.comfy_quant", tensor(Dtype::U8, &[bytes.len()], bytes))
     };
-    // The entry names the layer, or the end of the layer's name, or cannot be understood.
+    let with = |text: &str| Files::new(Dialect::ModelOpt).metadata(COMFY_ENTRY, text);
+    is_comfys(&marked(&mark()));
+    // The entry names the layer, or the end of the layer's name.
+    for name in ["a.l", "model.diffusion_model.a.l", "l"] {
+        is_comfys(&with(&comfy_layers(name, mark())));
+    }
+    // Marks that mean another product, or may.
+    for (entry, value) in [
+        ("format", json!("float8_e4m3fn")),
+        ("convrot", json!(true)),
+        ("new", json!(1)),
+        ("orig_shape", json!([128, 120])),
+        ("orig_shape", json!([129, 128])),
+    ] {
+        let mut mark = mark();
+        mark[entry] = value;
+        marked(&mark).refused(&[]);
+        with(&comfy_layers("a.l", mark)).refused(&[]);
+    }
+    let rubbish = zeros(Dtype::U8, &[19], 1);
+    refused!(Files::new(Dialect::ModelOpt).with("a.l.comfy_quant", rubbish), &["\"a.l.comfy_quant\""] => Config);
+    // The entry is about other layers only.
+    for other in ["b.l", "a.l2", "a.l.proj", "al"] {
+        let files = with(&comfy_layers(other, mark()));
+        assert_eq!(files.notes(), [""; 0], "{other}");
+    }
+    // Joined layers are in one layout.
+    let files = marked(&mark());
+    let checkpoint = Checkpoint::open(files.write()).unwrap();
+    let gathered = checkpoint
+        .joined(&["a.l"], RowOrder::Stacked)
+        .unwrap()
+        .gather();
+    assert_eq!(gathered.codes(), [0x21; 128 * 64]);
+}
+
+/// Where nothing tells, or not enough.
+#[test]
+fn layers_that_may_be_in_comfy_uis_layout_are_refused() {
+    let says = ["128x4", "high nibble"];
+    let with = |text: &str| Files::new(Dialect::ModelOpt).metadata(COMFY_ENTRY, text);
     for text in [
-        &layers("a.l", "nvfp4")[..],
-        &layers("model.diffusion_model.a.l", "nvfp4"),
-        &layers("l", "nvfp4"),
-        &layers("a.l", "float8_e4m3fn"),
         r#"{"layers": {}}"#,
         r#"{"layers": ["a.l"]}"#,
         "{}",
         "rubbish",
         "",
     ] {
-        let error = with(text).refused(&[&says[..], &[entry]].concat());
-        assert!(
-            matches!(error, CheckpointError::OtherLayout { .. }),
-            "{text}: {error}"
-        );
+        refused!(with(text), &[&says[..], &[COMFY_ENTRY]].concat() => OtherLayout);
     }
-    // The entry is about other layers only.
-    for other in ["b.l", "a.l2", "a.l.proj", "al"] {
-        assert_eq!(with(&layers(other, "nvfp4")).notes(), [""; 0], "{other}");
-    }
+    // ModelOpt writes that entry, too, and beside it its own.
+    let both = with(&comfy_layers("a.l", json!({ "format": "nvfp4" })));
+    let both = both.metadata("quantization_config", json!({ "quant_algo": "NVFP4" }));
+    refused!(both, &[&says[..], &["ModelOpt"]].concat() => OtherLayout);
     // Rows that are padded to 128, as that layout has them.
     let padded = Files::new(Dialect::ModelOpt)
         .with("a.l.weight", zeros(Dtype::U8, &[100, 64], 1))
         .with("a.l.weight_scale", zeros(Dtype::F8_E4M3, &[128, 8], 1));
     padded.refused(&[&says[..], &["F8_E4M3 [128, 8]"]].concat());
+    // Names of diffusion models in one file.
+    let mut files = Files::new(Dialect::ModelOpt);
+    for name in [
+        "double_blocks.0.img_attn.qkv",
+        "model.diffusion_model.blocks.0.l",
+    ] {
+        files.layer(name, Dialect::ModelOpt);
+        let error = files.error_of(name);
+        assert!(
+            matches!(error, CheckpointError::OtherLayout { .. }),
+            "{error}"
+        );
+    }
+    // ModelOpt's own config says that they are its own.
+    let files = files.beside("hf_quant_config.json", json!({ "quant_algo": "NVFP4" }));
+    let checkpoint = Checkpoint::open(files.write()).unwrap();
+    checkpoint.layer("double_blocks.0.img_attn.qkv").unwrap();
 }
 
 #[test]
@@ -386,6 +590,36 @@ fn mxfp4_is_named() {
         other.contains("MXFP4 layers are not read: \"a.l_scales\""),
         "{other}"
     );
+}
+
+#[test]
+fn other_tools_are_named() {
+    let of = |tensors: &[(&str, NewTensor<'static>)]| {
+        let mut files = Files::new(Dialect::ModelOpt);
+        files.tensors.clear();
+        for (name, tensor) in tensors {
+            files = files.with(name, tensor.clone());
+        }
+        files
+    };
+    let torchao = of(&[
+        ("a.l._weight_qdata", zeros(Dtype::U8, &[128, 64], 1)),
+        ("a.l._weight_scale", zeros(Dtype::F8_E4M3, &[128, 8], 1)),
+        ("a.l._weight_per_tensor_scale", one(1.0)),
+    ]);
+    let mlx = of(&[
+        ("a.l.weight", zeros(Dtype::U32, &[128, 16], 4)),
+        ("a.l.scales", zeros(Dtype::U8, &[128, 8], 1)),
+    ]);
+    for (files, tool) in [(torchao, "torchao"), (mlx, "MLX")] {
+        refused!(files, &[tool] => OtherTool);
+        let checkpoint = Checkpoint::open(files.write()).unwrap();
+        let [module] = &checkpoint.modules()[..] else {
+            panic!("{:?}", checkpoint.modules());
+        };
+        assert_eq!(module.kind().name(), "refused");
+        assert_eq!(module.tensors().len(), files.tensors.len());
+    }
 }
 
 #[test]
@@ -714,8 +948,8 @@ fn configs_larger_than_any_are_notes_that_name_the_limit() {
             files.notes_that(&["not read", limit]);
         }
         // ComfyUI's entry says that layers lie otherwise, whatever else.
-        let files = Files::new(Dialect::ModelOpt).metadata("_quantization_metadata", &text);
-        files.refused(&["_quantization_metadata"]);
+        let files = Files::new(Dialect::ModelOpt).metadata(COMFY_ENTRY, &text);
+        files.refused(&[COMFY_ENTRY]);
     }
     // One that names each module of a large model.
     let modules: serde_json::Map<String, Value> = (0..70_000)

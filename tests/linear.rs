@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use half::{bf16, f16};
-use nvfp4_gemv::cpu::Implementation;
+use nvfp4_gemv::cpu::{Implementation, gemv_with};
 use nvfp4_gemv::quantize::{QuantizeError, quantize};
 use nvfp4_gemv::reference::{self, error_bound};
 use nvfp4_gemv::{
@@ -526,4 +526,132 @@ mod of_checkpoints {
         let error = Linear::from_checkpoint(&checkpoint, "a.m").unwrap_err();
         assert!(matches!(error, CheckpointError::NoLayer { .. }), "{error}");
     }
+}
+
+/// Vectors of a type, in two batches of weights that share them, or with vectors of each batch's own.
+fn within_the_bound_of_factors<T: Element>(case: &Case, alpha: &[f32], what: Activation) {
+    let (m, n, k) = (case.shape.m(), case.shape.n(), case.shape.k());
+    let twice = Shape::new(Dims { m, n, k, l: 2 }).unwrap();
+    let (codes, scales) = (case.codes.repeat(2), case.scales.repeat(2));
+    let weights = Weights::new(&twice, &codes, &scales, case.layout, GLOBAL).unwrap();
+    let weights = weights.with_column_alpha(alpha).unwrap();
+    let x: Vec<T> = case.x.iter().map(|x| T::round(*x)).collect();
+    let own = x.repeat(2);
+    let shared = Strides { row: k, batch: 0 };
+    let all: [(Vectors<'_>, &str); 2] = [
+        (Vectors::of(&own), "own"),
+        (shared_vectors(&x, shared), "shared"),
+    ];
+    for (vectors, how) in &all {
+        let truth = reference::gemv(&twice, &weights, vectors).unwrap();
+        let available = Implementation::ALL
+            .into_iter()
+            .filter(|one| one.available());
+        for implementation in available {
+            let mut y = vec![0.0f32; twice.outputs()];
+            gemv_with(
+                implementation,
+                &twice,
+                &weights,
+                vectors,
+                Output::of(&mut y),
+            )
+            .unwrap();
+            // Vectors count as f32; a factor is one more rounding.
+            let roundings = implementation.roundings(&twice, Activation::F32) + 1;
+            for ((y, truth), magnitude) in y.iter().zip(&truth.y).zip(&truth.magnitude) {
+                let bound = error_bound(*truth, *magnitude, roundings, FloatType::F32);
+                let off = (f64::from(*y) - truth).abs();
+                assert!(
+                    off <= bound,
+                    "{implementation} {what} {how}: {y} {truth} {bound}"
+                );
+            }
+        }
+    }
+}
+
+fn shared_vectors<T: Element>(x: &[T], strides: Strides) -> Vectors<'_> {
+    match Vectors::of(x) {
+        Vectors::F32(v) => Vectors::F32(v.with_strides(strides)),
+        Vectors::F16(v) => Vectors::F16(v.with_strides(strides)),
+        Vectors::Bf16(v) => Vectors::Bf16(v.with_strides(strides)),
+        _ => unreachable!("{:?}", T::TYPE),
+    }
+}
+
+#[test]
+fn factors_of_columns_are_within_the_bound() {
+    for (seed, (m, n, k)) in [(5, 1, 48), (9, 3, 272), (3, 17, 512)]
+        .into_iter()
+        .enumerate()
+    {
+        let case = Case::new(shape(m, n, k), ScaleLayout::Linear, seed as u64);
+        let mut r = fastrand::Rng::with_seed(7);
+        let alpha: Vec<f32> = (0..k)
+            .map(|_| (r.f32() - 0.4) * 2f32.powi(r.i32(-5..6)))
+            .collect();
+        within_the_bound_of_factors::<f32>(&case, &alpha, Activation::F32);
+        within_the_bound_of_factors::<f16>(&case, &alpha, Activation::F16);
+        within_the_bound_of_factors::<bf16>(&case, &alpha, Activation::Bf16);
+
+        // A layer has the bits of its weights without factors, and of vectors that were multiplied before.
+        let layer = case.linear().with_column_alpha(alpha.clone()).unwrap();
+        layer.prepare(n, Activation::F16).unwrap();
+        assert_eq!(layer.column_alpha(), Some(&alpha[..]));
+        let products: Vec<f32> = case
+            .x
+            .iter()
+            .zip(alpha.iter().cycle())
+            .map(|(x, alpha)| x * alpha)
+            .collect();
+        let results = [
+            (&layer, &case.x),
+            (&layer.clone().without_column_alpha(), &products),
+        ]
+        .map(|(layer, x)| {
+            let mut y = vec![0.0f32; m * n];
+            layer
+                .forward(&Vectors::of(x), n, Output::of(&mut y))
+                .unwrap();
+            y
+        });
+        assert_eq!(results[0], results[1]);
+    }
+}
+
+#[test]
+fn factors_of_columns_that_do_not_fit_are_refused() {
+    let case = Case::new(shape(4, 1, 32), ScaleLayout::Linear, 0);
+    let layer = case.linear();
+    let short = layer.clone().with_column_alpha(vec![1.0; 16]).unwrap_err();
+    assert!(
+        matches!(
+            short,
+            Error::BufferTooShort {
+                operand: "column alpha",
+                ..
+            }
+        ),
+        "{short}"
+    );
+    let infinite = layer
+        .clone()
+        .with_column_alpha(vec![f32::INFINITY; 32])
+        .unwrap_err();
+    assert!(
+        matches!(infinite, Error::ColumnAlpha { index: 0, .. }),
+        "{infinite}"
+    );
+    // Vectors that are quantised already.
+    let layer = layer.with_column_alpha(vec![1.0; 32]).unwrap();
+    let x = quantize(&case.x, 1, 32, Dialect::ModelOpt, None).unwrap();
+    let mut y = [7.0f32; 4];
+    let refused = layer
+        .forward(&x.vectors(), 1, Output::of(&mut y))
+        .unwrap_err();
+    assert!(matches!(refused, Error::HasColumnAlpha { .. }), "{refused}");
+    assert_eq!(y, [7.0; 4]);
+    let refused = reference::gemv(&case.shape, &layer.weights(), &x.vectors()).unwrap_err();
+    assert!(matches!(refused, Error::HasColumnAlpha { .. }), "{refused}");
 }

@@ -8,8 +8,10 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use nvfp4_gemv_files::input::{self, InputError};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
+use super::comfy::Mark;
+use super::globals::Heads;
 use super::json;
 use super::pattern::{Pattern, Regexes, name_matches};
 use super::{CheckpointError, Dialect, Note};
@@ -42,6 +44,7 @@ pub(super) struct Facts<'a> {
     pub(super) name: &'a str,
     pub(super) dialect: Dialect,
     pub(super) has_input_scale: bool,
+    pub(super) has_column_alpha: bool,
     /// The files that hold its codes and its block scales.
     pub(super) files: [&'a Path; 2],
 }
@@ -51,6 +54,7 @@ pub(super) struct Facts<'a> {
 pub(super) struct Configs {
     schemes: Vec<Scheme>,
     comfy: Vec<Comfy>,
+    heads: Option<Heads>,
     /// The config files that were read.
     pub(super) files: Vec<PathBuf>,
     /// Configs and entries that were not read.
@@ -72,6 +76,7 @@ impl Configs {
             match read {
                 Ok(value) => {
                     all.files.push(file.clone());
+                    all.heads = all.heads.or_else(|| heads(&value));
                     let own = value.get("quant_algo").map(|_| &value);
                     all.add(own.into_iter().chain(schemes(&value)).collect(), file, None);
                 }
@@ -118,7 +123,7 @@ impl Configs {
             }
         }
         if let Some(text) = file.metadata().get(COMFY_ENTRY) {
-            self.comfy.push(Comfy::of(text, file.path()));
+            self.comfy.push(Comfy::of(text, file));
         }
     }
 
@@ -133,10 +138,60 @@ impl Configs {
         self.comfy.iter().map(|comfy| &*comfy.file)
     }
 
-    /// The file whose metadata say, or may mean, that a layer's codes and scales lie as ComfyUI's do.
-    pub(super) fn other_layout(&self, layer: &Facts<'_>) -> Option<&Path> {
-        let of_layer = |comfy: &&Comfy| comfy.is_about(layer);
-        self.comfy.iter().find(of_layer).map(|comfy| &*comfy.file)
+    /// ComfyUI's mark of a layer in a file's metadata.
+    ///
+    /// # Errors
+    /// [`CheckpointError::OtherLayout`] where metadata do not say how the layer lies, [`CheckpointError::Config`] for a
+    /// mark that is not understood or means another product.
+    pub(super) fn comfy_mark(
+        &self,
+        name: &str,
+        files: &[&Path],
+    ) -> Result<Option<Mark>, CheckpointError> {
+        let about = self
+            .comfy
+            .iter()
+            .find_map(|comfy| Some((comfy, comfy.about(name, files)?)));
+        let Some((comfy, mark)) = about else {
+            return Ok(None);
+        };
+        let says = match mark {
+            Some(Ok(mark)) if !comfy.beside_modelopt => return Ok(Some(*mark)),
+            Some(Err(says)) => says,
+            _ => {
+                let told_by = match comfy.beside_modelopt {
+                    true => format!(
+                        "the file's metadata has an entry {COMFY_ENTRY:?}, and one of ModelOpt's config"
+                    ),
+                    false => format!(
+                        "the file's metadata has an entry {COMFY_ENTRY:?}, which names no layers"
+                    ),
+                };
+                return Err(CheckpointError::OtherLayout {
+                    file: comfy.file.clone(),
+                    layer: name.into(),
+                    told_by,
+                });
+            }
+        };
+        Err(CheckpointError::Config {
+            file: comfy.file.clone(),
+            layer: name.into(),
+            says: format!("says in metadata entry {COMFY_ENTRY:?} {says}"),
+        })
+    }
+
+    /// Heads of the model's attention.
+    pub(super) fn heads(&self) -> Option<Heads> {
+        self.heads
+    }
+
+    /// Whether a config says that ModelOpt has quantised a layer.
+    pub(super) fn is_modelopts(&self, name: &str, files: &[&Path]) -> bool {
+        let of_modelopt = |scheme: &Scheme| {
+            scheme.dialect == Some(Dialect::ModelOpt) && scheme.claim(name).is_some()
+        };
+        self.about(files).any(of_modelopt)
     }
 
     /// Whether a layer is what is said of it.
@@ -245,6 +300,17 @@ impl Claim {
             _ => None,
         }
     }
+}
+
+/// Heads of a model's attention, or of its language model's.
+fn heads(config: &Value) -> Option<Heads> {
+    let number = |config: &Value, key: &str| usize::try_from(config.get(key)?.as_u64()?).ok();
+    let of = |config: &Value| {
+        let queries = number(config, "num_attention_heads")?;
+        let keys = number(config, "num_key_value_heads").unwrap_or(queries);
+        Some(Heads { queries, keys })
+    };
+    of(config).or_else(|| of(config.get("text_config")?))
 }
 
 fn reason(error: InputError) -> String {
@@ -414,6 +480,7 @@ impl Algorithm {
             _ if weights_only => {}
             "NVFP4" if layer.has_input_scale => {}
             "NVFP4" => notes.push(format!("{name}, and it has no input scale")),
+            "NVFP4_AWQ" if layer.has_column_alpha => {}
             "NVFP4_AWQ" => notes.push(format!(
                 "{name}, and it has no `pre_quant_scale`: right if that was folded into the layer before"
             )),
@@ -762,37 +829,44 @@ fn number(value: Option<&Value>) -> Option<Value> {
 #[derive(Debug)]
 struct Comfy {
     file: PathBuf,
-    /// The layers that it names; `None` where it does not say which it means.
-    layers: Option<HashSet<String>>,
+    /// The layers that it names, with their marks; `None` where it does not say which it means.
+    layers: Option<HashMap<String, Result<Mark, String>>>,
+    /// Whether the file's metadata have ModelOpt's config, too. ModelOpt writes this entry as well: with the low nibble
+    /// first, and with block scales in either layout, of which the entry says nothing.
+    beside_modelopt: bool,
 }
 
 impl Comfy {
-    fn of(text: &str, file: &Path) -> Self {
+    fn of(text: &str, file: &TensorFile) -> Self {
         let value = entry_value(text).unwrap_or_default();
         let layers = value.get("layers").and_then(Value::as_object);
         let layers = layers.filter(|layers| !layers.is_empty());
+        let marks = |layers: &Map<String, Value>| {
+            let layers = layers
+                .iter()
+                .map(|(name, said)| (name.clone(), Mark::of(said)));
+            layers.collect()
+        };
+        let has = |entry: &str| file.metadata().contains_key(entry);
         Self {
-            file: file.into(),
-            layers: layers.map(|layers| layers.keys().cloned().collect()),
+            file: file.path().into(),
+            layers: layers.map(marks),
+            beside_modelopt: has(CONFIG_ENTRY) || has(QUANT_CONFIG_ENTRY),
         }
     }
 
-    /// Whether it names a layer, with or without what its name begins with elsewhere; where it names none, whether
-    /// the layer is in its file.
-    fn is_about(&self, layer: &Facts<'_>) -> bool {
+    /// The mark of a layer that it names, with or without what the layer's name begins with elsewhere. `None` in it:
+    /// it names no layers, and the layer is in its file.
+    fn about(&self, name: &str, files: &[&Path]) -> Option<Option<&Result<Mark, String>>> {
         let Some(layers) = &self.layers else {
-            return layer.files.contains(&&*self.file);
+            return files.contains(&&*self.file).then_some(None);
         };
-        let without = |name: &str| name.split_once('.').map(|(_, rest)| rest.to_owned());
-        let mut name = Some(layer.name.to_owned());
-        while let Some(this) = name {
-            if layers.contains(&this) {
-                return true;
-            }
-            name = without(&this);
-        }
-        let end = format!(".{}", layer.name);
-        layers.iter().any(|listed| listed.ends_with(&end))
+        let shorter = std::iter::successors(Some(name), |name| Some(name.split_once('.')?.1));
+        let end = format!(".{name}");
+        let longer = || layers.iter().find(|(listed, _)| listed.ends_with(&end));
+        let mut shorter = shorter.filter_map(|name| layers.get(name));
+        let mark = shorter.next().or_else(|| longer().map(|(_, mark)| mark));
+        mark.map(Some)
     }
 }
 
@@ -844,6 +918,7 @@ mod tests {
                 name,
                 dialect: Dialect::CompressedTensors,
                 has_input_scale: false,
+                has_column_alpha: false,
                 files: [Path::new(""); 2],
             };
             assert_eq!(scheme.check(&layer), Ok(Vec::new()));

@@ -11,7 +11,7 @@ use rayon::prelude::*;
 use safetensors::Dtype;
 
 use super::known::{self, Meaning};
-use super::{Checkpoint, CheckpointError, Note};
+use super::{Checkpoint, CheckpointError, Note, changes};
 use crate::check;
 use crate::file::{FileError, Tensor};
 use crate::format::e4m3;
@@ -310,15 +310,11 @@ impl Checkpoint {
                 Some(Meaning::Added) => notes.push(Note::NotAdded {
                     tensor: tensor.name().into(),
                 }),
-                Some(Meaning::Changes(effect)) => {
-                    return Err(CheckpointError::ChangesProduct {
-                        file: tensor.file().path().into(),
-                        layer: name.into(),
-                        tensor: tensor.name().into(),
-                        effect,
-                    });
+                Some(Meaning::Changes(effect)) => return Err(changes(&tensor, name, effect)),
+                Some(Meaning::ColumnAlpha) => {
+                    return Err(changes(&tensor, name, known::SCALES_VECTORS));
                 }
-                Some(Meaning::OtherLayout | Meaning::WeightShape) | None => unknown.push(tensor),
+                Some(Meaning::Comfy | Meaning::WeightShape) | None => unknown.push(tensor),
             }
         }
         if let Some(first) = unknown.first() {

@@ -95,6 +95,23 @@ pub enum CheckpointError {
         /// Why not.
         reason: String,
     },
+    /// A layer that another tool has quantised, with names of its own.
+    #[error(
+        "{}: layer {layer:?} is quantised by {tool}, whose layers are not read: tensor {tensor:?} is {found}",
+        printable::path(file)
+    )]
+    OtherTool {
+        /// The file that holds the tensor.
+        file: PathBuf,
+        /// The layer.
+        layer: String,
+        /// The tool.
+        tool: &'static str,
+        /// The tensor whose name tells.
+        tensor: String,
+        /// Its element type and shape.
+        found: String,
+    },
     /// Tensors of both dialects below the name of one layer. Which are the layer's cannot be told.
     #[error(
         "{}: layer {layer:?} has tensors of two dialects: {:?} ({}) and {:?} ({})",
@@ -109,10 +126,10 @@ pub enum CheckpointError {
         /// One of ModelOpt's, and one of compressed-tensors'.
         tensors: [String; 2],
     },
-    /// Codes and block scales that lie in another way than the dialects' own.
+    /// Codes and block scales that may lie in another way than the dialects' own, and nothing tells which.
     #[error(
-        "{}: layer {layer:?}: {}, so that its block scales are in the 128x4 layout, and the high nibble of its \
-         codes may come first: neither is read",
+        "{}: layer {layer:?}: {}: its block scales may be in the 128x4 layout, and the high nibble of its codes may \
+         come first, which cannot be told",
         printable::path(file),
         printable::text(told_by)
     )]
@@ -121,7 +138,7 @@ pub enum CheckpointError {
         file: PathBuf,
         /// The layer.
         layer: String,
-        /// The tensor or entry that says it.
+        /// What makes it so.
         told_by: String,
     },
     /// A tensor that makes the layer's product another one.

@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use safetensors::Dtype;
 
 use super::stacked::{CODES, Stacked};
-use super::{Checkpoint, CheckpointError, Layer, Note};
+use super::{Checkpoint, CheckpointError, Layer, Note, swap_nibbles};
 use crate::file::Tensor;
 use crate::{Dims, GlobalScale, RowOrder, ScaleLayout, Shape, Weights, check};
 
@@ -26,6 +26,7 @@ pub struct Joined<'a> {
     whole: Option<[&'a [u8]; 2]>,
     global: GlobalScale,
     row_alpha: Option<Vec<f32>>,
+    column_alpha: Option<Vec<f32>>,
     notes: Vec<Note>,
 }
 
@@ -38,6 +39,10 @@ struct Part<'a> {
     bytes: [&'a [u8]; 2],
     /// Whether these are `[K/2][M]` and `[K/16][M]`.
     is_transposed: bool,
+    /// Of the block scales.
+    layout: ScaleLayout,
+    /// Whether the high nibble of codes comes first.
+    high_first: bool,
     global: GlobalScale,
 }
 
@@ -49,14 +54,15 @@ pub struct Gathered<'a> {
     pub(super) scales: Cow<'a, [u8]>,
     pub(super) global: GlobalScale,
     pub(super) row_alpha: Option<Vec<f32>>,
+    pub(super) column_alpha: Option<Vec<f32>>,
 }
 
 impl Checkpoint {
     /// Layers with equally long rows as one matrix: q, k and v, or gate and up.
     ///
     /// # Errors
-    /// As [`layer`](Self::layer)'s for each of them. [`CheckpointError::Join`] for layers whose sizes differ, and for
-    /// no layer at all.
+    /// As [`layer`](Self::layer)'s for each of them. [`CheckpointError::Join`] for layers whose sizes or factors of
+    /// columns (AWQ) differ, for those with factors of rows already, and for no layer at all.
     ///
     /// ```no_run
     /// use nvfp4_gemv::checkpoint::{Checkpoint, RowOrder};
@@ -142,12 +148,32 @@ impl<'a> Joined<'a> {
         let parts = layers.iter().map(|layer| Part {
             rows: layer.rows(),
             k: layer.k(),
-            bytes: [layer.codes(), layer.scales()],
+            bytes: [layer.headers.stored_codes(), layer.scales()],
             is_transposed: false,
+            layout: layer.layout(),
+            high_first: layer.headers.high_first,
             global: layer.global(),
         });
         let name = |part: usize| layers[part].name().to_owned();
         let mut joined = Self::of(parts.collect(), of_matrix, order, name)?;
+        let first = layers[0].column_alpha();
+        let refused = |at: usize, reason: &str| CheckpointError::Join {
+            layers: [name(0), name(at)],
+            reason: reason.into(),
+        };
+        for (at, layer) in layers.iter().enumerate() {
+            if layer.column_alpha() != first {
+                let differ = "their factors of columns (`pre_quant_scale`) differ, and one vector is for all";
+                return Err(refused(at, differ));
+            }
+            if layer.row_alpha().is_some() {
+                return Err(refused(
+                    at,
+                    "the second has parts of its own, with a global scale each",
+                ));
+            }
+        }
+        joined.column_alpha = first.map(<[f32]>::to_vec);
         joined.notes = layers.iter().flat_map(|l| l.notes().to_vec()).collect();
         Ok(joined)
     }
@@ -172,6 +198,8 @@ impl<'a> Joined<'a> {
                     k: of.shape.k(),
                     bytes,
                     is_transposed: of.is_transposed,
+                    layout: ScaleLayout::Linear,
+                    high_first: false,
                     global,
                 });
             }
@@ -229,9 +257,10 @@ impl<'a> Joined<'a> {
         let mut joined = Self {
             shape,
             order,
-            whole: (parts.len() == 1).then_some(first.bytes),
+            whole: (parts.len() == 1 && first.is_as_joined()).then_some(first.bytes),
             global: first.global,
             row_alpha: None,
+            column_alpha: None,
             parts,
             of_matrix,
             notes: Vec::new(),
@@ -286,6 +315,11 @@ impl<'a> Joined<'a> {
         self.row_alpha.as_deref()
     }
 
+    /// The factors of columns that all layers have: as [`Layer::column_alpha`].
+    pub fn column_alpha(&self) -> Option<&[f32]> {
+        self.column_alpha.as_deref()
+    }
+
     /// Notes on all layers.
     pub fn notes(&self) -> &[Note] {
         &self.notes
@@ -318,9 +352,9 @@ impl<'a> Joined<'a> {
     pub(crate) fn parts(&self) -> impl Iterator<Item = ([Cow<'a, [u8]>; 2], GlobalScale)> {
         let of_row = [self.shape.k() / 2, self.shape.blocks()];
         self.parts.iter().map(move |part| {
-            let bytes = [0, 1].map(|which| match part.is_transposed {
-                false => Cow::Borrowed(part.bytes[which]),
-                true => {
+            let bytes = [0, 1].map(|which| match part.is_as_joined() {
+                true => Cow::Borrowed(part.bytes[which]),
+                false => {
                     let mut bytes = vec![0; part.bytes[which].len()];
                     part.write(&mut bytes, which, of_row[which], 0..part.rows);
                     bytes.into()
@@ -361,11 +395,17 @@ impl<'a> Joined<'a> {
             scales,
             global: self.global,
             row_alpha: self.row_alpha.clone(),
+            column_alpha: self.column_alpha.clone(),
         }
     }
 }
 
 impl Part<'_> {
+    /// Whether its bytes lie as those of joined weights do.
+    fn is_as_joined(&self) -> bool {
+        !self.is_transposed && !self.high_first && self.layout == ScaleLayout::Linear
+    }
+
     /// Writes codes or block scales to these rows of a matrix.
     fn write(
         &self,
@@ -375,14 +415,23 @@ impl Part<'_> {
         rows: impl Iterator<Item = usize>,
     ) {
         let bytes = self.bytes[which];
+        let (of_codes, of_scales) = (which == 0, which == 1);
         for (row, to) in rows.enumerate() {
             let to = &mut matrix[to * of_row..(to + 1) * of_row];
-            if self.is_transposed {
+            let at = |column: usize| match self.layout {
+                _ if self.is_transposed => column * self.rows + row,
+                layout if of_scales => layout.offset(row, column, of_row),
+                _ => row * of_row + column,
+            };
+            if self.is_transposed || (of_scales && self.layout != ScaleLayout::Linear) {
                 for (column, to) in to.iter_mut().enumerate() {
-                    *to = bytes[column * self.rows + row];
+                    *to = bytes[at(column)];
                 }
             } else {
                 to.copy_from_slice(&bytes[row * of_row..(row + 1) * of_row]);
+            }
+            if of_codes && self.high_first {
+                to.iter_mut().for_each(|byte| *byte = swap_nibbles(byte));
             }
         }
     }
@@ -419,15 +468,24 @@ impl Gathered<'_> {
         self.row_alpha.as_deref()
     }
 
-    /// The weights, with the factors of their rows. Reads every block scale once.
+    /// The factors of columns that all layers have: as [`Layer::column_alpha`].
+    pub fn column_alpha(&self) -> Option<&[f32]> {
+        self.column_alpha.as_deref()
+    }
+
+    /// The weights, with the factors of their rows and columns. Reads every block scale once.
     ///
     /// # Errors
     /// A block scale of stacked experts that is NaN or negative; those of layers were checked.
     pub fn weights(&self) -> crate::Result<Weights<'_>> {
         let layout = ScaleLayout::Linear;
-        let weights = Weights::new(&self.shape, &self.codes, &self.scales, layout, self.global)?;
-        match &self.row_alpha {
-            Some(factors) => weights.with_row_alpha(factors),
+        let mut weights =
+            Weights::new(&self.shape, &self.codes, &self.scales, layout, self.global)?;
+        if let Some(factors) = &self.row_alpha {
+            weights = weights.with_row_alpha(factors)?;
+        }
+        match &self.column_alpha {
+            Some(factors) => weights.with_column_alpha(factors),
             None => Ok(weights),
         }
     }

@@ -15,16 +15,21 @@ pub(super) enum Meaning {
     Added,
     /// The tensor says the weight's shape.
     WeightShape,
-    /// The tensor says that codes and block scales lie in another way.
-    OtherLayout,
+    /// The tensor has factors of columns, which vectors are multiplied by first. ModelOpt's layers alone have it.
+    ColumnAlpha,
+    /// ComfyUI's mark: codes and block scales lie in its way, and the tensor may say more.
+    Comfy,
     /// The tensor changes the product; the text says how.
     Changes(&'static str),
 }
 
-use Meaning::{Added, Changes, Nothing, OtherLayout, WeightShape};
+use Meaning::{Added, Changes, ColumnAlpha, Comfy, Nothing, WeightShape};
+
+/// Effect of factors of columns, where they are not computed.
+pub(super) const SCALES_VECTORS: &str = "scales each element of the vectors first";
 
 const LOW_RANK: Meaning = Changes("is part of a low-rank product that is added to the layer's");
-const SMOOTHING: Meaning = Changes("scales each element of the vectors first");
+const SMOOTHING: Meaning = Changes(SCALES_VECTORS);
 const ORDER: Meaning = Changes("changes the order of the columns");
 const ZERO_POINT: Meaning = Changes("is subtracted from the codes");
 const ROTATION: Meaning = Changes("rotates the vectors first");
@@ -33,9 +38,9 @@ const REPARAMETRISED: Meaning = Changes("makes the weight from other tensors");
 
 /// Patterns of what follows a layer's name and a dot, in lower case; the first that fits counts.
 const TABLE: &[(&str, Meaning)] = &[
-    // ComfyUI's mark.
-    ("comfy_quant", OtherLayout),
+    ("comfy_quant", Comfy),
     // AWQ, SmoothQuant and Nunchaku.
+    ("pre_quant_scale", ColumnAlpha),
     ("*pre_quant_scale", SMOOTHING),
     ("*smooth_scale", SMOOTHING),
     ("*smooth_factor*", SMOOTHING),
@@ -99,6 +104,14 @@ pub(super) fn meaning(rest: &str) -> Option<Meaning> {
         .map(|(_, meaning)| *meaning)
 }
 
+/// Whether a layer's name is one of a diffusion model in one file, as ComfyUI and the models' makers name them. ModelOpt
+/// and compressed-tensors quantise other models, or name them as diffusers does. Files with these names have ComfyUI's
+/// layout, and some do not say so.
+pub(super) fn is_of_one_file(name: &str) -> bool {
+    const PARTS: [&str; 3] = ["double_blocks", "single_blocks", "diffusion_model"];
+    name.split('.').any(|part| PARTS.contains(&part))
+}
+
 /// Whether a module's name is an embedding's, as far as names tell.
 pub(super) fn is_embedding(name: &str) -> bool {
     const PARTS: [&str; 5] = ["emb", "wte", "wpe", "shared", "embeddings"];
@@ -116,13 +129,13 @@ mod tests {
     fn what_is_known_by_name() {
         for (rest, expected) in [
             ("bias", Some(Added)),
-            ("pre_quant_scale", Some(SMOOTHING)),
+            ("pre_quant_scale", Some(ColumnAlpha)),
             ("input_quantizer._pre_quant_scale", Some(SMOOTHING)),
             ("svdquant_lora_a", Some(LOW_RANK)),
             ("lora_A.default.weight", Some(LOW_RANK)),
             ("weight_g_idx", Some(ORDER)),
             ("weight_zero_point", Some(ZERO_POINT)),
-            ("comfy_quant", Some(OtherLayout)),
+            ("comfy_quant", Some(Comfy)),
             ("k_scale", Some(Nothing)),
             ("test_output_w4a16_f64", Some(Nothing)),
             ("parametrizations.weight.original0", Some(REPARAMETRISED)),

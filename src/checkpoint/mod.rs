@@ -9,9 +9,10 @@
 //!
 //! The dialect is found out layer by layer. Files are mapped, and weights borrow from the map.
 //!
-//! A layer is computed from these tensors alone. Where others below its name, a config beside the file or the file's
-//! metadata mean another product, the layer is an error that names them. Where labels and tensors differ and the
-//! product is the same, the tensors are believed, and [`Layer::notes`] says so.
+//! A layer is computed from these tensors, and from `pre_quant_scale` where ModelOpt has it ([`Layer::column_alpha`]).
+//! ComfyUI uses ModelOpt's names for codes and scales that lie otherwise, and marks such layers. Where others below its
+//! name, a config beside the file or the file's metadata mean another product, the layer is an error that names them.
+//! Where labels and tensors differ and the product is the same, the tensors are believed, and [`Layer::notes`] says so.
 //!
 //! ```no_run
 //! use nvfp4_gemv::checkpoint::Checkpoint;
@@ -23,11 +24,13 @@
 //! # Ok::<(), nvfp4_gemv::checkpoint::CheckpointError>(())
 //! ```
 
+mod comfy;
 mod config;
 mod dense;
 mod error;
 mod files;
 mod gguf;
+mod globals;
 mod joined;
 mod json;
 mod known;
@@ -39,7 +42,9 @@ mod other;
 mod pattern;
 mod stacked;
 
+use std::borrow::Cow;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use safetensors::Dtype;
 
@@ -58,7 +63,10 @@ pub use crate::dialect::Dialect;
 pub use crate::types::RowOrder;
 
 use crate::file::{FileError, Tensor};
+use crate::tensor::check_column_alpha;
 use crate::{Dims, GlobalScale, ScaleLayout, Shape, Weights};
+use comfy::Mark;
+use globals::Globals;
 use known::Meaning;
 
 /// One NVFP4 layer. Its tensors' types and shapes, its block scales and its global scale have been
@@ -68,7 +76,10 @@ pub struct Layer<'a> {
     name: &'a str,
     dialect: Dialect,
     headers: Headers<'a>,
-    global: GlobalScale,
+    globals: Globals,
+    column_alpha: Option<Vec<f32>>,
+    /// The codes with the low nibble first, where the file has the high one first and somebody has asked for them.
+    swapped: OnceLock<Vec<u8>>,
 }
 
 /// The headers of a layer's tensors, which were checked with what else is known of the layer; their content was not.
@@ -77,8 +88,13 @@ struct Headers<'a> {
     codes: Tensor<'a>,
     scales: Tensor<'a>,
     shape: Shape,
+    /// Of the block scales.
+    layout: ScaleLayout,
+    /// Whether the high nibble of a byte of codes is the even element.
+    high_first: bool,
     global: Tensor<'a>,
     input_global: Option<Tensor<'a>>,
+    column_alpha: Option<Tensor<'a>>,
     notes: Vec<Note>,
 }
 
@@ -121,19 +137,41 @@ impl<'a> Layer<'a> {
         })
     }
 
-    /// Codes `[M][K/2]`.
-    pub fn codes(&self) -> &'a [u8] {
-        self.headers.codes.bytes()
+    /// Codes `[M][K/2]`, the even element in the low nibble. Of a layer that has it in the high one they are copied when
+    /// they are first asked for.
+    pub fn codes(&self) -> &[u8] {
+        let swapped = || self.headers.stored_codes().iter().map(swap_nibbles);
+        match self.headers.high_first {
+            true => self.swapped.get_or_init(|| swapped().collect()),
+            false => self.headers.stored_codes(),
+        }
     }
 
-    /// Block scales, linear `[M][K/16]`.
+    /// Block scales in their [layout](Self::layout): `[M][K/16]`, if it is linear.
     pub fn scales(&self) -> &'a [u8] {
         self.headers.scales.bytes()
     }
 
-    /// The weight's global scale.
+    /// The layout of the block scales: linear, but for layers that ComfyUI has quantised.
+    pub fn layout(&self) -> ScaleLayout {
+        self.headers.layout
+    }
+
+    /// The weight's global scale; 1 where each row has a [factor](Self::row_alpha) instead.
     pub fn global(&self) -> GlobalScale {
-        self.global
+        self.globals.shared
+    }
+
+    /// Factors of rows: the global scales of a fused layer whose parts have different ones.
+    pub fn row_alpha(&self) -> Option<&[f32]> {
+        self.globals.row_alpha.as_deref()
+    }
+
+    /// Factors of columns: AWQ's `pre_quant_scale`. Element `k` of each vector is multiplied by factor `k` before the
+    /// product, and before the vector is quantised. [`weights`](Self::weights) have them, too; codes and scales alone do
+    /// not.
+    pub fn column_alpha(&self) -> Option<&[f32]> {
+        self.column_alpha.as_deref()
     }
 
     /// The global scale for activations that the calibration found, where the file has one. Only vectors that are to
@@ -153,18 +191,41 @@ impl<'a> Layer<'a> {
         &self.headers.notes
     }
 
-    /// The weights, borrowed from the mapped file.
+    /// The weights, borrowed from the mapped file, with their factors of rows and of columns.
     ///
     /// # Errors
     /// No errors, unless the file has been changed since the layer was opened.
-    pub fn weights(&self) -> crate::Result<Weights<'a>> {
-        Weights::new(
-            &self.headers.shape,
-            self.codes(),
-            self.scales(),
-            ScaleLayout::Linear,
-            self.global,
-        )
+    pub fn weights(&self) -> crate::Result<Weights<'_>> {
+        let mut weights = self.checked(self.codes())?;
+        if let Some(alpha) = self.row_alpha() {
+            weights = weights.with_row_alpha(alpha)?;
+        }
+        match self.column_alpha() {
+            Some(alpha) => weights.with_column_alpha(alpha),
+            None => Ok(weights),
+        }
+    }
+
+    /// Weights with these codes, whose content is not looked at.
+    fn checked<'c>(&'c self, codes: &'c [u8]) -> crate::Result<Weights<'c>> {
+        let (shape, layout) = (&self.headers.shape, self.layout());
+        Weights::new(shape, codes, self.scales(), layout, self.global())
+    }
+
+    /// The codes, copied if they lie otherwise in the file.
+    pub(crate) fn into_codes(mut self) -> Cow<'a, [u8]> {
+        if self.headers.high_first {
+            self.codes();
+        }
+        match self.swapped.take() {
+            Some(codes) => codes.into(),
+            None => self.headers.stored_codes().into(),
+        }
+    }
+
+    /// The tensors of codes and of block scales.
+    pub(crate) fn tensors(&self) -> [Tensor<'a>; 2] {
+        [self.headers.codes, self.headers.scales]
     }
 
     /// Finds a layer's tensors and checks them.
@@ -175,13 +236,27 @@ impl<'a> Layer<'a> {
     ) -> Result<Self, CheckpointError> {
         let headers = Headers::of(checkpoint, name, dialect)?;
         let scales = headers.scales;
+        let heads = checkpoint.configs().heads();
+        let globals = Globals::of(&headers.global, dialect, name, &headers.shape, heads)?;
+        let column_alpha = match &headers.column_alpha {
+            None => None,
+            Some(tensor) => {
+                let alpha = tensor.to_f32_widened()?;
+                check_column_alpha(&alpha, &headers.shape).map_err(|e| tensor.refused(e))?;
+                Some(alpha)
+            }
+        };
         let mut layer = Self {
             name,
             dialect,
-            global: scalar(&headers.global, dialect)?,
+            globals,
+            column_alpha,
             headers,
+            swapped: OnceLock::new(),
         };
-        layer.weights().map_err(|e| scales.refused(e))?;
+        // The codes' order does not matter here.
+        let stored = layer.headers.stored_codes();
+        layer.checked(stored).map_err(|e| scales.refused(e))?;
         if let Err(error) = layer.input_global() {
             let reason = error.to_string();
             layer.headers.notes.push(Note::InputScale { reason });
@@ -205,7 +280,7 @@ impl<'a> Headers<'a> {
         let of = |suffix: &str, expected: &str| {
             found(suffix).ok_or_else(|| checkpoint.missing(format!("{name}.{suffix}"), expected))
         };
-        let codes = of(dialect.codes(), "U8 [N, K/2]")?;
+        let codes = of(dialect.codes(), CODES)?;
         let beside = Beside::of(
             siblings.iter().copied(),
             name,
@@ -213,29 +288,47 @@ impl<'a> Headers<'a> {
             dialect,
             names(dialect),
         )?;
-        let &[rows, k_half] = codes.shape() else {
-            return Err(match codes.shape() {
-                [_, _, _] => other::stacked(name, &codes),
-                _ => codes.wrong("U8 [N, K/2]").into(),
-            });
+        let (rows, k) = match *codes.shape() {
+            // Elements that a byte has two of, as torch's float4_e2m1fn_x2 packs them: the even one in the low nibble.
+            [rows, k] if codes.dtype() == Dtype::F4 => (rows, k),
+            [rows, k_half] => (rows, k_half.saturating_mul(2)),
+            [_, _, _] => return Err(other::stacked(name, &codes)),
+            _ => return Err(codes.wrong(CODES).into()),
         };
-        let shape = Shape::matrix(rows, k_half.saturating_mul(2)).map_err(|e| codes.refused(e))?;
-        let dims = [rows, shape.blocks()];
-        let scales = of(dialect.scales(), &format!("F8_E4M3 {dims:?}"))?;
+        let stored = Shape::matrix(rows, k).map_err(|e| codes.refused(e))?;
+        let linear = [rows, stored.blocks()];
+        let scales = of(dialect.scales(), &format!("F8_E4M3 {linear:?}"))?;
         if other::is_mxfp4(&codes, &scales) {
             return Err(other::mxfp4(name, &scales));
         }
-        refuse_other_layout(checkpoint, name, &shape, [&codes, &scales])?;
-        let scales = scales.expect(Dtype::F8_E4M3, &dims)?;
+        let mark = comfy_mark(checkpoint, name, &beside, &stored, [&codes, &scales])?;
+        let (shape, layout, dims) = match mark {
+            None => (stored, ScaleLayout::Linear, linear),
+            Some(mark) => {
+                let shape = mark.cut(stored, &codes, found("bias").as_ref())?;
+                (shape, ScaleLayout::Tiled128x4, padded(&stored))
+            }
+        };
+        // Some writers have no type for E4M3, and give its bytes.
+        let scales = match scales.dtype() {
+            Dtype::U8 if scales.shape() == dims => scales,
+            _ => scales.expect(Dtype::F8_E4M3, &dims)?,
+        };
         if let Some(of_shape) = beside.weight_shape {
             check_shape(&of_shape, &shape)?;
         }
-        let global = is_scalar(of(dialect.global(), ONE)?)?;
+        if let Some(alpha) = &beside.column_alpha
+            && alpha.shape() != [k]
+        {
+            return Err(alpha.wrong(format!("F32, F16 or BF16 [{k}]")).into());
+        }
+        let global = globals::expect(of(dialect.global(), ONE)?)?;
         let input_global = found(dialect.input_global());
         let facts = config::Facts {
             name,
             dialect,
             has_input_scale: input_global.is_some(),
+            has_column_alpha: beside.column_alpha.is_some(),
             files: [codes.file().path(), scales.file().path()],
         };
         let mut notes = checkpoint.configs().check(&facts)?;
@@ -244,17 +337,43 @@ impl<'a> Headers<'a> {
             codes,
             scales,
             shape,
+            layout,
+            high_first: mark.is_some(),
             global,
             input_global,
+            column_alpha: beside.column_alpha,
             notes,
         })
     }
+
+    /// The codes as they lie in the file, without rows that fill it up.
+    fn stored_codes(&self) -> &'a [u8] {
+        &self.codes.bytes()[..self.shape.weight_code_bytes()]
+    }
+}
+
+const CODES: &str = "U8 [N, K/2]";
+
+/// A byte of codes with its two elements in the other order.
+pub(crate) fn swap_nibbles(byte: &u8) -> u8 {
+    byte.rotate_left(4)
+}
+
+/// The dimensions of a tensor of block scales in the 128x4 layout.
+fn padded(shape: &Shape) -> [usize; 2] {
+    [
+        shape.m().next_multiple_of(128),
+        shape.blocks().next_multiple_of(4),
+    ]
 }
 
 /// Tensors below a layer's name beside its own, all of which are known not to change its product.
 #[derive(Default)]
 struct Beside<'a> {
     weight_shape: Option<Tensor<'a>>,
+    column_alpha: Option<Tensor<'a>>,
+    /// ComfyUI's mark.
+    comfy: Option<Tensor<'a>>,
     notes: Vec<Note>,
 }
 
@@ -286,18 +405,14 @@ impl<'a> Beside<'a> {
                     tensor: tensor.name().into(),
                 }),
                 Some(Meaning::WeightShape) => beside.weight_shape = Some(tensor),
-                Some(Meaning::OtherLayout) => {
-                    let told_by = format!("there is a tensor {:?}", tensor.name());
-                    return Err(other_layout(tensor.file().path(), layer, told_by));
+                Some(Meaning::Comfy) => beside.comfy = Some(tensor),
+                Some(Meaning::ColumnAlpha) if dialect == Dialect::ModelOpt => {
+                    beside.column_alpha = Some(tensor);
                 }
-                Some(Meaning::Changes(effect)) => {
-                    return Err(CheckpointError::ChangesProduct {
-                        file: tensor.file().path().into(),
-                        layer: layer.into(),
-                        tensor: tensor.name().into(),
-                        effect,
-                    });
+                Some(Meaning::ColumnAlpha) => {
+                    return Err(changes(&tensor, layer, known::SCALES_VECTORS));
                 }
+                Some(Meaning::Changes(effect)) => return Err(changes(&tensor, layer, effect)),
                 None => unknown.push(tensor),
             }
         }
@@ -309,6 +424,33 @@ impl<'a> Beside<'a> {
                 tensors: unknown.iter().map(|t| t.name().into()).collect(),
             }),
         }
+    }
+
+    /// Refuses what stacked experts do not have, as far as is known.
+    fn refuse_for_stacked(&self, experts: &str) -> Result<(), CheckpointError> {
+        if let Some(shape) = &self.weight_shape {
+            return Err(shape.wrong("no such tensor of stacked experts").into());
+        }
+        if let Some(alpha) = &self.column_alpha {
+            return Err(changes(alpha, experts, known::SCALES_VECTORS));
+        }
+        match &self.comfy {
+            None => Ok(()),
+            Some(mark) => {
+                let told_by = format!("there is a tensor {:?}", mark.name());
+                Err(other_layout(mark.file().path(), experts, told_by))
+            }
+        }
+    }
+}
+
+/// The error that a tensor makes another product of a layer's.
+fn changes(tensor: &Tensor<'_>, layer: &str, effect: &'static str) -> CheckpointError {
+    CheckpointError::ChangesProduct {
+        file: tensor.file().path().into(),
+        layer: layer.into(),
+        tensor: tensor.name().into(),
+        effect,
     }
 }
 
@@ -330,43 +472,52 @@ fn other_layout(file: &Path, layer: &str, told_by: String) -> CheckpointError {
     }
 }
 
-/// Refuses a layer that a file's metadata say ComfyUI quantised.
-fn refuse_comfy(checkpoint: &Checkpoint, layer: &config::Facts<'_>) -> Result<(), CheckpointError> {
-    match checkpoint.configs().other_layout(layer) {
+/// Refuses experts that a file's metadata say ComfyUI quantised.
+fn refuse_comfy(
+    checkpoint: &Checkpoint,
+    experts: &str,
+    files: [&Path; 2],
+) -> Result<(), CheckpointError> {
+    match checkpoint.configs().comfy_mark(experts, &files)? {
         None => Ok(()),
-        Some(file) => {
-            let told_by = "the file's metadata has an entry \"_quantization_metadata\"";
-            Err(other_layout(file, layer.name, told_by.into()))
+        Some(_) => {
+            let told_by = "the file's metadata say that ComfyUI has quantised it".into();
+            Err(other_layout(files[0], experts, told_by))
         }
     }
 }
 
-/// Refuses codes and scales that lie as ComfyUI's do, as metadata and padded shapes tell.
-fn refuse_other_layout(
+/// ComfyUI's mark of a layer: its own tensor's, or else that of a file's metadata.
+///
+/// # Errors
+/// Codes and scales that may lie as ComfyUI's do and have no mark, as shapes and names tell; a mark that cannot be read.
+fn comfy_mark(
     checkpoint: &Checkpoint,
     name: &str,
-    shape: &Shape,
+    beside: &Beside<'_>,
+    stored: &Shape,
     [codes, scales]: [&Tensor<'_>; 2],
-) -> Result<(), CheckpointError> {
-    let facts = config::Facts {
-        name,
-        dialect: Dialect::ModelOpt,
-        has_input_scale: false,
-        files: [codes.file().path(), scales.file().path()],
+) -> Result<Option<Mark>, CheckpointError> {
+    let files = [codes.file().path(), scales.file().path()];
+    let mark = match &beside.comfy {
+        Some(tensor) => Some(Mark::of_tensor(tensor, name)?),
+        None => checkpoint.configs().comfy_mark(name, &files)?,
     };
-    refuse_comfy(checkpoint, &facts)?;
-    let padded = [
-        shape.m().next_multiple_of(128),
-        shape.blocks().next_multiple_of(4),
-    ];
-    if scales.shape() == padded && padded != [shape.m(), shape.blocks()] {
-        let told_by = format!(
+    if mark.is_some() {
+        return Ok(mark);
+    }
+    let linear = [stored.m(), stored.blocks()];
+    let told_by = if scales.shape() == padded(stored) && padded(stored) != linear {
+        format!(
             "tensor {:?} is {scales}, padded for another layout",
             scales.name()
-        );
-        return Err(other_layout(scales.file().path(), name, told_by));
-    }
-    Ok(())
+        )
+    } else if known::is_of_one_file(name) && !checkpoint.configs().is_modelopts(name, &files) {
+        "it has the name of a layer of a diffusion model in one file, and ComfyUI's mark is not there".into()
+    } else {
+        return Ok(None);
+    };
+    Err(other_layout(scales.file().path(), name, told_by))
 }
 
 /// Refuses a tensor that says another shape of the weight than its codes have.

@@ -133,7 +133,12 @@ impl<'a> Module<'a> {
 }
 
 /// Endings of the names of tensors that are weights.
-const WEIGHTS: [&str; 3] = [".weight", ".weight_packed", ".qweight"];
+const WEIGHTS: [&str; 4] = [
+    ".weight",
+    ".weight_packed",
+    ".qweight",
+    other::TORCHAO_CODES,
+];
 
 impl Checkpoint {
     /// All modules in alphabetical order. Every tensor is in one of them. Only headers and configs are looked at:

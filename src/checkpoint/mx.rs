@@ -12,7 +12,7 @@ use safetensors::Dtype;
 
 use super::joined::Gathered;
 use super::known::{self, Meaning};
-use super::{Checkpoint, CheckpointError, other};
+use super::{Checkpoint, CheckpointError, changes, other};
 use crate::format::e4m3;
 use crate::{Dims, GlobalScale, Shape};
 
@@ -120,6 +120,7 @@ impl<'a> Mx<'a> {
                 None => GlobalScale::ONE,
             },
             row_alpha: shared.is_none().then(by_row),
+            column_alpha: None,
         })
     }
 }
@@ -194,15 +195,11 @@ impl Checkpoint {
             }
             match known::meaning(rest) {
                 Some(Meaning::Nothing | Meaning::Added) => {}
-                Some(Meaning::Changes(effect)) => {
-                    return Err(CheckpointError::ChangesProduct {
-                        file: tensor.file().path().into(),
-                        layer: name.into(),
-                        tensor: tensor.name().into(),
-                        effect,
-                    });
+                Some(Meaning::Changes(effect)) => return Err(changes(&tensor, name, effect)),
+                Some(Meaning::ColumnAlpha) => {
+                    return Err(changes(&tensor, name, known::SCALES_VECTORS));
                 }
-                Some(Meaning::OtherLayout | Meaning::WeightShape) | None => {
+                Some(Meaning::Comfy | Meaning::WeightShape) | None => {
                     return Err(CheckpointError::UnknownTensors {
                         file: tensor.file().path().into(),
                         layer: name.into(),

@@ -207,8 +207,8 @@ impl Checkpoint {
     ///
     /// # Errors
     /// [`CheckpointError::NoLayer`] with the names that come closest. [`CheckpointError::NotNvfp4`] for a layer of
-    /// another type, [`CheckpointError::StackedExperts`] and [`CheckpointError::Mxfp4`] for layers that are near to
-    /// NVFP4. [`CheckpointError::File`] for a tensor that is missing or has another type or shape, a block scale that
+    /// another type, [`CheckpointError::StackedExperts`], [`CheckpointError::Mxfp4`] and
+    /// [`CheckpointError::OtherTool`] for layers that are near to NVFP4. [`CheckpointError::File`] for a tensor that is missing or has another type or shape, a block scale that
     /// is NaN or negative, a global scale that is [not usable](crate::Error::GlobalScale).
     ///
     /// For layers whose product is more than codes, block scales and global scale say:
@@ -266,7 +266,8 @@ impl Checkpoint {
     /// that the error can say what is missing.
     fn find_layers(&self) -> BTreeMap<Box<str>, Dialect> {
         let mut layers = BTreeMap::new();
-        for codes in self.tensors().filter(|tensor| tensor.dtype() == Dtype::U8) {
+        let is_codes = |tensor: &Tensor<'_>| matches!(tensor.dtype(), Dtype::U8 | Dtype::F4);
+        for codes in self.tensors().filter(is_codes) {
             for dialect in Dialect::ALL {
                 let Some(layer) = codes
                     .name()

@@ -32,6 +32,16 @@ pub(super) const MX_NAMES: [(&str, &str); 4] = [
     (".weight.blocks", ".weight.scales"),
 ];
 
+/// Other tools: the type of their codes, and the names of codes and of scales, by what follows the name of a layer.
+const TOOLS: [(&str, Dtype, &str, &str); 2] = [
+    // Its metadata say where the scales lie.
+    ("torchao", Dtype::U8, TORCHAO_CODES, "._weight_scale"),
+    // Several formats of 4 and 8 bits, in words of 32.
+    ("MLX", Dtype::U32, ".weight", ".scales"),
+];
+
+pub(super) const TORCHAO_CODES: &str = "._weight_qdata";
+
 /// Names that block scales of stacked experts have, by what follows the name of the codes, which may have `_weight`
 /// or `.weight` itself.
 const STACKED_SCALES: [&str; 3] = ["_weight_scale", "_scale", ".weight_scale"];
@@ -104,6 +114,19 @@ pub(super) fn why_not(checkpoint: &Checkpoint, name: &str) -> Option<CheckpointE
     for (blocks, scales) in MX_NAMES {
         if let (Some(_), Some(scales)) = (of(blocks), of(scales)) {
             return Some(mxfp4(name, &scales));
+        }
+    }
+    for (tool, dtype, codes, scales) in TOOLS {
+        if let (Some(codes), Some(_)) = (of(codes), of(scales))
+            && codes.dtype() == dtype
+        {
+            return Some(CheckpointError::OtherTool {
+                file: codes.file().path().into(),
+                layer: name.into(),
+                tool,
+                tensor: codes.name().into(),
+                found: codes.to_string(),
+            });
         }
     }
     for suffix in CODES {

@@ -78,16 +78,15 @@ impl<'a> Stacked<'a> {
         let others = ['.', '_'].into_iter();
         let others = others.flat_map(|between| checkpoint.behind(format!("{name}{between}")));
         let beside = Beside::of(others, name, codes, dialect, own)?;
-        if let Some(shape) = beside.weight_shape {
-            return Err(shape.wrong("no such tensor of stacked experts").into());
-        }
+        beside.refuse_for_stacked(name)?;
         let facts = config::Facts {
             name,
             dialect,
             has_input_scale: input.is_ok(),
+            has_column_alpha: false,
             files: [codes.file().path(), scales.file().path()],
         };
-        super::refuse_comfy(checkpoint, &facts)?;
+        super::refuse_comfy(checkpoint, name, facts.files)?;
         let mut notes = checkpoint.configs().check(&facts)?;
         notes.extend(beside.notes);
         Ok(Self {

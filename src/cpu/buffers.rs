@@ -16,6 +16,8 @@ pub(super) struct Buffers {
     pub(super) lines: Vec<Line>,
     /// A set for each thread.
     pub(super) scratch: Vec<Mutex<Scratch>>,
+    /// The vectors times factors of columns.
+    pub(super) scaled: Vec<f32>,
 }
 
 /// Memory for calls, as many sets as calls ran at once. A call that finds enough of it allocates nothing.
@@ -65,12 +67,25 @@ impl Pool {
         shape: &Shape,
         layout: ScaleLayout,
         activation: Activation,
+        has_column_alpha: bool,
     ) -> Result<()> {
         if shape.is_empty() {
             return Ok(());
         }
         let kernels = Implementation::best().kernels();
-        self.with(|Buffers { lines, scratch }| {
+        self.with(|buffers| {
+            let Buffers {
+                lines,
+                scratch,
+                scaled,
+            } = buffers;
+            let activation = match has_column_alpha {
+                true => {
+                    reserve(scaled, shape.vector_elements())?;
+                    Activation::F32
+                }
+                false => activation,
+            };
             let threads = rayon::current_num_threads().max(scratch.len());
             scratch.resize_with(threads, Mutex::default);
             for form in Form::possible(activation, kernels) {

@@ -7,10 +7,10 @@
 //! can run: the CPU is asked on the first call, the answer is kept in a static. [`gemv_with`] takes the implementation
 //! that it is given, or says what the CPU lacks; nothing is replaced silently.
 //!
-//! A call brings the vectors once into what the kernels load (`prepare`), and spreads the rows over
-//! rayon's threads (`parallel`). Prepared calls use each other's memory again (`buffers`). The weights are read in place, once from memory; 128x4 scales are
-//! brought into rows on the way, 16 rows at a time (`scales`). How weights meet vectors depends on
-//! N:
+//! A call multiplies vectors by factors of columns, where weights have them (`columns`). It brings the vectors once
+//! into what the kernels load (`prepare`), and spreads the rows over rayon's threads (`parallel`). Prepared calls use
+//! each other's memory again (`buffers`). The weights are read in place, once from memory; 128x4 scales are brought
+//! into rows on the way, 16 rows at a time (`scales`). How weights meet vectors depends on N:
 //!
 //! | N | K | weights |
 //! |---|---|---|
@@ -41,6 +41,7 @@ mod ahead;
 #[cfg(feature = "unstable")]
 mod bandwidth;
 mod buffers;
+mod columns;
 mod parallel;
 mod portable;
 mod prepare;
@@ -314,10 +315,29 @@ fn compute(
     output: Output<'_>,
     buffers: &mut Buffers,
 ) -> Result<()> {
+    let Some(alpha) = weights.column_alpha else {
+        return product(implementation, shape, weights, vectors, output, buffers);
+    };
+    let mut scaled = std::mem::take(&mut buffers.scaled);
+    let result = columns::scaled(shape, vectors, alpha, &mut scaled)
+        .and_then(|x| product(implementation, shape, weights, &x, output, buffers));
+    buffers.scaled = scaled;
+    result
+}
+
+/// As [`compute`], of vectors that were multiplied by factors of columns.
+fn product(
+    implementation: Implementation,
+    shape: &Shape,
+    weights: &Weights<'_>,
+    vectors: &Vectors<'_>,
+    output: Output<'_>,
+    buffers: &mut Buffers,
+) -> Result<()> {
     let kernels = implementation.kernels();
     let alpha = tensor::alpha(weights.global, vectors)?;
     let layout = output.resolve(shape, weights.shape().l())?;
-    let Buffers { lines, scratch } = buffers;
+    let Buffers { lines, scratch, .. } = buffers;
     let prepared = Prepared::new(shape, vectors, kernels, lines)?;
     if shape.is_empty() {
         return Ok(());

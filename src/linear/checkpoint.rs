@@ -51,8 +51,9 @@ fn bias(
 }
 
 impl Linear {
-    /// A layer of a checkpoint, by the layer's name, with its `bias` if it has one. Codes and scales stay in the files,
-    /// which the layer keeps open; the scales are looked at here, as in [`Checkpoint::layer`].
+    /// A layer of a checkpoint, by the layer's name, with its `bias` if it has one, and with its factors of rows and of
+    /// columns. Codes and scales stay in the files, which the layer keeps open; the scales are looked at here, as in
+    /// [`Checkpoint::layer`]. Codes of ComfyUI's are copied, since their nibbles are in the other order.
     ///
     /// # Errors
     /// As [`Checkpoint::layer`]'s; a bias of another type than f32, f16 or bf16, or another length.
@@ -74,15 +75,22 @@ impl Linear {
         name: &str,
     ) -> Result<Self, CheckpointError> {
         let layer = checkpoint.layer(name)?;
-        let name = layer.name();
-        let mut linear = Self::of_scanned(
-            layer.shape(1).expect("the layer was opened with it"),
-            InFile::of(checkpoint, layer.codes()),
-            InFile::of(checkpoint, layer.scales()),
-            ScaleLayout::Linear,
-            layer.global(),
-        );
-        if let Some(bias) = bias(checkpoint, name, layer.rows())? {
+        let (name, rows) = (layer.name(), layer.rows());
+        let shape = layer.shape(1).expect("the layer was opened with it");
+        let [_, scales] = layer.tensors();
+        let (layout, global) = (layer.layout(), layer.global());
+        let scales = InFile::of(checkpoint, scales.bytes());
+        let row_alpha = layer.row_alpha().map(<[f32]>::to_vec);
+        let column_alpha = layer.column_alpha().map(<[f32]>::to_vec);
+        let codes = match layer.into_codes() {
+            Cow::Borrowed(bytes) => InFile::of(checkpoint, bytes),
+            Cow::Owned(bytes) => bytes.into(),
+        };
+        let mut linear = Self::of_scanned(shape, codes, scales, layout, global);
+        let parts = Arc::get_mut(&mut linear.parts).expect("nobody shares it yet");
+        parts.row_alpha = row_alpha.map(Into::into);
+        parts.column_alpha = column_alpha.map(Into::into);
+        if let Some(bias) = bias(checkpoint, name, rows)? {
             linear = linear.with_bias(bias).expect("as many as rows");
         }
         Ok(linear)
@@ -120,6 +128,7 @@ impl Linear {
         let biases = biases.collect::<Result<Vec<_>, _>>()?;
         let (shape, global) = (joined.shape(), joined.global());
         let row_alpha = joined.row_alpha().map(<[f32]>::to_vec);
+        let column_alpha = joined.column_alpha().map(<[f32]>::to_vec);
         let (codes, scales) = joined.gather().into_owned();
         let mut linear = Self::of_scanned(
             shape,
@@ -134,6 +143,9 @@ impl Linear {
         };
         if let Some(row_alpha) = row_alpha {
             linear = linear.with_row_alpha(row_alpha).map_err(refused)?;
+        }
+        if let Some(column_alpha) = column_alpha {
+            linear = linear.with_column_alpha(column_alpha).map_err(refused)?;
         }
         if biases.iter().any(Option::is_some) {
             let of = |(bias, &rows): (Option<Vec<f32>>, &usize)| bias.unwrap_or(vec![0.0; rows]);

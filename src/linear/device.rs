@@ -83,12 +83,15 @@ impl Linear {
     /// buffers; where cudarc tracks no events, synchronise the stream before.
     ///
     /// # Errors
-    /// Errors that CUDA reports of memory, copies and the kernel that changes the layout.
+    /// [`Error::HasColumnAlpha`](crate::Error::HasColumnAlpha) for a layer with factors of columns. Errors that CUDA
+    /// reports of memory, copies and the kernel that changes the layout.
     pub fn on_device(
         &self,
         stream: &Arc<CudaStream>,
         layout: ScaleLayout,
     ) -> Result<LinearOnDevice> {
+        self.weights()
+            .no_column_alpha("kernels on a device do not multiply by them")?;
         let parts = &*self.parts;
         let (shape, scales) = (parts.shape, parts.scales.get());
         let scales = match (parts.layout, layout) {

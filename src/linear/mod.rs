@@ -23,7 +23,7 @@ use crate::memory::Memory;
 use crate::output::Output;
 use crate::quantize::{QuantizeError, Quantized, quantize};
 use crate::shape::{Dims, Shape};
-use crate::tensor::{GlobalScale, Vectors, Weights};
+use crate::tensor::{GlobalScale, Vectors, Weights, check_column_alpha};
 use crate::types::{Activation, ScaleLayout};
 
 /// A linear layer `y = W x + bias` in host memory, computed on the CPU: codes, scales, factors of rows and a bias, owned
@@ -61,6 +61,7 @@ struct Parts {
     layout: ScaleLayout,
     global: GlobalScale,
     row_alpha: Option<Arc<[f32]>>,
+    column_alpha: Option<Arc<[f32]>>,
     bias: Option<Arc<[f32]>>,
 }
 
@@ -103,6 +104,7 @@ impl Linear {
             layout,
             global,
             row_alpha: None,
+            column_alpha: None,
             bias: None,
         };
         Self {
@@ -151,6 +153,28 @@ impl Linear {
         Ok(self)
     }
 
+    /// This layer with a factor for each element of a vector, which vectors are multiplied by before the product: as
+    /// [`Weights::with_column_alpha`].
+    ///
+    /// # Errors
+    /// As many factors as elements of a row there must be; a factor that is NaN or infinite.
+    pub fn with_column_alpha(mut self, alpha: impl Into<Arc<[f32]>>) -> Result<Self> {
+        let alpha = alpha.into();
+        check_column_alpha(&alpha, &self.parts.shape)?;
+        Arc::make_mut(&mut self.parts).column_alpha = Some(alpha);
+        Ok(self)
+    }
+
+    /// This layer without factors of columns: for vectors that were multiplied by them, and for
+    /// [devices](Self::on_device), which do not multiply.
+    #[must_use]
+    pub fn without_column_alpha(mut self) -> Self {
+        if self.parts.column_alpha.is_some() {
+            Arc::make_mut(&mut self.parts).column_alpha = None;
+        }
+        self
+    }
+
     /// This layer with a bias, a number for each row, which is added to each result.
     ///
     /// # Errors
@@ -166,8 +190,8 @@ impl Linear {
     /// [`Output`] adds besides. The output has every element written or, on an error, none.
     ///
     /// # Errors
-    /// Vectors or an output that contradict the layer and `n`. Vectors' scales that are NaN or negative. An output with
-    /// a bias, where the layer has one. `NVFP4_GEMV_PATH` that asks for another path than the CPU.
+    /// Vectors or an output that contradict the layer and `n`. Vectors' scales that are NaN or negative. NVFP4 vectors,
+    /// where the layer has factors of columns. An output with a bias, where the layer has one. `NVFP4_GEMV_PATH` that asks for another path than the CPU.
     pub fn forward<'a>(&'a self, x: &Vectors<'_>, n: usize, y: Output<'a>) -> Result<()> {
         let shape = self.shape(n)?;
         choice_on_host(&shape, self.parts.layout, &Options::new())?;
@@ -182,7 +206,8 @@ impl Linear {
     /// As [`shape`](Self::shape)'s; [`Error::NoMemory`].
     pub fn prepare(&self, n: usize, activation: Activation) -> Result<()> {
         let shape = self.shape(n)?;
-        self.pool.reserve(&shape, self.parts.layout, activation)
+        let has_column_alpha = self.parts.column_alpha.is_some();
+        (self.pool).reserve(&shape, self.parts.layout, activation, has_column_alpha)
     }
 
     /// The path of a call, and the reason.
@@ -203,9 +228,15 @@ impl Linear {
             layout: parts.layout,
             global: parts.global,
             row_alpha: parts.row_alpha.as_deref(),
+            column_alpha: parts.column_alpha.as_deref(),
             select: None,
             late: false,
         }
+    }
+
+    /// The factors of [columns](Self::with_column_alpha).
+    pub fn column_alpha(&self) -> Option<&[f32]> {
+        self.parts.column_alpha.as_deref()
     }
 
     /// The numbers that are added to the results of rows.

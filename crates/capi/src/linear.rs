@@ -241,6 +241,7 @@ pub unsafe extern "C" fn nvfp4_linear_weights(
         // SAFETY: this function's own contract.
         let linear = &unsafe { memory::read("linear", linear) }?.0;
         let w = linear.weights();
+        w.no_column_alpha("these parts do not have them")?;
         Ok(nvfp4_weights {
             rows: linear.rows(),
             k: linear.k(),

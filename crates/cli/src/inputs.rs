@@ -113,6 +113,14 @@ impl Source {
         }
     }
 
+    /// Multiplies each element of a vector by its factor, in f32: what a layer with factors of columns does first.
+    pub(crate) fn multiply(&mut self, factors: &[f32]) {
+        for vector in self.values.chunks_exact_mut(factors.len().max(1)) {
+            let elements = vector.iter_mut().zip(factors);
+            elements.for_each(|(x, factor)| *x *= factor);
+        }
+    }
+
     /// The vectors in an activation type, and how the scale of 4-bit ones was found.
     pub(crate) fn convert(
         &self,

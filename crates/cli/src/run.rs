@@ -80,7 +80,10 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         engine::check_memory_of(&layer.shape(n)?)?;
     }
     let input = args.input.as_deref();
-    let source = Source::find(&checkpoint, &layer, input, args.random, args.n)?;
+    let mut source = Source::find(&checkpoint, &layer, input, args.random, args.n)?;
+    if let Some(alpha) = layer.column_alpha() {
+        source.multiply(alpha);
+    }
     let inputs = files_of(&checkpoint)
         .into_iter()
         .chain(checkpoint.config_files().to_vec())
@@ -135,6 +138,9 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         bytes(shape.weight_bytes()),
         source.from,
     );
+    if layer.column_alpha().is_some() {
+        text.push_str("            multiplied by the layer's `pre_quant_scale` first\n");
+    }
     if let Some(from) = scale_from {
         text.push_str(&format!("            quantised with {from}\n"));
     }
@@ -186,6 +192,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
             "output_type": operands.output.name(),
             "layout": operands.layout.name(),
             "input": source.from,
+            "column_alpha": layer.column_alpha().is_some(),
             "input_scale": scale_from,
             "path": outcome.path.name(),
             "kernel": kernel.map(Kernel::name),
@@ -219,7 +226,7 @@ const BUDGET: Budget = Budget {
 
 /// The layer and the vectors, as an engine takes them.
 fn operands<'a>(
-    layer: &Layer<'a>,
+    layer: &'a Layer<'_>,
     shape: Shape,
     mut x: Inputs,
     args: &Args,
@@ -232,7 +239,13 @@ fn operands<'a>(
                 .map(Cow::Owned)
         }
     };
-    let scales = in_layout(layer.scales().into(), shape.m())?;
+    let scales = match layer.layout() == layout {
+        true => layer.scales().into(),
+        false => {
+            let (from, rows, k) = (layer.layout(), shape.m(), shape.k());
+            nvfp4_gemv::convert_scales(layer.scales(), from, layout, rows, k, 1)?.into()
+        }
+    };
     if let Inputs::Nvfp4 {
         scales,
         layout: of_vectors,
@@ -248,7 +261,7 @@ fn operands<'a>(
         scales,
         layout,
         global: layer.global(),
-        row_alpha: None,
+        row_alpha: layer.row_alpha().map(Into::into),
         x,
         output: args.output_type,
     })

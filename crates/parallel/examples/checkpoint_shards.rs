@@ -25,8 +25,8 @@ const LAYERS: [&str; 2] = ["intermediate", "output"];
 fn main() -> Result<()> {
     let checkpoint = Checkpoint::open(CHECKPOINT)?;
     let [first, second] = LAYERS.map(|name| format!("encoder.layer.0.{name}.dense"));
-    let first = checkpoint.layer(&first)?.weights()?;
-    let second = checkpoint.layer(&second)?.weights()?;
+    let (first, second) = (checkpoint.layer(&first)?, checkpoint.layer(&second)?);
+    let (first, second) = (first.weights()?, second.weights()?);
     let x: Vec<f32> = (0..first.shape().k()).map(|i| (i as f32).sin()).collect();
     let middle = gelu(product(first.shape(), &first, &x)?);
     let exact = reference::gemv(second.shape(), &second, &Vectors::of(&middle))?;

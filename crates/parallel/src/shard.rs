@@ -280,6 +280,7 @@ impl Sharding {
     pub fn shard<'a>(&self, weights: &Weights<'a>, rank: usize) -> Result<Shard<'a>, ShardError> {
         let range = self.range(rank)?;
         weights.all("ranks divide")?;
+        weights.no_column_alpha("parts of ranks do not have them")?;
         weights.check(&self.shape)?;
         let layout = weights.layout();
         if layout != self.layout {

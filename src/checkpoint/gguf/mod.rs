@@ -656,6 +656,7 @@ fn nvfp4(
         scales: scales.into(),
         global: if is_one { globals[0] } else { GlobalScale::ONE },
         row_alpha: (!is_one).then(by_row),
+        column_alpha: None,
     })
 }
 

@@ -5,9 +5,10 @@
 
 use std::hint::black_box;
 use std::path::PathBuf;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
+use nvfp4_gemv::Linear;
 use nvfp4_gemv::checkpoint::{CONFIG_FILE, Checkpoint, ModuleKind, QUANT_CONFIG_FILE, RowOrder};
 use nvfp4_gemv_fuzz::scratch::Scratch;
 use nvfp4_gemv_fuzz::{json, mutate, tensors};
@@ -48,7 +49,7 @@ fn place(data: &[u8]) -> PathBuf {
 
 fuzz_target!(|data: &[u8]| {
     let checkpoint = match Checkpoint::open(place(data)) {
-        Ok(checkpoint) => checkpoint,
+        Ok(checkpoint) => Arc::new(checkpoint),
         Err(error) => {
             black_box(error.to_string());
             return;
@@ -114,6 +115,11 @@ fuzz_target!(|data: &[u8]| {
                     black_box(note.to_string());
                 }
                 assert_eq!(layer.codes().len(), layer.rows() * layer.k() / 2);
+                match Linear::from_checkpoint(&checkpoint, name) {
+                    // Only its bias was not looked at before.
+                    Ok(linear) => assert_eq!(linear.weights().codes(), layer.codes()),
+                    Err(error) => assert!(error.to_string().contains(".bias"), "{error}"),
+                }
             }
             Err(error) => drop(black_box(error.to_string())),
         }

@@ -69,6 +69,13 @@ impl Problem {
     /// Vectors that are not as long as the layer's rows, or not finite.
     pub fn new(checkpoint: &Checkpoint, layer: &Layer<'_>) -> Result<Self> {
         let k = layer.k();
+        let has_factors = layer.row_alpha().is_some() || layer.column_alpha().is_some();
+        if has_factors || layer.layout() != ScaleLayout::Linear {
+            bail!(
+                "layer {:?} has factors of rows or columns, or scales that are not linear: it is not simulated",
+                layer.name()
+            );
+        }
         let values = match checkpoint.tensor(&format!("{}.test_input", layer.name())) {
             Some(tensor) => tensor.to_f32_widened()?,
             // Any numbers between -1 and 1.

@@ -59,17 +59,18 @@ fn every_case_gives_what_is_right() {
             "git-lfs-pointer.safetensors" => no_file("a git-lfs pointer"),
             "header-only.gguf" => no_file("a GGUF file"),
             "awq-pre-quant-scale" => {
-                refused(
-                    "f32",
-                    &[
-                        "\"l.pre_quant_scale\"",
-                        "scales each element of the vectors",
-                    ],
+                let run = gives_the_result(case, model, &input);
+                assert_eq!(run["column_alpha"], true);
+                let shown = prints(&of(model, &input, &[]));
+                contains(
+                    &shown,
+                    &["multiplied by the layer's `pre_quant_scale` first"],
                 );
             }
             "both-dialects" => refused("f32", &["\"l.weight\" (modelopt)", "\"l.weight_packed\""]),
             "comfy-swizzled-hi-nibble" => {
-                refused("f32", &["\"l.comfy_quant\"", "128x4", "high nibble"]);
+                gives_the_result(case, model, &input);
+                json(&of(model, &input, &["--layout", "128x4"]));
             }
             "ct-input-global-inf" => {
                 let run = gives_the_result(case, model, &input);
