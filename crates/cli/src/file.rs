@@ -203,9 +203,11 @@ fn header<C: Content>(
     tensors: &mut [(String, C)],
     metadata: Option<HashMap<String, String>>,
 ) -> Result<Vec<u8>, String> {
-    // The widest elements first: then all are aligned to their size.
-    tensors
-        .sort_by(|(a, left), (b, right)| right.dtype().cmp(&left.dtype()).then_with(|| a.cmp(b)));
+    // The widest elements first: then all are aligned to their size. Codes and scales of a layer are neighbours.
+    tensors.sort_by(|(a, left), (b, right)| {
+        let wider = right.dtype().bitsize().cmp(&left.dtype().bitsize());
+        wider.then_with(|| a.cmp(b))
+    });
     let mut names = HashSet::new();
     let mut end = 0usize;
     let mut infos = Vec::with_capacity(tensors.len());

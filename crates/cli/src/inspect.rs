@@ -1,5 +1,7 @@
 //! `inspect`: says what is in a checkpoint.
 
+mod gguf;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -8,6 +10,7 @@ use nvfp4_gemv::checkpoint::{Checkpoint, Module, ModuleKind};
 use nvfp4_gemv_files::printable;
 use serde_json::{Value, json};
 
+use crate::quantize::is_gguf;
 use crate::report::{Report, Table, bytes, count};
 
 /// Shows the modules of a checkpoint: kinds, shapes, bytes, what configs say, and where they are wrong
@@ -28,12 +31,14 @@ Below the table are the modules that are refused, and the notes: where configs o
 what else changes no product. Only headers and configs are read, so that a checkpoint of any size takes seconds; a \
 scale that is not usable is found when a layer is opened. A module that is refused is no error of this command.
 
+Of a GGUF file each tensor is listed, with transformers' name where the architecture is known, and the file's own.
+
 Examples:
   nvfp4-gemv inspect model/
   nvfp4-gemv inspect model.safetensors --each
   nvfp4-gemv inspect model/ --json | jq '.modules[] | select(.kind == \"refused\") | .name, .error'")]
 pub(crate) struct Args {
-    /// A .safetensors file, an index, or a directory; links of a hub's cache are followed
+    /// A .safetensors file, an index, a directory, or a GGUF file; links of a hub's cache are followed
     path: PathBuf,
     /// A line for each module
     #[arg(long)]
@@ -41,6 +46,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, as_json: bool) -> Result<Report> {
+    if is_gguf(&args.path) {
+        return gguf::run(&args.path, args.each, as_json);
+    }
     let checkpoint = Checkpoint::open(&args.path)?;
     let modules = checkpoint.modules();
     let mut kinds = Kinds::new();
@@ -147,16 +155,20 @@ struct Line {
     notes: usize,
 }
 
+/// A name with `*` in the place of numbers, or as it is.
+fn pattern(name: &str, each: bool) -> String {
+    let part = |part| match str::bytes(part).all(|c| c.is_ascii_digit()) && !part.is_empty() {
+        true if !each => "*",
+        _ => part,
+    };
+    name.split('.').map(part).collect::<Vec<_>>().join(".")
+}
+
 impl Line {
     fn of(module: &Module<'_>, each: bool) -> Self {
-        let part = |part: &str| match part.bytes().all(|c| c.is_ascii_digit()) && !part.is_empty() {
-            true if !each => "*".to_owned(),
-            _ => part.to_owned(),
-        };
-        let parts: Vec<String> = module.name().split('.').map(part).collect();
         let shape: Vec<String> = module.shape().iter().map(usize::to_string).collect();
         Self {
-            name: parts.join("."),
+            name: pattern(module.name(), each),
             kind: module.kind().name(),
             shape: shape.join("x"),
             layout: layout(module.kind()).unwrap_or("-".into()),

@@ -1,6 +1,8 @@
 //! `quantize`: a checkpoint of f32, f16 or bf16 weights becomes one of NVFP4 weights.
 
 mod choice;
+mod directory;
+mod item;
 mod label;
 
 use std::borrow::Cow;
@@ -24,15 +26,23 @@ use crate::notes;
 use crate::report::{Report, bytes, count, progress};
 use crate::shapes;
 use choice::{Copied, listed, why_copied};
+pub(crate) use directory::is_gguf;
 
 /// Quantises the 2-D weights of a safetensors checkpoint to NVFP4 and copies everything else
 #[derive(Debug, clap::Args)]
 #[command(after_help = help())]
 pub(crate) struct Args {
-    /// A .safetensors file, an index, or a directory; several files become one
+    /// A .safetensors file, an index, or a directory; several files become one, but with --to
     input: PathBuf,
     /// The .safetensors file to write
-    output: PathBuf,
+    #[arg(required_unless_present = "to", conflicts_with = "to")]
+    output: Option<PathBuf>,
+    /// The directory to write instead, a file for each of the input, with configs; the input may be a GGUF file too
+    #[arg(long, value_name = "DIR")]
+    to: Option<PathBuf>,
+    /// With --to: the parts of a fused layer (q, k and v; gate and up) share the largest one's global scale
+    #[arg(long, requires = "to")]
+    share_scales: bool,
     /// Whose tensor names, and whose arithmetic
     #[arg(long, value_parser = shapes::dialect(), default_value = "modelopt")]
     dialect: Dialect,
@@ -43,7 +53,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PATTERN")]
     exclude: Vec<String>,
     /// Replace the output file if it is there already
-    #[arg(long)]
+    #[arg(long, conflicts_with = "to")]
     force: bool,
 }
 
@@ -55,8 +65,8 @@ fn help() -> String {
     format!(
         "\
 Quantised are tensors named `*.weight` of type F32, F16 or BF16 and shape [M, K] with K a multiple \
-of 16. Everything else is copied as it is, experts that are stacked in one tensor of three dimensions too, and the \
-report says what and why. Without --exclude these are copied:
+of 16. With --to they are also experts that are stacked in one tensor of three dimensions, which become a layer each. \
+Everything else is copied as it is, and the report says what and why. Without --exclude these are copied:
 {by_default}
 The arithmetic is the tool's whose dialect is written. The output is labelled as weights only (W4A16_NVFP4, or no \
 `input_activations`), with the names of the layers that are not quantised. An input that has layers of another \
@@ -66,22 +76,37 @@ is read (SIGBUS), on file systems without unnamed temporary files. A pipe or a d
 /dev/null is written in place; \
 the input's own files are never replaced.
 
+With --to the output is a directory: a file of layers for each of the input's, an index, config.json, \
+hf_quant_config.json for modelopt, and the input directory's other small files. It is written beside its place, under \
+the hidden name .NAME.partial, one matrix at a time, and gets its name when it is complete. After a failure the same \
+command goes on with the files that are missing. The report says how far each layer moved: the root of the sum of \
+squared differences over that of the elements. The rows and columns of stacked experts are told apart by the \
+`hidden_size` of config.json. Matrices of a GGUF file become NVFP4, what is NVFP4 already is repacked, and what stays \
+is written as F32, F16 or BF16; tokenizers are not converted.
+
 Patterns are matched against the whole tensor name; `*` stands for any characters, `?` for one, and `*.` at the \
 beginning also for nothing.
 
 Examples:
   nvfp4-gemv quantize model.safetensors model-nvfp4.safetensors
   nvfp4-gemv quantize model/ out.safetensors --dialect compressed-tensors
-  nvfp4-gemv quantize in.safetensors out.safetensors --include '*.mlp.*' --exclude '*.0.*'"
+  nvfp4-gemv quantize in.safetensors out.safetensors --include '*.mlp.*' --exclude '*.0.*'
+  nvfp4-gemv quantize model/ --to model-nvfp4/ --share-scales
+  nvfp4-gemv quantize model.Q8_0.gguf --to model-nvfp4/"
     )
 }
 
 pub(crate) fn run(args: &Args) -> Result<Report> {
     let dialect = args.dialect;
+    let path = match (&args.to, &args.output) {
+        (Some(to), _) => return directory::run(args, to),
+        (None, Some(output)) => output,
+        (None, None) => bail!("name the file to write, or --to a directory"),
+    };
     let checkpoint = Checkpoint::open(&args.input)?;
     let inputs = files_of(&checkpoint).into_iter();
     let inputs = inputs.chain(checkpoint.config_files().to_vec());
-    let output = output(&args.output, args.force, inputs)?;
+    let output = output(path, args.force, inputs)?;
     label::refuse_another_dialect(&checkpoint, dialect)?;
     let tensors = || checkpoint.files().iter().flat_map(|file| file.tensors());
     let chosen = |tensor: &Tensor<'_>| why_copied(tensor, args).is_none();
@@ -168,12 +193,12 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
             count(copied.count(), "tensor"),
             listed(&taken),
             copied.text("copied"),
-            printable::path(&args.output),
+            printable::path(path),
             bytes(written as usize),
         ),
         json!({
             "input": args.input.display().to_string(),
-            "output": args.output.display().to_string(),
+            "output": path.display().to_string(),
             "dialect": dialect.name(),
             "quantised": chosen_tensors,
             "quantised_layers": taken,

@@ -38,7 +38,7 @@ pub(super) fn why_copied(tensor: &Tensor<'_>, args: &Args) -> Option<String> {
     let name = tensor.name();
     let is_float = is_float(tensor);
     if is_stacked(tensor) {
-        return Some("experts stacked in one tensor, which this command does not quantise".into());
+        return Some("experts stacked in one tensor, which only --to quantises".into());
     }
     if !name.ends_with(".weight") {
         return Some("not named `*.weight`".into());
@@ -46,7 +46,25 @@ pub(super) fn why_copied(tensor: &Tensor<'_>, args: &Args) -> Option<String> {
     if !is_float {
         return Some(format!("type {:?}, not F32, F16 or BF16", tensor.dtype()));
     }
-    match *tensor.shape() {
+    why_not_matrix(
+        &Named {
+            name,
+            shape: tensor.shape(),
+        },
+        args,
+    )
+}
+
+/// A tensor of floating-point numbers: its name, and its shape.
+pub(super) struct Named<'a> {
+    pub(super) name: &'a str,
+    pub(super) shape: &'a [usize],
+}
+
+/// Why such a tensor is copied, as far as name and shape tell.
+pub(super) fn why_not_matrix(tensor: &Named<'_>, args: &Args) -> Option<String> {
+    let name = tensor.name;
+    match *tensor.shape {
         [rows, k] if rows > 0 && k > 0 && k % BLOCK == 0 => {}
         [rows, k] if rows > 0 && k > 0 => {
             return Some(format!("K = {k}, not a multiple of {BLOCK}"));

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use anyhow::{Result, bail};
 use nvfp4_gemv::BLOCK;
-use nvfp4_gemv::checkpoint::{Checkpoint, Dialect};
+use nvfp4_gemv::checkpoint::{CONFIG_FILE, Checkpoint, Dialect, QUANT_CONFIG_FILE};
 use nvfp4_gemv::file::Tensor;
 use nvfp4_gemv_files::printable;
 use serde_json::{Value, json};
@@ -74,17 +74,61 @@ pub(super) fn metadata(
     };
     let layers = taken.iter().map(String::as_str).chain(checkpoint.layers());
     let (scaled, weights_only): (Vec<&str>, Vec<&str>) = layers.partition(has_input_scale);
-    let weights_only = weights_only.into_iter();
-    let left: BTreeSet<String> = left.into_iter().collect();
-    let (key, value) = match dialect {
-        Dialect::ModelOpt => ("hf_quant_config", modelopt(weights_only, &scaled, &left)),
-        Dialect::CompressedTensors => (
-            "quantization_config",
-            compressed_tensors(weights_only, &scaled, &left),
-        ),
-    };
+    let (key, value) = label(dialect, &weights_only, &scaled, left);
     metadata.insert(key.into(), value.to_string());
     metadata
+}
+
+/// What a dialect's readers look for, and the entry of a file's metadata that has it.
+fn label(
+    dialect: Dialect,
+    weights_only: &[&str],
+    scaled: &[&str],
+    left: Vec<String>,
+) -> (&'static str, Value) {
+    let left: BTreeSet<String> = left.into_iter().collect();
+    let weights_only = weights_only.iter().copied();
+    match dialect {
+        Dialect::ModelOpt => ("hf_quant_config", modelopt(weights_only, scaled, &left)),
+        Dialect::CompressedTensors => (
+            CONFIG_ENTRY,
+            compressed_tensors(weights_only, scaled, &left),
+        ),
+    }
+}
+
+/// The key in `config.json` of what quantisation there is.
+pub(super) const CONFIG_ENTRY: &str = "quantization_config";
+
+/// The config files of a directory of weights-only layers, by name: the input's own `config.json`, which says what was
+/// quantised, and ModelOpt's.
+pub(super) fn files(
+    dialect: Dialect,
+    mut config: serde_json::Map<String, Value>,
+    left: Vec<String>,
+) -> Vec<(&'static str, Value)> {
+    let (_, label) = label(dialect, &[], &[], left);
+    let own = match dialect {
+        Dialect::CompressedTensors => label.clone(),
+        // As ModelOpt's exporter says the same in this file.
+        Dialect::ModelOpt => json!({
+            "quant_method": "modelopt",
+            "quant_algo": label["quantization"]["quant_algo"],
+            "config_groups": { "group_0": {
+                "targets": ["Linear"],
+                "weights": { "num_bits": 4, "type": "float", "group_size": BLOCK, "dynamic": false },
+                "input_activations": null,
+            } },
+            "ignore": label["quantization"]["exclude_modules"],
+            "producer": label["producer"],
+        }),
+    };
+    config.insert(CONFIG_ENTRY.into(), own);
+    let mut files = vec![(CONFIG_FILE, Value::Object(config))];
+    if dialect == Dialect::ModelOpt {
+        files.push((QUANT_CONFIG_FILE, label));
+    }
+    files
 }
 
 fn modelopt<'a>(

@@ -9,6 +9,7 @@ mod hostile_names;
 mod inspect;
 mod numbers;
 mod quantize;
+mod quantize_directory;
 mod ranks;
 mod run;
 mod tune;

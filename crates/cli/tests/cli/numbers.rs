@@ -112,8 +112,8 @@ fn what_takes_more_memory_than_there_is_is_refused_with_the_figures() {
 const KNOWN: &str = "\
     --a --activation --adversarial --b --case --ceiling --chain --chained --checkpoint --cold --commit --compute-capability \
     --contest --cublas --dialect --dump --each --exclude --force --gpu --help --include --input --json --kernel --layer --layout \
-    --n --no-workspace --out --output --output-type --path --problem --random --rank --replace --rounds --seconds --select --shape --split --suite \
-    --sustained --tensor-parallel --tuned --version --windows";
+    --n --no-workspace --out --output --output-type --path --problem --random --rank --replace --rounds --seconds --select --shape --share-scales --split --suite \
+    --sustained --tensor-parallel --to --tuned --version --windows";
 
 #[test]
 fn every_option_is_known_here() {

@@ -1,0 +1,577 @@
+//! A directory of a checkpoint that is quantised: written beside its place, file by file, and given its name at the end.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::UNIX_EPOCH;
+
+use anyhow::{Context, Result, bail};
+use nvfp4_gemv::checkpoint::{CONFIG_FILE, Checkpoint, Gguf, INDEX_FILE, QUANT_CONFIG_FILE};
+use nvfp4_gemv::file::TensorFile;
+use nvfp4_gemv_cli::file;
+use nvfp4_gemv_files::output::Destination;
+use nvfp4_gemv_files::{input, printable};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::choice::listed;
+use super::item::{Maker, Matrix, Moved, Piece, Plan, Shard, Sizes, in_order, parts};
+use super::{Args, label};
+use crate::notes;
+use crate::report::{Report, bytes, count, progress, small};
+
+/// What is quantised.
+enum Input {
+    Safetensors(Box<Checkpoint>),
+    Gguf(Box<Gguf>),
+}
+
+impl Input {
+    fn open(path: &Path) -> Result<Self> {
+        Ok(match is_gguf(path) {
+            true => Self::Gguf(Box::new(Gguf::open(path)?)),
+            false => Self::Safetensors(Box::new(Checkpoint::open(path)?)),
+        })
+    }
+
+    fn files(&self) -> Vec<&Path> {
+        match self {
+            Self::Safetensors(checkpoint) => in_order(checkpoint)
+                .into_iter()
+                .map(TensorFile::path)
+                .collect(),
+            Self::Gguf(file) => vec![file.path()],
+        }
+    }
+
+    /// The directory of its configs.
+    fn directory(&self) -> Option<PathBuf> {
+        match self {
+            Self::Safetensors(checkpoint) if checkpoint.path().is_dir() => {
+                Some(checkpoint.path().into())
+            }
+            Self::Safetensors(checkpoint) => checkpoint.path().parent().map(Into::into),
+            Self::Gguf(_) => None,
+        }
+    }
+
+    /// The model's config, as an object.
+    fn config(&self) -> Result<Map<String, Value>> {
+        let path = match self {
+            Self::Gguf(file) => return Ok(gguf_config(file)),
+            Self::Safetensors(_) => self.directory().unwrap_or_default().join(CONFIG_FILE),
+        };
+        if !path.exists() {
+            return Ok(Map::new());
+        }
+        let shown = || printable::path(&path).to_string();
+        let Ok(text) = input::read(&path, MOST_COPIED) else {
+            bail!("{}: cannot be read", shown());
+        };
+        serde_json::from_slice(&text).with_context(shown)
+    }
+
+    /// Refuses what is quantised already: one label cannot speak of both.
+    fn refuse_quantised(&self, config: &Map<String, Value>) -> Result<()> {
+        let Self::Safetensors(checkpoint) = self else {
+            return Ok(());
+        };
+        let path = printable::path(checkpoint.path());
+        if let Some(layer) = checkpoint.layers().next() {
+            bail!(
+                "{path}: layer {layer:?} is NVFP4 already; --to takes models that are not quantised"
+            );
+        }
+        let keys = [label::CONFIG_ENTRY, "compression_config"];
+        if let Some(key) = keys
+            .iter()
+            .find(|key| config.get(**key).is_some_and(|of| !of.is_null()))
+        {
+            bail!(
+                "{path}: {CONFIG_FILE} has {key:?}: it is quantised already; --to takes models that are not"
+            );
+        }
+        if let Some(file) = checkpoint
+            .config_files()
+            .iter()
+            .find(|file| file.ends_with(QUANT_CONFIG_FILE))
+        {
+            bail!(
+                "{}: it is quantised already; --to takes models that are not",
+                printable::path(file)
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Whether a file begins as GGUF files do.
+pub(crate) fn is_gguf(path: &Path) -> bool {
+    use std::io::Read;
+    let mut begin = [0; 4];
+    let read = input::open(path)
+        .ok()
+        .map(|(mut file, _)| file.read_exact(&mut begin));
+    matches!(read, Some(Ok(()))) && begin == *b"GGUF"
+}
+
+/// About how many bytes of a GGUF file become one file.
+const SHARD_BYTES: usize = 4 << 30;
+/// Limit: bytes of other files that are copied.
+const MOST_COPIED: u64 = 256 << 20;
+
+/// A file that is complete, as it is noted beside it until all are.
+#[derive(Debug, Serialize, Deserialize)]
+struct Done {
+    /// All that it was made of: it is made again where this differs.
+    key: Value,
+    file_bytes: u64,
+    layers: BTreeMap<String, Moved>,
+}
+
+pub(super) fn run(args: &Args, to: &Path) -> Result<Report> {
+    let shown = printable::path(to).to_string();
+    if to.symlink_metadata().is_ok() {
+        bail!("{shown}: is there already; --to writes a new directory");
+    }
+    let Some(name) = to.file_name() else {
+        bail!("{shown}: names no directory that could be made");
+    };
+    let input = Input::open(&args.input)?;
+    let config = input.config()?;
+    input.refuse_quantised(&config)?;
+    let sizes = Sizes::of(&Value::Object(config.clone()));
+    let plan = match &input {
+        Input::Safetensors(checkpoint) => Plan::of(checkpoint, &sizes, args),
+        Input::Gguf(file) => Plan::of_gguf(file, args, SHARD_BYTES)?,
+    };
+    let matrices = plan
+        .shards
+        .iter()
+        .map(|shard| shard.matrices.len())
+        .sum::<usize>();
+    let repacked: Vec<String> = plan
+        .shards
+        .iter()
+        .flat_map(|shard| shard.repacked.clone())
+        .collect();
+    if matrices + repacked.len() == 0 {
+        let none = plan.copied.text("not quantised");
+        bail!(
+            "{}: nothing to quantise\n{}",
+            printable::path(&args.input),
+            none.trim_end()
+        );
+    }
+
+    let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let partial = parent
+        .unwrap_or(Path::new("."))
+        .join(format!(".{}.partial", name.to_string_lossy()));
+    fs::create_dir_all(&partial).with_context(|| printable::path(&partial).to_string())?;
+    let lock =
+        File::create(partial.join(LOCK)).with_context(|| printable::path(&partial).to_string())?;
+    if lock.try_lock().is_err() {
+        bail!(
+            "{}: another program writes this directory",
+            printable::path(&partial)
+        );
+    }
+    let files = plan.shards.len();
+    let keys = Keys::of(&input, args, &config)?;
+    let groups = Groups::of(&plan, args.share_scales);
+    let bar = progress(matrices as u64, "quantising");
+    let mut layers: BTreeMap<String, Moved> = BTreeMap::new();
+    let (mut weight_map, mut written, mut resumed) = (BTreeMap::new(), 0, 0);
+    let mut names = Vec::new();
+    for (at, shard) in plan.shards.iter().enumerate() {
+        let file = match files {
+            1 => "model.safetensors".to_owned(),
+            _ => format!("model-{:05}-of-{files:05}.safetensors", at + 1),
+        };
+        bar.set_message(file.clone());
+        let path = partial.join(&file);
+        let note = partial.join(format!("{file}.done"));
+        let key = keys.of_shard(at, files);
+        let done = match read_done(&note, &path, &key) {
+            Some(done) => {
+                resumed += 1;
+                done
+            }
+            None => {
+                // Of a note whose file is written anew nothing holds.
+                let _ = fs::remove_file(&note);
+                write(&path, shard, &groups, args, &keys.metadata(&input, at))
+                    .map(|(file_bytes, layers)| Done {
+                        key,
+                        file_bytes,
+                        layers,
+                    })
+                    .and_then(|done| {
+                        let text = serde_json::to_vec(&done)?;
+                        Destination::new(&note).replace(true).write(&text)?;
+                        Ok(done)
+                    })
+                    .with_context(|| kept_for_later(&partial))?
+            }
+        };
+        bar.inc(shard.matrices.len() as u64);
+        for tensor in TensorFile::open(&path)?.tensors() {
+            if let Some(other) = weight_map.insert(tensor.name().to_owned(), file.clone()) {
+                bail!(
+                    "the output would have two tensors {:?}, in {other} and {file}",
+                    tensor.name()
+                );
+            }
+        }
+        written += done.file_bytes;
+        layers.extend(done.layers);
+        names.push(file);
+    }
+    bar.finish_and_clear();
+
+    let mut configs = label::files(args.dialect, config, plan.left.clone());
+    if files > 1 {
+        let index = json!({ "metadata": { "total_size": written }, "weight_map": weight_map });
+        configs.push((INDEX_FILE, index));
+    }
+    for (name, value) in &configs {
+        let text = serde_json::to_string_pretty(value)? + "\n";
+        Destination::new(partial.join(name))
+            .replace(true)
+            .write(text.as_bytes())?;
+    }
+    let others = copy_others(&input, &partial)?;
+    clean(
+        &partial,
+        names.iter().map(String::as_str),
+        &configs,
+        &others,
+    )?;
+    drop(lock);
+    let _ = fs::remove_file(partial.join(LOCK));
+    fs::rename(&partial, to).with_context(|| shown.clone())?;
+    if let Ok(parent) = File::open(parent.unwrap_or(Path::new("."))) {
+        // The name is on disk; where a file system cannot promise that, it is there all the same.
+        let _ = parent.sync_all();
+    }
+
+    let notes = match &input {
+        Input::Safetensors(checkpoint) => notes::show(checkpoint.notes().iter()),
+        Input::Gguf(_) => json!([]),
+    };
+    let taken: Vec<String> = layers.keys().cloned().collect();
+    let furthest = layers
+        .iter()
+        .max_by(|(_, a), (_, b)| a.relative_error.total_cmp(&b.relative_error));
+    let moved = furthest.map_or(String::new(), |(name, layer)| {
+        let sum: f64 = layers.values().map(|layer| layer.relative_error).sum();
+        format!(
+            "  moved, relative to their size: {} on average, {:?} furthest: {}\n",
+            small(sum / layers.len() as f64),
+            name,
+            small(layer.relative_error)
+        )
+    });
+    let again = match resumed {
+        0 => String::new(),
+        _ => format!("  {} from an earlier run\n", count(resumed, "file")),
+    };
+    let unrounded = match repacked.len() {
+        0 => String::new(),
+        _ => format!("  NVFP4 or MXFP4 before, repacked: {}\n", listed(&repacked)),
+    };
+    let text = format!(
+        "{} quantised, {} copied\n  quantised: {}\n{unrounded}{moved}{}{again}written {shown} ({}, {}, {})\n",
+        count(taken.len(), "layer"),
+        count(plan.copied.count(), "tensor"),
+        listed(&taken),
+        plan.copied.text("copied"),
+        count(files, "file"),
+        bytes(written as usize),
+        args.dialect,
+    );
+    let json = json!({
+        "input": args.input.display().to_string(),
+        "output": to.display().to_string(),
+        "dialect": args.dialect.name(),
+        "quantised": taken.len(),
+        "layers": layers.iter().map(|(name, layer)| json!({
+            "name": name, "rows": layer.rows, "k": layer.k, "relative_error": layer.relative_error,
+        })).collect::<Vec<_>>(),
+        "repacked": repacked,
+        "copied": plan.copied.count(),
+        "copied_tensors": plan.copied.json(),
+        "files": names,
+        "other_files": others,
+        "file_bytes": written,
+        "resumed": resumed,
+        "notes": notes,
+    });
+    Ok(Report::new(text, json))
+}
+
+/// The file that a run holds while it writes.
+const LOCK: &str = "lock";
+
+fn kept_for_later(partial: &Path) -> String {
+    format!(
+        "nothing was written to the directory; the same command goes on from {}",
+        printable::path(partial)
+    )
+}
+
+/// What a complete file of an earlier run was noted to be, if it is the file that would be made now.
+fn read_done(note: &Path, path: &Path, key: &Value) -> Option<Done> {
+    let text = input::read(note, MOST_COPIED).ok()?;
+    let done: Done = serde_json::from_slice(&text).ok()?;
+    let same = done.key == *key && fs::metadata(path).ok()?.len() == done.file_bytes;
+    (same && TensorFile::open(path).is_ok()).then_some(done)
+}
+
+/// What the files are made of.
+struct Keys {
+    of_all: Value,
+    files: Vec<Value>,
+    /// Whether a file depends on all of the input: it is one, or layers share their scales.
+    on_all: bool,
+}
+
+impl Keys {
+    fn of(input: &Input, args: &Args, config: &Map<String, Value>) -> Result<Self> {
+        let file = |path: &&Path| -> Result<Value> {
+            let metadata = fs::metadata(path)?;
+            let modified = metadata
+                .modified()?
+                .duration_since(UNIX_EPOCH)
+                .unwrap_or_default();
+            let path = path.canonicalize()?;
+            Ok(json!([
+                path.to_string_lossy(),
+                metadata.len(),
+                modified.as_nanos().to_string()
+            ]))
+        };
+        let files = input.files();
+        Ok(Self {
+            of_all: json!([
+                env!("CARGO_PKG_VERSION"),
+                args.dialect.name(),
+                args.include,
+                args.exclude,
+                args.share_scales,
+                config,
+            ]),
+            files: files.iter().map(file).collect::<Result<_>>()?,
+            on_all: args.share_scales || matches!(input, Input::Gguf(_)),
+        })
+    }
+
+    fn of_shard(&self, at: usize, files: usize) -> Value {
+        match self.on_all {
+            true => json!([self.of_all, self.files, at, files]),
+            false => json!([self.of_all, self.files[at], at, files]),
+        }
+    }
+
+    /// The metadata of a file: the input's own, and the entry that transformers' loader asks for.
+    fn metadata(&self, input: &Input, at: usize) -> HashMap<String, String> {
+        let mut metadata = match input {
+            Input::Safetensors(checkpoint) => in_order(checkpoint)[at].metadata().clone(),
+            Input::Gguf(_) => HashMap::new(),
+        };
+        metadata.entry("format".into()).or_insert("pt".into());
+        metadata
+    }
+}
+
+/// Parts of fused layers, by the name of the layer and what it fuses.
+struct Groups<'a, 'p>(HashMap<String, Vec<&'p Rc<Matrix<'a>>>>);
+
+impl<'a, 'p> Groups<'a, 'p> {
+    fn of(plan: &'p Plan<'a>, are_shared: bool) -> Self {
+        let mut groups: HashMap<String, Vec<_>> = HashMap::new();
+        let all = plan.shards.iter().flat_map(|shard| &shard.matrices);
+        for matrix in all.filter(|_| are_shared) {
+            if let Some(group) = fused(&matrix.name) {
+                groups.entry(group).or_default().push(matrix);
+            }
+        }
+        Self(groups)
+    }
+
+    /// A matrix with those that it shares its global scale with.
+    fn with(&self, matrix: &Rc<Matrix<'a>>) -> Vec<Rc<Matrix<'a>>> {
+        let group = fused(&matrix.name).and_then(|group| self.0.get(&group));
+        match group {
+            Some(group) => group.iter().map(|one| Rc::clone(one)).collect(),
+            None => vec![Rc::clone(matrix)],
+        }
+    }
+}
+
+/// The fused layer that engines make a part of.
+fn fused(name: &str) -> Option<String> {
+    const FUSED: [&[&str]; 3] = [
+        &["q_proj", "k_proj", "v_proj"],
+        &["gate_proj", "up_proj"],
+        &["w1", "w3"],
+    ];
+    let (stem, part) = name.rsplit_once('.')?;
+    let fused = FUSED.iter().find(|parts| parts.contains(&part))?;
+    Some(format!("{stem}.{}", fused.join("+")))
+}
+
+/// Writes a file, and says how many bytes it has and how far its matrices moved.
+fn write(
+    path: &Path,
+    shard: &Shard<'_>,
+    groups: &Groups<'_, '_>,
+    args: &Args,
+    metadata: &HashMap<String, String>,
+) -> Result<(u64, BTreeMap<String, Moved>)> {
+    let maker = Rc::new(Maker::new(args.dialect));
+    let made = shard.matrices.iter().flat_map(|matrix| {
+        let group = groups.with(matrix);
+        let maker = &maker;
+        parts(args.dialect, matrix.rows, matrix.k).map(move |(suffix, part, shape)| {
+            let piece = Piece::Made {
+                of: Rc::clone(matrix),
+                group: group.clone(),
+                part,
+                shape,
+                maker: Rc::clone(maker),
+            };
+            (format!("{}.{suffix}", matrix.name), piece)
+        })
+    });
+    let kept = shard
+        .kept
+        .iter()
+        .map(|(name, piece)| (name.clone(), piece.clone()));
+    let output = Destination::new(path).replace(true).only_files();
+    let written = file::write_to(&output, made.chain(kept), Some(metadata.clone()))?;
+    // Of a group there are others, which may be another file's.
+    let mut moved = maker.moved.take();
+    let of_this = shard.matrices.iter();
+    let of_this = of_this
+        .filter_map(|matrix| moved.remove_entry(&matrix.name))
+        .collect();
+    Ok((written, of_this))
+}
+
+/// Copies the small files of the input's directory that are not made anew: tokenizers, licences. Folders stay.
+fn copy_others(input: &Input, to: &Path) -> Result<Vec<String>> {
+    const ENDINGS: [&str; 8] = [
+        ".json",
+        ".txt",
+        ".model",
+        ".jinja",
+        ".tiktoken",
+        ".md",
+        ".py",
+        ".jsonl",
+    ];
+    let (Some(from), true) = (
+        input.directory(),
+        matches!(input, Input::Safetensors(c) if c.path().is_dir()),
+    ) else {
+        return Ok(Vec::new());
+    };
+    let mut copied = Vec::new();
+    for entry in fs::read_dir(&from)? {
+        let name = entry?.file_name();
+        let Some(name) = name.to_str() else { continue };
+        let is_made =
+            [CONFIG_FILE, QUANT_CONFIG_FILE].contains(&name) || name.contains(".safetensors");
+        let is_known =
+            ENDINGS.iter().any(|ending| name.ends_with(ending)) || name.starts_with("LICENSE");
+        if is_made || !is_known || name.starts_with('.') {
+            continue;
+        }
+        let path = from.join(name);
+        let Ok(content) = input::read(&path, MOST_COPIED) else {
+            continue;
+        };
+        Destination::new(to.join(name))
+            .replace(true)
+            .write(&content)?;
+        copied.push(name.to_owned());
+    }
+    copied.sort();
+    Ok(copied)
+}
+
+/// Removes what is no part of the output: notes, and files of an earlier run with other arguments.
+fn clean<'a>(
+    partial: &Path,
+    files: impl Iterator<Item = &'a str>,
+    configs: &[(&'static str, Value)],
+    others: &'a [String],
+) -> Result<()> {
+    let configs = configs.iter().map(|(name, _)| *name);
+    let others = others.iter().map(String::as_str);
+    let wanted: Vec<&str> = files.chain(configs).chain(others).chain([LOCK]).collect();
+    for entry in fs::read_dir(partial)? {
+        let entry = entry?;
+        if !wanted.iter().any(|wanted| entry.file_name() == *wanted) {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// The config of a model of a GGUF file, as transformers has it, of the architectures whose names are known.
+fn gguf_config(file: &Gguf) -> Map<String, Value> {
+    let known = [
+        ("llama", "LlamaForCausalLM", "llama"),
+        ("qwen2", "Qwen2ForCausalLM", "qwen2"),
+        ("qwen3", "Qwen3ForCausalLM", "qwen3"),
+    ];
+    let architecture = file.architecture().unwrap_or_default();
+    let Some((_, class, kind)) = known.into_iter().find(|(name, ..)| *name == architecture) else {
+        return Map::new();
+    };
+    let integer = |key: &str| file.integer(&format!("{architecture}.{key}"));
+    let float = |key: &str| file.float(&format!("{architecture}.{key}"));
+    let heads = integer("attention.head_count");
+    let vocabulary = file
+        .tensor("model.embed_tokens.weight")
+        .map(|of| of.shape()[0]);
+    let all = [
+        ("architectures", json!([class])),
+        ("model_type", json!(kind)),
+        ("hidden_act", json!("silu")),
+        ("hidden_size", json!(integer("embedding_length"))),
+        ("intermediate_size", json!(integer("feed_forward_length"))),
+        ("num_hidden_layers", json!(integer("block_count"))),
+        ("num_attention_heads", json!(heads)),
+        (
+            "num_key_value_heads",
+            json!(integer("attention.head_count_kv").or(heads)),
+        ),
+        ("head_dim", json!(integer("attention.key_length"))),
+        ("max_position_embeddings", json!(integer("context_length"))),
+        (
+            "rms_norm_eps",
+            json!(float("attention.layer_norm_rms_epsilon")),
+        ),
+        ("rope_theta", json!(float("rope.freq_base"))),
+        ("vocab_size", json!(vocabulary)),
+        (
+            "bos_token_id",
+            json!(file.integer("tokenizer.ggml.bos_token_id")),
+        ),
+        (
+            "eos_token_id",
+            json!(file.integer("tokenizer.ggml.eos_token_id")),
+        ),
+        (
+            "tie_word_embeddings",
+            json!(file.tensor("lm_head.weight").is_none()),
+        ),
+    ];
+    let said = all.into_iter().filter(|(_, value)| !value.is_null());
+    said.map(|(key, value)| (key.to_owned(), value)).collect()
+}

@@ -1,0 +1,707 @@
+//! What becomes of the tensors of an input: matrices that are quantised, and what is kept.
+
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::rc::Rc;
+
+use anyhow::{Result, bail};
+use nvfp4_gemv::checkpoint::{Checkpoint, Dense, Dialect, Gathered, Gguf, GgufElement, GgufTensor};
+use nvfp4_gemv::file::{Tensor, TensorFile};
+use nvfp4_gemv::quantize::{Quantized, quantize};
+use nvfp4_gemv::{BLOCK, GlobalScale, reference};
+use nvfp4_gemv_cli::file::{Content, NewTensor, WriteError};
+use nvfp4_gemv_files::printable;
+use rayon::prelude::*;
+use safetensors::Dtype;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::choice::{self, Copied, Named};
+use super::{Args, label};
+
+/// A matrix that is quantised.
+pub(super) struct Matrix<'a> {
+    /// The module's name in the output.
+    pub(super) name: String,
+    pub(super) rows: usize,
+    pub(super) k: usize,
+    from: From<'a>,
+}
+
+/// Where a matrix's elements are.
+enum From<'a> {
+    /// A tensor `[M, K]`.
+    Tensor(Tensor<'a>),
+    /// A matrix `[M, K]`, or, transposed, `[K, M]`.
+    Dense {
+        dense: Dense<'a>,
+        is_transposed: bool,
+        /// Its file.
+        path: &'a Path,
+    },
+}
+
+impl<'a> Matrix<'a> {
+    fn of(name: String, dense: Dense<'a>, is_transposed: bool, path: &'a Path) -> Rc<Self> {
+        let (rows, k) = match is_transposed {
+            true => (dense.k(), dense.rows()),
+            false => (dense.rows(), dense.k()),
+        };
+        Rc::new(Self {
+            name,
+            rows,
+            k,
+            from: From::Dense {
+                dense,
+                is_transposed,
+                path,
+            },
+        })
+    }
+
+    /// The elements `[M][K]` in f32.
+    fn values(&self) -> Result<Vec<f32>, WriteError> {
+        let (dense, is_transposed) = match &self.from {
+            From::Tensor(tensor) => return Ok(tensor.to_f32_widened()?),
+            From::Dense {
+                dense,
+                is_transposed,
+                ..
+            } => (dense, *is_transposed),
+        };
+        let stored = widened(dense).map_err(|reason| self.refused(reason))?;
+        if !is_transposed {
+            return Ok(stored);
+        }
+        let mut values = vec![0.0; stored.len()];
+        let rows = values.par_chunks_exact_mut(self.k).enumerate();
+        rows.for_each(|(row, out)| {
+            for (column, out) in out.iter_mut().enumerate() {
+                *out = stored[column * self.rows + row];
+            }
+        });
+        Ok(values)
+    }
+
+    fn refused(&self, reason: String) -> WriteError {
+        let (file, tensor) = match &self.from {
+            From::Tensor(tensor) => (tensor.file().path(), tensor.name()),
+            From::Dense { dense, path, .. } => (*path, dense.name()),
+        };
+        let (file, tensor) = (file.into(), tensor.into());
+        WriteError::Conversion {
+            file,
+            tensor,
+            reason,
+        }
+    }
+}
+
+/// All elements of a matrix as they are stored.
+fn widened(dense: &Dense<'_>) -> Result<Vec<f32>, String> {
+    let mut values = vec![0.0; dense.rows() * dense.k()];
+    let rows = values.par_chunks_exact_mut(dense.k().max(1)).enumerate();
+    let read = rows.map(|(row, out)| dense.row(row, out));
+    read.collect::<Result<(), _>>()
+        .map_err(|error| error.to_string())?;
+    Ok(values)
+}
+
+/// How far a matrix moved.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Moved {
+    pub(super) rows: usize,
+    pub(super) k: usize,
+    /// The root of the sum of squares of the differences, over that of the elements.
+    pub(super) relative_error: f64,
+}
+
+/// Quantises matrices, one at a time: it keeps what it has made last, and each one's global scale.
+pub(super) struct Maker {
+    dialect: Dialect,
+    last: RefCell<Option<(String, Rc<Quantized>)>>,
+    globals: RefCell<HashMap<String, GlobalScale>>,
+    pub(super) moved: RefCell<BTreeMap<String, Moved>>,
+}
+
+impl Maker {
+    pub(super) fn new(dialect: Dialect) -> Self {
+        Self {
+            dialect,
+            last: RefCell::default(),
+            globals: RefCell::default(),
+            moved: RefCell::default(),
+        }
+    }
+
+    fn quantised(
+        &self,
+        matrix: &Matrix<'_>,
+        global: Option<GlobalScale>,
+    ) -> Result<Rc<Quantized>, WriteError> {
+        if let Some((name, last)) = &*self.last.borrow()
+            && *name == matrix.name
+            && global.is_none_or(|global| global == last.global)
+        {
+            return Ok(Rc::clone(last));
+        }
+        *self.last.borrow_mut() = None;
+        let values = matrix.values()?;
+        let made = quantize(&values, matrix.rows, matrix.k, self.dialect, global);
+        let made = Rc::new(made.map_err(|error| matrix.refused(error.to_string()))?);
+        let moved = Moved {
+            rows: matrix.rows,
+            k: matrix.k,
+            relative_error: relative_error(&values, &made),
+        };
+        self.moved.borrow_mut().insert(matrix.name.clone(), moved);
+        *self.last.borrow_mut() = Some((matrix.name.clone(), Rc::clone(&made)));
+        Ok(made)
+    }
+
+    /// A matrix's own global scale.
+    fn own_global(&self, matrix: &Matrix<'_>) -> Result<GlobalScale, WriteError> {
+        if let Some(global) = self.globals.borrow().get(&matrix.name) {
+            return Ok(*global);
+        }
+        let global = self.quantised(matrix, None)?.global;
+        let name = matrix.name.clone();
+        self.globals.borrow_mut().insert(name, global);
+        Ok(global)
+    }
+
+    /// The global scale that several matrices share: that of the largest element.
+    fn global(&self, matrices: &[Rc<Matrix<'_>>]) -> Result<GlobalScale, WriteError> {
+        let all = matrices.iter().map(|matrix| self.own_global(matrix));
+        let all = all.collect::<Result<Vec<_>, _>>()?;
+        let widest = all
+            .into_iter()
+            .max_by(|a, b| a.multiplier().total_cmp(&b.multiplier()));
+        Ok(widest.unwrap_or(GlobalScale::ONE))
+    }
+}
+
+/// In f64, row by row: a row's sums are added in the order of the rows, so that they are the same on any machine.
+fn relative_error(values: &[f32], made: &Quantized) -> f64 {
+    let Ok(weights) = made.weights() else {
+        return f64::NAN;
+    };
+    let rows = values.par_chunks(made.k).enumerate();
+    let sums: Vec<[f64; 2]> = rows
+        .map(|(row, values)| {
+            let decoded = reference::decode_row(&weights, 0, row);
+            let both = values.iter().zip(decoded).map(|(x, y)| [f64::from(*x), y]);
+            both.fold([0.0; 2], |[off, all], [x, y]| {
+                [off + (x - y) * (x - y), all + x * x]
+            })
+        })
+        .collect();
+    let [off, all] = sums
+        .into_iter()
+        .fold([0.0; 2], |[a, b], [c, d]| [a + c, b + d]);
+    if all == 0.0 { 0.0 } else { (off / all).sqrt() }
+}
+
+/// A tensor of the output.
+#[derive(Clone)]
+pub(super) enum Piece<'a> {
+    Kept(NewTensor<'a>),
+    /// A matrix of GGUF's that becomes F32.
+    Widened {
+        shape: Vec<usize>,
+        dense: Dense<'a>,
+    },
+    /// A part of a matrix that is NVFP4 or MXFP4 in a GGUF file.
+    Repacked {
+        of: Rc<Repacked<'a>>,
+        part: Part,
+        shape: Vec<usize>,
+    },
+    Made {
+        of: Rc<Matrix<'a>>,
+        /// Those that share its global scale, itself among them.
+        group: Vec<Rc<Matrix<'a>>>,
+        part: Part,
+        shape: Vec<usize>,
+        maker: Rc<Maker>,
+    },
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Part {
+    Codes,
+    Scales,
+    Global,
+}
+
+impl Content for Piece<'_> {
+    fn dtype(&self) -> Dtype {
+        match self {
+            Self::Kept(tensor) => tensor.dtype,
+            Self::Widened { .. } => Dtype::F32,
+            Self::Made { part, .. } | Self::Repacked { part, .. } => match part {
+                Part::Codes => Dtype::U8,
+                Part::Scales => Dtype::F8_E4M3,
+                Part::Global => Dtype::F32,
+            },
+        }
+    }
+
+    fn shape(&self) -> &[usize] {
+        match self {
+            Self::Kept(tensor) => &tensor.shape,
+            Self::Widened { shape, .. }
+            | Self::Repacked { shape, .. }
+            | Self::Made { shape, .. } => shape,
+        }
+    }
+
+    fn byte_len(&self) -> usize {
+        match self {
+            Self::Kept(tensor) => tensor.bytes.len(),
+            _ => self.shape().iter().product::<usize>() * self.dtype().bitsize() / 8,
+        }
+    }
+
+    fn bytes(&self) -> Result<Cow<'_, [u8]>, WriteError> {
+        match self {
+            Self::Kept(tensor) => tensor.bytes(),
+            Self::Widened { dense, .. } => {
+                let values = widened(dense).map_err(|reason| WriteError::Conversion {
+                    file: Default::default(),
+                    tensor: dense.name().into(),
+                    reason,
+                })?;
+                let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+                Ok(bytes.into())
+            }
+            Self::Repacked { of, part, .. } => Ok(of.part(*part)?.into()),
+            Self::Made {
+                of,
+                group,
+                part,
+                maker,
+                ..
+            } => {
+                let global = maker.global(group)?;
+                Ok(match part {
+                    Part::Global => global.stored().to_le_bytes().to_vec().into(),
+                    Part::Codes => maker.quantised(of, Some(global))?.codes.clone().into(),
+                    Part::Scales => maker.quantised(of, Some(global))?.scales.clone().into(),
+                })
+            }
+        }
+    }
+}
+
+/// A file of the output: what is in it.
+#[derive(Default)]
+pub(super) struct Shard<'a> {
+    pub(super) matrices: Vec<Rc<Matrix<'a>>>,
+    /// Tensors that are kept, and layers that are NVFP4 already.
+    pub(super) kept: Vec<(String, Piece<'a>)>,
+    /// Layers that are NVFP4 already.
+    pub(super) repacked: Vec<String>,
+}
+
+/// Everything that becomes of an input.
+#[derive(Default)]
+pub(super) struct Plan<'a> {
+    pub(super) shards: Vec<Shard<'a>>,
+    pub(super) copied: Copied,
+    /// Modules that could have been quantised, and were not.
+    pub(super) left: Vec<String>,
+    opened: Opened,
+}
+
+/// What a config says of a model, as far as it is needed to tell the rows of stacked experts from their columns.
+pub(super) struct Sizes {
+    hidden: Option<usize>,
+    is_transposed: bool,
+}
+
+impl Sizes {
+    pub(super) fn of(config: &Value) -> Self {
+        let inner = config.get("text_config").unwrap_or(config);
+        let hidden = inner.get("hidden_size").and_then(Value::as_u64);
+        let kind = |of: &Value| Some(of.get("model_type")?.as_str()?.to_owned());
+        let kind = kind(inner).or_else(|| kind(config)).unwrap_or_default();
+        Self {
+            hidden: hidden.and_then(|hidden| hidden.try_into().ok()),
+            is_transposed: kind.starts_with("llama4") || kind == "gpt_oss",
+        }
+    }
+
+    /// Whether stacked matrices `[E, a, b]` have rows of K elements, or columns, as far as can be told.
+    fn transposed(&self, name: &str, [a, b]: [usize; 2]) -> Option<bool> {
+        let hidden = self.hidden?;
+        // Of down, the hidden size is M; of the others, K.
+        let part = name.strip_suffix(".weight").unwrap_or(name);
+        let part = part.rsplit('.').next().unwrap_or(part);
+        let (as_k, as_m) = match part {
+            "gate_up_proj" | "gate_proj" | "up_proj" | "w1" | "w3" => (b == hidden, a == hidden),
+            "down_proj" | "w2" => (a == hidden, b == hidden),
+            _ => return None,
+        };
+        match (as_k, as_m) {
+            (true, false) => Some(false),
+            (false, true) => Some(true),
+            (true, true) => Some(self.is_transposed),
+            (false, false) => None,
+        }
+    }
+}
+
+/// A checkpoint's files by their names: an index may have them in any order.
+pub(super) fn in_order(checkpoint: &Checkpoint) -> Vec<&TensorFile> {
+    let mut files: Vec<_> = checkpoint.files().iter().collect();
+    files.sort_by_key(|file| file.path());
+    files
+}
+
+impl<'a> Plan<'a> {
+    /// A file of the output for each of the input.
+    pub(super) fn of(checkpoint: &'a Checkpoint, sizes: &Sizes, args: &Args) -> Self {
+        let mut plan = Self::default();
+        for file in in_order(checkpoint) {
+            let mut shard = Shard::default();
+            for tensor in file.tensors() {
+                plan.add(&mut shard, checkpoint, tensor, sizes, args);
+            }
+            plan.shards.push(shard);
+        }
+        plan
+    }
+
+    fn add(
+        &mut self,
+        shard: &mut Shard<'a>,
+        checkpoint: &'a Checkpoint,
+        tensor: Tensor<'a>,
+        sizes: &Sizes,
+        args: &Args,
+    ) {
+        let why = match choice::is_stacked(&tensor) {
+            true => match self.experts(shard, checkpoint, tensor, sizes, args) {
+                Ok(()) => return,
+                Err(why) => why,
+            },
+            false => match choice::why_copied(&tensor, args) {
+                None => {
+                    let name = tensor.name();
+                    let &[rows, k] = tensor.shape() else {
+                        unreachable!("it has two dimensions, or is copied")
+                    };
+                    shard.matrices.push(Rc::new(Matrix {
+                        name: name.strip_suffix(".weight").unwrap_or(name).into(),
+                        rows,
+                        k,
+                        from: From::Tensor(tensor),
+                    }));
+                    return;
+                }
+                Some(why) => why,
+            },
+        };
+        self.copied.add(tensor.name(), why);
+        self.left.extend(label::module_left(&tensor));
+        let kept = NewTensor::borrowed(tensor.dtype(), tensor.shape(), tensor.bytes());
+        shard.kept.push((tensor.name().into(), Piece::Kept(kept)));
+    }
+
+    /// A matrix for each expert of a stack, or why they stay what they are.
+    fn experts(
+        &mut self,
+        shard: &mut Shard<'a>,
+        checkpoint: &'a Checkpoint,
+        tensor: Tensor<'a>,
+        sizes: &Sizes,
+        args: &Args,
+    ) -> Result<(), String> {
+        let name = tensor.name();
+        let &[_, a, b] = tensor.shape() else {
+            return Err("not three dimensions".into());
+        };
+        let Some(is_transposed) = sizes.transposed(name, [a, b]) else {
+            return Err("stacked experts, and no config says which dimension is K".into());
+        };
+        let (rows, k) = if is_transposed { (b, a) } else { (a, b) };
+        let named = Named {
+            name,
+            shape: &[rows, k],
+        };
+        if let Some(why) = choice::why_not_matrix(&named, args) {
+            return Err(why);
+        }
+        let Some((stem, part)) = name
+            .strip_suffix(".weight")
+            .unwrap_or(name)
+            .rsplit_once('.')
+        else {
+            return Err("stacked experts without a module".into());
+        };
+        let all = checkpoint
+            .dense_experts(name)
+            .map_err(|error| error.to_string())?;
+        for (expert, dense) in all.into_iter().enumerate() {
+            let name = format!("{stem}.{expert}.{part}");
+            let path = tensor.file().path();
+            shard
+                .matrices
+                .push(Matrix::of(name, dense, is_transposed, path));
+        }
+        Ok(())
+    }
+
+    /// Files of about so many bytes for a GGUF file.
+    pub(super) fn of_gguf(file: &'a Gguf, args: &Args, most_bytes: usize) -> Result<Self> {
+        let mut plan = Self::default();
+        let mut shard = Shard::default();
+        let mut bytes = 0;
+        for tensor in file.tensors() {
+            if bytes > most_bytes {
+                plan.shards.push(std::mem::take(&mut shard));
+                bytes = 0;
+            }
+            bytes += tensor.bytes().len();
+            plan.add_gguf(&mut shard, file, tensor, args)?;
+        }
+        plan.shards.push(shard);
+        Ok(plan)
+    }
+
+    fn add_gguf(
+        &mut self,
+        shard: &mut Shard<'a>,
+        file: &'a Gguf,
+        tensor: GgufTensor<'a>,
+        args: &Args,
+    ) -> Result<()> {
+        let name = tensor.name();
+        let module = name.strip_suffix(".weight").unwrap_or(name);
+        match tensor.element() {
+            GgufElement::Nvfp4 | GgufElement::Mxfp4 => {
+                shard.repack(file, tensor, module, args.dialect, &self.opened);
+                return Ok(());
+            }
+            GgufElement::Other(element) => bail!(
+                "{}: tensor {:?} is {element}, which is not read",
+                printable::path(file.path()),
+                tensor.stored_name()
+            ),
+            _ => {}
+        }
+        if is_scale(file, name) {
+            if name.ends_with("input_scale") {
+                self.copied.add(
+                    name,
+                    "a scale of vectors, which the output, weights only, has no use for".into(),
+                );
+            }
+            return Ok(());
+        }
+        let why = match *tensor.shape() {
+            [_, ref matrix @ ..] if matrix.len() == 2 && name.ends_with(".weight") => {
+                let named = Named {
+                    name,
+                    shape: matrix,
+                };
+                let why = choice::why_not_matrix(&named, args);
+                if why.is_none() {
+                    let Some((stem, part)) = module.rsplit_once('.') else {
+                        bail!("{name:?}: experts without a module");
+                    };
+                    for (expert, dense) in file.dense_experts(module)?.into_iter().enumerate() {
+                        let name = format!("{stem}.{expert}.{part}");
+                        shard
+                            .matrices
+                            .push(Matrix::of(name, dense, false, file.path()));
+                    }
+                    return Ok(());
+                }
+                why
+            }
+            _ if !name.ends_with(".weight") => Some("not named `*.weight`".into()),
+            ref shape => {
+                let why = choice::why_not_matrix(&Named { name, shape }, args);
+                if why.is_none() {
+                    let dense = file.dense(module)?;
+                    let matrix = Matrix::of(module.into(), dense, false, file.path());
+                    shard.matrices.push(matrix);
+                    return Ok(());
+                }
+                why
+            }
+        };
+        self.copied.add(name, why.unwrap_or_default());
+        let kept = match *tensor.shape() {
+            [elements] => Piece::Kept(NewTensor::f32(&[elements], &file.vector(name)?)),
+            [rows, k] => {
+                self.left.push(module.into());
+                Piece::Widened {
+                    shape: vec![rows, k],
+                    dense: file.dense(module)?,
+                }
+            }
+            _ => bail!("{name:?}: {tensor} is neither quantised nor kept"),
+        };
+        shard.kept.push((name.into(), kept));
+        Ok(())
+    }
+}
+
+/// Whether a tensor is a scale of an NVFP4 or MXFP4 weight: what is made of the weight has it.
+fn is_scale(file: &Gguf, name: &str) -> bool {
+    let ends = [
+        ".weight.scale",
+        ".weight.input_scale",
+        ".scale",
+        ".input_scale",
+    ];
+    ends.iter().any(|end| {
+        let weight = name
+            .strip_suffix(end)
+            .map(|module| format!("{module}.weight"));
+        let weight = weight.and_then(|weight| file.tensor(&weight));
+        weight.is_some_and(|of| matches!(of.element(), GgufElement::Nvfp4 | GgufElement::Mxfp4))
+    })
+}
+
+/// The module of a GGUF file that was opened last: its experts are written one after the other.
+type Opened = Rc<RefCell<Option<(String, Rc<Gathered<'static>>)>>>;
+
+/// A matrix that is NVFP4 or MXFP4 in a GGUF file.
+pub(super) struct Repacked<'a> {
+    file: &'a Gguf,
+    module: String,
+    expert: usize,
+    dialect: Dialect,
+    opened: Opened,
+}
+
+impl Repacked<'_> {
+    fn part(&self, part: Part) -> Result<Vec<u8>, WriteError> {
+        let of_last = |(module, opened): &(String, Rc<Gathered<'static>>)| {
+            (*module == self.module).then(|| Rc::clone(opened))
+        };
+        let last = self.opened.borrow().as_ref().and_then(of_last);
+        let gathered = match last {
+            Some(gathered) => gathered,
+            None => {
+                *self.opened.borrow_mut() = None;
+                let opened = self.file.weights(&self.module);
+                let opened = Rc::new(opened.map_err(|error| self.refused(error.to_string()))?);
+                let last = (self.module.clone(), Rc::clone(&opened));
+                *self.opened.borrow_mut() = Some(last);
+                opened
+            }
+        };
+        let shape = gathered.shape();
+        let of_expert = |all: &[u8]| {
+            let each = all.len() / shape.l();
+            all[self.expert * each..(self.expert + 1) * each].to_vec()
+        };
+        match part {
+            Part::Codes => Ok(of_expert(gathered.codes())),
+            Part::Scales => Ok(of_expert(gathered.scales())),
+            Part::Global => {
+                let global = self
+                    .global(&gathered)
+                    .map_err(|reason| self.refused(reason))?;
+                Ok(global.stored().to_le_bytes().to_vec())
+            }
+        }
+    }
+
+    fn global(&self, gathered: &Gathered<'_>) -> Result<GlobalScale, String> {
+        let (m, dialect) = (gathered.shape().m(), self.dialect);
+        let factors = gathered.row_alpha().map(|all| &all[self.expert * m..][..m]);
+        let factor = factors.map_or(1.0, |factors| factors[0]);
+        if factors.is_some_and(|all| all.iter().any(|one| *one != factor)) {
+            return Err(format!(
+                "its rows have factors that differ, which the dialect {dialect} has no place for"
+            ));
+        }
+        // One of the two is 1.
+        let multiplier = gathered.global().stored() * factor;
+        let global = match dialect {
+            Dialect::ModelOpt => GlobalScale::Multiplier(multiplier),
+            Dialect::CompressedTensors => GlobalScale::Divisor(1.0 / multiplier),
+        };
+        match global.multiplier() == f64::from(multiplier) {
+            true => Ok(global),
+            false => Err(format!(
+                "its global scale {multiplier} has no exact reciprocal, which the dialect {dialect} stores; --dialect \
+                 {} has the scale itself",
+                Dialect::ModelOpt
+            )),
+        }
+    }
+
+    fn refused(&self, reason: String) -> WriteError {
+        WriteError::Conversion {
+            file: self.file.path().into(),
+            tensor: self.module.clone(),
+            reason,
+        }
+    }
+}
+
+impl<'a> Shard<'a> {
+    /// Matrices that are NVFP4 or MXFP4 already, as tensors of the dialect.
+    fn repack(
+        &mut self,
+        file: &'a Gguf,
+        tensor: GgufTensor<'a>,
+        module: &str,
+        dialect: Dialect,
+        opened: &Opened,
+    ) {
+        let (experts, m, k) = match *tensor.shape() {
+            [experts, m, k] => (experts, m, k),
+            [m, k] => (1, m, k),
+            // Opening it says that it is neither.
+            _ => (1, 0, 0),
+        };
+        for expert in 0..experts {
+            let name = match (experts, module.rsplit_once('.')) {
+                (2.., Some((stem, part))) => format!("{stem}.{expert}.{part}"),
+                _ => module.into(),
+            };
+            let of = Rc::new(Repacked {
+                file,
+                module: module.into(),
+                expert,
+                dialect,
+                opened: Rc::clone(opened),
+            });
+            for (suffix, part, shape) in parts(dialect, m, k) {
+                let (of, name) = (Rc::clone(&of), format!("{name}.{suffix}"));
+                self.kept.push((name, Piece::Repacked { of, part, shape }));
+            }
+            self.repacked.push(name);
+        }
+    }
+}
+
+/// The tensors of an NVFP4 layer: the endings of their names, and their shapes.
+pub(super) fn parts(dialect: Dialect, m: usize, k: usize) -> [(&'static str, Part, Vec<usize>); 3] {
+    [
+        (dialect.codes(), Part::Codes, vec![m, k / 2]),
+        (dialect.scales(), Part::Scales, vec![m, k / BLOCK]),
+        (
+            dialect.global(),
+            Part::Global,
+            global_shape(dialect).to_vec(),
+        ),
+    ]
+}
+
+fn global_shape(dialect: Dialect) -> &'static [usize] {
+    match dialect {
+        Dialect::ModelOpt => &[],
+        Dialect::CompressedTensors => &[1],
+    }
+}

@@ -1,0 +1,486 @@
+//! `quantize --to`: directories in, directories out, and nothing half-written.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use half::bf16;
+use nvfp4_gemv::checkpoint::{Checkpoint, Dialect, Gguf, ModuleKind, Note, RowOrder};
+use nvfp4_gemv::quantize::{Quantized, quantize};
+use nvfp4_gemv::{GlobalScale, reference};
+use nvfp4_gemv_cli::file::{self, NewTensor};
+use safetensors::Dtype;
+use serde_json::{Value, json};
+
+use crate::{Folder, contains, fails, json, prints};
+
+const HIDDEN: usize = 64;
+
+/// Tensors of one file: numbers by name, as BF16 but for norms.
+type Numbers = Vec<(String, Vec<usize>, Vec<f32>)>;
+
+fn numbers(seed: u64, all: &[(&str, &[usize])]) -> Numbers {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let each = |(name, shape): &(&str, &[usize])| {
+        // Layers of different sizes, so that their global scales differ.
+        let size = 0.1 + rng.f32();
+        let count = shape.iter().product();
+        let values = (0..count).map(|_| bf16::from_f32(size * (rng.f32() - 0.5)).to_f32());
+        ((*name).to_owned(), shape.to_vec(), values.collect())
+    };
+    all.iter().map(each).collect()
+}
+
+fn write_file(path: &Path, numbers: &Numbers) {
+    let tensors = numbers.iter().map(|(name, shape, values)| {
+        let tensor = match shape.len() {
+            1 => NewTensor::f32(shape, values),
+            _ => NewTensor {
+                dtype: Dtype::BF16,
+                shape: shape.clone(),
+                bytes: values
+                    .iter()
+                    .flat_map(|x| bf16::from_f32(*x).to_le_bytes())
+                    .collect(),
+            },
+        };
+        (name.clone(), tensor)
+    });
+    file::write(path, tensors, None).unwrap();
+}
+
+/// A model of two files, with a config and a tokenizer.
+fn write_model(folder: &Path, files: &[Numbers; 2], config: &Value) {
+    fs::create_dir_all(folder).unwrap();
+    let mut map = BTreeMap::new();
+    for (at, numbers) in files.iter().enumerate() {
+        let name = format!("model-{:05}-of-00002.safetensors", at + 1);
+        write_file(&folder.join(&name), numbers);
+        map.extend(
+            numbers
+                .iter()
+                .map(|(tensor, ..)| (tensor.clone(), name.clone())),
+        );
+    }
+    let index = json!({ "metadata": {}, "weight_map": map });
+    for (name, value) in [
+        ("model.safetensors.index.json", &index),
+        ("config.json", config),
+        ("tokenizer.json", &json!({ "model": "none" })),
+    ] {
+        fs::write(folder.join(name), value.to_string()).unwrap();
+    }
+}
+
+fn config() -> Value {
+    json!({ "model_type": "llama", "hidden_size": HIDDEN, "architectures": ["LlamaForCausalLM"] })
+}
+
+const Q: &str = "model.layers.0.self_attn.q_proj";
+const K: &str = "model.layers.0.self_attn.k_proj";
+const UP: &str = "model.layers.0.mlp.up_proj";
+
+fn dense() -> [Numbers; 2] {
+    let weight = |name: &str| format!("{name}.weight");
+    let (q, k, up) = (weight(Q), weight(K), weight(UP));
+    [
+        numbers(
+            1,
+            &[
+                ("model.embed_tokens.weight", &[32, HIDDEN]),
+                (&q, &[HIDDEN, HIDDEN]),
+                ("model.layers.0.input_layernorm.weight", &[HIDDEN]),
+            ],
+        ),
+        numbers(
+            2,
+            &[
+                (&k, &[32, HIDDEN]),
+                (&up, &[48, HIDDEN]),
+                ("model.layers.0.mlp.gate.weight", &[4, HIDDEN]),
+                ("lm_head.weight", &[32, HIDDEN]),
+            ],
+        ),
+    ]
+}
+
+fn values<'a>(files: &'a [Numbers; 2], name: &str) -> (&'a [usize], &'a [f32]) {
+    let found = files.iter().flatten().find(|(of, ..)| of == name).unwrap();
+    (&found.1, &found.2)
+}
+
+/// A layer is what the quantiser makes of these numbers.
+#[track_caller]
+fn is_quantised(checkpoint: &Checkpoint, name: &str, expected: &Quantized, dialect: Dialect) {
+    let layer = checkpoint.layer(name).unwrap();
+    assert_eq!(
+        (layer.rows(), layer.k()),
+        (expected.rows, expected.k),
+        "{name}"
+    );
+    assert_eq!(layer.dialect(), dialect);
+    assert_eq!(layer.codes(), expected.codes, "{name}");
+    assert_eq!(layer.scales(), expected.scales, "{name}");
+    assert_eq!(layer.global(), expected.global, "{name}");
+    // The labels agree with the tensors.
+    let is_label = |note: &Note| !matches!(note, Note::NotAdded { .. });
+    assert!(!layer.notes().iter().any(is_label), "{:?}", layer.notes());
+}
+
+fn of(values: &[f32], rows: usize, dialect: Dialect, global: Option<GlobalScale>) -> Quantized {
+    quantize(values, rows, values.len() / rows, dialect, global).unwrap()
+}
+
+#[test]
+fn a_directory_becomes_a_directory_that_opens() {
+    let (dir, model) = (Folder::new(), dense());
+    let source = dir.at("model");
+    write_model(Path::new(&source), &model, &config());
+    for dialect in Dialect::ALL {
+        let out = dir.at(dialect.name());
+        let report = json(&[
+            "quantize",
+            &source,
+            "--to",
+            &out,
+            "--dialect",
+            dialect.name(),
+        ]);
+        let checkpoint = Checkpoint::open(&out).unwrap();
+        assert_eq!(checkpoint.files().len(), 2);
+        assert!(checkpoint.notes().is_empty(), "{:?}", checkpoint.notes());
+        let layers: Vec<&str> = checkpoint.layers().collect();
+        assert_eq!(layers, [UP, K, Q]);
+        for (at, name) in layers.into_iter().enumerate() {
+            let (shape, numbers) = values(&model, &format!("{name}.weight"));
+            let expected = of(numbers, shape[0], dialect, None);
+            is_quantised(&checkpoint, name, &expected, dialect);
+            // How far it moved, from the file itself.
+            let weights = expected.weights().unwrap();
+            let decoded = (0..shape[0]).flat_map(|row| reference::decode_row(&weights, 0, row));
+            let off: f64 = numbers
+                .iter()
+                .zip(decoded)
+                .map(|(x, y)| (f64::from(*x) - y).powi(2))
+                .sum();
+            let all: f64 = numbers.iter().map(|x| f64::from(*x).powi(2)).sum();
+            let said = &report["layers"][at];
+            assert_eq!(said["name"], name);
+            let error = said["relative_error"].as_f64().unwrap();
+            assert!((error - (off / all).sqrt()).abs() < 1e-12, "{said}");
+            assert!((0.02..0.2).contains(&error), "{said}");
+        }
+        let kept = [
+            "lm_head.weight",
+            "model.embed_tokens.weight",
+            "model.layers.0.input_layernorm.weight",
+            "model.layers.0.mlp.gate.weight",
+        ];
+        let before = Checkpoint::open(&source).unwrap();
+        for name in kept {
+            let [was, is] = [&before, &checkpoint].map(|of| of.tensor(name).unwrap());
+            assert_eq!(
+                (was.dtype(), was.shape(), was.bytes()),
+                (is.dtype(), is.shape(), is.bytes())
+            );
+        }
+        assert_eq!(report["copied"], kept.len());
+        // What is left is excluded by name, which the reader knows from the configs.
+        for module in checkpoint.modules() {
+            let is_left = matches!(module.kind(), ModuleKind::Dense(_));
+            assert!(module.notes().is_empty(), "{:?}", module.notes());
+            assert!(
+                !is_left || module.config() == Some("not quantised"),
+                "{module:?}"
+            );
+        }
+        let written: Value =
+            serde_json::from_slice(&fs::read(format!("{out}/config.json")).unwrap()).unwrap();
+        assert_eq!(written["hidden_size"], HIDDEN);
+        let label = &written["quantization_config"];
+        let (method, ignored) = match dialect {
+            Dialect::ModelOpt => ("modelopt", &label["ignore"]),
+            Dialect::CompressedTensors => ("compressed-tensors", &label["ignore"]),
+        };
+        assert_eq!(label["quant_method"], method);
+        let left = ["lm_head", "model.embed_tokens", "model.layers.0.mlp.gate"];
+        assert_eq!(*ignored, json!(left));
+        let has = |name: &str| Path::new(&out).join(name).exists();
+        assert_eq!(has("hf_quant_config.json"), dialect == Dialect::ModelOpt);
+        assert!(has("tokenizer.json") && !has("lock"));
+        assert_eq!(
+            fs::read_dir(&out).unwrap().count(),
+            5 + usize::from(dialect == Dialect::ModelOpt)
+        );
+    }
+    // Nothing is beside them.
+    assert_eq!(dir.names(), ["compressed-tensors", "model", "modelopt"]);
+    let again = fails(&["quantize", &source, "--to", &dir.at("modelopt")]);
+    contains(&again, &["is there already"]);
+    let quantised = fails(&["quantize", &dir.at("modelopt"), "--to", &dir.at("twice")]);
+    contains(&quantised, &["is NVFP4 already"]);
+    let none = fails(&[
+        "quantize",
+        &source,
+        "--to",
+        &dir.at("none"),
+        "--exclude",
+        "*",
+    ]);
+    contains(&none, &["nothing to quantise", "lm_head.weight"]);
+    assert_eq!(dir.names().len(), 3);
+}
+
+/// q is in one file, k in the other; up has no gate to share with.
+#[test]
+fn parts_of_fused_layers_share_the_widest_scale() {
+    let (dir, model) = (Folder::new(), dense());
+    let (source, out) = (dir.at("model"), dir.at("out"));
+    write_model(Path::new(&source), &model, &config());
+    json(&["quantize", &source, "--to", &out, "--share-scales"]);
+    let checkpoint = Checkpoint::open(&out).unwrap();
+    let dialect = Dialect::ModelOpt;
+    let [q, k] = [Q, K].map(|name| values(&model, &format!("{name}.weight")).1);
+    let [q_own, k_own] =
+        [(q, HIDDEN), (k, 32)].map(|(numbers, rows)| of(numbers, rows, dialect, None).global);
+    assert_ne!(q_own, k_own);
+    let widest = if q_own.stored() > k_own.stored() {
+        q_own
+    } else {
+        k_own
+    };
+    for (name, numbers, rows) in [(Q, q, HIDDEN), (K, k, 32)] {
+        let expected = of(numbers, rows, dialect, Some(widest));
+        is_quantised(&checkpoint, name, &expected, dialect);
+    }
+    let joined = checkpoint.joined(&[Q, K], RowOrder::Stacked).unwrap();
+    assert!(joined.row_alpha().is_none());
+    let (shape, up) = values(&model, &format!("{UP}.weight"));
+    is_quantised(&checkpoint, UP, &of(up, shape[0], dialect, None), dialect);
+}
+
+/// Stacked experts become a layer each, whichever way their matrices lie.
+#[test]
+fn stacked_experts_become_layers() {
+    const M: usize = 16;
+    const UP: &str = "model.layers.0.mlp.experts.gate_up_proj";
+    const DOWN: &str = "model.layers.0.mlp.experts.down_proj";
+    const ROUTER: &str = "model.layers.0.mlp.router.weight";
+    let experts = "model.layers.0.mlp.experts";
+    for is_transposed in [false, true] {
+        let dir = Folder::new();
+        let shapes: [&[usize]; 2] = match is_transposed {
+            false => [&[3, 2 * M, HIDDEN], &[3, HIDDEN, M]],
+            true => [&[3, HIDDEN, 2 * M], &[3, M, HIDDEN]],
+        };
+        let model = [
+            numbers(1, &[(UP, shapes[0]), (ROUTER, &[3, HIDDEN])]),
+            numbers(2, &[(DOWN, shapes[1])]),
+        ];
+        let source = dir.at("model");
+        write_model(Path::new(&source), &model, &config());
+        for dialect in Dialect::ALL {
+            let out = dir.at(dialect.name());
+            let report = json(&[
+                "quantize",
+                &source,
+                "--to",
+                &out,
+                "--dialect",
+                dialect.name(),
+            ]);
+            assert_eq!(report["quantised"], 6);
+            let checkpoint = Checkpoint::open(&out).unwrap();
+            for (name, rows, k) in [(UP, 2 * M, HIDDEN), (DOWN, HIDDEN, M)] {
+                let part = name.rsplit_once('.').unwrap().1;
+                let (_, all) = values(&model, name);
+                for (expert, stored) in all.chunks(rows * k).enumerate() {
+                    let mut numbers = stored.to_vec();
+                    if is_transposed {
+                        for (at, x) in numbers.iter_mut().enumerate() {
+                            *x = stored[at % k * rows + at / k];
+                        }
+                    }
+                    let expected = of(&numbers, rows, dialect, None);
+                    let name = format!("{experts}.{expert}.{part}");
+                    is_quantised(&checkpoint, &name, &expected, dialect);
+                }
+                let all = checkpoint
+                    .experts(experts, &[part], RowOrder::Stacked)
+                    .unwrap();
+                assert_eq!((all.shape().l(), all.shape().m()), (3, rows));
+            }
+            assert!(checkpoint.tensor(ROUTER).is_some());
+        }
+        // Without the hidden size nobody knows which dimension is K.
+        fs::write(format!("{source}/config.json"), "{}").unwrap();
+        let none = fails(&["quantize", &source, "--to", &dir.at("none")]);
+        contains(&none, &["no config says which dimension is K"]);
+    }
+}
+
+/// The second file fails: the first is kept for the next run, and nothing is at the directory's place until then.
+#[test]
+fn a_failure_leaves_nothing_and_the_next_run_goes_on() {
+    let (dir, model) = (Folder::new(), dense());
+    let (source, out, whole) = (dir.at("model"), dir.at("out"), dir.at("whole"));
+    let mut spoilt = model.clone();
+    spoilt[1][0].2[5] = f32::NAN;
+    write_model(Path::new(&source), &spoilt, &config());
+    let run = ["quantize", &source, "--to", &out];
+    let partial = dir.at(".out.partial");
+    for _ in 0..2 {
+        let error = fails(&run);
+        contains(
+            &error,
+            &["row 0, column 5 is NaN", "goes on from", ".out.partial"],
+        );
+        assert!(!Path::new(&out).exists());
+        let mut left: Vec<String> = fs::read_dir(&partial)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        left.sort();
+        let first = "model-00001-of-00002.safetensors";
+        assert_eq!(left, ["lock", first, &format!("{first}.done")]);
+    }
+    // A file of other arguments' does not count.
+    let other = [&run[..], &["--exclude", "*lm_head*"]].concat();
+    contains(&fails(&other), &["is NaN"]);
+    contains(&fails(&run), &["is NaN"]);
+
+    write_file(
+        &Path::new(&source).join("model-00002-of-00002.safetensors"),
+        &model[1],
+    );
+    let report = json(&run);
+    assert_eq!(report["resumed"], 1);
+    assert_eq!(report["quantised"], 3);
+    assert_eq!(report["layers"].as_array().unwrap().len(), 3);
+    assert!(!Path::new(&partial).exists());
+    assert_eq!(json(&["quantize", &source, "--to", &whole])["resumed"], 0);
+    for entry in fs::read_dir(&whole).unwrap() {
+        let name = entry.unwrap().file_name();
+        let [a, b] = [&whole, &out].map(|at| fs::read(Path::new(at).join(&name)).unwrap());
+        assert!(a == b, "{name:?}");
+    }
+}
+
+/// Killed at any moment, it leaves nothing at the place either, and the next run ends the work.
+#[cfg(unix)]
+#[test]
+fn a_kill_leaves_nothing_and_the_next_run_goes_on() {
+    use std::time::{Duration, Instant};
+    let dir = Folder::new();
+    let (source, out) = (dir.at("model"), dir.at("out"));
+    let big = |name: &str, seed| numbers(seed, &[(name, &[512, 1024])]);
+    write_model(
+        Path::new(&source),
+        &[big("a.weight", 1), big("b.weight", 2)],
+        &config(),
+    );
+    let run = ["quantize", &source, "--to", &out];
+    let mut child = crate::command().args(run).spawn().unwrap();
+    let partial = dir.at(".out.partial");
+    let first = Path::new(&partial).join("model-00001-of-00002.safetensors.done");
+    let started = Instant::now();
+    while !first.exists()
+        && !Path::new(&out).exists()
+        && started.elapsed() < Duration::from_secs(60)
+    {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // It may have been quicker than this test, on one file or on both.
+    if !Path::new(&out).exists() {
+        assert!(first.exists());
+        assert_eq!(json(&run)["resumed"].as_u64().unwrap().max(1), 1);
+    }
+    assert_eq!(Checkpoint::open(&out).unwrap().layers().len(), 2);
+    assert_eq!(dir.names(), ["model", "out"]);
+}
+
+#[test]
+fn a_gguf_file_becomes_a_directory() {
+    let data = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/data/gguf/llama.gguf"
+    );
+    let file = Gguf::open(data).unwrap();
+    let dir = Folder::new();
+    for dialect in Dialect::ALL {
+        let out = dir.at(dialect.name());
+        let report = json(&["quantize", data, "--to", &out, "--dialect", dialect.name()]);
+        let checkpoint = Checkpoint::open(&out).unwrap();
+        assert_eq!(checkpoint.layers().len(), 7);
+        let repacked = ["mlp.gate_proj", "mlp.up_proj", "self_attn.k_proj"];
+        let repacked = repacked.map(|name| format!("model.layers.0.{name}"));
+        assert_eq!(report["repacked"], json!(repacked));
+        for name in repacked {
+            let (layer, was) = (
+                checkpoint.layer(&name).unwrap(),
+                file.weights(&name).unwrap(),
+            );
+            assert_eq!(
+                (layer.codes(), layer.scales()),
+                (was.codes(), was.scales()),
+                "{name}"
+            );
+            assert_eq!(layer.global().multiplier(), was.global().multiplier());
+        }
+        for name in [
+            "self_attn.q_proj",
+            "self_attn.o_proj",
+            "self_attn.v_proj",
+            "mlp.down_proj",
+        ] {
+            let name = format!("model.layers.0.{name}");
+            let dense = file.dense(&name).unwrap();
+            let mut numbers = vec![0.0; dense.rows() * dense.k()];
+            for (row, out) in numbers.chunks_mut(dense.k()).enumerate() {
+                dense.row(row, out).unwrap();
+            }
+            is_quantised(
+                &checkpoint,
+                &name,
+                &of(&numbers, dense.rows(), dialect, None),
+                dialect,
+            );
+        }
+        let embeddings = checkpoint.dense("model.embed_tokens").unwrap();
+        let (mut is, mut was) = (vec![0.0; HIDDEN], vec![0.0; HIDDEN]);
+        for row in 0..embeddings.rows() {
+            embeddings.row(row, &mut is).unwrap();
+            file.dense("model.embed_tokens")
+                .unwrap()
+                .row(row, &mut was)
+                .unwrap();
+            assert_eq!(is, was);
+        }
+        for name in ["model.norm.weight", "model.layers.0.self_attn.q_proj.bias"] {
+            let found = checkpoint.tensor(name).unwrap().to_f32().unwrap();
+            assert_eq!(found, file.vector(name).unwrap());
+        }
+        let config: Value =
+            serde_json::from_slice(&fs::read(format!("{out}/config.json")).unwrap()).unwrap();
+        assert_eq!(config["model_type"], "llama");
+        assert_eq!(config["num_key_value_heads"], 2);
+        assert_eq!(config["tie_word_embeddings"], true);
+    }
+    let shown = prints(&["inspect", data]);
+    contains(
+        &shown,
+        &[
+            "architecture llama",
+            "model.layers.*.self_attn.q_proj.weight",
+            "blk.*.attn_q.weight",
+        ],
+    );
+    let listed = json(&["inspect", data]);
+    assert_eq!(
+        listed["tensors"].as_array().unwrap().len(),
+        file.tensors().len()
+    );
+    assert_eq!(listed["kinds"]["NVFP4"]["tensors"], 2);
+}
