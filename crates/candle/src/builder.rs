@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use candle_core::Device;
-use nvfp4_gemv::checkpoint::{Checkpoint, Joined, Note, RowOrder};
-use nvfp4_gemv::{Bytes, Linear, Mlp, ScaleLayout};
+use nvfp4_gemv::checkpoint::Checkpoint;
+use nvfp4_gemv::{Experts, Linear, Mlp, RowOrder};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::experts::Nvfp4Experts;
 use crate::linear::{Nvfp4Linear, no_kernels};
 use crate::mlp::Nvfp4Mlp;
@@ -45,7 +45,7 @@ impl Nvfp4Builder {
     /// Opens a file, an index or a directory, for layers on a device.
     ///
     /// # Errors
-    /// As [`Checkpoint::open`]'s; [`Error::Device`].
+    /// As [`Checkpoint::open`]'s; [`Device`](crate::Error::Device).
     pub fn open(path: impl AsRef<Path>, device: &Device) -> Result<Self> {
         Self::new(Arc::new(Checkpoint::open(path)?), device)
     }
@@ -53,7 +53,7 @@ impl Nvfp4Builder {
     /// Of a checkpoint that is open.
     ///
     /// # Errors
-    /// [`Error::Device`].
+    /// [`Device`](crate::Error::Device).
     pub fn new(checkpoint: Arc<Checkpoint>, device: &Device) -> Result<Self> {
         match device {
             Device::Cpu => {}
@@ -120,20 +120,12 @@ impl Nvfp4Builder {
     /// As [`Checkpoint::joined`]'s, and [`linear`](Self::linear)'s.
     pub fn joined(&self, modules: &[impl AsRef<str>]) -> Result<Nvfp4Linear> {
         let paths: Vec<String> = modules.iter().map(|of| self.path(of.as_ref())).collect();
-        let joined = self.checkpoint.joined(&paths, RowOrder::Stacked)?;
-        let mut layers = OfJoined::gather(&joined)?.layers()?;
-        // It joins one matrix.
-        let mut layer = layers.swap_remove(0);
-        let parts = modules.iter().map(|module| self.host(module.as_ref()));
-        let parts = parts.collect::<Result<Vec<Linear>>>()?;
-        if parts.iter().any(|part| part.bias().is_some()) {
-            let bias = |part: &Linear| match part.bias() {
-                Some(bias) => bias.to_vec(),
-                None => vec![0.0; part.rows()],
-            };
-            layer = layer.with_bias(parts.iter().flat_map(bias).collect::<Vec<_>>())?;
-        }
-        self.place(layer)
+        let stacked = RowOrder::Stacked;
+        self.place(Linear::joined_from_checkpoint(
+            &self.checkpoint,
+            &paths,
+            stacked,
+        )?)
     }
 
     /// The MLP of this module: `gate_proj`, `up_proj` and `down_proj`.
@@ -150,12 +142,12 @@ impl Nvfp4Builder {
 
     /// The experts of this module, such as `model.layers.0.mlp.experts`, whose gate, up and down have these names, such
     /// as `gate_proj`, `up_proj` and `down_proj`, or `w1`, `w3` and `w2`. Experts have tensors of their own
-    /// (`experts.0.gate_proj`), or are stacked in three (`experts.gate_proj`). On the CPU, bytes of tensors of their own
-    /// stay in the files; all else is copied.
+    /// (`experts.0.gate_proj`), or are stacked in three (`experts.gate_proj`). On the CPU their bytes stay in the files, but
+    /// for stacked tensors that are transposed; on CUDA they are copied.
     ///
     /// # Errors
-    /// As [`Checkpoint::experts`]' and [`linear`](Self::linear)'s; layers that do not fit each other;
-    /// [`Error::ExpertsBias`] where they would have to be added, on CUDA and of stacked experts.
+    /// As [`Experts::from_checkpoint`]'s; on CUDA [`ExpertsHave`](crate::Error::ExpertsHave) for a bias or factors of columns, which are not
+    /// computed there.
     pub fn experts(&self, gate: &str, up: &str, down: &str) -> Result<Nvfp4Experts> {
         match &self.device {
             #[cfg(feature = "device")]
@@ -165,48 +157,29 @@ impl Nvfp4Builder {
                 let experts = crate::cuda::Experts::new(device, &gate_up, &down)?;
                 Ok(Nvfp4Experts::on_device(experts))
             }
-            _ => Nvfp4Experts::on_host(self.host_experts([gate, up, down])?),
+            _ => {
+                let (name, gate_up, order) = (&self.prefix, [gate, up], RowOrder::Stacked);
+                let experts =
+                    Experts::from_checkpoint(&self.checkpoint, name, &gate_up, order, down)?;
+                Ok(Nvfp4Experts::on_host(experts))
+            }
         }
-    }
-
-    fn host_experts(&self, names: [&str; 3]) -> Result<Vec<Mlp>> {
-        // Finds out how many there are, and that none is missing.
-        let arrays = |name| {
-            self.checkpoint
-                .experts(&self.prefix, &[name], RowOrder::Stacked)
-        };
-        let number = arrays(names[0])?.shape().l();
-        if self.has(&format!("0.{}", names[0])) {
-            let of = |expert| self.host_mlp(names.map(|name| format!("{expert}.{name}")));
-            return (0..number).map(of).collect();
-        }
-        let [gate, up, down] = names.map(|name| self.arrays(&[name])?.layers());
-        let (gate, up, down) = (gate?, up?, down?);
-        let fits = |dimension, found, expected| match found == expected {
-            true => Ok(()),
-            false => Err(nvfp4_gemv::Error::LayersMismatch {
-                dimension,
-                found,
-                of: "gate's experts",
-                expected,
-            }),
-        };
-        fits("up's experts", up.len(), gate.len())?;
-        fits("down's experts", down.len(), gate.len())?;
-        let experts = gate.into_iter().zip(up).zip(down);
-        let mlp = |((gate, up), down)| Ok(Mlp::new(gate, up, down)?);
-        experts.map(mlp).collect()
     }
 
     /// Experts' matrices, each of these parts.
+    #[cfg(feature = "device")]
     fn arrays(&self, parts: &[&str]) -> Result<OfJoined> {
+        use nvfp4_gemv::checkpoint::Note;
         let joined = (self.checkpoint).experts(&self.prefix, parts, RowOrder::Stacked)?;
         let bias = joined.notes().iter().find_map(|note| match note {
-            Note::NotAdded { tensor } => Some(tensor.clone()),
+            Note::NotAdded { tensor } => Some(format!("the bias {tensor:?}")),
             _ => None,
         });
-        match bias {
-            Some(tensor) => Err(Error::ExpertsBias { tensor }),
+        let columns = joined
+            .column_alpha()
+            .map(|_| "factors of columns".to_owned());
+        match bias.or(columns) {
+            Some(what) => Err(crate::Error::ExpertsHave { what }),
             None => OfJoined::gather(&joined),
         }
     }
@@ -241,61 +214,30 @@ impl Nvfp4Builder {
 }
 
 /// Matrices that were joined, in memory of their own.
+#[cfg(feature = "device")]
 pub(crate) struct OfJoined {
     pub(crate) shape: nvfp4_gemv::Shape,
-    pub(crate) codes: Arc<[u8]>,
-    pub(crate) scales: Arc<[u8]>,
+    pub(crate) codes: Vec<u8>,
+    pub(crate) scales: Vec<u8>,
     pub(crate) global: nvfp4_gemv::GlobalScale,
     pub(crate) row_alpha: Option<Vec<f32>>,
 }
 
-/// What one matrix has of bytes.
-struct Part {
-    whole: Arc<[u8]>,
-    range: std::ops::Range<usize>,
-}
-
-impl AsRef<[u8]> for Part {
-    fn as_ref(&self) -> &[u8] {
-        &self.whole[self.range.clone()]
-    }
-}
-
+#[cfg(feature = "device")]
 impl OfJoined {
-    fn gather(joined: &Joined<'_>) -> Result<Self> {
+    fn gather(joined: &nvfp4_gemv::checkpoint::Joined<'_>) -> Result<Self> {
         let shape = joined.shape();
         let mut codes = vec![0; shape.weight_code_bytes()];
         joined.write_codes(&mut codes)?;
-        let mut scales = vec![0; shape.weight_scale_bytes(ScaleLayout::Linear)];
+        let linear = nvfp4_gemv::ScaleLayout::Linear;
+        let mut scales = vec![0; shape.weight_scale_bytes(linear)];
         joined.write_scales(&mut scales)?;
         Ok(Self {
             shape,
-            codes: codes.into(),
-            scales: scales.into(),
+            codes,
+            scales,
             global: joined.global(),
             row_alpha: joined.row_alpha().map(<[f32]>::to_vec),
         })
-    }
-
-    /// A layer of each matrix, which share the memory.
-    fn layers(&self) -> Result<Vec<Linear>> {
-        let (shape, number) = (&self.shape, self.shape.l());
-        let part = |whole: &Arc<[u8]>, matrix: usize| {
-            let each = whole.len() / number;
-            Bytes::sharing(Arc::new(Part {
-                whole: whole.clone(),
-                range: matrix * each..(matrix + 1) * each,
-            }))
-        };
-        let layer = |matrix| {
-            let [codes, scales] = [&self.codes, &self.scales].map(|of| part(of, matrix));
-            let (m, k, layout) = (shape.m(), shape.k(), ScaleLayout::Linear);
-            let layer = Linear::new(m, k, codes, scales, layout, self.global)?;
-            match &self.row_alpha {
-                Some(alpha) => Ok(layer.with_row_alpha(&alpha[matrix * m..(matrix + 1) * m])?),
-                None => Ok(layer),
-            }
-        };
-        (0..number).map(layer).collect()
     }
 }

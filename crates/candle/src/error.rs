@@ -28,16 +28,11 @@ pub enum Error {
         /// The device.
         device: String,
     },
-    /// A mixture of no experts.
-    #[error("a mixture has one expert at least")]
-    NoExperts,
-    /// Experts with a bias, which would have to be added.
-    #[error(
-        "tensor {tensor:?} is a bias of experts, which is not added; it would change the result"
-    )]
-    ExpertsBias {
-        /// The tensor, or one of several.
-        tensor: String,
+    /// Experts on a device with something that is not computed there, and would change the result.
+    #[error("the experts have {what}: it is not computed on a device")]
+    ExpertsHave {
+        /// What they have.
+        what: String,
     },
     /// Experts, a router and a number of experts for each token that do not fit each other.
     #[error(

@@ -1,11 +1,9 @@
 //! The experts of a mixture.
 
-use std::sync::Arc;
+use candle_core::{CpuStorage, CustomOp1, DType, Error, Layout, Result, Shape, Tensor};
+use nvfp4_gemv::{Experts, Output, Vectors};
 
-use candle_core::{DType, Error, Result, Tensor};
-
-use crate::mlp::HostMlp;
-use crate::rows::{Size, activation};
+use crate::rows::{OnHost, Rows, Size, activation};
 
 /// The experts of a mixture, an MLP each: for each vector, the sum of what some of them give, times a weight each. A
 /// clone shares the weights. [`Nvfp4Builder::experts`](crate::Nvfp4Builder::experts) loads them;
@@ -19,43 +17,22 @@ pub struct Nvfp4Experts {
 
 #[derive(Clone, Debug)]
 enum Place {
-    Host(Arc<[HostMlp]>),
+    Host(Experts),
     #[cfg(feature = "device")]
-    Device(Arc<crate::cuda::Experts>),
+    Device(std::sync::Arc<crate::cuda::Experts>),
 }
 
 const OP: &str = "nvfp4-experts";
 
 impl Nvfp4Experts {
     /// Experts on the CPU.
-    ///
-    /// # Errors
-    /// [`nvfp4_gemv::Error::LayersMismatch`] for experts that are not all of one size;
-    /// [`Error::NoExperts`](crate::Error::NoExperts).
-    pub fn on_host(experts: impl IntoIterator<Item = nvfp4_gemv::Mlp>) -> crate::Result<Self> {
-        let experts: Arc<[HostMlp]> = experts.into_iter().map(HostMlp).collect();
-        let size = experts.first().ok_or(crate::Error::NoExperts)?.size();
-        for other in experts.iter().map(HostMlp::size) {
-            for (dimension, found, of, expected) in [
-                ("an expert's M", other.rows, "the first one's", size.rows),
-                ("an expert's K", other.k, "the first one's", size.k),
-            ] {
-                if found != expected {
-                    return Err(nvfp4_gemv::Error::LayersMismatch {
-                        dimension,
-                        found,
-                        of,
-                        expected,
-                    }
-                    .into());
-                }
-            }
-        }
-        Ok(Self {
-            size,
-            experts: experts.len(),
+    pub fn on_host(experts: Experts) -> Self {
+        let (rows, k) = (experts.rows(), experts.k());
+        Self {
+            size: Size { rows, k },
+            experts: experts.all().len(),
             place: Place::Host(experts),
-        })
+        }
     }
 
     #[cfg(feature = "device")]
@@ -63,7 +40,7 @@ impl Nvfp4Experts {
         Self {
             size: experts.size(),
             experts: experts.number(),
-            place: Place::Device(Arc::new(experts)),
+            place: Place::Device(std::sync::Arc::new(experts)),
         }
     }
 
@@ -83,14 +60,14 @@ impl Nvfp4Experts {
     }
 
     /// For each vector of `xs` `[T, K]`, f32, f16 or bf16, the sum of the experts that `ids` `[T, top]`, u32, names,
-    /// times `weights` `[T, top]`, f32. Results `[T, M]` have the type of `xs`; the sum is f32.
+    /// times `weights` `[T, top]`, f32. Results `[T, M]` have the type of `xs`. On the CPU they have the bits of
+    /// [`Experts::forward`]; on CUDA the sum is f32.
     ///
     /// On CUDA, with no more pairs of a vector and an expert than there are experts, all pairs are one launch for gate
     /// and up and one for down, whose ids stay on the device, and nothing waits. An id of no expert gives NaN there. (A
     /// capture into a CUDA graph needs candle's `enable_cuda_graph_htod_cache`, for the operations between, and a call
-    /// before.) With more pairs, and on the CPU, each expert that is named is a call
-    /// with all of its vectors, so that its weights are read once; the host reads the ids for that, which on CUDA waits
-    /// for the device.
+    /// before.) With more pairs each expert that is named is a call with all of its vectors, so that its weights are read
+    /// once; the host reads the ids for that, and waits for the device.
     ///
     /// # Errors
     /// Tensors of other types or sizes; on the CPU an id of no expert ([`Error::InvalidIndex`]); else as
@@ -120,23 +97,82 @@ impl Nvfp4Experts {
         if vectors * top == 0 {
             return Tensor::zeros((vectors, self.size.rows), xs.dtype(), xs.device());
         }
-        let of_pairs = match &self.place {
+        match &self.place {
+            Place::Host(experts) => {
+                let ids = ids.flatten_all()?.to_vec1::<u32>()?;
+                let id = |&index: &u32| match (index as usize) < self.experts {
+                    true => Ok(index as i32), // there are fewer experts than that
+                    false => Err(Error::InvalidIndex {
+                        op: OP,
+                        index: index as usize,
+                        size: self.experts,
+                    }),
+                };
+                xs.apply_op1_no_bwd(&Chosen {
+                    experts,
+                    ids: ids.iter().map(id).collect::<Result<_>>()?,
+                    weights: weights.flatten_all()?.to_vec1::<f32>()?,
+                    size: self.size,
+                })
+            }
             #[cfg(feature = "device")]
-            Place::Device(experts) if vectors * top <= self.experts => experts.select(xs, ids)?,
-            _ => self.each(xs, ids)?,
-        };
-        let of_pairs = of_pairs.reshape((vectors, top, self.size.rows))?;
-        let weighted = of_pairs.broadcast_mul(&weights.unsqueeze(2)?)?;
-        weighted.sum(1)?.to_dtype(xs.dtype())
+            Place::Device(experts) => {
+                let of_pairs = match vectors * top <= self.experts {
+                    true => experts.select(xs, ids)?,
+                    false => experts.each(xs, ids)?,
+                };
+                let of_pairs = of_pairs.reshape((vectors, top, self.size.rows))?;
+                let weighted = of_pairs.broadcast_mul(&weights.unsqueeze(2)?)?;
+                weighted.sum(1)?.to_dtype(xs.dtype())
+            }
+        }
+    }
+}
+
+/// Experts of the library, with what a router chose.
+struct Chosen<'a> {
+    experts: &'a Experts,
+    ids: Vec<i32>,
+    weights: Vec<f32>,
+    size: Size,
+}
+
+impl OnHost for Chosen<'_> {
+    fn forward<'a>(&'a self, x: &Vectors<'_>, n: usize, y: Output<'a>) -> nvfp4_gemv::Result<()> {
+        self.experts.forward(x, n, &self.ids, &self.weights, y)
+    }
+}
+
+impl CustomOp1 for Chosen<'_> {
+    fn name(&self) -> &'static str {
+        OP
     }
 
+    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let (rows, m) = (Rows::of(layout, self.size, OP)?, self.size.rows);
+        let y = rows.on_host(storage, m, OP, self)?;
+        Ok((y, Rows::results(layout, m)))
+    }
+
+    #[cfg(feature = "device")]
+    fn cuda_fwd(
+        &self,
+        storage: &candle_core::CudaStorage,
+        _: &Layout,
+    ) -> Result<(candle_core::CudaStorage, Shape)> {
+        Err(crate::cuda::on_a_device(storage, OP))
+    }
+}
+
+#[cfg(feature = "device")]
+impl crate::cuda::Experts {
     /// The results of all pairs in their order, `[T · top, M]` in f32, by a call for each expert that is named.
     fn each(&self, xs: &Tensor, ids: &Tensor) -> Result<Tensor> {
         let device = xs.device();
-        let mut pairs_of = vec![Vec::new(); self.experts];
+        let mut pairs_of = vec![Vec::new(); self.number()];
         let top = ids.dim(1)?;
         for (pair, id) in (0..).zip(ids.flatten_all()?.to_vec1::<u32>()?) {
-            let (index, size) = (id as usize, self.experts);
+            let (index, size) = (id as usize, self.number());
             match pairs_of.get_mut(index) {
                 Some(pairs) => pairs.push(pair),
                 None => {
@@ -164,14 +200,5 @@ impl Nvfp4Experts {
             results.push(self.one(expert, &vectors)?);
         }
         Tensor::cat(&results, 0)?.index_select(&Tensor::new(places, device)?, 0)
-    }
-
-    /// The results of vectors `[n, K]` of one expert, in f32.
-    fn one(&self, expert: usize, xs: &Tensor) -> Result<Tensor> {
-        match &self.place {
-            Place::Host(experts) => experts[expert].to_f32(xs),
-            #[cfg(feature = "device")]
-            Place::Device(experts) => experts.one(expert, xs),
-        }
     }
 }

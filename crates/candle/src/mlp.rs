@@ -100,11 +100,6 @@ impl HostMlp {
         let (rows, k) = (self.0.rows(), self.0.k());
         Size { rows, k }
     }
-
-    /// Results in f32, whatever the vectors' type is.
-    pub(crate) fn to_f32(&self, xs: &Tensor) -> Result<Tensor> {
-        xs.apply_op1_no_bwd(&ToF32(self))
-    }
 }
 
 const OP: &str = "nvfp4-mlp";
@@ -117,30 +112,6 @@ impl CustomOp1 for HostMlp {
     fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
         let (rows, m) = (Rows::of(layout, self.size(), OP)?, self.0.rows());
         let y = rows.on_host(storage, m, OP, &self.0)?;
-        Ok((y, Rows::results(layout, m)))
-    }
-
-    #[cfg(feature = "device")]
-    fn cuda_fwd(
-        &self,
-        storage: &candle_core::CudaStorage,
-        _: &Layout,
-    ) -> Result<(candle_core::CudaStorage, Shape)> {
-        Err(crate::cuda::on_a_device(storage, OP))
-    }
-}
-
-struct ToF32<'a>(&'a HostMlp);
-
-impl CustomOp1 for ToF32<'_> {
-    fn name(&self) -> &'static str {
-        OP
-    }
-
-    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let Self(HostMlp(mlp)) = self;
-        let (rows, m) = (Rows::of(layout, self.0.size(), OP)?, mlp.rows());
-        let y = rows.on_host_to_f32(storage, m, OP, mlp)?;
         Ok((y, Rows::results(layout, m)))
     }
 

@@ -149,31 +149,15 @@ impl Rows {
         })
     }
 
-    /// As [`on_host`](Self::on_host), into f32.
-    pub(crate) fn on_host_to_f32(
-        &self,
-        storage: &CpuStorage,
-        m: usize,
-        op: &'static str,
-        layer: &impl OnHost,
-    ) -> Result<CpuStorage> {
-        Ok(CpuStorage::F32(match storage {
-            CpuStorage::F32(x) => self.compute(x, Vectors::F32, m, layer)?,
-            CpuStorage::F16(x) => self.compute(x, Vectors::F16, m, layer)?,
-            CpuStorage::BF16(x) => self.compute(x, Vectors::Bf16, m, layer)?,
-            other => return Err(unsupported(other.dtype(), op)),
-        }))
-    }
-
-    fn compute<'x, T: Element, U: Element + Default>(
+    fn compute<'x, T: Element + Default>(
         &self,
         x: &'x [T],
         vectors: fn(DenseVectors<'x, T>) -> Vectors<'x>,
         m: usize,
         layer: &impl OnHost,
-    ) -> Result<Vec<U>> {
+    ) -> Result<Vec<T>> {
         let x = vectors(self.vectors(&x[self.range()]));
-        let mut y = vec![U::default(); self.n * m];
+        let mut y = vec![T::default(); self.n * m];
         layer
             .forward(&x, self.n, Output::of(&mut y))
             .map_err(|error| Error::Wrapped(Box::new(error)))?;

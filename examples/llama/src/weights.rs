@@ -361,7 +361,10 @@ fn dequantised(layer: &Linear) -> Result<Vec<f32>> {
             let scale = weights.scales()[layout.offset(row, i / 16, blocks)];
             let value =
                 f64::from(format::e2m1::decode(code)) * f64::from(format::e4m3::decode(scale));
-            values.push((value * global * factor) as f32);
+            let column = weights
+                .column_alpha()
+                .map_or(1.0, |alpha| f64::from(alpha[i]));
+            values.push((value * global * factor * column) as f32);
         }
     }
     Ok(values)

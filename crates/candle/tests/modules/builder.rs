@@ -5,7 +5,7 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Module, Tensor};
 use candle_nn::VarBuilder;
 use nvfp4_gemv::checkpoint::{Checkpoint, CheckpointError};
-use nvfp4_gemv::{Activation, FloatType, Linear};
+use nvfp4_gemv::{Activation, Experts, FloatType, Linear, Output, RowOrder, Vectors};
 use nvfp4_gemv_candle::{Error, Nvfp4Builder, Nvfp4Linear, Nvfp4Mlp};
 use tempfile::TempDir;
 
@@ -177,11 +177,23 @@ fn what_is_not_there_and_what_would_be_left_out_are_errors() {
     let biased = Nvfp4Builder::open(&path, &Device::Cpu)
         .unwrap()
         .pp("experts");
-    let error = biased
-        .experts("gate_proj", "up_proj", "down_proj")
-        .unwrap_err();
-    assert!(
-        matches!(&error, Error::ExpertsBias { tensor } if tensor == "experts.down_proj_bias"),
-        "{error}"
+    // Biases are added, as the library does.
+    let experts = biased.experts("gate_proj", "up_proj", "down_proj").unwrap();
+    let (xs, ids) = (
+        vec![0.5f32; K],
+        Tensor::new(&[[1u32]], &Device::Cpu).unwrap(),
     );
+    let weights = Tensor::new(&[[2.0f32]], &Device::Cpu).unwrap();
+    let x = Tensor::from_slice(&xs, (1, K), &Device::Cpu).unwrap();
+    let found = experts.forward(&x, &ids, &weights).unwrap();
+    let parts = ["gate_proj", "up_proj"];
+    let (checkpoint, order) = (biased.checkpoint(), RowOrder::Stacked);
+    let library = Experts::from_checkpoint(checkpoint, "experts", &parts, order, "down_proj");
+    let mut y = vec![0.0f32; K];
+    let (x, output) = (Vectors::of(&xs), Output::of(&mut y));
+    library
+        .unwrap()
+        .forward(&x, 1, &[1], &[2.0], output)
+        .unwrap();
+    assert_eq!(found.to_vec2::<f32>().unwrap()[0], y);
 }
