@@ -422,6 +422,11 @@ fn layers_with_comfy_uis_mark_are_in_its_layout() {
     }
     let rubbish = zeros(Dtype::U8, &[19], 1);
     refused!(Files::new(Dialect::ModelOpt).with("a.l.comfy_quant", rubbish), &["\"a.l.comfy_quant\""] => Config);
+    // compressed-tensors' names are not ComfyUI's.
+    let bytes = mark().to_string().into_bytes();
+    let files = Files::new(Dialect::CompressedTensors);
+    let files = files.with("a.l.comfy_quant", tensor(Dtype::U8, &[bytes.len()], bytes));
+    refused!(files, &["mark", "compressed-tensors"] => OtherLayout);
     // The entry is about other layers only.
     for other in ["b.l", "a.l2", "a.l.proj", "al"] {
         let files = with(&comfy_layers(other, mark()));

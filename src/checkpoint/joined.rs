@@ -416,14 +416,14 @@ impl Part<'_> {
     ) {
         let bytes = self.bytes[which];
         let (of_codes, of_scales) = (which == 0, which == 1);
+        let is_tiled = of_scales && self.layout != ScaleLayout::Linear;
         for (row, to) in rows.enumerate() {
             let to = &mut matrix[to * of_row..(to + 1) * of_row];
-            let at = |column: usize| match self.layout {
-                _ if self.is_transposed => column * self.rows + row,
-                layout if of_scales => layout.offset(row, column, of_row),
-                _ => row * of_row + column,
-            };
-            if self.is_transposed || (of_scales && self.layout != ScaleLayout::Linear) {
+            if self.is_transposed || is_tiled {
+                let at = |column: usize| match is_tiled {
+                    true => self.layout.offset(row, column, of_row),
+                    false => column * self.rows + row,
+                };
                 for (column, to) in to.iter_mut().enumerate() {
                     *to = bytes[at(column)];
                 }

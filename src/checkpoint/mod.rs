@@ -301,7 +301,13 @@ impl<'a> Headers<'a> {
         if other::is_mxfp4(&codes, &scales) {
             return Err(other::mxfp4(name, &scales));
         }
-        let mark = comfy_mark(checkpoint, name, &beside, &stored, [&codes, &scales])?;
+        let mark = comfy_mark(
+            checkpoint,
+            (name, dialect),
+            &beside,
+            &stored,
+            [&codes, &scales],
+        )?;
         let (shape, layout, dims) = match mark {
             None => (stored, ScaleLayout::Linear, linear),
             Some(mark) => {
@@ -493,7 +499,7 @@ fn refuse_comfy(
 /// Codes and scales that may lie as ComfyUI's do and have no mark, as shapes and names tell; a mark that cannot be read.
 fn comfy_mark(
     checkpoint: &Checkpoint,
-    name: &str,
+    (name, dialect): (&str, Dialect),
     beside: &Beside<'_>,
     stored: &Shape,
     [codes, scales]: [&Tensor<'_>; 2],
@@ -503,16 +509,22 @@ fn comfy_mark(
         Some(tensor) => Some(Mark::of_tensor(tensor, name)?),
         None => checkpoint.configs().comfy_mark(name, &files)?,
     };
-    if mark.is_some() {
+    let is_modelopts = dialect == Dialect::ModelOpt;
+    if mark.is_some() && is_modelopts {
         return Ok(mark);
     }
     let linear = [stored.m(), stored.blocks()];
-    let told_by = if scales.shape() == padded(stored) && padded(stored) != linear {
+    let told_by = if mark.is_some() {
+        format!("it has ComfyUI's mark, and the names of {dialect}")
+    } else if scales.shape() == padded(stored) && padded(stored) != linear {
         format!(
             "tensor {:?} is {scales}, padded for another layout",
             scales.name()
         )
-    } else if known::is_of_one_file(name) && !checkpoint.configs().is_modelopts(name, &files) {
+    } else if is_modelopts
+        && known::is_of_one_file(name)
+        && !checkpoint.configs().is_modelopts(name, &files)
+    {
         "it has the name of a layer of a diffusion model in one file, and ComfyUI's mark is not there".into()
     } else {
         return Ok(None);

@@ -141,8 +141,8 @@ const WEIGHTS: [&str; 4] = [
 ];
 
 impl Checkpoint {
-    /// All modules in alphabetical order. Every tensor is in one of them. Only headers and configs are looked at:
-    /// opening a [`layer`](Self::layer) may still find a scale that is not usable.
+    /// All modules in alphabetical order. Every tensor is in one of them. Only headers, configs and ComfyUI's marks are
+    /// looked at: opening a [`layer`](Self::layer) may still find a scale that is not usable.
     pub fn modules(&self) -> Vec<Module<'_>> {
         let mut weights: HashMap<&str, (Tensor<'_>, Vec<Tensor<'_>>)> = HashMap::new();
         let mut are_stacked = false;

@@ -165,8 +165,7 @@ impl Linear {
         Ok(self)
     }
 
-    /// This layer without factors of columns: for vectors that were multiplied by them, and for
-    /// [devices](Self::on_device), which do not multiply.
+    /// This layer without factors of columns: for vectors that were multiplied by them. Devices take no other.
     #[must_use]
     pub fn without_column_alpha(mut self) -> Self {
         if self.parts.column_alpha.is_some() {
