@@ -19,6 +19,9 @@ struct Arguments {
     model: PathBuf,
     /// What to ask. Without it a conversation begins, with a question a line
     prompt: Option<String>,
+    /// Where the tokenizer is, if it is not in MODEL: a directory or a GGUF file
+    #[arg(long, value_name = "PATH")]
+    tokenizer: Option<PathBuf>,
     /// The prompt is the beginning of a text that is to go on, not a question
     #[arg(long)]
     raw: bool,
@@ -60,9 +63,10 @@ fn main() -> Result<()> {
     let device = Device::cuda_if_available(0)?;
     let start = Instant::now();
     let (weights, config) = Weights::open(&arguments.model, arguments.arithmetic, &device)?;
-    let tokens = match weights.gguf() {
-        Some(gguf) => Tokens::of_gguf(gguf)?,
-        None => Tokens::of_directory(&arguments.model)?,
+    let tokens = match (&arguments.tokenizer, weights.gguf()) {
+        (Some(other), _) => Tokens::open(other)?,
+        (None, Some(gguf)) => Tokens::of_gguf(gguf)?,
+        (None, None) => Tokens::of_directory(&arguments.model)?,
     };
     let (layers, shows) = (config.num_hidden_layers, io::stderr().is_terminal());
     let most = arguments.context.min(config.max_position_embeddings);

@@ -31,6 +31,14 @@ pub struct Tokens {
 const CONTROL: i64 = 3;
 
 impl Tokens {
+    /// Of a directory or a GGUF file.
+    pub fn open(path: &Path) -> Result<Self> {
+        match path.is_dir() {
+            true => Self::of_directory(path),
+            false => Self::of_gguf(&Gguf::open(path)?),
+        }
+    }
+
     /// Of a directory with `tokenizer.json`, `tokenizer_config.json` and, where there is one, `generation_config.json`.
     pub fn of_directory(directory: &Path) -> Result<Self> {
         let path = directory.join("tokenizer.json");
