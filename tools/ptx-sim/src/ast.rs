@@ -311,6 +311,8 @@ pub struct Module {
     pub functions: Vec<Function>,
     /// `.file` directives.
     pub files: Vec<(u32, String)>,
+    /// Whether anything reads `%envreg2`: the address of what CTAs of a cooperative launch meet at.
+    pub grid_workspace: bool,
 }
 
 impl Module {

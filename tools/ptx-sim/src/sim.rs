@@ -474,8 +474,11 @@ impl Sim {
         let constant = self.constants_of(program);
         let hopper = self.module.is_for_hopper();
         let run = (program, launch, options);
+        let cluster = product(cluster_dims).saturating_mul(cta_bytes(program, launch));
+        let room = self.free_memory().saturating_sub(total(&program.constant)) / cluster.max(1);
         let mut machine = Machine::new(run, cluster_dims, &mut self.global, constant);
         machine.hopper = hopper;
+        machine.most_resident = room.min(u64::from(options.sms) * 2);
         machine.observer = observer;
         machine.trace = recorder;
         let result = machine.run_grid();

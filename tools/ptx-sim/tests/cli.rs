@@ -96,6 +96,35 @@ fn a_specification_runs_and_dumps() {
 }
 
 #[test]
+fn findings_are_counted_by_kind() {
+    let (dir, _) = run("findings", 3, &[]);
+    let shared = ".shared .align 4 .b8 s[256]; .reg .b32 %s<3>; mov.u32 %s1, s; shl.b32 %s2, %r1, 2; add.u32 %s1, %s1, %s2;\n";
+    let reads = format!("{shared} ld.shared.f32 %f1, [%s1];\n mul.wide");
+    std::fs::write(dir.join("k.ptx"), PTX.replace("mul.wide", &reads)).unwrap();
+    let to = ["--out", dir.to_str().unwrap(), "--force"];
+    let schedules = ["--policy", "all", "--keep-going"];
+    let out = with_launch("run", &dir, &[&to[..], &schedules].concat());
+    fails(&out);
+    let shown = text(&out.stdout);
+    assert!(shown.contains("and 2 more of this kind here"), "{shown}");
+    assert!(shown.contains("findings: 3 uninitialised\n"), "{shown}");
+    // An error that ends a run is not the end of the others.
+    std::fs::write(
+        dir.join("k.ptx"),
+        PTX.replace("ld.global", "trap;\n ld.global"),
+    )
+    .unwrap();
+    let out = with_launch("run", &dir, &[&to[..], &schedules].concat());
+    fails(&out);
+    let shown = text(&out.stdout);
+    assert!(
+        shown.contains("and 1 more schedules:\nerror: trap was executed"),
+        "{shown}"
+    );
+    assert!(shown.contains("findings: 2 trap\n"), "{shown}");
+}
+
+#[test]
 fn launches_before_the_launch_run_first() {
     let dir = directory("before");
     // x to y, then y to z; `hasty` does not wait.

@@ -2,9 +2,11 @@
 
 mod common;
 
-use common::hazard::{CLUSTER, PAIR, caught, caught_as, clean, clean_as, kernel_with, wait};
-use ptx_sim::Profile;
+use common::hazard::{
+    CLUSTER, PAIR, caught, caught_as, clean, clean_as, kernel_with, run, wait, ways,
+};
 use ptx_sim::report::ViolationKind;
+use ptx_sim::{HazardChecks, Options, Profile};
 
 const NOTHING: &str = "nothing orders the two";
 const RELAXED: &str = "barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;\n";
@@ -86,6 +88,20 @@ fn remote_memory_exists_from_start_to_end() {
     // The peer ends first, or might have.
     caught(&gone, "a CTA ends here while");
     caught(&gone, "has ended");
+    // Where nothing looks for hazards, the memory is there until the cluster ends.
+    for o in ways(Profile::Hardware) {
+        let with = |hazards| {
+            run(
+                &gone,
+                &Options {
+                    hazards,
+                    ..o.clone()
+                },
+            )
+        };
+        with(HazardChecks::Off).unwrap();
+        with(HazardChecks::Warn).unwrap();
+    }
     caught_as(
         &gone,
         Profile::Hardware,

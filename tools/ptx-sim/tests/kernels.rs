@@ -339,6 +339,42 @@ fn uninitialised_reads_can_be_warnings() {
     let r = sim.run(&launch, &options).unwrap();
     assert_eq!(r.warnings.len(), 1);
     assert_eq!(r.warnings[0].kind, ViolationKind::Uninitialised);
+    // Once, not for each lane.
+    let launch = Launch::new("k", [1; 3], [32, 1, 1]).buffer(out);
+    let r = sim.run(&launch, &options).unwrap();
+    assert_eq!((r.warnings.len(), r.warnings[0].more), (1, 31));
+}
+
+/// A value from a lane that is not there may be computed with, and not used.
+#[test]
+fn shuffles_from_lanes_that_do_not_exist() {
+    let reduce = |lanes: &str| {
+        kernel(&format!(
+            "mov.b32 %r1, %t;\nshfl.sync.down.b32 %r2, %r1, 8, 31, 0xffff;\nadd.u32 %r1, %r1, %r2;\n\
+             setp.lt.u32 %p1, %t, {lanes};\n@%p1 st.global.u32 [%w], %r1;"
+        ))
+    };
+    assert_eq!(run(&reduce("8"), 16)[..8], [8, 10, 12, 14, 16, 18, 20, 22]);
+    let e = fails(&reduce("9"), 16);
+    assert_eq!(kind(&e), ViolationKind::Synchronisation);
+    let e = e.to_string();
+    assert!(
+        e.contains("from a lane that does not execute it; the value is used at line"),
+        "{e}"
+    );
+}
+
+/// The innermost position, and those at which its function and the function around that were inlined.
+#[test]
+fn positions_of_inlined_functions_are_a_chain() {
+    let files = ".file 1 \"user.cu\"\n.file 2 \"helper.cuh\"\n";
+    let body = ".loc 1 9 3\nmov.u32 %r1, 1;\n.loc 2 5 1, function_name $L__info_string0, inlined_at 1 9 3\n\
+                mov.u32 %r2, 2;\n.loc 2 77 2, function_name $L__info_string1+4, inlined_at 2 5 1\ntrap;";
+    let e = fails(&format!("{}\n{files}", kernel(body)), 1).to_string();
+    assert!(
+        e.contains("(helper.cuh:77, inlined at helper.cuh:5, inlined at user.cu:9)"),
+        "{e}"
+    );
 }
 
 #[test]

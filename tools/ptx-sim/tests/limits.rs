@@ -91,6 +91,20 @@ fn variables_of_a_source_count() {
     // Shared memory has a limit of its own.
     let e = refused(module("", ".shared .b8 x[300000]; ret;"), &one_thread());
     assert!(e.to_string().contains("of shared memory"), "{e}");
+    // A module's counts for the kernels that use it, also in what they call.
+    let variables = ".shared .b8 x[200000]; .shared .b8 y[200000];\n\
+                     .func helper() { .reg .b32 %r; mov.b32 %r, y; ret; }";
+    let use_x = ".reg .b32 %r<2>; mov.b32 %r0, x;";
+    Sim::new(module(variables, &format!("{use_x} ret;")))
+        .run(&one_thread(), &Options::default())
+        .unwrap();
+    for both in ["mov.b32 %r1, y+4;", "call helper;"] {
+        let e = refused(
+            module(variables, &format!("{use_x} {both} ret;")),
+            &one_thread(),
+        );
+        assert!(e.to_string().contains("of shared memory"), "{e}");
+    }
 }
 
 #[test]

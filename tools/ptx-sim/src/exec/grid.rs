@@ -50,7 +50,7 @@ impl Machine<'_> {
                 if self.time_out() {
                     continue;
                 }
-                let room = self.clusters.len() < self.options.sms as usize * 2;
+                let room = (self.clusters.len() as u64) < self.most_resident;
                 if room
                     && self.begun < self.cluster_count()
                     && self.options.allows(Relaxation::CoResident)

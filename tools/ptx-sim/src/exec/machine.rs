@@ -102,6 +102,8 @@ pub(crate) struct Machine<'a> {
     pub(crate) clusters: Vec<Cluster>,
     /// Clusters of the grid, in linear order, that have become resident or were cancelled.
     pub(crate) begun: u32,
+    /// Clusters that may be resident where all that are wait.
+    pub(crate) most_resident: u64,
     pub(crate) cluster_dims: [u32; 3],
     pub(crate) scheduler: Scheduler,
     pub(crate) events: EventQueue,
@@ -202,6 +204,7 @@ impl<'a> Machine<'a> {
             ctas: Vec::new(),
             clusters: Vec::new(),
             begun: 0,
+            most_resident: 0,
             cluster_dims,
             scheduler: Scheduler::new(options.policy),
             events: EventQueue::default(),

@@ -24,7 +24,7 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
         Ty::F64 if function == Function::Rsqrt || function == Function::Rcp && ftz => (None, false),
         _ => return Err(format!("{function}.{how} is not defined for {ty}")),
     };
-    if (how == "full") > (function == Function::Div) {
+    if how == "full" && function != Function::Div {
         return Err(format!("{function}.full is not defined"));
     }
     let sources = if function == Function::Div { 2 } else { 1 };

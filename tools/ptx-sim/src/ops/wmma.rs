@@ -36,7 +36,7 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
         let Some(product) = product else {
             return unmodelled();
         };
-        let product = product.map_err(|e| e.to_string())?;
+        let product = Box::new(product.map_err(|e| e.to_string())?);
         cx.count(&[4])?;
         let [a, b, c, of_d] = product.fragments;
         let d = results(cx, 0, of_d.registers)?;

@@ -19,7 +19,15 @@ pub(crate) fn parse(src: &str) -> Result<Module, ParseError> {
         at: 0,
         depth: 0,
     };
-    p.module()
+    let grid_workspace = p
+        .tokens
+        .iter()
+        .any(|t| matches!(&t.tok, Tok::Word(w) if w == "%envreg2"));
+    let module = p.module()?;
+    Ok(Module {
+        grid_workspace,
+        ..module
+    })
 }
 
 struct Parser<'a> {

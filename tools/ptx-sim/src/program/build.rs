@@ -198,8 +198,7 @@ impl Builder {
         for v in module.vars.iter().filter(there) {
             b.variable(v, 0)?;
         }
-        let synchronises = |f: &Function| module.names_in(f).contains("%envreg2");
-        if module.functions.iter().any(synchronises) {
+        if module.grid_workspace {
             let workspace = VarDecl {
                 space: DeclSpace::Global,
                 ty: Ty::B32,

@@ -24,7 +24,7 @@ pub enum Wmma {
         stride: Src,
     },
     Mma {
-        product: WmmaProduct,
+        product: Box<WmmaProduct>,
         d: Vec<Option<Dst>>,
         /// A, B and C.
         s: [Vec<Src>; 3],

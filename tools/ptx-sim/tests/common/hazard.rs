@@ -38,7 +38,7 @@ pub(crate) fn wait(label: &str, how: &str) -> String {
     )
 }
 
-fn run(ptx: &str, o: &Options) -> Result<(), SimError> {
+pub(crate) fn run(ptx: &str, o: &Options) -> Result<(), SimError> {
     let mut sim = Sim::new(Module::parse(ptx)?);
     let a = sim.upload("in", &[7; 4096])?;
     let b = sim.upload("out", &[0; 4096])?;
@@ -49,7 +49,7 @@ fn run(ptx: &str, o: &Options) -> Result<(), SimError> {
     sim.run(&launch, o).map(|_| ())
 }
 
-fn ways(profile: Profile) -> Vec<Options> {
+pub(crate) fn ways(profile: Profile) -> Vec<Options> {
     let mut all = Vec::new();
     for seed in 0..6 {
         for policy in [Policy::Fair, Policy::Random(seed), Policy::Starve(seed)] {

@@ -60,6 +60,8 @@ pub(super) struct Kernel {
     #[serde(default)]
     pub(super) define: BTreeMap<String, String>,
     pub(super) arguments: String,
+    /// The architecture that it is compiled for, if that is not 100a.
+    pub(super) arch: Option<String>,
     /// Multiprocessors of the GPU that the program sees: with few, CTAs of a persistent kernel have several tiles.
     pub(super) sms: Option<u32>,
     /// The program's output where its check finds nothing wrong.

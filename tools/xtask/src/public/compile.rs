@@ -14,8 +14,7 @@ use crate::toolchain::Toolchain;
 use crate::workspace::Workspace;
 
 /// Flags that the recorder asks for, and flags that all kernels need.
-const FLAGS: &str = "-std=c++20 -O2 -lineinfo --expt-relaxed-constexpr -w -cudart shared \
-    -gencode=arch=compute_100a,code=compute_100a";
+const FLAGS: &str = "-std=c++20 -O2 -lineinfo --expt-relaxed-constexpr -w -cudart shared";
 
 pub(super) struct Compiler {
     nvcc: OsString,
@@ -91,6 +90,8 @@ impl Compiler {
         let mut nvcc = Command::new(&self.nvcc);
         nvcc.envs(self.environment.iter().map(|(n, v)| (n, v)));
         nvcc.args(FLAGS.split(' ')).args(&repository.flags);
+        let arch = kernel.arch.as_deref().unwrap_or("100a");
+        nvcc.arg(format!("-gencode=arch=compute_{arch},code=compute_{arch}"));
         for folder in [&self.folder, &self.folder.join("include")] {
             nvcc.arg("-I").arg(folder);
         }

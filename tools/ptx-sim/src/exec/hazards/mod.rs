@@ -193,16 +193,16 @@ impl Hazards {
         };
         let Some(agent) = w.agent(actor) else { return };
         let reads = a.kind == memory::AccessKind::Read;
-        let access = Access {
-            range: Range::new(shared(a.owner), a.address, u64::from(a.size)),
-            kind: match reads {
+        let access = Access::new(
+            Range::new(shared(a.owner), a.address, u64::from(a.size)),
+            match reads {
                 _ if a.order.strong => AccessKind::Sync,
                 true => AccessKind::Read,
                 false => AccessKind::Write,
             },
-            proxy: Proxy::Generic,
-            site: a.actor.pc,
-        };
+            Proxy::Generic,
+            a.actor.pc,
+        );
         // "Release and Acquire Patterns": a strong access may be a flag.
         let object = flag(a.owner, a.address);
         let sem = |strong| if strong { Sem::Strong } else { Sem::Relaxed };

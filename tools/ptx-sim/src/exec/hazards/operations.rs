@@ -20,12 +20,12 @@ impl Hazards {
     /// the operation is issued.
     pub(crate) fn op_barrier(&mut self, op: Op, cta: u32, owner: u32, at: u64, pc: usize) {
         let Some(w) = self.world(cta) else { return };
-        let access = Access {
-            range: object_range(owner, at),
-            kind: AccessKind::Sync,
-            proxy: Proxy::Generic,
-            site: pc as u32,
-        };
+        let access = Access::new(
+            object_range(owner, at),
+            AccessKind::Sync,
+            Proxy::Generic,
+            pc as u32,
+        );
         w.shared_access(Actor::Op(op), cta, owner, access);
     }
 
@@ -34,12 +34,7 @@ impl Hazards {
         let Some(w) = self.world(cta) else { return };
         for SharedReads { owner, parts } in reads {
             let range = |(start, end): &(u64, u64)| Range::new(shared(*owner), *start, end - start);
-            let access = Access {
-                range: range(&parts[0]),
-                kind: AccessKind::Read,
-                proxy: Proxy::Async,
-                site: pc as u32,
-            };
+            let access = Access::new(range(&parts[0]), AccessKind::Read, Proxy::Async, pc as u32);
             w.shared_reach(Actor::Op(op), cta, *owner, access);
             w.tracker.op_accesses(op, access, parts.iter().map(range));
         }
@@ -62,15 +57,8 @@ impl Hazards {
                 u64::from(columns.0),
                 u64::from(columns.1),
             );
-            w.tracker.op_access(
-                op,
-                Access {
-                    range,
-                    kind,
-                    proxy: Proxy::Tensor,
-                    site: pc as u32,
-                },
-            );
+            w.tracker
+                .op_access(op, Access::new(range, kind, Proxy::Tensor, pc as u32));
         }
     }
 
@@ -246,12 +234,12 @@ impl Machine<'_> {
                 Use::Write => AccessKind::Write,
                 Use::Reduce => AccessKind::Sync,
             };
-            let access = Access {
-                range: Range::new(shared(owner), start, size),
+            let access = Access::new(
+                Range::new(shared(owner), start, size),
                 kind,
-                proxy: through,
-                site: actor.pc,
-            };
+                through,
+                actor.pc,
+            );
             w.shared_access(Actor::Op(op), actor.cta, owner, access);
         }
         if through == Proxy::Generic && barrier.is_none() {

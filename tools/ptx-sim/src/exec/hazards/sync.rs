@@ -148,16 +148,16 @@ impl Hazards {
     pub(crate) fn touch(&mut self, t: Thread, owner: u32, at: u64, pc: usize, inval: bool) {
         let Some(w) = self.world(t.0) else { return };
         let Some(a) = w.agent(t) else { return };
-        let access = Access {
-            range: object_range(owner, at),
-            kind: if inval {
+        let access = Access::new(
+            object_range(owner, at),
+            if inval {
                 AccessKind::Write
             } else {
                 AccessKind::Sync
             },
-            proxy: Proxy::Generic,
-            site: pc as u32,
-        };
+            Proxy::Generic,
+            pc as u32,
+        );
         w.shared_access(Actor::Agent(a), t.0, owner, access);
         if inval {
             w.tracker.forget_object(mbarrier(owner, at));

@@ -29,12 +29,7 @@ impl Tracker {
     pub fn init(&mut self, agent: Agent, range: Range, site: u32) {
         let slot = self.slots;
         self.slots += 1;
-        let access = Access {
-            range,
-            kind: AccessKind::Init,
-            proxy: Proxy::Generic,
-            site,
-        };
+        let access = Access::new(range, AccessKind::Init, Proxy::Generic, site);
         let mine = Record {
             slot,
             time: 1,
@@ -183,12 +178,7 @@ impl Tracker {
     }
 
     fn freeing(&self, agent: Agent, range: Range, site: u32) -> Side {
-        let access = Access {
-            range,
-            kind: AccessKind::Free,
-            proxy: Proxy::Generic,
-            site,
-        };
+        let access = Access::new(range, AccessKind::Free, Proxy::Generic, site);
         side_of(Actor::Agent(agent), agent, &access)
     }
 
@@ -216,15 +206,7 @@ impl Tracker {
     pub fn give_up(&mut self, agent: Agent, range: Range, site: u32) {
         self.release_memory(agent, range, site, true);
         let kind = AccessKind::Free;
-        self.access(
-            agent,
-            Access {
-                range,
-                kind,
-                proxy: Proxy::Generic,
-                site,
-            },
-        );
+        self.access(agent, Access::new(range, kind, Proxy::Generic, site));
     }
 
     /// A thread ends.
@@ -253,12 +235,7 @@ impl Tracker {
             start: 0,
             end: u64::MAX,
         };
-        let access = Access {
-            range,
-            kind: AccessKind::Free,
-            proxy: Proxy::Generic,
-            site,
-        };
+        let access = Access::new(range, AccessKind::Free, Proxy::Generic, site);
         let side = side_of(Actor::Agent(agent), agent, &access);
         let (mut found, mut excused) = (Vec::new(), Vec::new());
         let mut shadow = std::mem::take(&mut self.shadow);

@@ -65,6 +65,18 @@ pub struct Access {
     pub site: u32,
 }
 
+impl Access {
+    /// An access by an instruction of this number.
+    pub fn new(range: Range, kind: AccessKind, proxy: Proxy, site: u32) -> Self {
+        Self {
+            range,
+            kind,
+            proxy,
+            site,
+        }
+    }
+}
+
 /// A thread (or warp), numbered by the tracker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Agent(pub(super) u32);
