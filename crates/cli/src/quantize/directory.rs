@@ -231,7 +231,12 @@ pub(super) fn run(args: &Args, to: &Path) -> Result<Report> {
     }
     bar.finish_and_clear();
 
-    let mut configs = label::files(args.dialect, config, plan.left.clone());
+    let mut left = plan.left.clone();
+    // A head that is tied to the embeddings is a linear layer of the model without tensors of its own.
+    if !weight_map.keys().any(|name| name.contains(HEAD)) && !config.is_empty() {
+        left.push(HEAD.into());
+    }
+    let mut configs = label::files(args.dialect, config, left);
     if files > 1 {
         let index = json!({ "metadata": { "total_size": written }, "weight_map": weight_map });
         configs.push((INDEX_FILE, index));
@@ -311,6 +316,9 @@ pub(super) fn run(args: &Args, to: &Path) -> Result<Report> {
     });
     Ok(Report::new(text, json))
 }
+
+/// The output head of transformers' models.
+const HEAD: &str = "lm_head";
 
 /// The file that a run holds while it writes.
 const LOCK: &str = "lock";
@@ -534,7 +542,9 @@ fn gguf_config(file: &Gguf) -> Map<String, Value> {
         return Map::new();
     };
     let integer = |key: &str| file.integer(&format!("{architecture}.{key}"));
-    let float = |key: &str| file.float(&format!("{architecture}.{key}"));
+    // The shortest decimal number that is this f32: 1e-5, not 9.99999974e-6.
+    let shortest = |x: f64| (x as f32).to_string().parse::<f64>().unwrap_or(x);
+    let float = |key: &str| file.float(&format!("{architecture}.{key}")).map(shortest);
     let heads = integer("attention.head_count");
     let vocabulary = file
         .tensor("model.embed_tokens.weight")

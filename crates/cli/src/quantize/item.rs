@@ -9,8 +9,9 @@ use std::rc::Rc;
 use anyhow::{Result, bail};
 use nvfp4_gemv::checkpoint::{Checkpoint, Dense, Dialect, Gathered, Gguf, GgufElement, GgufTensor};
 use nvfp4_gemv::file::{Tensor, TensorFile};
+use nvfp4_gemv::format::{e2m1, e4m3};
 use nvfp4_gemv::quantize::{Quantized, quantize};
-use nvfp4_gemv::{BLOCK, GlobalScale, reference};
+use nvfp4_gemv::{BLOCK, GlobalScale};
 use nvfp4_gemv_cli::file::{Content, NewTensor, WriteError};
 use nvfp4_gemv_files::printable;
 use rayon::prelude::*;
@@ -139,17 +140,16 @@ impl Maker {
     fn quantised(
         &self,
         matrix: &Matrix<'_>,
-        global: Option<GlobalScale>,
+        global: GlobalScale,
     ) -> Result<Rc<Quantized>, WriteError> {
         if let Some((name, last)) = &*self.last.borrow()
             && *name == matrix.name
-            && global.is_none_or(|global| global == last.global)
         {
             return Ok(Rc::clone(last));
         }
         *self.last.borrow_mut() = None;
         let values = matrix.values()?;
-        let made = quantize(&values, matrix.rows, matrix.k, self.dialect, global);
+        let made = quantize(&values, matrix.rows, matrix.k, self.dialect, Some(global));
         let made = Rc::new(made.map_err(|error| matrix.refused(error.to_string()))?);
         let moved = Moved {
             rows: matrix.rows,
@@ -161,12 +161,19 @@ impl Maker {
         Ok(made)
     }
 
-    /// A matrix's own global scale.
+    /// A matrix's own global scale, which depends on its largest magnitude alone: that of one block which has it.
     fn own_global(&self, matrix: &Matrix<'_>) -> Result<GlobalScale, WriteError> {
         if let Some(global) = self.globals.borrow().get(&matrix.name) {
             return Ok(*global);
         }
-        let global = self.quantised(matrix, None)?.global;
+        let values = matrix.values()?;
+        let largest = values.par_iter().map(|x| x.abs()).reduce(|| 0.0, f32::max);
+        let mut block = [0.0; BLOCK];
+        block[0] = largest;
+        let of_block = quantize(&block, 1, BLOCK, self.dialect, None);
+        let global = of_block
+            .map_err(|error| matrix.refused(error.to_string()))?
+            .global;
         let name = matrix.name.clone();
         self.globals.borrow_mut().insert(name, global);
         Ok(global)
@@ -185,19 +192,30 @@ impl Maker {
 
 /// In f64, row by row: a row's sums are added in the order of the rows, so that they are the same on any machine.
 fn relative_error(values: &[f32], made: &Quantized) -> f64 {
-    let Ok(weights) = made.weights() else {
-        return f64::NAN;
+    let global = made.global.multiplier();
+    let rows = values.par_chunks(made.k);
+    let codes = made.codes.par_chunks(made.k / 2);
+    let scales = made.scales.par_chunks(made.k / BLOCK);
+    let of_row = |((values, codes), scales): ((&[f32], &[u8]), &[u8])| {
+        let blocks = values
+            .chunks(BLOCK)
+            .zip(codes.chunks(BLOCK / 2))
+            .zip(scales);
+        let (mut off, mut all) = (0.0, 0.0);
+        for ((values, codes), scale) in blocks {
+            let step = f64::from(e4m3::decode(*scale)) * global;
+            for (at, x) in values.iter().enumerate() {
+                let (x, y) = (
+                    f64::from(*x),
+                    f64::from(e2m1::decode(e2m1::unpack(codes, at))) * step,
+                );
+                off += (x - y) * (x - y);
+                all += x * x;
+            }
+        }
+        [off, all]
     };
-    let rows = values.par_chunks(made.k).enumerate();
-    let sums: Vec<[f64; 2]> = rows
-        .map(|(row, values)| {
-            let decoded = reference::decode_row(&weights, 0, row);
-            let both = values.iter().zip(decoded).map(|(x, y)| [f64::from(*x), y]);
-            both.fold([0.0; 2], |[off, all], [x, y]| {
-                [off + (x - y) * (x - y), all + x * x]
-            })
-        })
-        .collect();
+    let sums: Vec<[f64; 2]> = rows.zip(codes).zip(scales).map(of_row).collect();
     let [off, all] = sums
         .into_iter()
         .fold([0.0; 2], |[a, b], [c, d]| [a + c, b + d]);
@@ -288,8 +306,8 @@ impl Content for Piece<'_> {
                 let global = maker.global(group)?;
                 Ok(match part {
                     Part::Global => global.stored().to_le_bytes().to_vec().into(),
-                    Part::Codes => maker.quantised(of, Some(global))?.codes.clone().into(),
-                    Part::Scales => maker.quantised(of, Some(global))?.scales.clone().into(),
+                    Part::Codes => maker.quantised(of, global)?.codes.clone().into(),
+                    Part::Scales => maker.quantised(of, global)?.scales.clone().into(),
                 })
             }
         }

@@ -117,7 +117,6 @@ pub(super) fn files(
             "config_groups": { "group_0": {
                 "targets": ["Linear"],
                 "weights": { "num_bits": 4, "type": "float", "group_size": BLOCK, "dynamic": false },
-                "input_activations": null,
             } },
             "ignore": label["quantization"]["exclude_modules"],
             "producer": label["producer"],

@@ -466,6 +466,10 @@ fn a_gguf_file_becomes_a_directory() {
             serde_json::from_slice(&fs::read(format!("{out}/config.json")).unwrap()).unwrap();
         assert_eq!(config["model_type"], "llama");
         assert_eq!(config["num_key_value_heads"], 2);
+        assert_eq!(config["rms_norm_eps"], 1e-5);
+        // Tied to the embeddings, it has no tensors, and is no quantised layer.
+        let left = json!(["lm_head", "model.embed_tokens"]);
+        assert_eq!(config["quantization_config"]["ignore"], left);
         assert_eq!(config["tie_word_embeddings"], true);
     }
     let shown = prints(&["inspect", data]);
