@@ -7,7 +7,8 @@
 //! | global scale | `weight_scale_2` F32, a multiplier | `weight_global_scale` F32, a divisor |
 //! | activations' global scale | `input_scale`, a multiplier | `input_global_scale`, a divisor |
 //!
-//! The dialect is found out layer by layer. Files are mapped, and weights borrow from the map.
+//! The dialect is found out layer by layer. Files are mapped, and weights borrow from the map. Matrices that are not
+//! NVFP4 open as [`Dense`] ones, and [`Gguf`] reads llama.cpp's files.
 //!
 //! A layer is computed from these tensors alone. Where others below its name, a config beside the file or the file's
 //! metadata mean another product, the layer is an error that names them. Where labels and tensors differ and the
