@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 use nvfp4_gemv::checkpoint::{
-    Checkpoint, CheckpointError, DENSE_BLOCK, Dense, DenseElement, DenseScales,
+    Checkpoint, CheckpointError, DENSE_BLOCK, Dense, DenseElement, DenseScales, ModuleKind,
 };
 use nvfp4_gemv::file::FileError;
 use nvfp4_gemv::format::{e2m1, e4m3};
@@ -287,6 +287,13 @@ fn mxfp4_of_gpt_oss_is_nvfp4_exactly() {
     let far: Vec<u8> = (0..12).map(|at| 20 + at / 2 * 35 + at % 2 * 17).collect();
     for (scales, by_row) in [(&near, false), (&far, true)] {
         let (_folder, checkpoint) = open(gpt_oss(&blocks, scales));
+        let modules = checkpoint.modules();
+        let module = modules
+            .iter()
+            .find(|module| module.name() == "experts.up")
+            .unwrap();
+        assert!(matches!(module.kind(), ModuleKind::Mxfp4), "{module:?}");
+        assert_eq!(module.shape(), [2, 3, 64]);
         let gathered = checkpoint.mxfp4("experts.up").unwrap();
         assert_eq!(gathered.row_alpha().is_some(), by_row);
         let shape = gathered.shape();

@@ -191,7 +191,7 @@ fn every_module_has_its_kind() {
         ("lm_head", "BF16", &[128, 64], "not quantised"),
         ("mlp.gate", "BF16", &[4, 64], "not quantised"),
         ("model.embed_tokens", "F16", &[128, 64], "NVFP4"),
-        ("mx.up", "refused", &[2, 32, 4, 16], "NVFP4"),
+        ("mx.up", "MXFP4", &[2, 32, 128], "NVFP4"),
         ("norm", "other", &[64], "-"),
         ("plain.experts.up", "BF16", &[2, 64, 32], "NVFP4"),
         ("rotary.inv_freq", "other", &[8], "-"),

@@ -592,7 +592,7 @@ fn mxfp4_is_named() {
     gpt_oss.refused(&["MXFP4", "\"a.l_scales\""]);
     let other = gpt_oss.error_of("b").to_string();
     assert!(
-        other.contains("MXFP4 layers are not read: \"a.l_scales\""),
+        other.contains("MXFP4 layers are not NVFP4 layers: \"a.l_scales\""),
         "{other}"
     );
 }

@@ -65,7 +65,8 @@ pub enum CheckpointError {
     },
     /// A layer in MXFP4, not NVFP4.
     #[error(
-        "{}: layer {layer:?} is MXFP4, which is not read: tensor {tensor:?} is {found}, one scale for 32 elements",
+        "{}: layer {layer:?} is MXFP4, not NVFP4: tensor {tensor:?} is {found}, one scale for 32 elements; \
+         `Checkpoint::mxfp4` converts gpt-oss's",
         printable::path(file)
     )]
     Mxfp4 {

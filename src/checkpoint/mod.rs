@@ -7,7 +7,8 @@
 //! | global scale | `weight_scale_2` F32, a multiplier | `weight_global_scale` F32, a divisor |
 //! | activations' global scale | `input_scale`, a multiplier | `input_global_scale`, a divisor |
 //!
-//! The dialect is found out layer by layer. Files are mapped, and weights borrow from the map.
+//! The dialect is found out layer by layer. Files are mapped, and weights borrow from the map. Matrices that are not
+//! NVFP4 open as [`Dense`] ones, and [`Gguf`] reads llama.cpp's files.
 //!
 //! A layer is computed from these tensors, and from `pre_quant_scale` where ModelOpt has it ([`Layer::column_alpha`]).
 //! ComfyUI uses ModelOpt's names for codes and scales that lie otherwise, and marks such layers. Where others below its

@@ -7,7 +7,7 @@ use safetensors::Dtype;
 
 use super::config::Other;
 use super::stacked::{self, Stacked};
-use super::{Checkpoint, CheckpointError, Dialect, Headers, Note, known, other};
+use super::{Checkpoint, CheckpointError, Dialect, Headers, Note, known, mx, other};
 use crate::file::Tensor;
 
 /// A module of a checkpoint: a weight with all tensors that belong to it, or a tensor that belongs to none.
@@ -35,6 +35,8 @@ pub enum ModuleKind {
         /// Stacked experts whose rows of a tensor are columns of matrices; they are transposed when they are gathered.
         transposed: bool,
     },
+    /// Matrices in MXFP4 with gpt-oss's names, which [`Checkpoint::mxfp4`] converts to NVFP4.
+    Mxfp4,
     /// Weights in FP8.
     Fp8 {
         /// E4M3 or E5M2.
@@ -76,13 +78,14 @@ impl fmt::Display for Fp8Scales {
 }
 
 impl ModuleKind {
-    /// The kind in a word or two: `NVFP4`, `NVFP4 W4A16`, `FP8`, `BF16`, `other`, `refused`.
+    /// The kind in a word or two: `NVFP4`, `NVFP4 W4A16`, `MXFP4`, `FP8`, `BF16`, `other`, `refused`.
     pub fn name(&self) -> String {
         match self {
             Self::Nvfp4 {
                 weights_only: true, ..
             } => "NVFP4 W4A16".into(),
             Self::Nvfp4 { .. } => "NVFP4".into(),
+            Self::Mxfp4 => "MXFP4".into(),
             Self::Fp8 { .. } => FP8.into(),
             Self::Dense(dtype) => dtype.to_string(),
             Self::Other(_) => "other".into(),
@@ -234,6 +237,7 @@ impl Checkpoint {
         };
         match &kind {
             ModuleKind::Fp8 { .. } => notes.extend(of_kind(FP8, true)),
+            ModuleKind::Mxfp4 => notes.extend(of_kind(&kind.name(), false)),
             ModuleKind::Dense(dtype) => notes.extend(of_kind(&dtype.to_string(), false)),
             _ => {}
         }
@@ -283,6 +287,13 @@ impl Checkpoint {
                 weights_only: !experts.has_input_scale,
                 transposed: experts.is_transposed,
             });
+        }
+        if dtype == Dtype::U8
+            && other::mx_blocks(self, weight).is_some()
+            && let [outer @ .., blocks, 16] = &shape[..]
+        {
+            *shape = [outer, &[blocks.saturating_mul(mx::BLOCK)]].concat();
+            return Ok(ModuleKind::Mxfp4);
         }
         match dtype {
             Dtype::F8_E4M3 | Dtype::F8_E5M2 if shape.len() > 1 => Ok(ModuleKind::Fp8 {

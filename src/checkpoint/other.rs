@@ -208,7 +208,7 @@ pub(super) fn unsupported(checkpoint: &Checkpoint) -> Vec<Note> {
     };
     let all = [
         of("stacked experts are no single layers", &is_stacked),
-        of("MXFP4 layers are not read", &is_mx),
+        of("MXFP4 layers are not NVFP4 layers", &is_mx),
     ];
     all.into_iter().flatten().collect()
 }

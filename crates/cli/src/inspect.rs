@@ -20,7 +20,7 @@ A module is a weight with all tensors that belong to it, or a tensor that belong
 differ in numbers only, and that are alike, are one line; `*` stands for the numbers. The columns:
 
   n       how many modules the line is of
-  kind    NVFP4, or NVFP4 W4A16 without a scale for vectors; FP8; the type of weights that are not quantised; \
+  kind    NVFP4, or NVFP4 W4A16 without a scale for vectors; MXFP4 of gpt-oss; FP8; the type of weights that are not quantised; \
 `other` for what is no weight (norms, buffers); `refused` for what this program does not compute, with the reason below
   shape   rows and columns in elements; of stacked experts, or of several matrices, with their number in front
   layout  of NVFP4 whose names the tensors have; of FP8 its scales

@@ -684,8 +684,10 @@ impl<'a> Shard<'a> {
             _ => (1, 0, 0),
         };
         for expert in 0..experts {
-            let name = match (experts, module.rsplit_once('.')) {
-                (2.., Some((stem, part))) => format!("{stem}.{expert}.{part}"),
+            let name = match module.rsplit_once('.') {
+                Some((stem, part)) if tensor.shape().len() == 3 => {
+                    format!("{stem}.{expert}.{part}")
+                }
                 _ => module.into(),
             };
             let of = Rc::new(Repacked {
@@ -721,5 +723,38 @@ fn global_shape(dialect: Dialect) -> &'static [usize] {
     match dialect {
         Dialect::ModelOpt => &[],
         Dialect::CompressedTensors => &[1],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn rows_of_stacked_experts_are_told_from_columns_or_not_at_all() {
+        let of = |config: Value| Sizes::of(&config);
+        let qwen = of(json!({ "model_type": "qwen3_moe", "hidden_size": 64 }));
+        let llama =
+            of(json!({ "text_config": { "model_type": "llama4_text", "hidden_size": 64 } }));
+        let oss = of(json!({ "model_type": "gpt_oss", "hidden_size": 64 }));
+        let up = "model.layers.0.mlp.experts.gate_up_proj";
+        let down = "model.layers.0.mlp.experts.down_proj.weight";
+        for (sizes, name, shape, expected) in [
+            (&qwen, up, [32, 64], Some(false)),
+            (&qwen, up, [64, 32], Some(true)),
+            (&qwen, down, [64, 16], Some(false)),
+            (&qwen, down, [16, 64], Some(true)),
+            // Square: the model tells.
+            (&qwen, up, [64, 64], Some(false)),
+            (&llama, up, [64, 64], Some(true)),
+            (&oss, down, [64, 64], Some(true)),
+            (&qwen, up, [32, 48], None),
+            (&qwen, "experts.other", [64, 32], None),
+            (&of(json!({})), up, [64, 32], None),
+        ] {
+            assert_eq!(sizes.transposed(name, shape), expected, "{name} {shape:?}");
+        }
     }
 }
