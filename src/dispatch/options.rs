@@ -37,9 +37,8 @@ use crate::workspace::Workspace;
 ///
 /// Nothing can check that the weights are complete by then. So a caller who asks for chained launches promises: **no
 /// kernel that may still be running when this one starts writes the codes or block scales that it reads, nor its ids,
-/// unless these are [late](crate::Weights::late).** The
-/// kernel right before this one is not the only one that may be running: a chained launch may let the next launch start
-/// before it has waited itself. So the promise is about all chained launches right before this one in the stream, and
+/// unless these are late (`Weights::late`).** The kernel right before this one is not the only one that may be running:
+/// a chained launch may let the next launch start before it has waited itself. So the promise is about all chained launches right before this one in the stream, and
 /// about the kernel before the first of those. An ordinary launch, a copy or a memset starts when all work before it
 /// has ended: data that was written before one of these is complete.
 #[derive(Clone, Copy, Debug)]
@@ -147,9 +146,9 @@ impl<'a> Options<'a> {
     ///
     /// # Safety
     /// No kernel that may still be running when a launch starts writes the codes or block scales of the launch's weights,
-    /// nor their ids, unless these are [late](crate::Weights::late). ["Chained launches"](Self#chained-launches) says which kernels may still be running. The promise is for
-    /// every launch of every call that is given this value or a copy of it. The promise is also for every later
-    /// `run` of a `PreparedGemvOnDevice` or `PreparedRawGemv` that was made with the value.
+    /// nor their ids, unless these are late (`Weights::late`). ["Chained launches"](Self#chained-launches) says which
+    /// kernels may still be running. The promise is for every launch of every call that is given this value or a copy of
+    /// it. The promise is also for every later `run` of a `PreparedGemvOnDevice` or `PreparedRawGemv` that was made with the value.
     /// `PreparedGemvOnDevice::run` is a safe function, and relies on this promise. The promise is also for every
     /// replay of a graph that such a launch was captured into. Do not give the value to code that cannot keep this.
     ///

@@ -1,7 +1,7 @@
 //! Writes a launch down: a specification that `ptx-sim run` executes, the module's PTX, and buffers' bytes as files.
 //!
 //! A specification has the buffers that the launch can reach. These are buffers that an address in a parameter or a
-//! variable, or a tensor map there, leads to. An address in the first [`SCANNED`] bytes of such a buffer leads to
+//! variable, or a tensor map there, leads to. An address in the first `SCANNED` bytes of such a buffer leads to
 //! further ones. Buffers keep their addresses, so that pointers inside of them stay true.
 
 use std::collections::{BTreeMap, BTreeSet};
