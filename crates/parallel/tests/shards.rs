@@ -277,6 +277,11 @@ fn wrong_worlds_are_refused() {
         two.shard(&linear.weights(), 0),
         Err(ShardError::Layout { .. })
     ));
+    // A part would be another product without its factors of columns.
+    let factors = [1.0; 128];
+    let with_factors = layer.weights().with_column_alpha(&factors).unwrap();
+    let refused = two.shard(&with_factors, 0).unwrap_err().to_string();
+    assert!(refused.contains("factors of columns"), "{refused}");
 }
 
 /// A shard that lies in one piece is not copied.
