@@ -279,6 +279,37 @@ impl Checkpoint {
         element: DenseElement,
         [rows, k]: [usize; 2],
     ) -> Result<(DenseScales, Vec<Note>), CheckpointError> {
+        let is_stacked = weight.shape().len() > 2;
+        let separators: &[char] = if is_stacked { &['.', '_'] } else { &['.'] };
+        let (mut scales, mut others) = (None, Vec::new());
+        let beside = separators.iter().flat_map(|separator| {
+            self.behind(format!("{name}{separator}"))
+                .filter(|(_, tensor)| tensor.name() != weight.name())
+        });
+        for (rest, tensor) in beside {
+            let is_fp8 = element == DenseElement::E4m3;
+            if is_fp8 && SCALES.contains(&rest) {
+                if let Some(first) = scales.replace(tensor) {
+                    let expected = format!("no such tensor beside {:?}", first.name());
+                    return Err(tensor.wrong(expected).into());
+                }
+            } else if !(is_fp8 && INPUT_SCALES.contains(&rest)) {
+                others.push((rest, tensor));
+            }
+        }
+        let notes = self.nothing_else(name, weight, others.into_iter())?;
+        let scales = scales.map(|tensor| scales_of(&tensor, rows, k));
+        Ok((scales.transpose()?.unwrap_or(DenseScales::None), notes))
+    }
+
+    /// Notes on these tensors beside a matrix and its scales, of which none may make its product another one. Nor may
+    /// a config.
+    pub(super) fn nothing_else<'a>(
+        &self,
+        name: &str,
+        weight: &Tensor<'_>,
+        tensors: impl Iterator<Item = (&'a str, Tensor<'a>)>,
+    ) -> Result<Vec<Note>, CheckpointError> {
         if let Some((file, says)) = self.configs().transforms(weight.file().path()) {
             return Err(CheckpointError::Config {
                 file: file.into(),
@@ -286,25 +317,8 @@ impl Checkpoint {
                 says,
             });
         }
-        let is_stacked = weight.shape().len() > 2;
-        let separators: &[char] = if is_stacked { &['.', '_'] } else { &['.'] };
-        let beside = separators.iter().flat_map(|separator| {
-            self.behind(format!("{name}{separator}"))
-                .filter(|(_, tensor)| tensor.name() != weight.name())
-        });
-        let (mut scales, mut notes, mut unknown) = (None, Vec::new(), Vec::new());
-        for (rest, tensor) in beside {
-            if element == DenseElement::E4m3 && SCALES.contains(&rest) {
-                if let Some(first) = scales.replace(tensor) {
-                    return Err(tensor
-                        .wrong(format!("no such tensor beside {:?}", first.name()))
-                        .into());
-                }
-                continue;
-            }
-            if element == DenseElement::E4m3 && INPUT_SCALES.contains(&rest) {
-                continue;
-            }
+        let (mut notes, mut unknown) = (Vec::new(), Vec::new());
+        for (rest, tensor) in tensors {
             match known::meaning(rest) {
                 Some(Meaning::Nothing) => {}
                 Some(Meaning::Added) => notes.push(Note::NotAdded {
@@ -317,15 +331,14 @@ impl Checkpoint {
                 Some(Meaning::Comfy | Meaning::WeightShape) | None => unknown.push(tensor),
             }
         }
-        if let Some(first) = unknown.first() {
-            return Err(CheckpointError::UnknownTensors {
+        match unknown.first() {
+            None => Ok(notes),
+            Some(first) => Err(CheckpointError::UnknownTensors {
                 file: first.file().path().into(),
                 layer: name.into(),
                 tensors: unknown.iter().map(|t| t.name().into()).collect(),
-            });
+            }),
         }
-        let scales = scales.map(|tensor| scales_of(&tensor, rows, k));
-        Ok((scales.transpose()?.unwrap_or(DenseScales::None), notes))
     }
 }
 

@@ -1,18 +1,19 @@
 //! MXFP4 as NVFP4, without rounding.
 //!
-//! A block of MXFP4 has 32 E2M1 codes and a power of two, E8M0. It is two blocks of NVFP4, whose scales are that power
-//! over a common factor. E4M3 has the powers of two from 2^-9 to 2^8. Where a tensor's powers span more, each row gets a
+//! A block of MXFP4 has 32 E2M1 codes and a power of two, E8M0. It is two blocks of NVFP4, whose scales are that
+//! power over a common factor. E4M3 has the powers of two from 2^-9 to 2^8. Where a tensor's powers span more, each row gets a
 //! factor of its own.
 //!
 //! Source: OCP Microscaling Formats (MX) v1.0.
 
 use std::borrow::Cow;
+use std::path::Path;
 
 use safetensors::Dtype;
 
 use super::joined::Gathered;
-use super::known::{self, Meaning};
-use super::{Checkpoint, CheckpointError, changes, other};
+use super::{Checkpoint, CheckpointError, other};
+use crate::file::FileError;
 use crate::format::e4m3;
 use crate::{Dims, GlobalScale, Shape};
 
@@ -172,7 +173,7 @@ impl Checkpoint {
             let blocks = self.find_tensor(&format!("{name}{blocks}"))?;
             let (file, tensor) = (blocks.file().path().into(), format!("{name}_scales"));
             let expected = "U8 [.., M, K/32]".into();
-            return Err(crate::file::FileError::MissingTensor {
+            return Err(FileError::MissingTensor {
                 file,
                 tensor,
                 expected,
@@ -180,34 +181,12 @@ impl Checkpoint {
             .into());
         };
         let file = blocks.file().path();
-        if let Some((file, says)) = self.configs().transforms(file) {
-            return Err(CheckpointError::Config {
-                file: file.into(),
-                layer: name.into(),
-                says,
-            });
-        }
+        let own = [blocks.name(), scales.name()];
         let beside = ['.', '_'].into_iter();
         let beside = beside.flat_map(|between| self.behind(format!("{name}{between}")));
-        for (rest, tensor) in beside {
-            if [blocks.name(), scales.name()].contains(&tensor.name()) {
-                continue;
-            }
-            match known::meaning(rest) {
-                Some(Meaning::Nothing | Meaning::Added) => {}
-                Some(Meaning::Changes(effect)) => return Err(changes(&tensor, name, effect)),
-                Some(Meaning::ColumnAlpha) => {
-                    return Err(changes(&tensor, name, known::SCALES_VECTORS));
-                }
-                Some(Meaning::Comfy | Meaning::WeightShape) | None => {
-                    return Err(CheckpointError::UnknownTensors {
-                        file: tensor.file().path().into(),
-                        layer: name.into(),
-                        tensors: vec![tensor.name().into()],
-                    });
-                }
-            }
-        }
+        let beside = beside.filter(|(_, tensor)| !own.contains(&tensor.name()));
+        // A bias is named by the documentation; there is nothing that could hold a note.
+        self.nothing_else(name, &blocks, beside)?;
         const BLOCKS: &str = "U8 [M, K/32, 16] or [E, M, K/32, 16]";
         let (l, m, of_row) = match *blocks.shape() {
             [m, of_row, 16] => (1, m, of_row),
@@ -231,7 +210,7 @@ impl Checkpoint {
     }
 }
 
-pub(super) fn mx_row(file: &std::path::Path, layer: &str, row: Row) -> CheckpointError {
+pub(super) fn mx_row(file: &Path, layer: &str, row: Row) -> CheckpointError {
     CheckpointError::MxRow {
         file: file.into(),
         layer: layer.into(),

@@ -316,8 +316,8 @@ impl Gguf {
     /// A matrix in F32, F16, BF16, Q4_0, Q4_1 or Q8_0, by its module's name or its tensor's.
     ///
     /// # Errors
-    /// [`CheckpointError::NoTensor`]; [`CheckpointError::File`] for another type or shape, and for rows of q and k whose
-    /// number does not go with the heads'; [`CheckpointError::UnknownTensors`] for a scale beside it.
+    /// [`CheckpointError::NoTensor`]; [`CheckpointError::File`] for another type or shape, and for rows of q and k
+    /// whose number does not go with the heads'; [`CheckpointError::UnknownTensors`] for a scale beside it.
     pub fn dense(&self, name: &str) -> Result<Dense<'_>, CheckpointError> {
         let (name, weight) = self.weight(name)?;
         let &[rows, k] = weight.shape() else {

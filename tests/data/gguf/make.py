@@ -134,7 +134,8 @@ def llama():
     file.add("blk.0.attn_output.weight", matrix(hidden, heads * size, TYPES.Q4_0), TYPES.Q4_0, f"{at}.o_proj.weight")
     file.add("blk.0.ffn_gate.weight", nvfp4(128, hidden), TYPES.NVFP4, "model.layers.0.mlp.gate_proj.weight")
     file.add("blk.0.ffn_up.weight", mxfp4(128, hidden, -8, -1), TYPES.MXFP4, "model.layers.0.mlp.up_proj.weight")
-    file.add("blk.0.ffn_down.weight", matrix(hidden, 128, TYPES.BF16), TYPES.BF16, "model.layers.0.mlp.down_proj.weight")
+    down = matrix(hidden, 128, TYPES.BF16)
+    file.add("blk.0.ffn_down.weight", down, TYPES.BF16, "model.layers.0.mlp.down_proj.weight")
     file.close()
 
 

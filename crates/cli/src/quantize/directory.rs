@@ -1,4 +1,4 @@
-//! A directory of a checkpoint that is quantised: written beside its place, file by file, and given its name at the end.
+//! A directory of a checkpoint that is quantised: written beside its place, file by file, and named at the end.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
