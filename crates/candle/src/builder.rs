@@ -146,8 +146,8 @@ impl Nvfp4Builder {
     /// for stacked tensors that are transposed; on CUDA they are copied.
     ///
     /// # Errors
-    /// As [`Experts::from_checkpoint`]'s; on CUDA [`ExpertsHave`](crate::Error::ExpertsHave) for a bias or factors of columns, which are not
-    /// computed there.
+    /// As [`Experts::from_checkpoint`]'s; on CUDA [`ExpertsHave`](crate::Error::ExpertsHave) for a bias or factors of
+    /// columns, which are not computed there.
     pub fn experts(&self, gate: &str, up: &str, down: &str) -> Result<Nvfp4Experts> {
         match &self.device {
             #[cfg(feature = "device")]
@@ -229,14 +229,16 @@ impl OfJoined {
         let shape = joined.shape();
         let mut codes = vec![0; shape.weight_code_bytes()];
         joined.write_codes(&mut codes)?;
-        let linear = nvfp4_gemv::ScaleLayout::Linear;
+        let (linear, global) = (nvfp4_gemv::ScaleLayout::Linear, joined.global());
         let mut scales = vec![0; shape.weight_scale_bytes(linear)];
         joined.write_scales(&mut scales)?;
+        // Looks at the scales: those of stacked experts were not looked at before, and a device does not.
+        nvfp4_gemv::Weights::new(&shape, &codes, &scales, linear, global)?;
         Ok(Self {
             shape,
             codes,
             scales,
-            global: joined.global(),
+            global,
             row_alpha: joined.row_alpha().map(<[f32]>::to_vec),
         })
     }

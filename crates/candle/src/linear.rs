@@ -60,7 +60,8 @@ impl Nvfp4Linear {
     /// 128x4 layout. The copies are waited for: candle's `Device::new_cuda` has another stream in each thread.
     ///
     /// # Errors
-    /// [`Error::Device`](crate::Error::Device); errors that CUDA reports of memory and copies.
+    /// [`Error::Device`](crate::Error::Device); on CUDA [`HasColumnAlpha`](nvfp4_gemv::Error::HasColumnAlpha) for a layer
+    /// with factors of columns (AWQ), by which kernels do not multiply; errors that CUDA reports of memory and copies.
     pub fn new(layer: Linear, device: &Device) -> Result<Self> {
         let layer = match device {
             Device::Cpu => Layer::Host(layer),

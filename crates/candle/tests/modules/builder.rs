@@ -197,3 +197,29 @@ fn what_is_not_there_and_what_would_be_left_out_are_errors() {
         .unwrap();
     assert_eq!(found.to_vec2::<f32>().unwrap()[0], y);
 }
+
+/// AWQ's factors of columns, which vectors are multiplied by: in a layer alone and in joined ones.
+#[test]
+fn factors_of_columns_are_multiplied() {
+    let directory = tempfile::tempdir().unwrap();
+    let factors: Vec<f32> = values(9, K).iter().map(|v| 1.0 + v).collect();
+    let mut file = File::default();
+    for (seed, name) in [(1, "q_proj"), (2, "k_proj")] {
+        file.add_layer(name, matrix(seed, 32, K));
+        file.add_floats(&format!("{name}.pre_quant_scale"), &[K], &factors);
+    }
+    let path = directory.path().join("awq.safetensors");
+    file.write(&path);
+    let builder = Nvfp4Builder::open(&path, &Device::Cpu).unwrap();
+    let scaled = (xs().broadcast_mul(&Tensor::new(&factors[..], &Device::Cpu).unwrap())).unwrap();
+    let both = builder.joined(&["q_proj", "k_proj"]).unwrap();
+    let both = both.forward(&xs()).unwrap();
+    for (seed, name, from) in [(1, "q_proj", 0), (2, "k_proj", 32)] {
+        let expected = of_library(layer(seed, 32, K), &scaled);
+        let alone = numbers(&builder.linear(name).unwrap().forward(&xs()).unwrap());
+        let joined = numbers(&both.narrow(1, from, 32).unwrap());
+        for (expected, (alone, joined)) in expected.iter().zip(alone.iter().zip(&joined)) {
+            assert!((expected - alone).abs() < 1e-5 && (expected - joined).abs() < 1e-5);
+        }
+    }
+}
