@@ -108,8 +108,8 @@ impl Nvfp4Experts {
                         size: self.experts,
                     }),
                 };
-                xs.apply_op1_no_bwd(&Chosen {
-                    experts,
+                xs.apply_op1(Chosen {
+                    experts: experts.clone(),
                     ids: ids.iter().map(id).collect::<Result<_>>()?,
                     weights: weights.flatten_all()?.to_vec1::<f32>()?,
                     size: self.size,
@@ -130,20 +130,20 @@ impl Nvfp4Experts {
 }
 
 /// Experts of the library, with what a router chose.
-struct Chosen<'a> {
-    experts: &'a Experts,
+struct Chosen {
+    experts: Experts,
     ids: Vec<i32>,
     weights: Vec<f32>,
     size: Size,
 }
 
-impl OnHost for Chosen<'_> {
+impl OnHost for Chosen {
     fn forward<'a>(&'a self, x: &Vectors<'_>, n: usize, y: Output<'a>) -> nvfp4_gemv::Result<()> {
         self.experts.forward(x, n, &self.ids, &self.weights, y)
     }
 }
 
-impl CustomOp1 for Chosen<'_> {
+impl CustomOp1 for Chosen {
     fn name(&self) -> &'static str {
         OP
     }

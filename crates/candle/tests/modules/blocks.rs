@@ -1,6 +1,6 @@
 //! The MLP and the mixture of experts against candle's own dense f32 modules.
 
-use candle_core::{DType, Device, Error, Module, Tensor};
+use candle_core::{DType, Device, Error, Module, Tensor, Var};
 use nvfp4_gemv::{Activation, Experts, FloatType, Linear, Mlp};
 use nvfp4_gemv_candle::{Error as OurError, Nvfp4Experts, Nvfp4Linear, Nvfp4Mlp, Nvfp4Moe};
 
@@ -392,4 +392,25 @@ fn experts_and_routers_that_do_not_fit_are_typed_errors() {
         let error = Nvfp4Moe::new(router, experts.clone(), top, true).unwrap_err();
         assert!(matches!(error, OurError::Router { .. }), "{error}");
     }
+}
+
+#[test]
+fn a_gradient_through_experts_is_an_error() {
+    let experts = Mixture::new(32, 48).experts();
+    let xs = Var::from_tensor(&tensor(2, &[1, 32], DType::F32)).unwrap();
+    let ids = Tensor::new(&[[1u32, 0]], &Device::Cpu).unwrap();
+    let weights = Tensor::new(&[[0.5f32, 0.5]], &Device::Cpu).unwrap();
+    let loss = experts
+        .forward(&xs, &ids, &weights)
+        .unwrap()
+        .sum_all()
+        .unwrap();
+    let error = loss.backward().unwrap_err();
+    let expected = matches!(
+        error,
+        Error::BackwardNotSupported {
+            op: "nvfp4-experts"
+        }
+    );
+    assert!(expected, "{error}");
 }
