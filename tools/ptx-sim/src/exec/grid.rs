@@ -32,6 +32,7 @@ impl Machine<'_> {
 
     /// Runs until some cluster has ended.
     fn run_resident(&mut self) -> Result<(), SimError> {
+        let total = self.cluster_count();
         let mut candidates = Vec::new();
         loop {
             candidates.clear();
@@ -51,17 +52,12 @@ impl Machine<'_> {
                     continue;
                 }
                 let room = (self.clusters.len() as u64) < self.most_resident;
-                if room
-                    && self.begun < self.cluster_count()
-                    && self.options.allows(Relaxation::CoResident)
-                {
-                    let deadlock = self.deadlock();
-                    if let Some(w) = deadlock.waiting.first() {
-                        let pc = self.program.code.iter().position(|i| i.line == w.site.line);
-                        let why =
-                            "CTAs wait for others that have not begun: more run at the same time";
-                        self.note(Relaxation::CoResident, pc.unwrap_or(0), why);
-                    }
+                if room && self.begun < total && self.options.allows(Relaxation::CoResident) {
+                    let waiting = self.ctas.iter().flat_map(|c| c.warps.iter().flatten());
+                    let mut waits = waiting.flat_map(|w| w.parts.iter().map(|p| p.pc as usize));
+                    let why = "CTAs wait for others that have not begun: more run at the same time";
+                    let pc = waits.next().unwrap_or(0);
+                    self.note(Relaxation::CoResident, pc, why);
                     self.admit(None);
                     continue;
                 }

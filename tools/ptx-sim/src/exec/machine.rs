@@ -251,7 +251,7 @@ impl Machine<'_> {
         let shared = f.address.filter(|_| f.message.contains("shared"));
         Violation {
             kind: f.kind,
-            variable: shared.and_then(|at| self.program.shared_name(at)),
+            variable: shared.and_then(|at| self.program.shared_name(at, self.launch.shared)),
             more: 0,
             message: f.message,
             site: self.program.site(pc),

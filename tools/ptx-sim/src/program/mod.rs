@@ -141,12 +141,13 @@ impl Program {
         }
     }
 
-    /// Name of the variable that a shared address lies in, with the offset.
-    pub fn shared_name(&self, at: u64) -> Option<String> {
+    /// Name of the variable that a shared address lies in, with the offset. `dynamic` is the launch's shared memory.
+    pub fn shared_name(&self, at: u64, dynamic: u32) -> Option<String> {
         let holds = |v: &&Variable| (v.address..v.address + v.size).contains(&at);
+        let dynamic = self.dynamic_shared..self.dynamic_shared + u64::from(dynamic);
         let (name, first) = match self.shared.iter().find(holds) {
             Some(v) => (v.name.as_str(), v.address),
-            None if at >= self.dynamic_shared => ("dynamic shared memory", self.dynamic_shared),
+            None if dynamic.contains(&at) => ("dynamic shared memory", dynamic.start),
             None => return None,
         };
         Some(format!("{name}+{}", at - first))

@@ -38,7 +38,7 @@ impl Machine<'_> {
         } else {
             let cta = c.range.space & 0xffff_ffff;
             let mut range = format!("0x{:x}..0x{:x}", c.range.start, c.range.end);
-            if let Some(name) = self.program.shared_name(c.range.start) {
+            if let Some(name) = self.program.shared_name(c.range.start, self.launch.shared) {
                 range += &format!(" ({name})");
             }
             if threads.iter().flatten().all(|t| u64::from(t.0) == cta) {
