@@ -1,6 +1,6 @@
 //! Tuning: measures which kernel and config is fastest for a problem on this device, and keeps the results in a file.
 //!
-//! Nothing here happens on its own. `Tuner` (feature `cuda`) measures when it is asked to, for seconds. [`Tuned`] holds
+//! Nothing here happens on its own. `Tuner` (feature `cuda` or `jit`) measures when it is asked to, for seconds. [`Tuned`] holds
 //! the results, to be [saved](Tuned::save) and [loaded](Tuned::load). Only calls that are given a `Tuned` use it:
 //! [`Options::tuned`](crate::Options::tuned). Without one, the built-in tables decide ([`crate::dispatch`]). The
 //! `nvfp4-gemv tune` command does all of it.
