@@ -98,11 +98,11 @@ impl Experts {
             Vectors::Bf16(x) => drop(x.resolve(&shape)?),
             Vectors::F32(x) => drop(x.resolve(&shape)?),
         }
-        let choices = ids.len().checked_div(n).unwrap_or(0);
+        // As many for each vector; where there are no vectors, one may be there.
+        let choices = ids.len().div_ceil(n.max(1));
         check::len("ids of experts", "elements", ids.len(), n * choices)?;
         check::len("weights of experts", "elements", weights.len(), ids.len())?;
 
-        // Where there are no vectors, a choice that nobody makes may be there.
         let (ids, weights) = (&ids[..n * choices], &weights[..n * choices]);
 
         // Slot s is choice s % choices of vector s / choices.

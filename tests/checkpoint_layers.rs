@@ -272,7 +272,8 @@ fn rows_of_fused_layers_have_their_parts_global_scales() {
     files.write();
     let qkv = || files.error_of("m.qkv_proj").to_string();
     assert!(qkv().contains("cannot be told"), "{}", qkv());
-    let heads = json!({ "text_config": { "num_attention_heads": 4, "num_key_value_heads": 2 } });
+    let text = json!({ "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 64 });
+    let heads = json!({ "text_config": text });
     std::fs::write(
         files.directory.path().join("config.json"),
         heads.to_string(),

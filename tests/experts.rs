@@ -263,6 +263,7 @@ fn what_does_not_fit_is_refused_and_nothing_written() {
         "select: batch 2 has matrix -2, and there are 5"
     );
     assert!(error(&x, &[0, 1, 1], &ones[..3], 2, 2 * M).starts_with("ids of experts"));
+    assert!(error(&x, &[0], &ones[..1], 2, 2 * M).starts_with("ids of experts"));
     assert!(error(&x, &[0, 1], &ones[..1], 2, 2 * M).starts_with("weights of experts"));
     // Also where no expert is chosen.
     assert!(error(&x[1..], &[-1, -1], &ones[..2], 2, 2 * M).starts_with("vectors"));
@@ -515,6 +516,11 @@ mod of_checkpoints {
                 }
             }
         }
+        // By the names of tensors, or with a dot, as `layer` takes them: with the biases.
+        let stacked = Linear::joined_from_checkpoint(&checkpoint, &names, RowOrder::Stacked);
+        let tensors = ["q.weight", "k.weight", "v."];
+        let sloppy = Linear::joined_from_checkpoint(&checkpoint, &tensors, RowOrder::Stacked);
+        assert_eq!(of(&sloppy.unwrap()), of(&stacked.unwrap()));
         let one = Linear::joined_from_checkpoint(&checkpoint, &["v"], RowOrder::Stacked).unwrap();
         assert_eq!(of(&one), each[2]);
         let none: [&str; 0] = [];

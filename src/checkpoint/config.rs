@@ -307,8 +307,17 @@ fn heads(config: &Value) -> Option<Heads> {
     let number = |config: &Value, key: &str| usize::try_from(config.get(key)?.as_u64()?).ok();
     let of = |config: &Value| {
         let queries = number(config, "num_attention_heads")?;
-        let keys = number(config, "num_key_value_heads").unwrap_or(queries);
-        Some(Heads { queries, keys })
+        // What is there and no number, such as a list by layer, is not known.
+        let or = |key: &str, absent: Option<usize>| match config.get(key) {
+            None | Some(Value::Null) => absent,
+            Some(_) => number(config, key),
+        };
+        let size = number(config, "hidden_size").and_then(|of| of.checked_div(queries));
+        Some(Heads {
+            queries,
+            keys: or("num_key_value_heads", Some(queries))?,
+            size: or("head_dim", size)?,
+        })
     };
     of(config).or_else(|| of(config.get("text_config")?))
 }
@@ -861,11 +870,20 @@ impl Comfy {
         let Some(layers) = &self.layers else {
             return files.contains(&&*self.file).then_some(None);
         };
+        if let Some(mark) = layers.get(name) {
+            return Some(Some(mark));
+        }
+        // Names that agree from some dot on may be those of another file's layers.
+        if !files.contains(&&*self.file) {
+            return None;
+        }
         let shorter = std::iter::successors(Some(name), |name| Some(name.split_once('.')?.1));
         let end = format!(".{name}");
-        let longer = || layers.iter().find(|(listed, _)| listed.ends_with(&end));
+        let longer = layers.iter().filter(|(listed, _)| listed.ends_with(&end));
+        // Of several the first by name.
+        let longer = longer.min_by_key(|(listed, _)| *listed);
         let mut shorter = shorter.filter_map(|name| layers.get(name));
-        let mark = shorter.next().or_else(|| longer().map(|(_, mark)| mark));
+        let mark = shorter.next().or_else(|| longer.map(|(_, mark)| mark));
         mark.map(Some)
     }
 }

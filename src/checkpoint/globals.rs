@@ -20,6 +20,8 @@ pub(super) struct Heads {
     pub(super) queries: usize,
     /// Of keys, and of values.
     pub(super) keys: usize,
+    /// Elements of each.
+    pub(super) size: usize,
 }
 
 /// The most parts of a fused layer.
@@ -79,10 +81,13 @@ fn rows_of_parts(layer: &str, parts: usize, m: usize, heads: Option<Heads>) -> O
         // Gate, then up.
         ("gate_up_proj", 2) if m.is_multiple_of(2) => Some(vec![m / 2; 2]),
         ("qkv_proj", 3) => {
-            let Heads { queries, keys } = heads?;
+            let heads = heads?;
+            let [queries, keys] =
+                [heads.queries, heads.keys].map(|heads_of| heads_of.checked_mul(heads.size));
+            let (queries, keys) = (queries?, keys?);
+            // Another attention than the language model's, such as a vision tower's, has other heads.
             let all = keys.checked_mul(2)?.checked_add(queries)?;
-            let of_head = m.checked_div(all).filter(|of_head| of_head * all == m)?;
-            Some(vec![queries * of_head, keys * of_head, keys * of_head])
+            (m > 0 && all == m).then(|| vec![queries, keys, keys])
         }
         _ => None,
     }
@@ -94,7 +99,14 @@ mod tests {
 
     #[test]
     fn parts_have_the_rows_that_names_and_heads_tell() {
-        let heads = |queries, keys| Some(Heads { queries, keys });
+        let heads = |queries, keys| {
+            let size = 16;
+            Some(Heads {
+                queries,
+                keys,
+                size,
+            })
+        };
         let rows = |layer, parts, m, heads| rows_of_parts(layer, parts, m, heads);
         assert_eq!(rows("a.mlp.gate_up_proj", 2, 64, None), Some(vec![32, 32]));
         assert_eq!(
@@ -106,6 +118,7 @@ mod tests {
             ("a.gate_up_proj", 3, 64, heads(2, 1)),
             ("a.qkv_proj", 3, 64, None),
             ("a.qkv_proj", 3, 66, heads(2, 1)),
+            ("visual.qkv_proj", 3, 128, heads(2, 1)),
             ("a.qkv_proj", 3, 64, heads(0, 0)),
             ("a.qkv_proj", 3, 64, heads(usize::MAX, usize::MAX)),
             // Other models order the rows of these in other ways.

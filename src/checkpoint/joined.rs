@@ -20,6 +20,8 @@ pub struct Joined<'a> {
     order: RowOrder,
     /// The parts of the first matrix, those of the second.
     parts: Vec<Part<'a>>,
+    /// Of layers, not of stacked experts.
+    names: Vec<String>,
     /// How many parts a matrix has.
     of_matrix: usize,
     /// Codes and block scales of all, where one tensor has them in this order.
@@ -174,6 +176,7 @@ impl<'a> Joined<'a> {
             }
         }
         joined.column_alpha = first.map(<[f32]>::to_vec);
+        joined.names = layers.iter().map(|l| l.name().to_owned()).collect();
         joined.notes = layers.iter().flat_map(|l| l.notes().to_vec()).collect();
         Ok(joined)
     }
@@ -262,6 +265,7 @@ impl<'a> Joined<'a> {
             row_alpha: None,
             column_alpha: None,
             parts,
+            names: Vec::new(),
             of_matrix,
             notes: Vec::new(),
         };
@@ -345,6 +349,12 @@ impl<'a> Joined<'a> {
         check::len("weight scales", "bytes", scales.len(), bytes)?;
         self.write(scales, 1, self.shape.blocks());
         Ok(())
+    }
+
+    /// The name and the rows of each layer, as its tensors have them.
+    pub(crate) fn names(&self) -> impl Iterator<Item = (&str, usize)> {
+        let rows = self.parts.iter().map(|part| part.rows);
+        self.names.iter().map(String::as_str).zip(rows)
     }
 
     /// The codes and block scales of each part, and its global scale. They lie in a mapped file, but for those that are

@@ -119,13 +119,11 @@ impl Linear {
             return Self::from_checkpoint(checkpoint, one.as_ref());
         }
         let joined = checkpoint.joined(layers, order)?;
-        let rows = layers
-            .iter()
-            .map(|name| Ok(checkpoint.layer(name.as_ref())?.rows()));
-        let rows = rows.collect::<Result<Vec<usize>, CheckpointError>>()?;
-        let biases = layers.iter().zip(&rows);
-        let biases = biases.map(|(name, &rows)| bias(checkpoint, name.as_ref(), rows));
-        let biases = biases.collect::<Result<Vec<_>, _>>()?;
+        let (mut rows, mut biases) = (Vec::new(), Vec::new());
+        for (name, of_layer) in joined.names() {
+            rows.push(of_layer);
+            biases.push(bias(checkpoint, name, of_layer)?);
+        }
         let (shape, global) = (joined.shape(), joined.global());
         let row_alpha = joined.row_alpha().map(<[f32]>::to_vec);
         let column_alpha = joined.column_alpha().map(<[f32]>::to_vec);
@@ -188,6 +186,9 @@ impl Linear {
             let bias = checkpoint.find_tensor(tensor)?;
             if bias.shape() != [joined.shape().l(), m] {
                 return Err(bias.wrong(format!("{:?}", [joined.shape().l(), m])).into());
+            }
+            if biases.is_some() {
+                return Err(bias.wrong("one bias of these experts").into());
             }
             biases = Some(bias.to_f32_widened()?);
         }

@@ -19,10 +19,13 @@ pub struct Config {
     #[serde(default)]
     head_dim: Option<usize>,
     pub rms_norm_eps: f64,
-    #[serde(default = "theta")]
-    pub rope_theta: f64,
     #[serde(default)]
-    pub rope_scaling: Option<RopeScaling>,
+    rope_theta: Option<f64>,
+    #[serde(default)]
+    rope_scaling: Option<RopeScaling>,
+    /// Where transformers has both since version 5.
+    #[serde(default)]
+    rope_parameters: Option<RopeScaling>,
     pub max_position_embeddings: usize,
     #[serde(default)]
     pub tie_word_embeddings: bool,
@@ -42,23 +45,24 @@ pub struct Config {
     hidden_act: Option<String>,
 }
 
-fn theta() -> f64 {
-    10_000.0
-}
+/// Where a config says nothing.
+const THETA: f64 = 10_000.0;
 
 /// How rotary frequencies are stretched for longer texts.
 #[derive(Clone, Debug, Deserialize)]
 pub struct RopeScaling {
-    #[serde(alias = "type")]
-    pub rope_type: String,
+    #[serde(alias = "type", default)]
+    rope_type: Option<String>,
     #[serde(default)]
-    pub factor: f64,
+    rope_theta: Option<f64>,
     #[serde(default)]
-    pub low_freq_factor: f64,
+    factor: f64,
     #[serde(default)]
-    pub high_freq_factor: f64,
+    low_freq_factor: f64,
     #[serde(default)]
-    pub original_max_position_embeddings: f64,
+    high_freq_factor: f64,
+    #[serde(default)]
+    original_max_position_embeddings: f64,
 }
 
 impl Config {
@@ -80,6 +84,10 @@ impl Config {
         let integer = |name: &str| gguf.integer(&key(name)).map(|value| value as usize);
         let must = |name: &str| integer(name).with_context(|| format!("no {}", key(name)));
         let float = |name: &str| gguf.float(&key(name));
+        ensure!(
+            gguf.tensor("rope_freqs.weight").is_none(),
+            "rope_freqs.weight, the rotary frequencies of a GGUF file, is not computed"
+        );
         if let Some(scaling) = gguf
             .text(&key("rope.scaling.type"))
             .filter(|of| *of != "none")
@@ -94,11 +102,12 @@ impl Config {
             hidden_size: must("embedding_length")?,
             num_hidden_layers: must("block_count")?,
             num_attention_heads: must("attention.head_count")?,
-            num_key_value_heads: integer("attention.head_count_kv"),
+            num_key_value_heads: Some(must("attention.head_count_kv")?),
             head_dim: integer("attention.key_length"),
             rms_norm_eps: float("attention.layer_norm_rms_epsilon").context("no epsilon")?,
-            rope_theta: float("rope.freq_base").unwrap_or_else(theta),
+            rope_theta: float("rope.freq_base"),
             rope_scaling: None,
+            rope_parameters: None,
             max_position_embeddings: must("context_length")?,
             tie_word_embeddings: gguf.tensor("lm_head.weight").is_none(),
             num_experts: integer("expert_count"),
@@ -127,16 +136,29 @@ impl Config {
         );
         ensure!(!self.use_sliding_window, "a sliding window is not computed");
         let (heads, kv) = (self.num_attention_heads, self.kv_heads());
+        ensure!(heads > 0, "no head");
         ensure!(
             kv > 0 && heads.is_multiple_of(kv) && self.head_size().is_multiple_of(2),
             "{heads} heads of {} elements, and {kv} of keys and values",
             self.head_size()
         );
-        if let Some(scaling) = &self.rope_scaling {
-            let kind = &scaling.rope_type;
+        for scaling in [&self.rope_scaling, &self.rope_parameters]
+            .into_iter()
+            .flatten()
+        {
+            let stretches = match scaling.rope_type.as_deref() {
+                None | Some("default") => continue,
+                Some("llama3") => [scaling.factor, scaling.low_freq_factor],
+                Some(kind) => bail!("rope scaling {kind:?} is not computed"),
+            };
+            let widths = [
+                scaling.high_freq_factor - scaling.low_freq_factor,
+                scaling.original_max_position_embeddings,
+            ];
+            let are_usable = |of: [f64; 2]| of.into_iter().all(|x| x > 0.0 && x.is_finite());
             ensure!(
-                ["default", "llama3"].contains(&&**kind),
-                "rope scaling {kind:?} is not computed"
+                are_usable(stretches) && are_usable(widths),
+                "rope scaling {scaling:?} says no frequencies"
             );
         }
         Ok(self)
@@ -169,12 +191,13 @@ impl Config {
     /// The rotary frequencies of a head's pairs of elements. Source: transformers' `modeling_rope_utils.py`.
     pub fn frequencies(&self) -> Vec<f64> {
         let size = self.head_size();
-        let plain = (0..size / 2).map(|i| self.rope_theta.powf(-2.0 * i as f64 / size as f64));
-        let Some(scaling) = self
-            .rope_scaling
-            .as_ref()
-            .filter(|of| of.rope_type == "llama3")
-        else {
+        let parameters = self.rope_parameters.as_ref();
+        let theta = parameters.and_then(|of| of.rope_theta).or(self.rope_theta);
+        let theta = theta.unwrap_or(THETA);
+        let plain = (0..size / 2).map(|i| theta.powf(-2.0 * i as f64 / size as f64));
+        let scaling = parameters.or(self.rope_scaling.as_ref());
+        let is_llama3 = |of: &&RopeScaling| of.rope_type.as_deref() == Some("llama3");
+        let Some(scaling) = scaling.filter(is_llama3) else {
             return plain.collect();
         };
         let RopeScaling {

@@ -61,8 +61,10 @@ impl Generator<'_> {
         let mut next = self.sampling.choose(logits, &mut random);
         let start = Instant::now();
         while answer.len() < most && !self.tokens.is_end(next) {
+            // No more than the text and the answer have room for.
+            let room = self.model.room().min(most - answer.len()).saturating_sub(1);
             let guesses = match self.sampling.temperature == 0.0 {
-                true => guesses(&[text, &answer[..], &[next]].concat(), self.draft),
+                true => guesses(&[text, &answer[..], &[next]].concat(), self.draft.min(room)),
                 false => Vec::new(),
             };
             times.drafted += guesses.len();

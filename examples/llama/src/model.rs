@@ -138,6 +138,11 @@ impl Model {
         self.position
     }
 
+    /// Tokens that can still be read.
+    pub fn room(&self) -> usize {
+        self.rotations[0].dims()[0] - self.position
+    }
+
     /// Forgets what was read.
     pub fn reset(&mut self) {
         self.position = 0;

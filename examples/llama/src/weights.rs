@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail, ensure};
 use candle_core::{DType, Device, Module, Tensor};
 use candle_nn::{Linear as DenseLinear, VarBuilder};
-use nvfp4_gemv::checkpoint::{Checkpoint, Gguf};
+use nvfp4_gemv::checkpoint::{Checkpoint, Dense, Gguf, Note};
 use nvfp4_gemv::quantize::quantize;
 use nvfp4_gemv::{Dialect, Dims, Linear, Output, RowOrder, Shape, format};
 use nvfp4_gemv_candle::{Nvfp4Builder, Nvfp4Linear, Nvfp4Mlp, Nvfp4Moe};
@@ -117,9 +117,9 @@ impl Weights {
     /// Modules as one linear layer, with their rows one behind the other.
     pub fn linear(&self, modules: &[String]) -> Result<Product> {
         match &self.source {
-            Source::Directory { nvfp4, dense } => {
+            Source::Directory { nvfp4, .. } => {
                 if !modules.iter().all(|module| nvfp4.has(module)) {
-                    return self.dense_of(dense, modules);
+                    return self.dense_of(nvfp4.checkpoint(), modules);
                 }
                 let checkpoint = nvfp4.checkpoint();
                 let layer = Linear::joined_from_checkpoint(checkpoint, modules, RowOrder::Stacked)?;
@@ -130,6 +130,7 @@ impl Weights {
                 let mut k = 0;
                 for module in modules {
                     let matrix = gguf.dense(module)?;
+                    nothing_beside(module, matrix.notes())?;
                     k = matrix.k();
                     let mut row = vec![0.0; k];
                     for number in 0..matrix.rows() {
@@ -165,19 +166,26 @@ impl Weights {
         })
     }
 
-    /// Modules that are not NVFP4, as a dense layer.
-    fn dense_of(&self, dense: &VarBuilder<'_>, modules: &[String]) -> Result<Product> {
-        let of = |module: &String| dense.pp(module).get_unchecked("weight");
-        let weights = modules
-            .iter()
-            .map(of)
-            .collect::<candle_core::Result<Vec<_>>>()?;
-        let has_bias = |module: &String| dense.pp(module).contains_tensor("bias");
-        if let Some(module) = modules.iter().find(|module| has_bias(module)) {
-            bail!("{module}: a bias of a layer that is not NVFP4 is not computed");
+    /// Modules that are not NVFP4, with the scales that they have, as a dense layer.
+    fn dense_of(&self, checkpoint: &Checkpoint, modules: &[String]) -> Result<Product> {
+        let mut matrices = Vec::new();
+        for module in modules {
+            let matrix = checkpoint.dense(module)?;
+            nothing_beside(module, matrix.notes())?;
+            matrices.push(self.tensor_of(&matrix)?);
         }
-        let weight = Tensor::cat(&weights, 0)?;
+        let weight = Tensor::cat(&matrices, 0)?;
         Ok(Product::Dense(DenseLinear::new(weight, None)))
+    }
+
+    /// A matrix in f32.
+    fn tensor_of(&self, matrix: &Dense<'_>) -> Result<Tensor> {
+        let mut values = vec![0.0; matrix.rows() * matrix.k()];
+        for (number, row) in values.chunks_mut(matrix.k().max(1)).enumerate() {
+            matrix.row(number, row)?;
+        }
+        let shape = (matrix.rows(), matrix.k());
+        Ok(Tensor::from_vec(values, shape, &self.device)?)
     }
 
     /// The MLP of a module: gate, up and down.
@@ -229,19 +237,8 @@ impl Weights {
     /// A matrix that is no layer of its own: a table of embeddings, a router.
     pub fn matrix(&self, module: &str) -> Result<Tensor> {
         match &self.source {
-            Source::Directory { dense, .. } => Ok(dense.pp(module).get_unchecked("weight")?),
-            Source::Gguf(gguf) => {
-                let matrix = gguf.dense(module)?;
-                let mut values = vec![0.0; matrix.rows() * matrix.k()];
-                for (number, row) in values.chunks_mut(matrix.k().max(1)).enumerate() {
-                    matrix.row(number, row)?;
-                }
-                Ok(Tensor::from_vec(
-                    values,
-                    (matrix.rows(), matrix.k()),
-                    &self.device,
-                )?)
-            }
+            Source::Directory { nvfp4, .. } => self.tensor_of(&nvfp4.checkpoint().dense(module)?),
+            Source::Gguf(gguf) => self.tensor_of(&gguf.dense(module)?),
         }
     }
 
@@ -269,6 +266,14 @@ impl Weights {
 
     pub fn arithmetic(&self) -> Arithmetic {
         self.arithmetic
+    }
+}
+
+/// Refuses what a dense layer would leave out.
+fn nothing_beside(module: &str, notes: &[Note]) -> Result<()> {
+    match notes {
+        [] => Ok(()),
+        [first, ..] => bail!("{module}, which is not NVFP4: {first}"),
     }
 }
 

@@ -256,6 +256,9 @@ fn configs_that_are_not_computed_are_refused() {
     assert!(refused("use_sliding_window", json!(true)).contains("window"));
     assert!(refused("num_key_value_heads", json!(3)).contains("heads"));
     assert!(refused("rope_scaling", json!({"rope_type": "yarn"})).contains("yarn"));
+    assert!(refused("rope_parameters", json!({"rope_type": "linear"})).contains("linear"));
+    assert!(refused("rope_scaling", json!({"rope_type": "llama3"})).contains("frequencies"));
+    assert!(refused("num_attention_heads", json!(0)).contains("no head"));
     fs::write(
         directory.path().join("config.json"),
         config("llama").to_string(),
@@ -289,6 +292,14 @@ fn rotary_frequencies_are_stretched() {
     let stretched = open(&config);
     assert_eq!(stretched[0], plain[0]);
     assert_eq!(stretched[HEAD / 2 - 1], plain[HEAD / 2 - 1] / 8.0);
+    // As transformers 5 writes it.
+    let mut newer = config.clone();
+    newer["rope_parameters"] = config["rope_scaling"].clone();
+    newer["rope_parameters"]["rope_theta"] = json!(500000.0);
+    for old in ["rope_scaling", "rope_theta"] {
+        newer.as_object_mut().unwrap().remove(old);
+    }
+    assert_eq!(open(&newer), stretched);
     // Waves of 2048 to 8192 tokens lie between.
     let between = plain
         .iter()
