@@ -261,6 +261,11 @@ impl Gguf {
         self.text(ARCHITECTURE)
     }
 
+    /// Whether the metadata has an entry, of whatever type.
+    pub fn has_entry(&self, key: &str) -> bool {
+        self.metadata.contains_key(key)
+    }
+
     /// An entry of the metadata that is a text.
     pub fn text(&self, key: &str) -> Option<&str> {
         self.metadata.get_string(key)

@@ -6,12 +6,15 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::UNIX_EPOCH;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use nvfp4_gemv::checkpoint::{CONFIG_FILE, Checkpoint, Gguf, INDEX_FILE, QUANT_CONFIG_FILE};
-use nvfp4_gemv::file::TensorFile;
+use nvfp4_gemv::file::{FileError, TensorFile};
 use nvfp4_gemv_cli::file;
 use nvfp4_gemv_files::output::Destination;
-use nvfp4_gemv_files::{input, printable};
+use nvfp4_gemv_files::{
+    input::{self, InputError},
+    printable,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -59,17 +62,14 @@ impl Input {
     /// The model's config, as an object.
     fn config(&self) -> Result<Map<String, Value>> {
         let path = match self {
-            Self::Gguf(file) => return Ok(gguf_config(file)),
+            Self::Gguf(file) => return gguf_config(file),
             Self::Safetensors(_) => self.directory().unwrap_or_default().join(CONFIG_FILE),
         };
         if !path.exists() {
             return Ok(Map::new());
         }
-        let shown = || printable::path(&path).to_string();
-        let Ok(text) = input::read(&path, MOST_COPIED) else {
-            bail!("{}: cannot be read", shown());
-        };
-        serde_json::from_slice(&text).with_context(shown)
+        let text = read(&path)?;
+        serde_json::from_slice(&text).with_context(|| printable::path(&path).to_string())
     }
 
     /// Refuses what is quantised already: one label cannot speak of both.
@@ -121,6 +121,16 @@ const SHARD_BYTES: usize = 4 << 30;
 /// Limit: bytes of other files that are copied.
 const MOST_COPIED: u64 = 256 << 20;
 
+/// A file of the input that is no checkpoint's.
+fn read(path: &Path) -> Result<Vec<u8>, FileError> {
+    let file = path.to_owned();
+    input::read(path, MOST_COPIED).map_err(|error| match error {
+        InputError::Io(source) => FileError::Read { file, source },
+        InputError::NotRegular(found) => FileError::NotRegular { file, found },
+        InputError::TooLarge { most } => FileError::TooLarge { file, most },
+    })
+}
+
 /// A file that is complete, as it is noted beside it until all are.
 #[derive(Debug, Serialize, Deserialize)]
 struct Done {
@@ -132,9 +142,7 @@ struct Done {
 
 pub(super) fn run(args: &Args, to: &Path) -> Result<Report> {
     let shown = printable::path(to).to_string();
-    if to.symlink_metadata().is_ok() {
-        bail!("{shown}: is there already; --to writes a new directory");
-    }
+    refuse_existing(to)?;
     let Some(name) = to.file_name() else {
         bail!("{shown}: names no directory that could be made");
     };
@@ -165,21 +173,34 @@ pub(super) fn run(args: &Args, to: &Path) -> Result<Report> {
         );
     }
 
+    let others = others(&input)?;
     let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty());
     let partial = parent
         .unwrap_or(Path::new("."))
         .join(format!(".{}.partial", name.to_string_lossy()));
     fs::create_dir_all(&partial).with_context(|| printable::path(&partial).to_string())?;
-    let lock =
-        File::create(partial.join(LOCK)).with_context(|| printable::path(&partial).to_string())?;
+    let lock = match File::create(partial.join(LOCK)) {
+        Ok(lock) => lock,
+        // The directory has gone meanwhile: it has its name.
+        Err(_) if to.symlink_metadata().is_ok() => return Err(existing(to)),
+        Err(error) => return Err(error).context(printable::path(&partial).to_string()),
+    };
     if lock.try_lock().is_err() {
         bail!(
             "{}: another program writes this directory",
             printable::path(&partial)
         );
     }
+    // A program that held the lock before may have written the directory by now: then this one has made another to
+    // lock in, or opened a lock that is no longer in one.
+    if let Err(error) = refuse_existing(to) {
+        let _ = fs::remove_file(partial.join(LOCK));
+        let _ = fs::remove_dir(&partial);
+        return Err(error);
+    }
+    refuse_folders(&partial)?;
     let files = plan.shards.len();
-    let keys = Keys::of(&input, args, &config)?;
+    let keys = Keys::of(&input, args, &config, plan.has_split())?;
     let groups = Groups::of(&plan, args.share_scales);
     let bar = progress(matrices as u64, "quantising");
     let mut layers: BTreeMap<String, Moved> = BTreeMap::new();
@@ -192,7 +213,7 @@ pub(super) fn run(args: &Args, to: &Path) -> Result<Report> {
         };
         bar.set_message(file.clone());
         let path = partial.join(&file);
-        let note = partial.join(format!("{file}.done"));
+        let note = partial.join(done_name(&file));
         let key = keys.of_shard(at, files);
         let done = match read_done(&note, &path, &key) {
             Some(done) => {
@@ -247,16 +268,17 @@ pub(super) fn run(args: &Args, to: &Path) -> Result<Report> {
             .replace(true)
             .write(text.as_bytes())?;
     }
-    let others = copy_others(&input, &partial)?;
-    clean(
-        &partial,
-        names.iter().map(String::as_str),
-        &configs,
-        &others,
-    )?;
-    drop(lock);
-    let _ = fs::remove_file(partial.join(LOCK));
-    fs::rename(&partial, to).with_context(|| shown.clone())?;
+    copy_others(&input, &others, &partial).with_context(|| kept_for_later(&partial))?;
+    let done: Vec<String> = names.iter().map(|name| done_name(name)).collect();
+    let made = configs.iter().map(|(name, _)| *name);
+    let wanted = [&names, &others, &done].into_iter().flatten();
+    let wanted: Vec<&str> = wanted.map(String::as_str).chain(made).collect();
+    clean(&partial, &wanted).with_context(|| kept_for_later(&partial))?;
+    publish(&partial, to, lock).with_context(|| kept_for_later(&partial))?;
+    // The directory is complete: a note that stays in it means nothing.
+    for note in &done {
+        let _ = fs::remove_file(to.join(note));
+    }
     if let Ok(parent) = File::open(parent.unwrap_or(Path::new("."))) {
         // The name is on disk; where a file system cannot promise that, it is there all the same.
         let _ = parent.sync_all();
@@ -330,6 +352,52 @@ fn kept_for_later(partial: &Path) -> String {
     )
 }
 
+/// The note that a file is complete.
+fn done_name(file: &str) -> String {
+    format!("{file}.done")
+}
+
+fn existing(to: &Path) -> anyhow::Error {
+    anyhow!(
+        "{}: is there already; --to writes a new directory",
+        printable::path(to)
+    )
+}
+
+fn refuse_existing(to: &Path) -> Result<()> {
+    match to.symlink_metadata() {
+        Ok(_) => Err(existing(to)),
+        Err(_) => Ok(()),
+    }
+}
+
+/// Refuses what no run leaves in its directory, and what is not removed unasked.
+fn refuse_folders(partial: &Path) -> Result<()> {
+    for entry in fs::read_dir(partial)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            bail!(
+                "{}: a folder where there are only files that are being written; it has to go first",
+                printable::path(&entry.path())
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Gives the complete directory its name, while the lock keeps others out: a second program that comes late sees the
+/// directory.
+fn publish(partial: &Path, to: &Path, lock: File) -> Result<()> {
+    // A rename replaces an empty directory.
+    refuse_existing(to)?;
+    // Windows renames no directory with an open file.
+    let lock = (!cfg!(windows)).then_some(lock);
+    fs::rename(partial, to).with_context(|| printable::path(to).to_string())?;
+    let _ = fs::remove_file(to.join(LOCK));
+    drop(lock);
+    Ok(())
+}
+
 /// What a complete file of an earlier run was noted to be, if it is the file that would be made now.
 fn read_done(note: &Path, path: &Path, key: &Value) -> Option<Done> {
     let text = input::read(note, MOST_COPIED).ok()?;
@@ -342,12 +410,18 @@ fn read_done(note: &Path, path: &Path, key: &Value) -> Option<Done> {
 struct Keys {
     of_all: Value,
     files: Vec<Value>,
-    /// Whether a file depends on all of the input: it is one, or layers share their scales.
+    /// Whether a file depends on all of the input: it is one, layers share their scales, or experts have their biases
+    /// elsewhere.
     on_all: bool,
 }
 
 impl Keys {
-    fn of(input: &Input, args: &Args, config: &Map<String, Value>) -> Result<Self> {
+    fn of(
+        input: &Input,
+        args: &Args,
+        config: &Map<String, Value>,
+        has_split: bool,
+    ) -> Result<Self> {
         let file = |path: &&Path| -> Result<Value> {
             let metadata = fs::metadata(path)?;
             let modified = metadata
@@ -372,7 +446,7 @@ impl Keys {
                 config,
             ]),
             files: files.iter().map(file).collect::<Result<_>>()?,
-            on_all: args.share_scales || matches!(input, Input::Gguf(_)),
+            on_all: args.share_scales || has_split || matches!(input, Input::Gguf(_)),
         })
     }
 
@@ -469,8 +543,9 @@ fn write(
     Ok((written, of_this))
 }
 
-/// Copies the small files of the input's directory that are not made anew: tokenizers, licences. Folders stay.
-fn copy_others(input: &Input, to: &Path) -> Result<Vec<String>> {
+/// The small files of the input's directory that are not made anew: tokenizers, licences. Folders stay. One that cannot
+/// be read is an error before anything is quantised.
+fn others(input: &Input) -> Result<Vec<String>> {
     const ENDINGS: [&str; 8] = [
         ".json",
         ".txt",
@@ -487,7 +562,7 @@ fn copy_others(input: &Input, to: &Path) -> Result<Vec<String>> {
     ) else {
         return Ok(Vec::new());
     };
-    let mut copied = Vec::new();
+    let mut others = Vec::new();
     for entry in fs::read_dir(&from)? {
         let name = entry?.file_name();
         let Some(name) = name.to_str() else { continue };
@@ -495,35 +570,33 @@ fn copy_others(input: &Input, to: &Path) -> Result<Vec<String>> {
             [CONFIG_FILE, QUANT_CONFIG_FILE].contains(&name) || name.contains(".safetensors");
         let is_known =
             ENDINGS.iter().any(|ending| name.ends_with(ending)) || name.starts_with("LICENSE");
-        if is_made || !is_known || name.starts_with('.') {
+        if is_made || !is_known || name.starts_with('.') || from.join(name).is_dir() {
             continue;
         }
-        let path = from.join(name);
-        let Ok(content) = input::read(&path, MOST_COPIED) else {
-            continue;
-        };
+        read(&from.join(name))?;
+        others.push(name.to_owned());
+    }
+    others.sort();
+    Ok(others)
+}
+
+fn copy_others(input: &Input, others: &[String], to: &Path) -> Result<()> {
+    let from = input.directory().unwrap_or_default();
+    for name in others {
+        let content = read(&from.join(name))?;
         Destination::new(to.join(name))
             .replace(true)
             .write(&content)?;
-        copied.push(name.to_owned());
     }
-    copied.sort();
-    Ok(copied)
+    Ok(())
 }
 
-/// Removes what is no part of the output: notes, and files of an earlier run with other arguments.
-fn clean<'a>(
-    partial: &Path,
-    files: impl Iterator<Item = &'a str>,
-    configs: &[(&'static str, Value)],
-    others: &'a [String],
-) -> Result<()> {
-    let configs = configs.iter().map(|(name, _)| *name);
-    let others = others.iter().map(String::as_str);
-    let wanted: Vec<&str> = files.chain(configs).chain(others).chain([LOCK]).collect();
+/// Removes what is no part of the output: files of an earlier run with other arguments, and their notes.
+fn clean(partial: &Path, wanted: &[&str]) -> Result<()> {
     for entry in fs::read_dir(partial)? {
         let entry = entry?;
-        if !wanted.iter().any(|wanted| entry.file_name() == *wanted) {
+        let is_wanted = |name: &&str| entry.file_name() == *name;
+        if !wanted.iter().chain(&[LOCK]).any(is_wanted) {
             fs::remove_file(entry.path())?;
         }
     }
@@ -531,7 +604,10 @@ fn clean<'a>(
 }
 
 /// The config of a model of a GGUF file, as transformers has it, of the architectures whose names are known.
-fn gguf_config(file: &Gguf) -> Map<String, Value> {
+///
+/// # Errors
+/// What it would not say, and without which it is another model's: positions that are scaled, an entry of another type.
+fn gguf_config(file: &Gguf) -> Result<Map<String, Value>> {
     let known = [
         ("llama", "LlamaForCausalLM", "llama"),
         ("qwen2", "Qwen2ForCausalLM", "qwen2"),
@@ -539,13 +615,37 @@ fn gguf_config(file: &Gguf) -> Map<String, Value> {
     ];
     let architecture = file.architecture().unwrap_or_default();
     let Some((_, class, kind)) = known.into_iter().find(|(name, ..)| *name == architecture) else {
-        return Map::new();
+        return Ok(Map::new());
     };
-    let integer = |key: &str| file.integer(&format!("{architecture}.{key}"));
+    refuse_scaled_positions(file, architecture)?;
+    let said = |key: &str, is_read: bool, what: &str| {
+        if !is_read && file.has_entry(key) {
+            bail!(
+                "{}: the entry {key:?} is not {what}, and the config that would be made of it another model's",
+                printable::path(file.path())
+            );
+        }
+        Ok(())
+    };
+    let integer_of = |key: &str| {
+        let value = file.integer(key);
+        said(key, value.is_some(), "an integer of at least 0").map(|()| value)
+    };
+    let integer = |key: &str| integer_of(&format!("{architecture}.{key}"));
     // The shortest decimal number that is this f32: 1e-5, not 9.99999974e-6.
     let shortest = |x: f64| (x as f32).to_string().parse::<f64>().unwrap_or(x);
-    let float = |key: &str| file.float(&format!("{architecture}.{key}")).map(shortest);
-    let heads = integer("attention.head_count");
+    let float = |key: &str| {
+        let key = format!("{architecture}.{key}");
+        let value = file.float(&key);
+        said(&key, value.is_some(), "a floating-point number").map(|()| value.map(shortest))
+    };
+    let heads = integer("attention.head_count")?;
+    // transformers reads biases of these only where the config says that there are some; qwen2's it always reads.
+    let has_bias = |of: &str| {
+        let is_one = |name: &str| name.contains(of) && name.ends_with("_proj.bias");
+        let any = kind != "qwen2" && file.tensors().any(|tensor| is_one(tensor.name()));
+        any.then_some(true)
+    };
     let vocabulary = file
         .tensor("model.embed_tokens.weight")
         .map(|of| of.shape()[0]);
@@ -553,35 +653,73 @@ fn gguf_config(file: &Gguf) -> Map<String, Value> {
         ("architectures", json!([class])),
         ("model_type", json!(kind)),
         ("hidden_act", json!("silu")),
-        ("hidden_size", json!(integer("embedding_length"))),
-        ("intermediate_size", json!(integer("feed_forward_length"))),
-        ("num_hidden_layers", json!(integer("block_count"))),
+        ("hidden_size", json!(integer("embedding_length")?)),
+        ("intermediate_size", json!(integer("feed_forward_length")?)),
+        ("num_hidden_layers", json!(integer("block_count")?)),
         ("num_attention_heads", json!(heads)),
         (
             "num_key_value_heads",
-            json!(integer("attention.head_count_kv").or(heads)),
+            json!(integer("attention.head_count_kv")?.or(heads)),
         ),
-        ("head_dim", json!(integer("attention.key_length"))),
-        ("max_position_embeddings", json!(integer("context_length"))),
+        ("head_dim", json!(integer("attention.key_length")?)),
+        ("max_position_embeddings", json!(integer("context_length")?)),
         (
             "rms_norm_eps",
-            json!(float("attention.layer_norm_rms_epsilon")),
+            json!(float("attention.layer_norm_rms_epsilon")?),
         ),
-        ("rope_theta", json!(float("rope.freq_base"))),
+        ("rope_theta", json!(float("rope.freq_base")?)),
+        ("attention_bias", json!(has_bias(".self_attn."))),
+        ("mlp_bias", json!(has_bias(".mlp."))),
         ("vocab_size", json!(vocabulary)),
         (
             "bos_token_id",
-            json!(file.integer("tokenizer.ggml.bos_token_id")),
+            json!(integer_of("tokenizer.ggml.bos_token_id")?),
         ),
         (
             "eos_token_id",
-            json!(file.integer("tokenizer.ggml.eos_token_id")),
+            json!(integer_of("tokenizer.ggml.eos_token_id")?),
         ),
         (
             "tie_word_embeddings",
             json!(file.tensor("lm_head.weight").is_none()),
         ),
     ];
-    let said = all.into_iter().filter(|(_, value)| !value.is_null());
-    said.map(|(key, value)| (key.to_owned(), value)).collect()
+    let known = all.into_iter().filter(|(_, value)| !value.is_null());
+    Ok(known.map(|(key, value)| (key.to_owned(), value)).collect())
+}
+
+/// Refuses a model whose rotary positions are scaled: the config would have to say how, and does not.
+fn refuse_scaled_positions(file: &Gguf, architecture: &str) -> Result<()> {
+    let shown = printable::path(file.path());
+    let of = |key: &str| format!("{architecture}.rope.{key}");
+    let (kind, factors) = (
+        of("scaling.type"),
+        ["scaling.factor", "scale_linear"].map(of),
+    );
+    let is_none = file.text(&kind) == Some("none");
+    if file.has_entry(&kind) && !is_none {
+        bail!(
+            "{shown}: the entry {kind:?} is {:?}: scaled positions, of which no config is made",
+            file.text(&kind).unwrap_or("no text")
+        );
+    }
+    // Without a type, llama.cpp takes a factor to be linear's; 0 is none.
+    let is_scaled = |key: &&String| {
+        file.has_entry(key)
+            && !matches!(file.float(key), Some(factor) if [0.0, 1.0].contains(&factor))
+    };
+    if let Some(key) = factors.iter().find(is_scaled).filter(|_| !is_none) {
+        bail!("{shown}: the entry {key:?} scales positions, of which no config is made");
+    }
+    let is_factors = |name: &str| name.contains("rope_freqs") || name.contains("rope_factors");
+    if let Some(tensor) = file
+        .tensors()
+        .find(|tensor| is_factors(tensor.stored_name()))
+    {
+        bail!(
+            "{shown}: the tensor {:?} scales positions, of which no config is made",
+            tensor.stored_name()
+        );
+    }
+    Ok(())
 }

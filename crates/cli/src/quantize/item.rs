@@ -2,12 +2,14 @@
 
 use std::borrow::Cow;
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 use std::rc::Rc;
 
 use anyhow::{Result, bail};
-use nvfp4_gemv::checkpoint::{Checkpoint, Dense, Dialect, Gathered, Gguf, GgufElement, GgufTensor};
+use nvfp4_gemv::checkpoint::{
+    Checkpoint, Dense, Dialect, Gathered, Gguf, GgufElement, GgufTensor, Note,
+};
 use nvfp4_gemv::file::{Tensor, TensorFile};
 use nvfp4_gemv::format::{e2m1, e4m3};
 use nvfp4_gemv::quantize::{Quantized, quantize};
@@ -171,6 +173,9 @@ impl Maker {
         let mut block = [0.0; BLOCK];
         block[0] = largest;
         let of_block = quantize(&block, 1, BLOCK, self.dialect, None);
+        // What is wrong with the block is wrong with the matrix, which has it at its place.
+        let of_block =
+            of_block.or_else(|_| quantize(&values, matrix.rows, matrix.k, self.dialect, None));
         let global = of_block
             .map_err(|error| matrix.refused(error.to_string()))?
             .global;
@@ -331,6 +336,8 @@ pub(super) struct Plan<'a> {
     pub(super) copied: Copied,
     /// Modules that could have been quantised, and were not.
     pub(super) left: Vec<String>,
+    /// Tensors that become another's layers' biases, by name.
+    split: BTreeSet<String>,
     opened: Opened,
 }
 
@@ -383,14 +390,24 @@ impl<'a> Plan<'a> {
     /// A file of the output for each of the input.
     pub(super) fn of(checkpoint: &'a Checkpoint, sizes: &Sizes, args: &Args) -> Self {
         let mut plan = Self::default();
-        for file in in_order(checkpoint) {
-            let mut shard = Shard::default();
-            for tensor in file.tensors() {
-                plan.add(&mut shard, checkpoint, tensor, sizes, args);
+        // Stacked experts first: what becomes of them decides of their biases, wherever those are.
+        let files = in_order(checkpoint);
+        let mut shards: Vec<_> = files.iter().map(|_| Shard::default()).collect();
+        for are_stacked in [true, false] {
+            for (file, shard) in files.iter().zip(&mut shards) {
+                let all = file.tensors();
+                for tensor in all.filter(|tensor| choice::is_stacked(tensor) == are_stacked) {
+                    plan.add(shard, checkpoint, tensor, sizes, args);
+                }
             }
-            plan.shards.push(shard);
         }
+        plan.shards = shards;
         plan
+    }
+
+    /// Whether a file of the output is made of several of the input: a bias may be in another than its experts.
+    pub(super) fn has_split(&self) -> bool {
+        !self.split.is_empty()
     }
 
     fn add(
@@ -401,6 +418,10 @@ impl<'a> Plan<'a> {
         sizes: &Sizes,
         args: &Args,
     ) {
+        if self.split.contains(tensor.name()) {
+            self.copied.add(tensor.name(), SPLIT.into());
+            return;
+        }
         let why = match choice::is_stacked(&tensor) {
             true => match self.experts(shard, checkpoint, tensor, sizes, args) {
                 Ok(()) => return,
@@ -463,6 +484,33 @@ impl<'a> Plan<'a> {
         let all = checkpoint
             .dense_experts(name)
             .map_err(|error| error.to_string())?;
+        let bias = match all.first().map_or(&[][..], Dense::notes) {
+            [] => None,
+            [Note::NotAdded { tensor }] => {
+                let module = name.strip_suffix(".weight").unwrap_or(name);
+                let names = ['.', '_'].map(|dot| format!("{module}{dot}{BIAS}"));
+                let bias = checkpoint.tensor(tensor).filter(|bias| {
+                    let is_of_rows = *bias.shape() == [all.len(), rows];
+                    names.contains(tensor) && is_of_rows && choice::is_float(bias)
+                });
+                Some(bias.ok_or_else(|| {
+                    format!("stacked experts with {tensor:?}, which is no bias [E, M] in F32, F16 or BF16")
+                })?)
+            }
+            notes => {
+                let notes: Vec<_> = notes.iter().map(Note::to_string).collect();
+                return Err(format!("stacked experts, of which {}", notes.join("; ")));
+            }
+        };
+        if let Some(bias) = bias {
+            let each = bias.bytes().len() / all.len();
+            for (expert, row) in bias.bytes().chunks_exact(each).enumerate() {
+                let row = NewTensor::borrowed(bias.dtype(), &[rows], row);
+                let name = format!("{stem}.{expert}.{part}.{BIAS}");
+                shard.kept.push((name, Piece::Kept(row)));
+            }
+            self.split.insert(bias.name().into());
+        }
         for (expert, dense) in all.into_iter().enumerate() {
             let name = format!("{stem}.{expert}.{part}");
             let path = tensor.file().path();
@@ -520,6 +568,27 @@ impl<'a> Plan<'a> {
             }
             return Ok(());
         }
+        // Experts that are not quantised are an error: those of a bias are layers, each with its own row of it.
+        if let Some((experts, [all, rows])) = experts_of(file, name) {
+            let Some((stem, part)) = experts.rsplit_once('.') else {
+                bail!("{name:?}: experts without a module");
+            };
+            if *tensor.shape() != [all, rows] {
+                bail!(
+                    "{name:?}: {tensor}, which is not the bias [{all}, {rows}] of stacked experts"
+                );
+            }
+            let values = file.dense(name)?;
+            for expert in 0..all {
+                let mut row = vec![0.0; rows];
+                values.row(expert, &mut row)?;
+                let name = format!("{stem}.{expert}.{part}.{BIAS}");
+                let row = NewTensor::f32(&[rows], &row);
+                shard.kept.push((name, Piece::Kept(row)));
+            }
+            self.copied.add(name, SPLIT.into());
+            return Ok(());
+        }
         let why = match *tensor.shape() {
             [_, ref matrix @ ..] if matrix.len() == 2 && name.ends_with(".weight") => {
                 let named = Named {
@@ -567,6 +636,20 @@ impl<'a> Plan<'a> {
         };
         shard.kept.push((name.into(), kept));
         Ok(())
+    }
+}
+
+/// Why a bias of stacked experts is another tensor of the output.
+const SPLIT: &str = "the bias of stacked experts, a row for each of their layers";
+
+const BIAS: &str = "bias";
+
+/// The module of the stacked experts `[E, M, K]` whose bias has this name, and E and M.
+fn experts_of<'n>(file: &Gguf, bias: &'n str) -> Option<(&'n str, [usize; 2])> {
+    let module = bias.strip_suffix(BIAS)?.strip_suffix('.')?;
+    match *file.tensor(&format!("{module}.weight"))?.shape() {
+        [experts, rows, _] => Some((module, [experts, rows])),
+        _ => None,
     }
 }
 

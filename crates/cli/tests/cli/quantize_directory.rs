@@ -319,6 +319,58 @@ fn stacked_experts_become_layers() {
     }
 }
 
+/// Under the stack's old name nobody would find it: a model without biases, and no error.
+#[test]
+fn the_bias_of_stacked_experts_goes_with_them() {
+    const EXPERTS: &str = "model.layers.0.mlp.experts";
+    const M: usize = 16;
+    let [up, down] = ["gate_up_proj", "down_proj"].map(|part| format!("{EXPERTS}.{part}"));
+    let bias = format!("{up}_bias");
+    let model = |bias_of: &[usize]| {
+        // In another file than the experts, and before it.
+        [
+            numbers(1, &[(&bias, bias_of)]),
+            numbers(2, &[(&up, &[3, 2 * M, HIDDEN]), (&down, &[3, HIDDEN, M])]),
+        ]
+    };
+    let dir = Folder::new();
+    let (source, out) = (dir.at("model"), dir.at("out"));
+    let of_rows = model(&[3, 2 * M]);
+    write_model(Path::new(&source), &of_rows, &config());
+    let report = json(&["quantize", &source, "--to", &out]);
+    assert_eq!(
+        (&report["quantised"], &report["copied"]),
+        (&json!(6), &json!(1))
+    );
+    let checkpoint = Checkpoint::open(&out).unwrap();
+    assert!(checkpoint.tensor(&bias).is_none());
+    let (_, expected) = values(&of_rows, &bias);
+    for (expert, row) in expected.chunks(2 * M).enumerate() {
+        let name = format!("{EXPERTS}.{expert}.gate_up_proj");
+        let found = checkpoint.tensor(&format!("{name}.bias")).unwrap();
+        assert_eq!((found.dtype(), found.shape()), (Dtype::BF16, &[2 * M][..]));
+        assert_eq!(found.to_f32_widened().unwrap(), row);
+        let notes = checkpoint.layer(&name).unwrap().notes().to_vec();
+        assert!(matches!(&notes[..], [Note::NotAdded { .. }]), "{notes:?}");
+    }
+
+    // One that cannot be divided: the experts stay, with it.
+    let out = dir.at("kept");
+    write_model(Path::new(&source), &model(&[3, M]), &config());
+    let report = json(&["quantize", &source, "--to", &out]);
+    assert_eq!(report["quantised"], 3);
+    contains(
+        &report["copied_tensors"].to_string(),
+        &["stacked experts with", "gate_up_proj_bias"],
+    );
+    let checkpoint = Checkpoint::open(&out).unwrap();
+    assert!(
+        [&up, &bias]
+            .iter()
+            .all(|name| checkpoint.tensor(name).is_some())
+    );
+}
+
 /// The second file fails: the first is kept for the next run, and nothing is at the directory's place until then.
 #[test]
 fn a_failure_leaves_nothing_and_the_next_run_goes_on() {
@@ -366,6 +418,128 @@ fn a_failure_leaves_nothing_and_the_next_run_goes_on() {
     }
 }
 
+/// How many files are noted as complete.
+fn notes(partial: &str) -> usize {
+    let all = fs::read_dir(partial).unwrap();
+    let names = all.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| name.ends_with(".done")).count()
+}
+
+/// Something takes the place while it writes: it is not replaced, and all that was made counts in the next run.
+#[test]
+fn a_place_that_is_taken_meanwhile_costs_no_work() {
+    use std::time::{Duration, Instant};
+    let dir = Folder::new();
+    let (source, out) = (dir.at("model"), dir.at("out"));
+    let file = |name: &str, rows| numbers(1, &[(name, &[rows, 1024])]);
+    write_model(
+        Path::new(&source),
+        &[file("a.weight", 1), file("b.weight", 1024)],
+        &config(),
+    );
+    let run = ["quantize", &source, "--to", &out];
+    let child = crate::command()
+        .args(run)
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let partial = dir.at(".out.partial");
+    let first = Path::new(&partial).join("model-00001-of-00002.safetensors.done");
+    let started = Instant::now();
+    while !first.exists()
+        && !Path::new(&out).exists()
+        && started.elapsed() < Duration::from_secs(60)
+    {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let theirs = Path::new(&out).join("theirs");
+    let is_taken = fs::create_dir(&out).is_ok() && fs::write(&theirs, "").is_ok();
+    let ended = child.wait_with_output().unwrap();
+    // It may have been quicker than this test.
+    if is_taken && !ended.status.success() {
+        let said = crate::text(&ended.stderr);
+        contains(&said, &["is there already", "goes on from", ".out.partial"]);
+        assert!(theirs.exists());
+        fs::remove_dir_all(&out).unwrap();
+        assert_eq!(notes(&partial), 2);
+        assert_eq!(json(&run)["resumed"], 2);
+    }
+    assert_eq!(Checkpoint::open(&out).unwrap().layers().len(), 2);
+    assert_eq!(notes(&out), 0);
+    assert_eq!(dir.names(), ["model", "out"]);
+}
+
+/// One of them writes the directory; those that come late neither write it again nor leave anything.
+#[test]
+fn of_several_at_once_one_writes() {
+    let dir = Folder::new();
+    let (source, out) = (dir.at("model"), dir.at("out"));
+    write_model(Path::new(&source), &dense(), &config());
+    let run = ["quantize", &source, "--to", &out];
+    let start = |_| {
+        let mut command = crate::command();
+        let command = command.args(run).stderr(std::process::Stdio::piped());
+        command.stdout(std::process::Stdio::null()).spawn().unwrap()
+    };
+    let children: Vec<_> = (0..6).map(start).collect();
+    let ended = children
+        .into_iter()
+        .map(|child| child.wait_with_output().unwrap());
+    let (wrote, refused): (Vec<_>, Vec<_>) = ended.partition(|ended| ended.status.success());
+    assert_eq!(wrote.len(), 1);
+    for ended in refused {
+        let said = crate::text(&ended.stderr);
+        let is_late = said.contains("is there already");
+        assert!(is_late || said.contains("another program writes"), "{said}");
+    }
+    assert_eq!(Checkpoint::open(&out).unwrap().layers().len(), 3);
+    assert_eq!(dir.names(), ["model", "out"]);
+    assert!(!Path::new(&out).join("lock").exists());
+}
+
+/// What would fail at the end fails before anything is quantised.
+#[test]
+fn a_folder_among_the_files_that_are_written_is_refused_first() {
+    let dir = Folder::new();
+    let (source, out) = (dir.at("model"), dir.at("out"));
+    write_model(Path::new(&source), &dense(), &config());
+    let folder = dir.at(".out.partial") + "/somebody's";
+    fs::create_dir_all(&folder).unwrap();
+    let run = ["quantize", &source, "--to", &out];
+    contains(&fails(&run), &["somebody's", "a folder"]);
+    assert_eq!(notes(&dir.at(".out.partial")), 0);
+    fs::remove_dir(&folder).unwrap();
+    assert_eq!(json(&run)["resumed"], 0);
+}
+
+/// As in a cache of downloads that lacks a file.
+#[cfg(unix)]
+#[test]
+fn a_tokenizer_that_cannot_be_read_is_an_error() {
+    let dir = Folder::new();
+    let source = dir.at("model");
+    write_model(Path::new(&source), &dense(), &config());
+    let tokenizer = format!("{source}/tokenizer.json");
+    fs::remove_file(&tokenizer).unwrap();
+    std::os::unix::fs::symlink("nowhere", &tokenizer).unwrap();
+    let error = fails(&["quantize", &source, "--to", &dir.at("out")]);
+    contains(&error, &["tokenizer.json"]);
+    assert_eq!(dir.names(), ["model"]);
+}
+
+/// With and without others' scales: the global scale is computed of the largest element alone.
+#[test]
+fn an_infinite_element_is_named_by_its_place() {
+    let (dir, mut model) = (Folder::new(), dense());
+    let (source, out) = (dir.at("model"), dir.at("out"));
+    model[0][1].2[HIDDEN + 6] = f32::NEG_INFINITY;
+    write_model(Path::new(&source), &model, &config());
+    for more in [&[][..], &["--share-scales"]] {
+        let run = [&["quantize", &source, "--to", &out], more].concat();
+        contains(&fails(&run), &[Q, "row 1, column 6 is -inf"]);
+    }
+}
+
 /// Killed at any moment, it leaves nothing at the place either, and the next run ends the work.
 #[cfg(unix)]
 #[test]
@@ -394,8 +568,9 @@ fn a_kill_leaves_nothing_and_the_next_run_goes_on() {
     child.wait().unwrap();
     // It may have been quicker than this test, on one file or on both.
     if !Path::new(&out).exists() {
-        assert!(first.exists());
-        assert_eq!(json(&run)["resumed"].as_u64().unwrap().max(1), 1);
+        let done = notes(&partial);
+        assert!(done > 0);
+        assert_eq!(json(&run)["resumed"], done);
     }
     assert_eq!(Checkpoint::open(&out).unwrap().layers().len(), 2);
     assert_eq!(dir.names(), ["model", "out"]);
@@ -465,6 +640,8 @@ fn a_gguf_file_becomes_a_directory() {
         let config: Value =
             serde_json::from_slice(&fs::read(format!("{out}/config.json")).unwrap()).unwrap();
         assert_eq!(config["model_type"], "llama");
+        // Without it transformers reads no bias.
+        assert_eq!(config["attention_bias"], true);
         assert_eq!(config["num_key_value_heads"], 2);
         assert_eq!(config["rms_norm_eps"], 1e-5);
         // Tied to the embeddings, it has no tensors, and is no quantised layer.
@@ -487,4 +664,123 @@ fn a_gguf_file_becomes_a_directory() {
         file.tensors().len()
     );
     assert_eq!(listed["kinds"]["NVFP4"]["tensors"], 2);
+}
+
+/// A GGUF file, version 3, of entries (key, type, bytes) and F32 tensors, whose shapes begin with the outermost
+/// dimension.
+fn write_gguf(path: &str, entries: &[(&str, u32, Vec<u8>)], tensors: &Numbers) {
+    let text = |text: &str| [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat();
+    let mut header = b"GGUF\x03\0\0\0".to_vec();
+    header.extend((tensors.len() as u64).to_le_bytes());
+    header.extend((entries.len() as u64).to_le_bytes());
+    for (key, kind, value) in entries {
+        header.extend([&text(key), &kind.to_le_bytes()[..], value].concat());
+    }
+    let mut data = Vec::new();
+    for (name, shape, values) in tensors {
+        header.extend(text(name));
+        header.extend((shape.len() as u32).to_le_bytes());
+        let innermost_first = shape.iter().rev();
+        header.extend(innermost_first.flat_map(|size| (*size as u64).to_le_bytes()));
+        header.extend(0u32.to_le_bytes());
+        header.extend((data.len() as u64).to_le_bytes());
+        data.extend(values.iter().flat_map(|x| x.to_le_bytes()));
+        data.resize(data.len().next_multiple_of(32), 0);
+    }
+    header.resize(header.len().next_multiple_of(32), 0);
+    fs::write(path, [header, data].concat()).unwrap();
+}
+
+const U32: u32 = 4;
+const F32: u32 = 6;
+const TEXT: u32 = 8;
+const ARRAY: u32 = 9;
+
+fn entry_of_text<'a>(key: &'a str, value: &str) -> (&'a str, u32, Vec<u8>) {
+    let length = (value.len() as u64).to_le_bytes();
+    (key, TEXT, [&length, value.as_bytes()].concat())
+}
+
+#[test]
+fn the_bias_of_stacked_experts_of_a_gguf_file_goes_with_them() {
+    let dir = Folder::new();
+    let (source, out) = (dir.at("m.gguf"), dir.at("out"));
+    let experts = "blk.0.ffn_up_exps";
+    let [weight, bias] = ["weight", "bias"].map(|part| format!("{experts}.{part}"));
+    let tensors = numbers(1, &[(&weight, &[2, 3, 32]), (&bias, &[2, 3])]);
+    let architecture = entry_of_text("general.architecture", "qwen3moe");
+    write_gguf(&source, std::slice::from_ref(&architecture), &tensors);
+    assert_eq!(json(&["quantize", &source, "--to", &out])["quantised"], 2);
+    let checkpoint = Checkpoint::open(&out).unwrap();
+    let rows = tensors[1].2.chunks(3).enumerate();
+    for (expert, row) in rows {
+        let name = format!("model.layers.0.mlp.experts.{expert}.up_proj.bias");
+        assert_eq!(checkpoint.tensor(&name).unwrap().to_f32().unwrap(), row);
+    }
+    let stacked = "model.layers.0.mlp.experts.up_proj.bias";
+    assert!(checkpoint.tensor(stacked).is_none());
+
+    let tensors = numbers(1, &[(&weight, &[2, 3, 32]), (&bias, &[3, 2])]);
+    write_gguf(&source, &[architecture], &tensors);
+    let error = fails(&["quantize", &source, "--to", &dir.at("none")]);
+    contains(&error, &[stacked, "[3, 2]", "not the bias [2, 3]"]);
+}
+
+/// The config that is made would be another model's, without a word.
+#[test]
+fn what_a_config_of_a_gguf_file_does_not_say_is_refused() {
+    let dir = Folder::new();
+    let (source, out) = (dir.at("m.gguf"), dir.at("out"));
+    let weight = ("blk.0.ffn_up.weight", &[16, 32][..]);
+    let f32_of = |key, value: f32| (key, F32, value.to_le_bytes().to_vec());
+    let u32_of = |key, value: u32| (key, U32, value.to_le_bytes().to_vec());
+    let per_layer = [
+        &U32.to_le_bytes()[..],
+        &1u64.to_le_bytes(),
+        &2u32.to_le_bytes(),
+    ]
+    .concat();
+    let run = |entry: (&str, u32, Vec<u8>), tensors: &[(&str, &[usize])]| {
+        let architecture = entry_of_text("general.architecture", "llama");
+        let tensors = numbers(1, &[&[weight], tensors].concat());
+        write_gguf(&source, &[architecture, entry], &tensors);
+        crate::program(&["quantize", &source, "--to", &out])
+    };
+    let (kind, factor) = ("llama.rope.scaling.type", "llama.rope.scaling.factor");
+    let heads = "llama.attention.head_count_kv";
+    for (entry, tensors, named) in [
+        (entry_of_text(kind, "yarn"), &[][..], "\"yarn\""),
+        (u32_of(kind, 1), &[], kind),
+        (f32_of(factor, 4.0), &[], factor),
+        (f32_of("llama.rope.scale_linear", 2.0), &[], "scale_linear"),
+        (
+            entry_of_text(kind, "none"),
+            &[("rope_freqs.weight", &[16][..])],
+            "rope_freqs.weight",
+        ),
+        ((heads, ARRAY, per_layer), &[], heads),
+        (f32_of("llama.block_count", 1.0), &[], "llama.block_count"),
+    ] {
+        let ended = run(entry, tensors);
+        assert!(!ended.status.success(), "{named}");
+        contains(&crate::text(&ended.stderr), &["m.gguf", named]);
+        assert_eq!(dir.names(), ["m.gguf"]);
+    }
+    for (entry, tensors, has_bias) in [
+        (entry_of_text(kind, "none"), &[][..], Value::Null),
+        (f32_of(factor, 1.0), &[], Value::Null),
+        (
+            u32_of(heads, 2),
+            &[("blk.0.attn_v.bias", &[16][..])],
+            json!(true),
+        ),
+    ] {
+        let ended = run(entry, tensors);
+        assert!(ended.status.success(), "{}", crate::text(&ended.stderr));
+        let config = fs::read(format!("{out}/config.json")).unwrap();
+        let config: Value = serde_json::from_slice(&config).unwrap();
+        assert_eq!(config["attention_bias"], has_bias);
+        assert_eq!(config["mlp_bias"], Value::Null);
+        fs::remove_dir_all(&out).unwrap();
+    }
 }
