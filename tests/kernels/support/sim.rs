@@ -278,7 +278,8 @@ pub(crate) fn is_of_factors(line: &str) -> bool {
 /// The source file and line that a line of the coverage report names.
 fn source_of(line: &str) -> Option<&str> {
     let (_, at) = line.rsplit_once('(')?;
-    Some(at.split_once(')')?.0)
+    // Behind a comma stands where its function was inlined.
+    at.split([',', ')']).next()
 }
 
 /// The source file and line that a line of the coverage report names, if they belong to the epilogue or to its
@@ -293,7 +294,7 @@ fn in_epilogue(line: &str) -> Option<&str> {
 
 /// The line of a kernel's source that a line of the coverage report names. `text` is the content of the source `file`.
 pub(crate) fn source_line<'a>(line: &str, file: &str, text: &'a str) -> Option<&'a str> {
-    let (_, rest) = line.split_once(&format!("{file}:"))?;
-    let number: usize = rest.split(')').next()?.parse().ok()?;
+    let (_, rest) = source_of(line)?.split_once(&format!("{file}:"))?;
+    let number: usize = rest.parse().ok()?;
     text.lines().nth(number.checked_sub(1)?)
 }
