@@ -63,6 +63,15 @@ impl Kernel {
         let entry = entry.strip_suffix("_operands").unwrap_or(entry);
         let shared = include_str!("../../../csrc/kernels/many_vectors.cuh");
         let (own, source) = self.source;
+        // No call here selects its matrices; those of `every_operand` do.
+        let operands = include_str!("../../../csrc/format/operands.cuh");
+        let of_ids = |at: &str| at.contains("s.ids ?") || at.contains("p.select.late");
+        if line.contains("format/operands.cuh:0")
+            || source_line(line, "format/operands.cuh", operands).is_some_and(of_ids)
+            || source_line(line, own, source).is_some_and(of_ids)
+        {
+            return true;
+        }
         let branch = source_line(line, "many_vectors.cuh", shared)
             .or_else(|| source_line(line, own, source));
         if let Some(at) = branch {

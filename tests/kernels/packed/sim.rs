@@ -119,7 +119,7 @@ pub(crate) const KERNEL: Kernel = Kernel {
         epilogue.bias_batch + 4 = NO_BIAS,
         select.matrices = ALL_MATRICES,
         select.late = NOT_LATE,
-        ; unread in weights, select
+        ; unread in weights
     ],
 };
 
