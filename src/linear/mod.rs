@@ -190,7 +190,8 @@ impl Linear {
     ///
     /// # Errors
     /// Vectors or an output that contradict the layer and `n`. Vectors' scales that are NaN or negative. NVFP4 vectors,
-    /// where the layer has factors of columns. An output with a bias, where the layer has one. `NVFP4_GEMV_PATH` that asks for another path than the CPU.
+    /// where the layer has factors of columns. An output with a bias, where the layer has one. `NVFP4_GEMV_PATH` that asks
+    /// for another path than the CPU.
     pub fn forward<'a>(&'a self, x: &Vectors<'_>, n: usize, y: Output<'a>) -> Result<()> {
         let shape = self.shape(n)?;
         choice_on_host(&shape, self.parts.layout, &Options::new())?;

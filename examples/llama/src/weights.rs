@@ -132,11 +132,7 @@ impl Weights {
                     let matrix = gguf.dense(module)?;
                     nothing_beside(module, matrix.notes())?;
                     k = matrix.k();
-                    let mut row = vec![0.0; k];
-                    for number in 0..matrix.rows() {
-                        matrix.row(number, &mut row)?;
-                        values.extend_from_slice(&row);
-                    }
+                    values.extend(values_of(&matrix)?);
                 }
                 let rows = values.len() / k.max(1);
                 if self.arithmetic == Arithmetic::Original {
@@ -180,12 +176,8 @@ impl Weights {
 
     /// A matrix in f32.
     fn tensor_of(&self, matrix: &Dense<'_>) -> Result<Tensor> {
-        let mut values = vec![0.0; matrix.rows() * matrix.k()];
-        for (number, row) in values.chunks_mut(matrix.k().max(1)).enumerate() {
-            matrix.row(number, row)?;
-        }
         let shape = (matrix.rows(), matrix.k());
-        Ok(Tensor::from_vec(values, shape, &self.device)?)
+        Ok(Tensor::from_vec(values_of(matrix)?, shape, &self.device)?)
     }
 
     /// The MLP of a module: gate, up and down.
@@ -267,6 +259,15 @@ impl Weights {
     pub fn arithmetic(&self) -> Arithmetic {
         self.arithmetic
     }
+}
+
+/// The elements of a matrix, row by row.
+fn values_of(matrix: &Dense<'_>) -> Result<Vec<f32>> {
+    let mut values = vec![0.0; matrix.rows() * matrix.k()];
+    for (number, row) in values.chunks_mut(matrix.k().max(1)).enumerate() {
+        matrix.row(number, row)?;
+    }
+    Ok(values)
 }
 
 /// Refuses what a dense layer would leave out.
