@@ -41,6 +41,19 @@ enum {
     NVFP4_GLOBAL_PER_VECTOR = 2, /* `globals`, one a vector */
 };
 
+/* What a gate does, of a layer's two halves `gate` and `up`; see src/gate.rs. */
+enum {
+    NVFP4_GATE_SILU = 0,
+    NVFP4_GATE_GELU_TANH = 1,
+    NVFP4_GATE_CLAMPED = 2,
+};
+
+typedef struct nvfp4_gate {
+    int32_t kind;        /* NVFP4_GATE_* */
+    int32_t interleaved; /* gate and up take turns, element by element: 1, or all of gate comes first: 0 */
+    float alpha, limit;  /* of CLAMPED; else 0 */
+} nvfp4_gate;
+
 enum {
     NVFP4_WARP = 32,  /* threads */
     NVFP4_BLOCK = 16, /* elements that share a scale */

@@ -8,7 +8,7 @@ use nvfp4_gemv_nvrtc::NvrtcError;
 #[cfg(feature = "jit")]
 use crate::nvrtc::{self, NAMES};
 use crate::refusal::Refusal;
-use crate::types::{FloatType, GemvPath, ScaleLayout};
+use crate::types::{Activation, FloatType, GemvPath, ScaleLayout};
 
 /// This crate's result.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -180,6 +180,51 @@ pub enum Error {
         operand: &'static str,
         /// Its value.
         value: f32,
+    },
+
+    /// A number of a gate or of an RMSNorm is not positive, or not finite.
+    #[error("{operand} is {value}; it must be positive and finite")]
+    Factor {
+        /// The number's name.
+        operand: &'static str,
+        /// Its value.
+        value: f32,
+    },
+
+    /// The weights of an RMSNorm are of another type than the vectors.
+    #[error("the RMSNorm's weights are {weight}, its vectors {vectors}; they must be of one type")]
+    NormType {
+        /// The vectors' type.
+        vectors: Activation,
+        /// The weights' type.
+        weight: Activation,
+    },
+
+    /// Experts of one mixture have different gates, or orders of the rows of gate and up.
+    #[error(
+        "experts have different gates, or orders of the rows of gate and up; on a device all have one"
+    )]
+    ExpertsDiffer,
+
+    /// Buffers for what lies between layers were made for layers of other sizes.
+    #[error(
+        "the buffers are for vectors of {found:?} elements before the two products, and these layers have {needed:?}"
+    )]
+    BuffersMismatch {
+        /// Elements before the first and before the second product.
+        found: [usize; 2],
+        /// Those that the layers have.
+        needed: [usize; 2],
+    },
+
+    /// Vectors are to be written several times, as batches that follow each other, and the batches are no multiple of
+    /// the times.
+    #[error("{batches} batches of vectors are not {copies} of each")]
+    Copies {
+        /// Times that each batch is written.
+        copies: usize,
+        /// All batches.
+        batches: usize,
     },
 
     /// A row's alpha is NaN or infinite.

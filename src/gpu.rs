@@ -34,6 +34,11 @@ pub(crate) struct Limits {
 }
 
 impl Gpu {
+    /// Whether there is programmatic dependent launch.
+    pub(crate) fn has_dependent_launches(&self) -> bool {
+        self.compute_capability >= (9, 0)
+    }
+
     /// The properties that kernels depend on.
     pub(crate) fn limits(&self) -> Limits {
         let Self {

@@ -182,6 +182,7 @@ mod ffi;
 #[cfg(feature = "checkpoint")]
 pub mod file;
 pub mod format;
+mod gate;
 mod gemv;
 mod gpu;
 #[cfg(feature = "jit")]
@@ -231,6 +232,9 @@ pub use dispatch::{Asker, Choice, Evidence, Options, Reason, Target, select};
 pub use element::Element;
 pub use error::{Error, Result};
 pub use experts::Experts;
+#[cfg(feature = "device")]
+pub use experts::{ExpertsBuffers, ExpertsOnDevice};
+pub use gate::{Gate, rms_norm};
 pub use gemv::{PreparedGemv, gemv};
 pub use gpu::Gpu;
 pub use kernel::{Config, Kernel};
@@ -240,7 +244,9 @@ pub use linear::{Bytes, Linear};
 #[cfg(feature = "device")]
 pub use memory::Device;
 pub use memory::{Buffer, Host, Memory};
-pub use mlp::{Mlp, silu};
+pub use mlp::Mlp;
+#[cfg(feature = "device")]
+pub use mlp::{MlpBuffers, MlpOnDevice};
 #[doc(inline)]
 pub use nvfp4_gemv_targets::products::{Link, LinkKind, Product};
 pub use operands::{

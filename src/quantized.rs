@@ -6,14 +6,15 @@ use cudarc::driver::{CudaSlice, CudaStream, CudaView, DevicePtrMut};
 
 use crate::check;
 use crate::context::{driver_error, make_current, same_device};
-use crate::device::{dense, read};
+use crate::device::{dense, gpu, read};
 use crate::error::{Error, Result};
-use crate::kernel::quantize::{Global, Quantize};
+use crate::gate::Gate;
+use crate::kernel::quantize::{Global, Input, Quantize};
 use crate::memory::Device;
 use crate::raw;
 use crate::shape::Shape;
 use crate::tensor::{Nvfp4Vectors, VectorScale, Vectors};
-use crate::types::{FloatType, ScaleLayout};
+use crate::types::{FloatType, RowOrder, ScaleLayout};
 
 /// Buffers on a device for the NVFP4 vectors `[L][N][K]` of a shape: codes `[L][N][K/2]`, block
 /// scales, a global scale for each vector, f32 `[L][N]`. [`bytes`](Self::bytes) of memory in all.
@@ -53,6 +54,8 @@ pub struct QuantizedVectors {
     codes: CudaSlice<u8>,
     scales: CudaSlice<u8>,
     alpha: CudaSlice<f32>,
+    copies: usize,
+    chained: bool,
 }
 
 impl QuantizedVectors {
@@ -89,7 +92,31 @@ impl QuantizedVectors {
             codes: bytes(vectors * shape.row_code_bytes())?,
             scales: bytes(scale_bytes(shape, layout))?,
             alpha: stream.alloc_zeros(vectors.max(1)).map_err(cuda)?,
+            copies: 1,
+            chained: false,
         })
+    }
+
+    /// These buffers, with each batch of vectors written `copies` times, as batches that follow each other: a vector for
+    /// each of its experts. There are L / copies batches of vectors to quantise then.
+    ///
+    /// # Errors
+    /// [`Error::Copies`](crate::Error::Copies) where L is no multiple of them.
+    pub fn with_copies(self, copies: usize) -> Result<Self> {
+        Input::Plain.source(&self.shape, copies)?;
+        Ok(Self { copies, ..self })
+    }
+
+    /// These buffers, quantised by programmatic dependent launches where the device has them (compute capability 9.0
+    /// and up): the next kernel is on its way before the one before has ended. Its work begins behind that one's end, so
+    /// that this promises nothing.
+    ///
+    /// # Errors
+    /// Errors that CUDA reports of the device's properties.
+    pub fn chained(self) -> Result<Self> {
+        let gpu = gpu(self.codes.stream().context().ordinal())?;
+        let chained = gpu.has_dependent_launches();
+        Ok(Self { chained, ..self })
     }
 
     /// Enqueues the quantisation of f16, bf16 or f32 vectors on `stream`, each with a global scale
@@ -104,7 +131,7 @@ impl QuantizedVectors {
         stream: &Arc<CudaStream>,
         vectors: &Vectors<'_, Device>,
     ) -> Result<()> {
-        self.enqueue(stream, vectors, None)
+        self.enqueue(stream, vectors, Input::Plain, None)
     }
 
     /// As [`quantize`](Self::quantize), with global scales that are given: from calibration, or
@@ -120,24 +147,75 @@ impl QuantizedVectors {
         vectors: &Vectors<'_, Device>,
         global: &VectorScale<'_, Device>,
     ) -> Result<()> {
-        self.enqueue(stream, vectors, Some(global))
+        self.enqueue(stream, vectors, Input::Plain, Some(global))
+    }
+
+    /// As [`quantize`](Self::quantize), of what a gate makes of vectors `[L][N][2K]`: the results of `gate` and `up`, in
+    /// an order. Codes and scales are those of [`Gate::of`] and
+    /// [`quantize_vectors_or_nan`](crate::quantize::quantize_vectors_or_nan), bit for bit. With `global` as
+    /// [`quantize_with`](Self::quantize_with).
+    ///
+    /// # Errors
+    /// As [`quantize_with`](Self::quantize_with); [`Error::Factor`] for a gate's number.
+    pub fn quantize_gated(
+        &mut self,
+        stream: &Arc<CudaStream>,
+        vectors: &Vectors<'_, Device>,
+        gate: Gate,
+        order: RowOrder,
+        global: Option<&VectorScale<'_, Device>>,
+    ) -> Result<()> {
+        self.enqueue(stream, vectors, Input::Gated { gate, order }, global)
+    }
+
+    /// As [`quantize`](Self::quantize), of [`rms_norm`](crate::rms_norm) of the vectors, bit for bit. `weight` has K
+    /// elements of the vectors' type. With `global` as [`quantize_with`](Self::quantize_with).
+    ///
+    /// # Errors
+    /// As [`quantize_with`](Self::quantize_with); [`Error::Factor`] for an epsilon that is not positive and finite;
+    /// weights of another type than the vectors', or of another length.
+    pub fn quantize_normed(
+        &mut self,
+        stream: &Arc<CudaStream>,
+        vectors: &Vectors<'_, Device>,
+        weight: &Vectors<'_, Device>,
+        epsilon: f32,
+        global: Option<&VectorScale<'_, Device>>,
+    ) -> Result<()> {
+        let one = Shape::matrix(0, self.shape.k())?;
+        let (weight, _weight) = match (vectors, weight) {
+            (Vectors::F16(_), Vectors::F16(w)) => dense(w, FloatType::F16, &one, stream)?,
+            (Vectors::Bf16(_), Vectors::Bf16(w)) => dense(w, FloatType::Bf16, &one, stream)?,
+            (Vectors::F32(_), Vectors::F32(w)) => dense(w, FloatType::F32, &one, stream)?,
+            (Vectors::Nvfp4(_), _) => return Err(Error::AlreadyNvfp4),
+            (vectors, weight) => {
+                return Err(Error::NormType {
+                    vectors: vectors.activation(),
+                    weight: weight.activation(),
+                });
+            }
+        };
+        let weight = weight.values;
+        self.enqueue(stream, vectors, Input::Normed { weight, epsilon }, global)
     }
 
     fn enqueue(
         &mut self,
         stream: &Arc<CudaStream>,
         vectors: &Vectors<'_, Device>,
+        input: Input,
         global: Option<&VectorScale<'_, Device>>,
     ) -> Result<()> {
         same_device("quantised vectors", self.codes.stream(), stream)?;
         let shape = &self.shape;
+        let source = &input.source(shape, self.copies)?;
         // The guards record, when dropped, that the stream uses the buffers until then: they must
         // outlive the launch.
         let (vectors, _vectors) = match vectors {
             Vectors::Nvfp4(_) => return Err(Error::AlreadyNvfp4),
-            Vectors::F16(v) => dense(v, FloatType::F16, shape, stream)?,
-            Vectors::Bf16(v) => dense(v, FloatType::Bf16, shape, stream)?,
-            Vectors::F32(v) => dense(v, FloatType::F32, shape, stream)?,
+            Vectors::F16(v) => dense(v, FloatType::F16, source, stream)?,
+            Vectors::Bf16(v) => dense(v, FloatType::Bf16, source, stream)?,
+            Vectors::F32(v) => dense(v, FloatType::F32, source, stream)?,
         };
         let _globals;
         let global = match global {
@@ -156,6 +234,9 @@ impl QuantizedVectors {
         let (vector_alpha, _alpha) = self.alpha.device_ptr_mut(stream);
         let call = Quantize {
             element: vectors.element,
+            input,
+            chained: self.chained,
+            copies: self.copies,
             values: vectors.values,
             strides: vectors.strides,
             global,

@@ -7,8 +7,8 @@ use nvfp4_gemv::cpu::{Implementation, gemv_with};
 use nvfp4_gemv::quantize::{QuantizeError, quantize};
 use nvfp4_gemv::reference::{self, error_bound};
 use nvfp4_gemv::{
-    Activation, Bytes, Dialect, Dims, Element, Error, FloatType, GlobalScale, Linear, Mlp, Options,
-    Output, ScaleLayout, Shape, Strides, Vectors, Weights, gemv, silu,
+    Activation, Bytes, Dialect, Dims, Element, Error, FloatType, Gate, GlobalScale, Linear, Mlp,
+    Options, Output, ScaleLayout, Shape, Strides, Vectors, Weights, gemv,
 };
 
 /// The parts of a layer, of full range.
@@ -390,7 +390,11 @@ fn an_mlp_is_its_layers() {
             y
         };
         let (g, u) = (of(&gate, &x), of(&up, &x));
-        let between: Vec<f32> = g.iter().zip(&u).map(|(&g, &u)| silu(g) * u).collect();
+        let between: Vec<f32> = g
+            .iter()
+            .zip(&u)
+            .map(|(&g, &u)| Gate::Silu.of(g, u))
+            .collect();
         let expected = of(&down, &Vectors::of(&between));
         let mut y = vec![0.0f32; n * 96];
         mlp.prepare(n, Activation::Bf16).unwrap();

@@ -1,10 +1,12 @@
-// Vectors of f16, bf16 or f32 become NVFP4: a global scale for each, block scales, codes.
+// Vectors of f16, bf16 or f32 become NVFP4: a global scale for each, block scales, codes. What is quantised are the
+// elements themselves, or what RMSNorm or a gate makes of them (nvfp4_quantize_params).
 //
-// The arithmetic is the host quantiser's (src/quantize), operation by operation, so that the bits are the same: IEEE
-// divisions, no contraction, no flushing of subnormals.
+// The arithmetic is the host's (src/quantize, src/gate.rs, src/norm.rs), operation by operation, so that the bits are
+// the same: IEEE divisions, no contraction, no flushing of subnormals.
 //
 // Each of the CTAs that share a vector reads all of it for its largest magnitude, and then quantises its part. That
-// needs no exchange between CTAs, and the vector is read from L2.
+// needs no exchange between CTAs, and the vector is read from L2. A thread has pieces of eight elements, and two threads
+// have a block.
 #pragma once
 
 #include "../shared.h"
@@ -15,10 +17,17 @@ typedef struct nvfp4_quantize_params {
     int32_t n, l, blocks;
     int32_t global_kind; /* NVFP4_GLOBAL_* */
     float global;        /* a multiplier, positive and finite; for SHARED */
+    int32_t tiled;       /* scales go to the 128x4 layout: 1, else to the linear one: 0 */
     NVFP4_POINTER(const float) globals; /* [L][N], multipliers; for PER_VECTOR */
 
+    /* A vector has `blocks` blocks of elements; twice as many if a gate makes one element of two. */
     NVFP4_POINTER(const uint8_t) vectors;
     int64_t vector_row_bytes, vector_batch_bytes;
+
+    nvfp4_gate gate; /* of kernels that are `gated` */
+    NVFP4_POINTER(const uint8_t) norm_weight; /* [K], of the vectors' type; of kernels that are `normed` */
+    float epsilon;                            /* added to the mean square, before the root; positive */
+    int32_t copies; /* each batch is written so often, one batch after the other: a divisor of L */
 
     NVFP4_POINTER(uint8_t) codes;  /* [L][N][blocks * 8] */
     NVFP4_POINTER(uint8_t) scales; /* linear [L][N][blocks], or 128x4 */
@@ -32,35 +41,126 @@ typedef struct nvfp4_quantize_params {
 #include "../entries.cuh"
 #include "../format/dense.cuh"
 #include "../format/encode.cuh"
+#include "gate.cuh"
 
 namespace nvfp4 {
 
 constexpr int kQuantizeThreads = NVFP4_QUANTIZE_THREADS;
+constexpr int kQuantizeWarps = kQuantizeThreads / 32;
+constexpr int kPiece = 8; // elements
 
-// Maximum of all threads' values, returned to all threads.
-__device__ __forceinline__ uint32_t cta_max(uint32_t value) {
-    constexpr int kWarps = kQuantizeThreads / 32;
-    __shared__ uint32_t of_warp[kWarps];
+// The largest of all threads' values, returned to all threads. `of_warp` has a place for each warp.
+__device__ __forceinline__ uint32_t cta_max(uint32_t value, uint32_t *of_warp) {
     value = __reduce_max_sync(~0u, value);
     __syncthreads(); // the last vector's values have been read
     if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = value;
     __syncthreads();
 #pragma unroll
-    for (int i = 0; i < kWarps; ++i) value = max(value, of_warp[i]);
+    for (int i = 0; i < kQuantizeWarps; ++i) value = max(value, of_warp[i]);
     return value;
 }
 
-// Largest magnitude among a vector's elements, as bits.
+// The sum of all threads' values, returned to all threads: the sum of each warp by exchanges, then the warps' in order.
+__device__ __forceinline__ float cta_sum(float value, uint32_t *of_warp) {
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) value = __fadd_rn(value, __shfl_xor_sync(~0u, value, step));
+    __syncthreads(); // the last vector's values have been read
+    if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = __float_as_uint(value);
+    __syncthreads();
+    value = __uint_as_float(of_warp[0]);
+#pragma unroll
+    for (int i = 1; i < kQuantizeWarps; ++i) value = __fadd_rn(value, __uint_as_float(of_warp[i]));
+    return value;
+}
+
+// Piece i of elements in memory.
 template <class Load>
-__device__ __forceinline__ uint32_t vector_max(const uint8_t *x, int32_t blocks) {
-    const auto *pieces = reinterpret_cast<const uint4 *>(x);
-    const int32_t count = blocks * Load::kBytes;
-    uint32_t most = 0;
-#pragma unroll 8
-    for (int32_t i = threadIdx.x; i < count; i += kQuantizeThreads) {
-        most = max(most, Load::max_magnitude(pieces[i]));
+__device__ __forceinline__ void load_piece(const uint8_t *elements, int32_t i, float (&out)[kPiece]) {
+    constexpr int kLoads = Load::kBytes * kPiece / 16;
+    const auto *from = reinterpret_cast<const uint4 *>(elements) + int64_t(i) * kLoads;
+#pragma unroll
+    for (int j = 0; j < kLoads; ++j) Load::unpack(from[j], out + j * (kPiece / kLoads));
+}
+
+// The three sources of what is quantised. `begin` is called by all threads of a CTA, with a vector's first element. Then
+// `piece` gives each thread the pieces that it asks for. `good` is false where elements are no numbers that count,
+// though they may look like some.
+template <class Load>
+struct Plain {
+    const uint8_t *x;
+    static constexpr bool good = true;
+
+    __device__ __forceinline__ Plain(const nvfp4_quantize_params &, const uint8_t *x, uint32_t *) : x(x) {}
+    __device__ __forceinline__ void piece(int32_t i, float (&out)[kPiece]) const { load_piece<Load>(x, i, out); }
+};
+
+// Elements of gate and up, of which `gate` makes one.
+template <class Load>
+struct Gated {
+    const uint8_t *x;
+    const nvfp4_gate &gate;
+    int32_t pieces; // of the result
+    static constexpr bool good = true;
+
+    __device__ __forceinline__ Gated(const nvfp4_quantize_params &p, const uint8_t *x, uint32_t *)
+        : x(x), gate(p.gate), pieces(p.blocks * 2) {}
+
+    __device__ __forceinline__ void piece(int32_t i, float (&out)[kPiece]) const {
+        float a[kPiece], b[kPiece];
+        load_piece<Load>(x, gate.interleaved ? 2 * i : i, a);
+        load_piece<Load>(x, gate.interleaved ? 2 * i + 1 : pieces + i, b);
+#pragma unroll
+        for (int j = 0; j < kPiece; ++j) {
+            const float even = j < 4 ? a[2 * j % kPiece] : b[2 * j % kPiece];
+            const float odd = j < 4 ? a[2 * j % kPiece + 1] : b[2 * j % kPiece + 1];
+            out[j] = gate.interleaved ? gated(gate, even, odd) : gated(gate, a[j], b[j]);
+        }
     }
-    return cta_max(most);
+};
+
+// Elements divided by the root of their mean square, times their weights: RMSNorm.
+template <class Load>
+struct Normed {
+    const uint8_t *x, *weight;
+    float scale;
+    bool good; // the sum of squares did not overflow
+
+    __device__ __forceinline__ Normed(const nvfp4_quantize_params &p, const uint8_t *x, uint32_t *of_warp)
+        : x(x), weight(p.norm_weight) {
+        float sum = 0.0f;
+        for (int32_t i = threadIdx.x; i < p.blocks * 2; i += kQuantizeThreads) {
+            float v[kPiece];
+            load_piece<Load>(x, i, v);
+#pragma unroll
+            for (int j = 0; j < kPiece; ++j) sum = __fadd_rn(sum, __fmul_rn(v[j], v[j]));
+        }
+        sum = cta_sum(sum, of_warp);
+        good = sum <= 3.402823466e38f;
+        const float mean = __fdiv_rn(sum, float(p.blocks * 16));
+        scale = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, p.epsilon)));
+    }
+
+    __device__ __forceinline__ void piece(int32_t i, float (&out)[kPiece]) const {
+        float w[kPiece];
+        load_piece<Load>(x, i, out);
+        load_piece<Load>(weight, i, w);
+#pragma unroll
+        for (int j = 0; j < kPiece; ++j) out[j] = __fmul_rn(__fmul_rn(out[j], scale), w[j]);
+    }
+};
+
+// Largest magnitude among a vector's elements, as bits: infinity is above all numbers, NaN above infinity.
+template <class Source>
+__device__ __forceinline__ uint32_t vector_max(const Source &source, int32_t pieces, uint32_t *of_warp) {
+    uint32_t most = 0;
+#pragma unroll 2
+    for (int32_t i = threadIdx.x; i < pieces; i += kQuantizeThreads) {
+        float x[kPiece];
+        source.piece(i, x);
+#pragma unroll
+        for (int j = 0; j < kPiece; ++j) most = max(most, __float_as_uint(x[j]) & 0x7fffffffu);
+    }
+    return cta_max(most, of_warp);
 }
 
 // A positive number that is not infinite.
@@ -75,51 +175,51 @@ __device__ __forceinline__ float global_scale(float amax) {
     return amax == 0.0f ? 1.0f : fmaxf(__fdiv_rn(amax, kRange), kMinPositive);
 }
 
-struct QuantizedBlock {
-    uint8_t scale;
-    uint2 codes;
+struct QuantizedPiece {
+    uint8_t scale; // of the block
+    uint32_t codes;
 };
 
-__device__ __forceinline__ QuantizedBlock quantize_block(const float (&x)[16], float global) {
+// Quantises half a block. The next thread, or the one before, has the other half.
+__device__ __forceinline__ QuantizedPiece quantize_piece(const float (&x)[kPiece], float global) {
     float amax = 0.0f;
 #pragma unroll
-    for (int i = 0; i < 16; ++i) amax = fmaxf(amax, fabsf(x[i]));
+    for (int i = 0; i < kPiece; ++i) amax = fmaxf(amax, fabsf(x[i]));
+    amax = fmaxf(amax, __shfl_xor_sync(~0u, amax, 1));
     float scale = __fdiv_rn(amax, __fmul_rn(6.0f, global));
     scale = scale == 0.0f ? 1.0f : fmaxf(scale, 1.0f / 512.0f);
 
-    QuantizedBlock block;
-    block.scale = encode_e4m3(scale);
-    const float decoded = __low2float(arch::cvt_e4m3x2(block.scale));
+    QuantizedPiece piece;
+    piece.scale = encode_e4m3(scale);
+    const float decoded = __low2float(arch::cvt_e4m3x2(piece.scale));
     const float step = __fmul_rn(decoded, global);
-    float low[8], high[8];
+    float quotients[kPiece];
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
+    for (int i = 0; i < kPiece; ++i) {
         // Zeros of either sign are code 0, and so is 0/0 of a step that has underflowed.
         const float a = __fdiv_rn(x[i], step);
-        const float b = __fdiv_rn(x[i + 8], step);
-        low[i] = fabsf(a) > 0.0f ? a : 0.0f;
-        high[i] = fabsf(b) > 0.0f ? b : 0.0f;
+        quotients[i] = fabsf(a) > 0.0f ? a : 0.0f;
     }
-    block.codes = make_uint2(encode_e2m1x8(low), encode_e2m1x8(high));
-    return block;
+    piece.codes = encode_e2m1x8(quotients);
+    return piece;
 }
 
-// Writes the scales of four blocks of one row of an atom, of which n rows exist. The four lanes of a group also zero
-// every n-th of the rows that do not exist, so that all n rows together fill the atom.
+// Writes the scales of four blocks of one row of an atom, of which n rows exist. The eight lanes that have the blocks also
+// zero every n-th of the rows that do not exist, so that all n rows together fill the atom.
 //
 // A row's scales share a line of 16 bytes with those of the rows 32, 64 and 96 further on. Where none of those rows
 // exist, whole lines are written.
 __device__ __forceinline__ void store_scales_128x4(uint8_t *atom, uint32_t scales, int32_t row,
                                                    int32_t n) {
     constexpr int32_t kLines = NVFP4_ATOM_LINES, kLineBytes = NVFP4_ATOM_LINE_BYTES;
-    const int32_t first = row + threadIdx.x % 4 * n;
+    const int32_t first = row + threadIdx.x % 8 * n;
     if (n <= kLines) {
-        for (int32_t r = first; r < kLines; r += 4 * n) {
+        for (int32_t r = first; r < kLines; r += 8 * n) {
             *reinterpret_cast<uint4 *>(atom + r * kLineBytes) =
                 make_uint4(r == row ? scales : 0, 0, 0, 0);
         }
     } else {
-        for (int32_t r = first; r < NVFP4_ATOM_ROWS; r += 4 * n) {
+        for (int32_t r = first; r < NVFP4_ATOM_ROWS; r += 8 * n) {
             *reinterpret_cast<uint32_t *>(atom + r % kLines * kLineBytes + r / kLines * 4) =
                 r == row ? scales : 0;
         }
@@ -127,90 +227,85 @@ __device__ __forceinline__ void store_scales_128x4(uint8_t *atom, uint32_t scale
 }
 
 // Quantises one vector, which the CTAs along x share.
-template <class Load, bool kTiled>
-__device__ __forceinline__ void quantize_vector(const nvfp4_quantize_params &p, int32_t batch,
-                                                int32_t row) {
+template <class Source>
+__device__ __forceinline__ void quantize_vector(const nvfp4_quantize_params &p, int32_t batch, int32_t row,
+                                                uint32_t *of_warp) {
     constexpr int32_t kAtomRows = NVFP4_ATOM_ROWS;
-    const int32_t padded = kTiled ? (p.blocks + 3) / 4 * 4 : p.blocks;
-    const int32_t padded_rows = kTiled ? (p.n + kAtomRows - 1) / kAtomRows * kAtomRows : p.n;
-    const uint8_t *x = p.vectors + batch * p.vector_batch_bytes + row * p.vector_row_bytes;
+    const int32_t pieces = p.blocks * 2;
+    const int32_t padded = p.tiled ? (p.blocks + 3) / 4 * 4 : p.blocks;
+    const int32_t padded_rows = p.tiled ? (p.n + kAtomRows - 1) / kAtomRows * kAtomRows : p.n;
     const int64_t vector = int64_t(batch) * p.n + row;
-    const float amax = Load::magnitude(vector_max<Load>(x, p.blocks));
+    const int32_t own = p.copies == 1 ? batch : batch / p.copies;
+    const Source source(p, p.vectors + own * p.vector_batch_bytes + row * p.vector_row_bytes, of_warp);
+    const float amax = __uint_as_float(vector_max(source, pieces, of_warp));
     // The vectors have been read: what a dependent grid fetches now delays nothing here.
     arch::griddepcontrol_launch_dependents();
     float global = p.global_kind == NVFP4_GLOBAL_COMPUTED ? global_scale(amax)
                    : p.global_kind == NVFP4_GLOBAL_SHARED ? p.global
                                                           : p.globals[vector];
     // A vector that cannot be quantised is written as zeros whose alpha is NaN.
-    const bool good = (amax == 0.0f || is_scale(amax)) && is_scale(global);
+    const bool good = source.good && (amax == 0.0f || is_scale(amax)) && is_scale(global);
     if (blockIdx.x == 0 && threadIdx.x == 0) {
         p.alpha[vector] = good ? global : __uint_as_float(0x7fc00000u);
     }
     if (!good) global = 1.0f;
 
-    uint8_t *codes = p.codes + vector * p.blocks * 8;
+    auto *codes = reinterpret_cast<uint32_t *>(p.codes) + vector * pieces;
     uint8_t *scales = p.scales + int64_t(batch) * padded_rows * padded;
-    // Whole warps stay together, for the exchange of scales.
+    // Whole warps stay together, for the exchanges.
     const int32_t step = int32_t(gridDim.x) * kQuantizeThreads;
-    for (int32_t first = int32_t(blockIdx.x) * kQuantizeThreads; first < padded; first += step) {
-        const int32_t b = first + int32_t(threadIdx.x);
-        uint32_t scale = 0;
-        if (b < p.blocks) {
-            constexpr int kElements = 16 / Load::kBytes;
-            const auto *pieces = reinterpret_cast<const uint4 *>(x) +
-                                 int64_t(b) * Load::kBytes;
-            float values[16];
+    for (int32_t first = int32_t(blockIdx.x) * kQuantizeThreads; first < 2 * padded; first += step) {
+        const int32_t i = first + int32_t(threadIdx.x);
+        const bool exists = i < pieces;
+        float values[kPiece] = {};
+        if (exists && good) source.piece(i, values);
+        const QuantizedPiece piece = quantize_piece(values, global);
+        if (exists) codes[i] = piece.codes;
+        if (!p.tiled) {
+            if (exists && i % 2 == 0) scales[int64_t(row) * p.blocks + i / 2] = piece.scale;
+            continue;
+        }
+        uint32_t scale = exists && i % 2 == 0 ? uint32_t(piece.scale) << (i / 2 % 4 * 8) : 0;
 #pragma unroll
-            for (int i = 0; i < Load::kBytes; ++i) {
-                const uint4 piece = good ? pieces[i] : make_uint4(0, 0, 0, 0);
-                Load::unpack(piece, values + i * kElements);
-            }
-            const QuantizedBlock block = quantize_block(values, global);
-            *reinterpret_cast<uint2 *>(codes + int64_t(b) * 8) = block.codes;
-            scale = block.scale;
-            if constexpr (!kTiled) scales[int64_t(row) * p.blocks + b] = block.scale;
-        }
-        if constexpr (kTiled) {
-            scale <<= 8 * (threadIdx.x % 4);
-            scale |= __shfl_xor_sync(~0u, scale, 1);
-            scale |= __shfl_xor_sync(~0u, scale, 2);
-            const int32_t above = row / kAtomRows * kAtomRows; // rows of the atoms before
-            uint8_t *atom = scales + int64_t(above) * padded + int64_t(b / 4) * NVFP4_ATOM_BYTES;
-            if (b < padded) {
-                store_scales_128x4(atom, scale, row - above, min(p.n - above, kAtomRows));
-            }
-        }
+        for (int other = 1; other < 8; other *= 2) scale |= __shfl_xor_sync(~0u, scale, other);
+        const int32_t above = row / kAtomRows * kAtomRows; // rows of the atoms before
+        uint8_t *atom = scales + int64_t(above) * padded + int64_t(i / 8) * NVFP4_ATOM_BYTES;
+        if (i < 2 * padded) store_scales_128x4(atom, scale, row - above, min(p.n - above, kAtomRows));
     }
 }
 
 // Quantises all vectors in a grid of (CTAs a vector, up to n, up to l).
-template <class Load, bool kTiled>
+template <class Source>
 __device__ __forceinline__ void quantize(const nvfp4_quantize_params &p) {
+    __shared__ uint32_t of_warp[kQuantizeWarps];
     arch::griddepcontrol_wait();
 
     for (int32_t batch = int32_t(blockIdx.z); batch < p.l; batch += int32_t(gridDim.z)) {
         for (uint32_t row = blockIdx.y; row < uint32_t(p.n); row += gridDim.y) {
-            quantize_vector<Load, kTiled>(p, batch, int32_t(row));
+            quantize_vector<Source>(p, batch, int32_t(row), of_warp);
         }
     }
 }
 
 }  // namespace nvfp4
 
-// Entry points, by the vectors' type, and whether scales go to the 128x4 layout.
-#define QUANTIZE(X)                                 \
-    X(quantize_f16_linear, nvfp4::LoadF16, false)   \
-    X(quantize_f16_128x4, nvfp4::LoadF16, true)     \
-    X(quantize_bf16_linear, nvfp4::LoadBf16, false) \
-    X(quantize_bf16_128x4, nvfp4::LoadBf16, true)   \
-    X(quantize_f32_linear, nvfp4::LoadF32, false)   \
-    X(quantize_f32_128x4, nvfp4::LoadF32, true)
+// Entry points, by the source of what is quantised, and the vectors' type.
+#define QUANTIZE(X)                                     \
+    X(quantize_f16, nvfp4::Plain<nvfp4::LoadF16>)       \
+    X(quantize_bf16, nvfp4::Plain<nvfp4::LoadBf16>)     \
+    X(quantize_f32, nvfp4::Plain<nvfp4::LoadF32>)       \
+    X(quantize_gated_f16, nvfp4::Gated<nvfp4::LoadF16>) \
+    X(quantize_gated_bf16, nvfp4::Gated<nvfp4::LoadBf16>) \
+    X(quantize_gated_f32, nvfp4::Gated<nvfp4::LoadF32>) \
+    X(quantize_normed_f16, nvfp4::Normed<nvfp4::LoadF16>) \
+    X(quantize_normed_bf16, nvfp4::Normed<nvfp4::LoadBf16>) \
+    X(quantize_normed_f32, nvfp4::Normed<nvfp4::LoadF32>)
 
-#define ENTRY(name, load, tiled)                                         \
+#define ENTRY(name, source)                                              \
     NVFP4_KERNEL(name)(                                                  \
     extern "C" __global__ void __launch_bounds__(NVFP4_QUANTIZE_THREADS) \
         name(nvfp4_quantize_params p) {                                  \
-        nvfp4::quantize<load, tiled>(p);                                 \
+        nvfp4::quantize<source>(p);                                      \
     })
 QUANTIZE(ENTRY)
 #undef ENTRY

@@ -10,7 +10,7 @@ use crate::context::same_device;
 use crate::element::{Floats, FloatsMut};
 use crate::error::Result;
 use crate::memory::Device;
-use crate::output::{Output, Residual};
+use crate::output::{Output, OutputLayout, Residual};
 use crate::raw::{Call, RawOutput, RawSelect, RawVectors, RawWeights};
 use crate::shape::{Shape, Strides};
 use crate::tensor::{DenseVectors, VectorScale, Vectors, Weights};
@@ -34,7 +34,7 @@ impl Bound<'_> {
 
 /// Guards of at most ten buffers; no allocation.
 #[derive(Default)]
-struct Guards<'a> {
+pub(crate) struct Guards<'a> {
     guards: [Option<SyncOnDrop<'a>>; 10],
     len: usize,
 }
@@ -110,6 +110,22 @@ pub(super) fn bind<'a>(
         Vectors::F32(v) => keep(dense(v, FloatType::F32, shape, stream)?),
     };
 
+    let raw_output = by_address(stream, output, &layout, &mut guards)?;
+    Ok(Bound {
+        weights: raw_weights,
+        vectors: raw_vectors,
+        output: raw_output,
+        _guards: guards,
+    })
+}
+
+/// An output by address, with its layout.
+fn by_address<'a>(
+    stream: &'a Arc<CudaStream>,
+    output: &'a mut Output<'_, Device>,
+    layout: &OutputLayout,
+    guards: &mut Guards<'a>,
+) -> Result<RawOutput> {
     let element = output.element();
     let Output {
         elements,
@@ -136,22 +152,29 @@ pub(super) fn bind<'a>(
             Floats::F32(r) => read(RESIDUAL, r, stream)?,
         }),
     };
-    Ok(Bound {
-        weights: raw_weights,
-        vectors: raw_vectors,
-        output: RawOutput {
-            address,
-            element,
-            strides: Some(Strides {
-                row: layout.strides.row * element.bytes(),
-                batch: layout.strides.batch * element.bytes(),
-            }),
-            bias,
-            bias_batch_stride: layout.bias_batch,
-            residual,
-        },
-        _guards: guards,
+    Ok(RawOutput {
+        address,
+        element,
+        strides: Some(Strides {
+            row: layout.strides.row * element.bytes(),
+            batch: layout.strides.batch * element.bytes(),
+        }),
+        bias,
+        bias_batch_stride: layout.bias_batch,
+        residual,
     })
+}
+
+/// An output of one batch by address, checked against the shape, and the guards of its buffers.
+pub(crate) fn output<'a>(
+    stream: &'a Arc<CudaStream>,
+    shape: &Shape,
+    output: &'a mut Output<'_, Device>,
+) -> Result<(RawOutput, Guards<'a>)> {
+    let layout = output.resolve(shape, 1)?;
+    let mut guards = Guards::default();
+    let raw = by_address(stream, output, &layout, &mut guards)?;
+    Ok((raw, guards))
 }
 
 /// The address of a buffer that a call reads, if it is of the stream's device and context, and its guard.

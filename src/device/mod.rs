@@ -17,7 +17,7 @@ use crate::raw;
 use crate::shape::Shape;
 use crate::tensor::{Vectors, Weights};
 
-pub(crate) use bind::{dense, read};
+pub(crate) use bind::{dense, output, read};
 pub(crate) use prepared::Kept;
 pub use prepared::PreparedGemvOnDevice;
 

@@ -499,7 +499,7 @@ impl Results {
 }
 
 /// The number that stands for a type in kernels' parameters.
-fn float_type(element: FloatType) -> i32 {
+pub(super) fn float_type(element: FloatType) -> i32 {
     let number = match element {
         FloatType::F16 => NVFP4_OUTPUT_F16,
         FloatType::Bf16 => NVFP4_OUTPUT_BF16,

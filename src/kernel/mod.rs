@@ -2,6 +2,7 @@
 //! and launch plan. Modules are plain data and arithmetic: no CUDA, no device.
 
 mod call;
+pub mod combine;
 mod direct;
 mod expected;
 #[cfg(test)]
@@ -100,10 +101,9 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Whether launches of this job overlap. Devices before compute capability 9.0 have no such launches, and give
-    /// right results without them.
+    /// Whether launches of this job overlap. Devices without such launches give right results all the same.
     fn dependent(&self) -> bool {
-        self.chained && self.gpu.compute_capability >= (9, 0)
+        self.chained && self.gpu.has_dependent_launches()
     }
 
     /// Checks that the build carries machine code of a unit for the GPU.

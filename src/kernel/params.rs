@@ -17,6 +17,17 @@ pub const NVFP4_SCALES_128X4: u32 = 1;
 pub const NVFP4_GLOBAL_COMPUTED: u32 = 0;
 pub const NVFP4_GLOBAL_SHARED: u32 = 1;
 pub const NVFP4_GLOBAL_PER_VECTOR: u32 = 2;
+pub const NVFP4_GATE_SILU: u32 = 0;
+pub const NVFP4_GATE_GELU_TANH: u32 = 1;
+pub const NVFP4_GATE_CLAMPED: u32 = 2;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct nvfp4_gate {
+    pub kind: i32,
+    pub interleaved: i32,
+    pub alpha: f32,
+    pub limit: f32,
+}
 pub const NVFP4_WARP: u32 = 32;
 pub const NVFP4_BLOCK: u32 = 16;
 pub const NVFP4_FEW_VECTORS: u32 = 2;
@@ -387,6 +398,20 @@ pub struct nvfp4_tcgen05_params {
     pub partial: u64,
     pub epilogue: nvfp4_epilogue,
 }
+pub const NVFP4_COMBINE_THREADS: u32 = 256;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct nvfp4_combine_params {
+    pub m: i32,
+    pub n: i32,
+    pub slots: i32,
+    pub input_type: i32,
+    pub inputs: u64,
+    pub input_slot: i64,
+    pub weights: u64,
+    pub ids: u64,
+    pub epilogue: nvfp4_epilogue,
+}
 pub const NVFP4_QUANTIZE_THREADS: u32 = 256;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -396,11 +421,15 @@ pub struct nvfp4_quantize_params {
     pub blocks: i32,
     pub global_kind: i32,
     pub global: f32,
-    pub __bindgen_padding_0: [u8; 4usize],
+    pub tiled: i32,
     pub globals: u64,
     pub vectors: u64,
     pub vector_row_bytes: i64,
     pub vector_batch_bytes: i64,
+    pub gate: nvfp4_gate,
+    pub norm_weight: u64,
+    pub epsilon: f32,
+    pub copies: i32,
     pub codes: u64,
     pub scales: u64,
     pub alpha: u64,

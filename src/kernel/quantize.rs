@@ -1,15 +1,18 @@
-//! The kernels that quantise vectors, `csrc/kernels/quantize.cuh`: one for each element type and scale layout.
+//! The kernels that quantise vectors, `csrc/kernels/quantize.cuh`: one for each element type and each [`Input`].
 
 use nvfp4_gemv_targets::units::HELPERS;
 
 use super::params::{
-    NVFP4_GLOBAL_COMPUTED, NVFP4_GLOBAL_PER_VECTOR, NVFP4_GLOBAL_SHARED, NVFP4_QUANTIZE_THREADS,
-    NVFP4_WARP, nvfp4_quantize_params,
+    NVFP4_GATE_CLAMPED, NVFP4_GATE_GELU_TANH, NVFP4_GATE_SILU, NVFP4_GLOBAL_COMPUTED,
+    NVFP4_GLOBAL_PER_VECTOR, NVFP4_GLOBAL_SHARED, NVFP4_QUANTIZE_THREADS, NVFP4_WARP, nvfp4_gate,
+    nvfp4_quantize_params,
 };
 use super::plan::{KernelParameters, Launch, MOST_GRID_Y, Parameters};
-use crate::shape::{Shape, Strides};
+use crate::error::{Error, Result};
+use crate::gate::Gate;
+use crate::shape::{Dims, Shape, Strides};
 use crate::tensor::GlobalScale;
-use crate::types::{FloatType, ScaleLayout};
+use crate::types::{FloatType, RowOrder, ScaleLayout};
 
 /// The source of the global scales of quantised vectors.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -23,12 +26,76 @@ pub enum Global {
     PerVector(u64),
 }
 
+/// What is quantised.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Input {
+    /// The vectors.
+    #[default]
+    Plain,
+    /// What a gate makes of vectors of 2K elements, which are results of `gate` and `up` in an order.
+    Gated {
+        /// The gate.
+        gate: Gate,
+        /// The order.
+        order: RowOrder,
+    },
+    /// [`rms_norm`](crate::rms_norm) of the vectors.
+    Normed {
+        /// K weights of the vectors' type, by address, 16-byte aligned.
+        weight: u64,
+        /// Added to the mean square; positive and finite.
+        epsilon: f32,
+    },
+}
+
+impl Input {
+    /// The vectors that are read, of which those of a shape are made, each batch in so many copies. M means nothing.
+    pub(crate) fn source(&self, shape: &Shape, copies: usize) -> Result<Shape> {
+        let batches = shape.l();
+        if copies == 0 || !batches.is_multiple_of(copies) {
+            return Err(Error::Copies { copies, batches });
+        }
+        let elements = match self {
+            Self::Gated { .. } => 2,
+            Self::Plain | Self::Normed { .. } => 1,
+        };
+        Shape::new(Dims {
+            m: 0,
+            n: shape.n(),
+            k: elements * shape.k(),
+            l: batches / copies,
+        })
+    }
+
+    fn entry(&self, element: FloatType) -> &'static str {
+        match (self, element) {
+            (Self::Plain, FloatType::F16) => "quantize_f16",
+            (Self::Plain, FloatType::Bf16) => "quantize_bf16",
+            (Self::Plain, FloatType::F32) => "quantize_f32",
+            (Self::Gated { .. }, FloatType::F16) => "quantize_gated_f16",
+            (Self::Gated { .. }, FloatType::Bf16) => "quantize_gated_bf16",
+            (Self::Gated { .. }, FloatType::F32) => "quantize_gated_f32",
+            (Self::Normed { .. }, FloatType::F16) => "quantize_normed_f16",
+            (Self::Normed { .. }, FloatType::Bf16) => "quantize_normed_bf16",
+            (Self::Normed { .. }, FloatType::F32) => "quantize_normed_f32",
+        }
+    }
+}
+
 /// Vectors `[L][N][K]` to quantise, and places for the results, by address; see `QuantizedVectors`.
 #[derive(Clone, Copy, Debug)]
 pub struct Quantize {
     /// The element type of the vectors.
     pub element: FloatType,
-    /// The vectors, 16-byte aligned.
+    /// What becomes of the vectors before they are quantised.
+    pub input: Input,
+    /// Whether this is a programmatic dependent launch, on GPUs of compute capability 9.0 and up. Nothing is read or
+    /// written before the launch before has ended, so that this promises nothing.
+    pub chained: bool,
+    /// Each batch of vectors is written so often, as batches that follow each other, as the experts of a vector want
+    /// them. There are L / copies batches of vectors then; usually one copy.
+    pub copies: usize,
+    /// The vectors, 16-byte aligned: of 2K elements each where they are gated.
     pub values: u64,
     /// Strides of the vectors in bytes, multiples of 16.
     pub strides: Strides,
@@ -53,6 +120,10 @@ pub fn launch(shape: &Shape, q: &Quantize) -> Launch {
         Global::Shared(global) => (NVFP4_GLOBAL_SHARED, global.multiplier() as f32, 0),
         Global::PerVector(globals) => (NVFP4_GLOBAL_PER_VECTOR, 0.0, globals),
     };
+    let (norm_weight, epsilon) = match q.input {
+        Input::Normed { weight, epsilon } => (weight, epsilon),
+        Input::Plain | Input::Gated { .. } => (0, 0.0),
+    };
     let parameters = nvfp4_quantize_params {
         n: shape.n() as i32,
         l: shape.l() as i32,
@@ -63,6 +134,14 @@ pub fn launch(shape: &Shape, q: &Quantize) -> Launch {
         vectors: q.values,
         vector_row_bytes: q.strides.row as i64,
         vector_batch_bytes: q.strides.batch as i64,
+        tiled: (q.layout == ScaleLayout::Tiled128x4).into(),
+        gate: match q.input {
+            Input::Gated { gate, order } => operand(gate, order),
+            Input::Plain | Input::Normed { .. } => nvfp4_gate::default(),
+        },
+        norm_weight,
+        epsilon,
+        copies: q.copies as i32,
         codes: q.codes,
         scales: q.scales,
         alpha: q.vector_alpha,
@@ -71,19 +150,13 @@ pub fn launch(shape: &Shape, q: &Quantize) -> Launch {
     // The kernel strides over vectors and batches that a grid does not hold.
     let [vectors, batches] = [shape.n(), shape.l()].map(|size| (size as u32).min(MOST_GRID_Y));
     Launch {
-        entry: match (q.element, q.layout) {
-            (FloatType::F16, ScaleLayout::Linear) => "quantize_f16_linear",
-            (FloatType::F16, ScaleLayout::Tiled128x4) => "quantize_f16_128x4",
-            (FloatType::Bf16, ScaleLayout::Linear) => "quantize_bf16_linear",
-            (FloatType::Bf16, ScaleLayout::Tiled128x4) => "quantize_bf16_128x4",
-            (FloatType::F32, ScaleLayout::Linear) => "quantize_f32_linear",
-            (FloatType::F32, ScaleLayout::Tiled128x4) => "quantize_f32_128x4",
-        },
+        entry: q.input.entry(q.element),
         unit: HELPERS,
         grid: [ctas(shape), vectors, batches],
         threads: NVFP4_QUANTIZE_THREADS,
-        // A maximum of each warp.
+        // A maximum or a sum of each warp.
         static_shared: NVFP4_QUANTIZE_THREADS / NVFP4_WARP * 4,
+        dependent: q.chained,
         parameters: Parameters::of(&parameters),
         ..Launch::default()
     }
@@ -92,12 +165,27 @@ pub fn launch(shape: &Shape, q: &Quantize) -> Launch {
 // SAFETY: bindgen makes padding fields of this structure's padding.
 unsafe impl KernelParameters for nvfp4_quantize_params {}
 
-/// CTAs that share a vector: a thread for each block, as long as that helps. Each of them reads the
+/// A gate as kernels take it.
+fn operand(gate: Gate, order: RowOrder) -> nvfp4_gate {
+    let (kind, alpha, limit) = match gate {
+        Gate::Silu => (NVFP4_GATE_SILU, 0.0, 0.0),
+        Gate::GeluTanh => (NVFP4_GATE_GELU_TANH, 0.0, 0.0),
+        Gate::Clamped { alpha, limit } => (NVFP4_GATE_CLAMPED, alpha, limit),
+    };
+    nvfp4_gate {
+        kind: kind as i32,
+        interleaved: (order == RowOrder::Interleaved).into(),
+        alpha,
+        limit,
+    }
+}
+
+/// CTAs that share a vector: two threads for each block, as long as that helps. Each of them reads the
 /// whole vector, so they are few, and fewer where there are vectors enough to fill a device.
 fn ctas(shape: &Shape) -> u32 {
     const MOST: usize = 16;
     const ENOUGH: usize = 512;
     let most = (ENOUGH / (shape.n() * shape.l()).max(1)).clamp(1, MOST);
     let threads = NVFP4_QUANTIZE_THREADS as usize;
-    shape.blocks().div_ceil(threads).min(most) as u32
+    (2 * shape.blocks()).div_ceil(threads).min(most) as u32
 }

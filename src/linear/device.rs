@@ -1,9 +1,10 @@
 //! Linear layers in a device's memory.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-use cudarc::driver::{CudaSlice, CudaStream, DeviceRepr, ValidAsZeroBits};
+use cudarc::driver::{CudaSlice, CudaStream, CudaView, DeviceRepr, ValidAsZeroBits};
 
 use super::{Linear, with_bias, with_vectors};
 use crate::check;
@@ -16,7 +17,7 @@ use crate::memory::Device;
 use crate::operands::Operands;
 use crate::output::Output;
 use crate::scales::convert_scales;
-use crate::shape::Shape;
+use crate::shape::{Dims, Shape};
 use crate::tensor::{GlobalScale, Vectors, Weights};
 use crate::tiled_weights::tiled;
 use crate::types::{Activation, ScaleLayout};
@@ -51,7 +52,7 @@ use crate::workspace::Workspace;
 /// ```
 #[derive(Clone)]
 pub struct LinearOnDevice {
-    parts: Parts,
+    parts: Matrices,
     workspace: Option<Workspace>,
     tuned: Option<Arc<dyn AsRef<Measurements> + Send + Sync>>,
     chained: bool,
@@ -59,10 +60,11 @@ pub struct LinearOnDevice {
     kept: Arc<Kept>,
 }
 
+/// Matrices of one size in a device's memory, with what belongs to their rows.
 #[derive(Clone, Debug)]
-struct Parts {
-    /// N means nothing.
-    shape: Shape,
+pub(crate) struct Matrices {
+    /// L matrices. N means nothing.
+    pub(crate) shape: Shape,
     codes: Arc<CudaSlice<u8>>,
     scales: Arc<CudaSlice<u8>>,
     layout: ScaleLayout,
@@ -90,33 +92,36 @@ impl Linear {
         stream: &Arc<CudaStream>,
         layout: ScaleLayout,
     ) -> Result<LinearOnDevice> {
-        self.weights()
-            .no_column_alpha("kernels on a device do not multiply by them")?;
-        let parts = &*self.parts;
-        let (shape, scales) = (parts.shape, parts.scales.get());
-        let scales = match (parts.layout, layout) {
-            (ScaleLayout::Linear, ScaleLayout::Tiled128x4) => {
-                let linear = upload(stream, scales)?;
-                tiled(stream, &shape, &linear.slice(..scales.len()))?
-            }
-            (from, to) if from == to => upload(stream, scales)?,
-            (from, to) => {
-                let converted = convert_scales(scales, from, to, shape.m(), shape.k(), 1)?;
-                upload(stream, &converted)?
-            }
-        };
-        let of_rows = |values: &Arc<[f32]>| upload(stream, values).map(Arc::new);
-        let parts = Parts {
-            shape,
-            codes: Arc::new(upload(stream, parts.codes.get())?),
-            scales: Arc::new(scales),
-            layout,
-            global: parts.global,
-            row_alpha: parts.row_alpha.as_ref().map(of_rows).transpose()?,
-            bias: parts.bias.as_ref().map(of_rows).transpose()?,
-        };
-        Ok(LinearOnDevice::of(parts))
+        LinearOnDevice::stacked(stream, layout, vec![self])
     }
+}
+
+/// The scales of a layer in the linear layout.
+fn linear(parts: &super::Parts) -> Result<Cow<'_, [u8]>> {
+    match parts.layout {
+        ScaleLayout::Linear => Ok(Cow::Borrowed(parts.scales.get())),
+        from => {
+            let (m, k) = (parts.shape.m(), parts.shape.k());
+            convert_scales(parts.scales.get(), from, ScaleLayout::Linear, m, k, 1).map(Cow::Owned)
+        }
+    }
+}
+
+/// Copies in the device's memory, one behind the other.
+fn upload_all<'a>(
+    stream: &Arc<CudaStream>,
+    parts: impl Iterator<Item = &'a [u8]> + Clone,
+) -> Result<CudaSlice<u8>> {
+    let error = |error| driver_error("copying layers to the device", error);
+    let bytes: usize = parts.clone().map(<[u8]>::len).sum();
+    let mut all = stream.alloc_zeros(bytes.max(1)).map_err(error)?;
+    let mut at = 0;
+    for part in parts.filter(|part| !part.is_empty()) {
+        let to = &mut all.slice_mut(at..at + part.len());
+        stream.memcpy_htod(part, to).map_err(error)?;
+        at += part.len();
+    }
+    Ok(all)
 }
 
 /// A copy in the device's memory, which has no buffers of nothing.
@@ -145,7 +150,7 @@ impl LinearOnDevice {
         layout: ScaleLayout,
         global: GlobalScale,
     ) -> Result<Self> {
-        let parts = Parts {
+        let parts = Matrices {
             shape: Shape::matrix(rows, k)?,
             codes: codes.into(),
             scales: scales.into(),
@@ -158,7 +163,16 @@ impl LinearOnDevice {
         Ok(Self::of(parts))
     }
 
-    fn of(parts: Parts) -> Self {
+    /// One layer with the rows of several, stacked.
+    pub(crate) fn stacked(
+        stream: &Arc<CudaStream>,
+        layout: ScaleLayout,
+        layers: Vec<&Linear>,
+    ) -> Result<Self> {
+        Ok(Self::of(Matrices::upload(stream, layout, &[layers])?))
+    }
+
+    fn of(parts: Matrices) -> Self {
         Self {
             parts,
             workspace: None,
@@ -271,8 +285,7 @@ impl LinearOnDevice {
         y: Output<'a, Device>,
         launch: bool,
     ) -> Result<Choice> {
-        let bias = self.parts.bias.as_ref().map(|bias| bias.as_view());
-        let y = with_bias(y, bias, |y, bias| y.with_bias_on_device(bias))?;
+        let y = with_bias(y, self.parts.bias(), |y, bias| y.with_bias_on_device(bias))?;
         let (shape, weights) = (self.shape(n)?, self.parts.weights()?);
         self.kept
             .call(stream, &shape, &weights, x, y, &self.options(), launch)
@@ -315,8 +328,99 @@ impl LinearOnDevice {
     }
 }
 
-impl Parts {
-    fn weights(&self) -> Result<Weights<'_, Device>> {
+impl Matrices {
+    /// Copies matrices, each of which has the rows of one layer or of several, stacked. All matrices have as many rows,
+    /// and all layers as many columns.
+    ///
+    /// Where layers have different global scales, or factors of rows, the products of both become factors of rows, with
+    /// one rounding each.
+    ///
+    /// # Errors
+    /// [`Error::HasColumnAlpha`](crate::Error::HasColumnAlpha). Errors that CUDA reports of memory, copies and the kernel
+    /// that changes the layout.
+    pub(crate) fn upload(
+        stream: &Arc<CudaStream>,
+        layout: ScaleLayout,
+        matrices: &[Vec<&Linear>],
+    ) -> Result<Self> {
+        let layers = || matrices.iter().flatten().map(|layer| &*layer.parts);
+        for layer in matrices.iter().flatten() {
+            (layer.weights()).no_column_alpha("kernels on a device do not multiply by them")?;
+        }
+        let rows = |layers: &Vec<&Linear>| layers.iter().map(|layer| layer.rows()).sum();
+        let first = layers().next();
+        let shape = Shape::new(Dims {
+            m: matrices.first().map_or(0, rows),
+            n: 1,
+            k: first.map_or(crate::BLOCK, |first| first.shape.k()),
+            l: matrices.len(),
+        })?;
+        let codes = layers().map(|parts| parts.codes.get());
+        // The device changes linear scales. 128x4 scales of whole matrices stay as they are.
+        let as_asked = layers().all(|parts| parts.layout == layout)
+            && (layout == ScaleLayout::Linear || matrices.iter().all(|layers| layers.len() == 1));
+        let scales = match as_asked {
+            true => upload_all(stream, layers().map(|parts| parts.scales.get()))?,
+            false => {
+                let all = layers().map(linear).collect::<Result<Vec<_>>>()?;
+                let all = upload_all(stream, all.iter().map(|scales| &**scales))?;
+                match layout {
+                    ScaleLayout::Linear => all,
+                    ScaleLayout::Tiled128x4 => {
+                        let bytes = shape.weight_scale_bytes(ScaleLayout::Linear);
+                        tiled(stream, &shape, &all.slice(..bytes))?
+                    }
+                }
+            }
+        };
+        let global = first.map_or(GlobalScale::ONE, |first| first.global);
+        let is_one = layers().all(|parts| parts.global == global);
+        let factors = layers().any(|parts| parts.row_alpha.is_some());
+        let (global, row_alpha) = match (is_one, factors) {
+            (true, false) => (global, None),
+            (is_one, _) => {
+                let own = |parts: &super::Parts| {
+                    if is_one {
+                        1.0
+                    } else {
+                        parts.global.multiplier()
+                    }
+                };
+                let of_rows = layers().flat_map(|parts| {
+                    let own = own(parts);
+                    (0..parts.shape.m()).map(move |row| {
+                        let factor = parts.row_alpha.as_ref().map_or(1.0, |alpha| alpha[row]);
+                        (own * f64::from(factor)) as f32
+                    })
+                });
+                let global = if is_one { global } else { GlobalScale::ONE };
+                (global, Some(of_rows.collect::<Vec<f32>>()))
+            }
+        };
+        let bias = layers().any(|parts| parts.bias.is_some()).then(|| {
+            let of_rows = layers().flat_map(|parts| {
+                (0..parts.shape.m()).map(|row| parts.bias.as_ref().map_or(-0.0, |bias| bias[row]))
+            });
+            of_rows.collect::<Vec<f32>>()
+        });
+        let of_rows = |values: Vec<f32>| upload(stream, &values).map(Arc::new);
+        Ok(Self {
+            shape,
+            codes: Arc::new(upload_all(stream, codes)?),
+            scales: Arc::new(scales),
+            layout,
+            global,
+            row_alpha: row_alpha.map(of_rows).transpose()?,
+            bias: bias.map(of_rows).transpose()?,
+        })
+    }
+
+    /// The bias of all rows.
+    pub(crate) fn bias(&self) -> Option<CudaView<'_, f32>> {
+        self.bias.as_ref().map(|bias| bias.as_view())
+    }
+
+    pub(crate) fn weights(&self) -> Result<Weights<'_, Device>> {
         let (codes, scales) = (self.codes.as_view(), self.scales.as_view());
         let weights = Weights::on_device(&self.shape, codes, scales, self.layout, self.global)?;
         match &self.row_alpha {

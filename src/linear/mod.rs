@@ -11,6 +11,8 @@ use std::sync::Arc;
 pub use bytes::Bytes;
 #[cfg(feature = "device")]
 pub use device::LinearOnDevice;
+#[cfg(feature = "device")]
+pub(crate) use device::Matrices;
 
 use crate::Dialect;
 use crate::check;
@@ -275,7 +277,7 @@ fn with_vectors(shape: &Shape, n: usize) -> Result<Shape> {
 }
 
 /// The output with the layer's bias, if the layer has one and the output none.
-fn with_bias<'a, S: Memory, B>(
+pub(crate) fn with_bias<'a, S: Memory, B>(
     output: Output<'a, S>,
     bias: Option<B>,
     add: impl FnOnce(Output<'a, S>, B) -> Output<'a, S>,

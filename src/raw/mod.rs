@@ -8,7 +8,7 @@
 //!
 //! # Kernels that are compiled
 //!
-//! With feature `jit`, on a device that this build has no machine code for, [`gemv()`], [`quantize()`] and
+//! With feature `jit`, on a device that this build has no machine code for, [`gemv()`], [`quantize()`], [`combine()`] and
 //! [`relayout()`] compile kernels: those that this process has not asked for before. That takes seconds, reads and
 //! writes files, and is not done while the stream is being captured. [`PreparedRawGemv::new`] compiles beforehand;
 //! launches of a prepared call never compile. The documentation of module `jit` has the rest.
@@ -77,6 +77,7 @@
 //! }
 //! ```
 
+mod combine;
 mod device;
 mod driver;
 mod gemv;
@@ -90,6 +91,7 @@ mod runtime;
 
 pub use crate::kernel::Call;
 pub use crate::operands::{RawOutput, RawSelect, RawVectors, RawWeights, RawWorkspace};
+pub use combine::combine;
 pub use device::{COMPILED_ARCHS, KERNELS, Versions, device_count, gpu, versions};
 #[cfg(all(feature = "jit", feature = "tune"))]
 pub(crate) use driver::compile_ahead;

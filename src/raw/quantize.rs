@@ -5,7 +5,8 @@ use std::ffi::c_void;
 use super::launch::launch;
 use crate::check::{Batches, Regions, pointer, strided};
 use crate::error::Result;
-use crate::kernel::quantize::{Global, Quantize};
+use crate::gate::positive;
+use crate::kernel::quantize::{Global, Input, Quantize};
 use crate::shape::Shape;
 use crate::types::ScaleLayout;
 
@@ -13,12 +14,14 @@ use crate::types::ScaleLayout;
 /// `cudaStream_t`, as one kernel. M of the shape means nothing. N = 0 or L = 0 enqueues nothing. Can be
 /// [captured into a CUDA graph](crate#cuda-graphs).
 ///
-/// Codes, scales and multipliers are those of [`crate::quantize::quantize_vectors_or_nan`], bit for bit. A vector that
-/// holds a NaN or an infinity becomes zeros whose multiplier is NaN, so that all that is computed from it is NaN.
+/// Codes, scales and multipliers are those of [`crate::quantize::quantize_vectors_or_nan`], bit for bit, for the vectors
+/// themselves or for what the [`Input`] makes of them: [`Gate::of`](crate::Gate::of), [`rms_norm`](crate::rms_norm). A
+/// vector that holds a NaN or an infinity then becomes zeros whose multiplier is NaN, so that all that is computed from
+/// it is NaN.
 ///
 /// # Errors
-/// Null or misaligned pointers, strides that are too small or misaligned, a shared global scale that is not positive
-/// and finite, regions that overlap. With feature `jit` the errors that [`gemv()`](super::gemv()) has of kernels that
+/// Null or misaligned pointers, strides that are too small or misaligned, a shared global scale or an epsilon that is not
+/// positive and finite, a gate that [cannot be](crate::Error::Factor), regions that overlap. With feature `jit` the errors that [`gemv()`](super::gemv()) has of kernels that
 /// are compiled. Errors that CUDA reports of the launch. Content in device memory is not looked at.
 ///
 /// # Safety
@@ -40,8 +43,19 @@ fn check(shape: &Shape, q: &Quantize) -> Result<()> {
     let vectors = shape.l() * shape.n();
     let mut regions = Regions::default();
     pointer("vectors", q.values, 16)?;
-    let row = shape.k() * q.element.bytes();
-    let bytes = strided("vectors", shape, q.strides, row, 16, Batches::Apart)?;
+    match q.input {
+        Input::Plain => {}
+        Input::Gated { gate, .. } => gate.check()?,
+        Input::Normed { weight, epsilon } => {
+            const WEIGHT: &str = "weight of the RMSNorm";
+            pointer(WEIGHT, weight, 16)?;
+            regions.push(WEIGHT, weight, shape.k() * q.element.bytes());
+            positive("epsilon of the RMSNorm", epsilon)?;
+        }
+    }
+    let read = q.input.source(shape, q.copies)?;
+    let row = read.k() * q.element.bytes();
+    let bytes = strided("vectors", &read, q.strides, row, 16, Batches::Apart)?;
     regions.push("vectors", q.values, bytes);
     match q.global {
         Global::Computed => {}

@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use nvfp4_gemv::kernel::plan::Launch;
 use nvfp4_gemv::kernel::read_only::{Read, ReadConfig};
-use nvfp4_gemv::kernel::{Call, Job, Kernel, quantize, relayout};
-use nvfp4_gemv::{Activation, Dims, FloatType, Gpu, ScaleLayout, Shape, Strides};
+use nvfp4_gemv::kernel::{Call, Job, Kernel, combine, quantize, relayout};
+use nvfp4_gemv::{
+    Activation, Dims, FloatType, Gate, Gpu, RawOutput, RowOrder, ScaleLayout, Shape, Strides,
+};
 
 use crate::support::ptx::{self, ALL, CONSUMER};
 use crate::support::sim::gpu;
@@ -46,9 +48,24 @@ pub(crate) fn planned(arch: &'static str) -> Vec<Launch> {
     }
     let shape = Shape::matrix(128, 256).expect("a shape");
     for layout in ScaleLayout::ALL {
-        for element in FloatType::ALL {
+        let gated = quantize::Input::Gated {
+            gate: Gate::Silu,
+            order: RowOrder::Stacked,
+        };
+        let normed = quantize::Input::Normed {
+            weight: 5 << 40,
+            epsilon: 1e-5,
+        };
+        let inputs = [quantize::Input::Plain, gated, normed];
+        for (element, input) in FloatType::ALL
+            .into_iter()
+            .flat_map(|element| inputs.map(|input| (element, input)))
+        {
             let q = quantize::Quantize {
                 element,
+                input,
+                chained: true,
+                copies: 1,
                 values: 1 << 40,
                 strides: Strides {
                     row: 1024,
@@ -64,6 +81,18 @@ pub(crate) fn planned(arch: &'static str) -> Vec<Launch> {
         }
         planned.push(relayout::launch(&shape, layout, 1 << 40, 2 << 40));
     }
+    planned.push(combine::launch(
+        &shape,
+        &combine::Combine {
+            slots: 8,
+            element: FloatType::F32,
+            inputs: 1 << 40,
+            weights: 2 << 40,
+            ids: 3 << 40,
+            output: RawOutput::packed(4 << 40, FloatType::F32),
+            chained: true,
+        },
+    ));
     let read = Read {
         data: 1 << 40,
         bytes: 1 << 20,

@@ -76,6 +76,15 @@ mod wgmma {
     pub(crate) mod sim;
 }
 
+mod combine {
+    #[cfg(feature = "device")]
+    pub(crate) mod gpu;
+    #[cfg(feature = "device")]
+    pub(crate) mod refuse;
+    pub(crate) mod sim;
+    pub(crate) mod sums;
+}
+
 mod quantize {
     #[cfg(feature = "device")]
     pub(crate) mod gpu;
@@ -103,6 +112,7 @@ const WITH_OR_WITHOUT_CUDA: &[Trials] = &[
     calls::operands::trials,
     calls::options::trials,
     calls::refuse::trials,
+    combine::sim::trials,
     direct::refuse::trials,
     direct::sim::trials,
     entries::trials,
@@ -148,6 +158,7 @@ const WITH_CUDA: &[Trials] = &[];
 #[cfg(feature = "device")]
 const WITH_CUDA: &[Trials] = &[
     calls::device::trials,
+    calls::experts::trials,
     calls::linear::trials,
     calls::measure::trials,
     calls::options::on_a_gpu::trials,
@@ -157,6 +168,8 @@ const WITH_CUDA: &[Trials] = &[
     mma::gpu::trials,
     mma_fp4::gpu::trials,
     packed::gpu::trials,
+    combine::gpu::trials,
+    combine::refuse::trials,
     quantize::gpu::trials,
     quantize::refuse::trials,
     read_only::gpu::trials,

@@ -4,6 +4,8 @@
 #[cfg(feature = "device")]
 pub(crate) mod device;
 #[cfg(feature = "device")]
+pub(crate) mod experts;
+#[cfg(feature = "device")]
 pub(crate) mod linear;
 #[cfg(feature = "device")]
 pub(crate) mod measure;

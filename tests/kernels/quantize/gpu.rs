@@ -4,18 +4,18 @@ use std::fmt::Debug;
 
 use cudarc::driver::{CudaSlice, DeviceRepr, ValidAsZeroBits};
 use half::{bf16, f16};
-use nvfp4_gemv::kernel::quantize::{Global, Quantize};
+use nvfp4_gemv::kernel::quantize::{Global, Input, Quantize};
 use nvfp4_gemv::quantize::{QuantizedRows, quantize_vectors_or_nan};
 use nvfp4_gemv::raw;
 use nvfp4_gemv::{
-    DenseVectors, Device, Error, FloatType, GlobalScale, Options, Output, QuantizedVectors,
-    ScaleLayout, Shape, Strides, TiledWeights, VectorScale, Vectors, Weights, convert_scales,
-    gemv_on_device, reference,
+    DenseVectors, Device, Error, FloatType, Gate, GlobalScale, Options, Output, QuantizedVectors,
+    RowOrder, ScaleLayout, Shape, Strides, TiledWeights, VectorScale, Vectors, Weights,
+    convert_scales, gemv_on_device, reference,
 };
 use nvfp4_gemv_cli::problem::Problem;
 
 use crate::support::gpu::Gpu;
-use crate::support::quantize_data::{Kind, Source, vectors};
+use crate::support::quantize_data::{Before, Kind, Source, vectors};
 use crate::support::sized;
 
 crate::trials! {
@@ -23,6 +23,9 @@ crate::trials! {
         f16_as_on_the_host = same_bits::<f16>,
         bf16_as_on_the_host = same_bits::<bf16>,
         f32_as_on_the_host = same_bits::<f32>,
+        gated_and_normed_f16 = gated_and_normed::<f16>,
+        gated_and_normed_bf16 = gated_and_normed::<bf16>,
+        gated_and_normed_f32 = gated_and_normed::<f32>,
         every_16_bit_pattern, long_vectors_and_many_batches, given_global_scales, strided_vectors,
         products_of_quantised_vectors, replayed_from_a_graph, refusals;
 }
@@ -107,6 +110,9 @@ fn written<T: OnDevice>(
     let [codes, scales, vector_alpha] = [0, 1, 2].map(|i| gpu.address(&out[i]));
     let call = Quantize {
         element: T::ELEMENT,
+        input: Input::Plain,
+        chained: false,
+        copies: 1,
         values: gpu.address(&values),
         strides: strides.unwrap_or(Strides {
             row: shape.k() * size,
@@ -165,6 +171,60 @@ fn same_bits<T: OnDevice>() {
         for kind in Kind::ALL {
             let x: Vec<T> = vectors(kind, shape.l() * shape.n(), shape.k(), seed as u64);
             assert_as_host(&gpu, &shape, &x, None, Global::Computed, &kind);
+        }
+    }
+}
+
+/// Behind a gate and behind an RMSNorm, chained or not, with copies or without.
+fn gated_and_normed<T: OnDevice>() {
+    let gpu = Gpu::first();
+    let stream = &gpu.stream;
+    let sizes = [(1, 768, 8), (2, 80, 2), (1, 7168, 1), (3, 2064, 4)];
+    let gates = [Gate::Silu, Gate::GeluTanh, Gate::GPT_OSS];
+    for (i, (n, k, l)) in sizes.into_iter().enumerate() {
+        for (j, kind) in Kind::ALL.into_iter().enumerate() {
+            let copies = [1, l][j % 2];
+            let (shape, rows) = (sized(0, n, k, l), n * l / copies);
+            let (seed, layout) = (j as u64, ScaleLayout::ALL[(i + j) % 2]);
+            let order = [RowOrder::Stacked, RowOrder::Interleaved][i % 2];
+            let gate = Before::Gate(gates[(i + j) % 3], order);
+            let norm = Before::Norm(vectors(Kind::Boundaries, 1, k, 3), 1e-5);
+            for before in [gate, norm] {
+                let each = match before {
+                    Before::Gate(..) => 2 * k,
+                    _ => k,
+                };
+                let x: Vec<T> = vectors(kind, rows, each, seed);
+                let made = before.of(&x, k);
+                let batches = made.chunks_exact(n * k);
+                let made: Vec<f32> = batches.flat_map(|batch| batch.repeat(copies)).collect();
+                let host = quantize_vectors_or_nan(&made, n * l, k, None).unwrap();
+                let x = gpu.upload(&x);
+                let x = T::vectors(DenseVectors::new(x.as_view()));
+                let new = QuantizedVectors::new(stream, &shape, layout).unwrap();
+                let new = new.with_copies(copies).unwrap();
+                let mut quantized = match j % 3 {
+                    0 => new,
+                    _ => new.chained().unwrap(),
+                };
+                match &before {
+                    Before::Gate(gate, order) => {
+                        quantized
+                            .quantize_gated(stream, &x, *gate, *order, None)
+                            .unwrap();
+                    }
+                    Before::Norm(weight, epsilon) => {
+                        let weight = gpu.upload(weight);
+                        let weight = T::vectors(DenseVectors::new(weight.as_view()));
+                        let to = &mut quantized;
+                        to.quantize_normed(stream, &x, &weight, *epsilon, None)
+                            .unwrap();
+                    }
+                    Before::Nothing => unreachable!("not among them"),
+                }
+                let want = Written::expected(&shape, &host, layout);
+                Written::downloaded(&gpu, &quantized).assert_is(&want, &(shape, kind, before));
+            }
         }
     }
 }

@@ -1,15 +1,16 @@
 //! Refusals of the quantiser: it refuses before CUDA is called, so no GPU is needed. A call that got through would fail
 //! with `NoDriver` here, or crash on these addresses.
 
-use nvfp4_gemv::kernel::quantize::{Global, Quantize};
+use nvfp4_gemv::kernel::quantize::{Global, Input, Quantize};
 use nvfp4_gemv::raw;
-use nvfp4_gemv::{Error, FloatType, GlobalScale, ScaleLayout, Strides};
+use nvfp4_gemv::{Error, FloatType, Gate, GlobalScale, RowOrder, ScaleLayout, Strides};
 
 use crate::refuses;
 use crate::support::sized;
 
 crate::trials! {
-    host: null_pointers, misaligned_pointers_and_strides, strides, global_scales, overlaps, nothing_to_do_is_no_error;
+    host: null_pointers, misaligned_pointers_and_strides, strides, global_scales, gates_and_norms, copies, overlaps,
+        nothing_to_do_is_no_error;
 }
 
 const N: usize = 3;
@@ -20,6 +21,9 @@ const L: usize = 2;
 fn valid() -> Quantize {
     Quantize {
         element: FloatType::F16,
+        input: Input::Plain,
+        chained: false,
+        copies: 1,
         values: 0x1000_0000,
         strides: Strides {
             row: 2 * K,
@@ -113,6 +117,39 @@ fn overlaps() {
     // The padding of the second batch.
     refuses!(|c| c.vector_alpha = c.scales + 1020 => overlap("vector global scales", "quantised scales"));
     refuses!(|c| c.vector_alpha = 0x2000_0000 => overlap("vector global scales", "given global scales"));
+}
+
+fn gates_and_norms() {
+    let factor = |operand, value| Error::Factor { operand, value };
+    let overlap = |operand, other| Error::Overlap { operand, other };
+    let norm = |weight, epsilon| Input::Normed { weight, epsilon };
+    let gated = |alpha, limit| Input::Gated {
+        gate: Gate::Clamped { alpha, limit },
+        order: RowOrder::Stacked,
+    };
+    const EPSILON: &str = "epsilon of the RMSNorm";
+    const WEIGHT: &str = "weight of the RMSNorm";
+    const INF: f32 = f32::INFINITY;
+    const AT: u64 = 0x6000_0000;
+    refuses!(|c| c.input = norm(AT, 0.0) => factor(EPSILON, 0.0));
+    refuses!(|c| c.input = norm(AT, INF) => factor(EPSILON, INF));
+    refuses!(|c| c.input = norm(0, 1e-5) => Error::NullPointer { operand: WEIGHT });
+    refuses!(|c| c.input = norm(AT + 8, 1e-5) => Error::Misaligned { operand: WEIGHT, value: AT + 8, align: 16 });
+    refuses!(|c| { c.input = norm(AT, 1e-5); c.vector_alpha = AT + 2 * 60 } => overlap("vector global scales", WEIGHT));
+    refuses!(|c| c.input = gated(-1.0, 7.0) => factor("alpha of the gate", -1.0));
+    refuses!(|c| c.input = gated(1.0, INF) => factor("limit of the gate", INF));
+    // Vectors that are gated have twice as many elements.
+    let (given, needed) = (2 * K, 4 * K);
+    refuses!(|c| c.input = gated(1.0, 7.0) => Error::StrideTooSmall {
+        operand: "vectors", unit: "bytes", stride: given, needed
+    });
+}
+
+fn copies() {
+    let error = |copies| Error::Copies { copies, batches: L };
+    refuses!(|c| c.copies = 0 => error(0));
+    refuses!(|c| c.copies = 3 => error(3));
+    refuses!(|c| c.copies = usize::MAX => error(usize::MAX));
 }
 
 fn nothing_to_do_is_no_error() {

@@ -6,12 +6,13 @@ use nvfp4_gemv::kernel::plan::Launch;
 use nvfp4_gemv::kernel::quantize::{self, Global, Quantize};
 use nvfp4_gemv::quantize::quantize_vectors_or_nan;
 use nvfp4_gemv::{
-    Dims, FloatType, GlobalScale, ScaleLayout, Shape, Strides, VectorScale, convert_scales,
+    Dims, FloatType, Gate, GlobalScale, RowOrder, ScaleLayout, Shape, Strides, VectorScale,
+    convert_scales,
 };
 use ptx_sim::Policy;
 
 use crate::support::ptx::{self, ALL};
-use crate::support::quantize_data::{Kind, Source, vectors};
+use crate::support::quantize_data::{Before, Kind, Source, vectors};
 use crate::support::sim;
 
 crate::trials! {
@@ -19,7 +20,13 @@ crate::trials! {
         f16_vectors = same_bits::<f16>,
         bf16_vectors = same_bits::<bf16>,
         f32_vectors = same_bits::<f32>,
-        many_batches, many_vectors, instructions;
+        gated_f16 = gated::<f16>,
+        gated_bf16 = gated::<bf16>,
+        gated_f32 = gated::<f32>,
+        normed_f16 = normed::<f16>,
+        normed_bf16 = normed::<bf16>,
+        normed_f32 = normed::<f32>,
+        copies_of_batches, many_batches, many_vectors, instructions;
 }
 
 /// Element types as memory has them.
@@ -54,8 +61,25 @@ enum Given<'a> {
 /// Quantises `x` with a plan that `change` may change.
 fn check<T: Simulated>(
     arch: &'static str,
+    shape: (usize, usize, usize),
+    x: &[T],
+    given: Given<'_>,
+    layout: ScaleLayout,
+    policy: Policy,
+    change: fn(&mut Launch),
+) {
+    let before = Before::Nothing;
+    check_behind(arch, shape, x, &before, 1, given, layout, policy, change);
+}
+
+/// Quantises what becomes of `x`, each batch in so many copies.
+#[allow(clippy::too_many_arguments, reason = "what a call is, and how it runs")]
+fn check_behind<T: Simulated>(
+    arch: &'static str,
     (n, k, l): (usize, usize, usize),
     x: &[T],
+    before: &Before<T>,
+    copies: usize,
     given: Given<'_>,
     layout: ScaleLayout,
     policy: Policy,
@@ -68,11 +92,14 @@ fn check<T: Simulated>(
         Given::Shared(value) => Some(VectorScale::Shared(GlobalScale::Multiplier(value))),
         Given::PerVector(values) => Some(VectorScale::PerVector(values)),
     };
-    let host = quantize_vectors_or_nan(x, rows, k, scale).expect("the host quantises");
+    let made = before.of(x, k);
+    let batches = made.chunks_exact(n * k);
+    let made: Vec<f32> = batches.flat_map(|batch| batch.repeat(copies)).collect();
+    let host = quantize_vectors_or_nan(&made, rows, k, scale).expect("the host quantises");
 
     let mut sim = sim::empty(arch);
     let memory = T::memory(x);
-    let row = memory.len() / rows;
+    let row = memory.len() * copies / rows;
     let values = sim.upload("vectors", &memory).expect("memory").address;
     let global = match given {
         Given::Nothing => Global::Computed,
@@ -82,6 +109,10 @@ fn check<T: Simulated>(
             Global::PerVector(globals.expect("memory").address)
         }
     };
+    let input = before.input(|weight| {
+        let weight = sim.upload("weight", &T::memory(weight));
+        weight.expect("memory").address
+    });
     let mut alloc = |name, bytes| sim.alloc(name, bytes).expect("memory");
     let codes = alloc("codes", rows * k / 2);
     let scales = alloc("scales", layout.bytes(n, blocks) * l);
@@ -90,6 +121,9 @@ fn check<T: Simulated>(
         &shape,
         &Quantize {
             element: T::ELEMENT,
+            input,
+            chained: false,
+            copies,
             values,
             strides: Strides::packed(n, row),
             global,
@@ -108,6 +142,117 @@ fn check<T: Simulated>(
     assert_eq!(sim.download(alpha), f32::memory(&host.globals), "{context}");
     assert!(sim.download(scales) == want, "{context}: scales");
     assert!(sim.download(codes) == host.codes, "{context}: codes");
+}
+
+/// Gates of both orders, of halves whose elements are small, large, zero and no numbers.
+fn gated<T: Simulated>() {
+    let as_planned: fn(&mut Launch) = |_| {};
+    let gates = [Gate::Silu, Gate::GeluTanh, Gate::GPT_OSS];
+    for arch in ALL {
+        for (i, kind) in Kind::ALL.into_iter().enumerate() {
+            for (j, order) in [RowOrder::Stacked, RowOrder::Interleaved]
+                .into_iter()
+                .enumerate()
+            {
+                let (n, k, l) = [(1, 16, 1), (2, 80, 2), (1, 4160, 1)][(i + j) % 3];
+                let seed = (2 * i + j) as u64;
+                let x: Vec<T> = vectors(kind, n * l, 2 * k, seed);
+                let gate = gates[i % 3];
+                let before = Before::Gate(gate, order);
+                let layout = ScaleLayout::ALL[j];
+                let policy = Policy::Random(seed);
+                let given = [Given::Nothing, Given::Shared(0.01)][j];
+                check_behind(
+                    arch,
+                    (n, k, l),
+                    &x,
+                    &before,
+                    1,
+                    given,
+                    layout,
+                    policy,
+                    as_planned,
+                );
+            }
+        }
+        // Where the gates bend.
+        for gate in gates {
+            let x: Vec<T> = (0..512)
+                .map(|i| T::from_f32((i as f32 - 250.0) / 16.0))
+                .collect();
+            let before = Before::Gate(gate, RowOrder::Interleaved);
+            let (given, layout) = (Given::Nothing, ScaleLayout::Linear);
+            check_behind(
+                arch,
+                (1, 256, 1),
+                &x,
+                &before,
+                1,
+                given,
+                layout,
+                Policy::Fair,
+                as_planned,
+            );
+        }
+    }
+}
+
+/// Vectors behind an RMSNorm, whose sums overflow, are zero, or not finite among them.
+fn normed<T: Simulated>() {
+    let one_cta: fn(&mut Launch) = |planned| planned.grid[0] = 1;
+    for arch in ALL {
+        for (i, kind) in Kind::ALL.into_iter().enumerate() {
+            let (n, k, l) = [(1, 16, 1), (3, 80, 2), (1, 4160, 1), (2, 2064, 1)][i % 4];
+            let x: Vec<T> = vectors(kind, n * l, k, i as u64);
+            let weight: Vec<T> = vectors(Kind::Boundaries, 1, k, 7);
+            let epsilon = [1e-5, 1e-6, f32::MIN_POSITIVE][i % 3];
+            let before = Before::Norm(weight, epsilon);
+            let (layout, policy) = (ScaleLayout::ALL[i % 2], Policy::Random(i as u64));
+            let shape = (n, k, l);
+            check_behind(
+                arch,
+                shape,
+                &x,
+                &before,
+                1,
+                Given::Nothing,
+                layout,
+                policy,
+                one_cta,
+            );
+        }
+        let ordinary: Vec<T> = (0..2048)
+            .map(|i| T::from_f32((i % 61) as f32 - 30.0))
+            .collect();
+        let weight: Vec<T> = (0..2048)
+            .map(|i| T::from_f32((i % 7) as f32 / 4.0))
+            .collect();
+        let before = Before::Norm(weight, 1e-5);
+        let (shape, given, layout) = ((1, 2048, 1), Given::Nothing, ScaleLayout::Linear);
+        check_behind(
+            arch,
+            shape,
+            &ordinary,
+            &before,
+            1,
+            given,
+            layout,
+            Policy::Fair,
+            |_| {},
+        );
+    }
+}
+
+/// A vector for each of its experts.
+fn copies_of_batches() {
+    for arch in ALL {
+        for (i, layout) in ScaleLayout::ALL.into_iter().enumerate() {
+            let x: Vec<bf16> = vectors(Kind::Spread, 2 * 2, 48, 5);
+            let (shape, given, policy) = ((2, 48, 6), Given::Nothing, Policy::Random(i as u64));
+            let before = Before::Nothing;
+            check_behind(arch, shape, &x, &before, 3, given, layout, policy, |_| {});
+        }
+    }
 }
 
 fn same_bits<T: Simulated>() {

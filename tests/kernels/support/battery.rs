@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use half::bf16;
 use libtest_mimic::Trial;
-use nvfp4_gemv::kernel::quantize::{Global, Quantize};
+use nvfp4_gemv::kernel::quantize::{Global, Input, Quantize};
 use nvfp4_gemv::kernel::{Config, Job, Kernel};
 use nvfp4_gemv::quantize::quantize_vectors;
 use nvfp4_gemv::raw;
@@ -645,6 +645,9 @@ fn follows(gpu: &Gpu, subject: &Subject, case: Case) {
     let alpha = gpu.upload(&vec![f32::NAN; count]);
     let quantize = Quantize {
         element: FloatType::Bf16,
+        input: Input::Plain,
+        chained: false,
+        copies: 1,
         values: gpu.address(&x),
         strides: strides(2 * k),
         global: Global::Computed,

@@ -1,8 +1,9 @@
 //! Vectors that are hard to quantise to the same bits. Also for the simulator's tests.
 
 use half::{bf16, f16};
-use nvfp4_gemv::Element;
 use nvfp4_gemv::format::e4m3;
+use nvfp4_gemv::kernel::quantize::Input;
+use nvfp4_gemv::{Element, Gate, RowOrder, rms_norm};
 
 /// An element type that can be made from f32.
 pub(crate) trait Source: Element + std::fmt::Debug {
@@ -25,6 +26,56 @@ macro_rules! source {
 source!(f16, (-24, 15), f16::from_f32);
 source!(bf16, (-133, 127), bf16::from_f32);
 source!(f32, (-149, 127), |x| x);
+
+/// What becomes of vectors before they are quantised.
+#[derive(Debug)]
+pub(crate) enum Before<T> {
+    Nothing,
+    Gate(Gate, RowOrder),
+    /// With weights, and what is added to the mean square.
+    Norm(Vec<T>, f32),
+}
+
+impl<T: Source> Before<T> {
+    /// The elements that are quantised: `[rows][k]`.
+    pub(crate) fn of(&self, x: &[T], k: usize) -> Vec<f32> {
+        let x: Vec<f32> = x.iter().map(|x| x.to_f32()).collect();
+        match self {
+            Self::Nothing => x,
+            Self::Gate(gate, order) => {
+                let rows = x.chunks_exact(2 * k);
+                let made = rows.flat_map(|row| {
+                    (0..k).map(|i| match order {
+                        RowOrder::Stacked => gate.of(row[i], row[k + i]),
+                        RowOrder::Interleaved => gate.of(row[2 * i], row[2 * i + 1]),
+                    })
+                });
+                made.collect()
+            }
+            Self::Norm(weight, epsilon) => {
+                let weight: Vec<f32> = weight.iter().map(|w| w.to_f32()).collect();
+                let rows = x.chunks_exact(k);
+                rows.flat_map(|row| rms_norm(row, &weight, *epsilon))
+                    .collect()
+            }
+        }
+    }
+
+    /// The same as a kernel is told, with the weights at an address.
+    pub(crate) fn input(&self, upload: impl FnOnce(&[T]) -> u64) -> Input {
+        match self {
+            Self::Nothing => Input::Plain,
+            Self::Gate(gate, order) => Input::Gated {
+                gate: *gate,
+                order: *order,
+            },
+            Self::Norm(weight, epsilon) => Input::Normed {
+                weight: upload(weight),
+                epsilon: *epsilon,
+            },
+        }
+    }
+}
 
 /// A property of vectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use nvfp4_gemv::{Options, Output, Vectors, gemv, silu};
+use nvfp4_gemv::{Gate, Options, Output, Vectors, gemv};
 
 use super::{LayersError, RankLayers, with_vectors};
 use crate::shard::Shard;
@@ -184,11 +184,11 @@ impl Drop for HostRank {
     }
 }
 
-/// `silu(gate) * up`, which is between the layers of an MLP ([`silu`]). As many elements as the
+/// `silu(gate) * up`, which is between the layers of an MLP ([`Gate::Silu`]). As many elements as the
 /// shortest of the three has.
 pub fn silu_times(gate: &[f32], up: &[f32], out: &mut [f32]) {
     for ((out, gate), up) in out.iter_mut().zip(gate).zip(up) {
-        *out = silu(*gate) * up;
+        *out = Gate::Silu.of(*gate, *up);
     }
 }
 

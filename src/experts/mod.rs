@@ -2,9 +2,13 @@
 
 #[cfg(feature = "checkpoint")]
 mod checkpoint;
+#[cfg(feature = "device")]
+mod device;
 
 use std::sync::Arc;
 
+#[cfg(feature = "device")]
+pub use device::{ExpertsBuffers, ExpertsOnDevice};
 use rayon::prelude::*;
 
 use crate::check;

@@ -1,16 +1,23 @@
 //! The MLP of a decoder layer: gate and up, the computation between, and down.
 
+#[cfg(feature = "device")]
+mod device;
+
+#[cfg(feature = "device")]
+pub use device::{MlpBuffers, MlpOnDevice};
 use rayon::prelude::*;
 
 use crate::cpu::Pool;
 use crate::error::{Error, Result};
+use crate::gate::Gate;
 use crate::linear::Linear;
 use crate::output::Output;
 use crate::shape::Shape;
 use crate::tensor::Vectors;
 use crate::types::{Activation, RowOrder};
 
-/// The MLP of a decoder layer in host memory: `down · (silu(gate · x) * (up · x))`. Results between the layers are f32.
+/// The MLP of a decoder layer in host memory: `down · (silu(gate · x) * (up · x))`, or another [`Gate`] between. Results
+/// between the layers are f32.
 ///
 /// ```
 /// use nvfp4_gemv::{Linear, Mlp, Output, Vectors};
@@ -24,6 +31,7 @@ use crate::types::{Activation, RowOrder};
 #[derive(Clone, Debug)]
 pub struct Mlp {
     gate_up: GateUp,
+    gate: Gate,
     down: Linear,
 }
 
@@ -67,8 +75,7 @@ impl Mlp {
         fits("up's M", up.rows(), "gate's M", gate.rows())?;
         fits("up's K", up.k(), "gate's K", gate.k())?;
         fits("down's K", down.k(), "gate's M", gate.rows())?;
-        let gate_up = GateUp::Apart { gate, up };
-        Ok(Self { gate_up, down })
+        Ok(Self::of(GateUp::Apart { gate, up }, down))
     }
 
     /// An MLP whose gate and up are one layer, with the rows of both in this order.
@@ -78,8 +85,24 @@ impl Mlp {
     pub fn joined(gate_up: Linear, order: RowOrder, down: Linear) -> Result<Self> {
         let twice = down.k().saturating_mul(2);
         fits("gate and up's M", gate_up.rows(), "twice down's K", twice)?;
-        let gate_up = GateUp::Joined(gate_up, order);
-        Ok(Self { gate_up, down })
+        Ok(Self::of(GateUp::Joined(gate_up, order), down))
+    }
+
+    fn of(gate_up: GateUp, down: Linear) -> Self {
+        Self {
+            gate_up,
+            gate: Gate::Silu,
+            down,
+        }
+    }
+
+    /// This MLP with another gate than [`Gate::Silu`].
+    ///
+    /// # Errors
+    /// [`Error::Factor`] for a gate's number that is not positive and finite.
+    pub fn with_gate(self, gate: Gate) -> Result<Self> {
+        gate.check()?;
+        Ok(Self { gate, ..self })
     }
 
     /// Computes `n` vectors `[n][K]` into results `[n][M of down]`: as [`Linear::forward`].
@@ -98,7 +121,7 @@ impl Mlp {
                     gate.forward(x, n, Output::of(gates))?;
                     up.forward(x, n, Output::of(ups))?;
                     let (gates, ups) = (&*gates, &*ups);
-                    activate(between, each, |v, i| {
+                    activate(self.gate, between, each, |v, i| {
                         [gates, ups].map(|of| of[v * each + i])
                     });
                 }
@@ -106,9 +129,12 @@ impl Mlp {
                     layer.forward(x, n, Output::of(sums))?;
                     let sums = |v, i: [usize; 2]| i.map(|i| sums[2 * v * each + i]);
                     match order {
-                        RowOrder::Stacked => activate(between, each, |v, i| sums(v, [i, each + i])),
+                        RowOrder::Stacked => {
+                            activate(self.gate, between, each, |v, i| sums(v, [i, each + i]));
+                        }
                         RowOrder::Interleaved => {
-                            activate(between, each, |v, i| sums(v, [2 * i, 2 * i + 1]));
+                            let pair = |v, i| sums(v, [2 * i, 2 * i + 1]);
+                            activate(self.gate, between, each, pair);
                         }
                     }
                 }
@@ -138,6 +164,26 @@ impl Mlp {
         self.down.shape(n)
     }
 
+    /// The layers whose rows, stacked, are those of gate and up, and the order of the rows.
+    #[cfg(feature = "device")]
+    pub(crate) fn gate_up(&self) -> (Vec<&Linear>, RowOrder) {
+        match &self.gate_up {
+            GateUp::Apart { gate, up } => (vec![gate, up], RowOrder::Stacked),
+            GateUp::Joined(layer, order) => (vec![layer], *order),
+        }
+    }
+
+    /// The last layer.
+    #[cfg(feature = "device")]
+    pub(crate) fn down(&self) -> &Linear {
+        &self.down
+    }
+
+    /// What stands between the layers.
+    pub fn gate(&self) -> Gate {
+        self.gate
+    }
+
     /// The pool that results between layers come from.
     pub(crate) fn pool(&self) -> &Pool {
         self.down.pool()
@@ -157,20 +203,20 @@ impl Mlp {
 }
 
 /// Makes the vectors between the layers, of so many elements each: `pair(v, i)` are gate's and up's result of vector v.
-fn activate(between: &mut [f32], each: usize, pair: impl Fn(usize, usize) -> [f32; 2] + Sync) {
+fn activate(
+    of: Gate,
+    between: &mut [f32],
+    each: usize,
+    pair: impl Fn(usize, usize) -> [f32; 2] + Sync,
+) {
     let vectors = between.par_chunks_mut(each.max(1)).enumerate();
     vectors.for_each(|(v, vector)| {
         let parts = vector.par_chunks_mut(AT_ONCE).enumerate();
         parts.for_each(|(part, elements)| {
             for (i, element) in elements.iter_mut().enumerate() {
                 let [gate, up] = pair(v, part * AT_ONCE + i);
-                *element = silu(gate) * up;
+                *element = of.of(gate, up);
             }
         });
     });
-}
-
-/// `x / (1 + exp(-x))`, the activation between the layers of an MLP.
-pub fn silu(x: f32) -> f32 {
-    x / (1.0 + (-x).exp())
 }

@@ -1,0 +1,292 @@
+//! Experts in a device's memory.
+
+use std::sync::Arc;
+
+use cudarc::driver::{CudaSlice, CudaStream, CudaView, DevicePtr};
+
+use super::Experts;
+use crate::check;
+use crate::context::{driver_error, make_current};
+use crate::device::{Kept, gpu, output, read};
+use crate::dispatch::Options;
+use crate::error::{Error, Result};
+use crate::gate::Gate;
+use crate::kernel::combine::Combine;
+use crate::linear::{Matrices, with_bias};
+use crate::memory::Device;
+use crate::mlp::fits;
+use crate::output::Output;
+use crate::quantized::QuantizedVectors;
+use crate::raw;
+use crate::shape::{Dims, Shape};
+use crate::tensor::Vectors;
+use crate::types::{FloatType, RowOrder, ScaleLayout};
+
+/// [`Experts`] in a device's memory, for few tokens: each token and expert of it is a batch of one vector. Five kernels a
+/// call: the vectors are quantised, a copy for each expert; gate and up; the [`Gate`], and quantised again; down; the
+/// weighted sum. Results between the layers are f32.
+///
+/// Which experts a token has is read on the device. Ids and weights may change between calls and between replays of a
+/// CUDA graph. An id of -1 is no expert: it adds nothing. Another id that is none of the experts' makes its token's
+/// result NaN, and nothing is read for it.
+///
+/// A call allocates nothing, synchronises nothing, and can be [captured into a CUDA graph](crate#cuda-graphs), once a
+/// call with the same buffers was made: it prepares the products. What it writes between the layers lies in
+/// [`ExpertsBuffers`], which layers of one size share. An expert that several tokens chose is read for each of them.
+///
+/// ```no_run
+/// use nvfp4_gemv::cudarc::driver::CudaContext;
+/// use nvfp4_gemv::{Experts, Linear, Mlp, Output, ScaleLayout, Vectors, half::bf16};
+///
+/// let stream = CudaContext::new(0)?.new_stream()?;
+/// let layer = |rows, k| Linear::from_dense(&vec![1.0f32; rows * k], rows, k);
+/// let expert = || Ok::<_, Box<dyn std::error::Error>>(
+///     Mlp::new(layer(256, 512)?, layer(256, 512)?, layer(512, 256)?)?);
+/// let experts = Experts::new([expert()?, expert()?, expert()?])?;
+/// let experts = experts.on_device(&stream, ScaleLayout::Linear)?;
+/// let mut buffers = experts.buffers(&stream, 1, 2)?; // one token of two experts
+///
+/// let x = stream.clone_htod(&vec![bf16::ONE; 512])?;
+/// let (ids, weights) = (stream.clone_htod(&[2i32, 0])?, stream.clone_htod(&[0.75f32, 0.25])?);
+/// let mut y = stream.alloc_zeros::<bf16>(512)?;
+/// let (vectors, output) = (Vectors::on_device(x.as_view()), Output::on_device(y.as_view_mut()));
+/// experts.forward(&stream, &mut buffers, &vectors, &ids.as_view(), &weights.as_view(), output)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct ExpertsOnDevice {
+    gate_up: Matrices,
+    down: Matrices,
+    gate: Gate,
+    order: RowOrder,
+    chained: bool,
+    kept: Arc<Kept>,
+}
+
+/// What [`ExpertsOnDevice::forward`] writes between the layers, for a number of tokens and of experts of each.
+#[derive(Debug)]
+pub struct ExpertsBuffers {
+    tokens: usize,
+    slots: usize,
+    x: QuantizedVectors,
+    sums: CudaSlice<f32>,
+    between: QuantizedVectors,
+    results: CudaSlice<f32>,
+}
+
+impl Experts {
+    /// These experts in a device's memory, their block scales in the layout that is asked for: copied now, on `stream`,
+    /// as [`Linear::on_device`](crate::Linear::on_device) does.
+    ///
+    /// # Errors
+    /// [`Error::HasColumnAlpha`] for layers with factors of columns. [`Error::LayersMismatch`] for experts whose layers
+    /// have other sizes, orders of rows or gates than the first one's. Errors that CUDA reports of memory, copies and
+    /// the kernel that changes the layout.
+    pub fn on_device(
+        &self,
+        stream: &Arc<CudaStream>,
+        layout: ScaleLayout,
+    ) -> Result<ExpertsOnDevice> {
+        let first = &self.experts[0];
+        let (gate, order) = (first.gate(), first.gate_up().1);
+        for expert in &self.experts[1..] {
+            let (found, expected) = (expert.down().k(), first.down().k());
+            fits("the K of an expert's down", found, "expert 0's", expected)?;
+            if (expert.gate(), expert.gate_up().1) != (gate, order) {
+                return Err(Error::ExpertsDiffer);
+            }
+        }
+        let gate_ups: Vec<_> = (self.experts.iter())
+            .map(|expert| expert.gate_up().0)
+            .collect();
+        let downs: Vec<_> = (self.experts.iter())
+            .map(|expert| vec![expert.down()])
+            .collect();
+        Ok(ExpertsOnDevice {
+            gate_up: Matrices::upload(stream, layout, &gate_ups)?,
+            down: Matrices::upload(stream, layout, &downs)?,
+            gate,
+            order,
+            chained: false,
+            kept: Arc::default(),
+        })
+    }
+}
+
+impl ExpertsOnDevice {
+    /// These experts with chained launches: as [`Options::chained`]. Ids, routing weights and vectors may be what a
+    /// launch of the chain writes.
+    ///
+    /// # Safety
+    /// As [`Options::chained`]'s, for every later call of these experts and of their clones; but for the ids, which are
+    /// [late](crate::Weights::late).
+    #[must_use]
+    pub unsafe fn chained(self) -> Self {
+        Self {
+            chained: true,
+            kept: Arc::default(),
+            ..self
+        }
+    }
+
+    /// Memory for what lies between the layers, for calls with so many tokens and `slots` experts for each.
+    ///
+    /// # Errors
+    /// Sizes past the address range; errors that CUDA reports of the allocations.
+    pub fn buffers(
+        &self,
+        stream: &Arc<CudaStream>,
+        tokens: usize,
+        slots: usize,
+    ) -> Result<ExpertsBuffers> {
+        let error = |error| driver_error("allocating buffers of experts", error);
+        let quantized = |of: &Matrices| {
+            let shape = of_calls(of, tokens, slots)?;
+            let vectors = QuantizedVectors::new(stream, &shape, ScaleLayout::Linear)?;
+            match self.chained {
+                true => vectors.chained(),
+                false => Ok(vectors),
+            }
+        };
+        let results = |of: &Matrices| {
+            let count = of_calls(of, tokens, slots)?.outputs();
+            stream.alloc_zeros::<f32>(count.max(1)).map_err(error)
+        };
+        Ok(ExpertsBuffers {
+            tokens,
+            slots,
+            x: match slots {
+                0 => quantized(&self.gate_up)?,
+                _ => quantized(&self.gate_up)?.with_copies(slots)?,
+            },
+            sums: results(&self.gate_up)?,
+            between: quantized(&self.down)?,
+            results: results(&self.down)?,
+        })
+    }
+
+    /// Enqueues the vectors `[tokens][K]`, f16, bf16 or f32, into results `[tokens][M of down]`, with what the [`Output`]
+    /// adds. `ids` and `weights` are `[tokens][slots]`, as the buffers were made for. The weighted results of a token are
+    /// summed in f32, in the order of its slots. A slot without an expert counts as nothing, whatever its weight is.
+    ///
+    /// # Errors
+    /// As [`QuantizedVectors::quantize`]'s and [`gemv_on_device`](crate::gemv_on_device)'s. Ids and weights of another
+    /// length. Buffers of experts of another size.
+    pub fn forward(
+        &self,
+        stream: &Arc<CudaStream>,
+        buffers: &mut ExpertsBuffers,
+        x: &Vectors<'_, Device>,
+        ids: &CudaView<'_, i32>,
+        weights: &CudaView<'_, f32>,
+        mut y: Output<'_, Device>,
+    ) -> Result<()> {
+        let ExpertsBuffers {
+            tokens,
+            slots,
+            x: own,
+            sums,
+            between,
+            results,
+        } = buffers;
+        let (tokens, slots) = (*tokens, *slots);
+        let found = [own.shape().k(), between.shape().k()];
+        let needed = [self.k(), self.down.shape.k()];
+        if found != needed {
+            return Err(Error::BuffersMismatch { found, needed });
+        }
+        check::len("ids of experts", "elements", ids.len(), tokens * slots)?;
+        check::len(
+            "weights of experts",
+            "elements",
+            weights.len(),
+            tokens * slots,
+        )?;
+        let out = Shape::new(Dims {
+            m: self.rows(),
+            n: tokens,
+            k: self.k(),
+            l: 1,
+        })?;
+        // Before anything is enqueued: what does not fit is refused at once.
+        y.resolve(&out, 1)?;
+        if slots > 0 && tokens > 0 {
+            let ids = ids.slice(..tokens * slots);
+            own.quantize(stream, x)?;
+            let shape = of_calls(&self.gate_up, tokens, slots)?;
+            let to = sums.slice_mut(..shape.outputs());
+            self.product(stream, &self.gate_up, &shape, &ids, &own.vectors(), to)?;
+            let sums = Vectors::on_device(sums.slice(..shape.outputs()));
+            between.quantize_gated(stream, &sums, self.gate, self.order, None)?;
+            let shape = of_calls(&self.down, tokens, slots)?;
+            let to = results.slice_mut(..shape.outputs());
+            self.product(stream, &self.down, &shape, &ids, &between.vectors(), to)?;
+        }
+        let gpu = gpu(stream.context().ordinal())?;
+        let (output, _output) = output(stream, &out, &mut y)?;
+        let (inputs, _inputs) = results.device_ptr(stream);
+        let (weights, _weights) = read("weights of experts", weights, stream)?;
+        let (ids, _ids) = read("ids of experts", ids, stream)?;
+        let combine = Combine {
+            slots,
+            element: FloatType::F32,
+            inputs,
+            weights,
+            ids,
+            output,
+            chained: self.chained && gpu.has_dependent_launches(),
+        };
+        make_current(stream)?;
+        // SAFETY: the stream's context is current. The views' lengths were checked, and the buffers were made for these
+        // numbers. cudarc's events, recorded by the guards, keep them from being freed or reused before the enqueued
+        // work has run.
+        unsafe { raw::combine(&out, &combine, stream.cu_stream().cast()) }
+    }
+
+    /// A product of matrices that ids select.
+    fn product(
+        &self,
+        stream: &Arc<CudaStream>,
+        of: &Matrices,
+        shape: &Shape,
+        ids: &CudaView<'_, i32>,
+        x: &Vectors<'_, Device>,
+        y: cudarc::driver::CudaViewMut<'_, f32>,
+    ) -> Result<()> {
+        let all = of.weights()?;
+        let weights = all.select_on_device(ids.slice(..)).late();
+        let y = with_bias(Output::on_device(y), of.bias(), |y, bias| {
+            y.with_bias_on_device(bias)
+        })?;
+        let options = match self.chained {
+            // SAFETY: whoever called `chained` has promised this for all calls.
+            true => unsafe { Options::new().chained() },
+            false => Options::new(),
+        };
+        self.kept
+            .call(stream, shape, &weights, x, y, &options, true)?;
+        Ok(())
+    }
+
+    /// How many experts there are.
+    pub fn count(&self) -> usize {
+        self.down.shape.l()
+    }
+
+    /// Elements of a vector.
+    pub fn k(&self) -> usize {
+        self.gate_up.shape.k()
+    }
+
+    /// Elements of a result.
+    pub fn rows(&self) -> usize {
+        self.down.shape.m()
+    }
+}
+
+/// The shape of a product with a vector for each slot of each token.
+fn of_calls(of: &Matrices, tokens: usize, slots: usize) -> Result<Shape> {
+    let (m, k) = (of.shape.m(), of.shape.k());
+    let l = tokens.checked_mul(slots).unwrap_or(usize::MAX);
+    Shape::new(Dims { m, n: 1, k, l })
+}

@@ -1,0 +1,391 @@
+//! MLPs and experts in a device's memory, against the same layers on the host, which quantise as the device does.
+
+use half::bf16;
+use nvfp4_gemv::quantize::quantize_vectors_or_nan;
+use nvfp4_gemv::{
+    Error, Experts, ExpertsBuffers, ExpertsOnDevice, Gate, Linear, Mlp, Output, RowOrder,
+    ScaleLayout, Vectors,
+};
+
+use crate::support::gpu::Gpu;
+
+crate::trials! {
+    gpu:
+        an_mlp_is_near_the_host, experts_are_near_the_host, ids_that_name_no_expert, replays_with_other_ids,
+        refusals;
+}
+
+/// Elements of a vector and of a result; rows of gate, and of up.
+const K: usize = 512;
+const M: usize = 272;
+
+fn numbers(count: usize, seed: u64) -> Vec<f32> {
+    let mut r = fastrand::Rng::with_seed(seed);
+    (0..count).map(|_| r.f32() * 2.0 - 1.0).collect()
+}
+
+fn layer(rows: usize, k: usize, seed: u64) -> Linear {
+    let scale = 1.0 + seed as f32;
+    let values: Vec<f32> = numbers(rows * k, seed)
+        .into_iter()
+        .map(|x| x * scale / 16.0)
+        .collect();
+    Linear::from_dense(&values, rows, k).unwrap()
+}
+
+/// MLPs of different global scales: gate and up apart, or joined in an order; with biases and factors, or without.
+#[derive(Clone, Copy, Debug)]
+struct Kind {
+    joined: Option<RowOrder>,
+    more: bool,
+    gate: Gate,
+}
+
+const KINDS: [Kind; 3] = [
+    Kind {
+        joined: None,
+        more: false,
+        gate: Gate::Silu,
+    },
+    Kind {
+        joined: Some(RowOrder::Interleaved),
+        more: true,
+        gate: Gate::GPT_OSS,
+    },
+    Kind {
+        joined: Some(RowOrder::Stacked),
+        more: true,
+        gate: Gate::GeluTanh,
+    },
+];
+
+/// An MLP, and its layers.
+struct Made {
+    mlp: Mlp,
+    gate_up: Vec<Linear>,
+    order: RowOrder,
+    down: Linear,
+    gate: Gate,
+}
+
+fn make(kind: Kind, seed: u64) -> Made {
+    let more = |layer: Linear, seed| match kind.more {
+        false => layer,
+        true => {
+            let rows = layer.rows();
+            let alpha: Vec<f32> = numbers(rows, seed).iter().map(|x| 1.0 + x / 4.0).collect();
+            let layer = layer.with_row_alpha(alpha).unwrap();
+            layer.with_bias(numbers(rows, seed + 1)).unwrap()
+        }
+    };
+    let down = more(layer(K, M, seed), 50 + seed);
+    let (gate_up, order, mlp) = match kind.joined {
+        None => {
+            let [gate, up] = [1, 2].map(|i| more(layer(M, K, seed + i), 60 + seed + i));
+            let mlp = Mlp::new(gate.clone(), up.clone(), down.clone());
+            (vec![gate, up], RowOrder::Stacked, mlp)
+        }
+        Some(order) => {
+            let both = more(layer(2 * M, K, seed + 3), 70 + seed);
+            (
+                vec![both.clone()],
+                order,
+                Mlp::joined(both, order, down.clone()),
+            )
+        }
+    };
+    Made {
+        mlp: mlp.unwrap().with_gate(kind.gate).unwrap(),
+        gate_up,
+        order,
+        down,
+        gate: kind.gate,
+    }
+}
+
+/// A product on the host with vectors that are quantised as the device does.
+fn product(layers: &[Linear], x: &[f32], n: usize) -> Vec<f32> {
+    let x = quantize_vectors_or_nan(x, n, layers[0].k(), None).unwrap();
+    let all = layers.iter().map(|layer| {
+        let mut y = vec![0.0f32; n * layer.rows()];
+        layer.forward(&x.vectors(), n, Output::of(&mut y)).unwrap();
+        y
+    });
+    let all: Vec<Vec<f32>> = all.collect();
+    let rows = |v: usize| {
+        all.iter()
+            .flat_map(move |y| y[v * y.len() / n..][..y.len() / n].iter())
+    };
+    (0..n).flat_map(rows).copied().collect()
+}
+
+/// An MLP of the host, with quantised vectors before each product.
+fn on_host(made: &Made, x: &[f32], n: usize) -> Vec<f32> {
+    let sums = product(&made.gate_up, x, n);
+    let between = sums.chunks_exact(2 * M).flat_map(|sums| {
+        (0..M).map(|i| match made.order {
+            RowOrder::Stacked => made.gate.of(sums[i], sums[M + i]),
+            RowOrder::Interleaved => made.gate.of(sums[2 * i], sums[2 * i + 1]),
+        })
+    });
+    let between: Vec<f32> = between.collect();
+    product(std::slice::from_ref(&made.down), &between, n)
+}
+
+/// Sums in another order move a number to the next code now and then, which is seen in all results of a vector.
+fn assert_near(found: &[f32], expected: &[f32], what: &dyn std::fmt::Debug) {
+    let most = expected.iter().fold(0.0f32, |most, y| most.max(y.abs()));
+    for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
+        let error = (found - expected).abs();
+        assert!(
+            error <= 0.02 * most,
+            "{what:?}: element {i} is {found}, {expected} on the host"
+        );
+    }
+    assert_eq!(found.len(), expected.len());
+    assert!(most > 0.0);
+}
+
+fn rounded(values: &[f32]) -> Vec<bf16> {
+    values.iter().map(|x| bf16::from_f32(*x)).collect()
+}
+
+fn an_mlp_is_near_the_host() {
+    let gpu = Gpu::first();
+    let stream = &gpu.stream;
+    for (i, kind) in KINDS.into_iter().enumerate() {
+        let made = make(kind, i as u64);
+        for layout in ScaleLayout::ALL {
+            let mlp = made.mlp.on_device(stream, layout).unwrap();
+            stream.synchronize().unwrap();
+            // SAFETY: the weights were copied, and laid out, before; no kernel writes them any more.
+            let chained = unsafe { mlp.clone().chained() };
+            for n in [1, 3, 17] {
+                let x = rounded(&numbers(n * K, n as u64));
+                let values: Vec<f32> = x.iter().map(|x| x.to_f32()).collect();
+                let expected = on_host(&made, &values, n);
+                let x = gpu.upload(&x);
+                for mlp in [&mlp, &chained] {
+                    let mut buffers = mlp.buffers(stream, n).unwrap();
+                    let mut y = gpu.upload(&vec![f32::NAN; n * K]);
+                    let output = Output::on_device(y.as_view_mut());
+                    let x = Vectors::on_device(x.as_view());
+                    mlp.forward(stream, &mut buffers, &x, output).unwrap();
+                    let y = stream.clone_dtoh(&y).unwrap();
+                    assert_near(&y, &expected, &(kind, layout, n));
+                }
+            }
+        }
+    }
+}
+
+fn experts(kind: Kind, count: usize) -> (Vec<Made>, Experts) {
+    let made: Vec<Made> = (0..count).map(|i| make(kind, i as u64)).collect();
+    let mlps: Vec<Mlp> = made.iter().map(|made| made.mlp.clone()).collect();
+    (made, Experts::new(mlps).unwrap())
+}
+
+/// Runs a call with these ids and weights, and returns its results.
+#[allow(clippy::too_many_arguments, reason = "operands of a call")]
+fn run(
+    gpu: &Gpu,
+    experts: &ExpertsOnDevice,
+    buffers: &mut ExpertsBuffers,
+    x: &[bf16],
+    ids: &[i32],
+    weights: &[f32],
+    residual: &[f32],
+) -> Vec<f32> {
+    let (x, ids, weights) = (gpu.upload(x), gpu.upload(ids), gpu.upload(weights));
+    let mut y = gpu.upload(residual);
+    let output = Output::on_device(y.as_view_mut()).accumulating();
+    let x = Vectors::on_device(x.as_view());
+    let (ids, weights) = (ids.as_view(), weights.as_view());
+    experts
+        .forward(&gpu.stream, buffers, &x, &ids, &weights, output)
+        .unwrap();
+    gpu.stream.clone_dtoh(&y).unwrap()
+}
+
+fn experts_are_near_the_host() {
+    let gpu = Gpu::first();
+    let stream = &gpu.stream;
+    for (i, kind) in KINDS.into_iter().enumerate() {
+        let (made, host) = experts(kind, 5);
+        let layout = ScaleLayout::ALL[i % 2];
+        let device = host.on_device(stream, layout).unwrap();
+        for (tokens, slots) in [(1, 2), (3, 4), (2, 1)] {
+            let mut r = fastrand::Rng::with_seed(tokens as u64);
+            let x = rounded(&numbers(tokens * K, 9));
+            let values: Vec<f32> = x.iter().map(|x| x.to_f32()).collect();
+            let ids: Vec<i32> = (0..tokens * slots).map(|_| r.i32(-1..5)).collect();
+            let weights = numbers(tokens * slots, 10);
+            let residual = numbers(tokens * K, 11);
+            let mut expected = residual.clone();
+            for (slot, &id) in ids.iter().enumerate() {
+                let token = slot / slots;
+                if let Some(expert) = usize::try_from(id).ok().map(|id| &made[id]) {
+                    let y = on_host(expert, &values[token * K..][..K], 1);
+                    let sums = expected[token * K..][..K].iter_mut();
+                    sums.zip(y).for_each(|(sum, y)| *sum += weights[slot] * y);
+                }
+            }
+            let mut buffers = device.buffers(stream, tokens, slots).unwrap();
+            for _ in 0..2 {
+                let found = run(&gpu, &device, &mut buffers, &x, &ids, &weights, &residual);
+                assert_near(&found, &expected, &(kind, tokens, slots, &ids));
+            }
+        }
+    }
+}
+
+/// -1 adds nothing, whatever the weight is. Others that are none make their token NaN, and no other token.
+fn ids_that_name_no_expert() {
+    let gpu = Gpu::first();
+    let (_, host) = experts(KINDS[1], 3);
+    let device = host.on_device(&gpu.stream, ScaleLayout::Linear).unwrap();
+    let mut buffers = device.buffers(&gpu.stream, 3, 2).unwrap();
+    let (x, residual) = (rounded(&numbers(3 * K, 4)), numbers(3 * K, 5));
+    for foreign in [3, -2, i32::MAX, i32::MIN] {
+        let ids = [-1, -1, foreign, 0, 2, -1];
+        let weights = [f32::NAN, 1.0, 1.0, 1.0, 0.5, f32::INFINITY];
+        let y = run(&gpu, &device, &mut buffers, &x, &ids, &weights, &residual);
+        assert_eq!(y[..K], residual[..K]);
+        assert!(y[K..2 * K].iter().all(|y| y.is_nan()), "{foreign}");
+        assert!(y[2 * K..].iter().all(|y| y.is_finite()));
+    }
+}
+
+/// Captured once, chained: each replay has the bits of a call that is made for it alone.
+fn replays_with_other_ids() {
+    const TOKENS: usize = 2;
+    const SLOTS: usize = 4;
+    const EXPERTS: i32 = 6;
+    let gpu = Gpu::first();
+    let stream = &gpu.stream;
+    let (_, host) = experts(KINDS[0], EXPERTS as usize);
+    let plain = host.on_device(stream, ScaleLayout::Tiled128x4).unwrap();
+    stream.synchronize().unwrap();
+    // SAFETY: no kernel writes the weights any more.
+    let chained = unsafe { plain.clone().chained() };
+    let mut x = gpu.upload(&rounded(&numbers(TOKENS * K, 1)));
+    let mut ids = gpu.upload(&[0i32; TOKENS * SLOTS]);
+    let mut weights = gpu.upload(&[0.0f32; TOKENS * SLOTS]);
+    let mut y = gpu.upload(&vec![f32::NAN; TOKENS * K]);
+    let mut z = gpu.upload(&vec![f32::NAN; TOKENS * K]);
+    let mut buffers = chained.buffers(stream, TOKENS, SLOTS).unwrap();
+    let mut own = plain.buffers(stream, TOKENS, SLOTS).unwrap();
+    let call = |experts: &ExpertsOnDevice,
+                buffers: &mut ExpertsBuffers,
+                x: &_,
+                ids: &_,
+                weights: &_,
+                y: &mut _| {
+        let x: &cudarc::driver::CudaSlice<bf16> = x;
+        let ids: &cudarc::driver::CudaSlice<i32> = ids;
+        let weights: &cudarc::driver::CudaSlice<f32> = weights;
+        let y: &mut cudarc::driver::CudaSlice<f32> = y;
+        let output = Output::on_device(y.as_view_mut());
+        let x = Vectors::on_device(x.as_view());
+        experts
+            .forward(
+                stream,
+                buffers,
+                &x,
+                &ids.as_view(),
+                &weights.as_view(),
+                output,
+            )
+            .unwrap();
+    };
+    call(&chained, &mut buffers, &x, &ids, &weights, &mut y); // prepared, and compiled where it must be
+    let graph = gpu.capture(|| {
+        for _ in 0..3 {
+            call(&chained, &mut buffers, &x, &ids, &weights, &mut y);
+        }
+    });
+    let mut r = fastrand::Rng::with_seed(8);
+    for replay in 0..100u64 {
+        let chosen: Vec<i32> = (0..TOKENS * SLOTS)
+            .map(|slot| match replay % 4 {
+                0 => r.i32(0..EXPERTS),
+                1 => 3, // all the same
+                2 => r.i32(-1..EXPERTS),
+                _ if slot == 5 => EXPERTS + r.i32(0..9), // none, in the second token
+                _ => r.i32(0..2).min(r.i32(0..EXPERTS)),
+            })
+            .collect();
+        stream.memcpy_htod(&chosen, &mut ids).unwrap();
+        stream
+            .memcpy_htod(&numbers(TOKENS * SLOTS, replay), &mut weights)
+            .unwrap();
+        stream
+            .memcpy_htod(&rounded(&numbers(TOKENS * K, 100 + replay)), &mut x)
+            .unwrap();
+        graph.launch().unwrap();
+        call(&plain, &mut own, &x, &ids, &weights, &mut z);
+        let bits = |y| -> Vec<u32> {
+            let y: Vec<f32> = stream.clone_dtoh(y).unwrap();
+            y.into_iter().map(f32::to_bits).collect()
+        };
+        let (found, expected) = (bits(&y), bits(&z));
+        let tokens = found.chunks(K).zip(expected.chunks(K)).enumerate();
+        for (token, (found, expected)) in tokens {
+            match replay % 4 == 3 && token == 1 {
+                true => assert!(found.iter().all(|y| f32::from_bits(*y).is_nan())),
+                false => assert!(
+                    found == expected,
+                    "replay {replay}, token {token}: {chosen:?}"
+                ),
+            }
+        }
+    }
+}
+
+fn refusals() {
+    let gpu = Gpu::first();
+    let stream = &gpu.stream;
+    let (_, host) = experts(KINDS[0], 2);
+    let device = host.on_device(stream, ScaleLayout::Linear).unwrap();
+    let mut buffers = device.buffers(stream, 1, 2).unwrap();
+    let x = gpu.upload(&rounded(&numbers(K, 1)));
+    let (ids, weights) = (gpu.upload(&[0i32; 3]), gpu.upload(&[1.0f32; 3]));
+    let mut y = gpu.upload(&vec![0.0f32; K]);
+    let view = |count: usize| (ids.slice(..count), weights.slice(..count));
+    let x = Vectors::on_device(x.as_view());
+    let ((two, two_weights), (three, _)) = (view(2), view(3));
+    let output = Output::on_device(y.as_view_mut());
+    let error = device.forward(stream, &mut buffers, &x, &three, &two_weights, output);
+    assert!(matches!(
+        error,
+        Err(Error::BufferTooLong {
+            operand: "ids of experts",
+            ..
+        })
+    ));
+    let output = Output::on_device(y.slice_mut(..K - 1));
+    let error = device.forward(stream, &mut buffers, &x, &two, &two_weights, output);
+    assert!(matches!(
+        error,
+        Err(Error::BufferTooShort {
+            operand: "output",
+            ..
+        })
+    ));
+    let layer = |m, k| layer(m, k, 1);
+    let small = Mlp::new(layer(64, 32), layer(64, 32), layer(32, 64)).unwrap();
+    let other = Experts::new([small])
+        .unwrap()
+        .on_device(stream, ScaleLayout::Linear)
+        .unwrap();
+    let mut others = other.buffers(stream, 1, 2).unwrap();
+    let output = Output::on_device(y.as_view_mut());
+    let error = device.forward(stream, &mut others, &x, &two, &two_weights, output);
+    let (found, needed) = ([32, 64], [K, M]);
+    assert_eq!(error, Err(Error::BuffersMismatch { found, needed }));
+    let mixed = [make(KINDS[0], 0).mlp, make(KINDS[2], 0).mlp];
+    let error = Experts::new(mixed)
+        .unwrap()
+        .on_device(stream, ScaleLayout::Linear);
+    assert_eq!(error.err(), Some(Error::ExpertsDiffer));
+}

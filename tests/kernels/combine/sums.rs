@@ -1,0 +1,75 @@
+//! Test data of sums of experts, and their sums on the host.
+
+use half::{bf16, f16};
+use nvfp4_gemv::FloatType;
+
+/// Results `[n][slots][m]` of experts, their weights and ids, and what is added.
+#[derive(Debug)]
+pub(crate) struct Data {
+    size: (usize, usize, usize),
+    output: FloatType,
+    pub(crate) inputs: Vec<f32>,
+    pub(crate) weights: Vec<f32>,
+    pub(crate) ids: Vec<i32>,
+    pub(crate) residual: Vec<f32>,
+}
+
+/// The nearest number of a type.
+fn rounded(value: f32, element: FloatType) -> f32 {
+    match element {
+        FloatType::F16 => f16::from_f32(value).to_f32(),
+        FloatType::Bf16 => bf16::from_f32(value).to_f32(),
+        FloatType::F32 => value,
+    }
+}
+
+impl Data {
+    /// Data for (m, n, slots). Some slots have no expert: their results and weights are NaN. An expert that there is
+    /// may have an infinite result.
+    pub(crate) fn new(
+        size: (usize, usize, usize),
+        element: FloatType,
+        output: FloatType,
+        seed: u64,
+    ) -> Self {
+        let (m, n, slots) = size;
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut of = |count, element| {
+            let values = (0..count).map(|_| rounded(rng.f32() * 8.0 - 4.0, element));
+            values.collect::<Vec<f32>>()
+        };
+        let mut inputs = of(n * slots * m, element);
+        let mut weights = of(n * slots, FloatType::F32);
+        let residual = of(n * m, output);
+        let ids: Vec<i32> = (0..n * slots).map(|_| rng.i32(-1..3)).collect();
+        for (slot, _) in ids.iter().enumerate().filter(|(_, id)| **id == -1) {
+            inputs[slot * m..][..m].fill(f32::NAN);
+            weights[slot] = f32::NAN;
+        }
+        if let Some(slot) = ids.iter().rposition(|&id| id == 2) {
+            inputs[slot * m] = f32::INFINITY;
+        }
+        Self {
+            size,
+            output,
+            inputs,
+            weights,
+            ids,
+            residual,
+        }
+    }
+
+    /// `[n][m]`, rounded to the output's type.
+    pub(crate) fn sums(&self) -> Vec<f32> {
+        let (m, n, slots) = self.size;
+        let sum = |at: usize| {
+            let (token, row) = (at / m, at % m);
+            let counts = (token * slots..(token + 1) * slots).filter(|&slot| self.ids[slot] != -1);
+            let sum = counts.fold(0.0f32, |sum, slot| {
+                self.weights[slot].mul_add(self.inputs[slot * m + row], sum)
+            });
+            rounded(sum + self.residual[at], self.output)
+        };
+        (0..n * m).map(sum).collect()
+    }
+}
