@@ -238,9 +238,9 @@ pub use gate::{Gate, rms_norm};
 pub use gemv::{PreparedGemv, gemv};
 pub use gpu::Gpu;
 pub use kernel::{Config, Kernel};
-#[cfg(feature = "device")]
-pub use linear::LinearOnDevice;
 pub use linear::{Bytes, Linear};
+#[cfg(feature = "device")]
+pub use linear::{LinearOnDevice, MatricesOnDevice};
 #[cfg(feature = "device")]
 pub use memory::Device;
 pub use memory::{Buffer, Host, Memory};

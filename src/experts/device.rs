@@ -12,7 +12,7 @@ use crate::dispatch::Options;
 use crate::error::{Error, Result};
 use crate::gate::Gate;
 use crate::kernel::combine::Combine;
-use crate::linear::{Matrices, with_bias};
+use crate::linear::{MatricesOnDevice, with_bias};
 use crate::memory::Device;
 use crate::mlp::fits;
 use crate::output::Output;
@@ -55,8 +55,8 @@ use crate::types::{FloatType, RowOrder, ScaleLayout};
 /// ```
 #[derive(Clone, Debug)]
 pub struct ExpertsOnDevice {
-    gate_up: Matrices,
-    down: Matrices,
+    gate_up: MatricesOnDevice,
+    down: MatricesOnDevice,
     gate: Gate,
     order: RowOrder,
     chained: bool,
@@ -102,18 +102,47 @@ impl Experts {
         let downs: Vec<_> = (self.experts.iter())
             .map(|expert| vec![expert.down()])
             .collect();
-        Ok(ExpertsOnDevice {
-            gate_up: Matrices::upload(stream, layout, &gate_ups)?,
-            down: Matrices::upload(stream, layout, &downs)?,
+        let gate_up = MatricesOnDevice::upload(stream, layout, &gate_ups)?;
+        let down = MatricesOnDevice::upload(stream, layout, &downs)?;
+        ExpertsOnDevice::new(gate_up, order, down, gate)
+    }
+}
+
+impl ExpertsOnDevice {
+    /// Kernels of a call, where each product is one.
+    pub const LAUNCHES: usize = 5;
+
+    /// Experts of matrices that are there: those of gate and up have the rows of both, in an order.
+    ///
+    /// # Errors
+    /// [`Error::LayersMismatch`] for matrices that do not fit each other, or are not equally many; [`Error::Factor`] for
+    /// a gate's number.
+    pub fn new(
+        gate_up: MatricesOnDevice,
+        order: RowOrder,
+        down: MatricesOnDevice,
+        gate: Gate,
+    ) -> Result<Self> {
+        gate.check()?;
+        let (both, last) = (&gate_up.shape, &down.shape);
+        let twice = last.k().saturating_mul(2);
+        fits("gate and up's M", both.m(), "twice down's K", twice)?;
+        fits(
+            "the number of gates and ups",
+            both.l(),
+            "the number of downs",
+            last.l(),
+        )?;
+        Ok(Self {
+            gate_up,
+            down,
             gate,
             order,
             chained: false,
             kept: Arc::default(),
         })
     }
-}
 
-impl ExpertsOnDevice {
     /// These experts with chained launches: as [`Options::chained`]. Ids, routing weights and vectors may be what a
     /// launch of the chain writes.
     ///
@@ -140,7 +169,7 @@ impl ExpertsOnDevice {
         slots: usize,
     ) -> Result<ExpertsBuffers> {
         let error = |error| driver_error("allocating buffers of experts", error);
-        let quantized = |of: &Matrices| {
+        let quantized = |of: &MatricesOnDevice| {
             let shape = of_calls(of, tokens, slots)?;
             let vectors = QuantizedVectors::new(stream, &shape, ScaleLayout::Linear)?;
             match self.chained {
@@ -148,7 +177,7 @@ impl ExpertsOnDevice {
                 false => Ok(vectors),
             }
         };
-        let results = |of: &Matrices| {
+        let results = |of: &MatricesOnDevice| {
             let count = of_calls(of, tokens, slots)?.outputs();
             stream.alloc_zeros::<f32>(count.max(1)).map_err(error)
         };
@@ -247,7 +276,7 @@ impl ExpertsOnDevice {
     fn product(
         &self,
         stream: &Arc<CudaStream>,
-        of: &Matrices,
+        of: &MatricesOnDevice,
         shape: &Shape,
         ids: &CudaView<'_, i32>,
         x: &Vectors<'_, Device>,
@@ -285,7 +314,7 @@ impl ExpertsOnDevice {
 }
 
 /// The shape of a product with a vector for each slot of each token.
-fn of_calls(of: &Matrices, tokens: usize, slots: usize) -> Result<Shape> {
+fn of_calls(of: &MatricesOnDevice, tokens: usize, slots: usize) -> Result<Shape> {
     let (m, k) = (of.shape.m(), of.shape.k());
     let l = tokens.checked_mul(slots).unwrap_or(usize::MAX);
     Shape::new(Dims { m, n: 1, k, l })

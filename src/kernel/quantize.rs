@@ -8,9 +8,12 @@ use super::params::{
     nvfp4_quantize_params,
 };
 use super::plan::{KernelParameters, Launch, MOST_GRID_Y, Parameters};
+#[cfg(feature = "device")]
 use crate::error::{Error, Result};
 use crate::gate::Gate;
-use crate::shape::{Dims, Shape, Strides};
+#[cfg(feature = "device")]
+use crate::shape::Dims;
+use crate::shape::{Shape, Strides};
 use crate::tensor::GlobalScale;
 use crate::types::{FloatType, RowOrder, ScaleLayout};
 
@@ -49,7 +52,21 @@ pub enum Input {
 }
 
 impl Input {
+    /// One of each kind, with no address.
+    pub const KINDS: [Self; 3] = [
+        Self::Plain,
+        Self::Gated {
+            gate: Gate::Silu,
+            order: RowOrder::Stacked,
+        },
+        Self::Normed {
+            weight: 0,
+            epsilon: 1e-5,
+        },
+    ];
+
     /// The vectors that are read, of which those of a shape are made, each batch in so many copies. M means nothing.
+    #[cfg(feature = "device")]
     pub(crate) fn source(&self, shape: &Shape, copies: usize) -> Result<Shape> {
         let batches = shape.l();
         if copies == 0 || !batches.is_multiple_of(copies) {

@@ -52,7 +52,7 @@ use crate::workspace::Workspace;
 /// ```
 #[derive(Clone)]
 pub struct LinearOnDevice {
-    parts: Matrices,
+    parts: MatricesOnDevice,
     workspace: Option<Workspace>,
     tuned: Option<Arc<dyn AsRef<Measurements> + Send + Sync>>,
     chained: bool,
@@ -60,9 +60,10 @@ pub struct LinearOnDevice {
     kept: Arc<Kept>,
 }
 
-/// Matrices of one size in a device's memory, with what belongs to their rows.
+/// Matrices of one size in a device's memory, owned or shared, with what belongs to their rows: those that
+/// [`ExpertsOnDevice::new`](crate::ExpertsOnDevice::new) is made of. A clone shares the buffers.
 #[derive(Clone, Debug)]
-pub(crate) struct Matrices {
+pub struct MatricesOnDevice {
     /// L matrices. N means nothing.
     pub(crate) shape: Shape,
     codes: Arc<CudaSlice<u8>>,
@@ -150,17 +151,7 @@ impl LinearOnDevice {
         layout: ScaleLayout,
         global: GlobalScale,
     ) -> Result<Self> {
-        let parts = Matrices {
-            shape: Shape::matrix(rows, k)?,
-            codes: codes.into(),
-            scales: scales.into(),
-            layout,
-            global,
-            row_alpha: None,
-            bias: None,
-        };
-        parts.weights()?;
-        Ok(Self::of(parts))
+        MatricesOnDevice::new(1, rows, k, codes, scales, layout, global).map(Self::of)
     }
 
     /// One layer with the rows of several, stacked.
@@ -169,10 +160,14 @@ impl LinearOnDevice {
         layout: ScaleLayout,
         layers: Vec<&Linear>,
     ) -> Result<Self> {
-        Ok(Self::of(Matrices::upload(stream, layout, &[layers])?))
+        Ok(Self::of(MatricesOnDevice::upload(
+            stream,
+            layout,
+            &[layers],
+        )?))
     }
 
-    fn of(parts: Matrices) -> Self {
+    fn of(parts: MatricesOnDevice) -> Self {
         Self {
             parts,
             workspace: None,
@@ -194,10 +189,8 @@ impl LinearOnDevice {
     /// # Errors
     /// As many factors as rows there must be.
     pub fn with_row_alpha(self, alpha: impl Into<Arc<CudaSlice<f32>>>) -> Result<Self> {
-        let alpha = Some(alpha.into());
-        let layer = self.with(|layer| layer.parts.row_alpha = alpha);
-        layer.parts.weights()?;
-        Ok(layer)
+        let parts = self.parts.clone().with_row_alpha(alpha)?;
+        Ok(self.with(|layer| layer.parts = parts))
     }
 
     /// As [`Linear::with_bias`].
@@ -205,9 +198,8 @@ impl LinearOnDevice {
     /// # Errors
     /// As many numbers as rows there must be.
     pub fn with_bias(self, bias: impl Into<Arc<CudaSlice<f32>>>) -> Result<Self> {
-        let bias = bias.into();
-        check::len("bias", "elements", bias.len(), self.rows())?;
-        Ok(self.with(|layer| layer.parts.bias = Some(bias)))
+        let parts = self.parts.clone().with_bias(bias)?;
+        Ok(self.with(|layer| layer.parts = parts))
     }
 
     /// This layer with a workspace, from which some kernels are faster ([`Workspace`]). Calls are then on the
@@ -328,7 +320,63 @@ impl LinearOnDevice {
     }
 }
 
-impl Matrices {
+impl MatricesOnDevice {
+    /// `count` matrices of `rows` rows of `k` elements, in buffers that are there: codes `[count][rows][k/2]`, and the
+    /// block scales of each matrix behind those of the one before. The content of the scales is not looked at.
+    ///
+    /// # Errors
+    /// As [`Weights::on_device`]'s, and [`Shape::new`]'s.
+    pub fn new(
+        count: usize,
+        rows: usize,
+        k: usize,
+        codes: impl Into<Arc<CudaSlice<u8>>>,
+        scales: impl Into<Arc<CudaSlice<u8>>>,
+        layout: ScaleLayout,
+        global: GlobalScale,
+    ) -> Result<Self> {
+        let matrices = Self {
+            shape: Shape::new(Dims {
+                m: rows,
+                n: 1,
+                k,
+                l: count,
+            })?,
+            codes: codes.into(),
+            scales: scales.into(),
+            layout,
+            global,
+            row_alpha: None,
+            bias: None,
+        };
+        matrices.weights()?;
+        Ok(matrices)
+    }
+
+    /// These matrices with a factor for each row, `[count][rows]`, on top of the global scale. The content is not
+    /// looked at.
+    ///
+    /// # Errors
+    /// As many factors as rows of all matrices there must be.
+    pub fn with_row_alpha(self, alpha: impl Into<Arc<CudaSlice<f32>>>) -> Result<Self> {
+        let row_alpha = Some(alpha.into());
+        let matrices = Self { row_alpha, ..self };
+        matrices.weights()?;
+        Ok(matrices)
+    }
+
+    /// These matrices with a number for each row, `[count][rows]`, which is added to each result.
+    ///
+    /// # Errors
+    /// As many numbers as rows of all matrices there must be.
+    pub fn with_bias(self, bias: impl Into<Arc<CudaSlice<f32>>>) -> Result<Self> {
+        let bias = bias.into();
+        let rows = self.shape.l() * self.shape.m();
+        check::len("bias", "elements", bias.len(), rows)?;
+        let bias = Some(bias);
+        Ok(Self { bias, ..self })
+    }
+
     /// Copies matrices, each of which has the rows of one layer or of several, stacked. All matrices have as many rows,
     /// and all layers as many columns.
     ///

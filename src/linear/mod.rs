@@ -12,7 +12,7 @@ pub use bytes::Bytes;
 #[cfg(feature = "device")]
 pub use device::LinearOnDevice;
 #[cfg(feature = "device")]
-pub(crate) use device::Matrices;
+pub use device::MatricesOnDevice;
 
 use crate::Dialect;
 use crate::check;

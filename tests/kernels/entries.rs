@@ -5,9 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use nvfp4_gemv::kernel::plan::Launch;
 use nvfp4_gemv::kernel::read_only::{Read, ReadConfig};
 use nvfp4_gemv::kernel::{Call, Job, Kernel, combine, quantize, relayout};
-use nvfp4_gemv::{
-    Activation, Dims, FloatType, Gate, Gpu, RawOutput, RowOrder, ScaleLayout, Shape, Strides,
-};
+use nvfp4_gemv::{Activation, Dims, FloatType, Gpu, RawOutput, ScaleLayout, Shape, Strides};
 
 use crate::support::ptx::{self, ALL, CONSUMER};
 use crate::support::sim::gpu;
@@ -48,18 +46,9 @@ pub(crate) fn planned(arch: &'static str) -> Vec<Launch> {
     }
     let shape = Shape::matrix(128, 256).expect("a shape");
     for layout in ScaleLayout::ALL {
-        let gated = quantize::Input::Gated {
-            gate: Gate::Silu,
-            order: RowOrder::Stacked,
-        };
-        let normed = quantize::Input::Normed {
-            weight: 5 << 40,
-            epsilon: 1e-5,
-        };
-        let inputs = [quantize::Input::Plain, gated, normed];
         for (element, input) in FloatType::ALL
             .into_iter()
-            .flat_map(|element| inputs.map(|input| (element, input)))
+            .flat_map(|element| quantize::Input::KINDS.map(|input| (element, input)))
         {
             let q = quantize::Quantize {
                 element,

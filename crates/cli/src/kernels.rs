@@ -3,9 +3,9 @@
 use anyhow::{Result, anyhow, bail};
 use nvfp4_gemv::kernel::plan::Launch;
 use nvfp4_gemv::kernel::read_only::{Read, ReadConfig};
-use nvfp4_gemv::kernel::{Call, Job, MainLoop, quantize, relayout};
+use nvfp4_gemv::kernel::{Call, Job, MainLoop, combine, quantize, relayout};
 use nvfp4_gemv::{
-    Activation, Config, FloatType, Gpu, Kernel, Operands, ScaleLayout, Shape, Strides,
+    Activation, Config, FloatType, Gpu, Kernel, Operands, RawOutput, ScaleLayout, Shape, Strides,
 };
 use nvfp4_gemv_cli::problem::CONTEST_BENCHMARKS;
 use serde_json::{Value, json};
@@ -142,20 +142,35 @@ fn helpers(problem: &Shape, gpu: &Gpu) -> Vec<Entry> {
     let mut launches = Vec::new();
     for layout in ScaleLayout::ALL {
         launches.push((relayout::launch(problem, layout, nowhere, nowhere), 0));
-        for element in FloatType::ALL {
+    }
+    for element in FloatType::ALL {
+        for input in quantize::Input::KINDS {
             let of = quantize::Quantize {
                 element,
+                input,
+                chained: false,
+                copies: 1,
                 values: nowhere,
                 strides: Strides { row: 0, batch: 0 },
                 global: quantize::Global::Computed,
                 codes: nowhere,
                 scales: nowhere,
-                layout,
+                layout: ScaleLayout::Tiled128x4,
                 vector_alpha: nowhere,
             };
             launches.push((quantize::launch(problem, &of), 0));
         }
     }
+    let sum = combine::Combine {
+        slots: 8,
+        element: FloatType::F32,
+        inputs: nowhere,
+        weights: nowhere,
+        ids: nowhere,
+        output: RawOutput::packed(nowhere, FloatType::F32),
+        chained: false,
+    };
+    launches.push((combine::launch(problem, &sum), 0));
     let read = Read {
         data: nowhere,
         bytes: problem.weight_bytes(),

@@ -2,6 +2,7 @@
 
 mod decode;
 mod measure;
+mod moe;
 #[cfg(feature = "nccl")]
 mod ranks;
 mod reads;
@@ -47,6 +48,10 @@ well. `faster` is its time / time, round by round.
 Its figures are times of a decoder layer, and shares of the rate of a long read that takes turns with them. It prints \
 the shapes, and where they come from.
 
+--suite moe measures layers of mixtures of experts on a GPU: quantising, gate and up, SwiGLU and quantising, down and \
+the weighted sum, five kernels, chained, in one CUDA graph. --n is the number of tokens. Ids are random for each call. \
+Its share counts the bytes of a call's experts, each once.
+
 isolated: a launch starts when the one before has ended. chained: programmatic dependent launch, where the \
 path has it, for one vector, and with --suite decode for any number; it reads its weights while the one before still runs.
 
@@ -63,6 +68,7 @@ Examples:
   nvfp4-gemv bench --suite decode --n 1 --activation nvfp4 --sustained 5
   nvfp4-gemv bench --suite decode --tuned tuned.jsonl    # tune --chain makes such a file
   nvfp4-gemv bench --suite decode --tensor-parallel 2
+  nvfp4-gemv bench --suite moe --n 1
   nvfp4-gemv bench --shape 14336,4096 --n 1 --n 16 --activation f16 --cublas
   nvfp4-gemv bench --ceiling --shape 4096,4096 --shape 28672,8192
   nvfp4-gemv bench --kernel stream --shape 4096,7168 --n 1 --n 2 --n 4
@@ -187,6 +193,9 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     }
     let mut suite = Suite::new(args.suite, on_cpu);
     let plan = plan(args);
+    if args.suite == Some(SuiteArg::Moe) {
+        return mixtures(args, engine.as_ref(), ask, plan);
+    }
     if args.suite == Some(SuiteArg::Decode) {
         return decode_steps(args, engine.as_ref(), &suite, ask, plan);
     }
@@ -265,6 +274,34 @@ fn over_ranks(args: &Args, engine: &dyn Engine, ranks: usize) -> Result<Report> 
         commit: args.commit.clone(),
     };
     several::run(engine, &request)
+}
+
+/// The suite of mixtures of experts.
+fn mixtures(args: &Args, engine: &dyn Engine, ask: Ask, plan: Plan) -> Result<Report> {
+    let without_meaning = [
+        ("--shape", !args.shapes.is_empty()),
+        ("--activation", !args.activation.is_empty()),
+        ("--layout", !args.layout.is_empty()),
+        ("--output-type", args.output_type != FloatType::F16),
+        ("--path and --kernel", ask != Ask::ANY),
+        ("--ceiling", args.ceiling),
+        ("--cublas", args.cublas),
+        ("--slow-down", !args.slow_down.is_empty()),
+        ("--serve", args.serve),
+        ("--select", args.select.is_some()),
+        ("--sustained", args.sustained > 0.0),
+    ];
+    for (option, is_given) in without_meaning {
+        if is_given {
+            bail!("{option} does not go with --suite moe, which measures whole layers of models");
+        }
+    }
+    let request = moe::Request {
+        tokens: or(&args.n, &moe::TOKENS),
+        plan,
+        commit: args.commit.clone(),
+    };
+    moe::run(engine, &request)
 }
 
 /// The suite of decode steps.

@@ -42,6 +42,9 @@ pub(crate) enum SuiteArg {
     /// Decode steps: the linear layers of Llama-3.1-8B, Llama-3.3-70B and Qwen3-32B, fused and not, n = 1, 4 and 16,
     /// NVFP4 and f16, as many decoder layers as --cold holds in one CUDA graph, isolated and chained
     Decode,
+    /// Layers of mixtures of experts: Qwen3-30B-A3B, DeepSeek-V3, gpt-oss-20b and Mixtral-8x7B, 1, 2, 4 and 8 tokens,
+    /// uniform and skewed routing, NVFP4 vectors, chained. On a GPU
+    Moe,
 }
 
 /// Every combination of these.
@@ -69,6 +72,14 @@ impl Suite {
                 vectors: &[1],
                 activations: &[Activation::Nvfp4],
                 layouts: &[ScaleLayout::Linear],
+                also: None,
+            },
+            Some(SuiteArg::Moe) => Self {
+                name: "moe",
+                shapes: Vec::new(), // what the models have
+                vectors: &[],
+                activations: &[],
+                layouts: &[],
                 also: None,
             },
             Some(suite) if on_cpu && suite != SuiteArg::Decode => Self {

@@ -9,6 +9,7 @@ mod cuda;
 #[path = "no_cuda.rs"]
 mod cuda;
 mod memory;
+mod mixture;
 mod rounds;
 
 use std::borrow::Cow;
@@ -31,6 +32,7 @@ pub(crate) use chain::Chain;
 pub(crate) use cuda::Energy;
 pub(crate) use cuda::{compiled_archs, devices, kernels};
 pub(crate) use memory::{NotEnoughMemory, check_memory_of};
+pub(crate) use mixture::{Mixture, MixtureTimes};
 pub(crate) use rounds::{Case, Extent, Ids, Plan, Ready, Way, Ways, Work, rounds};
 
 use crate::shapes;
@@ -426,6 +428,12 @@ pub(crate) trait Engine {
         plan: &Plan,
         drive: &mut dyn FnMut(&mut dyn Ways) -> anyhow::Result<()>,
     ) -> anyhow::Result<()>;
+
+    /// Times calls of a mixture of experts, chained, whose ids and vectors lie in the device's memory.
+    ///
+    /// # Errors
+    /// [`NotEnoughMemory`], before anything is allocated; where there is no GPU; what a call reports.
+    fn mixture(&self, mixture: &Mixture, plan: &Plan) -> anyhow::Result<MixtureTimes>;
 
     /// The version of cuBLAS that [`Work::Cublas`] calls; or why there is none.
     fn cublas(&self) -> Result<String, String>;

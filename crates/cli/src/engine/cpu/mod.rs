@@ -12,7 +12,8 @@ use nvfp4_gemv::{Choice, GemvPath, Output, Result, Shape, Target, Vectors, Weigh
 
 use self::rounds::Pool;
 use super::{
-    Ask, Budget, Case, Chain, Engine, Operands, Outcome, Plan, Timing, Values, Ways, Work, document,
+    Ask, Budget, Case, Chain, Engine, Mixture, MixtureTimes, Operands, Outcome, Plan, Timing,
+    Values, Ways, Work, document,
 };
 use crate::report::count;
 
@@ -119,6 +120,10 @@ impl Engine for Cpu {
     ) -> anyhow::Result<()> {
         let layers = |cold| chain.layers(cold);
         self.prepare(chain, &layers, works, plan, drive)
+    }
+
+    fn mixture(&self, _: &Mixture, _: &Plan) -> anyhow::Result<MixtureTimes> {
+        anyhow::bail!("mixtures of experts are measured on a GPU, and there is none")
     }
 
     fn cublas(&self) -> Result<String, String> {

@@ -4,6 +4,7 @@
 mod board;
 mod chain;
 mod cublas;
+mod mixture;
 mod operands;
 mod rounds;
 
@@ -28,8 +29,8 @@ use self::cublas::Cublas;
 use self::operands::DeviceValues;
 use self::rounds::Pool;
 use super::{
-    Ask, Budget, Case, Chain, Devices, Engine, Operands, Outcome, Plan, Timing, Values, Ways, Work,
-    document,
+    Ask, Budget, Case, Chain, Devices, Engine, Mixture, MixtureTimes, Operands, Outcome, Plan,
+    Timing, Values, Ways, Work, document,
 };
 
 /// The architectures compiled in, as in `NVFP4_GEMV_ARCHS`; empty without kernels.
@@ -232,6 +233,10 @@ impl Engine for Cuda {
         drive: &mut dyn FnMut(&mut dyn Ways) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         self.prepare_chain(chain, works, plan, drive)
+    }
+
+    fn mixture(&self, mixture: &Mixture, plan: &Plan) -> anyhow::Result<MixtureTimes> {
+        mixture::times(self, mixture, plan)
     }
 
     fn cublas(&self) -> Result<String, String> {

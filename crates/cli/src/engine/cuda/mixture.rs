@@ -1,0 +1,123 @@
+//! Mixtures of experts on a device.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use cudarc::driver::{CudaSlice, DriverError};
+use half::bf16;
+use nvfp4_gemv::measure::Replay;
+use nvfp4_gemv::{
+    ExpertsOnDevice, Gate, GlobalScale, MatricesOnDevice, Output, RowOrder, ScaleLayout, Shape,
+    Vectors,
+};
+
+use super::Cuda;
+use crate::engine::memory::check;
+use crate::engine::mixture::distinct;
+use crate::engine::{Mixture, MixtureTimes, Plan};
+
+/// Calls of a replay, at least.
+const CALLS: usize = 48;
+/// Bytes that fill codes, over and over.
+const PATTERN: usize = 16 << 20;
+
+/// Times calls of a mixture: each with ids of its own, on layers that take turns.
+pub(super) fn times(cuda: &Cuda, mixture: &Mixture, plan: &Plan) -> Result<MixtureTimes> {
+    let stream = &cuda.stream;
+    let of_layer = mixture.experts * mixture.expert_bytes();
+    let layers = plan.cold_bytes.div_ceil(of_layer.max(1)).max(1);
+    let needed = |cold: usize| {
+        let layers = cold.div_ceil(of_layer.max(1)).max(1);
+        of_layer.checked_mul(layers)
+    };
+    let available = usize::try_from(cuda.gpu.memory_bytes).ok();
+    let what = format!("a layer of {} experts", mixture.experts);
+    check(&what, plan.cold_bytes, "the GPU's", available, needed)?;
+    let mut rng = fastrand::Rng::with_seed(1);
+    let mut pattern = vec![0u8; PATTERN];
+    rng.fill(&mut pattern);
+    let pattern = stream.clone_htod(&pattern)?;
+    let matrices = |rows, k| -> Result<MatricesOnDevice> {
+        let shape = Shape::matrix(rows, k)?;
+        let codes = filled(&pattern, mixture.experts * shape.weight_code_bytes())?;
+        let scales =
+            vec![0x20u8; shape.weight_scale_bytes(ScaleLayout::Linear)].repeat(mixture.experts);
+        let (layout, global) = (ScaleLayout::Linear, GlobalScale::ONE);
+        let scales = stream.clone_htod(&scales)?;
+        Ok(MatricesOnDevice::new(
+            mixture.experts,
+            rows,
+            k,
+            codes,
+            scales,
+            layout,
+            global,
+        )?)
+    };
+    let mut all = Vec::with_capacity(layers);
+    for _ in 0..layers {
+        let gate_up = matrices(2 * mixture.intermediate, mixture.hidden)?;
+        let down = matrices(mixture.hidden, mixture.intermediate)?;
+        let experts = ExpertsOnDevice::new(gate_up, RowOrder::Stacked, down, Gate::Silu)?;
+        // SAFETY: the weights are copied once, here, and the calls begin after a synchronisation.
+        all.push(unsafe { experts.chained() });
+    }
+    let calls = CALLS.next_multiple_of(layers);
+    let each = mixture.tokens * mixture.slots;
+    let ids: Vec<i32> = (0..calls).flat_map(|_| mixture.choose(&mut rng)).collect();
+    let found: usize = ids.chunks(each.max(1)).map(distinct).sum();
+    let (ids, weights) = (
+        stream.clone_htod(&ids)?,
+        vec![1.0 / mixture.slots as f32; each],
+    );
+    let weights = stream.clone_htod(&weights)?;
+    let x: Vec<bf16> = (0..mixture.tokens * mixture.hidden)
+        .map(|_| bf16::from_f32(rng.f32() - 0.5))
+        .collect();
+    let x = stream.clone_htod(&x)?;
+    let mut y = stream.alloc_zeros::<bf16>(mixture.tokens * mixture.hidden)?;
+    let mut buffers = all[0].buffers(stream, mixture.tokens, mixture.slots)?;
+    let mut call = |i: usize| {
+        let ids = ids.slice(i * each..(i + 1) * each);
+        let (x, y) = (
+            Vectors::on_device(x.as_view()),
+            Output::on_device(y.as_view_mut()),
+        );
+        all[i % layers].forward(stream, &mut buffers, &x, &ids, &weights.as_view(), y)
+    };
+    // Prepared, and compiled where that is needed.
+    (0..calls).try_for_each(&mut call)?;
+    stream.synchronize()?;
+    // SAFETY: all memory that the calls use lives until the replays have been waited for, and nobody else uses it.
+    let replay = unsafe { Replay::capture(stream, calls, &mut call) }?;
+    let mut seconds = Vec::with_capacity(plan.rounds);
+    for round in 0..plan.rounds + 2 {
+        let time = replay.seconds_a_launch()?;
+        if round >= 2 {
+            seconds.push(time);
+        }
+    }
+    Ok(MixtureTimes {
+        seconds,
+        layers,
+        distinct: found as f64 / calls as f64,
+        launches: ExpertsOnDevice::LAUNCHES,
+    })
+}
+
+/// A buffer of so many bytes of the pattern.
+fn filled(pattern: &CudaSlice<u8>, bytes: usize) -> Result<Arc<CudaSlice<u8>>> {
+    let stream = pattern.stream();
+    let fill = || -> Result<CudaSlice<u8>, DriverError> {
+        let mut buffer = stream.alloc_zeros::<u8>(bytes)?;
+        for at in (0..bytes).step_by(pattern.len()) {
+            let count = pattern.len().min(bytes - at);
+            stream.memcpy_dtod(
+                &pattern.slice(..count),
+                &mut buffer.slice_mut(at..at + count),
+            )?;
+        }
+        Ok(buffer)
+    };
+    Ok(Arc::new(fill().context("filling weights of experts")?))
+}
