@@ -59,7 +59,7 @@ impl Gate {
         match self {
             Self::Silu => times_sigmoid(gate, gate) * up,
             Self::GeluTanh => {
-                let factor = 0.071_354_816_f32 * (gate * gate) + 1.595_769_1;
+                let factor = 0.071_354_816_f32 * (gate * gate) + 1.595_769_2;
                 times_sigmoid(gate, gate * factor) * up
             }
             Self::Clamped { alpha, limit } => {
@@ -94,7 +94,7 @@ fn times_sigmoid(x: f32, y: f32) -> f32 {
 #[inline]
 fn exponential(x: f32) -> f32 {
     /// ln 2 in two parts. A product of the first one with n has no rounding.
-    const LN_2: [f32; 2] = [0.693_359_375, -2.121_944_4e-4];
+    const LN_2: [f32; 2] = [0.693_359_4, -2.121_944_4e-4];
     /// 1.5 · 2^23: a sum with it has no digits behind the point.
     const ROUND: f32 = 12_582_912.0;
     const TERMS: [f32; 7] = [
@@ -106,7 +106,7 @@ fn exponential(x: f32) -> f32 {
         1.0,
         1.0,
     ];
-    let x = x.max(-87.0).min(88.0);
+    let x = x.clamp(-87.0, 88.0);
     let shifted = x * std::f32::consts::LOG2_E + ROUND;
     let n = shifted - ROUND;
     let r = x - n * LN_2[0] - n * LN_2[1];

@@ -316,6 +316,6 @@ impl ExpertsOnDevice {
 /// The shape of a product with a vector for each slot of each token.
 fn of_calls(of: &MatricesOnDevice, tokens: usize, slots: usize) -> Result<Shape> {
     let (m, k) = (of.shape.m(), of.shape.k());
-    let l = tokens.checked_mul(slots).unwrap_or(usize::MAX);
+    let l = tokens.saturating_mul(slots);
     Shape::new(Dims { m, n: 1, k, l })
 }
