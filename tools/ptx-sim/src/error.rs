@@ -1,5 +1,6 @@
 //! Everything that can go wrong before and during a run.
 
+use crate::models::sums::NoRule;
 use crate::report::{Deadlock, Violation};
 
 /// The source is not PTX that this parser knows.
@@ -102,6 +103,16 @@ pub enum SimError {
         text: String,
         /// The feature that is missing.
         reason: String,
+    },
+    /// An instruction was reached whose sums nobody says anything of: [`Options::sums`](crate::Options::sums).
+    #[error("line {line}: `{text}`: {why}")]
+    SumRule {
+        /// Line of the PTX source.
+        line: u32,
+        /// The instruction.
+        text: String,
+        /// The instruction's form, and who has no rule for it.
+        why: NoRule,
     },
     /// The kernel did something that the ISA does not allow.
     #[error("{0}")]

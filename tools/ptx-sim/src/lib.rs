@@ -63,6 +63,7 @@ pub use ast::Module;
 pub use error::SimError;
 pub use models::hazard::Profile;
 pub use models::relaxation::{Allowed, Relaxation};
+pub use models::sums::{Silicon, SumRule};
 pub use program::Program;
 pub use report::{Note, Report};
 pub use sched::{Policy, Timing};

@@ -18,6 +18,7 @@ use crate::memory::{Observer, Region, Space};
 use crate::models::approx::Approximations;
 use crate::models::hazard::Profile;
 use crate::models::relaxation::{Allowed, Relaxation};
+use crate::models::sums::SumRule;
 use crate::models::tensor_map::TensorMap;
 use crate::models::tmem::Tmem;
 use crate::program::{Op, Program, Variable};
@@ -133,6 +134,8 @@ pub struct Options {
     pub sms: u32,
     /// The results of approximations.
     pub approximations: Approximations,
+    /// Who says how matrix instructions round their sums.
+    pub sums: SumRule,
 }
 
 impl Default for Options {
@@ -149,6 +152,7 @@ impl Default for Options {
             hazards: HazardChecks::Error,
             sms: 132,
             approximations: Approximations::Nearest,
+            sums: SumRule::Own,
         }
     }
 }

@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use ptx_sim::SumRule;
 use ptx_sim::recording::{End, Recording, replay};
 
 fn folder() -> PathBuf {
@@ -60,7 +61,7 @@ fn recorded(file: &Path, device: &str) {
             "ok" => &mut same,
             _ => &mut refused,
         };
-        let end = replay(case, &modules, &data).expect("a case");
+        let end = replay(case, &modules, &data, SumRule::Own).expect("a case");
         match (&end, known) {
             (End::Same, Some((p, _))) => {
                 wrong.push(format!("{}: listed as {p}, and now the same", case.name))

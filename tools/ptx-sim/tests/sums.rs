@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use ptx_sim::SumRule;
 use ptx_sim::recording::claims::claims;
 use ptx_sim::recording::sums::{Cut, Exponents, Machine, Sums, Verdict};
 use ptx_sim::recording::{End, Ends, Recording, RecordingError, replay};
@@ -25,7 +26,7 @@ fn is_found(topic: &str, machine: Machine, roundings: u32) {
     let recording = Recording::read(&bytes).unwrap();
     let modules = recording.modules(&probes().join("ptx")).unwrap();
     for case in &recording.cases {
-        let end = replay(case, &modules, &recording).unwrap();
+        let end = replay(case, &modules, &recording, SumRule::Own).unwrap();
         assert_eq!(end, End::Same, "{topic}: {}", case.name);
     }
     for claim in claims(&recording).unwrap() {
@@ -173,7 +174,7 @@ fn files_that_lie_are_refused() {
     let recording = Recording::read(&long).unwrap();
     let modules = recording.modules(&probes().join("ptx")).unwrap();
     assert!(matches!(
-        replay(&recording.cases[0], &modules, &recording),
+        replay(&recording.cases[0], &modules, &recording, SumRule::Own),
         Err(RecordingError::Case { .. })
     ));
 }

@@ -5,7 +5,7 @@ mod common;
 
 use common::options::all_options;
 use half::{bf16, f16};
-use ptx_sim::{Launch, Module, Options, Profile, Sim, SimError, Timing};
+use ptx_sim::{Launch, Module, Options, Profile, Sim, SimError, SumRule, Timing};
 
 const K: usize = 16;
 const M: usize = 64;
@@ -688,7 +688,7 @@ fn forms_that_are_refused() {
     }
 }
 
-/// Sums that are not exact go through the same rule as those of `mma.sync`: see `models/mma_number`.
+/// SumRule that are not exact go through the same rule as those of `mma.sync`: see `models/mma_number`.
 #[test]
 fn a_sum_is_cut_as_those_of_mma_sync() {
     // 2048 + 2^-14 is beyond 25 bits below the exponent of 2048 * 1, and 2^-15 of it is cut.
@@ -703,7 +703,8 @@ fn a_sum_is_cut_as_those_of_mma_sync() {
     let one = 0x3c00u64 << 16 | 0x3c00;
     let a = [[one; 32]; 4];
     let shape = Shape::new(8, Element::F16, Element::F16, Accumulator::F32).expect("a shape");
-    let d = product(shape, false, false).run(0, A::Registers(&a), &[[0; 32]; 4], &shared);
+    let rule = shape.rule(SumRule::Own).unwrap();
+    let d = product(shape, false, false).run(0, A::Registers(&a), &[[0; 32]; 4], &shared, rule);
     let d = d.expect("runs");
     // Fifteen times 2^-14 do not reach f32's last place of 2048, which is 2^-12, one by one; together
     // they are more than three of them.
@@ -740,7 +741,9 @@ fn sum_of_equal_bytes(
     let shape = Shape::new(8, types[0], types[1], accumulator).expect("a shape");
     let a = [[u64::from(u32::from_le_bytes([a; 4])); 32]; 4];
     let old = [[u64::from(old); 32]; 4];
-    let d = product(shape, true, saturate).run(0, A::Registers(&a), &old, &|_: u32| Some(b));
+    let rule = shape.rule(SumRule::Own).unwrap();
+    let shared = |_: u32| Some(b);
+    let d = product(shape, true, saturate).run(0, A::Registers(&a), &old, &shared, rule);
     let d = d.expect("runs");
     assert!(d.iter().flatten().all(|sum| *sum == d[0][0]));
     d[0][0] as u32

@@ -3,10 +3,10 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use ptx_sim::SimError;
 use ptx_sim::files::{self, Existing};
 use ptx_sim::recording::sums::{Sums, Verdict};
 use ptx_sim::recording::{End, Ends, Recording, RecordingError, claims, outputs, replay};
+use ptx_sim::{SimError, SumRule};
 use serde_json::{Value, json};
 
 use super::{io_error, printable_json, streams};
@@ -24,6 +24,10 @@ pub(crate) struct Replay {
     /// Compare nothing: write the recording as the simulator would have made it
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    /// How matrix instructions round their sums: own (the simulator's), or as a published model says of a GPU: ampere,
+    /// ada, hopper, blackwell or rtx-blackwell
+    #[arg(long, value_name = "WHOSE", default_value_t)]
+    sums: SumRule,
     /// One JSON object
     #[arg(long)]
     pub(crate) json: bool,
@@ -43,7 +47,7 @@ pub(crate) fn command(args: &Replay) -> Result<(), SimError> {
     let modules = recording.modules(&args.ptx).map_err(|why| error(&why))?;
     if let Some(out) = &args.out {
         let ends = recording.cases.iter().map(|case| {
-            let end = outputs(case, &modules, &recording)?;
+            let end = outputs(case, &modules, &recording, args.sums)?;
             if let Err(why) = &end {
                 outln!("{}: {why}", case.name);
             }
@@ -60,7 +64,7 @@ pub(crate) fn command(args: &Replay) -> Result<(), SimError> {
     }
     let mut different = Vec::new();
     for case in &recording.cases {
-        let end = replay(case, &modules, &recording).map_err(|why| error(&why))?;
+        let end = replay(case, &modules, &recording, args.sums).map_err(|why| error(&why))?;
         if let End::Different(why) | End::Unmodelled(why) = end {
             different.push((case.name.as_str(), case.status.as_str(), why));
         }
@@ -75,7 +79,7 @@ pub(crate) fn command(args: &Replay) -> Result<(), SimError> {
             .map(|(case, status, why)| json!({"case": case, "status": status, "why": why}))
             .collect();
         let report = json!({
-            "topic": recording.said("topic"), "gpu": of_gpu, "cases": recording.cases.len(),
+            "topic": recording.said("topic"), "sums_of": args.sums.to_string(), "gpu": of_gpu, "cases": recording.cases.len(),
             "different": different, "claims": claims, "sums": sums,
         });
         streams::line(&printable_json(&report.to_string()));

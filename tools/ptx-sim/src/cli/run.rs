@@ -12,7 +12,7 @@ use ptx_sim::models::approx::Approximations;
 use ptx_sim::report::Violation;
 use ptx_sim::{
     Allowed, HazardChecks, Module, Multiprocessors, Note, Options, Policy, Profile, Program,
-    Relaxation, Report, Sim, SimError, Timing, Trace, Uninitialised,
+    Relaxation, Report, Sim, SimError, SumRule, Timing, Trace, Uninitialised,
 };
 use serde_json::json;
 
@@ -128,6 +128,11 @@ pub(super) struct Run {
     /// or mixed.
     #[arg(long, default_value_t)]
     approximations: Approximations,
+    /// How matrix instructions round their sums: own (the simulator's: as an H200 was recorded, and tcgen05.mma rounded
+    /// once), or as a published model says of a GPU: ampere, ada, hopper, blackwell or rtx-blackwell. An instruction
+    /// that the model does not have ends the run.
+    #[arg(long, value_name = "WHOSE", default_value_t)]
+    sums: SumRule,
     /// Go on after a finding where that is possible, and with the next schedule where it is not; count findings by kind
     /// at the end, and end with status 1 if there are any.
     #[arg(long)]
@@ -215,6 +220,7 @@ fn options(r: &Run, policy: Policy, timing: Timing) -> Options {
         sms: r.sms,
         profile: r.profile,
         approximations: r.approximations,
+        sums: r.sums,
         allow: r.allow.iter().fold(Allowed::NONE, |all, r| all.with(*r)),
         hazards: match r.hazards {
             HazardChecks::Error if r.keep_going => HazardChecks::Warn,

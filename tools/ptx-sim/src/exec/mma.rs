@@ -5,6 +5,7 @@ use super::machine::{Machine, Trouble, sync_fault};
 use super::tcgen05::uniform;
 use super::warp::Warp;
 use crate::models::mma_sync::Selector;
+use crate::models::sums::Instruction;
 use crate::program::{Lanes, MmaSync, Src};
 
 impl Machine<'_> {
@@ -29,9 +30,11 @@ impl Machine<'_> {
                 .selecting(selectors)
                 .map_err(|e| sync_fault(e.to_string()))?;
         }
+        let rule = mma.rule(self.options.sums, Instruction::MmaSync);
+        let rule = rule.map_err(|why| c.no_rule(why))?;
         let scales = i.scales.map(|s| s.map(|s| *w.get(c.program, s.register)));
         let scales = scales.as_ref().map(|[a, b]| [a, b]);
-        let out = mma.run(&get(&i.a), &get(&i.b), &get(&i.c), scales);
+        let out = mma.run(&get(&i.a), &get(&i.b), &get(&i.c), scales, rule);
         let out = out.map_err(sync_fault)?;
         for (d, v) in i.d.iter().zip(&out) {
             if let Some(d) = d {

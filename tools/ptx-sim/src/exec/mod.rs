@@ -34,6 +34,7 @@ mod wmma;
 use crate::error::SimError;
 use crate::memory::{Actor, Fault, SyncEvent};
 use crate::models::relaxation::Relaxation;
+use crate::models::sums::NoRule;
 use crate::program::{Clock, Dst, Ins, Op, Program, WarpSync};
 use crate::report::{Violation, ViolationKind};
 use crate::sim::Uninitialised;
@@ -70,6 +71,16 @@ impl Ctx<'_> {
             lane,
             pc: self.pc as u32,
         }
+    }
+
+    /// The refusal of an instruction whose sums nobody says anything of.
+    fn no_rule(&self, why: NoRule) -> Trouble {
+        let ins = &self.program.code[self.pc];
+        Trouble::Error(SimError::SumRule {
+            line: ins.line,
+            text: ins.text.clone(),
+            why,
+        })
     }
 }
 

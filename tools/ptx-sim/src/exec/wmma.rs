@@ -55,7 +55,11 @@ impl Machine<'_> {
                 product,
                 d,
                 s: [a, b, of_c],
-            } => (d, product.run(&get(w, a), &get(w, b), &get(w, of_c))),
+            } => {
+                let rule = product.rule(self.options.sums);
+                let rule = rule.map_err(|why| c.no_rule(why))?;
+                (d, product.run(&get(w, a), &get(w, b), &get(w, of_c), rule))
+            }
         };
         for (d, v) in d.iter().zip(&out) {
             if let Some(d) = d {

@@ -64,6 +64,32 @@ pub enum Element {
     S8,
 }
 
+impl From<Element> for super::element::Element {
+    fn from(e: Element) -> Self {
+        match e {
+            Element::F16 => Self::F16,
+            Element::Bf16 => Self::Bf16,
+            Element::Tf32 => Self::Tf32,
+            Element::E4m3 => Self::E4m3,
+            Element::E5m2 => Self::E5m2,
+            Element::E2m3 => Self::E2m3,
+            Element::E3m2 => Self::E3m2,
+            Element::E2m1 => Self::E2m1,
+            Element::U8 => Self::U8,
+            Element::S8 => Self::S8,
+        }
+    }
+}
+
+impl From<ScaleType> for super::mma_sync::ScaleType {
+    fn from(ty: ScaleType) -> Self {
+        match ty {
+            ScaleType::Ue4m3 => Self::Ue4m3,
+            ScaleType::Ue8m0 => Self::Ue8m0,
+        }
+    }
+}
+
 /// Type of the scale factors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]

@@ -255,8 +255,9 @@ fn row_sums_of<const LANES: usize, const FUSED: bool>(
 
 #[cfg(test)]
 mod tests {
-    use super::super::mma_number::FRACTION;
     use super::*;
+
+    const FRACTION: i32 = 25;
 
     /// Any elements, many of them special, subnormal or zero, and far apart.
     #[test]

@@ -1,11 +1,7 @@
 //! Numbers and sums of the warp-level tensor core: products are exact, and a sum aligns its terms
-//! to the largest of them.
+//! to the largest of them. How many places are kept is said in [`sums`](super::sums).
 
 use crate::softfloat::{self, Round};
-
-/// Bits that an aligned term keeps below the place of the largest term's exponent: those of f32,
-/// and two more. Found by recordings on an H200.
-pub(super) const FRACTION: i32 = 25;
 
 /// A binary format as the multiplier reads it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,6 +63,11 @@ impl Format {
     /// The bit that says that a number is negative.
     pub(super) fn sign(self) -> u32 {
         1 << (self.exponent_bits + self.mantissa_bits + self.ignored)
+    }
+
+    /// The exponent of subnormal numbers.
+    pub(super) fn least_exponent(self) -> i32 {
+        1 - ((1 << (self.exponent_bits - 1)) - 1)
     }
 
     /// Value and exponent of a number, if it is neither subnormal nor zero nor of the largest exponent.
@@ -134,6 +135,71 @@ pub(super) enum Number {
 }
 
 impl Number {
+    /// An integer times a power of two, whose exponent is 0.
+    pub(super) fn whole(value: i64, unit: i32) -> Self {
+        Self::Finite {
+            negative: value < 0,
+            magnitude: value.abs(),
+            exponent: 0,
+            unit,
+        }
+    }
+
+    /// The number of a format that has this value; `least` is the exponent of its subnormal numbers.
+    pub(super) fn of_value(x: f64, least: i32) -> Self {
+        if x.is_nan() {
+            return Self::Nan;
+        }
+        let negative = x.is_sign_negative();
+        if x.is_infinite() {
+            return Self::Infinite { negative };
+        }
+        let (field, mantissa) = (x.to_bits() >> 52 & 0x7ff, x.to_bits() & ((1 << 52) - 1));
+        // No format here has numbers that are subnormal in f64.
+        if field == 0 {
+            return Self::Finite {
+                negative,
+                magnitude: 0,
+                exponent: least,
+                unit: least,
+            };
+        }
+        let (exponent, magnitude) = (field as i32 - 1023, (mantissa | 1 << 52) as i64);
+        let zeros = magnitude.trailing_zeros();
+        Self::Finite {
+            negative,
+            magnitude: magnitude >> zeros,
+            exponent: exponent.max(least),
+            unit: exponent - 52 + zeros as i32,
+        }
+    }
+
+    /// The exact sum of products of FP4, whose units lie close together; its exponent is 0.
+    pub(super) fn exact_sum(numbers: impl Iterator<Item = Self>) -> Self {
+        const UNIT: i32 = -2;
+        let mut sum = 0i64;
+        for number in numbers {
+            match number {
+                Self::Finite {
+                    negative,
+                    magnitude,
+                    unit,
+                    ..
+                } if magnitude == 0 || unit >= UNIT => {
+                    let value = if magnitude == 0 {
+                        0
+                    } else {
+                        magnitude << (unit - UNIT)
+                    };
+                    sum += if negative { -value } else { value };
+                }
+                // No FP4 code, or none that this function is for.
+                _ => return Self::Nan,
+            }
+        }
+        Self::whole(sum, UNIT)
+    }
+
     /// UE8M0: a power of two from 2^-127 on; 255 is NaN.
     pub(super) fn power_of_two(bits: u8) -> Self {
         if bits == u8::MAX {
@@ -187,6 +253,8 @@ impl Number {
 pub(super) struct Sum {
     terms: Vec<Number>,
     fraction: i32,
+    /// The largest exponent is this at least.
+    reached: i32,
 }
 
 /// Result of a sum, before it is rounded.
@@ -201,7 +269,29 @@ impl Sum {
     pub(super) fn new(first: Number, more: usize, fraction: i32) -> Self {
         let mut terms = Vec::with_capacity(1 + more);
         terms.push(first);
-        Self { terms, fraction }
+        Self {
+            terms,
+            fraction,
+            reached: i32::MIN,
+        }
+    }
+
+    /// Makes the largest exponent this at least.
+    pub(super) fn reach(&mut self, exponent: i32) {
+        self.reached = self.reached.max(exponent);
+    }
+
+    /// Adds a block's sum. Its exponent counts as that of its scale, also if the sum is zero; but not if the scale is.
+    pub(super) fn add_block(&mut self, sum: Number, scale: Number) {
+        if let Number::Finite {
+            magnitude: 1..,
+            exponent,
+            ..
+        } = scale
+        {
+            self.reach(exponent);
+        }
+        self.terms.push(sum);
     }
 
     pub(super) fn add(&mut self, term: Number) {
@@ -211,7 +301,7 @@ impl Sum {
     /// Terms are cut, toward zero, to `fraction` bits below the largest exponent, and added exactly.
     fn total(&self) -> Total {
         let mut infinite = None;
-        let mut largest = i32::MIN;
+        let mut largest = self.reached;
         for t in &self.terms {
             match *t {
                 Number::Nan => return Total::Nan,
@@ -239,8 +329,8 @@ impl Sum {
                 ..
             } = *t
             {
-                // At most 27 bits remain: a product is below 4 times its exponent's power. Zeros may lie
-                // beyond all others.
+                // At most 27 bits remain in 25 places: a product is below 4 times its exponent's power. A block of 16
+                // products of FP4 is below 2^12 times it: 47 bits in 35 places. Zeros may lie beyond all others.
                 let aligned = if magnitude == 0 {
                     0
                 } else if unit >= place {
@@ -305,13 +395,13 @@ mod tests {
     fn zeros_do_not_count_whatever_their_exponents() {
         let bf16 = |bits| Format::BF16.decode(bits);
         let one = bf16(0x3f80);
-        let mut sum = Sum::new(Format::F32.decode(0), 3, FRACTION);
+        let mut sum = Sum::new(Format::F32.decode(0), 3, 25);
         sum.add(one.times(one));
         sum.add(bf16(0x7f00).times(bf16(0))); // 2^127 * 0
         sum.add(bf16(0x0001).times(one)); // a subnormal: cut away
         assert_eq!(sum.to_f32(), 1f32.to_bits());
         // Too far above the others to be aligned to them.
-        let mut sum = Sum::new(Format::F32.decode(0), 3, FRACTION);
+        let mut sum = Sum::new(Format::F32.decode(0), 3, 25);
         sum.add(bf16(0x0040).times(one)); // 2^-127
         sum.add(bf16(0x7f00).times(bf16(0)));
         assert_eq!(sum.to_f32(), 0x0040_0000);

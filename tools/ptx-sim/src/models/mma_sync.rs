@@ -1,11 +1,12 @@
-//! `mma.sync` of one warp: fragments, block scales, exact products, and the sum as Hopper forms it.
+//! `mma.sync` of one warp: fragments, block scales, exact products, and their sums.
 //!
-//! PTX ISA 9.7.14.5. The ISA leaves order and rounding of the sum open; the rule here reproduces
-//! what an H200 was recorded to do (`docs/semantics.md`).
+//! PTX ISA 9.7.14.5. The ISA leaves order and rounding of the sum open: [`sums`](super::sums) has the rules, by default
+//! the one that an H200 was recorded to follow (`docs/semantics.md`).
 
 pub use super::element::{Accumulator, Element};
 use super::matrix_sums::{Lines, SumOf, add_products};
-use super::mma_number::{FRACTION, Format, Number, Sum};
+use super::mma_number::{Format, Number};
+use super::sums::{Form, Instruction, NoRule, Rule, Scales, SumRule};
 
 /// Registers of a warp, one value a lane.
 pub type Lanes = [u64; 32];
@@ -313,8 +314,29 @@ impl Mma {
         }
     }
 
+    /// The rule by which the instruction adds, as `mma.sync` or as `wmma`; `None` for integers.
+    ///
+    /// # Errors
+    /// Nobody says how.
+    pub fn rule(&self, sums: SumRule, instruction: Instruction) -> Result<Option<Rule>, NoRule> {
+        let scales = self.modifiers.scaling.map(|scaling| Scales {
+            kind: scaling.kind,
+            count: scaling.vector,
+            ty: scaling.ty,
+        });
+        sums.rule(&Form {
+            instruction,
+            k: self.k,
+            a: self.a,
+            b: self.b,
+            d: self.d,
+            scales,
+        })
+    }
+
     /// D = A * B + C on the fragments of a warp, whose numbers of registers must be those of
-    /// [`Mma::registers`]. With block scales there is a register of A's and one of B's.
+    /// [`Mma::registers`]. With block scales there is a register of A's and one of B's. The rule is that of
+    /// [`Mma::rule`].
     ///
     /// # Errors
     /// Scales whose value the ISA does not define.
@@ -324,6 +346,7 @@ impl Mma {
         b: &[Lanes],
         c: &[Lanes],
         scales: Option<[&Lanes; 2]>,
+        rule: Option<Rule>,
     ) -> Result<Vec<Lanes>, &'static str> {
         let (a, b) = (self.rows(a), self.columns(b));
         let factors = match (self.modifiers.scaling, scales) {
@@ -357,7 +380,7 @@ impl Mma {
         for (lane, register, bit, at) in places() {
             sums[at] = (c[register][lane] >> bit) as u32 & mask;
         }
-        self.add_to(&mut sums, &a, &b, factors);
+        self.add_to(&mut sums, (&a, &b), factors, rule);
         let mut d = vec![[0; 32]; self.registers().2];
         for (lane, register, bit, at) in places() {
             d[register][lane] |= u64::from(sums[at]) << bit;
@@ -365,15 +388,16 @@ impl Mma {
         Ok(d)
     }
 
-    /// Adds the products to C, which has a row for each of A's. `scales`: those of each row and each column.
+    /// Adds the products to C, which has a row for each of A's. `scales`: those of each row and each column. Floats need
+    /// a rule.
     pub(super) fn add_to(
         &self,
         c: &mut [u32],
-        a: &[u32],
-        b: &[u32],
+        (a, b): (&[u32], &[u32]),
         scales: Option<[Vec<Vec<Number>>; 2]>,
+        rule: Option<Rule>,
     ) {
-        let (Some(of_a), Some(of_b)) = (self.a.format(), self.b.format()) else {
+        let (Some(of_a), Some(of_b), Some(rule)) = (self.a.format(), self.b.format(), rule) else {
             for (i, c) in c.iter_mut().enumerate() {
                 let (row, column) = (line(a, i / N, self.k), line(b, i % N, self.k));
                 *c = self.integer(row, column, *c);
@@ -386,13 +410,23 @@ impl Mma {
         };
         let (a, b) = (elements(self.a, a), elements(self.b, b));
         let Some([rows, columns]) = scales else {
-            let lines =
-                |format, bits: Vec<u32>| Lines::new(format, self.k, bits.into_iter(), false);
             let result = match self.d {
                 Accumulator::F16 => SumOf::F16,
                 _ => SumOf::F32,
             };
-            add_products(&lines(of_a, a), &lines(of_b, b), c, result, FRACTION);
+            let chain = rule.chain.min(self.k);
+            for first in (0..self.k).step_by(chain) {
+                let part = first..(first + chain).min(self.k);
+                let lines = |format, bits: &[u32]| {
+                    let lines = bits.chunks_exact(self.k);
+                    let bits = lines.flat_map(|line| line[part.clone()].iter().copied());
+                    Lines::new(format, part.len(), bits, false)
+                };
+                add_products(&lines(of_a, &a), &lines(of_b, &b), c, result, rule.fraction);
+                if result == SumOf::F32 {
+                    c.iter_mut().for_each(|sum| *sum = rule.kept(*sum));
+                }
+            }
             return;
         };
         let numbers = |format: Format, bits: &[u32]| -> Vec<Number> {
@@ -402,30 +436,8 @@ impl Mma {
         for (i, c) in c.iter_mut().enumerate() {
             let (row, column) = (i / N, i % N);
             let scales = (&rows[row][..], &columns[column][..]);
-            *c = self.scaled(line(&a, row, self.k), line(&b, column, self.k), *c, scales);
-        }
-    }
-
-    /// Each of the equal parts of K has a scale in A's row and one in B's column.
-    fn scaled(
-        &self,
-        a: &[Number],
-        b: &[Number],
-        c: u32,
-        (of_row, of_column): (&[Number], &[Number]),
-    ) -> u32 {
-        let format = match self.d {
-            Accumulator::F16 => Format::F16,
-            _ => Format::F32,
-        };
-        let mut sum = Sum::new(format.decode(c), a.len(), FRACTION);
-        for (i, (x, y)) in a.iter().zip(b).enumerate() {
-            let part = i * of_row.len() / a.len();
-            sum.add(x.times(*y).times(of_row[part].times(of_column[part])));
-        }
-        match self.d {
-            Accumulator::F16 => sum.to_f16(),
-            _ => sum.to_f32(),
+            let lines = (line(&a, row, self.k), line(&b, column, self.k));
+            *c = rule.add(self.d, *c, lines, Some(scales));
         }
     }
 

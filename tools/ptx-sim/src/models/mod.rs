@@ -45,7 +45,7 @@ pub(crate) trait Enumeration {
 }
 
 pub mod approx;
-mod element;
+pub mod element;
 pub mod float;
 pub mod hazard;
 pub mod idesc;
@@ -56,6 +56,7 @@ mod mma_number;
 pub mod mma_sync;
 pub mod relaxation;
 pub mod smem_desc;
+pub mod sums;
 pub mod swizzle;
 pub mod tcgen05_cp;
 pub mod tcgen05_ld_st;

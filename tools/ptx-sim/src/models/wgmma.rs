@@ -3,15 +3,16 @@
 //! Source: PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions". Warp w of the group holds
 //! rows 16w to 16w + 15 of A and D, in the fragments of `mma.sync`. B, and A where it is not in registers, lie in
 //! shared memory. Rows of A and columns of B have 32 bytes of K, of whatever type. The ISA leaves order and rounding of
-//! the sums open: they are as an H200 was recorded to do (`docs/semantics.md`).
+//! the sums open: [`sums`](super::sums) has the rules, by default the ones that an H200 was recorded to follow
+//! (`docs/semantics.md`).
 
 use thiserror::Error;
 
 pub use super::element::{Accumulator, Element};
 use super::matrix_sums::{Lines, SumOf, add_products};
 use super::memory::{SharedRead, SharedReadError};
-use super::mma_number::FRACTION;
 use super::smem_desc::{Layout, Major, SmemDesc, SmemDescError};
+use super::sums::{Form, Instruction, NoRule, Rule, SumRule};
 use super::swizzle::Swizzle;
 
 /// Registers of a warp, one value a lane.
@@ -23,9 +24,6 @@ pub const M: u32 = 64;
 pub const K_BYTES: u32 = 32;
 /// Registers of a lane that hold A.
 pub const A_REGISTERS: usize = 4;
-
-/// Place where sums of FP8 are cut, as [`FRACTION`] is for the other types: found by recordings on an H200.
-const NARROW_FRACTION: i32 = 13;
 
 /// Rows of A and D that a warp holds.
 const WARP_ROWS: u32 = 16;
@@ -46,22 +44,6 @@ impl Element {
                 (self, other),
                 (E4m3, E5m2) | (E5m2, E4m3) | (S8, U8) | (U8, S8)
             )
-    }
-
-    /// Place where terms of a sum are cut: [`add_products`].
-    fn fraction(self) -> i32 {
-        match self {
-            Self::E4m3 | Self::E5m2 => NARROW_FRACTION,
-            _ => FRACTION,
-        }
-    }
-
-    /// The bits that are kept of an f32 sum: for FP8 the upper 13 bits of its mantissa.
-    fn kept(self, sum: u32) -> u32 {
-        match self {
-            Self::E4m3 | Self::E5m2 if f32::from_bits(sum).is_finite() => sum & !0x3ff,
-            _ => sum,
-        }
     }
 }
 
@@ -140,6 +122,21 @@ impl Shape {
     /// Elements of a row of A.
     pub fn k(&self) -> u32 {
         8 * K_BYTES / self.a.bits()
+    }
+
+    /// The rule by which the instruction adds; `None` for integers.
+    ///
+    /// # Errors
+    /// Nobody says how.
+    pub fn rule(&self, sums: SumRule) -> Result<Option<Rule>, NoRule> {
+        sums.rule(&Form {
+            instruction: Instruction::Wgmma,
+            k: self.k() as usize,
+            a: self.a,
+            b: self.b,
+            d: self.accumulator,
+            scales: None,
+        })
     }
 
     /// Whether A and B are whole numbers.
@@ -289,13 +286,14 @@ pub struct Product {
 }
 
 impl Product {
-    /// The new D of the warp of this rank in its group, whose old D is `d`.
+    /// The new D of the warp of this rank in its group, whose old D is `d`. The rule is that of [`Shape::rule`].
     pub fn run<S: SharedRead + ?Sized>(
         &self,
         rank: u32,
         a: A<'_>,
         d: &[Lanes],
         shared: &S,
+        rule: Option<Rule>,
     ) -> Result<Vec<Lanes>, ReadError> {
         let fail = |operand| move |source| ReadError { operand, source };
         let rows = match a {
@@ -306,20 +304,19 @@ impl Product {
         };
         let columns = self.b.read(0, self.shape.n, shared).map_err(fail('B'))?;
         let (of_a, of_b) = (self.shape.a, self.shape.b);
-        let (Some(format_a), Some(format_b)) = (of_a.format(), of_b.format()) else {
+        let formats = (of_a.format(), of_b.format(), rule);
+        let (Some(format_a), Some(format_b), Some(rule)) = formats else {
             return Ok(self.whole_numbers(&rows, &columns, d));
         };
-        let lines = |bytes: &[u8], of: Element, format, negated| {
-            let bytes_of_one = of.bytes();
-            Lines::new(
-                format,
-                (K_BYTES / bytes_of_one) as usize,
-                elements(bytes, bytes_of_one),
-                negated,
-            )
+        let k = self.shape.k() as usize;
+        let (chain, bytes) = (rule.chain.min(k), K_BYTES as usize);
+        let lines = |all: &[u8], of: Element, format, negated, first: usize| {
+            let size = of.bytes() as usize;
+            let part = first * size..((first + chain) * size).min(bytes);
+            let lines = all.chunks_exact(bytes);
+            let bits = lines.flat_map(|line| elements(&line[part.clone()], of.bytes()));
+            Lines::new(format, part.len() / size, bits, negated)
         };
-        let rows = lines(&rows, of_a, format_a, self.negate_a);
-        let columns = lines(&columns, of_b, format_b, self.negate_b);
         let n = self.shape.n as usize;
         let result = match self.shape.accumulator {
             Accumulator::F32 | Accumulator::S32 => SumOf::F32,
@@ -343,13 +340,20 @@ impl Product {
                 sums[row * n + column] = (d[register][lane] >> bit) as u32 & mask;
             }
         }
-        add_products(&rows, &columns, &mut sums, result, of_a.fraction());
+        for first in (0..k).step_by(chain) {
+            let rows = lines(&rows, of_a, format_a, self.negate_a, first);
+            let columns = lines(&columns, of_b, format_b, self.negate_b, first);
+            add_products(&rows, &columns, &mut sums, result, rule.fraction);
+            if result == SumOf::F32 {
+                sums.iter_mut().for_each(|sum| *sum = rule.kept(*sum));
+            }
+        }
         let mut out = vec![[0; 32]; self.shape.d_registers()];
         for (lane, i) in places() {
             let ((row, column), (register, bit)) = (d_element(lane, i), place(i));
             let sum = sums[row * n + column];
             out[register][lane] |= match result {
-                SumOf::F32 => u64::from(of_a.kept(sum)),
+                SumOf::F32 => u64::from(sum),
                 SumOf::F16 => u64::from(sum) << bit,
             };
         }

@@ -2,6 +2,7 @@
 //! `mma.sync`.
 
 use super::mma_sync::{Accumulator, Element, Lanes, Mma, MmaError, Modifiers, Product};
+use super::sums::{Instruction, NoRule, Rule, SumRule};
 use crate::softfloat::F16;
 
 named! {
@@ -167,8 +168,16 @@ impl WmmaProduct {
         }))
     }
 
-    /// D of the fragments of A, B and C.
-    pub fn run(&self, a: &[Lanes], b: &[Lanes], c: &[Lanes]) -> Vec<Lanes> {
+    /// The rule by which the instruction adds; `None` for integers.
+    ///
+    /// # Errors
+    /// Nobody says how.
+    pub fn rule(&self, sums: SumRule) -> Result<Option<Rule>, NoRule> {
+        self.mma.rule(sums, Instruction::Wmma)
+    }
+
+    /// D of the fragments of A, B and C, by the rule of [`WmmaProduct::rule`].
+    pub fn run(&self, a: &[Lanes], b: &[Lanes], c: &[Lanes], rule: Option<Rule>) -> Vec<Lanes> {
         let [of_a, of_b, of_c, of_d] = self.fragments;
         let (a, b, mut sums) = (of_a.elements(a), of_b.elements(b), of_c.elements(c));
         if self.widens {
@@ -183,7 +192,7 @@ impl WmmaProduct {
                 .copied()
                 .collect();
             let columns = &b[first * of_b.length..][..COLUMNS * of_b.length];
-            self.mma.add_to(&mut part, &a, columns, None);
+            self.mma.add_to(&mut part, (&a, columns), None, rule);
             for (row, part) in sums.chunks_exact_mut(n).zip(part.chunks_exact(COLUMNS)) {
                 row[first..first + COLUMNS].copy_from_slice(part);
             }

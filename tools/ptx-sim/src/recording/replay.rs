@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Case, Outputs, Param, Recording, RecordingError};
-use crate::{Buffer, HazardChecks, Launch, Module, Options, Sim, SimError, Uninitialised};
+use crate::{Buffer, HazardChecks, Launch, Module, Options, Sim, SimError, SumRule, Uninitialised};
 
 /// Result of a replay.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,7 +20,12 @@ pub enum End {
 type Ran = Result<Vec<(String, Vec<u8>)>, SimError>;
 
 /// A launch as the case describes it. A kernel that depends on another one runs behind it.
-fn run(case: &Case, module: &Module, data: &Recording<'_>) -> Result<Ran, RecordingError> {
+fn run(
+    case: &Case,
+    module: &Module,
+    data: &Recording<'_>,
+    sums: SumRule,
+) -> Result<Ran, RecordingError> {
     let mut sim = Sim::new(module.clone());
     let mut buffers = Vec::new();
     for b in &case.buffers {
@@ -48,6 +53,7 @@ fn run(case: &Case, module: &Module, data: &Recording<'_>) -> Result<Ran, Record
             timeouts: 1 << 21,
             // Some of the probes read bytes that they have not waited for, to see the value.
             hazards: HazardChecks::Off,
+            sums,
             ..Options::default()
         };
         if let Err(why) = sim.run(&launch, &options) {
@@ -186,11 +192,12 @@ fn refuses(case: &Case, ran: Ran) -> End {
     }
 }
 
-/// Runs a case in the simulator, and compares with the recording.
+/// Runs a case in the simulator, where matrix instructions add as `sums` says, and compares with the recording.
 pub fn replay(
     case: &Case,
     modules: &BTreeMap<String, Module>,
     data: &Recording<'_>,
+    sums: SumRule,
 ) -> Result<End, RecordingError> {
     if case.is_a_map() {
         return match case.encode_result {
@@ -198,7 +205,7 @@ pub fn replay(
             None => Err(case.wrong("the driver's answer is missing".into())),
         };
     }
-    let ran = run(case, case.module(modules)?, data)?;
+    let ran = run(case, case.module(modules)?, data, sums)?;
     if case.status != "ok" {
         return Ok(refuses(case, ran));
     }
@@ -208,6 +215,7 @@ pub fn replay(
             return Ok(End::Unmodelled(format!("`{text}`: {reason}")));
         }
         Err(SimError::Decode(e)) => return Ok(End::Unmodelled(e.to_string())),
+        Err(e @ SimError::SumRule { .. }) => return Ok(End::Unmodelled(e.to_string())),
         Err(e) => return Ok(End::Different(e.to_string())),
     };
     for (name, got) in outputs {
@@ -218,15 +226,17 @@ pub fn replay(
     Ok(End::Same)
 }
 
-/// The simulator's result of a case: the tensors of its outputs, or why there are none.
+/// The simulator's result of a case, where matrix instructions add as `sums` says: the tensors of its outputs, or why
+/// there are none.
 pub fn outputs(
     case: &Case,
     modules: &BTreeMap<String, Module>,
     data: &Recording<'_>,
+    sums: SumRule,
 ) -> Result<Outputs, RecordingError> {
     if case.is_a_map() {
         return Ok(Ok(Vec::new()));
     }
-    let ran = run(case, case.module(modules)?, data)?;
+    let ran = run(case, case.module(modules)?, data, sums)?;
     Ok(ran.map_err(|why| why.to_string()))
 }

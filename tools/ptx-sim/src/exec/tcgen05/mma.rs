@@ -199,7 +199,7 @@ impl Machine<'_> {
         for (d, s) in disable_lanes.iter_mut().zip(&o.disable) {
             *d = get(*s) as u32;
         }
-        let mma = Mma {
+        let mut mma = Mma {
             group: o.group,
             idesc,
             d: tensor_address(c, w, o.d, lane),
@@ -215,6 +215,9 @@ impl Machine<'_> {
             disable_lanes,
             summation: Summation::default(),
         };
+        if let Some(rule) = mma.rule(self.options.sums).map_err(|why| c.no_rule(why))? {
+            mma.summation = Summation::By(rule);
+        }
         let footprint = self.tensor.footprint(&mma).map_err(|e| t(broken(e)))?;
         let ctas = self.tensor_group(c.cta, o.group).map_err(&t)?;
         let reads = footprint.reads_of(&ctas);

@@ -22,6 +22,7 @@ use super::{Ctx, Flow};
 use crate::memory::Fault;
 use crate::models::hazard::{Op as TrackedOp, OpClass, Stamp};
 use crate::models::relaxation::Relaxation;
+use crate::models::sums::Rule;
 use crate::models::wgmma::{A, A_REGISTERS, Product, SharedMatrix};
 use crate::program::{Lanes, Wgmma, WgmmaA, WgmmaMma};
 use crate::report::ViolationKind;
@@ -128,6 +129,8 @@ struct Multiplication {
     /// The operation before it on the same accumulator.
     after: Option<u64>,
     product: Product,
+    /// How it adds.
+    rule: Option<Rule>,
     a: Rows,
     d: Vec<u32>,
     /// Number of the operation's reads of shared memory in `Pending`.
@@ -204,7 +207,7 @@ impl Event for Multiplication {
         let shared = SharedView::new(&cta.shared, m.options);
         let d = self
             .product
-            .run(rank, a, &take(&self.d), &shared)
+            .run(rank, a, &take(&self.d), &shared, self.rule)
             .map_err(broken)?;
         let unwritten = shared.took_unwritten();
         for (slot, v) in self.d.iter().zip(d) {
@@ -333,6 +336,8 @@ impl Machine<'_> {
             u32::MAX => true,
             _ => return Err(sync_fault("lanes of the warp give different scale-d")),
         };
+        let rule = m.shape.rule(self.options.sums);
+        let rule = rule.map_err(|why| c.no_rule(why))?;
         let descriptor = |s, which| uniform(c, w, s, &format!("descriptors of {which}"));
         let a = match m.a {
             WgmmaA::Registers(_) => None,
@@ -434,6 +439,7 @@ impl Machine<'_> {
             warp: w.index,
             after: place.after,
             product,
+            rule,
             a: rows,
             d,
             reads,

@@ -1,7 +1,10 @@
 //! The arithmetic. Products are exact; the ISA leaves the order and rounding of sums open.
 
-use super::super::idesc::{Accumulator, Kind};
+use super::super::element::Element as NumberOf;
+use super::super::idesc::{Accumulator, Element, Idesc, Kind, ScaleType};
 use super::super::memory::SharedRead;
+use super::super::mma_number::{Format, Number};
+use super::super::sums::Rule;
 use super::inner::{self, Link, NAN_F32, ROWS, Transposed};
 use super::operand::{self, Values};
 use super::scale::{self, Factors};
@@ -17,6 +20,8 @@ pub enum Summation {
     Once,
     /// One rounding to D's type per product (or per scaled block), in descending k.
     EachReversed,
+    /// By somebody's rule. Integers are added exactly.
+    By(Rule),
 }
 
 /// A*B of one MMA, computed some rows at a time.
@@ -37,6 +42,64 @@ enum Form {
     ScaledI16(Vec<i16>, Transposed<i16>, Scaling),
     /// [`Summation::EachReversed`]: so many terms an element, `[m][n][steps]`.
     Terms(Vec<f64>, usize),
+    /// [`Summation::By`].
+    ByRule(Rule, ByRule),
+}
+
+/// A `[m][k]` and B `[n][k]` as a [`Rule`] takes them, with their scales: `[m][count]` and `[n][count]`.
+struct ByRule {
+    a: Vec<Number>,
+    b: Vec<Number>,
+    scales: Option<(usize, Vec<Number>, Vec<Number>)>,
+}
+
+impl ByRule {
+    fn new(i: &Idesc, a: &Values, b: &Values, factors: Option<Factors>) -> Self {
+        let numbers = |values: &Values, of: Element| -> Vec<Number> {
+            let least = NumberOf::from(of)
+                .format()
+                .map_or(0, Format::least_exponent);
+            match values {
+                Values::Doubled(all) => {
+                    let halves = all.iter().map(|v| f64::from(*v) * 0.5);
+                    halves.map(|v| Number::of_value(v, least)).collect()
+                }
+                Values::Real(all) => {
+                    let all = all.iter().map(|v| f64::from(*v));
+                    all.map(|v| Number::of_value(v, least)).collect()
+                }
+            }
+        };
+        let scale = |all: Vec<f64>| -> Vec<Number> {
+            let least = match i.scale {
+                ScaleType::Ue4m3 => Format::E4M3.least_exponent(),
+                ScaleType::Ue8m0 => -127,
+            };
+            let all = all.into_iter();
+            all.map(|v| Number::of_value(v, least)).collect()
+        };
+        Self {
+            a: numbers(a, i.a),
+            b: numbers(b, i.b),
+            scales: factors.map(|f| (f.count as usize, scale(f.a), scale(f.b))),
+        }
+    }
+
+    /// An element of D onto an old one.
+    fn add(&self, (rule, d): (&Rule, Accumulator), k: usize, at: (usize, usize), old: u32) -> u32 {
+        let line =
+            |all, i: usize, n: usize| -> &[Number] { &<[Number]>::as_ref(all)[i * n..][..n] };
+        let scales = self
+            .scales
+            .as_ref()
+            .map(|(n, a, b)| (line(a, at.0, *n), line(b, at.1, *n)));
+        rule.add(
+            d,
+            old,
+            (line(&self.a, at.0, k), line(&self.b, at.1, k)),
+            scales,
+        )
+    }
 }
 
 /// Scales of A `[m][count]` and of B `[count][n]`.
@@ -95,6 +158,8 @@ pub(super) fn product_of(
     );
     let form = if mma.summation == Summation::EachReversed {
         terms(&a, &b, factors.as_ref(), (m, n, k))?
+    } else if let (Summation::By(rule), true) = (mma.summation, mma.idesc.kind != Kind::I8) {
+        Form::ByRule(rule, ByRule::new(&mma.idesc, &a, &b, factors))
     } else {
         match (a, b, factors) {
             (Values::Doubled(a), Values::Doubled(b), Some(f)) => {
@@ -221,7 +286,7 @@ impl Product {
                 let scaling = (&s.a[scales(s)], &s.b, s.count);
                 inner::scaled_i16(&all[a], k, b, scaling, &mut out.f64);
             }
-            Form::Terms(..) => {}
+            Form::Terms(..) | Form::ByRule(..) => {}
         }
     }
 
@@ -258,6 +323,12 @@ impl Product {
                     }
                 }
             }
+            Form::ByRule(rule, of) => {
+                for (i, cell) in cells.iter_mut().enumerate() {
+                    let old = if mma.accumulate { *cell } else { 0 };
+                    *cell = of.add((rule, mma.idesc.d), self.k, (row, col + i), old);
+                }
+            }
             Form::Terms(terms, steps) => {
                 for (i, cell) in cells.iter_mut().enumerate() {
                     let at = (row * self.n + col + i) * steps;
@@ -292,7 +363,7 @@ fn finish_one(mma: &Mma, terms: &[f64], old: u32) -> u32 {
         _ => f64::from(x as f32),
     };
     let value = match mma.summation {
-        Summation::Once => round(start + terms[0]),
+        Summation::Once | Summation::By(_) => round(start + terms[0]),
         Summation::EachReversed => terms.iter().rev().fold(start, |s, t| round(s + t)),
     };
     match mma.idesc.d {

@@ -20,7 +20,9 @@ pub use shape::check_shape;
 
 use super::idesc::{Idesc, IdescError, Kind};
 use super::memory::{SharedRead, SharedReadError};
+use super::mma_sync::ScaledKind;
 use super::smem_desc::{SmemDesc, SmemDescError};
+use super::sums::{Form, Instruction, NoRule, Rule, SumRule};
 use super::tmem::{Tmem, TmemAddr, TmemError};
 use thiserror::Error;
 
@@ -159,6 +161,8 @@ pub enum MmaError {
     ScaleInputD { value: u32, kind: Kind },
     #[error("columns {first}..{end} are written as part of D and read as another operand")]
     Overlap { first: u32, end: u32 },
+    #[error(transparent)]
+    SumRule(#[from] NoRule),
     #[error("not modelled: {0}")]
     Unmodelled(&'static str),
 }
@@ -201,6 +205,34 @@ pub struct Footprint {
 }
 
 impl Mma {
+    /// The rule by which the instruction adds; `None` for integers, and where no rule says it.
+    ///
+    /// # Errors
+    /// Nobody says how.
+    pub fn rule(&self, sums: SumRule) -> Result<Option<Rule>, NoRule> {
+        let i = &self.idesc;
+        let scales = self.scales.map(|s| super::sums::Scales {
+            kind: match i.kind {
+                Kind::Mxf4 => ScaledKind::Mxf4,
+                Kind::Mxf4nvf4 => ScaledKind::Mxf4nvf4,
+                _ => ScaledKind::Mxf8f6f4,
+            },
+            count: s.vec.count() as usize,
+            ty: i.scale.into(),
+        });
+        sums.rule(&Form {
+            instruction: Instruction::Tcgen05 {
+                pair: self.group == CtaGroup::Two,
+                scales_d: self.scale_input_d != 0,
+            },
+            k: i.kind.k() as usize,
+            a: i.a.into(),
+            b: i.b.into(),
+            d: i.d,
+            scales,
+        })
+    }
+
     /// Checks everything that does not depend on memory contents.
     pub fn check(&self) -> Result<(), MmaError> {
         let (i, kind) = (&self.idesc, self.idesc.kind);
