@@ -19,6 +19,8 @@ use crate::shape::Shape;
 pub enum Evidence {
     /// Times of this problem on this device: a file of `tune`.
     Tuned,
+    /// Times of this problem on this device, measured when a call was prepared.
+    Prepared,
     /// Times of this problem on the same model of GPU, in a built-in table.
     Measured {
         /// The GPU.
@@ -57,6 +59,7 @@ impl fmt::Display for Evidence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tuned => f.write_str("from the file of tuned configs"),
+            Self::Prepared => f.write_str("measured when a call was prepared"),
             Self::Measured { on } => write!(f, "measured on {on}"),
             Self::Behind { kernel, on } => write!(f, "slower than {kernel}, on {on}"),
             Self::Nearest { kernel, on, shape } => {
@@ -115,7 +118,7 @@ pub fn rank(
     chained: bool,
 ) -> Vec<Ranked> {
     let job = Job::new(shape, operands, gpu).chained(chained);
-    let tables = Tables::of(&job, tuned);
+    let tables = Tables::of(&job, tuned.map(|table| (table, Evidence::Tuned)));
     let ranked = |(kernel, estimate)| Ranked {
         kernel,
         config: tables.config(kernel).map(|checked| checked.config()),
@@ -129,7 +132,8 @@ const KERNELS: usize = Kernel::ALL.len();
 /// Measurements of a job's problem, tables to look further in, and the kernels' answers on the job.
 pub(super) struct Tables<'t> {
     job: &'t Job<'t>,
-    tuned: Option<&'t Entry>,
+    /// The measurements of this problem on this very device, and what they are.
+    tuned: Option<(&'t Entry, Evidence)>,
     /// The measurements of this problem on the same model of GPU, and the model's name.
     model: Option<(&'static Entry, &'static str)>,
     /// The table of that model.
@@ -146,7 +150,7 @@ struct Asked {
     share: OnceCell<f64>,
 }
 
-/// Name of the GPU that a tuned file was made on, as [`Evidence::Behind`] prints it.
+/// Name of the GPU that was measured here, as [`Evidence::Behind`] prints it.
 const HERE: &str = "this GPU";
 
 /// The built-in table of a GPU's model.
@@ -156,7 +160,7 @@ pub(super) fn of_model(gpu: &Gpu) -> Option<&'static Measurements> {
 }
 
 impl<'t> Tables<'t> {
-    pub(super) fn of(job: &'t Job<'t>, tuned: Option<&'t Measurements>) -> Self {
+    pub(super) fn of(job: &'t Job<'t>, tuned: Option<(&'t Measurements, Evidence)>) -> Self {
         let of_model = of_model(job.gpu);
         let entry = |table: &'static Measurements| {
             let entry = table.find(job.shape, job.operands)?;
@@ -164,7 +168,9 @@ impl<'t> Tables<'t> {
         };
         Self {
             job,
-            tuned: tuned.and_then(|table| table.find(job.shape, job.operands)),
+            tuned: tuned.and_then(|(table, evidence)| {
+                Some((table.find(job.shape, job.operands)?, evidence))
+            }),
             model: of_model.and_then(entry),
             of_model,
             asked: Default::default(),
@@ -200,7 +206,8 @@ impl<'t> Tables<'t> {
         let find = || {
             self.available(kernel)?;
             let model = self.model.map(|(entry, _)| entry);
-            let mut entries = [self.tuned, model].into_iter().flatten();
+            let tuned = self.tuned.map(|(entry, _)| entry);
+            let mut entries = [tuned, model].into_iter().flatten();
             let timed = entries.find_map(|entry| entry.of(kernel));
             let measured = timed.and_then(|timed| match timed.chained {
                 Some(chained) if job.chained => Some(chained.config),
@@ -246,9 +253,64 @@ impl<'t> Tables<'t> {
         self.rank(move |kernel| among(kernel) && !behind(kernel))
     }
 
+    /// The configs that may be the fastest of some kernels', the likeliest first, at most `most`. The first one is what is
+    /// taken where nobody measures. Kernels that are far behind have none; of the others each has one, and the rest is
+    /// shared so that a kernel has as many as those behind it together.
+    #[cfg(all(feature = "device", feature = "tune"))]
+    pub(super) fn likeliest(&self, among: impl Fn(Kernel) -> bool, most: usize) -> Vec<Config> {
+        let runs = self.rank(among).filter_map(|(kernel, estimate)| {
+            let first = self.config(kernel).ok()?.config();
+            Some((kernel, first, estimate?.share))
+        });
+        let runs: Vec<_> = runs.collect();
+        let best = runs.iter().map(|run| run.2).fold(0.0, f64::max);
+        let near = runs.iter().filter(|run| run.2 >= FAR * best);
+        let kernels: Vec<_> = near.take(most).collect();
+        let mut rest = most.saturating_sub(kernels.len());
+        let mut all: Vec<Config> = kernels.iter().map(|run| run.1).collect();
+        for (i, &&(kernel, first, _)) in kernels.iter().enumerate() {
+            let share = if i + 1 < kernels.len() {
+                rest.div_ceil(2)
+            } else {
+                rest
+            };
+            let more = self.configs(kernel).into_iter();
+            let more: Vec<_> = more.filter(|config| *config != first).take(share).collect();
+            rest -= more.len();
+            all.extend(more);
+        }
+        all
+    }
+
+    /// A kernel's configs that can compute the job, each once: those that were the fastest of problems near it, the
+    /// nearest first, and then the kernel's own candidates.
+    #[cfg(all(feature = "device", feature = "tune"))]
+    fn configs(&self, kernel: Kernel) -> Vec<Config> {
+        let job = self.job;
+        let entries = measured::distances(self.of_class(), job.shape, job.operands);
+        let mut entries: Vec<_> = entries.collect();
+        entries.sort_by(|(a, ..), (b, ..)| a.total_cmp(b));
+        let near = entries.iter().filter_map(|(_, _, entry)| {
+            let timed = entry.of(kernel)?;
+            match timed.chained {
+                Some(chained) if job.chained => Some(chained.config),
+                None if job.chained => timed.config.in_chain(job),
+                _ => Some(timed.config),
+            }
+        });
+        let mut configs = Vec::new();
+        for config in near.chain(kernel.candidates(job)) {
+            if config.check(job).is_ok() && !configs.contains(&config) {
+                configs.push(config);
+            }
+        }
+        configs
+    }
+
     /// Measurements of this very problem, by the best evidence.
     fn exact(&self) -> Option<&'t Entry> {
-        self.tuned.or(self.model.map(|(entry, _)| entry))
+        let tuned = self.tuned.map(|(entry, _)| entry);
+        tuned.or(self.model.map(|(entry, _)| entry))
     }
 
     /// The fastest of some kernels that have a time of this very problem, if it runs.
@@ -291,7 +353,10 @@ impl<'t> Tables<'t> {
                 evidence,
             })
         };
-        let tuned = || exact(self.tuned?, Evidence::Tuned, HERE);
+        let tuned = || {
+            let (entry, own) = self.tuned?;
+            exact(entry, own, HERE)
+        };
         let measured = || {
             let (entry, on) = self.model?;
             exact(entry, Evidence::Measured { on }, on)
@@ -411,6 +476,10 @@ impl<'t> Tables<'t> {
         }
     }
 }
+
+/// Share, of that of the first kernel, below which a kernel is not worth measuring when a call is prepared.
+#[cfg(all(feature = "device", feature = "tune"))]
+const FAR: f64 = 0.7;
 
 /// Factor by which the model must see a kernel in front of the kernel that was no slower at the nearest problem. The
 /// share that the model starts from is only one that the kernel did not exceed there.
