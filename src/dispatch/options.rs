@@ -135,8 +135,7 @@ impl<'a> Options<'a> {
     /// problem that ask for this, whoever prepares them: its shape, types, layouts and alignment, whether there is a
     /// workspace, and which path or kernel was asked for. It is measured once.
     ///
-    /// Only `PreparedGemvOnDevice::new` and `LinearOnDevice::prepare` measure. Other calls and other ways to prepare
-    /// measure nothing, and take what was remembered, or what they would take without this. Nothing is measured, either,
+    /// Only `PreparedGemvOnDevice::new` measures. Other calls and other ways to prepare measure nothing, and take what was remembered, or what they would take without this. Nothing is measured, either,
     /// where there is one config to take: one that was asked for, or that a [tuned](Self::tuned) table has for the
     /// problem. So a program with a file that has all of its problems always takes the same configs.
     /// `tune::Tuned::remembered` makes such a file of what was remembered.

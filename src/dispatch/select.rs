@@ -152,6 +152,13 @@ pub(crate) fn to_measure(
     )
 }
 
+/// The configs that are likely to be the fastest of a job, among those that are asked for, for a test.
+#[cfg(all(test, feature = "device", feature = "tune"))]
+pub(super) fn likeliest(job: &Job<'_>, options: &Options<'_>, most: usize) -> Result<Vec<Config>> {
+    let asked = Asked::of(options)?;
+    Ok(Tables::of(job, None).likeliest(|one| asked.takes(one), most))
+}
+
 /// Bytes of a workspace that a call would use: those of the kernel and config that [`select`] picks where there is
 /// always enough. 0 where the best one needs none.
 ///
