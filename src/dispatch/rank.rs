@@ -5,7 +5,7 @@ use std::cell::OnceCell;
 use std::fmt;
 use std::ptr;
 
-use super::measured::{self, Entry, Measurements, Near, Timed};
+use super::measured::{self, Entry, Measurements, Near, Timed, comparable};
 use super::model::{self, Way};
 use crate::gpu::Gpu;
 use crate::kernel::{Checked, Config, Job, Kernel};
@@ -216,9 +216,44 @@ impl<'t> Tables<'t> {
                 _ => Some(timed.config),
             });
             let measured = measured.and_then(|config| config.checked(job).ok());
-            measured.map_or_else(|| kernel.default_checked(job), Ok)
+            measured.map_or_else(|| self.unmeasured(kernel), Ok)
         };
         *self.asked[kernel as usize].config.get_or_init(find)
+    }
+
+    /// The config of a kernel that has no time of this problem: its default, or the config of a measured problem that
+    /// the kernel [follows](Config::follows).
+    fn unmeasured(&self, kernel: Kernel) -> Result<Checked, Refusal> {
+        let job = self.job;
+        let default = kernel.default_checked(job)?;
+        let follows = |config: &Config| config.follows(job, &default.config());
+        let near = self.as_long(kernel).filter(follows);
+        let near = near.and_then(|config| config.checked(job).ok());
+        Ok(near.unwrap_or(default))
+    }
+
+    /// The fastest config of the problem, in the table of the GPU's model, that differs from this one in its number of
+    /// rows alone, and least. It has half as many to twice as many.
+    fn as_long(&self, kernel: Kernel) -> Option<Config> {
+        let job = self.job;
+        let (shape, operands) = (job.shape, comparable(job.operands));
+        let rows = |shape: &Shape| (shape.m() * shape.l()).max(1) as f64;
+        let near = self.of_model?.entries().iter().filter_map(|entry| {
+            if (entry.shape.k(), entry.shape.n()) != (shape.k(), shape.n())
+                || entry.operands != operands
+            {
+                return None;
+            }
+            let octaves = (rows(&entry.shape) / rows(shape)).log2().abs();
+            let timed = entry.of(kernel).filter(|_| octaves <= 1.0)?;
+            let config = match job.chained {
+                true => timed.chained?.config,
+                false => timed.config,
+            };
+            Some((octaves, config))
+        });
+        let near = near.min_by(|(a, _), (b, _)| a.total_cmp(b));
+        near.map(|(_, config)| config)
     }
 
     /// Some kernels and what is known of their time, the fastest first.
