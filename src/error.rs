@@ -406,6 +406,14 @@ pub enum Error {
         operand: &'static str,
     },
 
+    /// A call that is to be [measured](crate::Options) when it is prepared, while its stream is being captured: measuring
+    /// waits for the stream.
+    #[error(
+        "the call is to be measured when it is prepared, which a stream that is being captured does not allow: prepare it \
+         before the capture, or without `Options::measure`"
+    )]
+    MeasuredInCapture,
+
     /// A workspace belongs to one stream, and the call is on another: both could use it at the same time.
     #[error(
         "the workspace is another stream's; calls that may run at the same time need one each, and the per-thread \

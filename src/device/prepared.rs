@@ -76,8 +76,8 @@ const _: () = {
 };
 
 impl PreparedGemvOnDevice {
-    /// Prepares [`gemv_on_device`](crate::gemv_on_device) of these operands. Enqueues nothing; `stream` says which
-    /// device. The promise of [chained](Options::chained) options holds at each [run](Self::run).
+    /// Prepares [`gemv_on_device`](crate::gemv_on_device) of these operands. Enqueues nothing, unless the options ask to
+    /// [measure](Options); `stream` says which device. The promise of [chained](Options::chained) options holds at each [run](Self::run).
     ///
     /// # Errors
     /// As [`gemv_on_device`](crate::gemv_on_device).
@@ -90,11 +90,15 @@ impl PreparedGemvOnDevice {
         options: &Options<'_>,
     ) -> Result<Self> {
         let gpu = gpu(stream.context().ordinal())?;
-        if let Some(workspace) = options.workspace {
-            drop(workspace.hold(stream)?); // it is this stream's
-        }
+        // It is this stream's.
+        let workspace = options.workspace;
+        let _alone = workspace
+            .map(|workspace| workspace.hold(stream))
+            .transpose()?;
         let call = bind(stream, shape, weights, vectors, &mut output)?.call(shape)?;
         make_current(stream)?;
+        #[cfg(feature = "tune")]
+        crate::tune::at_prepare(stream, &call, gpu, options)?;
         Self::of(stream, call, gpu, options)
     }
 
@@ -195,6 +199,10 @@ impl Kept {
             None => {
                 let gpu = gpu(stream.context().ordinal())?;
                 let call = bound.call(shape)?;
+                #[cfg(feature = "tune")]
+                if !launch {
+                    crate::tune::at_prepare(stream, &call, gpu, options)?;
+                }
                 self.keep(PreparedGemvOnDevice::of(stream, call, gpu, options)?)
             }
         };

@@ -4,7 +4,8 @@
 //! Each kernel itself says whether it can compute a problem, and why not: [`Kernel::available`](crate::Kernel). An
 //! [`Estimate`] of its time there rests on the best [`Evidence`] that there is:
 //!
-//! 1. times of this problem on this device: a file of `tune`, if the caller gives one;
+//! 1. times of this problem on this device: a file of `tune`, if the caller gives one, or what was
+//!    [measured](Options::measure) in this process, if the caller asks for that;
 //! 2. times of this problem on this model of GPU: the tables that come with the crate, [`measured`];
 //! 3. times of the nearest problem in such a table, of a GPU of this generation;
 //! 4. a model, where nobody measured.
@@ -20,12 +21,16 @@ pub mod measured;
 mod model;
 mod options;
 mod rank;
+#[cfg(all(feature = "device", feature = "tune"))]
+pub(crate) mod remembered;
 mod select;
 
 pub use environment::{PATH_VARIABLE, forced_by_environment};
 pub use options::{Asker, Choice, Options, Reason};
 pub use rank::{Estimate, Evidence, Ranked, rank};
 pub use select::{Target, plan, select, workspace_bytes};
+#[cfg(all(feature = "device", feature = "tune"))]
+pub(crate) use select::{ToMeasure, to_measure};
 
 #[cfg(test)]
 mod tests;

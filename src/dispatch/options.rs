@@ -1,6 +1,8 @@
 //! Options that a caller asks for, and the choice that was made.
 
 use std::fmt;
+#[cfg(all(feature = "device", feature = "tune"))]
+use std::time::Duration;
 
 use super::environment::PATH_VARIABLE;
 use super::measured::Measurements;
@@ -51,6 +53,8 @@ pub struct Options<'a> {
     pub(crate) environment: bool,
     #[cfg(feature = "device")]
     pub(crate) workspace: Option<&'a Workspace>,
+    #[cfg(all(feature = "device", feature = "tune"))]
+    pub(crate) measure: Option<Duration>,
 }
 
 impl Default for Options<'_> {
@@ -64,6 +68,8 @@ impl Default for Options<'_> {
             environment: true,
             #[cfg(feature = "device")]
             workspace: None,
+            #[cfg(all(feature = "device", feature = "tune"))]
+            measure: None,
         }
     }
 }
@@ -124,6 +130,35 @@ impl<'a> Options<'a> {
         self
     }
 
+    /// Asks that the likeliest configs take turns on the device when a call is prepared, for about so long; `None` stands
+    /// for no turns. A few milliseconds are enough. What wins is remembered in this process, for all calls of that
+    /// problem that ask for this, whoever prepares them: its shape, types, layouts and alignment, whether there is a
+    /// workspace, and which path or kernel was asked for. It is measured once.
+    ///
+    /// Only `PreparedGemvOnDevice::new` measures. Other calls and other ways to prepare measure nothing, and take what was remembered, or what they would take without this. Nothing is measured, either,
+    /// where there is one config to take: one that was asked for, or that a [tuned](Self::tuned) table has for the
+    /// problem. So a program with a file that has all of its problems always takes the same configs.
+    /// `tune::Tuned::remembered` makes such a file of what was remembered.
+    ///
+    /// The configs take turns with the caller's weights and vectors, and copies of the weights, as many as are needed for
+    /// cold caches, on a stream of their own, after all work of the call's stream. Results go into memory that is freed
+    /// afterwards: the caller's output is neither read nor written. All of it takes up to six times the L2 cache, and as
+    /// much as the output. Chained calls are measured chained, and then isolated, as long again.
+    ///
+    /// The budget is for the turns. The first turn of each config is always whole. Before the turns, kernels are loaded,
+    /// which feature `jit` may have to compile, and memory is filled.
+    ///
+    /// # Errors
+    /// Of those that prepare: `Error::MeasuredInCapture` where something is to be measured and the call's stream is being
+    /// captured, [`Error::Selected`](crate::Error::Selected) for batches that select their matrix, and what CUDA reports,
+    /// also where memory is short.
+    #[cfg(all(feature = "device", feature = "tune"))]
+    #[must_use]
+    pub fn measure(mut self, budget: impl Into<Option<Duration>>) -> Self {
+        self.measure = budget.into();
+        self
+    }
+
     /// The operands' properties, with the workspace that is given here.
     pub(super) fn with_workspace(&self, operands: &Operands) -> Operands {
         #[cfg(feature = "device")]
@@ -134,7 +169,7 @@ impl<'a> Options<'a> {
     }
 
     /// A call with the workspace that is given here.
-    pub(super) fn with_its_workspace(&self, call: &Call) -> Result<Call> {
+    pub(crate) fn with_its_workspace(&self, call: &Call) -> Result<Call> {
         #[cfg(feature = "device")]
         if let Some(workspace) = self.workspace {
             return call.with_workspace(workspace.raw());

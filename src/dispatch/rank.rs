@@ -5,7 +5,7 @@ use std::cell::OnceCell;
 use std::fmt;
 use std::ptr;
 
-use super::measured::{self, Entry, Measurements, Near, Timed};
+use super::measured::{self, Entry, Measurements, Near, Timed, comparable};
 use super::model::{self, Way};
 use crate::gpu::Gpu;
 use crate::kernel::{Checked, Config, Job, Kernel};
@@ -19,6 +19,8 @@ use crate::shape::Shape;
 pub enum Evidence {
     /// Times of this problem on this device: a file of `tune`.
     Tuned,
+    /// Times of this problem on this device, measured when a call was prepared.
+    Prepared,
     /// Times of this problem on the same model of GPU, in a built-in table.
     Measured {
         /// The GPU.
@@ -57,6 +59,7 @@ impl fmt::Display for Evidence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tuned => f.write_str("from the file of tuned configs"),
+            Self::Prepared => f.write_str("measured when a call was prepared"),
             Self::Measured { on } => write!(f, "measured on {on}"),
             Self::Behind { kernel, on } => write!(f, "slower than {kernel}, on {on}"),
             Self::Nearest { kernel, on, shape } => {
@@ -115,7 +118,7 @@ pub fn rank(
     chained: bool,
 ) -> Vec<Ranked> {
     let job = Job::new(shape, operands, gpu).chained(chained);
-    let tables = Tables::of(&job, tuned);
+    let tables = Tables::of(&job, tuned.map(|table| (table, Evidence::Tuned)));
     let ranked = |(kernel, estimate)| Ranked {
         kernel,
         config: tables.config(kernel).map(|checked| checked.config()),
@@ -129,7 +132,8 @@ const KERNELS: usize = Kernel::ALL.len();
 /// Measurements of a job's problem, tables to look further in, and the kernels' answers on the job.
 pub(super) struct Tables<'t> {
     job: &'t Job<'t>,
-    tuned: Option<&'t Entry>,
+    /// The measurements of this problem on this very device, and what they are.
+    tuned: Option<(&'t Entry, Evidence)>,
     /// The measurements of this problem on the same model of GPU, and the model's name.
     model: Option<(&'static Entry, &'static str)>,
     /// The table of that model.
@@ -146,7 +150,7 @@ struct Asked {
     share: OnceCell<f64>,
 }
 
-/// Name of the GPU that a tuned file was made on, as [`Evidence::Behind`] prints it.
+/// Name of the GPU that was measured here, as [`Evidence::Behind`] prints it.
 const HERE: &str = "this GPU";
 
 /// The built-in table of a GPU's model.
@@ -156,7 +160,7 @@ pub(super) fn of_model(gpu: &Gpu) -> Option<&'static Measurements> {
 }
 
 impl<'t> Tables<'t> {
-    pub(super) fn of(job: &'t Job<'t>, tuned: Option<&'t Measurements>) -> Self {
+    pub(super) fn of(job: &'t Job<'t>, tuned: Option<(&'t Measurements, Evidence)>) -> Self {
         let of_model = of_model(job.gpu);
         let entry = |table: &'static Measurements| {
             let entry = table.find(job.shape, job.operands)?;
@@ -164,7 +168,9 @@ impl<'t> Tables<'t> {
         };
         Self {
             job,
-            tuned: tuned.and_then(|table| table.find(job.shape, job.operands)),
+            tuned: tuned.and_then(|(table, evidence)| {
+                Some((table.find(job.shape, job.operands)?, evidence))
+            }),
             model: of_model.and_then(entry),
             of_model,
             asked: Default::default(),
@@ -200,7 +206,8 @@ impl<'t> Tables<'t> {
         let find = || {
             self.available(kernel)?;
             let model = self.model.map(|(entry, _)| entry);
-            let mut entries = [self.tuned, model].into_iter().flatten();
+            let tuned = self.tuned.map(|(entry, _)| entry);
+            let mut entries = [tuned, model].into_iter().flatten();
             let timed = entries.find_map(|entry| entry.of(kernel));
             let measured = timed.and_then(|timed| match timed.chained {
                 Some(chained) if job.chained => Some(chained.config),
@@ -209,9 +216,44 @@ impl<'t> Tables<'t> {
                 _ => Some(timed.config),
             });
             let measured = measured.and_then(|config| config.checked(job).ok());
-            measured.map_or_else(|| kernel.default_checked(job), Ok)
+            measured.map_or_else(|| self.unmeasured(kernel), Ok)
         };
         *self.asked[kernel as usize].config.get_or_init(find)
+    }
+
+    /// The config of a kernel that has no time of this problem: its default, or the config of a measured problem that
+    /// the kernel [follows](Config::follows).
+    fn unmeasured(&self, kernel: Kernel) -> Result<Checked, Refusal> {
+        let job = self.job;
+        let default = kernel.default_checked(job)?;
+        let follows = |config: &Config| config.follows(job, &default.config());
+        let near = self.as_long(kernel).filter(follows);
+        let near = near.and_then(|config| config.checked(job).ok());
+        Ok(near.unwrap_or(default))
+    }
+
+    /// The fastest config of the problem, in the table of the GPU's model, that differs from this one in its number of
+    /// rows alone, and least. It has half as many to twice as many.
+    fn as_long(&self, kernel: Kernel) -> Option<Config> {
+        let job = self.job;
+        let (shape, operands) = (job.shape, comparable(job.operands));
+        let rows = |shape: &Shape| (shape.m() * shape.l()).max(1) as f64;
+        let near = self.of_model?.entries().iter().filter_map(|entry| {
+            if (entry.shape.k(), entry.shape.n()) != (shape.k(), shape.n())
+                || entry.operands != operands
+            {
+                return None;
+            }
+            let octaves = (rows(&entry.shape) / rows(shape)).log2().abs();
+            let timed = entry.of(kernel).filter(|_| octaves <= 1.0)?;
+            let config = match job.chained {
+                true => timed.chained?.config,
+                false => timed.config,
+            };
+            Some((octaves, config))
+        });
+        let near = near.min_by(|(a, _), (b, _)| a.total_cmp(b));
+        near.map(|(_, config)| config)
     }
 
     /// Some kernels and what is known of their time, the fastest first.
@@ -246,9 +288,64 @@ impl<'t> Tables<'t> {
         self.rank(move |kernel| among(kernel) && !behind(kernel))
     }
 
+    /// The configs that may be the fastest of some kernels', the likeliest first, at most `most`. The first one is what is
+    /// taken where nobody measures. Kernels that are far behind have none; of the others each has one, and the rest is
+    /// shared so that a kernel has as many as those behind it together.
+    #[cfg(all(feature = "device", feature = "tune"))]
+    pub(super) fn likeliest(&self, among: impl Fn(Kernel) -> bool, most: usize) -> Vec<Config> {
+        let runs = self.rank(among).filter_map(|(kernel, estimate)| {
+            let first = self.config(kernel).ok()?.config();
+            Some((kernel, first, estimate?.share))
+        });
+        let runs: Vec<_> = runs.collect();
+        let best = runs.iter().map(|run| run.2).fold(0.0, f64::max);
+        let near = runs.iter().filter(|run| run.2 >= FAR * best);
+        let kernels: Vec<_> = near.take(most).collect();
+        let mut rest = most.saturating_sub(kernels.len());
+        let mut all: Vec<Config> = kernels.iter().map(|run| run.1).collect();
+        for (i, &&(kernel, first, _)) in kernels.iter().enumerate() {
+            let share = if i + 1 < kernels.len() {
+                rest.div_ceil(2)
+            } else {
+                rest
+            };
+            let more = self.configs(kernel).into_iter();
+            let more: Vec<_> = more.filter(|config| *config != first).take(share).collect();
+            rest -= more.len();
+            all.extend(more);
+        }
+        all
+    }
+
+    /// A kernel's configs that can compute the job, each once: those that were the fastest of problems near it, the
+    /// nearest first, and then the kernel's own candidates.
+    #[cfg(all(feature = "device", feature = "tune"))]
+    fn configs(&self, kernel: Kernel) -> Vec<Config> {
+        let job = self.job;
+        let entries = measured::distances(self.of_class(), job.shape, job.operands);
+        let mut entries: Vec<_> = entries.collect();
+        entries.sort_by(|(a, ..), (b, ..)| a.total_cmp(b));
+        let near = entries.iter().filter_map(|(_, _, entry)| {
+            let timed = entry.of(kernel)?;
+            match timed.chained {
+                Some(chained) if job.chained => Some(chained.config),
+                None if job.chained => timed.config.in_chain(job),
+                _ => Some(timed.config),
+            }
+        });
+        let mut configs = Vec::new();
+        for config in near.chain(kernel.candidates(job)) {
+            if config.check(job).is_ok() && !configs.contains(&config) {
+                configs.push(config);
+            }
+        }
+        configs
+    }
+
     /// Measurements of this very problem, by the best evidence.
     fn exact(&self) -> Option<&'t Entry> {
-        self.tuned.or(self.model.map(|(entry, _)| entry))
+        let tuned = self.tuned.map(|(entry, _)| entry);
+        tuned.or(self.model.map(|(entry, _)| entry))
     }
 
     /// The fastest of some kernels that have a time of this very problem, if it runs.
@@ -291,7 +388,10 @@ impl<'t> Tables<'t> {
                 evidence,
             })
         };
-        let tuned = || exact(self.tuned?, Evidence::Tuned, HERE);
+        let tuned = || {
+            let (entry, own) = self.tuned?;
+            exact(entry, own, HERE)
+        };
         let measured = || {
             let (entry, on) = self.model?;
             exact(entry, Evidence::Measured { on }, on)
@@ -411,6 +511,10 @@ impl<'t> Tables<'t> {
         }
     }
 }
+
+/// Share, of that of the first kernel, below which a kernel is not worth measuring when a call is prepared.
+#[cfg(all(feature = "device", feature = "tune"))]
+const FAR: f64 = 0.7;
 
 /// Factor by which the model must see a kernel in front of the kernel that was no slower at the nearest problem. The
 /// share that the model starts from is only one that the kernel did not exceed there.

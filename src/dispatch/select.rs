@@ -5,6 +5,8 @@ use super::lately::lately;
 use super::measured::Measurements;
 use super::options::{Asker, Choice, Options, Reason};
 use super::rank::{Estimate, Evidence, Tables};
+#[cfg(all(feature = "device", feature = "tune"))]
+use super::remembered;
 use crate::error::{Error, Result};
 use crate::gpu::Gpu;
 use crate::kernel::plan::Plan;
@@ -89,6 +91,72 @@ pub fn plan(call: &Call, gpu: &Gpu, options: &Options<'_>) -> Result<(Choice, Pl
     let job = Job::new(call.shape(), &operands, gpu).chained(options.is_chained());
     let (checked, reason) = asked.on_gpu(&job, options)?;
     Ok((chosen(&checked, reason), checked.plan(call, gpu)))
+}
+
+/// What is to be measured before a call is prepared.
+#[cfg(all(feature = "device", feature = "tune"))]
+#[derive(Debug)]
+pub(crate) struct ToMeasure {
+    /// The kernels that there are to choose from.
+    pub(crate) among: remembered::Among,
+    /// The configs for launches that wait, the likeliest first.
+    pub(crate) isolated: Vec<Config>,
+    /// Those for launches that follow each other with programmatic dependent launch, where these are asked for. Each
+    /// kernel of theirs is among the isolated ones, too.
+    pub(crate) chained: Vec<Config>,
+}
+
+/// What is to be measured before a call is prepared, with its workspace: nothing where the caller does not [ask for
+/// it](Options::measure), where a file or this process knows the fastest config, or where there are no two to choose from.
+/// At most `most` configs a kind of launches, and one more of each kernel.
+///
+/// # Errors
+/// As [`select`]'s.
+#[cfg(all(feature = "device", feature = "tune"))]
+pub(crate) fn to_measure(
+    call: &Call,
+    gpu: &Gpu,
+    options: &Options<'_>,
+    most: usize,
+) -> Result<Option<ToMeasure>> {
+    let asked = Asked::of(options)?;
+    let (shape, operands) = (call.shape(), call.operands());
+    let job = Job::new(shape, &operands, gpu).chained(options.is_chained());
+    if let Some(table) = options.tuned {
+        made_on(table, gpu)?;
+    }
+    let known = remembered::with(&job, asked.kernels(), |_| ()).is_some();
+    if shape.is_empty() || known || !asked.may_measure(&job, options) {
+        return Ok(None);
+    }
+    let likeliest = |job: &Job<'_>| Tables::of(job, None).likeliest(|one| asked.takes(one), most);
+    let chained = match remembered::overlaps(&job) {
+        true => likeliest(&job),
+        false => Vec::new(),
+    };
+    let job = job.chained(false);
+    let mut isolated = likeliest(&job);
+    for kernel in chained.iter().map(Config::kernel) {
+        if isolated.iter().all(|config| config.kernel() != kernel) {
+            let checked = Tables::of(&job, None).config(kernel);
+            isolated.extend(checked.map(|checked| checked.config()));
+        }
+    }
+    let among = remembered::Among::new(&job, asked.path, asked.kernel);
+    Ok(
+        (isolated.len().max(chained.len()) > 1).then_some(ToMeasure {
+            among,
+            isolated,
+            chained,
+        }),
+    )
+}
+
+/// The configs that are likely to be the fastest of a job, among those that are asked for, for a test.
+#[cfg(all(test, feature = "device", feature = "tune"))]
+pub(super) fn likeliest(job: &Job<'_>, options: &Options<'_>, most: usize) -> Result<Vec<Config>> {
+    let asked = Asked::of(options)?;
+    Ok(Tables::of(job, None).likeliest(|one| asked.takes(one), most))
 }
 
 /// Bytes of a workspace that a call would use: those of the kernel and config that [`select`] picks where there is
@@ -189,13 +257,46 @@ impl Asked {
         if self.path == Some(GemvPath::Cpu) {
             return Err(self.unavailable(GemvPath::Cpu, Refusal::OperandsOnDevice));
         }
-        match options.tuned {
-            Some(table) => self.choose(job, Some(made_on(table, job.gpu)?)),
+        let tuned = options.tuned.map(|table| made_on(table, job.gpu));
+        let tuned = tuned.transpose()?;
+        #[cfg(all(feature = "device", feature = "tune"))]
+        if self.may_measure(job, options) {
+            let choose = |table: &_| self.choose(job, Some((table, Evidence::Prepared)));
+            if let Some(choice) = remembered::with(job, self.kernels(), choose) {
+                return choice;
+            }
+        }
+        match tuned {
+            Some(table) => self.choose(job, Some((table, Evidence::Tuned))),
             None => lately(self, job, || self.choose(job, None)),
         }
     }
 
-    fn choose(&self, job: &Job<'_>, tuned: Option<&Measurements>) -> Result<(Checked, Reason)> {
+    /// Whether what was measured when calls were prepared counts for a job: that is asked for, and neither the caller nor
+    /// a tuned table says what to take.
+    #[cfg(all(feature = "device", feature = "tune"))]
+    fn may_measure(&self, job: &Job<'_>, options: &Options<'_>) -> bool {
+        let tuned = |table: &Measurements| table.find(job.shape, job.operands).is_some();
+        options.measure.is_some() && self.config.is_none() && !options.tuned.is_some_and(tuned)
+    }
+
+    /// The path and the kernel that are asked for.
+    #[cfg(all(feature = "device", feature = "tune"))]
+    fn kernels(&self) -> (Option<GemvPath>, Option<Kernel>) {
+        (self.path, self.kernel)
+    }
+
+    /// Whether a kernel is among those that are asked for.
+    fn takes(&self, kernel: Kernel) -> bool {
+        self.kernel.is_none_or(|asked| asked == kernel)
+            && self.path.is_none_or(|asked| asked == kernel.path())
+    }
+
+    fn choose(
+        &self,
+        job: &Job<'_>,
+        tuned: Option<(&Measurements, Evidence)>,
+    ) -> Result<(Checked, Reason)> {
         match self.config {
             Some(config) => match config.checked(job) {
                 Ok(checked) => Ok((checked, Reason::Asked { by: self.by })),
@@ -207,10 +308,7 @@ impl Asked {
 
     /// The fastest kernel that can compute the job, of those that were asked for.
     fn best(&self, tables: &Tables<'_>) -> Result<(Checked, Reason)> {
-        let among = |kernel: Kernel| {
-            self.kernel.is_none_or(|asked| asked == kernel)
-                && self.path.is_none_or(|asked| asked == kernel.path())
-        };
+        let among = |kernel: Kernel| self.takes(kernel);
         let mut instead = None;
         for (kernel, estimate) in tables.contenders(among) {
             match (tables.config(kernel), estimate) {

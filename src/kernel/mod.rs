@@ -300,6 +300,12 @@ trait KernelConfig: Copy + PartialEq + Sized {
         1.0
     }
 
+    /// Whether this config, the fastest of a measured problem whose rows are as long, is likely to be as fast for the job
+    /// as `default`, the kernel's own. Only kernels say so for which measurements show it.
+    fn follows(&self, _: &Job<'_>, _default: &Self) -> bool {
+        false
+    }
+
     /// Whether the kernel can compute a job that it can compute without its selection of matrices.
     fn takes_select(_: &Job<'_>) -> Result<(), Refusal> {
         Err(Refusal::Select)
@@ -549,6 +555,15 @@ macro_rules! kernels {
             pub(crate) fn in_chain(&self, job: &Job<'_>) -> Option<Self> {
                 job.some(|job| match self {
                     $(Self::$kernel(config) => KernelConfig::in_chain(config, job).map(Self::from)),*
+                })
+            }
+
+            /// Whether this config, the fastest of a measured problem whose rows are as long, is likely to be as fast for
+            /// the job as `default`, of the same kernel.
+            pub(crate) fn follows(&self, job: &Job<'_>, default: &Self) -> bool {
+                job.some(|job| match (self, default) {
+                    $((Self::$kernel(config), Self::$kernel(default)) => config.follows(job, default),)*
+                    _ => false,
                 })
             }
 

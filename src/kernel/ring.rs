@@ -92,6 +92,10 @@ const COUNTED: [u32; 2] = [4, 6];
 const COUNTED_BYTES: u64 = 60_000_000;
 /// Bytes of codes from which on the default counts units.
 const MANY_BYTES: u64 = 100_000_000;
+/// The most units for each group in the ring that the rule takes.
+const RULED_DEPTH: u32 = 4;
+/// What a config may lose by the rule, more than the best one, and still be taken because it was measured nearby.
+const NO_BETTER: f64 = 0.08;
 /// The denominator of `counted`.
 const EIGHTHS: u32 = 8;
 /// Two counters at the front of the workspace.
@@ -158,6 +162,11 @@ impl KernelConfig for RingConfig {
         }
     }
 
+    /// In launches that wait, a config of larger or smaller matrices may not divide these rows well. Chains have no rule.
+    fn follows(&self, job: &Job<'_>, default: &Self) -> bool {
+        is_measured(job) && (job.chained || self.loses(job) <= default.loses(job) + NO_BETTER)
+    }
+
     /// The default, which deals all units; or counts a part of them, if there are many weights and a workspace.
     fn default_for(job: &Job<'_>) -> Result<Self, Refusal> {
         let dealt = Self::default_dealt(job)?;
@@ -165,7 +174,9 @@ impl KernelConfig for RingConfig {
             counted: COUNTED[0],
             ..dealt
         };
-        let gains = counters(job) && code_bytes(job.shape) >= MANY_BYTES && job.shape.k() > SHORT;
+        let gains = counters(job)
+            && code_bytes(job.shape) >= MANY_BYTES
+            && (job.shape.k() > SHORT || has_rule(job));
         match gains && counted.check(job).is_ok() {
             true => Ok(counted),
             false => Ok(dealt),
@@ -472,6 +483,11 @@ impl RingConfig {
     /// memory is short. There are more CTAs than SMs where a CTA's sums would not fit. In chains the ring is deeper, if
     /// the GPU has room.
     fn default_dealt(job: &Job<'_>) -> Result<Self, Refusal> {
+        if has_rule(job)
+            && let Some(config) = Self::by_rule(job)
+        {
+            return Ok(config);
+        }
         let (shape, tiled) = (job.shape, job.operands.tiled());
         let granule = if tiled { 4 } else { 1 };
         let rows = match shape.k() {
@@ -532,6 +548,80 @@ impl RingConfig {
         });
         let mut fitting = deeper.filter(|config| config.check(job).is_ok());
         Ok(fitting.next().unwrap_or(alone))
+    }
+
+    /// The config that loses least of those that are worth measuring, without counted units.
+    fn by_rule(job: &Job<'_>) -> Option<Self> {
+        let shape = job.shape;
+        let mut best: Option<(f64, Self)> = None;
+        for chunks in [2, 1] {
+            let most = MAX_WARPS / row_warps(shape, chunks).clamp(1, MAX_WARPS);
+            for groups in [most, most.div_ceil(2), most.div_ceil(4)] {
+                for (rows, per_sm) in ROWS.into_iter().flat_map(|rows| [(rows, 1), (rows, 2)]) {
+                    for depth in 1..=RULED_DEPTH {
+                        let config = Self {
+                            chunks,
+                            groups: groups / per_sm,
+                            rows,
+                            depth,
+                            granule: 1,
+                            cached: true,
+                            ctas: ctas(job, 1, per_sm.into()),
+                            counted: 0,
+                        };
+                        if config.check(job).is_err() {
+                            continue;
+                        }
+                        let loses = config.loses(job);
+                        if best.is_none_or(|(least, _)| loses < least) {
+                            best = Some((loses, config));
+                        }
+                    }
+                }
+            }
+        }
+        best.map(|(_, config)| config)
+    }
+
+    /// The time that launches which wait lose with this config, as a natural logarithm, with one NVFP4 vector and linear
+    /// scales: a sum of what was fitted, not below 0 each, on 12 of 24 shapes that were measured on an H100 with all
+    /// candidates (docs/notes/tuning.md, "A rule for ring").
+    fn loses(&self, job: &Job<'_>) -> f64 {
+        let shape = job.shape;
+        let multiprocessors = job.gpu.multiprocessors.max(1);
+        // By an integer, the nearest one.
+        let per_sm = ((self.ctas + multiprocessors / 2) / multiprocessors).max(1);
+        let row_warps = row_warps(shape, self.chunks);
+        let units = places(shape, false)
+            .div_ceil(u64::from(self.ctas.max(1)))
+            .div_ceil(UNIT_ROWS);
+        let groups = u64::from(self.groups.max(1));
+        let turns = units.div_ceil(groups);
+        let of_sm = |count: u32| f64::from(count * per_sm);
+        // In octaves, how much less `value` is than `limit`.
+        let below = |value: f64, limit: f64| (limit / value).log2().max(0.0);
+        let is = |holds: bool| f64::from(u8::from(holds));
+        let kib = 1024.0;
+        let ring = of_sm(self.groups * self.depth) * unit_bytes(shape) as f64 / kib;
+        let stage = f64::from(self.rows) * shape.row_code_bytes() as f64 / kib;
+        let warps = of_sm(self.groups * row_warps);
+        let lanes = shape.k() as f64 / (f64::from(self.chunks * row_warps) * WARP_CHUNK as f64);
+        // Too little in flight: 9 to 11% of calls on an H200 with 34 to 40 KiB, whose memory is faster.
+        0.15 * below(ring, 48.0)
+            + 0.054 * below(64.0, ring)
+            // Copies are small, and each costs the same; or the first products wait for large ones.
+            + 0.031 * below(stage, 2.0)
+            + 0.048 * below(stage, 1.25)
+            + 0.0125 * below(2.0, stage)
+            + 0.04 * (below(warps, 12.0) + below(warps, 8.0))
+            // Groups have nothing to do in the last turn.
+            + 0.136 * ((turns * groups) as f64 / units.max(1) as f64 - 1.0)
+            // Lanes that have no elements, and threads that have few.
+            + 0.1 * (1.0 - lanes)
+            + 0.034 * is(self.chunks == 1)
+            + 0.015 * is(per_sm > 1)
+            + 0.032 * is(turns == 1)
+            + is(self.depth == 1) * (0.024 + 0.012 * f64::from(self.rows).log2())
     }
 
     /// The entry point of a call.
@@ -614,6 +704,19 @@ impl RingConfig {
             bytes: announced_at + announced,
         }
     }
+}
+
+/// Whether measurements say how configs of one shape do on another: one NVFP4 vector, on a Hopper.
+fn is_measured(job: &Job<'_>) -> bool {
+    integers(job)
+        && job.shape.n() == PASS
+        && job.gpu.compute_capability.0 == 9
+        && !job.operands.select
+}
+
+/// Whether [`RingConfig::loses`] says which config is the best.
+fn has_rule(job: &Job<'_>) -> bool {
+    is_measured(job) && !job.chained && !job.operands.tiled()
 }
 
 /// Whether vectors are multiplied as integers.

@@ -31,11 +31,7 @@ pub fn machine(gpu: &Gpu) -> Result<Machine> {
         None => "none".into(),
     };
     Ok(Machine {
-        gpu: GpuModel {
-            name: gpu.name.clone(),
-            compute_capability: gpu.compute_capability,
-            multiprocessors: gpu.multiprocessors,
-        },
+        gpu: GpuModel::of(gpu),
         driver,
         crate_version: env!("CARGO_PKG_VERSION").into(),
         kernels: raw::KERNELS.into(),

@@ -41,6 +41,8 @@ mod descent;
 #[cfg(feature = "device")]
 mod device;
 mod error;
+#[cfg(feature = "device")]
+mod prepare;
 #[cfg(any(feature = "device", test))]
 mod ranking;
 mod search;
@@ -54,9 +56,16 @@ pub use chain::ChainOutcome;
 #[cfg(feature = "device")]
 pub use device::{Outcome, Repeat, Sustained, Took, Tuner, machine};
 pub use error::TuneError;
+#[cfg(feature = "device")]
+pub(crate) use prepare::at_prepare;
+#[cfg(feature = "device")]
+#[doc(hidden)]
+pub use prepare::launches_at_prepare;
 pub use search::{Found, Limits, Progress, search};
 
 use crate::dispatch::measured::{Entry, Machine, Measurements, comparable};
+#[cfg(feature = "device")]
+use crate::dispatch::remembered;
 use crate::operands::Operands;
 use crate::shape::Shape;
 
@@ -83,6 +92,21 @@ impl Tuned {
         Self {
             table: Measurements::new(machine.clone(), from),
             new: HashSet::new(),
+        }
+    }
+
+    /// What was measured in this process on such a machine when calls were prepared: [`Options::measure`]. To be
+    /// [saved](Self::save), so that later processes take the same configs and measure nothing. What was measured among
+    /// the kernels of one path alone, or of one kernel, is not in it.
+    ///
+    /// [`Options::measure`]: crate::Options::measure
+    #[cfg(feature = "device")]
+    pub fn remembered(machine: &Machine) -> Self {
+        let table = remembered::of(machine);
+        let of = |entry: &Entry| (entry.shape, entry.operands);
+        Self {
+            new: table.entries().iter().map(of).collect(),
+            table,
         }
     }
 

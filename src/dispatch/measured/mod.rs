@@ -32,6 +32,16 @@ pub struct GpuModel {
 }
 
 impl GpuModel {
+    /// The model of a GPU.
+    #[cfg(feature = "device")]
+    pub(crate) fn of(gpu: &Gpu) -> Self {
+        Self {
+            name: gpu.name.clone(),
+            compute_capability: gpu.compute_capability,
+            multiprocessors: gpu.multiprocessors,
+        }
+    }
+
     /// Whether a GPU is of this model.
     pub fn is_of(&self, gpu: &Gpu) -> bool {
         self.name == gpu.name
@@ -303,31 +313,42 @@ pub(super) fn nearest<'t, const N: usize>(
     operands: &Operands,
     pick: impl Fn(usize, &'t Entry) -> Option<&'t Timed>,
 ) -> [Option<Near<'t>>; N] {
-    let size = Size::of(shape);
     let mut nearest = [(f64::INFINITY, None); N];
-    for (table, elsewhere) in tables.zip(iter::once(0.0).chain(iter::repeat(OTHER_MODEL))) {
-        for (entry, of) in table.entries.iter().zip(&table.sizes) {
-            if entry.operands.activation != operands.activation {
-                continue;
-            }
-            let same = entry.operands.weight_layout == operands.weight_layout;
-            let layout = if same { 0.0 } else { OTHER_LAYOUT };
-            let distance = size.distance(of) + layout + elsewhere;
-            for (i, (least, found)) in nearest.iter_mut().enumerate() {
-                if distance < *least
-                    && let Some(timed) = pick(i, entry)
-                {
-                    let near = Near {
-                        table,
-                        entry,
-                        timed,
-                    };
-                    (*least, *found) = (distance, Some(near));
-                }
+    for (distance, table, entry) in distances(tables, shape, operands) {
+        for (i, (least, found)) in nearest.iter_mut().enumerate() {
+            if distance < *least
+                && let Some(timed) = pick(i, entry)
+            {
+                let near = Near {
+                    table,
+                    entry,
+                    timed,
+                };
+                (*least, *found) = (distance, Some(near));
             }
         }
     }
     nearest.map(|(_, found)| found)
+}
+
+/// The distance of each entry of some tables from a problem: [`nearest`] says what it is.
+pub(super) fn distances<'t>(
+    tables: impl Iterator<Item = &'t Measurements>,
+    shape: &Shape,
+    operands: &Operands,
+) -> impl Iterator<Item = (f64, &'t Measurements, &'t Entry)> {
+    let size = Size::of(shape);
+    let (activation, layout) = (operands.activation, operands.weight_layout);
+    let tables = tables.zip(iter::once(0.0).chain(iter::repeat(OTHER_MODEL)));
+    tables.flat_map(move |(table, elsewhere)| {
+        let entries = table.entries.iter().zip(&table.sizes);
+        let alike = entries.filter(move |(entry, _)| entry.operands.activation == activation);
+        alike.map(move |(entry, of)| {
+            let same = entry.operands.weight_layout == layout;
+            let layout = if same { 0.0 } else { OTHER_LAYOUT };
+            (size.distance(of) + layout + elsewhere, table, entry)
+        })
+    })
 }
 
 /// The tables that this crate comes with, one a model of GPU.
