@@ -112,19 +112,14 @@ type Tensors = Vec<(String, NewTensor<'static>)>;
 
 /// A small layer `fc` [2, 32] of a dialect, and a bf16 layer `plain`.
 fn small(dialect: Dialect) -> Tensors {
-    let own = |dtype, shape: &[usize], bytes: Vec<u8>| NewTensor {
-        dtype,
-        shape: shape.to_vec(),
-        bytes: bytes.into(),
-    };
     vec![
         (
             format!("fc.{}", dialect.codes()),
-            own(Dtype::U8, &[2, 16], vec![0x12; 32]),
+            NewTensor::new(Dtype::U8, &[2, 16], vec![0x12; 32]),
         ),
         (
             "fc.weight_scale".into(),
-            own(Dtype::F8_E4M3, &[2, 2], vec![0x38, 0x40, 0x48, 0x30]),
+            NewTensor::new(Dtype::F8_E4M3, &[2, 2], vec![0x38, 0x40, 0x48, 0x30]),
         ),
         (
             format!("fc.{}", dialect.global()),
@@ -136,7 +131,7 @@ fn small(dialect: Dialect) -> Tensors {
         ),
         (
             "plain.weight".into(),
-            own(Dtype::BF16, &[2, 4], vec![0; 16]),
+            NewTensor::new(Dtype::BF16, &[2, 4], vec![0; 16]),
         ),
     ]
 }

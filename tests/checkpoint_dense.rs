@@ -17,14 +17,6 @@ const K: usize = 300;
 
 type Tensors = Vec<(String, NewTensor<'static>)>;
 
-fn tensor(dtype: Dtype, shape: &[usize], bytes: Vec<u8>) -> NewTensor<'static> {
-    NewTensor {
-        dtype,
-        shape: shape.to_vec(),
-        bytes: bytes.into(),
-    }
-}
-
 fn open(tensors: Tensors) -> (TempDir, Checkpoint) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("model.safetensors");
@@ -59,7 +51,7 @@ fn matrix(dtype: Dtype) -> (NewTensor<'static>, Vec<f64>) {
             }
         })
         .unzip();
-    (tensor(dtype, &[M, K], bytes.concat()), values)
+    (NewTensor::new(dtype, &[M, K], bytes.concat()), values)
 }
 
 /// The rows and the products are those of a matrix in f64, within what is promised.
@@ -226,7 +218,7 @@ fn what_is_no_matrix_of_floats_is_refused() {
     let (_folder, checkpoint) = open(vec![
         (
             "codes.weight".into(),
-            tensor(Dtype::U8, &[2, 8], vec![0; 16]),
+            NewTensor::new(Dtype::U8, &[2, 8], vec![0; 16]),
         ),
         ("norm.weight".into(), NewTensor::f32(&[8], &[1.0; 8])),
     ]);
@@ -268,11 +260,11 @@ fn gpt_oss(blocks: &[u8], scales: &[u8]) -> Tensors {
     vec![
         (
             "experts.up_blocks".into(),
-            tensor(Dtype::U8, &[2, 3, of_row, 16], blocks.to_vec()),
+            NewTensor::new(Dtype::U8, &[2, 3, of_row, 16], blocks.to_vec()),
         ),
         (
             "experts.up_scales".into(),
-            tensor(Dtype::U8, &[2, 3, of_row], scales.to_vec()),
+            NewTensor::new(Dtype::U8, &[2, 3, of_row], scales.to_vec()),
         ),
         ("experts.up_bias".into(), NewTensor::f32(&[2, 3], &[0.0; 6])),
     ]

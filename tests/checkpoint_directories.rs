@@ -14,12 +14,7 @@ use tempfile::TempDir;
 type Tensors = Vec<(String, NewTensor<'static>)>;
 
 fn zeros(dtype: Dtype, shape: &[usize]) -> NewTensor<'static> {
-    let bits = shape.iter().product::<usize>() * dtype.bitsize();
-    NewTensor {
-        dtype,
-        shape: shape.to_vec(),
-        bytes: vec![0; bits / 8].into(),
-    }
+    NewTensor::zeros(dtype, shape)
 }
 
 fn scalar() -> NewTensor<'static> {

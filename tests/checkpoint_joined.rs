@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use nvfp4_gemv::checkpoint::{Checkpoint, CheckpointError, Dialect, Joined, RowOrder};
-use nvfp4_gemv::quantize::quantize;
+use nvfp4_gemv::quantize::{Quantized, quantize};
 use nvfp4_gemv::{Dims, Shape, Vectors, reference};
 use nvfp4_gemv_cli::file::{self, NewTensor};
 use safetensors::Dtype;
@@ -11,52 +11,18 @@ use tempfile::TempDir;
 
 const K: usize = 64;
 
-fn tensor(dtype: Dtype, shape: &[usize], bytes: Vec<u8>) -> NewTensor<'static> {
-    NewTensor {
-        dtype,
-        shape: shape.to_vec(),
-        bytes: bytes.into(),
-    }
-}
-
 type Tensors = Vec<(String, NewTensor<'static>)>;
 
-/// A layer of random weights, quantised: codes, scales, and the global scale as it is stored.
-struct Random {
-    rows: usize,
-    codes: Vec<u8>,
-    scales: Vec<u8>,
-    global: f32,
+/// A layer of random weights. Layers of different seeds have different global scales.
+fn random(seed: u64, rows: usize, dialect: Dialect) -> Quantized {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let size = (1 + seed) as f32;
+    let values: Vec<f32> = (0..rows * K).map(|_| size * (rng.f32() - 0.5)).collect();
+    quantize(&values, rows, K, dialect, None).unwrap()
 }
 
-impl Random {
-    /// Layers of different seeds have different global scales.
-    fn new(seed: u64, rows: usize, dialect: Dialect) -> Self {
-        let mut rng = fastrand::Rng::with_seed(seed);
-        let size = (1 + seed) as f32;
-        let values: Vec<f32> = (0..rows * K).map(|_| size * (rng.f32() - 0.5)).collect();
-        let q = quantize(&values, rows, K, dialect, None).unwrap();
-        Self {
-            rows,
-            global: q.global.stored(),
-            codes: q.codes,
-            scales: q.scales,
-        }
-    }
-
-    fn tensors(self, name: &str, dialect: Dialect) -> Tensors {
-        let shape = [self.rows, K / 2];
-        [
-            (dialect.codes(), tensor(Dtype::U8, &shape, self.codes)),
-            (
-                dialect.scales(),
-                tensor(Dtype::F8_E4M3, &[self.rows, K / 16], self.scales),
-            ),
-            (dialect.global(), NewTensor::f32(&[1], &[self.global])),
-        ]
-        .map(|(suffix, tensor)| (format!("{name}.{suffix}"), tensor))
-        .into()
-    }
+fn layer(seed: u64, rows: usize, name: &str, dialect: Dialect) -> Tensors {
+    NewTensor::layer(name, dialect, random(seed, rows, dialect)).into()
 }
 
 fn open(tensors: Tensors) -> (TempDir, Checkpoint) {
@@ -120,9 +86,7 @@ fn parts_of_a_fused_layer_are_rows_with_factors() {
     for dialect in Dialect::ALL {
         let (names, rows) = (["q", "k", "v"], [24, 8, 8]);
         let each = names.iter().zip(rows).zip(1..);
-        let tensors = each.flat_map(|((name, rows), seed)| {
-            Random::new(seed, rows, dialect).tensors(name, dialect)
-        });
+        let tensors = each.flat_map(|((name, rows), seed)| layer(seed, rows, name, dialect));
         let (_directory, checkpoint) = open(tensors.collect());
         let joined = checkpoint.joined(&names, RowOrder::Stacked).unwrap();
         assert_eq!(joined.shape(), Shape::matrix(40, K).unwrap());
@@ -170,15 +134,10 @@ fn parts_of_a_fused_layer_are_rows_with_factors() {
 #[test]
 fn rows_of_other_lengths_are_not_joined() {
     let dialect = Dialect::ModelOpt;
-    let mut tensors = Random::new(1, 16, dialect).tensors("a", dialect);
+    let mut tensors = layer(1, 16, "a", dialect);
     let values = [1.0; 16 * 32];
     let q = quantize(&values, 16, 32, dialect, None).unwrap();
-    tensors.push(("b.weight".into(), tensor(Dtype::U8, &[16, 16], q.codes)));
-    tensors.push((
-        "b.weight_scale".into(),
-        tensor(Dtype::F8_E4M3, &[16, 2], q.scales),
-    ));
-    tensors.push(("b.weight_scale_2".into(), NewTensor::f32(&[], &[1.0])));
+    tensors.extend(NewTensor::layer("b", dialect, q));
     let (_directory, checkpoint) = open(tensors);
     let error = checkpoint
         .joined(&["a", "b"], RowOrder::Stacked)
@@ -197,8 +156,8 @@ const ROWS: usize = 16;
 fn apart(dialect: Dialect) -> Tensors {
     let parts = |expert: usize| {
         ["gate", "up"].into_iter().zip(0..).map(move |(part, at)| {
-            let layer = Random::new(1 + 2 * expert as u64 + at, ROWS, dialect);
-            layer.tensors(&format!("m.experts.{expert}.{part}"), dialect)
+            let name = format!("m.experts.{expert}.{part}");
+            layer(1 + 2 * expert as u64 + at, ROWS, &name, dialect)
         })
     };
     (0..EXPERTS).flat_map(parts).flatten().collect()
@@ -210,10 +169,10 @@ fn stacked(name: &str, parts: &[u64], between: char, transpose: bool) -> Tensors
     let (mut codes, mut scales, mut globals) = (Vec::new(), Vec::new(), Vec::new());
     let rows = ROWS * parts.len();
     for expert in 0..EXPERTS as u64 {
-        let layers: Vec<Random> = parts
+        let layers = parts
             .iter()
-            .map(|at| Random::new(1 + 2 * expert + at, ROWS, dialect))
-            .collect();
+            .map(|at| random(1 + 2 * expert + at, ROWS, dialect));
+        let layers: Vec<Quantized> = layers.collect();
         let add = |all: &mut Vec<u8>, bytes: Vec<u8>| {
             let columns = bytes.len() / rows;
             match transpose {
@@ -221,21 +180,11 @@ fn stacked(name: &str, parts: &[u64], between: char, transpose: bool) -> Tensors
                 false => all.extend(bytes),
             }
         };
-        add(
-            &mut codes,
-            layers
-                .iter()
-                .flat_map(|layer| layer.codes.clone())
-                .collect(),
-        );
-        add(
-            &mut scales,
-            layers
-                .iter()
-                .flat_map(|layer| layer.scales.clone())
-                .collect(),
-        );
-        globals.push(layers[0].global);
+        globals.push(layers[0].global.stored());
+        let of =
+            |bytes: fn(&Quantized) -> &[u8]| layers.iter().map(bytes).collect::<Vec<_>>().concat();
+        add(&mut codes, of(|layer| &layer.codes));
+        add(&mut scales, of(|layer| &layer.scales));
     }
     let shape = |columns: usize| match transpose {
         true => [EXPERTS, columns, rows],
@@ -248,10 +197,10 @@ fn stacked(name: &str, parts: &[u64], between: char, transpose: bool) -> Tensors
         name.to_owned()
     };
     vec![
-        (codes_name, tensor(Dtype::U8, &shape(K / 2), codes)),
+        (codes_name, NewTensor::new(Dtype::U8, &shape(K / 2), codes)),
         (
             of("weight_scale"),
-            tensor(Dtype::F8_E4M3, &shape(K / 16), scales),
+            NewTensor::new(Dtype::F8_E4M3, &shape(K / 16), scales),
         ),
         (
             of("weight_scale_2"),
@@ -356,9 +305,12 @@ fn experts_that_are_missing_or_differ_are_errors() {
     }
     // A number of no expert that there is.
     let mut tensors = apart(dialect);
-    tensors.extend(
-        Random::new(1, ROWS, dialect).tensors("m.experts.18446744073709551615.gate", dialect),
-    );
+    tensors.extend(layer(
+        1,
+        ROWS,
+        "m.experts.18446744073709551615.gate",
+        dialect,
+    ));
     let error_of = error(tensors, &["gate"]);
     assert!(
         error_of.to_string().contains("m.experts.3.gate"),
@@ -381,10 +333,10 @@ fn experts_that_are_missing_or_differ_are_errors() {
         ));
     }
     // One layer is no experts, and neither are those that are not quantised.
-    let one = Random::new(1, ROWS, dialect).tensors("m.experts.one", dialect);
+    let one = layer(1, ROWS, "m.experts.one", dialect);
     let one = error(one, &["one"]);
     assert!(matches!(one, CheckpointError::Join { .. }), "{one}");
-    let plain = tensor(Dtype::BF16, &[2, 16, 16], vec![0; 1024]);
+    let plain = NewTensor::new(Dtype::BF16, &[2, 16, 16], vec![0; 1024]);
     let plain = error(vec![("m.experts.up".into(), plain)], &["up"]);
     assert!(matches!(plain, CheckpointError::NotNvfp4 { .. }), "{plain}");
     let nothing = error(apart(dialect), &["down"]);
@@ -403,7 +355,7 @@ fn experts_that_are_missing_or_differ_are_errors() {
     for (name, new) in [
         (
             of("weight_scale"),
-            Some(tensor(
+            Some(NewTensor::new(
                 Dtype::F8_E4M3,
                 &[EXPERTS, ROWS, 2],
                 vec![0; EXPERTS * ROWS * 2],
@@ -438,9 +390,9 @@ fn experts_that_are_missing_or_differ_are_errors() {
     let mut tensors = stacked("m.experts.gate", &[0], '_', false);
     tensors.push((
         "m.experts.up".into(),
-        tensor(Dtype::U8, &[2, ROWS, K / 2], vec![0; ROWS * K]),
+        NewTensor::new(Dtype::U8, &[2, ROWS, K / 2], vec![0; ROWS * K]),
     ));
-    let scales = tensor(
+    let scales = NewTensor::new(
         Dtype::F8_E4M3,
         &[2, ROWS, K / 16],
         vec![0; 2 * ROWS * K / 16],

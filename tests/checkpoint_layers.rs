@@ -31,20 +31,8 @@ fn one(value: f32) -> NewTensor<'static> {
     NewTensor::f32(&[1], &[value])
 }
 
-fn tensor(dtype: Dtype, shape: &[usize], bytes: Vec<u8>) -> NewTensor<'static> {
-    NewTensor {
-        dtype,
-        shape: shape.to_vec(),
-        bytes: bytes.into(),
-    }
-}
-
-fn zeros(dtype: Dtype, shape: &[usize], bytes_each: usize) -> NewTensor<'static> {
-    tensor(
-        dtype,
-        shape,
-        vec![0; shape.iter().product::<usize>() * bytes_each],
-    )
+fn zeros(dtype: Dtype, shape: &[usize]) -> NewTensor<'static> {
+    NewTensor::zeros(dtype, shape)
 }
 
 /// A checkpoint that is changed before it is opened.
@@ -71,11 +59,11 @@ impl Files {
             |suffix: &str, tensor| self.tensors.push((format!("{name}.{suffix}"), tensor));
         add(
             dialect.codes(),
-            tensor(Dtype::U8, &[128, 64], vec![0x12; 128 * 64]),
+            NewTensor::new(Dtype::U8, &[128, 64], vec![0x12; 128 * 64]),
         );
         add(
             dialect.scales(),
-            tensor(Dtype::F8_E4M3, &[128, 8], vec![0x38; 128 * 8]),
+            NewTensor::new(Dtype::F8_E4M3, &[128, 8], vec![0x38; 128 * 8]),
         );
         add(dialect.global(), one(0.5));
         add(dialect.input_global(), one(0.25));
@@ -160,13 +148,13 @@ fn tensors_that_change_the_product_are_refused_by_name() {
         ];
         for rest in changing {
             let name = format!("a.l.{rest}");
-            let files = Files::new(dialect).with(&name, zeros(Dtype::BF16, &[128], 2));
+            let files = Files::new(dialect).with(&name, zeros(Dtype::BF16, &[128]));
             refused!(files, &[&format!("{name:?}"), "model.safetensors"] => ChangesProduct);
         }
     }
     // ModelOpt's tensor, which compressed-tensors does not have.
     let files = Files::new(Dialect::CompressedTensors);
-    let files = files.with("a.l.pre_quant_scale", zeros(Dtype::BF16, &[128], 2));
+    let files = files.with("a.l.pre_quant_scale", zeros(Dtype::BF16, &[128]));
     refused!(files, &["\"a.l.pre_quant_scale\""] => ChangesProduct);
 }
 
@@ -176,10 +164,11 @@ fn factors_of_columns_are_multiplied_into_vectors() {
     let factors: Vec<f32> = (1..=128).map(|k| k as f32).collect();
     let bytes = factors
         .iter()
-        .flat_map(|x| half::bf16::from_f32(*x).to_le_bytes());
+        .map(|x| half::bf16::from_f32(*x).to_le_bytes());
+    let bytes = bytes.collect::<Vec<_>>().concat();
     for alpha in [
         NewTensor::f32(&[128], &factors),
-        tensor(Dtype::BF16, &[128], bytes.collect()),
+        NewTensor::new(Dtype::BF16, &[128], bytes),
     ] {
         let files = Files::new(Dialect::ModelOpt).with("a.l.pre_quant_scale", alpha);
         let files = files.beside("hf_quant_config.json", json!({ "quant_algo": "NVFP4_AWQ" }));
@@ -235,7 +224,7 @@ fn factors_of_columns_are_multiplied_into_vectors() {
             NewTensor::f32(&[128], &[f32::NAN; 128]),
             "column alpha: element 0",
         ),
-        (zeros(Dtype::I32, &[128], 4), "F32, F16 or BF16"),
+        (zeros(Dtype::I32, &[128]), "F32, F16 or BF16"),
     ] {
         with(wrong).refused(&["\"a.l.pre_quant_scale\"", says]);
     }
@@ -295,8 +284,8 @@ fn rows_of_fused_layers_have_their_parts_global_scales() {
 #[test]
 fn other_types_of_codes_and_scales_are_read() {
     for dialect in Dialect::ALL {
-        let codes = tensor(Dtype::F4, &[128, 128], vec![0x12; 128 * 64]);
-        let scales = tensor(Dtype::U8, &[128, 8], vec![0x38; 128 * 8]);
+        let codes = NewTensor::new(Dtype::F4, &[128, 128], vec![0x12; 128 * 64]);
+        let scales = NewTensor::new(Dtype::U8, &[128, 8], vec![0x38; 128 * 8]);
         let files = Files::new(dialect)
             .with(&format!("a.l.{}", dialect.codes()), codes)
             .with("a.l.weight_scale", scales);
@@ -347,16 +336,12 @@ fn unknown_tensors_are_refused_by_name_and_harmless_ones_are_not() {
 #[test]
 fn a_tensor_of_the_weights_shape_has_to_say_the_shape() {
     let shape = |rows: i64, k: i64| {
-        let bytes = [rows, k].iter().flat_map(|v| v.to_le_bytes()).collect();
-        tensor(Dtype::I64, &[2], bytes)
+        let bytes = [rows, k].map(i64::to_le_bytes).concat();
+        NewTensor::new(Dtype::I64, &[2], bytes)
     };
     let with = |tensor| Files::new(Dialect::CompressedTensors).with("a.l.weight_shape", tensor);
     assert_eq!(with(shape(128, 128)).notes(), [""; 0]);
-    for wrong in [
-        shape(120, 128),
-        shape(128, -128),
-        zeros(Dtype::F32, &[2], 4),
-    ] {
+    for wrong in [shape(120, 128), shape(128, -128), zeros(Dtype::F32, &[2])] {
         with(wrong).refused(&["\"a.l.weight_shape\""]);
     }
 }
@@ -399,8 +384,10 @@ fn layers_with_comfy_uis_mark_are_in_its_layout() {
     let mark = || json!({ "format": "nvfp4" });
     let marked = |mark: &Value| {
         let bytes = mark.to_string().into_bytes();
-        Files::new(Dialect::ModelOpt)
-            .with("a.l.comfy_quant", tensor(Dtype::U8, &[bytes.len()], bytes))
+        Files::new(Dialect::ModelOpt).with(
+            "a.l.comfy_quant",
+            NewTensor::new(Dtype::U8, &[bytes.len()], bytes),
+        )
     };
     let with = |text: &str| Files::new(Dialect::ModelOpt).metadata(COMFY_ENTRY, text);
     is_comfys(&marked(&mark()));
@@ -421,12 +408,15 @@ fn layers_with_comfy_uis_mark_are_in_its_layout() {
         marked(&mark).refused(&[]);
         with(&comfy_layers("a.l", mark)).refused(&[]);
     }
-    let rubbish = zeros(Dtype::U8, &[19], 1);
+    let rubbish = zeros(Dtype::U8, &[19]);
     refused!(Files::new(Dialect::ModelOpt).with("a.l.comfy_quant", rubbish), &["\"a.l.comfy_quant\""] => Config);
     // compressed-tensors' names are not ComfyUI's.
     let bytes = mark().to_string().into_bytes();
     let files = Files::new(Dialect::CompressedTensors);
-    let files = files.with("a.l.comfy_quant", tensor(Dtype::U8, &[bytes.len()], bytes));
+    let files = files.with(
+        "a.l.comfy_quant",
+        NewTensor::new(Dtype::U8, &[bytes.len()], bytes),
+    );
     refused!(files, &["mark", "compressed-tensors"] => OtherLayout);
     // The entry is about other layers only.
     for other in ["b.l", "a.l2", "a.l.proj", "al"] {
@@ -463,8 +453,8 @@ fn layers_that_may_be_in_comfy_uis_layout_are_refused() {
     refused!(both, &[&says[..], &["ModelOpt"]].concat() => OtherLayout);
     // Rows that are padded to 128, as that layout has them.
     let padded = Files::new(Dialect::ModelOpt)
-        .with("a.l.weight", zeros(Dtype::U8, &[100, 64], 1))
-        .with("a.l.weight_scale", zeros(Dtype::F8_E4M3, &[128, 8], 1));
+        .with("a.l.weight", zeros(Dtype::U8, &[100, 64]))
+        .with("a.l.weight_scale", zeros(Dtype::F8_E4M3, &[128, 8]));
     padded.refused(&[&says[..], &["F8_E4M3 [128, 8]"]].concat());
     // Names of diffusion models in one file.
     let mut files = Files::new(Dialect::ModelOpt);
@@ -494,7 +484,7 @@ fn an_input_scale_is_looked_at_when_it_is_asked_for() {
         let others = [
             NewTensor::f32(&[2], &[1.0, 1.0]),
             NewTensor::f32(&[0], &[]),
-            zeros(Dtype::I32, &[1], 4),
+            zeros(Dtype::I32, &[1]),
         ];
         for tensor in bad.into_iter().chain(others) {
             let files = Files::new(dialect).with(&name, tensor);
@@ -532,8 +522,8 @@ fn stacked_experts_are_named() {
         let mut files = Files::new(Dialect::ModelOpt);
         files.tensors.clear();
         let files = files
-            .with(codes, zeros(Dtype::U8, &[4, 32, 64], 1))
-            .with(scales, zeros(Dtype::F8_E4M3, &[4, 32, 8], 1));
+            .with(codes, zeros(Dtype::U8, &[4, 32, 64]))
+            .with(scales, zeros(Dtype::F8_E4M3, &[4, 32, 8]));
         let error = files.error_of(asked);
         assert!(
             matches!(error, CheckpointError::StackedExperts { .. }),
@@ -559,21 +549,20 @@ fn stacked_experts_are_named() {
         ));
     }
     // Experts that are not quantised.
-    let files =
-        Files::new(Dialect::ModelOpt).with("a.experts", zeros(Dtype::BF16, &[2, 16, 16], 2));
+    let files = Files::new(Dialect::ModelOpt).with("a.experts", zeros(Dtype::BF16, &[2, 16, 16]));
     let error = files.error_of("a.experts");
     assert!(matches!(error, CheckpointError::NotNvfp4 { .. }), "{error}");
     // Stacked experts with global scales for all of them look like a layer.
     let files = Files::new(Dialect::ModelOpt)
-        .with("a.l.weight", zeros(Dtype::U8, &[4, 32, 64], 1))
-        .with("a.l.weight_scale", zeros(Dtype::F8_E4M3, &[4, 32, 8], 1))
+        .with("a.l.weight", zeros(Dtype::U8, &[4, 32, 64]))
+        .with("a.l.weight_scale", zeros(Dtype::F8_E4M3, &[4, 32, 8]))
         .with("a.l.weight_scale_2", NewTensor::f32(&[4], &[1.0; 4]));
     refused!(files, &["stacked experts", "U8 [4, 32, 64]"] => StackedExperts);
 }
 
 #[test]
 fn mxfp4_is_named() {
-    let scales = |dtype| zeros(dtype, &[128, 4], 1);
+    let scales = |dtype| zeros(dtype, &[128, 4]);
     for dialect in Dialect::ALL {
         for dtype in [Dtype::U8, Dtype::F8_E8M0] {
             let files = Files::new(dialect).with("a.l.weight_scale", scales(dtype));
@@ -588,8 +577,8 @@ fn mxfp4_is_named() {
     let mut gpt_oss = Files::new(Dialect::ModelOpt);
     gpt_oss.tensors.clear();
     let gpt_oss = gpt_oss
-        .with("a.l_blocks", zeros(Dtype::U8, &[2, 32, 4, 16], 1))
-        .with("a.l_scales", zeros(Dtype::U8, &[2, 32, 4], 1));
+        .with("a.l_blocks", zeros(Dtype::U8, &[2, 32, 4, 16]))
+        .with("a.l_scales", zeros(Dtype::U8, &[2, 32, 4]));
     gpt_oss.refused(&["MXFP4", "\"a.l_scales\""]);
     let other = gpt_oss.error_of("b").to_string();
     assert!(
@@ -609,13 +598,13 @@ fn other_tools_are_named() {
         files
     };
     let torchao = of(&[
-        ("a.l._weight_qdata", zeros(Dtype::U8, &[128, 64], 1)),
-        ("a.l._weight_scale", zeros(Dtype::F8_E4M3, &[128, 8], 1)),
+        ("a.l._weight_qdata", zeros(Dtype::U8, &[128, 64])),
+        ("a.l._weight_scale", zeros(Dtype::F8_E4M3, &[128, 8])),
         ("a.l._weight_per_tensor_scale", one(1.0)),
     ]);
     let mlx = of(&[
-        ("a.l.weight", zeros(Dtype::U32, &[128, 16], 4)),
-        ("a.l.scales", zeros(Dtype::U8, &[128, 8], 1)),
+        ("a.l.weight", zeros(Dtype::U32, &[128, 16])),
+        ("a.l.scales", zeros(Dtype::U8, &[128, 8])),
     ]);
     for (files, tool) in [(torchao, "torchao"), (mlx, "MLX")] {
         refused!(files, &[tool] => OtherTool);

@@ -304,14 +304,6 @@ mod of_checkpoints {
 
     type Tensors = Vec<(String, NewTensor<'static>)>;
 
-    fn tensor(dtype: Dtype, shape: &[usize], bytes: Vec<u8>) -> NewTensor<'static> {
-        NewTensor {
-            dtype,
-            shape: shape.to_vec(),
-            bytes: bytes.into(),
-        }
-    }
-
     fn open(tensors: Tensors) -> (TempDir, Arc<Checkpoint>) {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("model.safetensors");
@@ -326,23 +318,10 @@ mod of_checkpoints {
 
     /// Tensors of one expert's part, and its bias.
     fn part(name: &str, rows: usize, k: usize, seed: u64) -> Tensors {
-        let q = quantized(rows, k, seed);
-        let of = |suffix: &str| format!("{name}.{suffix}");
-        vec![
-            (of("weight"), tensor(Dtype::U8, &[rows, k / 2], q.codes)),
-            (
-                of("weight_scale"),
-                tensor(Dtype::F8_E4M3, &[rows, k / 16], q.scales),
-            ),
-            (
-                of("weight_scale_2"),
-                NewTensor::f32(&[], &[q.global.stored()]),
-            ),
-            (
-                of("bias"),
-                NewTensor::f32(&[rows], &numbers(seed + 100, rows)),
-            ),
-        ]
+        let layer = NewTensor::layer(name, Dialect::ModelOpt, quantized(rows, k, seed));
+        let bias = NewTensor::f32(&[rows], &numbers(seed + 100, rows));
+        let bias = (format!("{name}.bias"), bias);
+        layer.into_iter().chain([bias]).collect()
     }
 
     /// The same of all experts in one tensor.
@@ -367,7 +346,7 @@ mod of_checkpoints {
         vec![
             (
                 of(""),
-                tensor(
+                NewTensor::new(
                     Dtype::U8,
                     &shape(k / 2),
                     all.each_ref().map(|q| bytes(&q.codes)).concat(),
@@ -375,7 +354,7 @@ mod of_checkpoints {
             ),
             (
                 of("_weight_scale"),
-                tensor(
+                NewTensor::new(
                     Dtype::F8_E4M3,
                     &shape(k / 16),
                     all.each_ref().map(|q| bytes(&q.scales)).concat(),

@@ -473,16 +473,14 @@ mod of_checkpoints {
 
     /// A file of a layer `a.l` [2, 32] of ones, and a bias.
     fn with_bias(folder: &Path, bias: NewTensor<'static>) -> Arc<Checkpoint> {
-        let tensor = |dtype, shape: &[usize], bytes: Vec<u8>| NewTensor {
-            dtype,
-            shape: shape.to_vec(),
-            bytes: bytes.into(),
-        };
         let tensors = [
-            ("a.l.weight", tensor(Dtype::U8, &[2, 16], vec![0x22; 32])),
+            (
+                "a.l.weight",
+                NewTensor::new(Dtype::U8, &[2, 16], vec![0x22; 32]),
+            ),
             (
                 "a.l.weight_scale",
-                tensor(Dtype::F8_E4M3, &[2, 2], vec![0x38; 4]),
+                NewTensor::new(Dtype::F8_E4M3, &[2, 2], vec![0x38; 4]),
             ),
             ("a.l.weight_scale_2", NewTensor::f32(&[], &[0.5])),
             ("a.l.bias", bias),
@@ -501,12 +499,7 @@ mod of_checkpoints {
         let bias = [1.5f32, -2.0]
             .map(|b| bf16::from_f32(b).to_le_bytes())
             .concat();
-        let bias = NewTensor {
-            dtype: Dtype::BF16,
-            shape: vec![2],
-            bytes: bias.into(),
-        };
-        let checkpoint = with_bias(folder.path(), bias);
+        let checkpoint = with_bias(folder.path(), NewTensor::new(Dtype::BF16, &[2], bias));
         let layer = Linear::from_checkpoint(&checkpoint, "a.l").unwrap();
         assert_eq!(layer.bias(), Some(&[1.5, -2.0][..]));
         let mut y = [0.0f32; 2];

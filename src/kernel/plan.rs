@@ -74,12 +74,13 @@ impl From<Launch> for Plan {
     }
 }
 
-/// One launch of a kernel.
-#[derive(Clone, Debug, Default)]
+/// One launch of a kernel. As JSON it has what a GPU is told of its size.
+#[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct Launch {
     /// The kernel's entry point, as in the machine code.
     pub entry: &'static str,
     /// The unit of `csrc` that the kernel is compiled in, alone or with others.
+    #[serde(skip)]
     pub unit: &'static str,
     /// CTAs along x, y and z.
     pub grid: [u32; 3],
@@ -92,17 +93,22 @@ pub struct Launch {
     /// Bytes of static shared memory of a CTA, which the kernel has in addition to the dynamic ones.
     pub static_shared: u32,
     /// Whether this is a programmatic dependent launch.
+    #[serde(skip)]
     pub dependent: bool,
     /// Whether the launch multiplies nothing: it writes data that a later launch needs, or ends what an earlier launch
     /// began.
+    #[serde(skip)]
     pub auxiliary: bool,
     /// Tensor maps, which are the kernel's first argument, one after the other. Kernels without them are the usual ones,
     /// and an empty list takes no allocation.
+    #[serde(skip)]
     #[doc(hidden)]
     pub maps: Vec<nvfp4_tensor_map>,
     /// The kernel's parameter structure, its last argument.
+    #[serde(skip)]
     pub parameters: Parameters,
     /// How the launch is repeated for batches that a grid's y does not hold.
+    #[serde(skip)]
     pub repeat: Option<Repeat>,
 }
 

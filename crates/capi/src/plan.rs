@@ -210,21 +210,11 @@ fn sentences(choice: &Choice, plan: &Plan) -> String {
 }
 
 fn object(choice: &Choice, plan: &Plan) -> Value {
-    let launches = plan.launches().iter().map(|launch| {
-        json!({
-            "entry": launch.entry,
-            "grid": launch.grid,
-            "threads": launch.threads,
-            "cluster": launch.cluster,
-            "dynamic_shared": launch.dynamic_shared,
-            "static_shared": launch.static_shared,
-        })
-    });
     json!({
         "path": choice.path.name(),
         "kernel": choice.kernel().map(|kernel| kernel.name()),
-        "config": choice.config.map(|config| serde_json::to_value(config).unwrap_or_default()),
+        "config": choice.config,
         "reason": choice.reason.to_string(),
-        "launches": launches.collect::<Vec<_>>(),
+        "launches": plan.launches(),
     })
 }

@@ -3,7 +3,7 @@
 use nvfp4_gemv::kernel::Call;
 use nvfp4_gemv::kernel::plan::Launch;
 use nvfp4_gemv::{Config, Gpu};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 /// A kernel and the fields of its config: `ring: chunks 2, ctas 132, ...`.
 pub(crate) fn one_line(config: &Config) -> String {
@@ -20,17 +20,6 @@ pub(crate) fn one_line(config: &Config) -> String {
 pub(crate) fn launches(config: &Config, call: &Call, gpu: &Gpu, chained: bool) -> Vec<Launch> {
     let plan = config.plan(call, gpu, chained);
     plan.map_or_else(|_| Vec::new(), |plan| plan.launches().to_vec())
-}
-
-pub(crate) fn launch_json(launch: &Launch) -> Value {
-    json!({
-        "entry": launch.entry,
-        "grid": launch.grid,
-        "threads": launch.threads,
-        "cluster": launch.cluster,
-        "dynamic_shared": launch.dynamic_shared,
-        "static_shared": launch.static_shared,
-    })
 }
 
 /// A launch in a line: `gemv_ring_nvfp4_c2_r1_l1, 132 CTAs of 512 threads, 70144 bytes of shared memory`.

@@ -8,7 +8,9 @@ use std::collections::{HashMap, HashSet};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use nvfp4_gemv::checkpoint::Dialect;
 use nvfp4_gemv::file::FileError;
+use nvfp4_gemv::quantize::Quantized;
 use nvfp4_gemv_files::output::Destination;
 use nvfp4_gemv_files::printable;
 use safetensors::Dtype;
@@ -81,13 +83,9 @@ pub struct NewTensor<'a> {
 }
 
 impl<'a> NewTensor<'a> {
-    /// A tensor of bytes that are there already.
-    pub fn borrowed(dtype: Dtype, shape: &[usize], bytes: &'a [u8]) -> Self {
-        Self::new(dtype, shape, bytes.into())
-    }
-
-    fn new(dtype: Dtype, shape: &[usize], bytes: Cow<'a, [u8]>) -> Self {
-        let shape = shape.to_vec();
+    /// A tensor of these bytes, its own or borrowed ones.
+    pub fn new(dtype: Dtype, shape: &[usize], bytes: impl Into<Cow<'a, [u8]>>) -> Self {
+        let (shape, bytes) = (shape.to_vec(), bytes.into());
         Self {
             dtype,
             shape,
@@ -95,16 +93,36 @@ impl<'a> NewTensor<'a> {
         }
     }
 
+    /// A tensor of bytes that are 0.
+    pub fn zeros(dtype: Dtype, shape: &[usize]) -> Self {
+        let bits = shape.iter().product::<usize>() * dtype.bitsize();
+        Self::new(dtype, shape, vec![0; bits / 8])
+    }
+
+    /// The tensors of a quantised layer, with a dialect's names.
+    pub fn layer(name: &str, dialect: Dialect, q: Quantized) -> [(String, Self); 3] {
+        let (codes, scales) = ([q.rows, q.k / 2], [q.rows, q.k / 16]);
+        [
+            (dialect.codes(), Self::new(Dtype::U8, &codes, q.codes)),
+            (
+                dialect.scales(),
+                Self::new(Dtype::F8_E4M3, &scales, q.scales),
+            ),
+            (dialect.global(), Self::f32(&[], &[q.global.stored()])),
+        ]
+        .map(|(suffix, tensor)| (format!("{name}.{suffix}"), tensor))
+    }
+
     /// An F32 tensor.
     pub fn f32(shape: &[usize], values: &[f32]) -> Self {
         let bytes = values.iter().flat_map(|v| v.to_le_bytes());
-        Self::new(Dtype::F32, shape, bytes.collect())
+        Self::new(Dtype::F32, shape, bytes.collect::<Vec<u8>>())
     }
 
     /// An F64 tensor.
     pub fn f64(shape: &[usize], values: &[f64]) -> Self {
         let bytes = values.iter().flat_map(|v| v.to_le_bytes());
-        Self::new(Dtype::F64, shape, bytes.collect())
+        Self::new(Dtype::F64, shape, bytes.collect::<Vec<u8>>())
     }
 }
 

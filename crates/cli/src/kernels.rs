@@ -10,7 +10,7 @@ use nvfp4_gemv::{
 use nvfp4_gemv_cli::problem::CONTEST_BENCHMARKS;
 use serde_json::{Value, json};
 
-use crate::configs::{launch_json, launches, one_line};
+use crate::configs::{launches, one_line};
 use crate::engine::compiled_archs;
 use crate::report::{Report, Table};
 use crate::shapes;
@@ -258,7 +258,7 @@ fn table(entries: &[Entry]) -> String {
 }
 
 fn to_json(entry: &Entry) -> Value {
-    let mut json = launch_json(&entry.launch);
+    let mut json = json!(entry.launch);
     let gemv = entry.gemv.as_ref();
     json["shape"] = json!(entry.shape.to_string());
     json["kernel"] = json!(gemv.map(|gemv| gemv.config.kernel().name()));

@@ -19,7 +19,7 @@ use nvfp4_gemv::{
 use nvfp4_gemv_parallel::shard::Split;
 use serde_json::{Value, json};
 
-use crate::configs::{launch_json, launch_line, launches, one_line};
+use crate::configs::{launch_line, launches, one_line};
 use crate::engine::{self, AskArgs, compiled_archs};
 use crate::report::{Report, Table, bytes, count, time};
 use crate::shapes::{self, ShapeArgs, parse_n};
@@ -543,7 +543,7 @@ impl Line {
             "config": self.config.as_ref().ok(),
             "passes": self.passes,
             "launches_of_passes": self.passes.map(|passes| [1, passes]),
-            "launches": self.launches.iter().map(launch_json).collect::<Vec<_>>(),
+            "launches": self.launches,
         })
     }
 }

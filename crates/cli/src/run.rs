@@ -121,7 +121,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     let gb_per_s = shape.weight_bytes() as f64 / timing.median / 1e9;
     if let Some(output) = &output {
         let (dtype, bytes) = outcome.y.encoded();
-        let tensor = NewTensor::borrowed(dtype, &[shape.n(), shape.m()], &bytes);
+        let tensor = NewTensor::new(dtype, &[shape.n(), shape.m()], &bytes);
         file::write_to(output, [("y".to_owned(), tensor)], None)?;
     }
 

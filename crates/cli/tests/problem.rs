@@ -35,16 +35,11 @@ fn there_and_back() {
 /// The tensors of a good file, to be spoilt one at a time.
 fn tensors() -> Tensors {
     let p = sample();
-    let own = |dtype, shape: &[usize], bytes: Vec<u8>| NewTensor {
-        dtype,
-        shape: shape.to_vec(),
-        bytes: bytes.into(),
-    };
     [
-        ("a", own(Dtype::U8, &[2, 3, 24], p.a)),
-        ("sfa", own(Dtype::F8_E4M3, &[2, 3, 3], p.sfa)),
-        ("b", own(Dtype::U8, &[2, 2, 24], p.b)),
-        ("sfb", own(Dtype::F8_E4M3, &[2, 2, 3], p.sfb)),
+        ("a", NewTensor::new(Dtype::U8, &[2, 3, 24], p.a)),
+        ("sfa", NewTensor::new(Dtype::F8_E4M3, &[2, 3, 3], p.sfa)),
+        ("b", NewTensor::new(Dtype::U8, &[2, 2, 24], p.b)),
+        ("sfb", NewTensor::new(Dtype::F8_E4M3, &[2, 2, 3], p.sfb)),
         ("alpha", NewTensor::f32(&[3], &p.alpha.unwrap())),
         ("c", NewTensor::f64(&[2, 2, 3], &p.c.unwrap())),
     ]

@@ -38,6 +38,26 @@ impl Table {
             .collect()
     }
 
+    /// Text with aligned columns, so many of them to the left and the others to the right.
+    pub fn aligned(&self, left: usize) -> String {
+        let rows = || [&self.header].into_iter().chain(&self.rows);
+        let width = |column: usize| {
+            let cells = rows().filter_map(|row| row.get(column));
+            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..self.header.len()).map(width).collect();
+        let line = |row: &Vec<String>| {
+            let cells = row.iter().zip(&widths).enumerate();
+            let cells = cells.map(|(i, (cell, &width))| match i < left {
+                true => format!("{cell:<width$}"),
+                false => format!("{cell:>width$}"),
+            });
+            let cells: Vec<String> = cells.collect();
+            format!("{}\n", cells.join("  ").trim_end())
+        };
+        rows().map(line).collect()
+    }
+
     pub fn markdown(&self) -> String {
         let line = |cells: &[String]| {
             let cells = cells.iter().map(|cell| cell.replace('|', "\\|"));
@@ -65,21 +85,7 @@ impl Table {
 /// Text with aligned columns: the first to the left, the others to the right.
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let rows = || [&self.header].into_iter().chain(&self.rows);
-        let width = |column: usize| {
-            let cells = rows().filter_map(|row| row.get(column));
-            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
-        };
-        let widths: Vec<usize> = (0..self.header.len()).map(width).collect();
-        for row in rows() {
-            let cells = row.iter().zip(&widths).enumerate();
-            let cells = cells.map(|(i, (cell, &width))| match i {
-                0 => format!("{cell:<width$}"),
-                _ => format!("  {cell:>width$}"),
-            });
-            writeln!(f, "{}", cells.collect::<String>().trim_end())?;
-        }
-        Ok(())
+        f.write_str(&self.aligned(1))
     }
 }
 

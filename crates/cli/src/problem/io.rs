@@ -93,8 +93,8 @@ impl Problem {
         let shape = &self.shape;
         let (m, n, l) = (shape.m(), shape.n(), shape.l());
         let (row, blocks) = (shape.row_code_bytes(), shape.blocks());
-        let codes = |rows, bytes| NewTensor::borrowed(Dtype::U8, &[l, rows, row], bytes);
-        let scales = |rows, bytes| NewTensor::borrowed(Dtype::F8_E4M3, &[l, rows, blocks], bytes);
+        let codes = |rows, bytes| NewTensor::new(Dtype::U8, &[l, rows, row], bytes);
+        let scales = |rows, bytes| NewTensor::new(Dtype::F8_E4M3, &[l, rows, blocks], bytes);
         let mut tensors = vec![
             ("a", codes(m, &self.a[..])),
             ("sfa", scales(m, &self.sfa[..])),

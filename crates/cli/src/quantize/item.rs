@@ -446,7 +446,7 @@ impl<'a> Plan<'a> {
         };
         self.copied.add(tensor.name(), why);
         self.left.extend(label::module_left(&tensor));
-        let kept = NewTensor::borrowed(tensor.dtype(), tensor.shape(), tensor.bytes());
+        let kept = NewTensor::new(tensor.dtype(), tensor.shape(), tensor.bytes());
         shard.kept.push((tensor.name().into(), Piece::Kept(kept)));
     }
 
@@ -505,7 +505,7 @@ impl<'a> Plan<'a> {
         if let Some(bias) = bias {
             let each = bias.bytes().len() / all.len();
             for (expert, row) in bias.bytes().chunks_exact(each).enumerate() {
-                let row = NewTensor::borrowed(bias.dtype(), &[rows], row);
+                let row = NewTensor::new(bias.dtype(), &[rows], row);
                 let name = format!("{stem}.{expert}.{part}.{BIAS}");
                 shard.kept.push((name, Piece::Kept(row)));
             }

@@ -5,7 +5,6 @@ use std::path::Path;
 use nvfp4_gemv::checkpoint::Dialect;
 use nvfp4_gemv::quantize::quantize;
 use nvfp4_gemv_cli::file::{self, NewTensor};
-use safetensors::Dtype;
 use serde_json::json;
 
 use crate::{Folder, H200, command, program, run_layer, text};
@@ -41,15 +40,6 @@ fn checkpoint(path: &Path, layer: &str) {
     let values: Vec<f32> = (0..32 * 32).map(|i| i as f32 / 1024.0).collect();
     let q = quantize(&values, 32, 32, Dialect::ModelOpt, None).unwrap();
     let tensors = [
-        (
-            "weight",
-            NewTensor::borrowed(Dtype::U8, &[32, 16], &q.codes),
-        ),
-        (
-            "weight_scale",
-            NewTensor::borrowed(Dtype::F8_E4M3, &[32, 2], &q.scales),
-        ),
-        ("weight_scale_2", NewTensor::f32(&[], &[q.global.stored()])),
         ("test_input", NewTensor::f32(&[1, 32], &values[..32])),
         (
             "test_output_w4a16_f64",
@@ -58,6 +48,9 @@ fn checkpoint(path: &Path, layer: &str) {
         ("up.weight", NewTensor::f32(&[32, 32], &values)),
     ];
     let tensors = tensors.map(|(name, tensor)| (format!("{layer}.{name}"), tensor));
+    let tensors = NewTensor::layer(layer, Dialect::ModelOpt, q)
+        .into_iter()
+        .chain(tensors);
     let metadata = [(layer.to_owned(), layer.to_owned())].into();
     file::write(path, tensors, Some(metadata)).unwrap();
 }

@@ -8,12 +8,8 @@ use serde_json::{Value, json as value};
 
 use crate::{COMPRESSED, Folder, MODELOPT, contains, fails, json, prints, words};
 
-fn zeros(dtype: Dtype, shape: &[usize], bytes_each: usize) -> NewTensor<'static> {
-    NewTensor {
-        dtype,
-        shape: shape.to_vec(),
-        bytes: vec![0; shape.iter().product::<usize>() * bytes_each].into(),
-    }
+fn zeros(dtype: Dtype, shape: &[usize]) -> NewTensor<'static> {
+    NewTensor::zeros(dtype, shape)
 }
 
 /// A model of two layers, of which one's label is wrong and one has a tensor that is not known.
@@ -21,14 +17,14 @@ fn model(dir: &Folder) -> String {
     let mut tensors = Vec::new();
     for layer in 0..2 {
         let mut add = |name: &str, tensor| tensors.push((format!("layers.{layer}.{name}"), tensor));
-        add("up.weight", zeros(Dtype::U8, &[32, 32], 1));
-        add("up.weight_scale", zeros(Dtype::F8_E4M3, &[32, 4], 1));
+        add("up.weight", zeros(Dtype::U8, &[32, 32]));
+        add("up.weight_scale", zeros(Dtype::F8_E4M3, &[32, 4]));
         add("up.weight_scale_2", NewTensor::f32(&[], &[1.0]));
-        add("gate.weight", zeros(Dtype::F8_E4M3, &[32, 64], 1));
+        add("gate.weight", zeros(Dtype::F8_E4M3, &[32, 64]));
         add("gate.weight_scale", NewTensor::f32(&[], &[1.0]));
-        add("norm.weight", zeros(Dtype::BF16, &[64], 2));
+        add("norm.weight", zeros(Dtype::BF16, &[64]));
     }
-    tensors.push(("odd.weight".into(), zeros(Dtype::I32, &[4, 64], 4)));
+    tensors.push(("odd.weight".into(), zeros(Dtype::I32, &[4, 64])));
     file::write(Path::new(&dir.at("model.safetensors")), tensors, None).unwrap();
     let config = value!({ "quantization": {
         "quant_algo": "MIXED_PRECISION",

@@ -23,14 +23,7 @@ fn model(path: &Path, spoil: impl FnOnce(&mut Vec<f32>)) {
     let tensors = [
         ("fc1.weight", NewTensor::f32(&[64, 32], &weights)),
         ("fc1.bias", NewTensor::f32(&[64], &weights[..64])),
-        (
-            "fc2.weight",
-            NewTensor {
-                dtype: Dtype::BF16,
-                shape: vec![32, 64],
-                bytes: half.into(),
-            },
-        ),
+        ("fc2.weight", NewTensor::new(Dtype::BF16, &[32, 64], half)),
         ("odd.weight", NewTensor::f32(&[8, 24], &weights[..192])),
         ("norm.weight", NewTensor::f32(&[32], &weights[..32])),
         ("embed.weight", NewTensor::f32(&[64, 32], &weights)),
@@ -157,11 +150,7 @@ fn the_output_is_labelled_as_what_it_is() {
         json(&[&args[..], &["--include", "fc1.*"]].concat());
         let file = TensorFile::open(&half).unwrap();
         let copy = |t: nvfp4_gemv::file::Tensor<'_>| {
-            let tensor = NewTensor {
-                dtype: t.dtype(),
-                shape: t.shape().to_vec(),
-                bytes: t.bytes().to_vec().into(),
-            };
+            let tensor = NewTensor::new(t.dtype(), t.shape(), t.bytes().to_vec());
             (t.name().to_owned(), tensor)
         };
         let mut tensors: Vec<_> = file.tensors().map(copy).collect();

@@ -35,14 +35,10 @@ fn write_file(path: &Path, numbers: &Numbers) {
     let tensors = numbers.iter().map(|(name, shape, values)| {
         let tensor = match shape.len() {
             1 => NewTensor::f32(shape, values),
-            _ => NewTensor {
-                dtype: Dtype::BF16,
-                shape: shape.clone(),
-                bytes: values
-                    .iter()
-                    .flat_map(|x| bf16::from_f32(*x).to_le_bytes())
-                    .collect(),
-            },
+            _ => {
+                let bytes = values.iter().map(|x| bf16::from_f32(*x).to_le_bytes());
+                NewTensor::new(Dtype::BF16, shape, bytes.collect::<Vec<_>>().concat())
+            }
         };
         (name.clone(), tensor)
     });

@@ -51,11 +51,7 @@ fn run_fails_when_the_recorded_output_is_not_met() {
             // One mantissa bit of one element, of about 2^-10 of its value.
             bytes[8 * 1000 + 5] ^= 0x04;
         }
-        let tensor = NewTensor {
-            dtype: t.dtype(),
-            shape: t.shape().to_vec(),
-            bytes: bytes.into(),
-        };
+        let tensor = NewTensor::new(t.dtype(), t.shape(), bytes);
         (t.name().to_owned(), tensor)
     });
     file::write(Path::new(&path), tensors, None).unwrap();

@@ -19,6 +19,7 @@ use mma_explorer::device::DeviceError;
 use mma_explorer::machine_code::{MachineCodeError, SurveyError};
 use mma_explorer::nvrtc::{NAMES, NvrtcError};
 use mma_explorer::variants::{self, Variant};
+use nvfp4_gemv_documents::table::Table;
 use serde_json::{Value, json};
 
 /// The result of a command.
@@ -164,33 +165,14 @@ pub(crate) fn progress(done: usize, all: usize, name: &str) {
     }
 }
 
-/// Lines of columns, each as wide as its widest cell. The last column is not filled up.
+/// Lines of columns of words.
 pub(crate) fn table<S: Into<String>>(
     head: impl IntoIterator<Item = S>,
     rows: &[Vec<String>],
 ) -> String {
-    let head: Vec<String> = head.into_iter().map(Into::into).collect();
-    let columns = head.len();
-    let mut widths: Vec<usize> = head.iter().map(|cell| cell.chars().count()).collect();
-    for row in rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
-        }
-    }
-    let mut text = String::new();
-    for row in std::iter::once(&head).chain(rows) {
-        let cells: Vec<String> = row
-            .iter()
-            .enumerate()
-            .map(|(i, cell)| match i + 1 == columns {
-                true => cell.clone(),
-                false => format!("{cell:<width$}", width = widths[i]),
-            })
-            .collect();
-        text += cells.join("  ").trim_end();
-        text.push('\n');
-    }
-    text
+    let mut table = Table::new(head);
+    rows.iter().for_each(|row| table.row(row.clone()));
+    table.aligned(usize::MAX)
 }
 
 #[cfg(test)]
