@@ -6,6 +6,24 @@ use crate::error::{Error, Result};
 use crate::shape::{Shape, Strides};
 use crate::types::ScaleLayout;
 
+/// Whether a dimension is what another one asks for.
+pub(crate) fn fits(
+    dimension: &'static str,
+    found: usize,
+    of: &'static str,
+    expected: usize,
+) -> Result<()> {
+    match found == expected {
+        true => Ok(()),
+        false => Err(Error::LayersMismatch {
+            dimension,
+            found,
+            of,
+            expected,
+        }),
+    }
+}
+
 /// `got` elements are as many as `needed`: what is more would be left out without a word.
 pub(crate) fn len(
     operand: &'static str,

@@ -75,7 +75,7 @@ impl Experts {
 /// Whether each layer has as many experts.
 fn check(downs: &[Linear], others: &[&[Linear]]) -> crate::Result<()> {
     let fits = |other: &&[Linear]| {
-        crate::mlp::fits(
+        crate::check::fits(
             "the number of gates or ups",
             other.len(),
             "the number of downs",

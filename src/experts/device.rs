@@ -14,7 +14,6 @@ use crate::gate::Gate;
 use crate::kernel::combine::Combine;
 use crate::linear::{MatricesOnDevice, with_bias};
 use crate::memory::Device;
-use crate::mlp::fits;
 use crate::output::Output;
 use crate::quantized::QuantizedVectors;
 use crate::raw;
@@ -91,7 +90,7 @@ impl Experts {
         let (gate, order) = (first.gate(), first.gate_up().1);
         for expert in &self.experts[1..] {
             let (found, expected) = (expert.down().k(), first.down().k());
-            fits("the K of an expert's down", found, "expert 0's", expected)?;
+            check::fits("the K of an expert's down", found, "expert 0's", expected)?;
             if (expert.gate(), expert.gate_up().1) != (gate, order) {
                 return Err(Error::ExpertsDiffer);
             }
@@ -126,8 +125,8 @@ impl ExpertsOnDevice {
         gate.check()?;
         let (both, last) = (&gate_up.shape, &down.shape);
         let twice = last.k().saturating_mul(2);
-        fits("gate and up's M", both.m(), "twice down's K", twice)?;
-        fits(
+        check::fits("gate and up's M", both.m(), "twice down's K", twice)?;
+        check::fits(
             "the number of gates and ups",
             both.l(),
             "the number of downs",

@@ -15,7 +15,7 @@ use crate::check;
 use crate::cpu;
 use crate::element::Element;
 use crate::error::{Error, Result};
-use crate::mlp::{Mlp, fits};
+use crate::mlp::Mlp;
 use crate::output::Output;
 use crate::shape::Shape;
 use crate::tensor::{DenseVectors, NO_MATRIX, Nvfp4Vectors, VectorScale, Vectors};
@@ -65,8 +65,8 @@ impl Experts {
             expected: 1,
         })?;
         for expert in &experts[1..] {
-            fits("an expert's K", expert.k(), "expert 0's K", first.k())?;
-            fits("an expert's M", expert.rows(), "expert 0's M", first.rows())?;
+            check::fits("an expert's K", expert.k(), "expert 0's K", first.k())?;
+            check::fits("an expert's M", expert.rows(), "expert 0's M", first.rows())?;
         }
         Ok(Self { experts })
     }

@@ -154,7 +154,36 @@ impl LinearOnDevice {
         MatricesOnDevice::new(1, rows, k, codes, scales, layout, global).map(Self::of)
     }
 
-    /// One layer with the rows of several, stacked.
+    /// One layer with the rows of several, stacked in their order: q, k and v, or gate and up, which read the same vectors
+    /// in one call. Where they have different global scales, or factors of rows, the products of both become factors of
+    /// rows, each rounded once. A result is `[n][rows of all]`.
+    ///
+    /// # Errors
+    /// [`Error::LayersMismatch`](crate::Error::LayersMismatch) for layers of different K, and for none; otherwise as
+    /// [`Linear::on_device`]'s.
+    pub fn joined(
+        stream: &Arc<CudaStream>,
+        layout: ScaleLayout,
+        layers: &[&Linear],
+    ) -> Result<Self> {
+        let first = layers.first().ok_or(crate::Error::LayersMismatch {
+            dimension: "the number of layers",
+            found: 0,
+            of: "the least that are joined",
+            expected: 1,
+        })?;
+        for layer in &layers[1..] {
+            check::fits(
+                "a joined layer's K",
+                layer.k(),
+                "the first one's",
+                first.k(),
+            )?;
+        }
+        Self::stacked(stream, layout, layers.to_vec())
+    }
+
+    /// One layer with the rows of several, which have one K.
     pub(crate) fn stacked(
         stream: &Arc<CudaStream>,
         layout: ScaleLayout,

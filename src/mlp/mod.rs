@@ -7,8 +7,9 @@ mod device;
 pub use device::{MlpBuffers, MlpOnDevice};
 use rayon::prelude::*;
 
+use crate::check::fits;
 use crate::cpu::Pool;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::gate::Gate;
 use crate::linear::Linear;
 use crate::output::Output;
@@ -47,24 +48,6 @@ enum GateUp {
 
 /// Elements that a thread computes at once.
 const AT_ONCE: usize = 4096;
-
-/// Whether a dimension is what another one asks for.
-pub(crate) fn fits(
-    dimension: &'static str,
-    found: usize,
-    of: &'static str,
-    expected: usize,
-) -> Result<()> {
-    match found == expected {
-        true => Ok(()),
-        false => Err(Error::LayersMismatch {
-            dimension,
-            found,
-            of,
-            expected,
-        }),
-    }
-}
 
 impl Mlp {
     /// An MLP of three layers, each with its bias if it has one.

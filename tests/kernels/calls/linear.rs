@@ -18,6 +18,7 @@ crate::trials! {
         a_kept_call_allocates_nothing_and_is_captured,
         more_buffers_than_are_kept,
         a_layer_of_shared_buffers,
+        joined_layers_give_the_results_of_each,
         refusals;
 }
 
@@ -277,4 +278,55 @@ fn refusals() {
     )
     .unwrap();
     assert!(bits(&gpu, &y)[0] == f32::NAN.to_bits());
+}
+
+/// q, k and v of different sizes and global scales, with factors and biases or without, in both layouts.
+fn joined_layers_give_the_results_of_each() {
+    let gpu = Gpu::first();
+    let stream = &gpu.stream;
+    let (k, n) = (1024, 3);
+    let plain = |m, scale: f32| {
+        let values: Vec<f32> = numbers(m * k, m as u64).iter().map(|x| x * scale).collect();
+        Linear::from_dense(&values, m, k).unwrap()
+    };
+    let layers = [plain(192, 1.0), layer((64, k)), plain(72, 30.0)];
+    let values = numbers(n * k, 5);
+    let x = gpu.upload(&values);
+    let mut apart = vec![Vec::new(); n];
+    for layer in &layers {
+        let mut y = vec![0.0f32; n * layer.rows()];
+        layer
+            .forward(&Vectors::of(&values), n, Output::of(&mut y))
+            .unwrap();
+        for (all, y) in apart.iter_mut().zip(y.chunks(layer.rows())) {
+            all.extend_from_slice(y);
+        }
+    }
+    for layout in ScaleLayout::ALL {
+        let of: Vec<&Linear> = layers.iter().collect();
+        let joined = LinearOnDevice::joined(stream, layout, &of).unwrap();
+        let mut y = gpu.upload(&vec![f32::NAN; n * joined.rows()]);
+        let vectors = Vectors::on_device(x.as_view());
+        joined
+            .forward(stream, &vectors, n, Output::on_device(y.as_view_mut()))
+            .unwrap();
+        let y = stream.clone_dtoh(&y).unwrap();
+        let most = values.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+        for (i, (y, expected)) in y.iter().zip(apart.concat()).enumerate() {
+            assert!(
+                (y - expected).abs() <= 1e-4 * most * (1.0 + expected.abs()),
+                "{layout} {i}: {y} {expected}"
+            );
+        }
+    }
+    let other = Linear::from_dense(&[1.0f32; 32], 1, 32).unwrap();
+    let error = LinearOnDevice::joined(stream, ScaleLayout::Linear, &[&layers[0], &other]);
+    assert!(matches!(
+        error.err(),
+        Some(Error::LayersMismatch {
+            found: 32,
+            expected: 1024,
+            ..
+        })
+    ));
 }
