@@ -12,6 +12,7 @@ mod jit;
 mod many_vectors;
 mod matrix;
 mod overlap;
+mod predicted;
 mod previous_grid;
 mod primitives;
 mod read_only;
@@ -124,6 +125,7 @@ const WITH_OR_WITHOUT_CUDA: &[Trials] = &[
     overlap::trials,
     packed::refuse::trials,
     packed::sim::trials,
+    predicted::trials,
     previous_grid::trials,
     primitives::barriers::trials,
     primitives::cluster::trials,
@@ -170,6 +172,7 @@ const WITH_CUDA: &[Trials] = &[
     packed::gpu::trials,
     combine::gpu::trials,
     combine::refuse::trials,
+    predicted::gpu::trials,
     quantize::gpu::trials,
     quantize::refuse::trials,
     read_only::gpu::trials,

@@ -302,6 +302,15 @@ impl Operands {
         Self::of(case, &case.problem())
     }
 
+    /// Operands without the right result, for problems that are too large for it.
+    pub(crate) fn without_truth(case: &Case) -> Self {
+        let nothing = Reference {
+            y: Vec::new(),
+            magnitude: Vec::new(),
+        };
+        Self::with(case, &case.problem(), Some(&Arc::new(nothing)))
+    }
+
     /// Operands with the same numbers in other layouts, with or without padding, for another type of output.
     #[cfg(feature = "device")]
     pub(crate) fn again(&self, case: &Case) -> Self {
@@ -764,14 +773,17 @@ impl Operands {
             &self.bytes.vector_scales,
             &operands::bytes(&self.bytes.vector_alpha),
         ];
-        let hash = parts
-            .concat()
-            .iter()
-            .fold(0xcbf2_9ce4_8422_2325, |hash: u64, &byte| {
-                (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
-            });
-        format!("{hash:016x}")
+        fnv1a(parts.concat())
     }
+}
+
+/// FNV-1a, 64 bits, as hexadecimal digits.
+pub(crate) fn fnv1a(bytes: impl IntoIterator<Item = u8>) -> String {
+    let mut hash = 0xcbf2_9ce4_8422_2325u64;
+    for byte in bytes {
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+    }
+    format!("{hash:016x}")
 }
 
 /// The nearest number of a type.

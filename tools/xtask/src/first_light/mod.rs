@@ -209,7 +209,7 @@ fn run(
 ) -> Result<Vec<Ran>> {
     let logs = out.join("logs");
     fs::create_dir_all(&logs).with_context(|| format!("cannot make {}", logs.display()))?;
-    for folder in ["recorded", "replays"] {
+    for folder in ["recorded", "replays", "published"] {
         fs::create_dir_all(out.join(folder))?;
     }
     let mut ran: Vec<Ran> = Vec::new();
@@ -275,8 +275,12 @@ const LOG: usize = 1 << 20;
 
 /// Makes the summary and the archive.
 fn finish(out: &Path, manifest: &Manifest) -> Result<()> {
-    let (mut files, replays) = collect(out, manifest)?;
-    let summary = report::markdown(manifest, &replays);
+    let Collected {
+        mut files,
+        replays,
+        published,
+    } = collect(out, manifest)?;
+    let summary = report::markdown(manifest, &replays, &published);
     fs::write(out.join("summary.md"), &summary).context("cannot write summary.md")?;
     files.insert("summary.md".into(), summary.into_bytes());
     let file = out.with_extension("zip");
@@ -293,15 +297,24 @@ fn finish(out: &Path, manifest: &Manifest) -> Result<()> {
     }
 }
 
-type Collected = (BTreeMap<String, Vec<u8>>, BTreeMap<String, Value>);
+/// The results of the steps.
+struct Collected {
+    /// By their names in the archive.
+    files: BTreeMap<String, Vec<u8>>,
+    /// The simulator's verdict on each topic.
+    replays: BTreeMap<String, Value>,
+    /// Verdicts on the published rule of sums, by step.
+    published: BTreeMap<String, Value>,
+}
 
-/// The results of the steps, by their names in the archive; and the simulator's verdict on each topic.
+/// Collects what the steps left.
 fn collect(out: &Path, manifest: &Manifest) -> Result<Collected> {
     let mut files = BTreeMap::new();
     let mut replays = BTreeMap::new();
+    let mut published = BTreeMap::new();
     let read =
         |file: &Path| fs::read(file).with_context(|| format!("cannot read {}", file.display()));
-    for folder in ["logs", "recorded", "replays"] {
+    for folder in ["logs", "recorded", "replays", "published"] {
         for entry in fs::read_dir(out.join(folder))? {
             let file = entry?.path();
             let Some(name) = file.file_name().and_then(|name| name.to_str()) else {
@@ -311,10 +324,13 @@ fn collect(out: &Path, manifest: &Manifest) -> Result<Collected> {
             if folder == "logs" {
                 bytes.drain(..bytes.len().saturating_sub(LOG));
             }
-            if folder == "replays"
-                && let Ok(value) = serde_json::from_slice(&bytes)
-            {
-                replays.insert(name.trim_end_matches(".json").to_owned(), value);
+            let verdicts = match folder {
+                "replays" => Some(&mut replays),
+                "published" => Some(&mut published),
+                _ => None,
+            };
+            if let (Some(verdicts), Ok(value)) = (verdicts, serde_json::from_slice(&bytes)) {
+                verdicts.insert(name.trim_end_matches(".json").to_owned(), value);
             }
             files.insert(format!("{folder}/{name}"), bytes);
         }
@@ -327,7 +343,11 @@ fn collect(out: &Path, manifest: &Manifest) -> Result<Collected> {
             files.insert(name.into(), read(&file)?);
         }
     }
-    Ok((files, replays))
+    Ok(Collected {
+        files,
+        replays,
+        published,
+    })
 }
 
 #[cfg(test)]

@@ -8,8 +8,13 @@ use serde_json::Value;
 use super::archive::Manifest;
 use super::watchdog::End;
 
-/// A page of Markdown. `replays` are what the simulator says of each topic's recording.
-pub(super) fn markdown(manifest: &Manifest, replays: &BTreeMap<String, Value>) -> String {
+/// A page of Markdown. `replays` are what the simulator says of each topic's recording, `published` what the steps say
+/// of the published rule of sums.
+pub(super) fn markdown(
+    manifest: &Manifest,
+    replays: &BTreeMap<String, Value>,
+    published: &BTreeMap<String, Value>,
+) -> String {
     let device = &manifest.device;
     let (major, minor) = device.compute_capability;
     let mut text = format!(
@@ -86,7 +91,47 @@ pub(super) fn markdown(manifest: &Manifest, replays: &BTreeMap<String, Value>) -
             text += &sums(topic, &replay["sums"]);
         }
     }
+    text += "\n## Whether the published rule of sums holds\n\n";
+    if published.is_empty() {
+        text += "Nobody has asked.\n";
+    }
+    for (step, verdict) in published {
+        match verdict.as_array() {
+            Some(problems) => problems.iter().for_each(|of| text += &predicted(step, of)),
+            None => text += &rule(step, verdict),
+        }
+    }
     text
+}
+
+/// A recording that was replayed by the published rule.
+fn rule(step: &str, replay: &Value) -> String {
+    let different = replay["different"].as_array();
+    let different = different.map_or(&[][..], Vec::as_slice);
+    let (cases, gpu) = (&replay["cases"], said(&replay["sums_of"]));
+    if different.is_empty() {
+        return format!("- {step}: **confirmed** for {gpu}: {cases} cases have the same bits\n");
+    }
+    let names = different.iter().take(20).map(|case| said(&case["case"]));
+    let names: Vec<String> = names.collect();
+    format!(
+        "- {step}: **refuted** for {gpu}, or not asked: {} of {cases} cases differ, among them {}\n",
+        different.len(),
+        names.join(", ")
+    )
+}
+
+/// A whole problem whose bits were predicted.
+fn predicted(step: &str, of: &Value) -> String {
+    format!(
+        "- {step}: **{}**: M = {}, K = {}, L = {}: {} of {} groups of 128 rows differ\n",
+        said(&of["verdict"]),
+        of["m"],
+        of["k"],
+        of["l"],
+        of["groups_that_differ"],
+        of["groups"]
+    )
 }
 
 /// Why the simulator does not reproduce a case of an H200, where that is known: cases are named once, or by how they

@@ -77,6 +77,20 @@ const TOPICS: &str = "
     async 0 mbarriers, bulk copies, clusters
     tcgen05_pdl 10 a dependent launch behind a kernel that allocates tensor memory late";
 
+/// The GPU whose published rule of sums `ptx-sim --sums` takes for a topic, by major compute capability.
+const RULES: [(&str, i32, &str); 6] = [
+    ("sums_f16", 9, "hopper"),
+    ("sums_f16", 10, "blackwell"),
+    ("sums_f16", 12, "rtx-blackwell"),
+    ("wgmma", 9, "hopper"),
+    ("mma_fp4", 12, "rtx-blackwell"),
+    ("tcgen05", 10, "blackwell"),
+];
+
+/// Kernels whose bits are predicted for whole problems, each with the major compute capability that has its
+/// instruction.
+const PREDICTED: [(&str, i32); 2] = [("tcgen05", 10), ("mma_fp4", 12)];
+
 /// Kernels with GPU tests of their own, each with the major compute capability that has its instruction.
 const KERNELS: [(&str, i32); 3] = [("tcgen05", 10), ("mma_fp4", 12), ("wgmma", 9)];
 
@@ -259,10 +273,21 @@ impl Night<'_> {
                 .arg("--ptx")
                 .arg(root.join("tools/ptx-sim/probes/ptx"));
             replay.arg("--json");
-            replays.push((topic, name, replay));
+            let (major, _) = self.device.compute_capability;
+            let rule = RULES.iter().find(|rule| (rule.0, rule.1) == (topic, major));
+            replays.push((topic, name, replay, rule.map(|rule| rule.2)));
         }
         let what = "the same in the simulator, and what differs";
-        for (topic, probe, replay) in replays {
+        for (topic, probe, replay, rule) in replays {
+            if let Some(rule) = rule {
+                let mut by_rule = self.command(replay.get_program(), &[]);
+                by_rule.args(replay.get_args()).args(["--sums", rule]);
+                let what = "the same with sums as a published model has them";
+                let name = format!("rule-{topic}");
+                let step = self.add(&name, (20, "build-simulator", what), by_rule);
+                step.needs.push(probe.clone());
+                step.prints(format!("published/rule-{topic}.json"));
+            }
             let name = format!("replay-{topic}");
             let step = self.add(&name, (20, "build-simulator", what), replay);
             step.needs.push(probe);
@@ -279,7 +304,17 @@ impl Night<'_> {
         for (kernel, needs) in KERNELS {
             let name = format!("tests-{kernel}");
             if self.has(needs, &name, what) {
-                let test = self.cargo(&format!("test --release --test kernels -- {kernel}::gpu"));
+                let test = self.cargo(&gpu_trials(kernel));
+                self.add(&name, (30, "build-tests", what), test).on_gpu = true;
+            }
+        }
+        let what = "the bits of whole problems, which a published model of sums predicts";
+        for (kernel, needs) in PREDICTED {
+            let name = format!("predicted-{kernel}");
+            if self.has(needs, &name, what) {
+                let mut test = self.cargo(&(gpu_trials(kernel) + "::predicted_bits"));
+                let verdicts = format!("published/{name}.json");
+                test.env("NVFP4_GEMV_PREDICTED", self.places.out.join(verdicts));
                 self.add(&name, (30, "build-tests", what), test).on_gpu = true;
             }
         }
@@ -296,6 +331,12 @@ impl Night<'_> {
         step.on_gpu = true;
         step.prints(super::BENCH.into());
     }
+}
+
+/// Arguments of cargo for the GPU trials of a kernel, whose names have its name as the library writes it.
+fn gpu_trials(kernel: &str) -> String {
+    let kernel = kernel.replace('_', "-");
+    format!("test --release --test kernels -- {kernel}::gpu")
 }
 
 /// The directory into which cargo builds for this program's commands.
@@ -326,12 +367,40 @@ mod tests {
         matches!(step.expect(name).action, Action::Run { .. })
     }
 
+    /// Trials are named by the library's names of kernels: with others no trial would run, and the step would pass.
+    #[test]
+    fn trials_of_a_kernel_have_its_name() {
+        let names = nvfp4_gemv_names();
+        for (kernel, _) in KERNELS.into_iter().chain(PREDICTED) {
+            let trials = gpu_trials(kernel);
+            let name = trials.rsplit_once(' ').unwrap().1.trim_end_matches("::gpu");
+            assert!(names.contains(&format!("\"{name}\"")), "{name}");
+        }
+    }
+
+    /// The library's list of kernels.
+    fn nvfp4_gemv_names() -> String {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../src/kernel/mod.rs");
+        std::fs::read_to_string(file).unwrap()
+    }
+
     #[test]
     fn steps_are_those_that_the_device_has_instructions_for() {
-        let tcgen05 = ["probe-tcgen05", "probe-tcgen05_pdl", "tests-tcgen05"];
-        let mma_fp4 = ["probe-mma_fp4", "tests-mma_fp4"];
+        let tcgen05 = [
+            "probe-tcgen05",
+            "probe-tcgen05_pdl",
+            "rule-tcgen05",
+            "tests-tcgen05",
+            "predicted-tcgen05",
+        ];
+        let mma_fp4 = [
+            "probe-mma_fp4",
+            "rule-mma_fp4",
+            "tests-mma_fp4",
+            "predicted-mma_fp4",
+        ];
         for (capability, has) in [
-            ((9, 0), &["probe-wgmma", "tests-wgmma"][..]),
+            ((9, 0), &["probe-wgmma", "rule-wgmma", "tests-wgmma"][..]),
             ((10, 0), &tcgen05),
             ((10, 3), &tcgen05),
             ((12, 0), &mma_fp4),

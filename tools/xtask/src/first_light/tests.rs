@@ -150,8 +150,21 @@ fn a_night_becomes_an_archive() {
                 "grain": 1, "c_with_products": true}},
     });
     let verdict = format!("cat <<'X'\n{verdict}\nX");
+    let by_rule = json!({"cases": 3, "different": [{"case": "sums"}], "sums_of": "rtx-blackwell"});
+    let by_rule = format!("echo '{by_rule}'");
+    let same = r#"echo '{"cases": 1, "different": [], "sums_of": "rtx-blackwell"}'"#;
+    let of = |verdict, wrong| json!({"m": 7168, "k": 2048, "l": 4, "verdict": verdict, "groups": 224, "groups_that_differ": wrong});
+    let predicted = json!([of("confirmed", 0), of("refuted", 7)]);
+    let predicted = format!("echo '{predicted}'");
     let mut steps = vec![
         prints("replay-mma_fp4", &verdict, "replays/mma_fp4.json"),
+        prints("rule-mma_fp4", &by_rule, "published/rule-mma_fp4.json"),
+        prints("rule-sums_f16", same, "published/rule-sums_f16.json"),
+        prints(
+            "predicted-mma_fp4",
+            &predicted,
+            "published/predicted-mma_fp4.json",
+        ),
         prints("bench", "echo half; exit 1", BENCH),
         step("talks", "echo heard", &[]),
     ];
@@ -167,7 +180,7 @@ fn a_night_becomes_an_archive() {
     assert_eq!(archive.files["logs/talks.log"], b"heard\n");
     let is_there = archive.files.contains_key(BENCH);
     assert!(!is_there, "what a failed step left is no result");
-    assert_eq!(archive.manifest.steps.len(), 3);
+    assert_eq!(archive.manifest.steps.len(), 6);
     let summary = String::from_utf8(archive.files["summary.md"].clone()).unwrap();
     contains(
         &summary,
@@ -179,6 +192,10 @@ fn a_night_becomes_an_archive() {
             "5 of 6 results",
             "cut (zero) 25 places",
             "ASSUMED_ROUNDINGS must be 96 at least",
+            "rule-mma_fp4: **refuted** for rtx-blackwell, or not asked: 1 of 3 cases differ, among them sums",
+            "rule-sums_f16: **confirmed** for rtx-blackwell: 1 cases",
+            "**confirmed**: M = 7168, K = 2048, L = 4: 0 of 224 groups",
+            "**refuted**: M = 7168, K = 2048, L = 4: 7 of 224 groups",
         ],
     );
     assert!(!summary.contains("No probe has asked"), "{summary}");
@@ -195,8 +212,9 @@ fn what_was_not_asked_and_what_is_known_is_said() {
         ],
     });
     let replays = [("async".to_string(), replay)].into();
-    let page = report::markdown(&archive::tests::manifest(), &replays);
+    let page = report::markdown(&archive::tests::manifest(), &replays, &[].into());
     let known = "two phases. **Known** of an H200: refused: ";
     contains(&page, &[known, "another (ok): a byte\n"]);
     assert_eq!(page.matches("No probe has asked.").count(), 2, "{page}");
+    contains(&page, &["Nobody has asked."]);
 }
