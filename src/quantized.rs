@@ -56,6 +56,8 @@ pub struct QuantizedVectors {
     alpha: CudaSlice<f32>,
     copies: usize,
     chained: bool,
+    /// What follows fetches nothing before it waits.
+    early: bool,
 }
 
 impl QuantizedVectors {
@@ -94,6 +96,7 @@ impl QuantizedVectors {
             alpha: stream.alloc_zeros(vectors.max(1)).map_err(cuda)?,
             copies: 1,
             chained: false,
+            early: false,
         })
     }
 
@@ -117,6 +120,12 @@ impl QuantizedVectors {
         let gpu = gpu(self.codes.stream().context().ordinal())?;
         let chained = gpu.has_dependent_launches();
         Ok(Self { chained, ..self })
+    }
+
+    /// [`chained`](Self::chained), where products with late ids follow: they fetch nothing before they wait.
+    pub(crate) fn chained_before_late(self) -> Result<Self> {
+        let early = true;
+        Self { early, ..self }.chained()
     }
 
     /// Enqueues the quantisation of f16, bf16 or f32 vectors on `stream`, each with a global scale
@@ -236,6 +245,7 @@ impl QuantizedVectors {
             element: vectors.element,
             input,
             chained: self.chained,
+            early: self.early,
             copies: self.copies,
             values: vectors.values,
             strides: vectors.strides,

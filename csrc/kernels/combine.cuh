@@ -6,7 +6,7 @@
 #include "../shared.h"
 
 enum {
-    NVFP4_COMBINE_THREADS = 256,
+    NVFP4_COMBINE_THREADS = 128,
 };
 
 typedef struct nvfp4_combine_params {
@@ -30,32 +30,45 @@ namespace nvfp4 {
 
 constexpr int kCombineThreads = NVFP4_COMBINE_THREADS;
 
+// Sums of results of one type.
+template <int32_t kType>
+__device__ __forceinline__ void combine_of(const nvfp4_combine_params &p, int32_t row) {
+    constexpr int kAtOnce = 8; // slots whose operands are asked for together
+    for (int32_t token = int32_t(blockIdx.y); token < p.n; token += int32_t(gridDim.y)) {
+        const Place place = prepare(p.epilogue, 0, row, token);
+        const int64_t first = int64_t(token) * p.slots;
+        float sum = 0.0f;
+        for (int32_t from = 0; from < p.slots; from += kAtOnce) {
+            float weight[kAtOnce], value[kAtOnce];
+            int32_t id[kAtOnce];
+#pragma unroll
+            for (int i = 0; i < kAtOnce; ++i) {
+                const int64_t slot = first + min(from + i, p.slots - 1);
+                id[i] = p.ids ? p.ids[slot] : 0;
+                weight[i] = p.weights[slot];
+                value[i] = load_float(p.inputs, kType, slot * p.input_slot + row);
+            }
+#pragma unroll
+            for (int i = 0; i < kAtOnce; ++i) {
+                if (from + i < p.slots && id[i] != -1) sum = fmaf(weight[i], value[i], sum);
+            }
+        }
+        store(p.epilogue, place, sum);
+    }
+}
+
 __device__ __forceinline__ void combine(const nvfp4_combine_params &p) {
-    constexpr int kAtOnce = 8; // slots whose results are asked for together
+    // What depends on a sum waits for it, and fetches little before.
+    arch::griddepcontrol_launch_dependents();
     arch::griddepcontrol_wait();
 
     const int32_t row = int32_t(blockIdx.x) * kCombineThreads + int32_t(threadIdx.x);
-    if (row < p.m) {
-        for (int32_t token = int32_t(blockIdx.y); token < p.n; token += int32_t(gridDim.y)) {
-            const Place place = prepare(p.epilogue, 0, row, token);
-            const int64_t first = int64_t(token) * p.slots;
-            float sum = 0.0f;
-            for (int32_t from = 0; from < p.slots; from += kAtOnce) {
-                float weight[kAtOnce], value[kAtOnce];
-#pragma unroll
-                for (int i = 0; i < kAtOnce; ++i) {
-                    const int64_t slot = first + from + i;
-                    const bool counts = from + i < p.slots && !(p.ids && p.ids[slot] == -1);
-                    weight[i] = counts ? p.weights[slot] : 0.0f;
-                    value[i] = counts ? load_float(p.inputs, p.input_type, slot * p.input_slot + row) : 0.0f;
-                }
-#pragma unroll
-                for (int i = 0; i < kAtOnce; ++i) sum = fmaf(weight[i], value[i], sum);
-            }
-            store(p.epilogue, place, sum);
-        }
+    if (row >= p.m) return;
+    switch (p.input_type) {
+        case NVFP4_OUTPUT_F16: combine_of<NVFP4_OUTPUT_F16>(p, row); break;
+        case NVFP4_OUTPUT_BF16: combine_of<NVFP4_OUTPUT_BF16>(p, row); break;
+        default: combine_of<NVFP4_OUTPUT_F32>(p, row);
     }
-    arch::griddepcontrol_launch_dependents();
 }
 
 }  // namespace nvfp4

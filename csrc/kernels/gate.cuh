@@ -29,20 +29,33 @@ __device__ __forceinline__ float times_sigmoid(float x, float y) {
     return __fdiv_rn(x, __fadd_rn(1.0f, exponential(-y)));
 }
 
-// What becomes of an element of gate and one of up.
-__device__ __forceinline__ float gated(const nvfp4_gate &g, float gate, float up) {
+// What becomes of elements of gate and as many of up.
+template <int kCount>
+__device__ __forceinline__ void gated(const nvfp4_gate &g, const float (&gate)[kCount], const float (&up)[kCount],
+                                      float (&out)[kCount]) {
+    // The kind is asked once, so that the elements' operations overlap.
     switch (g.kind) {
-        case NVFP4_GATE_GELU_TANH: {
-            // sqrt(8 / pi) (gate + 0.044715 gate^3), whose sigmoid is (1 + tanh) / 2 of half of it
-            const float square = __fmul_rn(gate, gate);
-            const float factor = __fadd_rn(__fmul_rn(0.0713548163f, square), 1.59576912f);
-            return __fmul_rn(times_sigmoid(gate, __fmul_rn(gate, factor)), up);
-        }
+        case NVFP4_GATE_GELU_TANH:
+#pragma unroll
+            for (int i = 0; i < kCount; ++i) {
+                // sqrt(8 / pi) (gate + 0.044715 gate^3), whose sigmoid is (1 + tanh) / 2 of half of it
+                const float square = __fmul_rn(gate[i], gate[i]);
+                const float factor = __fadd_rn(__fmul_rn(0.0713548163f, square), 1.59576912f);
+                out[i] = __fmul_rn(times_sigmoid(gate[i], __fmul_rn(gate[i], factor)), up[i]);
+            }
+            break;
         case NVFP4_GATE_CLAMPED:
-            gate = gate > g.limit ? g.limit : gate;
-            up = up > g.limit ? g.limit : up < -g.limit ? -g.limit : up;
-            return __fmul_rn(times_sigmoid(gate, __fmul_rn(g.alpha, gate)), __fadd_rn(up, 1.0f));
-        default: return __fmul_rn(times_sigmoid(gate, gate), up);
+#pragma unroll
+            for (int i = 0; i < kCount; ++i) {
+                // Not fminf and fmaxf, which would make a number of NaN.
+                const float x = gate[i] > g.limit ? g.limit : gate[i];
+                const float y = up[i] > g.limit ? g.limit : up[i] < -g.limit ? -g.limit : up[i];
+                out[i] = __fmul_rn(times_sigmoid(x, __fmul_rn(g.alpha, x)), __fadd_rn(y, 1.0f));
+            }
+            break;
+        default:
+#pragma unroll
+            for (int i = 0; i < kCount; ++i) out[i] = __fmul_rn(times_sigmoid(gate[i], gate[i]), up[i]);
     }
 }
 

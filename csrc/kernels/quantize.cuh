@@ -18,6 +18,7 @@ typedef struct nvfp4_quantize_params {
     int32_t global_kind; /* NVFP4_GLOBAL_* */
     float global;        /* a multiplier, positive and finite; for SHARED */
     int32_t tiled;       /* scales go to the 128x4 layout: 1, else to the linear one: 0 */
+    int32_t early;       /* dependent grids fetch nothing before they wait, and may start at once: 1 or 0 */
     NVFP4_POINTER(const float) globals; /* [L][N], multipliers; for PER_VECTOR */
 
     /* A vector has `blocks` blocks of elements; twice as many if a gate makes one element of two. */
@@ -109,11 +110,16 @@ struct Gated {
         float a[kPiece], b[kPiece];
         load_piece<Load>(x, gate.interleaved ? 2 * i : i, a);
         load_piece<Load>(x, gate.interleaved ? 2 * i + 1 : pieces + i, b);
+        if (gate.interleaved) {
+            float even[kPiece], odd[kPiece];
 #pragma unroll
-        for (int j = 0; j < kPiece; ++j) {
-            const float even = j < 4 ? a[2 * j % kPiece] : b[2 * j % kPiece];
-            const float odd = j < 4 ? a[2 * j % kPiece + 1] : b[2 * j % kPiece + 1];
-            out[j] = gate.interleaved ? gated(gate, even, odd) : gated(gate, a[j], b[j]);
+            for (int j = 0; j < kPiece / 2; ++j) {
+                even[j] = a[2 * j], odd[j] = a[2 * j + 1];
+                even[j + kPiece / 2] = b[2 * j], odd[j + kPiece / 2] = b[2 * j + 1];
+            }
+            gated(gate, even, odd, out);
+        } else {
+            gated(gate, a, b, out);
         }
     }
 };
@@ -149,16 +155,22 @@ struct Normed {
     }
 };
 
-// Largest magnitude among a vector's elements, as bits: infinity is above all numbers, NaN above infinity.
+// Largest magnitude among a vector's elements, as bits: infinity is above all numbers, NaN above infinity. The thread's
+// own piece, the first one that it will quantise, is kept.
 template <class Source>
-__device__ __forceinline__ uint32_t vector_max(const Source &source, int32_t pieces, uint32_t *of_warp) {
+__device__ __forceinline__ uint32_t vector_max(const Source &source, int32_t pieces, float (&own)[kPiece],
+                                               uint32_t *of_warp) {
     uint32_t most = 0;
-#pragma unroll 2
-    for (int32_t i = threadIdx.x; i < pieces; i += kQuantizeThreads) {
+    int32_t step = 0;
+    for (int32_t i = threadIdx.x; i < pieces; i += kQuantizeThreads, ++step) {
         float x[kPiece];
         source.piece(i, x);
+        const bool is_own = step == int32_t(blockIdx.x);
 #pragma unroll
-        for (int j = 0; j < kPiece; ++j) most = max(most, __float_as_uint(x[j]) & 0x7fffffffu);
+        for (int j = 0; j < kPiece; ++j) {
+            most = max(most, __float_as_uint(x[j]) & 0x7fffffffu);
+            own[j] = is_own ? x[j] : own[j];
+        }
     }
     return cta_max(most, of_warp);
 }
@@ -237,9 +249,10 @@ __device__ __forceinline__ void quantize_vector(const nvfp4_quantize_params &p, 
     const int64_t vector = int64_t(batch) * p.n + row;
     const int32_t own = p.copies == 1 ? batch : batch / p.copies;
     const Source source(p, p.vectors + own * p.vector_batch_bytes + row * p.vector_row_bytes, of_warp);
-    const float amax = __uint_as_float(vector_max(source, pieces, of_warp));
+    float own[kPiece] = {};
+    const float amax = __uint_as_float(vector_max(source, pieces, own, of_warp));
     // The vectors have been read: what a dependent grid fetches now delays nothing here.
-    arch::griddepcontrol_launch_dependents();
+    if (!p.early) arch::griddepcontrol_launch_dependents();
     float global = p.global_kind == NVFP4_GLOBAL_COMPUTED ? global_scale(amax)
                    : p.global_kind == NVFP4_GLOBAL_SHARED ? p.global
                                                           : p.globals[vector];
@@ -258,7 +271,14 @@ __device__ __forceinline__ void quantize_vector(const nvfp4_quantize_params &p, 
         const int32_t i = first + int32_t(threadIdx.x);
         const bool exists = i < pieces;
         float values[kPiece] = {};
-        if (exists && good) source.piece(i, values);
+        if (exists && good) {
+            if (first == int32_t(blockIdx.x) * kQuantizeThreads) {
+#pragma unroll
+                for (int j = 0; j < kPiece; ++j) values[j] = own[j];
+            } else {
+                source.piece(i, values);
+            }
+        }
         const QuantizedPiece piece = quantize_piece(values, global);
         if (exists) codes[i] = piece.codes;
         if (!p.tiled) {
@@ -278,6 +298,7 @@ __device__ __forceinline__ void quantize_vector(const nvfp4_quantize_params &p, 
 template <class Source>
 __device__ __forceinline__ void quantize(const nvfp4_quantize_params &p) {
     __shared__ uint32_t of_warp[kQuantizeWarps];
+    if (p.early) arch::griddepcontrol_launch_dependents();
     arch::griddepcontrol_wait();
 
     for (int32_t batch = int32_t(blockIdx.z); batch < p.l; batch += int32_t(gridDim.z)) {

@@ -172,7 +172,7 @@ impl ExpertsOnDevice {
             let shape = of_calls(of, tokens, slots)?;
             let vectors = QuantizedVectors::new(stream, &shape, ScaleLayout::Linear)?;
             match self.chained {
-                true => vectors.chained(),
+                true => vectors.chained_before_late(),
                 false => Ok(vectors),
             }
         };

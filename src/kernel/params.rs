@@ -398,7 +398,7 @@ pub struct nvfp4_tcgen05_params {
     pub partial: u64,
     pub epilogue: nvfp4_epilogue,
 }
-pub const NVFP4_COMBINE_THREADS: u32 = 256;
+pub const NVFP4_COMBINE_THREADS: u32 = 128;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct nvfp4_combine_params {
@@ -422,6 +422,8 @@ pub struct nvfp4_quantize_params {
     pub global_kind: i32,
     pub global: f32,
     pub tiled: i32,
+    pub early: i32,
+    pub __bindgen_padding_0: [u8; 4usize],
     pub globals: u64,
     pub vectors: u64,
     pub vector_row_bytes: i64,

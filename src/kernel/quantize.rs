@@ -109,6 +109,9 @@ pub struct Quantize {
     /// Whether this is a programmatic dependent launch, on GPUs of compute capability 9.0 and up. Nothing is read or
     /// written before the launch before has ended, so that this promises nothing.
     pub chained: bool,
+    /// Whether launches that depend on this one fetch nothing before they wait, as those with late ids do: they may then
+    /// start before the vectors are read. Weights that are fetched meanwhile would delay that.
+    pub early: bool,
     /// Each batch of vectors is written so often, as batches that follow each other, as the experts of a vector want
     /// them. There are L / copies batches of vectors then; usually one copy.
     pub copies: usize,
@@ -159,6 +162,7 @@ pub fn launch(shape: &Shape, q: &Quantize) -> Launch {
         norm_weight,
         epsilon,
         copies: q.copies as i32,
+        early: q.early.into(),
         codes: q.codes,
         scales: q.scales,
         alpha: q.vector_alpha,

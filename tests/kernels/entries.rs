@@ -54,6 +54,7 @@ pub(crate) fn planned(arch: &'static str) -> Vec<Launch> {
                 element,
                 input,
                 chained: true,
+                early: false,
                 copies: 1,
                 values: 1 << 40,
                 strides: Strides {

@@ -149,6 +149,7 @@ fn helpers(problem: &Shape, gpu: &Gpu) -> Vec<Entry> {
                 element,
                 input,
                 chained: false,
+                early: false,
                 copies: 1,
                 values: nowhere,
                 strides: Strides { row: 0, batch: 0 },

@@ -13,6 +13,7 @@ crate::trials! {
     gpu:
         an_mlp_is_near_the_host, experts_are_near_the_host, ids_that_name_no_expert, replays_with_other_ids,
         refusals;
+    long_gpu: times;
 }
 
 /// Elements of a vector and of a result; rows of gate, and of up.
@@ -388,4 +389,81 @@ fn refusals() {
         .unwrap()
         .on_device(stream, ScaleLayout::Linear);
     assert_eq!(error.err(), Some(Error::ExpertsDiffer));
+}
+
+/// Prints how long each kernel of a layer of Qwen3-30B-A3B takes in a chain of its own: `--ignored --nocapture`.
+fn times() {
+    use nvfp4_gemv::kernel::combine::Combine;
+    use nvfp4_gemv::measure::time_launches;
+    use nvfp4_gemv::{Dims, FloatType, QuantizedVectors, RawOutput, Shape, raw};
+
+    const SLOTS: usize = 8;
+    const LAUNCHES: usize = 100;
+    let gpu = Gpu::first();
+    let stream = &gpu.stream;
+    let us = |what: &str, launch: &mut dyn FnMut() -> nvfp4_gemv::Result<()>| {
+        launch().unwrap();
+        // SAFETY: the buffers live to the end of the trial, and nothing else uses them.
+        let time = unsafe { time_launches(stream, LAUNCHES, 9, |_| launch()) }.unwrap();
+        println!("{what}: {:.2} us", time.median * 1e6);
+    };
+    let shape = |k, l| Shape::new(Dims { m: 0, n: 1, k, l }).unwrap();
+    let new = |k, l| {
+        let vectors = QuantizedVectors::new(stream, &shape(k, l), ScaleLayout::Linear).unwrap();
+        vectors.chained().unwrap()
+    };
+    for k in [2048, 4096, 7168] {
+        let x = gpu.upload(&rounded(&numbers(k, 1)));
+        for copies in [1, SLOTS] {
+            let mut quantized = new(k, copies).with_copies(copies).unwrap();
+            let name = format!("quantise {k} bf16 elements, {copies} copies");
+            us(&name, &mut || {
+                quantized.quantize(stream, &Vectors::on_device(x.as_view()))
+            });
+        }
+    }
+    for k in [768, 2048] {
+        let sums = gpu.upload(&numbers(SLOTS * 2 * k, 2));
+        let sums = Vectors::on_device(sums.as_view());
+        for (gate, order) in [
+            (Gate::Silu, RowOrder::Stacked),
+            (Gate::GPT_OSS, RowOrder::Interleaved),
+        ] {
+            let mut quantized = new(k, SLOTS);
+            let name = format!("{SLOTS} times {k} elements of {gate:?}");
+            us(&name, &mut || {
+                quantized.quantize_gated(stream, &sums, gate, order, None)
+            });
+        }
+        let x = gpu.upload(&rounded(&numbers(k, 3)));
+        let (x, mut quantized) = (Vectors::on_device(x.as_view()), new(k, 1));
+        us(&format!("RMSNorm of {k} elements"), &mut || {
+            quantized.quantize_normed(stream, &x, &x, 1e-5, None)
+        });
+    }
+    for m in [2048, 7168] {
+        let results = gpu.upload(&numbers(SLOTS * m, 4));
+        let (weights, ids) = (gpu.upload(&[0.5f32; SLOTS]), gpu.upload(&[1i32; SLOTS]));
+        let y = gpu.upload(&vec![bf16::ZERO; m]);
+        let call = Combine {
+            slots: SLOTS,
+            element: FloatType::F32,
+            inputs: gpu.address(&results),
+            weights: gpu.address(&weights),
+            ids: gpu.address(&ids),
+            output: RawOutput::packed(gpu.address(&y), FloatType::Bf16),
+            chained: true,
+        };
+        let shape = Shape::new(Dims {
+            m,
+            n: 1,
+            k: 16,
+            l: 1,
+        })
+        .unwrap();
+        us(&format!("sum of {SLOTS} times {m} elements"), &mut || {
+            // SAFETY: the buffers have the sizes that the shape asks for and outlive the work.
+            unsafe { raw::combine(&shape, &call, gpu.handle()) }
+        });
+    }
 }

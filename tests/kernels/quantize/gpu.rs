@@ -112,6 +112,7 @@ fn written<T: OnDevice>(
         element: T::ELEMENT,
         input: Input::Plain,
         chained: false,
+        early: false,
         copies: 1,
         values: gpu.address(&values),
         strides: strides.unwrap_or(Strides {

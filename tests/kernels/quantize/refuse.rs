@@ -23,6 +23,7 @@ fn valid() -> Quantize {
         element: FloatType::F16,
         input: Input::Plain,
         chained: false,
+        early: false,
         copies: 1,
         values: 0x1000_0000,
         strides: Strides {

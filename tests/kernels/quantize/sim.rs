@@ -26,7 +26,7 @@ crate::trials! {
         normed_f16 = normed::<f16>,
         normed_bf16 = normed::<bf16>,
         normed_f32 = normed::<f32>,
-        copies_of_batches, many_batches, many_vectors, instructions;
+        copies_of_batches, many_batches, many_vectors, late_grids_are_waited_for, instructions;
 }
 
 /// Element types as memory has them.
@@ -123,6 +123,7 @@ fn check_behind<T: Simulated>(
             element: T::ELEMENT,
             input,
             chained: false,
+            early: false,
             copies,
             values,
             strides: Strides::packed(n, row),
@@ -314,6 +315,19 @@ fn many_vectors() {
         for layout in ScaleLayout::ALL {
             let policy = Policy::Random(seed as u64);
             check("90a", (n, k, l), &x, Given::Nothing, layout, policy, change);
+        }
+    }
+}
+
+/// All that is read is behind the wait: what comes before it in the PTX loads no global memory.
+fn late_grids_are_waited_for() {
+    for arch in ALL.into_iter().filter(|arch| *arch != "80") {
+        let unit = ptx::unit("helpers", arch);
+        let entries: Vec<&str> = unit.split(".entry quantize").skip(1).collect();
+        assert_eq!(entries.len(), 9);
+        for entry in entries {
+            let (before, _) = entry.split_once("griddepcontrol.wait").expect("a wait");
+            assert!(!before.contains("ld.global"), "{arch}: {}", &entry[..30]);
         }
     }
 }

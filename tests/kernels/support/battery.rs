@@ -647,6 +647,7 @@ fn follows(gpu: &Gpu, subject: &Subject, case: Case) {
         element: FloatType::Bf16,
         input: Input::Plain,
         chained: false,
+        early: false,
         copies: 1,
         values: gpu.address(&x),
         strides: strides(2 * k),

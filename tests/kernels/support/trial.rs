@@ -11,7 +11,8 @@ use libtest_mimic::{Arguments, Completion, Trial};
 use nvfp4_gemv_cli::gpu_record::{Asked, Ran};
 
 /// Makes a module's `trials()` from its functions, grouped by their needs: `host`, `simulator`, `nvrtc`, `compilers`
-/// (NVRTC and nvcc) or `gpu`. `long`, `long_nvrtc` and `long_compilers` run on request. Another function than the one
+/// (NVRTC and nvcc) or `gpu`. `long`, `long_nvrtc`,
+/// `long_compilers` and `long_gpu` run on request. Another function than the one
 /// of the trial's name may stand behind `=`.
 #[macro_export]
 macro_rules! trials {
@@ -46,6 +47,12 @@ pub(crate) fn long(path: &str, run: fn()) -> Trial {
 
 fn on_request(trial: Trial) -> Trial {
     trial.with_kind("long").with_ignored_flag(true)
+}
+
+/// A trial that needs a GPU and runs on request: it prints times.
+#[cfg(feature = "device")]
+pub(crate) fn long_gpu(path: &str, run: fn()) -> Trial {
+    on_request(gpu(path, run))
 }
 
 /// A trial that needs NVRTC.
