@@ -247,8 +247,8 @@ __device__ __forceinline__ void quantize_vector(const nvfp4_quantize_params &p, 
     const int32_t padded = p.tiled ? (p.blocks + 3) / 4 * 4 : p.blocks;
     const int32_t padded_rows = p.tiled ? (p.n + kAtomRows - 1) / kAtomRows * kAtomRows : p.n;
     const int64_t vector = int64_t(batch) * p.n + row;
-    const int32_t own = p.copies == 1 ? batch : batch / p.copies;
-    const Source source(p, p.vectors + own * p.vector_batch_bytes + row * p.vector_row_bytes, of_warp);
+    const int32_t from = p.copies == 1 ? batch : batch / p.copies;
+    const Source source(p, p.vectors + from * p.vector_batch_bytes + row * p.vector_row_bytes, of_warp);
     float own[kPiece] = {};
     const float amax = __uint_as_float(vector_max(source, pieces, own, of_warp));
     // The vectors have been read: what a dependent grid fetches now delays nothing here.
