@@ -16,9 +16,9 @@ use std::time::Instant;
 use bare::Bare;
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 use nvfp4_gemv::{
-    Activation, Choice, Device, GlobalScale, Gpu, Kernel, Nvfp4Vectors, Operands, Options, Output,
-    PreparedGemvOnDevice, ScaleLayout, Shape, Target, VectorScale, Vectors, Weights,
-    gemv_on_device, raw, select,
+    Activation, Choice, Device, GlobalScale, Gpu, Kernel, LinearOnDevice, Nvfp4Vectors, Operands,
+    Options, Output, PreparedGemvOnDevice, ScaleLayout, Shape, Target, VectorScale, Vectors,
+    Weights, gemv_on_device, raw, select,
 };
 use serde_json::{Value, json};
 
@@ -245,8 +245,26 @@ fn one_kernel(
         // is waited for after every batch; its context is current, the only one of device 0.
         unsafe { prepared.raw().run(cu_stream.cast()) }
     })?;
+    let (codes, scales) = (rig.codes.clone(), rig.scales.clone());
+    let layer = LinearOnDevice::new(
+        shape.m(),
+        shape.k(),
+        codes,
+        scales,
+        LAYOUT,
+        GlobalScale::ONE,
+    )?;
+    let layer_x = (rig.x_codes.clone(), rig.x_scales.clone());
+    let mut layer_y = rig.y.clone();
     let rig = RefCell::new(rig); // two ways use it
     let tracked_stream = tracked.stream.clone();
+    let vectors = Nvfp4Vectors::new(
+        layer_x.0.as_view(),
+        layer_x.1.as_view(),
+        LAYOUT,
+        VectorScale::Shared(GlobalScale::ONE),
+    );
+    let vectors = Vectors::Nvfp4(vectors);
     let mut ways = Vec::new();
     match Bare::empty(&stream) {
         Ok(empty) => ways.push(Way::new("bare launch, empty kernel", move || {
@@ -280,6 +298,17 @@ fn one_kernel(
         gemv_on_device(&stream, &shape, &weights, &vectors, output, options)?;
         Ok(())
     }));
+    let mut forward = || {
+        let output = Output::on_device(layer_y.as_view_mut());
+        layer.forward(&stream, &vectors, 1, output)
+    };
+    // A layer takes what the library picks: it is compared where that is this kernel.
+    if forward()? == choice {
+        ways.push(Way::new("a layer's forward", move || {
+            forward()?;
+            Ok(())
+        }));
+    }
     ways.push(Way::new("prepared, views, events tracked", || {
         let (weights, vectors, output) = tracked.views()?;
         Ok(prepared_tracked.run(&tracked_stream, &weights, &vectors, output)?)
