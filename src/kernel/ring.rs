@@ -96,6 +96,8 @@ const MANY_BYTES: u64 = 100_000_000;
 const RULED_DEPTH: u32 = 4;
 /// What a config may lose by the rule, more than the best one, and still be taken because it was measured nearby.
 const NO_BETTER: f64 = 0.08;
+/// The fewest consumers of a CTA with which counted units gain.
+const COUNTED_WARPS: u32 = 9;
 /// The denominator of `counted`.
 const EIGHTHS: u32 = 8;
 /// Two counters at the front of the workspace.
@@ -162,21 +164,37 @@ impl KernelConfig for RingConfig {
         }
     }
 
-    /// In launches that wait, a config of larger or smaller matrices may not divide these rows well. Chains have no rule.
+    /// In launches that wait, a config of larger or smaller matrices may not divide these rows well. Of chains only those of
+    /// the smallest matrices have a rule.
     fn follows(&self, job: &Job<'_>, default: &Self) -> bool {
-        is_measured(job) && (job.chained || self.loses(job) <= default.loses(job) + NO_BETTER)
+        let worse = |job| self.loses(job) > default.loses(job) + NO_BETTER;
+        is_measured(job)
+            && match job.chained {
+                true => !is_short_chain(job),
+                false => !worse(job),
+            }
     }
 
     /// The default, which deals all units; or counts a part of them, if there are many weights and a workspace.
     fn default_for(job: &Job<'_>) -> Result<Self, Refusal> {
         let dealt = Self::default_dealt(job)?;
-        let counted = Self {
-            counted: COUNTED[0],
-            ..dealt
+        let counted = match has_rule(job) {
+            // Stages of one row cost 18% and more where counted units are short.
+            true => Self {
+                counted: COUNTED[0],
+                rows: 2,
+                ..dealt
+            },
+            false => Self {
+                counted: COUNTED[0],
+                ..dealt
+            },
         };
-        let gains = counters(job)
-            && code_bytes(job.shape) >= MANY_BYTES
-            && (job.shape.k() > SHORT || has_rule(job));
+        let enough = match has_rule(job) {
+            true => dealt.groups * row_warps(job.shape, dealt.chunks) >= COUNTED_WARPS,
+            false => job.shape.k() > SHORT,
+        };
+        let gains = counters(job) && code_bytes(job.shape) >= MANY_BYTES && enough;
         match gains && counted.check(job).is_ok() {
             true => Ok(counted),
             false => Ok(dealt),
@@ -483,10 +501,13 @@ impl RingConfig {
     /// memory is short. There are more CTAs than SMs where a CTA's sums would not fit. In chains the ring is deeper, if
     /// the GPU has room.
     fn default_dealt(job: &Job<'_>) -> Result<Self, Refusal> {
-        if has_rule(job)
+        if (has_rule(job) || is_short_chain(job))
             && let Some(config) = Self::by_rule(job)
         {
-            return Ok(config);
+            return Ok(match job.chained {
+                true => config.deeper(job, CHAINED_SHORT_RING_BYTES),
+                false => config,
+            });
         }
         let (shape, tiled) = (job.shape, job.operands.tiled());
         let granule = if tiled { 4 } else { 1 };
@@ -539,15 +560,20 @@ impl RingConfig {
             ..=SHORT => CHAINED_SHORT_RING_BYTES,
             _ => CHAINED_RING_BYTES,
         };
-        let turn = unit_bytes(shape) * u64::from(alone.groups);
-        let deepest = (ring / turn).clamp(alone.depth.into(), (*DEPTHS.end()).into()) as u32;
-        let deeper = (alone.depth..=deepest).rev().map(|depth| Self {
+        Ok(alone.deeper(job, ring))
+    }
+
+    /// This config with as many units in the rings of a multiprocessor as `ring` bytes hold, if the GPU has room.
+    fn deeper(self, job: &Job<'_>, ring: u64) -> Self {
+        let turn = unit_bytes(job.shape) * u64::from(self.groups);
+        let deepest = (ring / turn.max(1)).clamp(self.depth.into(), (*DEPTHS.end()).into()) as u32;
+        let deeper = (self.depth..=deepest).rev().map(|depth| Self {
             depth,
             cached: false,
-            ..alone
+            ..self
         });
         let mut fitting = deeper.filter(|config| config.check(job).is_ok());
-        Ok(fitting.next().unwrap_or(alone))
+        fitting.next().unwrap_or(self)
     }
 
     /// The config that loses least of those that are worth measuring, without counted units.
@@ -717,6 +743,15 @@ fn is_measured(job: &Job<'_>) -> bool {
 /// Whether [`RingConfig::loses`] says which config is the best.
 fn has_rule(job: &Job<'_>) -> bool {
     is_measured(job) && !job.chained && !job.operands.tiled()
+}
+
+/// Whether a job is a chain of launches so short that the bytes of a multiprocessor fit its ring: their time depends on
+/// whether the next launch finds room beside this one. With rows of less than 4096 elements the rule loses.
+fn is_short_chain(job: &Job<'_>) -> bool {
+    let rows = places(job.shape, false).div_ceil(job.gpu.multiprocessors.max(1).into());
+    let bytes = rows * job.shape.row_code_bytes() as u64;
+    let linear = job.chained && !job.operands.tiled() && job.shape.k() >= 4096;
+    is_measured(job) && linear && bytes <= CHAINED_SHORT_RING_BYTES
 }
 
 /// Whether vectors are multiplied as integers.
