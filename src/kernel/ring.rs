@@ -576,30 +576,34 @@ impl RingConfig {
         fitting.next().unwrap_or(self)
     }
 
-    /// The config that loses least of those that are worth measuring, without counted units.
+    /// The config that loses least of those that are worth measuring, without counted units. Calls that are not prepared
+    /// ask for it: what few fields decide is worked out once for all others.
     fn by_rule(job: &Job<'_>) -> Option<Self> {
         let shape = job.shape;
+        let plain = Self {
+            cached: true,
+            ..Self::DEFAULT
+        };
+        let stages = ROWS.map(|rows| (rows, Self { rows, ..plain }.loses_by_stages(job)));
         let mut best: Option<(f64, Self)> = None;
-        for chunks in [2, 1] {
+        for (chunks, per_sm) in [(2, 1), (2, 2), (1, 1), (1, 2)] {
             let most = MAX_WARPS / row_warps(shape, chunks).clamp(1, MAX_WARPS);
             for groups in [most, most.div_ceil(2), most.div_ceil(4)] {
-                for (rows, per_sm) in ROWS.into_iter().flat_map(|rows| [(rows, 1), (rows, 2)]) {
-                    for depth in 1..=RULED_DEPTH {
-                        let config = Self {
-                            chunks,
-                            groups: groups / per_sm,
-                            rows,
-                            depth,
-                            granule: 1,
-                            cached: true,
-                            ctas: ctas(job, 1, per_sm.into()),
-                            counted: 0,
-                        };
-                        if config.check(job).is_err() {
-                            continue;
-                        }
-                        let loses = config.loses(job);
-                        if best.is_none_or(|(least, _)| loses < least) {
+                let config = Self {
+                    chunks,
+                    groups: groups / per_sm,
+                    ctas: ctas(job, 1, per_sm.into()),
+                    ..plain
+                };
+                let of_groups = config.loses_by_groups(job);
+                for depth in 1..=RULED_DEPTH {
+                    let config = Self { depth, ..config };
+                    let of_ring = of_groups + config.loses_by_ring(job);
+                    for (rows, of_stages) in stages {
+                        let config = Self { rows, ..config };
+                        let loses = of_ring + of_stages + config.loses_by_waiting();
+                        let better = best.is_none_or(|(least, _)| loses < least);
+                        if better && config.check(job).is_ok() {
                             best = Some((loses, config));
                         }
                     }
@@ -610,44 +614,63 @@ impl RingConfig {
     }
 
     /// The time that launches which wait lose with this config, as a natural logarithm, with one NVFP4 vector and linear
-    /// scales: a sum of what was fitted, not below 0 each, on 12 of 24 shapes that were measured on an H100 with all
-    /// candidates (docs/notes/tuning.md, "A rule for ring").
+    /// scales. The parts are a sum that was fitted, no factor below 0, on 12 of 24 shapes that were measured on an H100
+    /// with all candidates (docs/notes/ring.md, "A rule for one NVFP4 vector").
     fn loses(&self, job: &Job<'_>) -> f64 {
-        let shape = job.shape;
+        let of_units = self.loses_by_groups(job) + self.loses_by_ring(job);
+        of_units + self.loses_by_stages(job) + self.loses_by_waiting()
+    }
+
+    /// CTAs of a multiprocessor.
+    fn per_sm(&self, job: &Job<'_>) -> u32 {
         let multiprocessors = job.gpu.multiprocessors.max(1);
         // By an integer, the nearest one.
-        let per_sm = ((self.ctas + multiprocessors / 2) / multiprocessors).max(1);
+        ((self.ctas + multiprocessors / 2) / multiprocessors).max(1)
+    }
+
+    /// What the groups lose, whatever they have in the ring.
+    fn loses_by_groups(&self, job: &Job<'_>) -> f64 {
+        let (shape, per_sm) = (job.shape, self.per_sm(job));
         let row_warps = row_warps(shape, self.chunks);
         let units = places(shape, false)
-            .div_ceil(u64::from(self.ctas.max(1)))
+            .div_ceil(self.ctas.max(1).into())
             .div_ceil(UNIT_ROWS);
         let groups = u64::from(self.groups.max(1));
         let turns = units.div_ceil(groups);
-        let of_sm = |count: u32| f64::from(count * per_sm);
-        // In octaves, how much less `value` is than `limit`.
-        let below = |value: f64, limit: f64| (limit / value).log2().max(0.0);
-        let is = |holds: bool| f64::from(u8::from(holds));
-        let kib = 1024.0;
-        let ring = of_sm(self.groups * self.depth) * unit_bytes(shape) as f64 / kib;
-        let stage = f64::from(self.rows) * shape.row_code_bytes() as f64 / kib;
-        let warps = of_sm(self.groups * row_warps);
+        let idle = (turns * groups) as f64 / units.max(1) as f64 - 1.0;
+        let warps = f64::from(self.groups * row_warps * per_sm);
         let lanes = shape.k() as f64 / (f64::from(self.chunks * row_warps) * WARP_CHUNK as f64);
-        // Too little in flight: 9 to 11% of calls on an H200 with 34 to 40 KiB, whose memory is faster.
-        0.15 * below(ring, 48.0)
-            + 0.054 * below(64.0, ring)
-            // Copies are small, and each costs the same; or the first products wait for large ones.
-            + 0.031 * below(stage, 2.0)
-            + 0.048 * below(stage, 1.25)
-            + 0.0125 * below(2.0, stage)
-            + 0.04 * (below(warps, 12.0) + below(warps, 8.0))
-            // Groups have nothing to do in the last turn.
-            + 0.136 * ((turns * groups) as f64 / units.max(1) as f64 - 1.0)
-            // Lanes that have no elements, and threads that have few.
+        0.04 * (octaves_below(warps, 12.0) + octaves_below(warps, 8.0))
+            // In the last turn.
+            + 0.136 * idle
+            // Without elements of a row.
             + 0.1 * (1.0 - lanes)
-            + 0.034 * is(self.chunks == 1)
-            + 0.015 * is(per_sm > 1)
-            + 0.032 * is(turns == 1)
-            + is(self.depth == 1) * (0.024 + 0.012 * f64::from(self.rows).log2())
+            + if self.chunks == 1 { 0.034 } else { 0.0 }
+            + if per_sm > 1 { 0.015 } else { 0.0 }
+            + if turns == 1 { 0.032 } else { 0.0 }
+    }
+
+    /// What rings lose in which too little is asked for, or more than memory gives by then. The first factor was not
+    /// fitted: on an H200, whose memory is faster, calls with 34 to 40 KiB take 9 to 11% longer.
+    fn loses_by_ring(&self, job: &Job<'_>) -> f64 {
+        let units = self.groups * self.depth * self.per_sm(job);
+        let kib = (u64::from(units) * unit_bytes(job.shape)) as f64 / 1024.0;
+        0.15 * octaves_below(kib, 48.0) + 0.054 * octaves_below(64.0, kib)
+    }
+
+    /// What stages lose that are small, since each costs the same, or so large that the first products wait for them.
+    fn loses_by_stages(&self, job: &Job<'_>) -> f64 {
+        let kib = (u64::from(self.rows) * job.shape.row_code_bytes() as u64) as f64 / 1024.0;
+        let small = 0.031 * octaves_below(kib, 2.0) + 0.048 * octaves_below(kib, 1.25);
+        small + 0.0125 * octaves_below(2.0, kib)
+    }
+
+    /// What groups lose that have one unit in the ring: its stages come when all of the last one are done.
+    fn loses_by_waiting(&self) -> f64 {
+        match self.depth {
+            1 => 0.024 + 0.012 * f64::from(self.rows.max(1).ilog2()),
+            _ => 0.0,
+        }
     }
 
     /// The entry point of a call.
@@ -729,6 +752,14 @@ impl RingConfig {
             announced_at,
             bytes: announced_at + announced,
         }
+    }
+}
+
+/// How far a value is below a limit, in octaves; 0 above it.
+fn octaves_below(value: f64, limit: f64) -> f64 {
+    match value < limit {
+        true => (limit / value).log2(),
+        false => 0.0,
     }
 }
 
