@@ -726,3 +726,64 @@ fn unaligned_operands_have_times_of_their_own() {
     let reason = choice.reason.to_string();
     assert!(reason.contains("not ring: codes, their strides"));
 }
+
+/// One NVFP4 vector in `ring`, where the table of the GPU has rows as long: a large matrix takes what was found for them,
+/// one that is far from them does not, and neither does a GPU that has no table.
+#[test]
+fn matrices_with_rows_as_long_are_followed() {
+    let shape = |m| Shape::matrix(m, 5120).unwrap();
+    let mut tables = measured::builtin().iter();
+    let table = tables
+        .find(|table| table.machine.gpu.is_of(&h200()))
+        .unwrap();
+    let operands = nvfp4(ScaleLayout::Linear);
+    for chained in [false, true] {
+        let timed = table.find(&shape(25600), &operands);
+        let timed = timed.and_then(|entry| entry.of(Kernel::Ring)).unwrap();
+        let found = match chained {
+            true => timed.chained.unwrap().config,
+            false => timed.config,
+        };
+        // 34816 rows are .44 octaves from 25600, and .56 from 51200.
+        let of = |gpu: &Gpu, m| choose(&shape(m), &operands, gpu, chained).config.unwrap();
+        assert_eq!(of(&h200(), 34816), found, "{chained}");
+        assert_ne!(of(&gpu((9, 0)), 34816), found, "{chained}");
+        assert_ne!(of(&h200(), 150_000), found, "{chained}");
+    }
+}
+
+/// By hand. What is asked for in advance is 48 KiB or more where that is possible: 5120x17408 has units of 34 KiB. Groups
+/// share the units evenly, and each has two or more. GPUs that were not measured have what they had.
+#[test]
+fn what_the_rule_of_ring_takes() {
+    let ring = |m, k, gpu: &Gpu, chained, workspace| {
+        let shape = Shape::matrix(m, k).unwrap();
+        let operands = nvfp4(ScaleLayout::Linear).with_workspace(workspace);
+        let job = Job::new(&shape, &operands, gpu).chained(chained);
+        match Kernel::Ring.default_config(&job).unwrap() {
+            Config::Ring(one) => [
+                one.chunks,
+                one.groups,
+                one.rows,
+                one.depth,
+                one.ctas,
+                one.counted,
+            ],
+            other => panic!("{other:?}"),
+        }
+    };
+    let (hopper, other) = (gpu((9, 0)), gpu((10, 0)));
+    assert_eq!(ring(5120, 17408, &hopper, false, 0), [2, 1, 1, 2, 132, 0]);
+    assert_eq!(ring(5120, 17408, &other, false, 0)[3], 1);
+    assert_eq!(ring(16384, 3072, &hopper, false, 0), [1, 5, 2, 2, 132, 0]);
+    // 4 units a CTA: two turns of two groups.
+    assert_eq!(ring(2048, 8192, &hopper, false, 0), [2, 2, 1, 2, 132, 0]);
+    assert_eq!(ring(43008, 5376, &hopper, false, 0), [2, 3, 1, 2, 132, 0]);
+    assert_eq!(
+        ring(43008, 5376, &hopper, false, u64::MAX),
+        [2, 3, 2, 2, 132, 4]
+    );
+    // In a chain: 84 KiB, so that a CTA of the next launch has room. Large matrices fill their rings further.
+    assert_eq!(ring(2048, 7168, &hopper, true, 0), [2, 2, 1, 3, 132, 0]);
+    assert_eq!(ring(36864, 7168, &hopper, true, 0), [2, 4, 2, 2, 132, 0]);
+}

@@ -96,6 +96,8 @@ const MANY_BYTES: u64 = 100_000_000;
 const RULED_DEPTH: u32 = 4;
 /// What a config may lose by the rule, more than the best one, and still be taken because it was measured nearby.
 const NO_BETTER: f64 = 0.08;
+/// The fewest consumers of a CTA with which counted units gain.
+const COUNTED_WARPS: u32 = 9;
 /// The denominator of `counted`.
 const EIGHTHS: u32 = 8;
 /// Two counters at the front of the workspace.
@@ -162,21 +164,37 @@ impl KernelConfig for RingConfig {
         }
     }
 
-    /// In launches that wait, a config of larger or smaller matrices may not divide these rows well. Chains have no rule.
+    /// In launches that wait, a config of larger or smaller matrices may not divide these rows well. Of chains only those of
+    /// the smallest matrices have a rule.
     fn follows(&self, job: &Job<'_>, default: &Self) -> bool {
-        is_measured(job) && (job.chained || self.loses(job) <= default.loses(job) + NO_BETTER)
+        let worse = |job| self.loses(job) > default.loses(job) + NO_BETTER;
+        is_measured(job)
+            && match job.chained {
+                true => !is_short_chain(job),
+                false => !worse(job),
+            }
     }
 
     /// The default, which deals all units; or counts a part of them, if there are many weights and a workspace.
     fn default_for(job: &Job<'_>) -> Result<Self, Refusal> {
         let dealt = Self::default_dealt(job)?;
-        let counted = Self {
-            counted: COUNTED[0],
-            ..dealt
+        let counted = match has_rule(job) {
+            // Stages of one row cost 18% and more where counted units are short.
+            true => Self {
+                counted: COUNTED[0],
+                rows: 2,
+                ..dealt
+            },
+            false => Self {
+                counted: COUNTED[0],
+                ..dealt
+            },
         };
-        let gains = counters(job)
-            && code_bytes(job.shape) >= MANY_BYTES
-            && (job.shape.k() > SHORT || has_rule(job));
+        let enough = match has_rule(job) {
+            true => dealt.groups * row_warps(job.shape, dealt.chunks) >= COUNTED_WARPS,
+            false => job.shape.k() > SHORT,
+        };
+        let gains = counters(job) && code_bytes(job.shape) >= MANY_BYTES && enough;
         match gains && counted.check(job).is_ok() {
             true => Ok(counted),
             false => Ok(dealt),
@@ -483,10 +501,13 @@ impl RingConfig {
     /// memory is short. There are more CTAs than SMs where a CTA's sums would not fit. In chains the ring is deeper, if
     /// the GPU has room.
     fn default_dealt(job: &Job<'_>) -> Result<Self, Refusal> {
-        if has_rule(job)
+        if (has_rule(job) || is_short_chain(job))
             && let Some(config) = Self::by_rule(job)
         {
-            return Ok(config);
+            return Ok(match job.chained {
+                true => config.deeper(job, CHAINED_SHORT_RING_BYTES),
+                false => config,
+            });
         }
         let (shape, tiled) = (job.shape, job.operands.tiled());
         let granule = if tiled { 4 } else { 1 };
@@ -539,41 +560,50 @@ impl RingConfig {
             ..=SHORT => CHAINED_SHORT_RING_BYTES,
             _ => CHAINED_RING_BYTES,
         };
-        let turn = unit_bytes(shape) * u64::from(alone.groups);
-        let deepest = (ring / turn).clamp(alone.depth.into(), (*DEPTHS.end()).into()) as u32;
-        let deeper = (alone.depth..=deepest).rev().map(|depth| Self {
-            depth,
-            cached: false,
-            ..alone
-        });
-        let mut fitting = deeper.filter(|config| config.check(job).is_ok());
-        Ok(fitting.next().unwrap_or(alone))
+        Ok(alone.deeper(job, ring))
     }
 
-    /// The config that loses least of those that are worth measuring, without counted units.
+    /// This config with as many units in the rings of a multiprocessor as `ring` bytes hold, if the GPU has room.
+    fn deeper(self, job: &Job<'_>, ring: u64) -> Self {
+        let turn = unit_bytes(job.shape) * u64::from(self.groups);
+        let deepest = (ring / turn.max(1)).clamp(self.depth.into(), (*DEPTHS.end()).into()) as u32;
+        let deeper = (self.depth..=deepest).rev().map(|depth| Self {
+            depth,
+            cached: false,
+            ..self
+        });
+        let mut fitting = deeper.filter(|config| config.check(job).is_ok());
+        fitting.next().unwrap_or(self)
+    }
+
+    /// The config that loses least of those that are worth measuring, without counted units. Calls that are not prepared
+    /// ask for it: what few fields decide is worked out once for all others.
     fn by_rule(job: &Job<'_>) -> Option<Self> {
         let shape = job.shape;
+        let plain = Self {
+            cached: true,
+            ..Self::DEFAULT
+        };
+        let stages = ROWS.map(|rows| (rows, Self { rows, ..plain }.loses_by_stages(job)));
         let mut best: Option<(f64, Self)> = None;
-        for chunks in [2, 1] {
+        for (chunks, per_sm) in [(2, 1), (2, 2), (1, 1), (1, 2)] {
             let most = MAX_WARPS / row_warps(shape, chunks).clamp(1, MAX_WARPS);
             for groups in [most, most.div_ceil(2), most.div_ceil(4)] {
-                for (rows, per_sm) in ROWS.into_iter().flat_map(|rows| [(rows, 1), (rows, 2)]) {
-                    for depth in 1..=RULED_DEPTH {
-                        let config = Self {
-                            chunks,
-                            groups: groups / per_sm,
-                            rows,
-                            depth,
-                            granule: 1,
-                            cached: true,
-                            ctas: ctas(job, 1, per_sm.into()),
-                            counted: 0,
-                        };
-                        if config.check(job).is_err() {
-                            continue;
-                        }
-                        let loses = config.loses(job);
-                        if best.is_none_or(|(least, _)| loses < least) {
+                let config = Self {
+                    chunks,
+                    groups: groups / per_sm,
+                    ctas: ctas(job, 1, per_sm.into()),
+                    ..plain
+                };
+                let of_groups = config.loses_by_groups(job);
+                for depth in 1..=RULED_DEPTH {
+                    let config = Self { depth, ..config };
+                    let of_ring = of_groups + config.loses_by_ring(job);
+                    for (rows, of_stages) in stages {
+                        let config = Self { rows, ..config };
+                        let loses = of_ring + of_stages + config.loses_by_waiting();
+                        let better = best.is_none_or(|(least, _)| loses < least);
+                        if better && config.check(job).is_ok() {
                             best = Some((loses, config));
                         }
                     }
@@ -584,44 +614,63 @@ impl RingConfig {
     }
 
     /// The time that launches which wait lose with this config, as a natural logarithm, with one NVFP4 vector and linear
-    /// scales: a sum of what was fitted, not below 0 each, on 12 of 24 shapes that were measured on an H100 with all
-    /// candidates (docs/notes/tuning.md, "A rule for ring").
+    /// scales. The parts are a sum that was fitted, no factor below 0, on 12 of 24 shapes that were measured on an H100
+    /// with all candidates (docs/notes/ring.md, "A rule for one NVFP4 vector").
     fn loses(&self, job: &Job<'_>) -> f64 {
-        let shape = job.shape;
+        let of_units = self.loses_by_groups(job) + self.loses_by_ring(job);
+        of_units + self.loses_by_stages(job) + self.loses_by_waiting()
+    }
+
+    /// CTAs of a multiprocessor.
+    fn per_sm(&self, job: &Job<'_>) -> u32 {
         let multiprocessors = job.gpu.multiprocessors.max(1);
         // By an integer, the nearest one.
-        let per_sm = ((self.ctas + multiprocessors / 2) / multiprocessors).max(1);
+        ((self.ctas + multiprocessors / 2) / multiprocessors).max(1)
+    }
+
+    /// What the groups lose, whatever they have in the ring.
+    fn loses_by_groups(&self, job: &Job<'_>) -> f64 {
+        let (shape, per_sm) = (job.shape, self.per_sm(job));
         let row_warps = row_warps(shape, self.chunks);
         let units = places(shape, false)
-            .div_ceil(u64::from(self.ctas.max(1)))
+            .div_ceil(self.ctas.max(1).into())
             .div_ceil(UNIT_ROWS);
         let groups = u64::from(self.groups.max(1));
         let turns = units.div_ceil(groups);
-        let of_sm = |count: u32| f64::from(count * per_sm);
-        // In octaves, how much less `value` is than `limit`.
-        let below = |value: f64, limit: f64| (limit / value).log2().max(0.0);
-        let is = |holds: bool| f64::from(u8::from(holds));
-        let kib = 1024.0;
-        let ring = of_sm(self.groups * self.depth) * unit_bytes(shape) as f64 / kib;
-        let stage = f64::from(self.rows) * shape.row_code_bytes() as f64 / kib;
-        let warps = of_sm(self.groups * row_warps);
+        let idle = (turns * groups) as f64 / units.max(1) as f64 - 1.0;
+        let warps = f64::from(self.groups * row_warps * per_sm);
         let lanes = shape.k() as f64 / (f64::from(self.chunks * row_warps) * WARP_CHUNK as f64);
-        // Too little in flight: 9 to 11% of calls on an H200 with 34 to 40 KiB, whose memory is faster.
-        0.15 * below(ring, 48.0)
-            + 0.054 * below(64.0, ring)
-            // Copies are small, and each costs the same; or the first products wait for large ones.
-            + 0.031 * below(stage, 2.0)
-            + 0.048 * below(stage, 1.25)
-            + 0.0125 * below(2.0, stage)
-            + 0.04 * (below(warps, 12.0) + below(warps, 8.0))
-            // Groups have nothing to do in the last turn.
-            + 0.136 * ((turns * groups) as f64 / units.max(1) as f64 - 1.0)
-            // Lanes that have no elements, and threads that have few.
+        0.04 * (octaves_below(warps, 12.0) + octaves_below(warps, 8.0))
+            // In the last turn.
+            + 0.136 * idle
+            // Without elements of a row.
             + 0.1 * (1.0 - lanes)
-            + 0.034 * is(self.chunks == 1)
-            + 0.015 * is(per_sm > 1)
-            + 0.032 * is(turns == 1)
-            + is(self.depth == 1) * (0.024 + 0.012 * f64::from(self.rows).log2())
+            + if self.chunks == 1 { 0.034 } else { 0.0 }
+            + if per_sm > 1 { 0.015 } else { 0.0 }
+            + if turns == 1 { 0.032 } else { 0.0 }
+    }
+
+    /// What rings lose in which too little is asked for, or more than memory gives by then. The first factor was not
+    /// fitted: on an H200, whose memory is faster, calls with 34 to 40 KiB take 9 to 11% longer.
+    fn loses_by_ring(&self, job: &Job<'_>) -> f64 {
+        let units = self.groups * self.depth * self.per_sm(job);
+        let kib = (u64::from(units) * unit_bytes(job.shape)) as f64 / 1024.0;
+        0.15 * octaves_below(kib, 48.0) + 0.054 * octaves_below(64.0, kib)
+    }
+
+    /// What stages lose that are small, since each costs the same, or so large that the first products wait for them.
+    fn loses_by_stages(&self, job: &Job<'_>) -> f64 {
+        let kib = (u64::from(self.rows) * job.shape.row_code_bytes() as u64) as f64 / 1024.0;
+        let small = 0.031 * octaves_below(kib, 2.0) + 0.048 * octaves_below(kib, 1.25);
+        small + 0.0125 * octaves_below(2.0, kib)
+    }
+
+    /// What groups lose that have one unit in the ring: its stages come when all of the last one are done.
+    fn loses_by_waiting(&self) -> f64 {
+        match self.depth {
+            1 => 0.024 + 0.012 * f64::from(self.rows.max(1).ilog2()),
+            _ => 0.0,
+        }
     }
 
     /// The entry point of a call.
@@ -706,6 +755,14 @@ impl RingConfig {
     }
 }
 
+/// How far a value is below a limit, in octaves; 0 above it.
+fn octaves_below(value: f64, limit: f64) -> f64 {
+    match value < limit {
+        true => (limit / value).log2(),
+        false => 0.0,
+    }
+}
+
 /// Whether measurements say how configs of one shape do on another: one NVFP4 vector, on a Hopper.
 fn is_measured(job: &Job<'_>) -> bool {
     integers(job)
@@ -717,6 +774,15 @@ fn is_measured(job: &Job<'_>) -> bool {
 /// Whether [`RingConfig::loses`] says which config is the best.
 fn has_rule(job: &Job<'_>) -> bool {
     is_measured(job) && !job.chained && !job.operands.tiled()
+}
+
+/// Whether a job is a chain of launches so short that the bytes of a multiprocessor fit its ring: their time depends on
+/// whether the next launch finds room beside this one. With rows of less than 4096 elements the rule loses.
+fn is_short_chain(job: &Job<'_>) -> bool {
+    let rows = places(job.shape, false).div_ceil(job.gpu.multiprocessors.max(1).into());
+    let bytes = rows * job.shape.row_code_bytes() as u64;
+    let linear = job.chained && !job.operands.tiled() && job.shape.k() >= 4096;
+    is_measured(job) && linear && bytes <= CHAINED_SHORT_RING_BYTES
 }
 
 /// Whether vectors are multiplied as integers.

@@ -33,7 +33,7 @@ pub struct GpuModel {
 
 impl GpuModel {
     /// The model of a GPU.
-    #[cfg(feature = "device")]
+    #[cfg(all(feature = "device", feature = "tune"))]
     pub(crate) fn of(gpu: &Gpu) -> Self {
         Self {
             name: gpu.name.clone(),
