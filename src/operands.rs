@@ -20,6 +20,8 @@ pub struct Operands {
     pub workspace: u64,
     /// Whether each batch says which matrix it has.
     pub select: bool,
+    /// Whether these ids are late: a chained launch then asks for weights only when the launch before has ended.
+    pub late: bool,
 }
 
 impl Operands {
@@ -35,6 +37,7 @@ impl Operands {
             alignment: Alignment::BEST,
             workspace: 0,
             select: false,
+            late: false,
         }
     }
 
@@ -290,6 +293,7 @@ impl Operands {
             },
             workspace: 0,
             select: weights.select.is_some(),
+            late: weights.select.is_some_and(|select| select.late),
         }
     }
 }

@@ -269,8 +269,11 @@ __device__ __forceinline__ void quantize_vector(const nvfp4_quantize_params &p, 
     const int32_t step = int32_t(gridDim.x) * kQuantizeThreads;
     for (int32_t first = int32_t(blockIdx.x) * kQuantizeThreads; first < 2 * padded; first += step) {
         const int32_t i = first + int32_t(threadIdx.x);
+        if (i - int32_t(threadIdx.x % 32) >= 2 * padded) continue;
         const bool exists = i < pieces;
-        float values[kPiece] = {};
+        float values[kPiece];
+#pragma unroll
+        for (int j = 0; j < kPiece; ++j) values[j] = exists ? 0.0f : 1.0f; // a division of 0 takes the slow way
         if (exists && good) {
             if (first == int32_t(blockIdx.x) * kQuantizeThreads) {
 #pragma unroll

@@ -210,9 +210,9 @@ impl<'t> Tables<'t> {
             let mut entries = [tuned, model].into_iter().flatten();
             let timed = entries.find_map(|entry| entry.of(kernel));
             let measured = timed.and_then(|timed| match timed.chained {
-                Some(chained) if job.chained => Some(chained.config),
+                Some(chained) if job.ahead() => Some(chained.config),
                 // The config that is fastest alone, unless the kernel knows a better one for chains.
-                None if job.chained => timed.config.in_chain(job),
+                None if job.ahead() => timed.config.in_chain(job),
                 _ => Some(timed.config),
             });
             let measured = measured.and_then(|config| config.checked(job).ok());
@@ -246,7 +246,7 @@ impl<'t> Tables<'t> {
             }
             let octaves = (rows(&entry.shape) / rows(shape)).log2().abs();
             let timed = entry.of(kernel).filter(|_| octaves <= 1.0)?;
-            let config = match job.chained {
+            let config = match job.ahead() {
                 true => timed.chained?.config,
                 false => timed.config,
             };
@@ -328,8 +328,8 @@ impl<'t> Tables<'t> {
         let near = entries.iter().filter_map(|(_, _, entry)| {
             let timed = entry.of(kernel)?;
             match timed.chained {
-                Some(chained) if job.chained => Some(chained.config),
-                None if job.chained => timed.config.in_chain(job),
+                Some(chained) if job.ahead() => Some(chained.config),
+                None if job.ahead() => timed.config.in_chain(job),
                 _ => Some(timed.config),
             }
         });
@@ -525,13 +525,13 @@ const CLEARLY: f64 = 1.1;
 /// alone and slower between other layers.
 fn counts(timed: &Timed, entry: &Entry, job: &Job<'_>) -> bool {
     let is_chained = |timed: &Timed| timed.chained.is_some();
-    !job.chained || is_chained(timed) || !entry.kernels.iter().any(is_chained)
+    !job.ahead() || is_chained(timed) || !entry.kernels.iter().any(is_chained)
 }
 
 /// A kernel's seconds for a job: chained, where that is asked for and was measured.
 fn seconds(timed: &Timed, job: &Job<'_>) -> f64 {
     match timed.chained {
-        Some(chained) if job.chained => chained.seconds,
+        Some(chained) if job.ahead() => chained.seconds,
         _ => timed.seconds,
     }
 }

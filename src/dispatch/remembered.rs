@@ -51,7 +51,7 @@ impl Among {
 
 /// Whether the launches of a job overlap, so that it is measured in a chain.
 pub(crate) fn overlaps(job: &Job<'_>) -> bool {
-    job.chained && job.gpu.compute_capability >= (9, 0)
+    job.ahead() && job.gpu.has_dependent_launches()
 }
 
 /// Calls `ask` with the table that has the job's problem, if that was measured as the job's calls are launched.

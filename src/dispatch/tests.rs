@@ -787,3 +787,28 @@ fn what_the_rule_of_ring_takes() {
     assert_eq!(ring(2048, 7168, &hopper, true, 0), [2, 2, 1, 3, 132, 0]);
     assert_eq!(ring(36864, 7168, &hopper, true, 0), [2, 4, 2, 2, 132, 0]);
 }
+
+/// Late ids keep weights from being asked for before the wait: what is the fastest in chains is not asked then.
+#[test]
+fn chained_calls_with_late_ids_take_what_waits() {
+    let gpu = h200();
+    let mut differ = 0;
+    for (m, k, l) in [
+        (1536, 2048, 8),
+        (2048, 768, 8),
+        (7168, 2048, 8),
+        (4096, 14336, 2),
+    ] {
+        let shape = Shape::new(Dims { m, n: 1, k, l }).unwrap();
+        let with = |late| Operands {
+            select: true,
+            late,
+            ..nvfp4(ScaleLayout::Linear)
+        };
+        let isolated = choose(&shape, &with(false), &gpu, false).config;
+        assert_eq!(choose(&shape, &with(true), &gpu, false).config, isolated);
+        assert_eq!(choose(&shape, &with(true), &gpu, true).config, isolated);
+        differ += usize::from(choose(&shape, &with(false), &gpu, true).config != isolated);
+    }
+    assert!(differ > 0);
+}

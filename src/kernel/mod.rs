@@ -101,6 +101,12 @@ impl<'a> Job<'a> {
         }
     }
 
+    /// Whether weights are asked for while the launch before still runs: not where ids are late. What is the fastest in
+    /// chains is so for this.
+    pub(crate) fn ahead(&self) -> bool {
+        self.chained && !self.operands.late
+    }
+
     /// Whether launches of this job overlap. Devices without such launches give right results all the same.
     fn dependent(&self) -> bool {
         self.chained && self.gpu.has_dependent_launches()

@@ -169,7 +169,7 @@ impl KernelConfig for RingConfig {
     fn follows(&self, job: &Job<'_>, default: &Self) -> bool {
         let worse = |job| self.loses(job) > default.loses(job) + NO_BETTER;
         is_measured(job)
-            && match job.chained {
+            && match job.ahead() {
                 true => !is_short_chain(job),
                 false => !worse(job),
             }
@@ -210,7 +210,7 @@ impl KernelConfig for RingConfig {
             return vec![default];
         }
         // Bytes in flight hide the latency of memory; more do nothing.
-        let (deepest, rings) = match job.chained {
+        let (deepest, rings) = match job.ahead() {
             false => (4, RING_BYTES * 3 / 5..=RING_BYTES * 5 / 2),
             // CTAs of a chained launch come to wherever there is room. No multiprocessor has room for three with such a
             // ring.
@@ -504,7 +504,7 @@ impl RingConfig {
         if (has_rule(job) || is_short_chain(job))
             && let Some(config) = Self::by_rule(job)
         {
-            return Ok(match job.chained {
+            return Ok(match job.ahead() {
                 true => config.deeper(job, CHAINED_SHORT_RING_BYTES),
                 false => config,
             });
@@ -553,7 +553,7 @@ impl RingConfig {
             Some(config) => config,
             None => return smallest.check(job).map(|()| smallest),
         };
-        if !job.chained {
+        if !job.ahead() {
             return Ok(alone);
         }
         let ring = match shape.k() {
@@ -773,7 +773,7 @@ fn is_measured(job: &Job<'_>) -> bool {
 
 /// Whether [`RingConfig::loses`] says which config is the best.
 fn has_rule(job: &Job<'_>) -> bool {
-    is_measured(job) && !job.chained && !job.operands.tiled()
+    is_measured(job) && !job.ahead() && !job.operands.tiled()
 }
 
 /// Whether a job is a chain of launches so short that the bytes of a multiprocessor fit its ring: their time depends on
@@ -781,7 +781,7 @@ fn has_rule(job: &Job<'_>) -> bool {
 fn is_short_chain(job: &Job<'_>) -> bool {
     let rows = places(job.shape, false).div_ceil(job.gpu.multiprocessors.max(1).into());
     let bytes = rows * job.shape.row_code_bytes() as u64;
-    let linear = job.chained && !job.operands.tiled() && job.shape.k() >= 4096;
+    let linear = job.ahead() && !job.operands.tiled() && job.shape.k() >= 4096;
     is_measured(job) && linear && bytes <= CHAINED_SHORT_RING_BYTES
 }
 

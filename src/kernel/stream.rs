@@ -630,7 +630,7 @@ struct Layout {
 impl StreamConfig {
     /// This config with what is best in chains, by measurements on an H200 (docs/notes/stream.md, "Chains").
     fn for_chain(self, job: &Job<'_>) -> Self {
-        if !job.dependent() {
+        if !(job.dependent() && job.ahead()) {
             return self;
         }
         let all = self.stages.saturating_sub(1);

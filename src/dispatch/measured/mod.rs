@@ -157,6 +157,7 @@ pub(crate) fn comparable(operands: &Operands) -> Operands {
         alignment,
         workspace: 0,
         select: false,
+        late: false,
         ..*operands
     }
 }

@@ -130,6 +130,7 @@ fn read(line: Line) -> Result<Entry, String> {
             },
             workspace: 0,
             select: false,
+            late: false,
         },
         ceiling_seconds: seconds("a ceiling", line.ceiling_seconds)?,
         kernels,

@@ -75,6 +75,7 @@ const OPERANDS: Operands = Operands {
     alignment: Alignment::BEST,
     workspace: 0,
     select: false,
+    late: false,
 };
 
 /// A workspace for calls on the GPU's stream, with any kernel.
