@@ -208,13 +208,14 @@ pub enum Error {
 
     /// Buffers for what lies between layers were made for layers of other sizes.
     #[error(
-        "the buffers are for vectors of {found:?} elements before the two products, and these layers have {needed:?}"
+        "the buffers are for vectors of {found:?} elements before, between and behind two products, and these layers \
+         have {needed:?}"
     )]
     BuffersMismatch {
-        /// Elements before the first and before the second product.
-        found: [usize; 2],
+        /// Elements of the vectors before, between and behind the two products.
+        found: [usize; 3],
         /// Those that the layers have.
-        needed: [usize; 2],
+        needed: [usize; 3],
     },
 
     /// Vectors are to be written several times, as batches that follow each other, and the batches are no multiple of

@@ -90,7 +90,9 @@ fn times_sigmoid(x: f32, y: f32) -> f32 {
     x / (1.0 + exponential(-y))
 }
 
-/// `exp(x)` for x up to 88; beyond it, `exp(88)`. e^x = 2^n e^r with n the integer nearest to x / ln 2.
+/// `exp(x)` for x of -87 to 88; beyond them, `exp(-87)` and `exp(88)`. e^x = 2^n e^r with n the integer nearest to
+/// x / ln 2. What becomes of NaN differs on a device, and does not matter: a gate whose exponent is NaN multiplies by the
+/// NaN that it comes from.
 #[inline]
 fn exponential(x: f32) -> f32 {
     /// ln 2 in two parts. A product of the first one with n has no rounding.

@@ -48,8 +48,9 @@
 //!
 //! A device call enqueues kernels on the stream that it is given: it allocates nothing, synchronises nothing and copies
 //! nothing. So a device call can be captured into a CUDA graph and replayed: [`gemv_on_device`],
-//! [`PreparedGemvOnDevice::run`], [`QuantizedVectors::quantize`], and the calls of [`raw`]. A call that makes
-//! buffers, such as [`TiledWeights::new`], comes before the capture. The rest is up to the caller:
+//! [`PreparedGemvOnDevice::run`], `forward` of [`LinearOnDevice`], [`MlpOnDevice`] and [`ExpertsOnDevice`], what
+//! [`QuantizedVectors`] enqueues, and the calls of [`raw`]. A call that makes buffers, such as [`TiledWeights::new`], comes
+//! before the capture, and so does `prepare` of layers. The rest is up to the caller:
 //!
 //! - **A stream that can be captured.** CUDA's legacy default stream cannot be, and cudarc's
 //!   `CudaContext::default_stream` returns that stream. `CudaContext::new_stream` makes another one.

@@ -111,21 +111,46 @@ impl QuantizedVectors {
     }
 
     /// These buffers, quantised by programmatic dependent launches where the device has them (compute capability 9.0
-    /// and up): the next kernel is on its way before the one before has ended. Its work begins behind that one's end, so
-    /// that this promises nothing.
+    /// and up): the next kernel is on its way before the one before has ended. It begins its work when the launch before
+    /// it has ended, and lets the next launch start only then.
     ///
     /// # Errors
     /// Errors that CUDA reports of the device's properties.
-    pub fn chained(self) -> Result<Self> {
+    ///
+    /// # Safety
+    /// The launch before each of these in its stream, if it is itself a programmatic dependent launch, ends only when the
+    /// launches before it have ended, as all kernels of this crate do. A kernel that never executes
+    /// `griddepcontrol.wait` does not.
+    pub unsafe fn chained(self) -> Result<Self> {
         let gpu = gpu(self.codes.stream().context().ordinal())?;
         let chained = gpu.has_dependent_launches();
         Ok(Self { chained, ..self })
     }
 
     /// [`chained`](Self::chained), where products with late ids follow: they fetch nothing before they wait.
-    pub(crate) fn chained_before_late(self) -> Result<Self> {
+    ///
+    /// # Safety
+    /// As [`chained`](Self::chained)'s.
+    pub(crate) unsafe fn chained_before_late(self) -> Result<Self> {
         let early = true;
-        Self { early, ..self }.chained()
+        // SAFETY: this function's own contract.
+        unsafe { Self { early, ..self }.chained() }
+    }
+
+    /// Checks vectors as [`quantize`](Self::quantize) does, and enqueues nothing.
+    pub(crate) fn check(
+        &self,
+        stream: &Arc<CudaStream>,
+        vectors: &Vectors<'_, Device>,
+    ) -> Result<()> {
+        same_device("quantised vectors", self.codes.stream(), stream)?;
+        let source = &Input::Plain.source(&self.shape, self.copies)?;
+        match vectors {
+            Vectors::Nvfp4(_) => Err(Error::AlreadyNvfp4),
+            Vectors::F16(v) => dense(v, FloatType::F16, source, stream).map(drop),
+            Vectors::Bf16(v) => dense(v, FloatType::Bf16, source, stream).map(drop),
+            Vectors::F32(v) => dense(v, FloatType::F32, source, stream).map(drop),
+        }
     }
 
     /// Enqueues the quantisation of f16, bf16 or f32 vectors on `stream`, each with a global scale

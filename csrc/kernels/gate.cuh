@@ -8,7 +8,8 @@
 
 namespace nvfp4 {
 
-// exp(x), for x up to 88; beyond it, exp(88). e^x = 2^n e^r with n the integer nearest to x / ln 2.
+// exp(x) for x of -87 to 88; beyond them, exp(-87) and exp(88). e^x = 2^n e^r with n the integer nearest to x / ln 2. What
+// becomes of NaN does not matter: a gate whose exponent is NaN multiplies by the NaN that it comes from.
 __device__ __forceinline__ float exponential(float x) {
     constexpr float kLog2E = 1.44269504f, kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
     constexpr float kRound = 12582912.0f; // 1.5 * 2^23: a sum with it has no digits behind the point

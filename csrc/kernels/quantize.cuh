@@ -1,7 +1,7 @@
 // Vectors of f16, bf16 or f32 become NVFP4: a global scale for each, block scales, codes. What is quantised are the
 // elements themselves, or what RMSNorm or a gate makes of them (nvfp4_quantize_params).
 //
-// The arithmetic is the host's (src/quantize, src/gate.rs, src/norm.rs), operation by operation, so that the bits are
+// The arithmetic is the host's (src/quantize, src/gate.rs), operation by operation, so that the bits are
 // the same: IEEE divisions, no contraction, no flushing of subnormals.
 //
 // Each of the CTAs that share a vector reads all of it for its largest magnitude, and then quantises its part. That

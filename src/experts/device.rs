@@ -29,9 +29,10 @@ use crate::types::{FloatType, RowOrder, ScaleLayout};
 /// CUDA graph. An id of -1 is no expert: it adds nothing. Another id that is none of the experts' makes its token's
 /// result NaN, and nothing is read for it.
 ///
-/// A call allocates nothing, synchronises nothing, and can be [captured into a CUDA graph](crate#cuda-graphs), once a
-/// call with the same buffers was made: it prepares the products. What it writes between the layers lies in
-/// [`ExpertsBuffers`], which layers of one size share. An expert that several tokens chose is read for each of them.
+/// A call allocates nothing, synchronises nothing, and can be [captured into a CUDA graph](crate#cuda-graphs), once it
+/// was [prepared](Self::prepare), or made, with these buffers and ids. Products of 64 such pairs are kept, then the oldest
+/// is prepared again when it comes. What a call writes between the layers lies in [`ExpertsBuffers`], which layers of one
+/// size share, in calls on one stream. An expert that several tokens chose is read for each of them.
 ///
 /// ```no_run
 /// use nvfp4_gemv::cudarc::driver::CudaContext;
@@ -67,6 +68,8 @@ pub struct ExpertsOnDevice {
 pub struct ExpertsBuffers {
     tokens: usize,
     slots: usize,
+    /// Elements of a result.
+    rows: usize,
     x: QuantizedVectors,
     sums: CudaSlice<f32>,
     between: QuantizedVectors,
@@ -172,7 +175,8 @@ impl ExpertsOnDevice {
             let shape = of_calls(of, tokens, slots)?;
             let vectors = QuantizedVectors::new(stream, &shape, ScaleLayout::Linear)?;
             match self.chained {
-                true => vectors.chained_before_late(),
+                // SAFETY: whoever called `chained` has promised more.
+                true => unsafe { vectors.chained_before_late() },
                 false => Ok(vectors),
             }
         };
@@ -183,6 +187,7 @@ impl ExpertsOnDevice {
         Ok(ExpertsBuffers {
             tokens,
             slots,
+            rows: self.rows(),
             x: match slots {
                 0 => quantized(&self.gate_up)?,
                 _ => quantized(&self.gate_up)?.with_copies(slots)?,
@@ -207,19 +212,51 @@ impl ExpertsOnDevice {
         x: &Vectors<'_, Device>,
         ids: &CudaView<'_, i32>,
         weights: &CudaView<'_, f32>,
+        y: Output<'_, Device>,
+    ) -> Result<()> {
+        self.call(stream, buffers, x, ids, weights, y, true)
+    }
+
+    /// Checks a call with these operands and prepares its products, and enqueues nothing: before a capture. Kernels that
+    /// feature `jit` compiles want a call instead.
+    ///
+    /// # Errors
+    /// As [`forward`](Self::forward)'s.
+    pub fn prepare(
+        &self,
+        stream: &Arc<CudaStream>,
+        buffers: &mut ExpertsBuffers,
+        x: &Vectors<'_, Device>,
+        ids: &CudaView<'_, i32>,
+        weights: &CudaView<'_, f32>,
+        y: Output<'_, Device>,
+    ) -> Result<()> {
+        self.call(stream, buffers, x, ids, weights, y, false)
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "a call's operands, and how")]
+    fn call(
+        &self,
+        stream: &Arc<CudaStream>,
+        buffers: &mut ExpertsBuffers,
+        x: &Vectors<'_, Device>,
+        ids: &CudaView<'_, i32>,
+        weights: &CudaView<'_, f32>,
         mut y: Output<'_, Device>,
+        launch: bool,
     ) -> Result<()> {
         let ExpertsBuffers {
             tokens,
             slots,
+            rows,
             x: own,
             sums,
             between,
             results,
         } = buffers;
         let (tokens, slots) = (*tokens, *slots);
-        let found = [own.shape().k(), between.shape().k()];
-        let needed = [self.k(), self.down.shape.k()];
+        let found = [own.shape().k(), between.shape().k(), *rows];
+        let needed = [self.k(), self.down.shape.k(), self.rows()];
         if found != needed {
             return Err(Error::BuffersMismatch { found, needed });
         }
@@ -236,34 +273,44 @@ impl ExpertsOnDevice {
             k: self.k(),
             l: 1,
         })?;
-        // Before anything is enqueued: what does not fit is refused at once.
-        y.resolve(&out, 1)?;
-        if slots > 0 && tokens > 0 {
-            let ids = ids.slice(..tokens * slots);
-            own.quantize(stream, x)?;
-            let shape = of_calls(&self.gate_up, tokens, slots)?;
-            let to = sums.slice_mut(..shape.outputs());
-            self.product(stream, &self.gate_up, &shape, &ids, &own.vectors(), to)?;
-            let sums = Vectors::on_device(sums.slice(..shape.outputs()));
-            between.quantize_gated(stream, &sums, self.gate, self.order, None)?;
-            let shape = of_calls(&self.down, tokens, slots)?;
-            let to = results.slice_mut(..shape.outputs());
-            self.product(stream, &self.down, &shape, &ids, &between.vectors(), to)?;
-        }
         let gpu = gpu(stream.context().ordinal())?;
+        // Before anything is enqueued: what does not fit is refused at once.
+        own.check(stream, x)?;
         let (output, _output) = output(stream, &out, &mut y)?;
-        let (inputs, _inputs) = results.device_ptr(stream);
         let (weights, _weights) = read("weights of experts", weights, stream)?;
-        let (ids, _ids) = read("ids of experts", ids, stream)?;
+        let (address_of_ids, _ids) = read("ids of experts", ids, stream)?;
         let combine = Combine {
             slots,
             element: FloatType::F32,
-            inputs,
+            inputs: results.device_ptr(stream).0,
             weights,
-            ids,
+            ids: address_of_ids,
             output,
             chained: self.chained && gpu.has_dependent_launches(),
         };
+        raw::check_combine(&out, &combine)?;
+        if slots > 0 && tokens > 0 {
+            let ids = ids.slice(..tokens * slots);
+            if launch {
+                own.quantize(stream, x)?;
+            }
+            let shape = of_calls(&self.gate_up, tokens, slots)?;
+            let to = sums.slice_mut(..shape.outputs());
+            let vectors = own.vectors();
+            self.product(stream, &self.gate_up, &shape, &ids, &vectors, to, launch)?;
+            let sums = Vectors::on_device(sums.slice(..shape.outputs()));
+            if launch {
+                between.quantize_gated(stream, &sums, self.gate, self.order, None)?;
+            }
+            let shape = of_calls(&self.down, tokens, slots)?;
+            let to = results.slice_mut(..shape.outputs());
+            let vectors = between.vectors();
+            self.product(stream, &self.down, &shape, &ids, &vectors, to, launch)?;
+        }
+        if !launch {
+            return Ok(());
+        }
+        let (_, _inputs) = results.device_ptr(stream);
         make_current(stream)?;
         // SAFETY: the stream's context is current. The views' lengths were checked, and the buffers were made for these
         // numbers. cudarc's events, recorded by the guards, keep them from being freed or reused before the enqueued
@@ -272,6 +319,7 @@ impl ExpertsOnDevice {
     }
 
     /// A product of matrices that ids select.
+    #[allow(clippy::too_many_arguments, reason = "a call's operands, and how")]
     fn product(
         &self,
         stream: &Arc<CudaStream>,
@@ -280,6 +328,7 @@ impl ExpertsOnDevice {
         ids: &CudaView<'_, i32>,
         x: &Vectors<'_, Device>,
         y: cudarc::driver::CudaViewMut<'_, f32>,
+        launch: bool,
     ) -> Result<()> {
         let all = of.weights()?;
         let weights = all.select_on_device(ids.slice(..)).late();
@@ -292,7 +341,7 @@ impl ExpertsOnDevice {
             false => Options::new(),
         };
         self.kept
-            .call(stream, shape, &weights, x, y, &options, true)?;
+            .call(stream, shape, &weights, x, y, &options, launch)?;
         Ok(())
     }
 

@@ -10,7 +10,8 @@ use crate::shape::{Shape, Strides};
 use crate::types::FloatType;
 
 /// Results `[N][slots][M]` that become one for each of N tokens, by address:
-/// `y[n] = Σ_s weights[n][s] · inputs[n][s]`, in f32, in the order of the slots, each term and sum rounded once.
+/// `y[n] = Σ_s weights[n][s] · inputs[n][s]`, in f32, in the order of the slots: one fused
+/// multiply-add for each.
 #[derive(Clone, Copy, Debug)]
 pub struct Combine {
     /// Results that become one.
@@ -21,13 +22,13 @@ pub struct Combine {
     pub inputs: u64,
     /// What they are multiplied by: f32 `[N][slots]`, 4-byte aligned.
     pub weights: u64,
-    /// i32 `[N][slots]`, 4-byte aligned, or 0. Where a number is -1 the slot counts as nothing, whatever its result and
-    /// its weight are.
+    /// i32 `[N][slots]`, 4-byte aligned, or 0: no ids. Where a number is -1 the slot counts as nothing, whatever its
+    /// result and its weight are. Other numbers say nothing here.
     pub ids: u64,
     /// Where the sums go, `[N][M]`, with what is added to them.
     pub output: RawOutput,
     /// Whether this is a programmatic dependent launch, on GPUs of compute capability 9.0 and up. Nothing is read or
-    /// written before the launch before has ended, so that this promises nothing.
+    /// written before the launch before has ended. What follows may start at once, and must wait for this launch too.
     pub chained: bool,
 }
 

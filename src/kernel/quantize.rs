@@ -107,7 +107,7 @@ pub struct Quantize {
     /// What becomes of the vectors before they are quantised.
     pub input: Input,
     /// Whether this is a programmatic dependent launch, on GPUs of compute capability 9.0 and up. Nothing is read or
-    /// written before the launch before has ended, so that this promises nothing.
+    /// written before the launch before has ended.
     pub chained: bool,
     /// Whether launches that depend on this one fetch nothing before they wait, as those with late ids do: they may then
     /// start before the vectors are read. Weights that are fetched meanwhile would delay that.

@@ -97,13 +97,18 @@ impl Linear {
     }
 }
 
+/// The scales of a layer.
+fn scales(parts: &super::Parts) -> &[u8] {
+    &parts.scales.get()[..parts.shape.weight_scale_bytes(parts.layout)]
+}
+
 /// The scales of a layer in the linear layout.
 fn linear(parts: &super::Parts) -> Result<Cow<'_, [u8]>> {
     match parts.layout {
-        ScaleLayout::Linear => Ok(Cow::Borrowed(parts.scales.get())),
+        ScaleLayout::Linear => Ok(Cow::Borrowed(scales(parts))),
         from => {
             let (m, k) = (parts.shape.m(), parts.shape.k());
-            convert_scales(parts.scales.get(), from, ScaleLayout::Linear, m, k, 1).map(Cow::Owned)
+            convert_scales(scales(parts), from, ScaleLayout::Linear, m, k, 1).map(Cow::Owned)
         }
     }
 }
@@ -330,6 +335,11 @@ impl LinearOnDevice {
         self.parts.weights()
     }
 
+    /// Whether a bias is added to results.
+    pub(crate) fn has_bias(&self) -> bool {
+        self.parts.bias.is_some()
+    }
+
     /// Rows of the weights, M: elements of a result.
     pub fn rows(&self) -> usize {
         self.parts.shape.m()
@@ -432,12 +442,13 @@ impl MatricesOnDevice {
             k: first.map_or(crate::BLOCK, |first| first.shape.k()),
             l: matrices.len(),
         })?;
-        let codes = layers().map(|parts| parts.codes.get());
+        // A buffer of nothing may have a byte.
+        let codes = layers().map(|parts| &parts.codes.get()[..parts.shape.weight_code_bytes()]);
         // The device changes linear scales. 128x4 scales of whole matrices stay as they are.
         let as_asked = layers().all(|parts| parts.layout == layout)
             && (layout == ScaleLayout::Linear || matrices.iter().all(|layers| layers.len() == 1));
         let scales = match as_asked {
-            true => upload_all(stream, layers().map(|parts| parts.scales.get()))?,
+            true => upload_all(stream, layers().map(scales))?,
             false => {
                 let all = layers().map(linear).collect::<Result<Vec<_>>>()?;
                 let all = upload_all(stream, all.iter().map(|scales| &**scales))?;

@@ -6,6 +6,7 @@ use cudarc::driver::{CudaSlice, CudaStream};
 
 use super::Mlp;
 use crate::context::driver_error;
+use crate::device::output;
 use crate::error::{Error, Result};
 use crate::gate::Gate;
 use crate::linear::LinearOnDevice;
@@ -20,9 +21,9 @@ use crate::workspace::Workspace;
 /// An [`Mlp`] in a device's memory, whose layers multiply NVFP4 vectors: four kernels a call, which quantise the vectors,
 /// multiply gate and up, apply the [`Gate`] and quantise again, multiply down. Results between the layers are f32.
 ///
-/// A call allocates nothing, synchronises nothing, and can be [captured into a CUDA graph](crate#cuda-graphs), once a
-/// call with the same buffers was made: it prepares the products. What it writes between the layers lies in
-/// [`MlpBuffers`], which layers of one size share.
+/// A call allocates nothing, synchronises nothing, and can be [captured into a CUDA graph](crate#cuda-graphs), once it
+/// was [prepared](Self::prepare), or made, with these buffers, results and residual. What it writes between the layers
+/// lies in [`MlpBuffers`], which layers of one size share, in calls on one stream.
 ///
 /// ```no_run
 /// use nvfp4_gemv::cudarc::driver::CudaContext;
@@ -121,15 +122,18 @@ impl MlpOnDevice {
             let shape = Shape::new(Dims { m: 0, n, k, l: 1 })?;
             let vectors = QuantizedVectors::new(stream, &shape, self.layout)?;
             match self.chained {
-                true => vectors.chained(),
+                // SAFETY: whoever called `chained` has promised more.
+                true => unsafe { vectors.chained() },
                 false => Ok(vectors),
             }
         };
-        let sums = stream.alloc_zeros((n * self.gate_up.rows()).max(1));
+        let [x, between] = [quantized(self.k())?, quantized(self.down.k())?];
+        let count = self.gate_up.shape(n)?.outputs();
+        let sums = stream.alloc_zeros(count.max(1));
         Ok(MlpBuffers {
-            x: quantized(self.k())?,
+            x,
             sums: sums.map_err(|error| driver_error("allocating buffers of an MLP", error))?,
-            between: quantized(self.down.k())?,
+            between,
         })
     }
 
@@ -145,25 +149,58 @@ impl MlpOnDevice {
         x: &Vectors<'_, Device>,
         y: Output<'a, Device>,
     ) -> Result<()> {
+        self.call(stream, buffers, x, y, true)
+    }
+
+    /// Checks a call with these operands and prepares its products, and enqueues nothing: before a capture. Kernels that
+    /// feature `jit` compiles want a call instead.
+    ///
+    /// # Errors
+    /// As [`forward`](Self::forward)'s.
+    pub fn prepare<'a>(
+        &'a self,
+        stream: &Arc<CudaStream>,
+        buffers: &mut MlpBuffers,
+        x: &Vectors<'_, Device>,
+        y: Output<'a, Device>,
+    ) -> Result<()> {
+        self.call(stream, buffers, x, y, false)
+    }
+
+    fn call<'a>(
+        &'a self,
+        stream: &Arc<CudaStream>,
+        buffers: &mut MlpBuffers,
+        x: &Vectors<'_, Device>,
+        mut y: Output<'a, Device>,
+        launch: bool,
+    ) -> Result<()> {
         let MlpBuffers {
             x: own,
             sums,
             between,
         } = buffers;
         let n = own.shape().n();
-        let sizes = [own.shape().k(), between.shape().k()];
-        if sizes != [self.k(), self.down.k()] {
-            return Err(Error::BuffersMismatch {
-                found: sizes,
-                needed: [self.k(), self.down.k()],
-            });
+        let found = [own.shape().k(), between.shape().k(), self.rows()];
+        let needed = [self.k(), self.down.k(), self.rows()];
+        if found != needed {
+            return Err(Error::BuffersMismatch { found, needed });
         }
-        // Before anything is enqueued: an output that does not fit is refused at once.
-        y.resolve(&self.down.shape(n)?, 1)?;
+        // Before anything is enqueued: what does not fit is refused at once.
+        own.check(stream, x)?;
+        if y.bias.is_some() && self.down.has_bias() {
+            return Err(Error::BiasTwice);
+        }
+        output(stream, &self.down.shape(n)?, &mut y)?;
         let all = n * self.gate_up.rows();
+        let to = Output::on_device(sums.slice_mut(..all));
+        if !launch {
+            self.gate_up.prepare(stream, &own.vectors(), n, to)?;
+            self.down.prepare(stream, &between.vectors(), n, y)?;
+            return Ok(());
+        }
         own.quantize(stream, x)?;
-        let output = Output::on_device(sums.slice_mut(..all));
-        self.gate_up.forward(stream, &own.vectors(), n, output)?;
+        self.gate_up.forward(stream, &own.vectors(), n, to)?;
         let results = Vectors::on_device(sums.slice(..all));
         between.quantize_gated(stream, &results, self.gate, self.order, None)?;
         self.down.forward(stream, &between.vectors(), n, y)?;

@@ -9,7 +9,8 @@ use crate::kernel::combine::Combine;
 use crate::shape::{Dims, Shape, Strides};
 
 /// Enqueues the sums of N tokens of M elements on `stream`, a `CUstream` or `cudaStream_t`, as one kernel. K and L of
-/// the shape mean nothing. M = 0 or N = 0 enqueues nothing. Can be [captured into a CUDA graph](crate#cuda-graphs).
+/// the shape mean nothing, nor do the batch strides of the output. M = 0 or N = 0 enqueues nothing. Can be [captured into
+/// a CUDA graph](crate#cuda-graphs).
 ///
 /// # Errors
 /// Null or misaligned pointers, strides that are too small or too large, regions that overlap: a residual may be the
@@ -19,23 +20,28 @@ use crate::shape::{Dims, Shape, Strides};
 /// # Safety
 /// The context of `stream` is current. Every address is valid in that context, for the bytes that the shape and strides
 /// reach, until the work that this call enqueues has run. Nothing else writes the memory there, or reads what is
-/// written, meanwhile.
+/// written, meanwhile. A chained launch lets the next one start at once: it counts among the [chained
+/// launches](crate::Options#chained-launches) right before that one.
 pub unsafe fn combine(shape: &Shape, combine: &Combine, stream: *mut c_void) -> Result<()> {
+    check_combine(shape, combine)?;
     if shape.m() == 0 || shape.n() == 0 {
         return Ok(());
     }
-    check(shape, combine)?;
     let plan = crate::kernel::combine::launch(shape, combine).into();
     // SAFETY: this function's own contract.
     unsafe { launch(plan, stream) }
 }
 
-fn check(shape: &Shape, c: &Combine) -> Result<()> {
+/// Checks everything.
+pub(crate) fn check_combine(shape: &Shape, c: &Combine) -> Result<()> {
     const RESULTS: &str = "results of experts";
     const WEIGHTS: &str = "weights of experts";
     const IDS: &str = "ids of experts";
     const OUTPUT: &str = "output";
     let (m, n) = (shape.m(), shape.n());
+    if m == 0 || n == 0 {
+        return Ok(());
+    }
     let overflow = || Error::SizeOverflow {
         m,
         n,

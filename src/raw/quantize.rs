@@ -21,13 +21,15 @@ use crate::types::ScaleLayout;
 ///
 /// # Errors
 /// Null or misaligned pointers, strides that are too small or misaligned, a shared global scale or an epsilon that is not
-/// positive and finite, a gate that [cannot be](crate::Error::Factor), regions that overlap. With feature `jit` the errors that [`gemv()`](super::gemv()) has of kernels that
+/// positive and finite, a gate that [cannot be](crate::Error::Factor), regions that overlap, sizes past the address range,
+/// [copies](crate::Error::Copies) that do not divide L. With feature `jit` the errors that [`gemv()`](super::gemv()) has of kernels that
 /// are compiled. Errors that CUDA reports of the launch. Content in device memory is not looked at.
 ///
 /// # Safety
 /// The context of `stream` is current. Every address is valid in that context, for the bytes that the shape and strides
 /// reach, until the work that this call enqueues has run. Nothing else writes the memory there, or reads what is
-/// written, meanwhile.
+/// written, meanwhile. A chained launch counts among the [chained launches](crate::Options#chained-launches) right before
+/// the next one.
 pub unsafe fn quantize(shape: &Shape, quantize: &Quantize, stream: *mut c_void) -> Result<()> {
     if shape.l() == 0 || shape.n() == 0 {
         return Ok(());

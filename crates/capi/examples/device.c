@@ -10,7 +10,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 enum { ROWS = 4096, K = 4096, N = 2, LAUNCHES = 64, TURNS = 200 };
@@ -79,6 +78,8 @@ int main(void) {
     nvfp4_device_vectors on_device = {.element = NVFP4_F32, .values = upload(x, sizeof(float) * N * K)};
     nvfp4_device_output results = {.element = NVFP4_F32, .values = upload(y, sizeof(float) * N * ROWS)};
 
+    cuda(cuCtxSynchronize()); /* the copies have ended: the stream below is in no order with them */
+
     nvfp4_gpu *gpu;
     nvfp4_call *call;
     char *text;
@@ -91,12 +92,11 @@ int main(void) {
     check(nvfp4_call_launch(call, stream));
     cuda(cuStreamSynchronize(stream));
     cuda(cuMemcpyDtoH(y, results.values, sizeof(float) * N * ROWS));
-    float most = 0.0f, error = 0.0f;
-    for (size_t i = 0; i < N * ROWS; i++) {
-        most = fmaxf(most, fabsf(expected[i]));
-        error = fmaxf(error, fabsf(y[i] - expected[i]));
-    }
-    printf("largest result %g, largest difference to the CPU %g\n", most, error);
+    float most = 0.0f;
+    for (size_t i = 0; i < N * ROWS; i++) most = fmaxf(most, fabsf(expected[i]));
+    size_t wrong = 0;
+    for (size_t i = 0; i < N * ROWS; i++) wrong += !(fabsf(y[i] - expected[i]) <= 1e-4f * most);
+    printf("largest result %g; %zu results are not near the CPU's\n", most, wrong);
 
     double best = INFINITY;
     for (int turn = 0; turn < TURNS; turn++) {
@@ -112,5 +112,5 @@ int main(void) {
     nvfp4_gpu_free(gpu);
     nvfp4_linear_free(linear);
     free(dense), free(x), free(expected), free(y);
-    return error <= 1e-4f * most ? 0 : 1;
+    return wrong == 0 ? 0 : 1;
 }

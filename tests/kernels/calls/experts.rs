@@ -2,6 +2,7 @@
 
 use half::bf16;
 use nvfp4_gemv::quantize::quantize_vectors_or_nan;
+use nvfp4_gemv::raw;
 use nvfp4_gemv::{
     Error, Experts, ExpertsBuffers, ExpertsOnDevice, Gate, Linear, Mlp, Output, RowOrder,
     ScaleLayout, Vectors,
@@ -11,7 +12,7 @@ use crate::support::gpu::Gpu;
 
 crate::trials! {
     gpu:
-        an_mlp_is_near_the_host, experts_are_near_the_host, ids_that_name_no_expert, replays_with_other_ids,
+        an_mlp_is_near_the_host, experts_are_near_the_host, ids_that_name_no_expert, replays_with_other_ids, no_tokens_and_no_slots,
         refusals;
     long_gpu: times;
 }
@@ -257,6 +258,28 @@ fn ids_that_name_no_expert() {
     }
 }
 
+/// Without slots a result is the residual, and without tokens there are none.
+fn no_tokens_and_no_slots() {
+    let gpu = Gpu::first();
+    let (_, host) = experts(KINDS[0], 2);
+    let device = host.on_device(&gpu.stream, ScaleLayout::Linear).unwrap();
+    let residual = numbers(2 * K, 3);
+    let x = rounded(&numbers(2 * K, 4));
+    for (tokens, slots) in [(2, 0), (0, 3), (0, 0)] {
+        let mut buffers = device.buffers(&gpu.stream, tokens, slots).unwrap();
+        let (x, residual) = (&x[..tokens * K], &residual[..tokens * K]);
+        // A device has no buffers of nothing.
+        let (x, of_nothing) = (if tokens == 0 { &[bf16::ZERO][..] } else { x }, [0.0f32]);
+        let residual = if tokens == 0 {
+            &of_nothing[..]
+        } else {
+            residual
+        };
+        let y = run(&gpu, &device, &mut buffers, x, &[0], &[1.0], residual);
+        assert_eq!(y, residual);
+    }
+}
+
 /// Captured once, chained: each replay has the bits of a call that is made for it alone.
 fn replays_with_other_ids() {
     const TOKENS: usize = 2;
@@ -299,7 +322,20 @@ fn replays_with_other_ids() {
             )
             .unwrap();
     };
-    call(&chained, &mut buffers, &x, &ids, &weights, &mut y); // prepared, and compiled where it must be
+    match raw::COMPILED_ARCHS.is_empty() {
+        // Kernels that are compiled at run time are compiled before the capture.
+        true => call(&chained, &mut buffers, &x, &ids, &weights, &mut y),
+        false => {
+            let (x, output) = (
+                Vectors::on_device(x.as_view()),
+                Output::on_device(y.as_view_mut()),
+            );
+            let (ids, weights) = (ids.as_view(), weights.as_view());
+            chained
+                .prepare(stream, &mut buffers, &x, &ids, &weights, output)
+                .unwrap();
+        }
+    }
     let graph = gpu.capture(|| {
         for _ in 0..3 {
             call(&chained, &mut buffers, &x, &ids, &weights, &mut y);
@@ -382,7 +418,22 @@ fn refusals() {
     let mut others = other.buffers(stream, 1, 2).unwrap();
     let output = Output::on_device(y.as_view_mut());
     let error = device.forward(stream, &mut others, &x, &two, &two_weights, output);
-    let (found, needed) = ([32, 64], [K, M]);
+    let (found, needed) = ([32, 64, 32], [K, M, K]);
+    assert_eq!(error, Err(Error::BuffersMismatch { found, needed }));
+    // As many elements before and between the products, and others behind them.
+    let wide = Mlp::new(layer(M, K), layer(M, K), layer(2 * K, M)).unwrap();
+    let wide = Experts::new([wide]).unwrap();
+    let wide = wide.on_device(stream, ScaleLayout::Linear).unwrap();
+    let output = Output::on_device(y.as_view_mut());
+    let error = device.forward(
+        stream,
+        &mut wide.buffers(stream, 1, 2).unwrap(),
+        &x,
+        &two,
+        &two_weights,
+        output,
+    );
+    let (found, needed) = ([K, M, 2 * K], [K, M, K]);
     assert_eq!(error, Err(Error::BuffersMismatch { found, needed }));
     let mixed = [make(KINDS[0], 0).mlp, make(KINDS[2], 0).mlp];
     let error = Experts::new(mixed)
@@ -395,7 +446,7 @@ fn refusals() {
 fn times() {
     use nvfp4_gemv::kernel::combine::Combine;
     use nvfp4_gemv::measure::time_launches;
-    use nvfp4_gemv::{Dims, FloatType, QuantizedVectors, RawOutput, Shape, raw};
+    use nvfp4_gemv::{Dims, FloatType, QuantizedVectors, RawOutput, Shape};
 
     const SLOTS: usize = 8;
     const LAUNCHES: usize = 100;
@@ -410,7 +461,8 @@ fn times() {
     let shape = |k, l| Shape::new(Dims { m: 0, n: 1, k, l }).unwrap();
     let new = |k, l| {
         let vectors = QuantizedVectors::new(stream, &shape(k, l), ScaleLayout::Linear).unwrap();
-        vectors.chained().unwrap()
+        // SAFETY: nothing but kernels of this crate is launched.
+        unsafe { vectors.chained() }.unwrap()
     };
     for k in [2048, 4096, 7168] {
         let x = gpu.upload(&rounded(&numbers(k, 1)));

@@ -31,6 +31,7 @@ fn sums_of_slots() {
         let ids = gpu.upload(&data.ids);
         // In place: the residual is the output.
         let y = gpu.upload(&f16s(&data.residual));
+        let bias = (!data.bias.is_empty()).then(|| gpu.upload(&data.bias));
         let address = gpu.address(&y);
         let call = Combine {
             slots,
@@ -39,6 +40,7 @@ fn sums_of_slots() {
             weights: gpu.address(&weights),
             ids: gpu.address(&ids),
             output: RawOutput {
+                bias: bias.as_ref().map_or(0, |bias| gpu.address(bias)),
                 residual: address,
                 ..RawOutput::packed(address, output)
             },

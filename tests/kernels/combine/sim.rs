@@ -45,14 +45,17 @@ fn sums_of_slots() {
                 let weights = upload("weights", &f32s(&data.weights));
                 let ids = upload("ids", &ids);
                 let residual = upload("residual", &memory(&data.residual, output));
+                let bias = upload("bias", &f32s(&data.bias));
                 let y = sim.alloc("output", n * m * output.bytes()).expect("memory");
                 let call = Combine {
                     slots,
                     element,
                     inputs,
                     weights,
-                    ids,
+                    // Where each slot has an expert, ids need not be there.
+                    ids: if data.ids.contains(&-1) { ids } else { 0 },
                     output: RawOutput {
+                        bias,
                         residual,
                         ..RawOutput::packed(y.address, output)
                     },

@@ -12,6 +12,8 @@ pub(crate) struct Data {
     pub(crate) weights: Vec<f32>,
     pub(crate) ids: Vec<i32>,
     pub(crate) residual: Vec<f32>,
+    /// Added to each element of a result; there is none for every second seed.
+    pub(crate) bias: Vec<f32>,
 }
 
 /// The nearest number of a type.
@@ -41,7 +43,9 @@ impl Data {
         let mut inputs = of(n * slots * m, element);
         let mut weights = of(n * slots, FloatType::F32);
         let residual = of(n * m, output);
-        let ids: Vec<i32> = (0..n * slots).map(|_| rng.i32(-1..3)).collect();
+        let bias = of(if seed % 2 == 0 { m } else { 0 }, FloatType::F32);
+        let least = if seed % 3 == 0 { 0 } else { -1 };
+        let ids: Vec<i32> = (0..n * slots).map(|_| rng.i32(least..3)).collect();
         for (slot, _) in ids.iter().enumerate().filter(|(_, id)| **id == -1) {
             inputs[slot * m..][..m].fill(f32::NAN);
             weights[slot] = f32::NAN;
@@ -56,6 +60,7 @@ impl Data {
             weights,
             ids,
             residual,
+            bias,
         }
     }
 
@@ -68,7 +73,8 @@ impl Data {
             let sum = counts.fold(0.0f32, |sum, slot| {
                 self.weights[slot].mul_add(self.inputs[slot * m + row], sum)
             });
-            rounded(sum + self.residual[at], self.output)
+            let bias = self.bias.get(row).copied().unwrap_or(-0.0);
+            rounded(sum + (bias + self.residual[at]), self.output)
         };
         (0..n * m).map(sum).collect()
     }

@@ -206,7 +206,8 @@ fn gated_and_normed<T: OnDevice>() {
                 let new = new.with_copies(copies).unwrap();
                 let mut quantized = match j % 3 {
                     0 => new,
-                    _ => new.chained().unwrap(),
+                    // SAFETY: nothing but kernels of this crate is launched.
+                    _ => unsafe { new.chained() }.unwrap(),
                 };
                 match &before {
                     Before::Gate(gate, order) => {

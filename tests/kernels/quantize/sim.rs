@@ -123,7 +123,7 @@ fn check_behind<T: Simulated>(
             element: T::ELEMENT,
             input,
             chained: false,
-            early: false,
+            early: copies > 1,
             copies,
             values,
             strides: Strides::packed(n, row),

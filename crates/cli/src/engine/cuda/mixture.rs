@@ -85,6 +85,7 @@ pub(super) fn times(cuda: &Cuda, mixture: &Mixture, plan: &Plan) -> Result<Mixtu
         );
         all[i % layers].forward(stream, &mut buffers, &x, &ids, &weights.as_view(), y)
     };
+    stream.synchronize()?;
     // Prepared, and compiled where that is needed.
     (0..calls).try_for_each(&mut call)?;
     stream.synchronize()?;
