@@ -40,7 +40,8 @@ use crate::workspace::Workspace;
 /// Nothing can check that the weights are complete by then. So a caller who asks for chained launches promises: **no
 /// kernel that may still be running when this one starts writes the codes or block scales that it reads, nor its ids,
 /// unless these are late (`Weights::late`).** The kernel right before this one is not the only one that may be running:
-/// a chained launch may let the next launch start before it has waited itself. So the promise is about all chained launches right before this one in the stream, and
+/// a chained launch may let the next launch start before it has waited itself. So the promise is about all chained
+/// launches right before this one in the stream, and
 /// about the kernel before the first of those. An ordinary launch, a copy or a memset starts when all work before it
 /// has ended: data that was written before one of these is complete.
 #[derive(Clone, Copy, Debug)]

@@ -62,6 +62,21 @@
 // The first row of gate, the first of up, then the second of each.
 #define NVFP4_INTERLEAVED 1
 
+// Vectors are quantised as they are.
+#define NVFP4_AS_THEY_ARE 0
+
+// gate * sigmoid(gate) * up: SwiGLU.
+#define NVFP4_SILU 1
+
+// GeGLU with the tanh form of GELU.
+#define NVFP4_GELU_TANH 2
+
+// g * sigmoid(alpha * g) * (u + 1), of gate and up within a limit, as gpt-oss has it.
+#define NVFP4_CLAMPED 3
+
+// RMSNorm.
+#define NVFP4_RMS_NORM 4
+
 // A plan as sentences, a line each.
 #define NVFP4_TEXT 0
 
@@ -88,6 +103,45 @@ typedef struct nvfp4_mlp nvfp4_mlp;
 
 // What a function returns: NVFP4_OK or a kind of error.
 typedef int32_t nvfp4_status;
+
+// Vectors in a device's memory that become NVFP4, and where their parts go. nvfp4_device_vectors takes codes, scales and
+// factors (`vector_alpha`, beside a global scale of 1) then.
+typedef struct {
+    // Vectors.
+    size_t n;
+    // Elements of a vector that is made: a multiple of 16.
+    size_t k;
+    // What is made of the vectors first: NVFP4_AS_THEY_ARE, a gate (NVFP4_SILU, NVFP4_GELU_TANH, NVFP4_CLAMPED) or
+    // NVFP4_RMS_NORM.
+    uint32_t first;
+    // Of a gate: NVFP4_STACKED or NVFP4_INTERLEAVED, the order of the 2k elements that a vector has.
+    uint32_t order;
+    // Of NVFP4_CLAMPED: positive.
+    float alpha;
+    // Of NVFP4_CLAMPED: positive.
+    float limit;
+    // Of NVFP4_RMS_NORM: address of k weights of the vectors' type, 16-byte aligned.
+    uint64_t norm_weight;
+    // Of NVFP4_RMS_NORM: positive.
+    float epsilon;
+    // Whether the launch may begin before the work before it has ended; it waits before it reads or writes. For compute
+    // capability 9.0 and up.
+    uint32_t chained;
+    // NVFP4_F16, NVFP4_BF16 or NVFP4_F32.
+    uint32_t element;
+    // How the block scales will lie.
+    uint32_t layout;
+    // Address of the vectors, 16-byte aligned.
+    uint64_t values;
+    // Bytes from a vector's values to the next one's; 0: nothing lies between them.
+    size_t row_stride;
+    // Written: address of the codes `[n][k/2]`, 8-byte aligned.
+    uint64_t codes;
+    // Written: address of the block scales. NVFP4_128X4: 16-byte aligned, and padded with zeros to 128 vectors.
+    uint64_t scales;
+    // Written: address of a float for each vector, its global scale; NaN for one that held a NaN or an infinity.
+    uint64_t vector_alpha;
+} nvfp4_quantization;
 
 // Weights in a device's memory: an address of 0 stands for nothing.
 typedef struct {
@@ -267,6 +321,16 @@ nvfp4_status nvfp4_checkpoint_name(const nvfp4_checkpoint *checkpoint,
 nvfp4_status nvfp4_linear_from_checkpoint(const nvfp4_checkpoint *checkpoint,
                                           const char *name,
                                           nvfp4_linear **linear);
+
+// Enqueues the quantisation of vectors on a stream, a CUstream or cudaStream_t, as one kernel, each with a global scale of
+// its own, and waits for nothing. It can be captured into a CUDA graph.
+//
+// `vectors` is NULL or there. A context is current, and `stream` is one of it. Every address is valid, for the bytes that
+// sizes and strides reach, until the enqueued work has run. Nothing else writes the memory, or reads what is written,
+// meanwhile. With `chained`, the launch before it in the stream waits for the launches before that one, as all kernels of
+// this library do.
+nvfp4_status nvfp4_quantize(const nvfp4_quantization *vectors,
+                            void *stream);
 
 // A GPU of this machine, by its number.
 //

@@ -81,6 +81,68 @@ pub struct nvfp4_device_workspace {
     pub bytes: u64,
 }
 
+/// Vectors in a device's memory that become NVFP4, and where their parts go. nvfp4_device_vectors takes codes, scales and
+/// factors (`vector_alpha`, beside a global scale of 1) then.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct nvfp4_quantization {
+    /// Vectors.
+    pub n: usize,
+    /// Elements of a vector that is made: a multiple of 16.
+    pub k: usize,
+    /// What is made of the vectors first: NVFP4_AS_THEY_ARE, a gate (NVFP4_SILU, NVFP4_GELU_TANH, NVFP4_CLAMPED) or
+    /// NVFP4_RMS_NORM.
+    pub first: u32,
+    /// Of a gate: NVFP4_STACKED or NVFP4_INTERLEAVED, the order of the 2k elements that a vector has.
+    pub order: u32,
+    /// Of NVFP4_CLAMPED: positive.
+    pub alpha: f32,
+    /// Of NVFP4_CLAMPED: positive.
+    pub limit: f32,
+    /// Of NVFP4_RMS_NORM: address of k weights of the vectors' type, 16-byte aligned.
+    pub norm_weight: u64,
+    /// Of NVFP4_RMS_NORM: positive.
+    pub epsilon: f32,
+    /// Whether the launch may begin before the work before it has ended; it waits before it reads or writes. For compute
+    /// capability 9.0 and up.
+    pub chained: u32,
+    /// NVFP4_F16, NVFP4_BF16 or NVFP4_F32.
+    pub element: u32,
+    /// How the block scales will lie.
+    pub layout: u32,
+    /// Address of the vectors, 16-byte aligned.
+    pub values: u64,
+    /// Bytes from a vector's values to the next one's; 0: nothing lies between them.
+    pub row_stride: usize,
+    /// Written: address of the codes `[n][k/2]`, 8-byte aligned.
+    pub codes: u64,
+    /// Written: address of the block scales. NVFP4_128X4: 16-byte aligned, and padded with zeros to 128 vectors.
+    pub scales: u64,
+    /// Written: address of a float for each vector, its global scale; NaN for one that held a NaN or an infinity.
+    pub vector_alpha: u64,
+}
+
+/// Enqueues the quantisation of vectors on a stream, a CUstream or cudaStream_t, as one kernel, each with a global scale of
+/// its own, and waits for nothing. It can be captured into a CUDA graph.
+///
+/// # Safety
+/// `vectors` is NULL or there. A context is current, and `stream` is one of it. Every address is valid, for the bytes that
+/// sizes and strides reach, until the enqueued work has run. Nothing else writes the memory, or reads what is written,
+/// meanwhile. With `chained`, the launch before it in the stream waits for the launches before that one, as all kernels of
+/// this library do.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfp4_quantize(
+    vectors: *const nvfp4_quantization,
+    stream: *mut c_void,
+) -> nvfp4_status {
+    crate::failure::guarded(|| {
+        // SAFETY: this function's own contract.
+        let vectors = unsafe { crate::memory::read("vectors", vectors) }?;
+        // SAFETY: this function's own contract.
+        unsafe { calls::quantize(vectors, stream) }
+    })
+}
+
 /// A GPU of this machine, by its number.
 ///
 /// # Safety
@@ -177,14 +239,16 @@ pub unsafe extern "C" fn nvfp4_call_free(call: *mut nvfp4_call) {
 mod calls {
     use std::ffi::{c_char, c_void};
 
+    use nvfp4_gemv::kernel::quantize::{Global, Input, Quantize};
     use nvfp4_gemv::raw::{self, Call, PreparedRawGemv};
     use nvfp4_gemv::{
-        Activation, Dims, FloatType, RawOutput, RawVectors, RawWeights, RawWorkspace, ScaleLayout,
-        Shape, Strides,
+        Activation, Dims, FloatType, Gate, RawOutput, RawVectors, RawWeights, RawWorkspace,
+        ScaleLayout, Shape, Strides,
     };
 
     use super::{
         nvfp4_device_output, nvfp4_device_vectors, nvfp4_device_weights, nvfp4_device_workspace,
+        nvfp4_quantization,
     };
     use crate::failure::Failure;
     use crate::memory;
@@ -294,6 +358,58 @@ mod calls {
     }
 
     /// # Safety
+    /// As `nvfp4_quantize`'s.
+    pub(super) unsafe fn quantize(
+        q: &nvfp4_quantization,
+        stream: *mut c_void,
+    ) -> Result<(), Failure> {
+        let (n, k) = (q.n, q.k);
+        let shape = Shape::new(Dims { m: 0, n, k, l: 1 })?;
+        let element = memory::element(q.element)?;
+        let gated = |gate| Ok::<_, Failure>((gate, memory::order(q.order)?));
+        let gate = match q.first {
+            memory::NVFP4_SILU => Some(gated(Gate::Silu)?),
+            memory::NVFP4_GELU_TANH => Some(gated(Gate::GeluTanh)?),
+            memory::NVFP4_CLAMPED => Some(gated(Gate::Clamped {
+                alpha: q.alpha,
+                limit: q.limit,
+            })?),
+            memory::NVFP4_AS_THEY_ARE | memory::NVFP4_RMS_NORM => None,
+            other => {
+                return Err(Failure::argument(format!(
+                    "{other} is nothing that is made of vectors"
+                )));
+            }
+        };
+        let (input, elements) = match gate {
+            Some((gate, order)) => (Input::Gated { gate, order }, k.checked_mul(2)),
+            None if q.first == memory::NVFP4_RMS_NORM => {
+                let (weight, epsilon) = (q.norm_weight, q.epsilon);
+                (Input::Normed { weight, epsilon }, Some(k))
+            }
+            None => (Input::Plain, Some(k)),
+        };
+        let row = elements.and_then(|elements| elements.checked_mul(element.bytes()));
+        let row = row.ok_or_else(|| Failure::argument("vectors beyond memory"))?;
+        let call = Quantize {
+            element,
+            input,
+            chained: q.chained != 0,
+            early: false,
+            copies: 1,
+            values: q.values,
+            strides: strides(q.row_stride, n, row)?,
+            global: Global::Computed,
+            codes: q.codes,
+            scales: q.scales,
+            layout: memory::layout(q.layout)?,
+            vector_alpha: q.vector_alpha,
+        };
+        // SAFETY: this function's own contract.
+        Ok(unsafe { raw::quantize(&shape, &call, stream) }?)
+    }
+
+    /// # Safety
     /// As `nvfp4_call_launch`'s.
     pub(super) unsafe fn launch(call: &Prepared, stream: *mut c_void) -> Result<(), Failure> {
         // SAFETY: this function's own contract.
@@ -312,6 +428,7 @@ mod calls {
 
     use super::{
         nvfp4_device_output, nvfp4_device_vectors, nvfp4_device_weights, nvfp4_device_workspace,
+        nvfp4_quantization,
     };
     use crate::failure::Failure;
     use crate::plan::nvfp4_gpu;
@@ -341,6 +458,15 @@ mod calls {
         _workspace: *const nvfp4_device_workspace,
         _chained: bool,
     ) -> Result<Prepared, Failure> {
+        none()
+    }
+
+    /// # Safety
+    /// None is needed here.
+    pub(super) unsafe fn quantize(
+        _vectors: &nvfp4_quantization,
+        _stream: *mut c_void,
+    ) -> Result<(), Failure> {
         none()
     }
 

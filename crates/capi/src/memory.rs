@@ -31,6 +31,17 @@ pub const NVFP4_STACKED: u32 = 0;
 /// The first row of gate, the first of up, then the second of each.
 pub const NVFP4_INTERLEAVED: u32 = 1;
 
+/// Vectors are quantised as they are.
+pub const NVFP4_AS_THEY_ARE: u32 = 0;
+/// gate * sigmoid(gate) * up: SwiGLU.
+pub const NVFP4_SILU: u32 = 1;
+/// GeGLU with the tanh form of GELU.
+pub const NVFP4_GELU_TANH: u32 = 2;
+/// g * sigmoid(alpha * g) * (u + 1), of gate and up within a limit, as gpt-oss has it.
+pub const NVFP4_CLAMPED: u32 = 3;
+/// RMSNorm.
+pub const NVFP4_RMS_NORM: u32 = 4;
+
 /// A type of results.
 pub(crate) fn element(number: u32) -> Result<FloatType, Failure> {
     match number {

@@ -558,6 +558,8 @@ fn devices() {
             NVFP4_BAD_ARGUMENT,
             "call is NULL",
         );
+        let status = nvfp4_quantize(null(), null_mut());
+        refused(status, NVFP4_BAD_ARGUMENT, "vectors is NULL");
         let mut text = null_mut();
         let status = nvfp4_call_plan(null(), NVFP4_TEXT, &mut text);
         refused(status, NVFP4_BAD_ARGUMENT, "call is NULL");
@@ -786,4 +788,74 @@ fn experts_of_layers() {
         nvfp4_experts_free(experts);
         nvfp4_experts_free(null_mut());
     }
+}
+
+#[cfg(feature = "device")]
+#[test]
+fn what_is_quantised_by_address_is_checked() {
+    let good = nvfp4_quantization {
+        n: 2,
+        k: 64,
+        first: NVFP4_AS_THEY_ARE,
+        order: NVFP4_STACKED,
+        alpha: 1.0,
+        limit: 1.0,
+        norm_weight: 0,
+        epsilon: 0.0,
+        chained: 0,
+        element: NVFP4_BF16,
+        layout: NVFP4_LINEAR,
+        values: 1 << 40,
+        row_stride: 0,
+        codes: 2 << 40,
+        scales: 3 << 40,
+        vector_alpha: 4 << 40,
+    };
+    let refuses = |q: nvfp4_quantization, says: &str| {
+        // SAFETY: each is refused before an address is used.
+        let status = unsafe { nvfp4_quantize(&q, null_mut()) };
+        refused(status, NVFP4_BAD_ARGUMENT, says);
+    };
+    refuses(nvfp4_quantization { first: 9, ..good }, "9 is nothing that");
+    refuses(nvfp4_quantization { k: 40, ..good }, "multiple of 16");
+    refuses(
+        nvfp4_quantization {
+            element: NVFP4_CODES,
+            ..good
+        },
+        "no element type",
+    );
+    refuses(nvfp4_quantization { values: 8, ..good }, "vectors");
+    let (first, order, limit) = (NVFP4_CLAMPED, 7, -1.0);
+    refuses(
+        nvfp4_quantization {
+            first,
+            order,
+            ..good
+        },
+        "7 is no order",
+    );
+    refuses(
+        nvfp4_quantization {
+            first,
+            limit,
+            ..good
+        },
+        "limit of the gate is -1",
+    );
+    let first = NVFP4_RMS_NORM;
+    refuses(
+        nvfp4_quantization { first, ..good },
+        "weight of the RMSNorm: null",
+    );
+    // A gate's vectors have twice as many elements.
+    let (first, row_stride) = (NVFP4_SILU, 128);
+    refuses(
+        nvfp4_quantization {
+            first,
+            row_stride,
+            ..good
+        },
+        "256",
+    );
 }
