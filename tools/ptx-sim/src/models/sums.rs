@@ -28,8 +28,8 @@ named! {
 /// Who says how matrix instructions round their sums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum SumRule {
-    /// The simulator: instructions of warps and warpgroups as an H200 was recorded, those of types that it does not have
-    /// likewise; `tcgen05.mma` in f64, rounded once to nearest.
+    /// The simulator. Instructions of warps and warpgroups add as an H200 was recorded to, also those of types that it
+    /// does not have; `tcgen05.mma` in f64, rounded once to nearest.
     #[default]
     Own,
     /// The published model of a GPU. An instruction for which it has no rule is refused.
@@ -185,8 +185,8 @@ pub enum NoRule {
 const MOST_FRACTION: i32 = 38;
 
 impl SumRule {
-    /// How an instruction adds. `None` for integers, whose sums are exact, and for `tcgen05.mma` of [`SumRule::Own`], which
-    /// no rule describes.
+    /// How an instruction adds. `None` for integers, whose sums are exact, and for `tcgen05.mma` of [`SumRule::Own`],
+    /// which no rule describes.
     ///
     /// # Errors
     /// The model of a GPU does not have the instruction, or a rule that is tried says nothing of it.
@@ -312,8 +312,8 @@ impl Rule {
         }
     }
 
-    /// C and products of pairs of numbers: bits of D's type, as C has them. `scales` are those of a row and of a column,
-    /// each for an equal part of K.
+    /// C and products of pairs of numbers: bits of D's type, as C has them. `scales` are those of a row and of a
+    /// column, each for an equal part of K.
     pub(super) fn add(
         &self,
         d: Accumulator,
