@@ -1,4 +1,5 @@
-//! The bits that a published model of tensor cores predicts for whole problems: the contest's three, one vector.
+//! The bits that a published model of tensor cores predicts for whole problems: the contest's three, one vector, and one
+//! of them with data that tell how many places an instruction keeps.
 //!
 //! `ptx_sim::models::sums` says how one instruction adds, this file in which order a kernel's instructions follow each
 //! other. On small problems the simulator executes the kernel, and gives the same bits. The bits of the contest's
@@ -17,7 +18,7 @@ use nvfp4_gemv::kernel::{Config, Job, Kernel, MmaFp4Config, Tcgen05Config};
 use nvfp4_gemv::reference::{self, error_bound};
 use nvfp4_gemv::{Activation, FloatType, Gpu, RawWorkspace, ScaleLayout, Shape};
 use nvfp4_gemv_cli::problem::{CONTEST_BENCHMARKS, Problem};
-use ptx_sim::models::sums::{Nvfp4, nvfp4};
+use ptx_sim::models::sums::{Nvfp4, Rule, nvfp4};
 use ptx_sim::{Options, Silicon, SumRule};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -51,12 +52,43 @@ struct Prediction {
     m: usize,
     k: usize,
     l: usize,
+    data: Numbers,
     /// The kernel and how it divides the problem: the order of sums follows from it.
     config: Config,
     /// FNV-1a hash of the operands, to notice another problem.
     operands: String,
     /// FNV-1a hashes of the f32 results of each 128 rows, batch after batch.
     rows: Vec<String>,
+}
+
+/// The numbers of a problem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Numbers {
+    /// All codes and all scales.
+    FullRange,
+    /// Those of [`large_scales_over_zeros`]: they tell how many places stay, which others seldom do.
+    LargeScalesOverZeros,
+}
+
+/// What is predicted.
+fn predicted() -> Vec<((usize, usize, usize), Numbers)> {
+    let [.., last] = CONTEST_BENCHMARKS;
+    let contest = CONTEST_BENCHMARKS.map(|shape| (shape, Numbers::FullRange));
+    let adversarial = (last, Numbers::LargeScalesOverZeros);
+    contest.into_iter().chain([adversarial]).collect()
+}
+
+/// The operands of a prediction, without the right result.
+fn operands(shape: (usize, usize, usize), numbers: Numbers) -> Operands {
+    let case = case(shape);
+    match numbers {
+        Numbers::FullRange => Operands::without_truth(&case, None),
+        Numbers::LargeScalesOverZeros => {
+            let problem = large_scales_over_zeros(case.shape, SEED);
+            Operands::without_truth(&case, Some(problem))
+        }
+    }
 }
 
 /// The problem of a contest's shape: all codes and all scales.
@@ -101,10 +133,10 @@ fn atoms(codes: &[u8], blocks: usize, scale: impl Fn(usize) -> u8) -> Vec<Nvfp4>
     codes.chunks(CODES).enumerate().map(atom).collect()
 }
 
-/// A launch's numbers.
-struct Numbers<'a>(&'a Launch);
+/// A launch's parameters.
+struct Words<'a>(&'a Launch);
 
-impl Numbers<'_> {
+impl Words<'_> {
     fn get(&self, offset: usize) -> usize {
         let bytes = &self.0.parameters.bytes()[offset..][..4];
         u32::from_ne_bytes(bytes.try_into().expect("four bytes")) as usize
@@ -113,7 +145,7 @@ impl Numbers<'_> {
 
 macro_rules! number {
     ($launch:expr, $structure:ty, $field:ident) => {
-        Numbers($launch).get(offset_of!($structure, $field))
+        Words($launch).get(offset_of!($structure, $field))
     };
 }
 
@@ -143,7 +175,7 @@ fn tcgen05(launch: &Launch, tile: usize) -> Order {
         let (from, to) = (first(cta).max(begin), first(cta + 1).min(end));
         let of_step = 4 * pieces;
         let atom = |step: usize| ((step - begin) * of_step).min(atoms);
-        (from < to).then(|| vec![atom(from)..atom(to)])
+        (from < to).then(|| std::iter::once(atom(from)..atom(to)).collect())
     });
     Order {
         parts: shares.collect(),
@@ -169,13 +201,13 @@ fn mma_fp4(launch: &Launch) -> Order {
 }
 
 fn alpha(launch: &Launch, epilogue: usize) -> f32 {
-    let bits = Numbers(launch).get(epilogue + offset_of!(nvfp4_epilogue, alpha));
+    let bits = Words(launch).get(epilogue + offset_of!(nvfp4_epilogue, alpha));
     f32::from_bits(bits as u32)
 }
 
 impl Order {
-    fn sum(&self, silicon: Silicon, w: &[Nvfp4], x: &[Nvfp4]) -> f32 {
-        let add = |c, i: usize| nvfp4(silicon, c, &w[i], &x[i]).expect("its instruction");
+    fn sum(&self, rule: &Rule, w: &[Nvfp4], x: &[Nvfp4]) -> f32 {
+        let add = |c, i: usize| rule.nvfp4(c, &w[i], &x[i]);
         let chain = |atoms: &std::ops::Range<usize>| atoms.clone().fold(0.0, add);
         let part = |chains: &Vec<_>| chains.iter().map(chain).fold(0.0, |sum, d| sum + d);
         // Sums are never -0, so that a sum from zero on is also that of one part alone.
@@ -189,6 +221,16 @@ impl Order {
 
 /// The results of a launch of one vector, `[l][m]`, in f32 and without factors of rows.
 fn predict(silicon: Silicon, operands: &Operands, launch: &Launch) -> Vec<f32> {
+    predict_by(
+        nvfp4(silicon).expect("its instruction"),
+        silicon,
+        operands,
+        launch,
+    )
+}
+
+/// The same by another rule.
+fn predict_by(rule: Rule, silicon: Silicon, operands: &Operands, launch: &Launch) -> Vec<f32> {
     let (shape, bytes) = (&operands.case.shape, &operands.bytes);
     let (m, row_bytes, blocks) = (shape.m(), shape.row_code_bytes(), shape.blocks());
     let tiles = m.div_ceil(ROWS);
@@ -214,7 +256,7 @@ fn predict(silicon: Silicon, operands: &Operands, launch: &Launch) -> Vec<f32> {
             scales[bytes.layout.offset(row, block, blocks)]
         });
         let order = &orders[(batch * tiles + row / ROWS) % orders.len()];
-        order.sum(silicon, &w, &vectors[batch])
+        order.sum(&rule, &w, &vectors[batch])
     });
     rows.collect()
 }
@@ -252,20 +294,22 @@ fn planned(kernel: Kernel, operands: &Operands, config: Option<Config>) -> (Conf
     }
 }
 
-/// The prediction of a contest's shape with a config, or with the kernel's default.
+/// The prediction of a problem with a config, or with the kernel's default.
 fn prediction(
     kernel: Kernel,
-    (m, k, l): (usize, usize, usize),
+    (shape, data): ((usize, usize, usize), Numbers),
     config: Option<Config>,
 ) -> Prediction {
     let (silicon, ..) = silicon(kernel);
-    let operands = Operands::without_truth(&case((m, k, l)));
+    let operands = operands(shape, data);
     let (config, launch) = planned(kernel, &operands, config);
     let y = predict(silicon, &operands, &launch);
+    let (m, k, l) = shape;
     Prediction {
         m,
         k,
         l,
+        data,
         config,
         operands: operands.hash(),
         rows: hashes(&y, m),
@@ -405,14 +449,15 @@ fn committed(kernel: Kernel) -> Vec<Prediction> {
         .collect()
 }
 
-/// A number that is off by one anywhere, in the rule or in the order, changes hashes. The configs are the defaults of the
+/// The model gives the kept hashes, and a neighbour of it others. The configs are the defaults of the
 /// day on which the hashes were written: defaults may move on.
 fn committed_hashes_are_the_models() {
     let folder = std::env::var_os("NVFP4_GEMV_PREDICT");
     for kernel in [Kernel::Tcgen05, Kernel::MmaFp4] {
         if let Some(folder) = &folder {
             let (_, name, _) = silicon(kernel);
-            let now = CONTEST_BENCHMARKS.map(|shape| prediction(kernel, shape, None));
+            let now = predicted().into_iter();
+            let now: Vec<_> = now.map(|of| prediction(kernel, of, None)).collect();
             let line = |of: &Prediction| serde_json::to_string(of).expect("JSON") + "\n";
             let text: String = now.iter().map(line).collect();
             let file = std::path::Path::new(folder).join(name);
@@ -420,12 +465,45 @@ fn committed_hashes_are_the_models() {
             continue;
         }
         let kept = committed(kernel);
-        let shapes: Vec<_> = kept.iter().map(|of| (of.m, of.k, of.l)).collect();
-        assert_eq!(shapes, CONTEST_BENCHMARKS, "{kernel}");
-        for kept in kept {
-            let now = prediction(kernel, (kept.m, kept.k, kept.l), Some(kept.config));
+        let problem = |of: &Prediction| ((of.m, of.k, of.l), of.data);
+        assert_eq!(
+            kept.iter().map(problem).collect::<Vec<_>>(),
+            predicted(),
+            "{kernel}"
+        );
+        for kept in &kept {
+            let now = prediction(kernel, problem(kept), Some(kept.config));
             assert_eq!(kept.operands, now.operands, "{kernel}: another problem");
-            assert!(kept == now, "{kernel} {}x{}", now.m, now.k);
+            assert!(*kept == now, "{kernel} {}x{}", now.m, now.k);
+        }
+        // A rule that is off by a bit gives other bits: by a place, where scales are large; by a bit of the result.
+        let (silicon, ..) = silicon(kernel);
+        let rule = nvfp4(silicon).expect("its instruction");
+        let [.., full_range, large_scales] = &kept[..] else {
+            panic!("two predictions or more");
+        };
+        let place = |more| Rule {
+            fraction: rule.fraction + more,
+            ..rule
+        };
+        let shorter = Rule {
+            mantissa: rule.mantissa - 1,
+            ..rule
+        };
+        for (of, other) in [
+            (large_scales, place(-1)),
+            (large_scales, place(1)),
+            (full_range, shorter),
+        ] {
+            let operands = operands((of.m, of.k, of.l), of.data);
+            let (_, launch) = planned(kernel, &operands, Some(of.config));
+            let y = predict_by(other, silicon, &operands, &launch);
+            let given = hashes(&y, of.m);
+            let differ = given.iter().zip(&of.rows).filter(|(a, b)| a != b).count();
+            assert!(
+                2 * differ > given.len(),
+                "{kernel}: {other:?}: {differ} groups of rows"
+            );
         }
     }
 }
