@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use crate::error::Result;
 use crate::format::{e2m1, e4m3};
 use crate::shape::{BLOCK, Shape};
-use crate::tensor::{NVFP4_ARE_WITHOUT, VectorScale, Vectors, Weights};
+use crate::tensor::{NVFP4_ARE_WITHOUT, Nvfp4Vectors, VectorScale, Vectors, Weights};
 use crate::types::FloatType;
 
 /// The exact result, and the magnitudes that its rounding errors scale with.
@@ -18,7 +18,9 @@ pub struct Reference {
     /// or bf16 vector counts as the smallest normal number, as matrix instructions are taken to align products. An
     /// element of an f32 vector below 2^-109 counts as that: as the sum of three bf16 it has no bits below 2^-133. With
     /// bf16 and f32 vectors 2^-118 is added, times the row's factors: f32 sums times 2^-7 are kept as multiples of
-    /// 2^-149.
+    /// 2^-149. With NVFP4 vectors a block whose products are all zero, and whose block scales are not, counts as
+    /// 2^(e-9), times all factors, where e is the sum of both scales' exponents: block-scaled matrix instructions are
+    /// taken to align sums to e (docs/tensor-core-path.md).
     pub magnitude: Vec<f64>,
 }
 
@@ -68,17 +70,31 @@ pub fn gemv(shape: &Shape, weights: &Weights<'_>, vectors: &Vectors<'_>) -> Resu
         x => x,
     };
     let (m, n, k) = (shape.m(), shape.n(), shape.k());
+    let powers = powers_of_vectors(shape, vectors)?;
     let of_row = |at: usize| -> Vec<(f64, f64)> {
         let (batch, row) = (at / m, at % m);
         let w = decode_row(weights, batch, row);
         let floor = floor * row_factor(weights, batch, row).abs();
-        let of_vector = |x: &[f64]| {
+        let powers_of_w = powers_of_row(weights, batch, row);
+        let of_vector = |(i, x): (usize, &[f64])| {
             let terms = w.iter().zip(x).map(|(w, &x)| w.abs() * counted(x));
             let y = w.iter().zip(x).map(|(w, x)| w * x).sum();
-            (y, terms.sum::<f64>() + floor)
+            let mut magnitude = terms.sum::<f64>() + floor;
+            if let Some(powers) = &powers {
+                let blocks = k / BLOCK;
+                let powers = &powers[(batch * n + i) * blocks..][..blocks];
+                for (block, (of_w, of_x)) in powers_of_w.iter().zip(powers).enumerate() {
+                    let at = block * BLOCK..(block + 1) * BLOCK;
+                    if w[at.clone()].iter().zip(&x[at]).all(|(w, x)| w * x == 0.0) {
+                        magnitude += (of_w * of_x).abs() * IDLE_BLOCK;
+                    }
+                }
+            }
+            (y, magnitude)
         };
         x[batch * n * k..][..n * k]
             .chunks_exact(k)
+            .enumerate()
             .map(of_vector)
             .collect()
     };
@@ -92,6 +108,54 @@ pub fn gemv(shape: &Shape, weights: &Weights<'_>, vectors: &Vectors<'_>) -> Resu
         }
     }
     Ok(Reference { y, magnitude })
+}
+
+/// What a block of zero products counts for, beside the powers of two of its scales.
+const IDLE_BLOCK: f64 = 1.0 / 512.0;
+
+/// The power of two of a block scale; 0 of a scale of zero. Subnormal scales have the power of the smallest normal one.
+fn power(scale: u8) -> f64 {
+    match scale & 0x7f {
+        0 => 0.0,
+        scale => f64::from(i32::from(scale >> 3).max(1) - 7).exp2(),
+    }
+}
+
+/// The powers of two of a row's block scales, with all factors of the row.
+fn powers_of_row(weights: &Weights<'_>, batch: usize, row: usize) -> Vec<f64> {
+    let (shape, factor) = (weights.shape(), row_factor(weights, batch, row));
+    let Some(matrix) = weights.matrix_of(batch) else {
+        return vec![0.0; shape.blocks()];
+    };
+    let scales = &weights.scales[matrix * weights.layout.bytes(shape.m(), shape.blocks())..];
+    let scale = |block| scales[weights.layout.offset(row, block, shape.blocks())];
+    (0..shape.blocks())
+        .map(|block| power(scale(block)) * factor)
+        .collect()
+}
+
+/// The same of NVFP4 vectors, `[L][N][K/16]`.
+fn powers_of_vectors(shape: &Shape, vectors: &Vectors<'_>) -> Result<Option<Vec<f64>>> {
+    let Vectors::Nvfp4(v) = vectors else {
+        return Ok(None);
+    };
+    let layout = v.resolve_and_scan(shape)?;
+    let mut powers = Vec::with_capacity(shape.l() * shape.n() * shape.blocks());
+    for (l, n) in (0..shape.l()).flat_map(|l| (0..shape.n()).map(move |n| (l, n))) {
+        let global = vector_global(v, shape, l, n);
+        powers.extend((0..shape.blocks()).map(|block| {
+            power(v.scales[layout.scale_offset(v.layout, shape, l, n, block)]) * global
+        }));
+    }
+    Ok(Some(powers))
+}
+
+/// The global scale of an NVFP4 vector.
+fn vector_global(v: &Nvfp4Vectors<'_>, shape: &Shape, l: usize, n: usize) -> f64 {
+    match &v.global {
+        VectorScale::Shared(global) => global.multiplier(),
+        VectorScale::PerVector(globals) => f64::from(globals[l * shape.n() + n]),
+    }
 }
 
 /// Row `row` of batch `batch` as numbers, all scales applied but factors of columns, which are the vectors'. Zeros where the batch has no matrix.
@@ -149,10 +213,7 @@ pub fn decode_vectors(shape: &Shape, vectors: &Vectors<'_>) -> Result<Vec<f64>> 
             for l in 0..shape.l() {
                 for n in 0..shape.n() {
                     let codes = &v.codes[l * layout.codes.batch + n * layout.codes.row..];
-                    let global = match &v.global {
-                        VectorScale::Shared(global) => global.multiplier(),
-                        VectorScale::PerVector(globals) => f64::from(globals[l * shape.n() + n]),
-                    };
+                    let global = vector_global(v, shape, l, n);
                     x.extend((0..shape.k()).map(|k| {
                         let at = layout.scale_offset(v.layout, shape, l, n, k / BLOCK);
                         f64::from(e2m1::decode(e2m1::unpack(codes, k)))
@@ -276,6 +337,26 @@ mod tests {
         let plus = out.clone().plus([-0.5, 2.0, 0.0, 1.0]);
         assert_eq!(plus.y[..2], [29.5, out.y[1] + 2.0]);
         assert_eq!(plus.magnitude[0], out.magnitude[0] + 0.5);
+    }
+
+    /// Only a block of zero products with scales that are not zero counts, and its exponents alone.
+    #[test]
+    fn idle_blocks_count_by_their_scales() {
+        let shape = Shape::matrix(1, 64).unwrap();
+        // Codes of 1 over zeros, over ones, over ones with a scale of zero, and over zeros with a subnormal scale.
+        let ones = [0x22; 32];
+        let x_codes: Vec<u8> = [[0; 8], [0x22; 8], [0x22; 8], [0x88; 8]].concat();
+        let (w_scales, x_scales) = ([0x7e, 0x38, 0x7e, 0x44], [0x7e, 0x38, 0x00, 0x01]);
+        let linear = ScaleLayout::Linear;
+        let global = GlobalScale::Divisor(2.0);
+        let w = Weights::new(&shape, &ones, &w_scales, linear, global).unwrap();
+        let global = VectorScale::Shared(GlobalScale::Divisor(4.0));
+        let x = Nvfp4Vectors::new(&x_codes[..], &x_scales[..], linear, global);
+        let out = gemv(&shape, &w, &Vectors::Nvfp4(x)).unwrap();
+        assert_eq!(out.y, [2.0]);
+        // 16 ones; 448 twice: 2^(8+8-9); 3 and 2^-9: 2^(1-6-9).
+        let sum = 16.0 + 2f64.powi(7) + 2f64.powi(-14);
+        assert_eq!(out.magnitude, [sum / 8.0]);
     }
 
     #[test]

@@ -71,10 +71,10 @@ const STEPS: [u32; 2] = [
 ];
 /// CTAs for which the workspace has counters.
 const MOST_CTAS: u64 = RawWorkspace::COUNTER_BYTES / (4 * NVFP4_TCGEN05_EPILOGUE_WARPS) as u64;
-/// f32 roundings of one block-scaled matrix instruction of 64 elements, here and in mma-fp4. Neither the ISA nor
-/// anything public says how the instruction adds. An adder that aligns and truncates four sums of blocks and D could
-/// round about five times. A B200 and an RTX 50 have to say.
-pub(super) const ASSUMED_ROUNDINGS: u32 = 8;
+/// f32 roundings of one block-scaled matrix instruction of 64 elements, here and in mma-fp4. They follow from a published
+/// model of the instruction (docs/tensor-core-path.md) that no GPU of ours has confirmed. Cutting the result counts as
+/// two, aligning its five terms as less than one. A B200 and an RTX 50 have to say.
+pub(super) const ASSUMED_ROUNDINGS: u32 = 3;
 /// Bytes of weights that an SM should have in flight: Little's law at 8 TB/s and 148 SMs gives 43 to 54 KB for
 /// latencies of 0.8 to 1 microsecond.
 const BYTES_IN_FLIGHT: u64 = 64 << 10;

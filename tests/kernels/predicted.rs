@@ -1,4 +1,5 @@
-//! The bits that a published model of tensor cores predicts for whole problems: the contest's three, one vector.
+//! The bits that a published model of tensor cores predicts for whole problems: the contest's three, one vector, and one
+//! of them with data that tell how many places an instruction keeps.
 //!
 //! `ptx_sim::models::sums` says how one instruction adds, this file in which order a kernel's instructions follow each
 //! other. On small problems the simulator executes the kernel, and gives the same bits. The bits of the contest's
@@ -13,10 +14,11 @@ use std::sync::Arc;
 
 use nvfp4_gemv::kernel::params::{nvfp4_epilogue, nvfp4_mma_fp4_params, nvfp4_tcgen05_params};
 use nvfp4_gemv::kernel::plan::Launch;
-use nvfp4_gemv::kernel::{Config, Kernel, MmaFp4Config, Tcgen05Config};
-use nvfp4_gemv::{Gpu, RawWorkspace, ScaleLayout};
-use nvfp4_gemv_cli::problem::CONTEST_BENCHMARKS;
-use ptx_sim::models::sums::{Nvfp4, nvfp4};
+use nvfp4_gemv::kernel::{Config, Job, Kernel, MmaFp4Config, Tcgen05Config};
+use nvfp4_gemv::reference::{self, error_bound};
+use nvfp4_gemv::{Activation, FloatType, Gpu, RawWorkspace, ScaleLayout, Shape};
+use nvfp4_gemv_cli::problem::{CONTEST_BENCHMARKS, Problem};
+use ptx_sim::models::sums::{Nvfp4, Rule, nvfp4};
 use ptx_sim::{Options, Silicon, SumRule};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -30,7 +32,7 @@ use crate::support::sized;
 pub(crate) mod gpu;
 
 crate::trials! {
-    host: committed_hashes_are_the_models;
+    host: committed_hashes_are_the_models, bounds_hold_by_the_published_rule;
     simulator: tcgen05_as_executed, mma_fp4_as_executed;
 }
 
@@ -50,12 +52,43 @@ struct Prediction {
     m: usize,
     k: usize,
     l: usize,
+    data: Numbers,
     /// The kernel and how it divides the problem: the order of sums follows from it.
     config: Config,
     /// FNV-1a hash of the operands, to notice another problem.
     operands: String,
     /// FNV-1a hashes of the f32 results of each 128 rows, batch after batch.
     rows: Vec<String>,
+}
+
+/// The numbers of a problem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Numbers {
+    /// All codes and all scales.
+    FullRange,
+    /// Those of [`large_scales_over_zeros`]: they tell how many places stay, which others seldom do.
+    LargeScalesOverZeros,
+}
+
+/// What is predicted.
+fn predicted() -> Vec<((usize, usize, usize), Numbers)> {
+    let [.., last] = CONTEST_BENCHMARKS;
+    let contest = CONTEST_BENCHMARKS.map(|shape| (shape, Numbers::FullRange));
+    let adversarial = (last, Numbers::LargeScalesOverZeros);
+    contest.into_iter().chain([adversarial]).collect()
+}
+
+/// The operands of a prediction, without the right result.
+fn operands(shape: (usize, usize, usize), numbers: Numbers) -> Operands {
+    let case = case(shape);
+    match numbers {
+        Numbers::FullRange => Operands::without_truth(&case, None),
+        Numbers::LargeScalesOverZeros => {
+            let problem = large_scales_over_zeros(case.shape, SEED);
+            Operands::without_truth(&case, Some(problem))
+        }
+    }
 }
 
 /// The problem of a contest's shape: all codes and all scales.
@@ -100,10 +133,10 @@ fn atoms(codes: &[u8], blocks: usize, scale: impl Fn(usize) -> u8) -> Vec<Nvfp4>
     codes.chunks(CODES).enumerate().map(atom).collect()
 }
 
-/// A launch's numbers.
-struct Numbers<'a>(&'a Launch);
+/// A launch's parameters.
+struct Words<'a>(&'a Launch);
 
-impl Numbers<'_> {
+impl Words<'_> {
     fn get(&self, offset: usize) -> usize {
         let bytes = &self.0.parameters.bytes()[offset..][..4];
         u32::from_ne_bytes(bytes.try_into().expect("four bytes")) as usize
@@ -112,7 +145,7 @@ impl Numbers<'_> {
 
 macro_rules! number {
     ($launch:expr, $structure:ty, $field:ident) => {
-        Numbers($launch).get(offset_of!($structure, $field))
+        Words($launch).get(offset_of!($structure, $field))
     };
 }
 
@@ -142,7 +175,7 @@ fn tcgen05(launch: &Launch, tile: usize) -> Order {
         let (from, to) = (first(cta).max(begin), first(cta + 1).min(end));
         let of_step = 4 * pieces;
         let atom = |step: usize| ((step - begin) * of_step).min(atoms);
-        (from < to).then(|| vec![atom(from)..atom(to)])
+        (from < to).then(|| std::iter::once(atom(from)..atom(to)).collect())
     });
     Order {
         parts: shares.collect(),
@@ -168,13 +201,13 @@ fn mma_fp4(launch: &Launch) -> Order {
 }
 
 fn alpha(launch: &Launch, epilogue: usize) -> f32 {
-    let bits = Numbers(launch).get(epilogue + offset_of!(nvfp4_epilogue, alpha));
+    let bits = Words(launch).get(epilogue + offset_of!(nvfp4_epilogue, alpha));
     f32::from_bits(bits as u32)
 }
 
 impl Order {
-    fn sum(&self, silicon: Silicon, w: &[Nvfp4], x: &[Nvfp4]) -> f32 {
-        let add = |c, i: usize| nvfp4(silicon, c, &w[i], &x[i]).expect("its instruction");
+    fn sum(&self, rule: &Rule, w: &[Nvfp4], x: &[Nvfp4]) -> f32 {
+        let add = |c, i: usize| rule.nvfp4(c, &w[i], &x[i]);
         let chain = |atoms: &std::ops::Range<usize>| atoms.clone().fold(0.0, add);
         let part = |chains: &Vec<_>| chains.iter().map(chain).fold(0.0, |sum, d| sum + d);
         // Sums are never -0, so that a sum from zero on is also that of one part alone.
@@ -188,6 +221,16 @@ impl Order {
 
 /// The results of a launch of one vector, `[l][m]`, in f32 and without factors of rows.
 fn predict(silicon: Silicon, operands: &Operands, launch: &Launch) -> Vec<f32> {
+    predict_by(
+        nvfp4(silicon).expect("its instruction"),
+        silicon,
+        operands,
+        launch,
+    )
+}
+
+/// The same by another rule.
+fn predict_by(rule: Rule, silicon: Silicon, operands: &Operands, launch: &Launch) -> Vec<f32> {
     let (shape, bytes) = (&operands.case.shape, &operands.bytes);
     let (m, row_bytes, blocks) = (shape.m(), shape.row_code_bytes(), shape.blocks());
     let tiles = m.div_ceil(ROWS);
@@ -213,7 +256,7 @@ fn predict(silicon: Silicon, operands: &Operands, launch: &Launch) -> Vec<f32> {
             scales[bytes.layout.offset(row, block, blocks)]
         });
         let order = &orders[(batch * tiles + row / ROWS) % orders.len()];
-        order.sum(silicon, &w, &vectors[batch])
+        order.sum(&rule, &w, &vectors[batch])
     });
     rows.collect()
 }
@@ -225,14 +268,9 @@ fn hashes(y: &[f32], m: usize) -> Vec<String> {
     groups.map(hash).collect()
 }
 
-/// The prediction of a contest's shape with a config, or with the kernel's default.
-fn prediction(
-    kernel: Kernel,
-    (m, k, l): (usize, usize, usize),
-    config: Option<Config>,
-) -> Prediction {
-    let (silicon, _, gpu) = silicon(kernel);
-    let operands = Operands::without_truth(&case((m, k, l)));
+/// The one launch of a problem of one vector with a config, or with the kernel's default.
+fn planned(kernel: Kernel, operands: &Operands, config: Option<Config>) -> (Config, Launch) {
+    let (_, _, gpu) = silicon(kernel);
     // Nobody follows the addresses: the plan is read for its numbers.
     let mut next = 1 << 20;
     let mut place = |_: &str, bytes: &[u8]| {
@@ -247,21 +285,157 @@ fn prediction(
     };
     let call = call.with_workspace(workspace).expect("aligned, and apart");
     let asked = call.operands();
-    let job = nvfp4_gemv::kernel::Job::new(call.shape(), &asked, &gpu);
+    let job = Job::new(call.shape(), &asked, &gpu);
     let config = config.unwrap_or_else(|| kernel.default_config(&job).expect("a config"));
     let plan = config.plan(&call, &gpu, false).expect("a plan");
-    let [launch] = plan.launches() else {
-        panic!("one launch for one vector: {plan:?}");
-    };
-    let y = predict(silicon, &operands, launch);
+    match plan.launches() {
+        [launch] => (config, launch.clone()),
+        _ => panic!("one launch for one vector: {plan:?}"),
+    }
+}
+
+/// The prediction of a problem with a config, or with the kernel's default.
+fn prediction(
+    kernel: Kernel,
+    (shape, data): ((usize, usize, usize), Numbers),
+    config: Option<Config>,
+) -> Prediction {
+    let (silicon, ..) = silicon(kernel);
+    let operands = operands(shape, data);
+    let (config, launch) = planned(kernel, &operands, config);
+    let y = predict(silicon, &operands, &launch);
+    let (m, k, l) = shape;
     Prediction {
         m,
         k,
         l,
+        data,
         config,
         operands: operands.hash(),
         rows: hashes(&y, m),
     }
+}
+
+/// Divisions of K: one CTA has all, or several have parts.
+fn divisions(kernel: Kernel) -> Vec<Config> {
+    match kernel {
+        Kernel::Tcgen05 => {
+            let config = |step, ctas| Tcgen05Config {
+                step,
+                ctas,
+                divided: true,
+                ..Tcgen05Config::DEFAULT
+            };
+            let all = [(256, 1), (512, 2), (256, 5), (256, 9)];
+            all.map(|(step, ctas)| config(step, ctas).into()).into()
+        }
+        _ => {
+            let config = |cluster| MmaFp4Config {
+                cluster,
+                ..MmaFp4Config::DEFAULT
+            };
+            [1, 3, 7].map(|cluster| config(cluster).into()).into()
+        }
+    }
+}
+
+/// What the published rule loses most of: sums of tiny products, behind block scales of 448 that multiply zeros. The
+/// zeros are the weights' or the vector's, by batch. Of odd seeds some of the scales are tiny, and some zero.
+fn large_scales_over_zeros(shape: Shape, seed: u64) -> Problem {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut problem = Problem::full_range(shape, seed);
+    problem.alpha = None;
+    let (blocks, odd) = (shape.blocks(), seed % 2 == 1);
+    let idle: Vec<bool> = (0..blocks).map(|_| random.bool()).collect();
+    let mut fill = |codes: &mut [u8], scales: &mut [u8], zeros: bool| {
+        for (i, (codes, scale)) in codes.chunks_exact_mut(8).zip(scales).enumerate() {
+            *scale = match (idle[i % blocks], odd && random.u8(..3) == 0) {
+                (true, false) => 0x7e,
+                (true, true) => [0x00, 0x01][random.usize(..2)],
+                (false, _) => random.u8(0x01..0x0a),
+            };
+            if idle[i % blocks] && zeros {
+                codes.fill(0);
+            }
+        }
+    };
+    let (code_bytes, m) = (shape.row_code_bytes(), shape.m());
+    for batch in 0..shape.l() {
+        let of_weights = batch % 2 == 0;
+        let rows = batch * m..(batch + 1) * m;
+        fill(
+            &mut problem.a[rows.start * code_bytes..rows.end * code_bytes],
+            &mut problem.sfa[rows.start * blocks..rows.end * blocks],
+            of_weights,
+        );
+        fill(
+            &mut problem.b[batch * code_bytes..][..code_bytes],
+            &mut problem.sfb[batch * blocks..][..blocks],
+            !of_weights,
+        );
+    }
+    problem
+}
+
+/// The bounds of both kernels, by the published rule, in every division of K. Integers are exact.
+fn bounds_hold_by_the_published_rule() {
+    for kernel in [Kernel::Tcgen05, Kernel::MmaFp4] {
+        let (silicon, ..) = silicon(kernel);
+        let (mut beyond, mut worst) = (0, 0f64);
+        for seed in 0..6 {
+            let shape = sized(70, 1, 64 * (33 + seed as usize), 2);
+            let case = |data| Case::new(shape, data, ScaleLayout::Tiled128x4, seed);
+            let adversarial = large_scales_over_zeros(shape, seed);
+            let of_products = products_of(&adversarial);
+            let adversarial = Operands::of(&case(Data::FullRange), &adversarial);
+            let integers = Operands::new(&case(Data::Integers));
+            let full_range = Operands::new(&case(Data::FullRange));
+            for config in divisions(kernel) {
+                let roundings = config.roundings(&shape, Activation::Nvfp4);
+                for operands in [&integers, &full_range, &adversarial] {
+                    let (_, launch) = planned(kernel, operands, Some(config));
+                    let y = predict(silicon, operands, &launch);
+                    let bytes: Vec<u8> = y.iter().flat_map(|y| y.to_le_bytes()).collect();
+                    let wrong = operands.difference(&bytes, roundings);
+                    assert_eq!(wrong, None, "{config:?}, seed {seed}");
+                    if std::ptr::eq(operands, &adversarial) {
+                        for ((y, truth), products) in
+                            y.iter().zip(&operands.truth.y).zip(&of_products)
+                        {
+                            let off = (f64::from(*y) - truth).abs();
+                            let bound = error_bound(*truth, *products, roundings, FloatType::F32);
+                            beyond += usize::from(off > bound);
+                            worst = worst.max(off / bound);
+                        }
+                    }
+                }
+            }
+        }
+        // The exception of blocks of zeros is needed: by their products alone many results are out of bounds.
+        assert!(beyond > 20, "{kernel}: {beyond} results");
+        assert!(worst > 2.0, "{kernel}: {worst} times the bound at most");
+    }
+}
+
+/// Sums of the products' magnitudes, without anything for blocks of zeros.
+fn products_of(problem: &Problem) -> Vec<f64> {
+    let linear = ScaleLayout::Linear;
+    let (w, x) = (
+        problem.weights(linear).unwrap(),
+        problem.vectors(linear).unwrap(),
+    );
+    let (w, x) = (w.view().unwrap(), x.view());
+    let decoded = reference::decode_vectors(&problem.shape, &x).unwrap();
+    let (m, k) = (problem.shape.m(), problem.shape.k());
+    let of_products = (0..problem.shape.outputs()).map(|i| {
+        let row = reference::decode_row(&w, i / m, i % m);
+        let products = row
+            .iter()
+            .zip(&decoded[i / m * k..])
+            .map(|(w, x)| (w * x).abs());
+        products.sum()
+    });
+    of_products.collect()
 }
 
 fn committed(kernel: Kernel) -> Vec<Prediction> {
@@ -275,14 +449,15 @@ fn committed(kernel: Kernel) -> Vec<Prediction> {
         .collect()
 }
 
-/// A number that is off by one anywhere, in the rule or in the order, changes hashes. The configs are those of the day on
-/// which the hashes were written: the default may move on.
+/// The model gives the kept hashes, and a neighbour of it others. The configs are the defaults of the
+/// day on which the hashes were written: defaults may move on.
 fn committed_hashes_are_the_models() {
     let folder = std::env::var_os("NVFP4_GEMV_PREDICT");
     for kernel in [Kernel::Tcgen05, Kernel::MmaFp4] {
         if let Some(folder) = &folder {
             let (_, name, _) = silicon(kernel);
-            let now = CONTEST_BENCHMARKS.map(|shape| prediction(kernel, shape, None));
+            let now = predicted().into_iter();
+            let now: Vec<_> = now.map(|of| prediction(kernel, of, None)).collect();
             let line = |of: &Prediction| serde_json::to_string(of).expect("JSON") + "\n";
             let text: String = now.iter().map(line).collect();
             let file = std::path::Path::new(folder).join(name);
@@ -290,12 +465,45 @@ fn committed_hashes_are_the_models() {
             continue;
         }
         let kept = committed(kernel);
-        let shapes: Vec<_> = kept.iter().map(|of| (of.m, of.k, of.l)).collect();
-        assert_eq!(shapes, CONTEST_BENCHMARKS, "{kernel}");
-        for kept in kept {
-            let now = prediction(kernel, (kept.m, kept.k, kept.l), Some(kept.config));
+        let problem = |of: &Prediction| ((of.m, of.k, of.l), of.data);
+        assert_eq!(
+            kept.iter().map(problem).collect::<Vec<_>>(),
+            predicted(),
+            "{kernel}"
+        );
+        for kept in &kept {
+            let now = prediction(kernel, problem(kept), Some(kept.config));
             assert_eq!(kept.operands, now.operands, "{kernel}: another problem");
-            assert!(kept == now, "{kernel} {}x{}", now.m, now.k);
+            assert!(*kept == now, "{kernel} {}x{}", now.m, now.k);
+        }
+        // A rule that is off by a bit gives other bits: by a place, where scales are large; by a bit of the result.
+        let (silicon, ..) = silicon(kernel);
+        let rule = nvfp4(silicon).expect("its instruction");
+        let [.., full_range, large_scales] = &kept[..] else {
+            panic!("two predictions or more");
+        };
+        let place = |more| Rule {
+            fraction: rule.fraction + more,
+            ..rule
+        };
+        let shorter = Rule {
+            mantissa: rule.mantissa - 1,
+            ..rule
+        };
+        for (of, other) in [
+            (large_scales, place(-1)),
+            (large_scales, place(1)),
+            (full_range, shorter),
+        ] {
+            let operands = operands((of.m, of.k, of.l), of.data);
+            let (_, launch) = planned(kernel, &operands, Some(of.config));
+            let y = predict_by(other, silicon, &operands, &launch);
+            let given = hashes(&y, of.m);
+            let differ = given.iter().zip(&of.rows).filter(|(a, b)| a != b).count();
+            assert!(
+                2 * differ > given.len(),
+                "{kernel}: {other:?}: {differ} groups of rows"
+            );
         }
     }
 }

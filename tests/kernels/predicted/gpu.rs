@@ -7,9 +7,8 @@ use libtest_mimic::Trial;
 use nvfp4_gemv::kernel::Kernel;
 use serde_json::json;
 
-use super::{ROWS, case, committed, hashes};
+use super::{ROWS, committed, hashes, operands};
 use crate::support::gpu::{Gpu, OnDevice, kernel_trial};
-use crate::support::operands::Operands;
 
 pub(crate) fn trials() -> Vec<Trial> {
     let of = |kernel| kernel_trial(kernel, "predicted_bits", move |gpu| compare(kernel, gpu));
@@ -20,7 +19,7 @@ fn compare(kernel: Kernel, gpu: &Gpu) {
     let mut verdicts = Vec::new();
     for prediction in committed(kernel) {
         let (m, k, l) = (prediction.m, prediction.k, prediction.l);
-        let operands = Arc::new(Operands::without_truth(&case((m, k, l))));
+        let operands = Arc::new(operands((m, k, l), prediction.data));
         assert_eq!(operands.hash(), prediction.operands, "another problem");
         let mut device = OnDevice::new(gpu, operands);
         let config = prediction.config;
@@ -46,11 +45,12 @@ fn compare(kernel: Kernel, gpu: &Gpu) {
             }
         };
         let groups = prediction.rows.len();
+        let data = prediction.data;
         println!(
-            "{kernel} {m}x{k}, {l} batches: {verdict}: {wrong} of {groups} groups of {ROWS} rows differ"
+            "{kernel} {m}x{k}, {l} batches, {data:?}: {verdict}: {wrong} of {groups} groups of {ROWS} rows differ"
         );
         verdicts.push(json!({
-            "kernel": kernel.to_string(), "m": m, "k": k, "l": l, "config": config,
+            "kernel": kernel.to_string(), "m": m, "k": k, "l": l, "data": prediction.data, "config": config,
             "verdict": verdict, "groups": groups, "groups_that_differ": wrong,
         }));
     }

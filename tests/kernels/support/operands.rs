@@ -302,13 +302,15 @@ impl Operands {
         Self::of(case, &case.problem())
     }
 
-    /// Operands without the right result, for problems that are too large for it.
-    pub(crate) fn without_truth(case: &Case) -> Self {
+    /// Operands of the case's own problem or of another, without the right result: for problems that are too large for
+    /// it.
+    pub(crate) fn without_truth(case: &Case, problem: Option<Problem>) -> Self {
         let nothing = Reference {
             y: Vec::new(),
             magnitude: Vec::new(),
         };
-        Self::with(case, &case.problem(), Some(&Arc::new(nothing)))
+        let problem = problem.unwrap_or_else(|| case.problem());
+        Self::with(case, &problem, Some(&Arc::new(nothing)))
     }
 
     /// Operands with the same numbers in other layouts, with or without padding, for another type of output.

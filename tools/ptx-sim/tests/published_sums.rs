@@ -222,7 +222,7 @@ fn sums_of_nvfp4_are_those_of_the_models_text() {
                 letter.to_bits(),
                 "{topic}: sum {i}: {executed} {letter}"
             );
-            let fast = nvfp4(silicon, *c, a, b).unwrap();
+            let fast = nvfp4(silicon).unwrap().nvfp4(*c, a, b);
             assert_eq!(
                 fast.to_bits(),
                 letter.to_bits(),
@@ -260,7 +260,7 @@ fn sums_of_nvfp4_are_those_of_the_models_text() {
 fn a_block_of_zeros_with_large_scales_cuts_what_c_has() {
     let zeros = ([0; 32], [0x7e; 4]); // scales of 448: exponent 8
     let ones = ([0x22; 32], [0x7e; 4]);
-    let add = |c: f32, a: &Nvfp4, b: &Nvfp4| nvfp4(Silicon::Blackwell, c, a, b).unwrap();
+    let add = |c: f32, a: &Nvfp4, b: &Nvfp4| nvfp4(Silicon::Blackwell).unwrap().nvfp4(c, a, b);
     // 8 + 8 - 35: what lies below 2^-19 is gone.
     assert_eq!(add(2f32.powi(-19) * 1.5, &zeros, &ones), 2f32.powi(-19));
     assert_eq!(add(-(2f32.powi(-20)), &zeros, &ones), 0.0);
@@ -416,6 +416,11 @@ fn what_nobody_published_is_refused_by_name() {
             .parse::<SumRule>()
             .unwrap_err()
             .contains("rtx-blackwell")
+    );
+    let refused = nvfp4(Silicon::Hopper).unwrap_err().to_string();
+    assert!(
+        refused.contains("e2m1 and e2m1 into f32, Mxf4nvf4 with 4 scales"),
+        "{refused}"
     );
     for name in [
         "own",

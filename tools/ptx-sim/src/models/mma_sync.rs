@@ -388,8 +388,8 @@ impl Mma {
         Ok(d)
     }
 
-    /// Adds the products to C, which has a row for each of A's. `scales`: those of each row and each column. Floats need
-    /// a rule.
+    /// Adds the products to C, which has a row for each of A's. `scales`: those of each row and each column. Floats
+    /// need a rule.
     pub(super) fn add_to(
         &self,
         c: &mut [u32],

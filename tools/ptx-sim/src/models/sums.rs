@@ -28,8 +28,8 @@ named! {
 /// Who says how matrix instructions round their sums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum SumRule {
-    /// The simulator: instructions of warps and warpgroups as an H200 was recorded, those of types that it does not have
-    /// likewise; `tcgen05.mma` in f64, rounded once to nearest.
+    /// The simulator. Instructions of warps and warpgroups add as an H200 was recorded to, also those of types that it
+    /// does not have; `tcgen05.mma` in f64, rounded once to nearest.
     #[default]
     Own,
     /// The published model of a GPU. An instruction for which it has no rule is refused.
@@ -185,8 +185,8 @@ pub enum NoRule {
 const MOST_FRACTION: i32 = 38;
 
 impl SumRule {
-    /// How an instruction adds. `None` for integers, whose sums are exact, and for `tcgen05.mma` of [`SumRule::Own`], which
-    /// no rule describes.
+    /// How an instruction adds. `None` for integers, whose sums are exact, and for `tcgen05.mma` of [`SumRule::Own`],
+    /// which no rule describes.
     ///
     /// # Errors
     /// The model of a GPU does not have the instruction, or a rule that is tried says nothing of it.
@@ -312,8 +312,8 @@ impl Rule {
         }
     }
 
-    /// C and products of pairs of numbers: bits of D's type, as C has them. `scales` are those of a row and of a column,
-    /// each for an equal part of K.
+    /// C and products of pairs of numbers: bits of D's type, as C has them. `scales` are those of a row and of a
+    /// column, each for an equal part of K.
     pub(super) fn add(
         &self,
         d: Accumulator,
@@ -359,12 +359,11 @@ impl Rule {
 /// UE4M3 scales.
 pub type Nvfp4 = ([u8; 32], [u8; 4]);
 
-/// One element of D of an NVFP4 instruction (`kind::mxf4nvf4`, four scales), as the GPU's model adds it onto C: for
-/// whole problems, which are too long to execute.
+/// The rule of a GPU for NVFP4 (`kind::mxf4nvf4`, four scales of type UE4M3).
 ///
 /// # Errors
 /// A GPU that has no such instruction.
-pub fn nvfp4(silicon: Silicon, c: f32, a: &Nvfp4, b: &Nvfp4) -> Result<f32, NoRule> {
+pub fn nvfp4(silicon: Silicon) -> Result<Rule, NoRule> {
     let instruction = match silicon {
         Silicon::Blackwell => Instruction::Tcgen05 {
             pair: false,
@@ -385,19 +384,27 @@ pub fn nvfp4(silicon: Silicon, c: f32, a: &Nvfp4, b: &Nvfp4) -> Result<f32, NoRu
         }),
     };
     let rule = SumRule::Published(silicon).rule(&form)?;
-    // Not `Rule::add`, which would decode every code by itself: it takes ten times as long.
-    let fraction = rule.map_or(FP4, |rule| rule.fraction);
-    let mut sum = Sum::new(Format::F32.decode(c.to_bits()), 4, fraction);
-    let blocks = a.0.as_chunks::<8>().0.iter().zip(b.0.as_chunks::<8>().0);
-    for ((x, y), (of_x, of_y)) in blocks.zip(a.1.iter().zip(&b.1)) {
-        let double = |code: u8| i64::from(super::float::e2m1_doubled(code));
-        let pair =
-            |(x, y): (&u8, &u8)| double(x & 15) * double(y & 15) + double(x >> 4) * double(y >> 4);
-        let quarters: i64 = x.iter().zip(y).map(pair).sum();
-        let scale = |bits: u8| Format::E4M3.decode(u32::from(bits));
-        let scale = scale(*of_x).times(scale(*of_y));
-        sum.add_block(Number::whole(quarters, -2).times(scale), scale);
+    rule.ok_or(NoRule::Unpublished { form, silicon })
+}
+
+impl Rule {
+    /// One element of D of an NVFP4 instruction onto C, by this rule where terms are blocks of 16 of one sum
+    /// ([`nvfp4`]): for whole problems, which are too long to execute. Signs of scales are ignored.
+    pub fn nvfp4(&self, c: f32, (a, of_a): &Nvfp4, (b, of_b): &Nvfp4) -> f32 {
+        // Not `add`, which would decode every code by itself: it takes ten times as long.
+        let mut sum = Sum::new(Format::F32.decode(c.to_bits()), 4, self.fraction);
+        let blocks = a.as_chunks::<8>().0.iter().zip(b.as_chunks::<8>().0);
+        for ((x, y), (of_x, of_y)) in blocks.zip(of_a.iter().zip(of_b)) {
+            let double = |code: u8| i64::from(super::float::e2m1_doubled(code));
+            let pair = |(x, y): (&u8, &u8)| {
+                double(x & 15) * double(y & 15) + double(x >> 4) * double(y >> 4)
+            };
+            let quarters: i64 = x.iter().zip(y).map(pair).sum();
+            let scale = |bits: u8| Format::E4M3.decode(u32::from(bits & 0x7f));
+            let scale = scale(*of_x).times(scale(*of_y));
+            sum.add_block(Number::whole(quarters, -2).times(scale), scale);
+        }
+        sum.reach(OF_ZERO);
+        f32::from_bits(self.kept(sum.to_f32()))
     }
-    sum.reach(OF_ZERO);
-    Ok(f32::from_bits(sum.to_f32()))
 }

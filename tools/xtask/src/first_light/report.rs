@@ -124,11 +124,12 @@ fn rule(step: &str, replay: &Value) -> String {
 /// A whole problem whose bits were predicted.
 fn predicted(step: &str, of: &Value) -> String {
     format!(
-        "- {step}: **{}**: M = {}, K = {}, L = {}: {} of {} groups of 128 rows differ\n",
+        "- {step}: **{}**: M = {}, K = {}, L = {}, {}: {} of {} groups of 128 rows differ\n",
         said(&of["verdict"]),
         of["m"],
         of["k"],
         of["l"],
+        said(&of["data"]),
         of["groups_that_differ"],
         of["groups"]
     )

@@ -153,7 +153,7 @@ fn a_night_becomes_an_archive() {
     let by_rule = json!({"cases": 3, "different": [{"case": "sums"}], "sums_of": "rtx-blackwell"});
     let by_rule = format!("echo '{by_rule}'");
     let same = r#"echo '{"cases": 1, "different": [], "sums_of": "rtx-blackwell"}'"#;
-    let of = |verdict, wrong| json!({"m": 7168, "k": 2048, "l": 4, "verdict": verdict, "groups": 224, "groups_that_differ": wrong});
+    let of = |verdict, wrong| json!({"m": 7168, "k": 2048, "l": 4, "data": "full-range", "verdict": verdict, "groups": 224, "groups_that_differ": wrong});
     let predicted = json!([of("confirmed", 0), of("refuted", 7)]);
     let predicted = format!("echo '{predicted}'");
     let mut steps = vec![
@@ -194,8 +194,8 @@ fn a_night_becomes_an_archive() {
             "ASSUMED_ROUNDINGS must be 96 at least",
             "rule-mma_fp4: **refuted** for rtx-blackwell, or not asked: 1 of 3 cases differ, among them sums",
             "rule-sums_f16: **confirmed** for rtx-blackwell: 1 cases",
-            "**confirmed**: M = 7168, K = 2048, L = 4: 0 of 224 groups",
-            "**refuted**: M = 7168, K = 2048, L = 4: 7 of 224 groups",
+            "**confirmed**: M = 7168, K = 2048, L = 4, full-range: 0 of 224 groups",
+            "**refuted**: M = 7168, K = 2048, L = 4, full-range: 7 of 224 groups",
         ],
     );
     assert!(!summary.contains("No probe has asked"), "{summary}");
