@@ -322,10 +322,8 @@ impl<'t> Tables<'t> {
     #[cfg(all(feature = "device", feature = "tune"))]
     fn configs(&self, kernel: Kernel) -> Vec<Config> {
         let job = self.job;
-        let entries = measured::distances(self.of_class(), job.shape, job.operands);
-        let mut entries: Vec<_> = entries.collect();
-        entries.sort_by(|(a, ..), (b, ..)| a.total_cmp(b));
-        let near = entries.iter().filter_map(|(_, _, entry)| {
+        let entries = measured::by_distance(self.of_class(), job.shape, job.operands);
+        let near = entries.filter_map(|entry| {
             let timed = entry.of(kernel)?;
             match timed.chained {
                 Some(chained) if job.ahead() => Some(chained.config),

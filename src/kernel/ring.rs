@@ -94,6 +94,8 @@ const COUNTED_BYTES: u64 = 60_000_000;
 const MANY_BYTES: u64 = 100_000_000;
 /// The most units for each group in the ring that the rule takes.
 const RULED_DEPTH: u32 = 4;
+/// Bytes of codes with which a ring holds enough, by the rule.
+const RULED_RING_BYTES: u64 = 48 << 10;
 /// What a config may lose by the rule, more than the best one, and still be taken because it was measured nearby.
 const NO_BETTER: f64 = 0.08;
 /// The fewest consumers of a CTA with which counted units gain.
@@ -595,15 +597,23 @@ impl RingConfig {
                     ctas: ctas(job, 1, per_sm.into()),
                     ..plain
                 };
+                if config.groups == 0 {
+                    continue;
+                }
                 let of_groups = config.loses_by_groups(job);
-                for depth in 1..=RULED_DEPTH {
+                // The fewest units with which the ring holds enough, or one less. If one is enough, two may lose less.
+                let turn = u64::from(config.groups * per_sm) * unit_bytes(shape);
+                let enough = RULED_RING_BYTES
+                    .div_ceil(turn.max(1))
+                    .clamp(2, RULED_DEPTH.into());
+                for depth in enough as u32 - 1..=enough as u32 {
                     let config = Self { depth, ..config };
                     let of_ring = of_groups + config.loses_by_ring(job);
                     for (rows, of_stages) in stages {
                         let config = Self { rows, ..config };
                         let loses = of_ring + of_stages + config.loses_by_waiting();
                         let better = best.is_none_or(|(least, _)| loses < least);
-                        if better && config.check(job).is_ok() {
+                        if better && chunks * rows > 1 && config.check(job).is_ok() {
                             best = Some((loses, config));
                         }
                     }
@@ -655,7 +665,8 @@ impl RingConfig {
     fn loses_by_ring(&self, job: &Job<'_>) -> f64 {
         let units = self.groups * self.depth * self.per_sm(job);
         let kib = (u64::from(units) * unit_bytes(job.shape)) as f64 / 1024.0;
-        0.15 * octaves_below(kib, 48.0) + 0.054 * octaves_below(64.0, kib)
+        let enough = (RULED_RING_BYTES >> 10) as f64;
+        0.15 * octaves_below(kib, enough) + 0.054 * octaves_below(64.0, kib)
     }
 
     /// What stages lose that are small, since each costs the same, or so large that the first products wait for them.

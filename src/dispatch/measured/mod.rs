@@ -314,42 +314,59 @@ pub(super) fn nearest<'t, const N: usize>(
     operands: &Operands,
     pick: impl Fn(usize, &'t Entry) -> Option<&'t Timed>,
 ) -> [Option<Near<'t>>; N] {
+    let size = Size::of(shape);
     let mut nearest = [(f64::INFINITY, None); N];
-    for (distance, table, entry) in distances(tables, shape, operands) {
-        for (i, (least, found)) in nearest.iter_mut().enumerate() {
-            if distance < *least
-                && let Some(timed) = pick(i, entry)
-            {
-                let near = Near {
-                    table,
-                    entry,
-                    timed,
-                };
-                (*least, *found) = (distance, Some(near));
+    for (table, elsewhere) in tables.zip(iter::once(0.0).chain(iter::repeat(OTHER_MODEL))) {
+        for (entry, of) in table.entries.iter().zip(&table.sizes) {
+            let Some(distance) = distance(&size, operands, of, entry) else {
+                continue;
+            };
+            let distance = distance + elsewhere;
+            for (i, (least, found)) in nearest.iter_mut().enumerate() {
+                if distance < *least
+                    && let Some(timed) = pick(i, entry)
+                {
+                    let near = Near {
+                        table,
+                        entry,
+                        timed,
+                    };
+                    (*least, *found) = (distance, Some(near));
+                }
             }
         }
     }
     nearest.map(|(_, found)| found)
 }
 
-/// The distance of each entry of some tables from a problem: [`nearest`] says what it is.
-pub(super) fn distances<'t>(
+/// The distance of an entry, of this size, from a problem, in whichever table it is: [`nearest`] says what counts.
+/// `None` for another type of vectors.
+#[inline]
+fn distance(size: &Size, operands: &Operands, of: &Size, entry: &Entry) -> Option<f64> {
+    if entry.operands.activation != operands.activation {
+        return None;
+    }
+    let same = entry.operands.weight_layout == operands.weight_layout;
+    let layout = if same { 0.0 } else { OTHER_LAYOUT };
+    Some(size.distance(of) + layout)
+}
+
+/// The entries of some tables for the same type of vectors, the nearest to a problem first: [`nearest`] says what counts.
+#[cfg(all(feature = "device", feature = "tune"))]
+pub(super) fn by_distance<'t>(
     tables: impl Iterator<Item = &'t Measurements>,
     shape: &Shape,
     operands: &Operands,
-) -> impl Iterator<Item = (f64, &'t Measurements, &'t Entry)> {
+) -> impl Iterator<Item = &'t Entry> {
     let size = Size::of(shape);
-    let (activation, layout) = (operands.activation, operands.weight_layout);
-    let tables = tables.zip(iter::once(0.0).chain(iter::repeat(OTHER_MODEL)));
-    tables.flat_map(move |(table, elsewhere)| {
+    let mut all = Vec::new();
+    for (table, elsewhere) in tables.zip(iter::once(0.0).chain(iter::repeat(OTHER_MODEL))) {
         let entries = table.entries.iter().zip(&table.sizes);
-        let alike = entries.filter(move |(entry, _)| entry.operands.activation == activation);
-        alike.map(move |(entry, of)| {
-            let same = entry.operands.weight_layout == layout;
-            let layout = if same { 0.0 } else { OTHER_LAYOUT };
-            (size.distance(of) + layout + elsewhere, table, entry)
-        })
-    })
+        let far = |(entry, of)| Some((distance(&size, operands, of, entry)? + elsewhere, entry));
+        all.extend(entries.filter_map(far));
+    }
+    all.sort_by(|(a, _), (b, _)| a.total_cmp(b)); // stable
+    all.into_iter().map(|(_, entry)| entry)
 }
 
 /// The tables that this crate comes with, one a model of GPU.
