@@ -4,7 +4,8 @@ use half::{bf16, f16};
 use nvfp4_gemv::checkpoint::{Checkpoint, Dialect, Layer};
 use nvfp4_gemv::format::{e2m1, e4m3};
 use nvfp4_gemv::quantize::{
-    QuantizeError, Quantized, quantize, quantize_vectors, quantize_vectors_or_nan,
+    Calibration, QuantizeError, Quantized, quantize, quantize_calibrated, quantize_vectors,
+    quantize_vectors_or_nan,
 };
 use nvfp4_gemv::{Dims, Error, GlobalScale, Output, Shape, VectorScale, Vectors, gemv, reference};
 use proptest::prelude::*;
@@ -398,4 +399,170 @@ proptest! {
             }
         }
     }
+}
+
+fn dequantised(q: &Quantized) -> Vec<f64> {
+    let value = |i: usize| {
+        let (code, scale) = (e2m1::unpack(&q.codes, i), q.scales[i / 16]);
+        f64::from(e2m1::decode(code)) * f64::from(e4m3::decode(scale)) * q.global.multiplier()
+    };
+    (0..q.rows * q.k).map(value).collect()
+}
+
+/// A row's weighted error, as `Calibration` defines it: `eᵀ H e` with a hundredth of its mean on H's diagonal.
+fn weighted_error(e: &[f64], h: &[f32]) -> f64 {
+    let k = e.len();
+    let mean = (0..k).map(|i| f64::from(h[i * k + i])).sum::<f64>() / k as f64;
+    let products = (0..k * k).map(|at| {
+        let added = if at / k == at % k { 0.01 * mean } else { 0.0 };
+        e[at / k] * e[at % k] * (f64::from(h[at]) + added)
+    });
+    products.sum()
+}
+
+/// The mean products of some vectors `[N][K]`.
+fn mean_products(x: &[f32], k: usize) -> Vec<f32> {
+    let n = (x.len() / k) as f64;
+    let product = |at: usize| {
+        let of_one = |x: &[f32]| f64::from(x[at / k]) * f64::from(x[at % k]);
+        (x.chunks(k).map(of_one).sum::<f64>() / n) as f32
+    };
+    (0..k * k).map(product).collect()
+}
+
+/// A block with an element of 7 among numbers that a scale of 1 has exactly, but for the 7.
+#[test]
+fn calibration_decides_which_elements_a_scale_is_for() {
+    let mut x = [6.0, 4.0, 3.0, 2.0, 1.5, 1.0, 0.5, -6.0].repeat(2);
+    x[0] = 7.0;
+    let scale = |of_first: f32, of_others: f32| {
+        let mut squares = [of_others; 16];
+        squares[0] = of_first;
+        let calibration = Calibration::of_squares(&squares).unwrap();
+        let one = Some(GlobalScale::ONE);
+        let q = quantize_calibrated(&x, 1, 16, Dialect::ModelOpt, one, &calibration).unwrap();
+        e4m3::decode(q.scales[0])
+    };
+    let plain = quantize(&x, 1, 16, Dialect::ModelOpt, Some(GlobalScale::ONE)).unwrap();
+    assert_eq!(e4m3::decode(plain.scales[0]), 1.125);
+    assert_eq!(scale(0.0, 1.0), 1.0);
+    // 4 times 1.75 is 7, and nothing else is.
+    assert_eq!(scale(1.0, 0.0), 1.75);
+}
+
+/// Vectors whose elements are all equal see the sum of a row alone. What each element is rounded by adds up without
+/// feedback.
+#[test]
+fn errors_are_fed_back_to_other_columns() {
+    let x = [
+        6.0, 0.7, 0.7, 0.7, 0.7, 0.7, 0.7, 0.7, 0.7, 0.7, 0.7, 0.7, 0.7, 0.7, 0.7, 0.7,
+    ];
+    let calibration = Calibration::of_products(&[1.0; 256], 16).unwrap();
+    for dialect in Dialect::ALL {
+        let sum = |q: &Quantized| dequantised(q).iter().sum::<f64>();
+        let plain = quantize(&x, 1, 16, dialect, None).unwrap();
+        let fed = quantize_calibrated(&x, 1, 16, dialect, None, &calibration).unwrap();
+        assert!((sum(&plain) - 16.5).abs() > 2.0, "{}", sum(&plain));
+        assert!((sum(&fed) - 16.5).abs() < 0.3, "{}", sum(&fed));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Fewer vectors than columns, columns of zeros, and rows of several groups that are quantised at once.
+    #[test]
+    fn calibration_never_makes_a_row_worse(seed: u64, rows in 1usize..20, blocks in 1usize..5, n in 1usize..40) {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let k = 16 * blocks;
+        let mut numbers = |count: usize| -> Vec<f32> {
+            (0..count).map(|_| (random.f32() - 0.5) * 2f32.powf(4.0 * random.f32())).collect()
+        };
+        let (w, mut x) = (numbers(rows * k), numbers(n * k));
+        (0..n).for_each(|vector| x[vector * k + seed as usize % k] = 0.0);
+        let h = mean_products(&x, k);
+        let diagonal: Vec<f32> = (0..k).map(|i| h[i * k + i]).collect();
+        let alone: Vec<f32> = (0..k * k).map(|at| if at / k == at % k { h[at] } else { 0.0 }).collect();
+        let of_products = Calibration::of_products(&h, k).unwrap();
+        let of_squares = Calibration::of_squares(&diagonal).unwrap();
+        for dialect in Dialect::ALL {
+            let plain = quantize(&w, rows, k, dialect, None).unwrap();
+            let made = |of: &Calibration| quantize_calibrated(&w, rows, k, dialect, None, of).unwrap();
+            for (of, h) in [(&of_products, &h), (&of_squares, &alone)] {
+                let made = made(of);
+                prop_assert_eq!(made.global, plain.global);
+                let (a, b) = (dequantised(&plain), dequantised(&made));
+                let error = |row: usize, of: &[f64]| {
+                    let all = row * k..(row + 1) * k;
+                    let e: Vec<f64> = all.map(|i| f64::from(w[i]) - of[i]).collect();
+                    weighted_error(&e, h)
+                };
+                for row in 0..rows {
+                    let (before, after) = (error(row, &a), error(row, &b));
+                    prop_assert!(after <= before * (1.0 + 1e-4), "row {}: {} after {}", row, after, before);
+                }
+                // A row does not depend on those that it is quantised with.
+                let last = &w[(rows - 1) * k..];
+                let last = quantize_calibrated(last, 1, k, dialect, Some(made.global), of).unwrap();
+                prop_assert!(made.codes.ends_with(&last.codes) && made.scales.ends_with(&last.scales));
+            }
+            // Products without a connection are squares.
+            let of_alone = Calibration::of_products(&alone, k).unwrap();
+            prop_assert_eq!(made(&of_alone), made(&of_squares));
+        }
+    }
+}
+
+/// Only what columns are to each other counts.
+#[test]
+fn a_calibration_has_no_unit() {
+    let w: Vec<f32> = (0..4 * 32).map(|i| (i as f32 * 0.7).sin()).collect();
+    let made = |square: f32| {
+        let calibration = Calibration::of_squares(&[square; 32]).unwrap();
+        quantize_calibrated(&w, 4, 32, Dialect::ModelOpt, None, &calibration).unwrap()
+    };
+    assert_eq!(made(1.0), made(1024.0));
+    // Vectors of zeros tell nothing.
+    assert_eq!(made(1.0), made(0.0));
+}
+
+#[test]
+fn statistics_that_no_vectors_have_are_refused() {
+    let changed = |row: usize, column: usize, value: f32| {
+        let mut h = mean_products(&[1.0; 16], 16);
+        h[row * 16 + column] = value;
+        Calibration::of_products(&h, 16).unwrap_err().to_string()
+    };
+    for (row, column, value) in [
+        (3, 3, -1.0),
+        (3, 3, f32::NAN),
+        (4, 2, f32::INFINITY),
+        (2, 4, f32::NAN),
+        (2, 4, 0.5),
+    ] {
+        let error = changed(row, column, value);
+        assert!(error.contains("is no mean of products"), "{error}");
+    }
+    // Each pair could be one's; all together could not.
+    let mut h = vec![0.0; 256];
+    (0..16).for_each(|i| h[i * 16 + i] = 1.0);
+    for (i, j) in [(0, 1), (1, 2)] {
+        (h[i * 16 + j], h[j * 16 + i]) = (1.0, 1.0);
+    }
+    let error = Calibration::of_products(&h, 16).unwrap_err();
+    assert_eq!(error, QuantizeError::NoMoments { column: 2 });
+    let error = Calibration::of_squares(&[1.0, -1.0]).unwrap_err();
+    assert!(
+        matches!(error, QuantizeError::Statistic { row: 1, .. }),
+        "{error}"
+    );
+    let error = Calibration::of_products(&[1.0; 255], 16).unwrap_err();
+    assert!(
+        matches!(error, QuantizeError::Operand(Error::BufferTooShort { .. })),
+        "{error}"
+    );
+    let calibration = Calibration::of_squares(&[1.0; 32]).unwrap();
+    let of_other = quantize_calibrated(&[1.0; 16], 1, 16, Dialect::ModelOpt, None, &calibration);
+    let error = of_other.unwrap_err();
+    assert!(error.to_string().contains("calibration"), "{error}");
 }

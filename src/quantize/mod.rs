@@ -31,8 +31,10 @@ use crate::element::Element;
 use crate::format::{e2m1, e4m3};
 use crate::{BLOCK, GlobalScale, ScaleLayout, Shape, Vectors, Weights, check};
 
+mod calibrated;
 mod vectors;
 
+pub use calibrated::{Calibration, quantize_calibrated};
 pub use vectors::{QuantizedRows, quantize_vectors, quantize_vectors_or_nan};
 
 /// Why a tensor cannot be quantised.
@@ -51,6 +53,27 @@ pub enum QuantizeError {
         column: usize,
         /// NaN, or an infinity.
         value: f32,
+    },
+    /// A mean square or mean product that no vectors have.
+    #[error(
+        "calibration, columns {row} and {column}: {value} is no mean of products: squares are not negative, none is \
+         infinite or NaN, and a pair has the same either way around"
+    )]
+    Statistic {
+        /// A column of the pair.
+        row: usize,
+        /// The other; the same for a square.
+        column: usize,
+        /// What there is.
+        value: f32,
+    },
+    /// Mean products that no vectors have, though each of them could be one.
+    #[error(
+        "calibration: no vectors have these mean products; those of columns up to {column} contradict each other"
+    )]
+    NoMoments {
+        /// The first column with a contradiction.
+        column: usize,
     },
 }
 

@@ -1,5 +1,6 @@
 //! `quantize`: a checkpoint of f32, f16 or bf16 weights becomes one of NVFP4 weights.
 
+mod calibration;
 mod choice;
 mod directory;
 mod item;
@@ -43,6 +44,9 @@ pub(crate) struct Args {
     /// With --to: the parts of a fused layer (q, k and v; gate and up) share the largest one's global scale
     #[arg(long, requires = "to")]
     share_scales: bool,
+    /// With --to: a file of statistics of the vectors that layers meet, which decide how elements are rounded
+    #[arg(long, value_name = "FILE", requires = "to")]
+    calibration: Option<PathBuf>,
     /// Whose tensor names, and whose arithmetic
     #[arg(long, value_parser = shapes::dialect(), default_value = "modelopt")]
     dialect: Dialect,
@@ -84,6 +88,10 @@ squared differences over that of the elements. The rows and columns of stacked e
 `hidden_size` of config.json. Matrices of a GGUF file become NVFP4, what is NVFP4 already is repacked, and what stays \
 is written as F32, F16 or BF16; tokenizers are not converted.
 
+A file of --calibration is a safetensors file with a tensor for each set of vectors: [K], the mean of each column's \
+square, or [K, K], the mean product of each pair of columns. Its name has the names of the layers that meet these \
+vectors, joined by `+`. Each layer that is quantised needs one. examples/llama collects them (--collect).
+
 Patterns are matched against the whole tensor name; `*` stands for any characters, `?` for one, and `*.` at the \
 beginning also for nothing.
 
@@ -92,7 +100,8 @@ Examples:
   nvfp4-gemv quantize model/ out.safetensors --dialect compressed-tensors
   nvfp4-gemv quantize in.safetensors out.safetensors --include '*.mlp.*' --exclude '*.0.*'
   nvfp4-gemv quantize model/ --to model-nvfp4/ --share-scales
-  nvfp4-gemv quantize model.Q8_0.gguf --to model-nvfp4/"
+  nvfp4-gemv quantize model.Q8_0.gguf --to model-nvfp4/
+  nvfp4-gemv quantize model.Q8_0.gguf --to model-nvfp4/ --calibration statistics.safetensors"
     )
 }
 

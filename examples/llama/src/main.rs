@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use candle_core::Device;
 use clap::Parser;
 use nvfp4_gemv_llama::model::PASS;
@@ -55,6 +55,12 @@ struct Arguments {
     /// Print the perplexity of a text file in place of an answer
     #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "raw"])]
     perplexity: Option<PathBuf>,
+    /// Read the beginnings of text files with a GGUF file's own weights, and write what its layers' vectors are like
+    #[arg(long, value_name = "FILE", num_args = 1.., requires = "statistics", conflicts_with = "perplexity")]
+    collect: Vec<PathBuf>,
+    /// Of --collect: the file for `nvfp4-gemv quantize --calibration`
+    #[arg(long, value_name = "FILE", requires = "collect")]
+    statistics: Option<PathBuf>,
 }
 
 fn main() -> Result<()> {
@@ -62,7 +68,10 @@ fn main() -> Result<()> {
     ensure!(arguments.draft < PASS, "a step has {PASS} tokens at most");
     let device = Device::cuda_if_available(0)?;
     let start = Instant::now();
-    let (weights, config) = Weights::open(&arguments.model, arguments.arithmetic, &device)?;
+    let (weights, config) = match arguments.statistics {
+        Some(_) => Weights::watched(&arguments.model, &device)?,
+        None => Weights::open(&arguments.model, arguments.arithmetic, &device)?,
+    };
     let tokens = match (&arguments.tokenizer, weights.gguf()) {
         (Some(other), _) => Tokens::open(other)?,
         (None, Some(gguf)) => Tokens::of_gguf(gguf)?,
@@ -76,10 +85,13 @@ fn main() -> Result<()> {
         }
     };
     let mut model = Model::load(&weights, config, most, arguments.nvfp4_head, progress)?;
-    drop(weights);
     if shows {
         eprint!("\r\x1b[2K");
     }
+    if let Some(to) = &arguments.statistics {
+        return collect(&weights, &mut model, &tokens, &arguments.collect, to);
+    }
+    drop(weights);
     if arguments.bench {
         eprintln!("loaded in {:.1} s", start.elapsed().as_secs_f64());
     }
@@ -160,6 +172,30 @@ fn say(
         }
     }
     Ok(())
+}
+
+/// Tokens of a text that are collected from at most: texts of several kinds tell more than one long one.
+const COLLECTED: usize = 512;
+
+/// Writes the mean products of the vectors that layers meet in some texts.
+fn collect(
+    weights: &Weights,
+    model: &mut Model,
+    tokens: &Tokens,
+    texts: &[PathBuf],
+    to: &Path,
+) -> Result<()> {
+    for text in texts {
+        let text = std::fs::read_to_string(text).with_context(|| text.display().to_string())?;
+        let ids = tokens.encode(&text)?;
+        let ids = &ids[..ids.len().min(COLLECTED).min(model.capacity())];
+        model.reset();
+        model.read(ids)?;
+    }
+    // Under its name when it is complete.
+    let partial = to.with_added_extension("partial");
+    candle_core::safetensors::save(&weights.statistics()?, &partial)?;
+    std::fs::rename(&partial, to).with_context(|| to.display().to_string())
 }
 
 /// The perplexity of a text: e to the mean of -log p of each token, behind all before it in a window.

@@ -138,9 +138,14 @@ impl Model {
         self.position
     }
 
+    /// Tokens of a text at most.
+    pub fn capacity(&self) -> usize {
+        self.rotations[0].dims()[0]
+    }
+
     /// Tokens that can still be read.
     pub fn room(&self) -> usize {
-        self.rotations[0].dims()[0] - self.position
+        self.capacity() - self.position
     }
 
     /// Forgets what was read.

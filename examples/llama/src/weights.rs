@@ -1,7 +1,8 @@
 //! Where weights come from, and how they are multiplied.
 
+use std::collections::HashMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail, ensure};
 use candle_core::{DType, Device, Module, Tensor};
@@ -32,6 +33,30 @@ pub enum Product {
     Nvfp4(Nvfp4Linear),
     Nvfp4Vectors(Linear),
     Dense(DenseLinear),
+    /// That its vectors are collected of.
+    Watched(DenseLinear, Arc<Moments>),
+}
+
+/// What was collected of the vectors that some modules meet.
+#[derive(Debug)]
+pub struct Moments {
+    /// The modules, joined by `+`.
+    modules: String,
+    /// The sum of `x[i] · x[j]` for each pair of columns, `[K, K]`, and the number of vectors.
+    sums: Mutex<Option<(Tensor, usize)>>,
+}
+
+impl Moments {
+    fn add(&self, xs: &Tensor) -> candle_core::Result<()> {
+        let xs = xs.reshape(((), xs.dim(candle_core::D::Minus1)?))?;
+        let products = xs.t()?.matmul(&xs)?;
+        let mut sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
+        *sums = Some(match sums.take() {
+            Some((sum, count)) => ((sum + products)?, count + xs.dim(0)?),
+            None => (products, xs.dim(0)?),
+        });
+        Ok(())
+    }
 }
 
 impl Module for Product {
@@ -39,6 +64,10 @@ impl Module for Product {
         match self {
             Self::Nvfp4(layer) => layer.forward(xs),
             Self::Dense(layer) => layer.forward(xs),
+            Self::Watched(layer, moments) => {
+                moments.add(xs)?;
+                layer.forward(xs)
+            }
             Self::Nvfp4Vectors(layer) => {
                 let mut dims = xs.dims().to_vec();
                 let n = xs.elem_count() / layer.k();
@@ -69,6 +98,7 @@ pub struct Weights {
     source: Source,
     arithmetic: Arithmetic,
     device: Device,
+    watched: Option<Mutex<Vec<Arc<Moments>>>>,
 }
 
 impl Weights {
@@ -102,8 +132,29 @@ impl Weights {
             source,
             arithmetic,
             device: device.clone(),
+            watched: None,
         };
         Ok((weights, config))
+    }
+
+    /// The original weights of a GGUF file, in layers that the mean products of their vectors are collected of.
+    pub fn watched(path: &Path, device: &Device) -> Result<(Self, Config)> {
+        let (weights, config) = Self::open(path, Arithmetic::Original, device)?;
+        let watched = Some(Mutex::default());
+        Ok((Self { watched, ..weights }, config))
+    }
+
+    /// The mean products `[K, K]` of what was read since [`watched`](Self::watched), by the names of the modules that
+    /// met these vectors, as `nvfp4-gemv quantize --calibration` takes them.
+    pub fn statistics(&self) -> Result<HashMap<String, Tensor>> {
+        let watched = self.watched.as_ref().context("nothing was collected")?;
+        let watched = watched.lock().unwrap_or_else(PoisonError::into_inner);
+        let means = watched.iter().map(|moments| {
+            let sums = moments.sums.lock().unwrap_or_else(PoisonError::into_inner);
+            let (sum, count) = sums.as_ref().context("no text was read")?;
+            Ok((moments.modules.clone(), (sum / *count as f64)?))
+        });
+        means.collect()
     }
 
     /// A GGUF file, if the weights are one's.
@@ -137,7 +188,17 @@ impl Weights {
                 let rows = values.len() / k.max(1);
                 if self.arithmetic == Arithmetic::Original {
                     let weight = Tensor::from_vec(values, (rows, k), &self.device)?;
-                    return Ok(Product::Dense(DenseLinear::new(weight, None)));
+                    let layer = DenseLinear::new(weight, None);
+                    let Some(watched) = &self.watched else {
+                        return Ok(Product::Dense(layer));
+                    };
+                    let moments = Arc::new(Moments {
+                        modules: modules.join("+"),
+                        sums: Mutex::default(),
+                    });
+                    let mut watched = watched.lock().unwrap_or_else(PoisonError::into_inner);
+                    watched.push(Arc::clone(&moments));
+                    return Ok(Product::Watched(layer, moments));
                 }
                 let layer = Linear::from_dense(&values, rows, k);
                 self.of(layer.with_context(|| modules.join(", "))?)

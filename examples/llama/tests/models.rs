@@ -307,3 +307,128 @@ fn rotary_frequencies_are_stretched() {
         .filter(|(p, s)| *s < *p && **s > **p / 8.0);
     assert!(between.count() >= 1);
 }
+
+/// A Llama of one layer in a GGUF file, as f32. Elements of a tensor are made from its name and their place.
+fn write_gguf(path: &Path) {
+    let string = |text: &str| [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat();
+    let mut keys = Vec::new();
+    let mut key = |name: &str, kind: u32, value: &[u8]| {
+        keys.push([&string(name)[..], &kind.to_le_bytes(), value].concat());
+    };
+    key("general.architecture", 8, &string("llama"));
+    for (name, value) in [
+        ("block_count", 1u32),
+        ("embedding_length", 32),
+        ("feed_forward_length", 48),
+        ("attention.head_count", 2),
+        ("attention.head_count_kv", 1),
+        ("context_length", 16),
+        ("vocab_size", 8),
+    ] {
+        key(&format!("llama.{name}"), 4, &value.to_le_bytes());
+    }
+    for (name, value) in [
+        ("attention.layer_norm_rms_epsilon", 1e-5f32),
+        ("rope.freq_base", 1e4),
+    ] {
+        key(&format!("llama.{name}"), 6, &value.to_le_bytes());
+    }
+    let (mut infos, mut data) = (Vec::new(), Vec::new());
+    let tensors: [(&str, &[u64]); 11] = [
+        ("token_embd", &[32, 8]),
+        ("output_norm", &[32]),
+        ("blk.0.attn_norm", &[32]),
+        ("blk.0.ffn_norm", &[32]),
+        ("blk.0.attn_q", &[32, 32]),
+        ("blk.0.attn_k", &[32, 16]),
+        ("blk.0.attn_v", &[32, 16]),
+        ("blk.0.attn_output", &[32, 32]),
+        ("blk.0.ffn_gate", &[32, 48]),
+        ("blk.0.ffn_up", &[32, 48]),
+        ("blk.0.ffn_down", &[48, 32]),
+    ];
+    for (seed, (name, shape)) in tensors.into_iter().enumerate() {
+        infos.extend(string(&format!("{name}.weight")));
+        infos.extend((shape.len() as u32).to_le_bytes());
+        infos.extend(shape.iter().flat_map(|size| size.to_le_bytes()));
+        infos.extend(0u32.to_le_bytes());
+        infos.extend((data.len() as u64).to_le_bytes());
+        let mut random = Random(fastrand::Rng::with_seed(seed as u64));
+        let values = random.numbers(shape.iter().product::<u64>() as usize, 1.0);
+        data.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+    }
+    let mut file = b"GGUF".to_vec();
+    file.extend(3u32.to_le_bytes());
+    file.extend((tensors.len() as u64).to_le_bytes());
+    file.extend((keys.len() as u64).to_le_bytes());
+    file.extend(keys.concat());
+    file.extend(infos);
+    file.resize(file.len().next_multiple_of(32), 0);
+    file.extend(data);
+    fs::write(path, file).unwrap();
+}
+
+/// What `quantize --calibration` rounds by: means over all vectors of all texts.
+#[test]
+fn mean_products_of_the_vectors_that_layers_meet_are_collected() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("model.gguf");
+    write_gguf(&path);
+    let (weights, config) = Weights::watched(&path, &Device::Cpu).unwrap();
+    let mut model = Model::load(&weights, config.clone(), 16, false, |_| {}).unwrap();
+    let nothing = weights.statistics().unwrap_err();
+    assert!(
+        nothing.to_string().contains("no text was read"),
+        "{nothing}"
+    );
+    for text in [&[3, 5][..], &[3]] {
+        model.reset();
+        model.read(text).unwrap();
+    }
+    let statistics = weights.statistics().unwrap();
+    let layer = "model.layers.0";
+    let qkv = ["q", "k", "v"]
+        .map(|part| format!("{layer}.self_attn.{part}_proj"))
+        .join("+");
+    let gate_up = ["gate", "up"]
+        .map(|part| format!("{layer}.mlp.{part}_proj"))
+        .join("+");
+    let down = format!("{layer}.mlp.down_proj");
+    let mut shapes: Vec<_> = statistics
+        .iter()
+        .map(|(name, of)| (&name[..], of.dims()))
+        .collect();
+    shapes.sort();
+    let output = format!("{layer}.self_attn.o_proj");
+    let mut expected = [
+        (&qkv[..], &[32, 32][..]),
+        (&output, &[32, 32]),
+        (&gate_up, &[32, 32]),
+        (&down, &[48, 48]),
+    ];
+    expected.sort();
+    assert_eq!(shapes, expected);
+    // Of the first layer they can be said: token 3 was read twice, 5 once.
+    let embeddings = weights
+        .matrix("model.embed_tokens")
+        .unwrap()
+        .to_vec2::<f32>()
+        .unwrap();
+    let factors = weights.norm(&format!("{layer}.input_layernorm")).unwrap();
+    let factors = factors.to_vec1::<f32>().unwrap();
+    let vectors = [3, 3, 5].map(|token: usize| {
+        let x = &embeddings[token];
+        let size = (x.iter().map(|x| x * x).sum::<f32>() / 32.0 + 1e-5).sqrt();
+        x.iter()
+            .zip(&factors)
+            .map(|(x, factor)| x / size * factor)
+            .collect::<Vec<f32>>()
+    });
+    let found = statistics[&qkv].to_vec2::<f32>().unwrap();
+    for (i, row) in found.iter().enumerate() {
+        for (j, found) in row.iter().enumerate() {
+            let mean = vectors.iter().map(|x| x[i] * x[j]).sum::<f32>() / 3.0;
+            assert!((found - mean).abs() < 1e-5, "{i} {j}: {found} {mean}");
+        }
+    }
+}

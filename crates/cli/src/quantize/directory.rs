@@ -18,6 +18,7 @@ use nvfp4_gemv_files::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use super::calibration::Calibrations;
 use super::choice::listed;
 use super::item::{Maker, Matrix, Moved, Piece, Plan, Shard, Sizes, in_order, parts};
 use super::{Args, label};
@@ -173,6 +174,11 @@ pub(super) fn run(args: &Args, to: &Path) -> Result<Report> {
         );
     }
 
+    let all = plan.shards.iter().flat_map(|shard| &shard.matrices);
+    let calibrations = match &args.calibration {
+        Some(path) => Some(Calibrations::open(path, all)?),
+        None => None,
+    };
     let others = others(&input)?;
     let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty());
     let partial = parent
@@ -223,18 +229,25 @@ pub(super) fn run(args: &Args, to: &Path) -> Result<Report> {
             None => {
                 // Of a note whose file is written anew nothing holds.
                 let _ = fs::remove_file(&note);
-                write(&path, shard, &groups, args, &keys.metadata(&input, at))
-                    .map(|(file_bytes, layers)| Done {
-                        key,
-                        file_bytes,
-                        layers,
-                    })
-                    .and_then(|done| {
-                        let text = serde_json::to_vec(&done)?;
-                        Destination::new(&note).replace(true).write(&text)?;
-                        Ok(done)
-                    })
-                    .with_context(|| kept_for_later(&partial))?
+                write(
+                    &path,
+                    shard,
+                    &groups,
+                    args,
+                    calibrations.as_ref(),
+                    &keys.metadata(&input, at),
+                )
+                .map(|(file_bytes, layers)| Done {
+                    key,
+                    file_bytes,
+                    layers,
+                })
+                .and_then(|done| {
+                    let text = serde_json::to_vec(&done)?;
+                    Destination::new(&note).replace(true).write(&text)?;
+                    Ok(done)
+                })
+                .with_context(|| kept_for_later(&partial))?
             }
         };
         bar.inc(shard.matrices.len() as u64);
@@ -422,7 +435,7 @@ impl Keys {
         config: &Map<String, Value>,
         has_split: bool,
     ) -> Result<Self> {
-        let file = |path: &&Path| -> Result<Value> {
+        let file = |path: &Path| -> Result<Value> {
             let metadata = fs::metadata(path)?;
             let modified = metadata
                 .modified()?
@@ -443,9 +456,13 @@ impl Keys {
                 args.include,
                 args.exclude,
                 args.share_scales,
+                args.calibration
+                    .iter()
+                    .map(|path| file(path))
+                    .collect::<Result<Vec<_>>>()?,
                 config,
             ]),
-            files: files.iter().map(file).collect::<Result<_>>()?,
+            files: files.iter().map(|path| file(path)).collect::<Result<_>>()?,
             on_all: args.share_scales || has_split || matches!(input, Input::Gguf(_)),
         })
     }
@@ -506,14 +523,15 @@ fn fused(name: &str) -> Option<String> {
 }
 
 /// Writes a file, and says how many bytes it has and how far its matrices moved.
-fn write(
+fn write<'a>(
     path: &Path,
-    shard: &Shard<'_>,
-    groups: &Groups<'_, '_>,
+    shard: &Shard<'a>,
+    groups: &Groups<'a, '_>,
     args: &Args,
+    calibrations: Option<&'a Calibrations>,
     metadata: &HashMap<String, String>,
 ) -> Result<(u64, BTreeMap<String, Moved>)> {
-    let maker = Rc::new(Maker::new(args.dialect));
+    let maker = Rc::new(Maker::new(args.dialect, calibrations));
     let made = shard.matrices.iter().flat_map(|matrix| {
         let group = groups.with(matrix);
         let maker = &maker;

@@ -12,7 +12,7 @@ use nvfp4_gemv::checkpoint::{
 };
 use nvfp4_gemv::file::{Tensor, TensorFile};
 use nvfp4_gemv::format::{e2m1, e4m3};
-use nvfp4_gemv::quantize::{Quantized, quantize};
+use nvfp4_gemv::quantize::{Quantized, quantize, quantize_calibrated};
 use nvfp4_gemv::{BLOCK, GlobalScale};
 use nvfp4_gemv_cli::file::{Content, NewTensor, WriteError};
 use nvfp4_gemv_files::printable;
@@ -21,6 +21,7 @@ use safetensors::Dtype;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::calibration::Calibrations;
 use super::choice::{self, Copied, Named};
 use super::{Args, label};
 
@@ -122,17 +123,19 @@ pub(super) struct Moved {
 }
 
 /// Quantises matrices, one at a time: it keeps what it has made last, and each one's global scale.
-pub(super) struct Maker {
+pub(super) struct Maker<'a> {
     dialect: Dialect,
+    calibrations: Option<&'a Calibrations>,
     last: RefCell<Option<(String, Rc<Quantized>)>>,
     globals: RefCell<HashMap<String, GlobalScale>>,
     pub(super) moved: RefCell<BTreeMap<String, Moved>>,
 }
 
-impl Maker {
-    pub(super) fn new(dialect: Dialect) -> Self {
+impl<'a> Maker<'a> {
+    pub(super) fn new(dialect: Dialect, calibrations: Option<&'a Calibrations>) -> Self {
         Self {
             dialect,
+            calibrations,
             last: RefCell::default(),
             globals: RefCell::default(),
             moved: RefCell::default(),
@@ -151,7 +154,14 @@ impl Maker {
         }
         *self.last.borrow_mut() = None;
         let values = matrix.values()?;
-        let made = quantize(&values, matrix.rows, matrix.k, self.dialect, Some(global));
+        let (rows, k, dialect) = (matrix.rows, matrix.k, self.dialect);
+        let made = match self.calibrations {
+            None => quantize(&values, rows, k, dialect, Some(global)),
+            Some(all) => {
+                let of = all.of(&matrix.name).map_err(|why| matrix.refused(why))?;
+                quantize_calibrated(&values, rows, k, dialect, Some(global), &of)
+            }
+        };
         let made = Rc::new(made.map_err(|error| matrix.refused(error.to_string()))?);
         let moved = Moved {
             rows: matrix.rows,
@@ -248,7 +258,7 @@ pub(super) enum Piece<'a> {
         group: Vec<Rc<Matrix<'a>>>,
         part: Part,
         shape: Vec<usize>,
-        maker: Rc<Maker>,
+        maker: Rc<Maker<'a>>,
     },
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use half::bf16;
 use nvfp4_gemv::checkpoint::{Checkpoint, Dialect, Gguf, ModuleKind, Note, RowOrder};
-use nvfp4_gemv::quantize::{Quantized, quantize};
+use nvfp4_gemv::quantize::{Calibration, Quantized, quantize, quantize_calibrated};
 use nvfp4_gemv::{GlobalScale, reference};
 use nvfp4_gemv_cli::file::{self, NewTensor};
 use safetensors::Dtype;
@@ -521,6 +521,98 @@ fn a_tokenizer_that_cannot_be_read_is_an_error() {
     let error = fails(&["quantize", &source, "--to", &dir.at("out")]);
     contains(&error, &["tokenizer.json"]);
     assert_eq!(dir.names(), ["model"]);
+}
+
+/// q and k meet the same vectors, whose products are known; of up's, the squares.
+#[test]
+fn statistics_decide_how_layers_are_rounded() {
+    let (dir, model) = (Folder::new(), dense());
+    let (source, statistics) = (dir.at("model"), dir.at("statistics"));
+    write_model(Path::new(&source), &model, &config());
+    let mut rng = fastrand::Rng::with_seed(3);
+    let x: Vec<f32> = (0..9 * HIDDEN)
+        .map(|i| rng.f32() + (i % 5) as f32)
+        .collect();
+    let product = |at: usize| -> f32 {
+        let of_one = |x: &[f32]| x[at / HIDDEN] * x[at % HIDDEN];
+        x.chunks(HIDDEN).map(of_one).sum::<f32>() / 9.0
+    };
+    let products: Vec<f32> = (0..HIDDEN * HIDDEN).map(product).collect();
+    let squares: Vec<f32> = (0..HIDDEN).map(|i| products[i * HIDDEN + i]).collect();
+    let qk = (
+        format!("{Q}+{K}"),
+        NewTensor::f32(&[HIDDEN, HIDDEN], &products),
+    );
+    let up = (UP.to_owned(), NewTensor::f32(&[HIDDEN], &squares));
+    let write = |tensors: &[(String, NewTensor<'static>)]| {
+        file::write(Path::new(&statistics), tensors.to_vec(), None).unwrap();
+    };
+    write(&[qk.clone(), up.clone()]);
+    let of_products = Calibration::of_products(&products, HIDDEN).unwrap();
+    let of_squares = Calibration::of_squares(&squares).unwrap();
+    for dialect in Dialect::ALL {
+        let out = dir.at(dialect.name());
+        let run = [
+            "quantize",
+            &source,
+            "--to",
+            &out,
+            "--dialect",
+            dialect.name(),
+        ];
+        json(&[&run[..], &["--calibration", &statistics]].concat());
+        let checkpoint = Checkpoint::open(&out).unwrap();
+        for (name, calibration) in [(Q, &of_products), (K, &of_products), (UP, &of_squares)] {
+            let (shape, numbers) = values(&model, &format!("{name}.weight"));
+            let made =
+                quantize_calibrated(numbers, shape[0], HIDDEN, dialect, None, calibration).unwrap();
+            is_quantised(&checkpoint, name, &made, dialect);
+            assert_ne!(made, of(numbers, shape[0], dialect, None), "{name}");
+        }
+    }
+    let out = dir.at("out");
+    let refused = || {
+        let run = [
+            "quantize",
+            &source,
+            "--to",
+            &out,
+            "--calibration",
+            &statistics,
+        ];
+        let error = fails(&run);
+        assert!(!Path::new(&out).exists());
+        error
+    };
+    write(&[qk.clone()]);
+    contains(&refused(), &["no statistics of layer", UP]);
+    write(&[
+        qk.clone(),
+        (UP.to_owned(), NewTensor::f32(&[32], &[1.0; 32])),
+    ]);
+    contains(&refused(), &[UP, "[32]", "64 columns"]);
+    write(&[
+        qk.clone(),
+        up.clone(),
+        (K.to_owned(), NewTensor::f32(&[HIDDEN], &squares)),
+    ]);
+    contains(&refused(), &["are both of layer", K]);
+    // No note of a complete file was left by what was refused before anything was read.
+    assert!(!Path::new(&dir.at(".out.partial")).exists());
+    let wrong = [&squares[1..], &[f32::NAN]].concat();
+    write(&[qk, (UP.to_owned(), NewTensor::f32(&[HIDDEN], &wrong))]);
+    contains(&refused(), &[UP, "columns 63 and 63: NaN"]);
+    // Files that are complete are made anew with other statistics.
+    write(&[(format!("{Q}+{K}+{UP}"), up.1)]);
+    let again = json(&[
+        "quantize",
+        &source,
+        "--to",
+        &out,
+        "--calibration",
+        &statistics,
+    ]);
+    assert_eq!(again["resumed"], 0);
 }
 
 /// With and without others' scales: the global scale is computed of the largest element alone.

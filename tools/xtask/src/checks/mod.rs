@@ -181,8 +181,14 @@ fn clippy(context: &Context<'_>) -> Result<()> {
 }
 
 fn chat(context: &Context<'_>) -> Result<()> {
+    let gguf = crate::toolchain::fetch_model(context.workspace)?;
+    // An earlier quantiser's.
+    let quantised = context.workspace.folder(crate::QUANTISED);
+    if quantised.is_dir() {
+        std::fs::remove_dir_all(quantised)?;
+    }
     let answer = |arithmetic: &str| {
-        let mut talk = crate::talk(context.workspace)?;
+        let mut talk = crate::talk(context.workspace, &gguf)?;
         talk.args([
             "What is the capital of France?",
             "--tokens",
