@@ -193,7 +193,9 @@ fn collect(
         model.read(ids)?;
     }
     // Under its name when it is complete.
-    let partial = to.with_added_extension("partial");
+    let mut partial = to.as_os_str().to_owned();
+    partial.push(".partial");
+    let partial = PathBuf::from(partial);
     candle_core::safetensors::save(&weights.statistics()?, &partial)?;
     std::fs::rename(&partial, to).with_context(|| to.display().to_string())
 }
