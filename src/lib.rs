@@ -48,7 +48,7 @@
 //!
 //! A device call enqueues kernels on the stream that it is given: it allocates nothing, synchronises nothing and copies
 //! nothing. So a device call can be captured into a CUDA graph and replayed: [`gemv_on_device`],
-//! [`PreparedGemvOnDevice::run`], `forward` of [`LinearOnDevice`], [`MlpOnDevice`] and [`ExpertsOnDevice`], what
+//! [`PreparedGemvOnDevice::run`], `forward` of `LinearOnDevice`, `MlpOnDevice` and `ExpertsOnDevice`, what
 //! [`QuantizedVectors`] enqueues, and the calls of [`raw`]. A call that makes buffers, such as [`TiledWeights::new`], comes
 //! before the capture, and so does `prepare` of layers. The rest is up to the caller:
 //!

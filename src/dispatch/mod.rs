@@ -5,7 +5,7 @@
 //! [`Estimate`] of its time there rests on the best [`Evidence`] that there is:
 //!
 //! 1. times of this problem on this device: a file of `tune`, if the caller gives one, or what was
-//!    [measured](Options::measure) in this process, if the caller asks for that;
+//!    measured (`Options::measure`) in this process, if the caller asks for that;
 //! 2. times of this problem on this model of GPU: the tables that come with the crate, [`measured`];
 //! 3. times of the nearest problem in such a table, of a GPU of this generation;
 //! 4. a model, where nobody measured.

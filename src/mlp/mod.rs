@@ -53,7 +53,7 @@ impl Mlp {
     /// An MLP of three layers, each with its bias if it has one.
     ///
     /// # Errors
-    /// [`Error::LayersMismatch`] for layers that do not fit each other.
+    /// [`Error::LayersMismatch`](crate::Error::LayersMismatch) for layers that do not fit each other.
     pub fn new(gate: Linear, up: Linear, down: Linear) -> Result<Self> {
         fits("up's M", up.rows(), "gate's M", gate.rows())?;
         fits("up's K", up.k(), "gate's K", gate.k())?;
@@ -64,7 +64,7 @@ impl Mlp {
     /// An MLP whose gate and up are one layer, with the rows of both in this order.
     ///
     /// # Errors
-    /// [`Error::LayersMismatch`] for layers that do not fit each other.
+    /// [`Error::LayersMismatch`](crate::Error::LayersMismatch) for layers that do not fit each other.
     pub fn joined(gate_up: Linear, order: RowOrder, down: Linear) -> Result<Self> {
         let twice = down.k().saturating_mul(2);
         fits("gate and up's M", gate_up.rows(), "twice down's K", twice)?;
@@ -82,7 +82,7 @@ impl Mlp {
     /// This MLP with another gate than [`Gate::Silu`].
     ///
     /// # Errors
-    /// [`Error::Factor`] for a gate's number that is not positive and finite.
+    /// [`Error::Factor`](crate::Error::Factor) for a gate's number that is not positive and finite.
     pub fn with_gate(self, gate: Gate) -> Result<Self> {
         gate.check()?;
         Ok(Self { gate, ..self })

@@ -814,7 +814,11 @@ fn what_is_quantised_by_address_is_checked() {
     let refuses = |q: nvfp4_quantization, says: &str| {
         // SAFETY: each is refused before an address is used.
         let status = unsafe { nvfp4_quantize(&q, null_mut()) };
-        assert!(status != NVFP4_OK && last().contains(says), "{status}, {}", last());
+        assert!(
+            status != NVFP4_OK && last().contains(says),
+            "{status}, {}",
+            last()
+        );
     };
     refuses(nvfp4_quantization { first: 9, ..good }, "9 is nothing that");
     refuses(nvfp4_quantization { k: 40, ..good }, "multiple of 16");

@@ -43,8 +43,8 @@ impl Data {
         let mut inputs = of(n * slots * m, element);
         let mut weights = of(n * slots, FloatType::F32);
         let residual = of(n * m, output);
-        let bias = of(if seed % 2 == 0 { m } else { 0 }, FloatType::F32);
-        let least = if seed % 3 == 0 { 0 } else { -1 };
+        let bias = of(if seed.is_multiple_of(2) { m } else { 0 }, FloatType::F32);
+        let least = if seed.is_multiple_of(3) { 0 } else { -1 };
         let ids: Vec<i32> = (0..n * slots).map(|_| rng.i32(least..3)).collect();
         for (slot, _) in ids.iter().enumerate().filter(|(_, id)| **id == -1) {
             inputs[slot * m..][..m].fill(f32::NAN);
