@@ -77,7 +77,8 @@ const _: () = {
 
 impl PreparedGemvOnDevice {
     /// Prepares [`gemv_on_device`](crate::gemv_on_device) of these operands. Enqueues nothing, unless the options ask to
-    /// [measure](Options); `stream` says which device. The promise of [chained](Options::chained) options holds at each [run](Self::run).
+    /// [measure](Options); `stream` says which device. The promise of [chained](Options::chained) options holds at each
+    /// [run](Self::run).
     ///
     /// # Errors
     /// As [`gemv_on_device`](crate::gemv_on_device).
