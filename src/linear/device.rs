@@ -55,6 +55,8 @@ pub struct LinearOnDevice {
     parts: MatricesOnDevice,
     workspace: Option<Workspace>,
     tuned: Option<Arc<dyn AsRef<Measurements> + Send + Sync>>,
+    #[cfg(feature = "tune")]
+    measure: Option<std::time::Duration>,
     chained: bool,
     /// Calls that were prepared with these settings.
     kept: Arc<Kept>,
@@ -206,6 +208,8 @@ impl LinearOnDevice {
             parts,
             workspace: None,
             tuned: None,
+            #[cfg(feature = "tune")]
+            measure: None,
             chained: false,
             kept: Arc::default(),
         }
@@ -247,6 +251,13 @@ impl LinearOnDevice {
     #[must_use]
     pub fn with_tuned(self, table: Arc<impl AsRef<Measurements> + Send + Sync + 'static>) -> Self {
         self.with(|layer| layer.tuned = Some(table))
+    }
+
+    /// This layer, whose likeliest configs take turns for so long when a call is prepared: as [`Options::measure`].
+    #[cfg(feature = "tune")]
+    #[must_use]
+    pub fn with_measure(self, budget: std::time::Duration) -> Self {
+        self.with(|layer| layer.measure = Some(budget))
     }
 
     /// This layer with chained launches: as [`Options::chained`].
@@ -320,6 +331,10 @@ impl LinearOnDevice {
     fn options(&self) -> Options<'_> {
         let mut options = Options::new().workspace(self.workspace.as_ref());
         options.tuned = self.tuned.as_ref().map(|table| (**table).as_ref());
+        #[cfg(feature = "tune")]
+        if let Some(budget) = self.measure {
+            options = options.measure(budget);
+        }
         match self.chained {
             // SAFETY: whoever called `chained` has promised this for all calls of the layer.
             true => unsafe { options.chained() },
