@@ -588,7 +588,7 @@ fn statistics_decide_how_layers_are_rounded() {
         assert!(!Path::new(&out).exists());
         error
     };
-    write(&[qk.clone()]);
+    write(std::slice::from_ref(&qk));
     contains(&refused(), &["no statistics of layer", UP]);
     write(&[
         qk.clone(),
