@@ -218,6 +218,10 @@ pub enum Error {
         needed: [usize; 3],
     },
 
+    /// Buffers for what lies between layers were made for chained launches, and the layers are not chained.
+    #[error("the buffers were made by chained layers, and these layers are not chained")]
+    BuffersChained,
+
     /// Vectors are to be written several times, as batches that follow each other, and the batches are no multiple of
     /// the times.
     #[error("{batches} batches of vectors are not {copies} of each")]

@@ -137,6 +137,11 @@ impl QuantizedVectors {
         unsafe { Self { early, ..self }.chained() }
     }
 
+    /// Whether [`chained`](Self::chained) was called, on a device that has such launches.
+    pub(crate) fn is_chained(&self) -> bool {
+        self.chained
+    }
+
     /// Checks vectors as [`quantize`](Self::quantize) does, and enqueues nothing.
     pub(crate) fn check(
         &self,

@@ -41,8 +41,8 @@ use crate::workspace::Workspace;
 /// kernel that may still be running when this one starts writes the codes or block scales that it reads, nor its ids,
 /// unless these are late (`Weights::late`).** The kernel right before this one is not the only one that may be running:
 /// a chained launch may let the next launch start before it has waited itself. So the promise is about all chained
-/// launches right before this one in the stream, and
-/// about the kernel before the first of those. An ordinary launch, a copy or a memset starts when all work before it
+/// launches right before this one in the stream, and about
+/// the kernel before the first of those. An ordinary launch, a copy or a memset starts when all work before it
 /// has ended: data that was written before one of these is complete.
 #[derive(Clone, Copy, Debug)]
 pub struct Options<'a> {
@@ -133,18 +133,19 @@ impl<'a> Options<'a> {
 
     /// Asks that the likeliest configs take turns on the device when a call is prepared, for about so long; `None` stands
     /// for no turns. A few milliseconds are enough. What wins is remembered in this process, for all calls of that
-    /// problem that ask for this, whoever prepares them: its shape, types, layouts and alignment, whether there is a
+    /// problem that ask for this, whoever prepares them: its shape, types, layouts and alignment, the size of its
     /// workspace, and which path or kernel was asked for. It is measured once.
     ///
-    /// Only `PreparedGemvOnDevice::new` measures. Other calls and other ways to prepare measure nothing, and take what was remembered, or what they would take without this. Nothing is measured, either,
-    /// where there is one config to take: one that was asked for, or that a [tuned](Self::tuned) table has for the
-    /// problem. So a program with a file that has all of its problems always takes the same configs.
-    /// `tune::Tuned::remembered` makes such a file of what was remembered.
+    /// `PreparedGemvOnDevice::new` and `LinearOnDevice::prepare` measure. Other calls and other ways to prepare measure
+    /// nothing, and take what was remembered, or what they would take without this. A call that a layer has prepared
+    /// before is not measured again. Nothing is measured, either, where there is one config to take: one that was asked
+    /// for, or that a [tuned](Self::tuned) table has for the problem. So a program with a file that has all of its problems
+    /// always takes the same configs. `tune::Tuned::remembered` makes such a file of what was remembered.
     ///
     /// The configs take turns with the caller's weights and vectors, and copies of the weights, as many as are needed for
-    /// cold caches, on a stream of their own, after all work of the call's stream. Results go into memory that is freed
-    /// afterwards: the caller's output is neither read nor written. All of it takes up to six times the L2 cache, and as
-    /// much as the output. Chained calls are measured chained, and then isolated, as long again.
+    /// cold caches, on a stream of their own, after all work of the call's stream. Results and intermediate data go into
+    /// memory that is freed afterwards: the caller's output and workspace are neither read nor written. All of it takes up
+    /// to six times the L2 cache, and as much as output and workspace. Chained calls are measured chained, and then isolated, as long again.
     ///
     /// The budget is for the turns. The first turn of each config is always whole. Before the turns, kernels are loaded,
     /// which feature `jit` may have to compile, and memory is filled.

@@ -278,14 +278,18 @@ impl<'t> Tables<'t> {
     }
 
     /// The kernels that may be the first of some kernels to run, the fastest first. A kernel that is known to be no
-    /// faster than one that runs is left out, and is not estimated.
+    /// faster than one that runs is left out, and is not estimated. Where a call's own configs were measured, what was not
+    /// among them is left out, too: an estimate is no match for a time.
     pub(super) fn contenders(
         &self,
         among: impl Fn(Kernel) -> bool,
     ) -> impl Iterator<Item = (Kernel, Option<Estimate>)> {
         let leader = self.leader(&among);
-        let behind = move |kernel| leader.is_some_and(|leader| self.is_behind(kernel, leader));
-        self.rank(move |kernel| among(kernel) && !behind(kernel))
+        let left_out = move |kernel| match (self.tuned, leader) {
+            (Some((entry, Evidence::Prepared)), Some(_)) if entry.of(kernel).is_none() => true,
+            (_, leader) => leader.is_some_and(|leader| self.is_behind(kernel, leader)),
+        };
+        self.rank(move |kernel| among(kernel) && !left_out(kernel))
     }
 
     /// The configs that may be the fastest of some kernels', the likeliest first, at most `most`. The first one is what is

@@ -10,8 +10,8 @@ use crate::types::GemvPath;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Among {
     gpu: GpuModel,
-    /// Without a workspace some kernels cannot run.
-    workspace: bool,
+    /// Bytes of the workspace: with fewer of them fewer kernels can run.
+    workspace: u64,
     path: Option<GemvPath>,
     kernel: Option<Kernel>,
 }
@@ -26,25 +26,20 @@ impl Among {
     pub(super) fn new(job: &Job<'_>, path: Option<GemvPath>, kernel: Option<Kernel>) -> Self {
         Self {
             gpu: GpuModel::of(job.gpu),
-            workspace: job.operands.workspace > 0,
+            workspace: job.operands.workspace,
             path,
             kernel,
         }
     }
 
-    /// All kernels that run on a GPU.
-    fn all(gpu: &GpuModel, workspace: bool) -> Self {
-        Self {
-            gpu: gpu.clone(),
-            workspace,
-            path: None,
-            kernel: None,
-        }
+    /// Whether these are all kernels that run on a GPU.
+    fn is_all(&self, gpu: &GpuModel) -> bool {
+        self.gpu == *gpu && self.path.is_none() && self.kernel.is_none()
     }
 
     fn is(&self, job: &Job<'_>, path: Option<GemvPath>, kernel: Option<Kernel>) -> bool {
         self.gpu.is_of(job.gpu)
-            && self.workspace == (job.operands.workspace > 0)
+            && self.workspace == job.operands.workspace
             && (self.path, self.kernel) == (path, kernel)
     }
 }
@@ -79,17 +74,17 @@ pub(crate) fn insert(among: Among, machine: &Machine, entry: Entry) {
     tables[at].1.insert(entry);
 }
 
-/// What was measured with all kernels of a GPU to choose from. Of a problem that was measured with a workspace and
-/// without one, what was measured with it.
+/// What was measured with all kernels of a GPU to choose from. Of a problem that was measured with several workspaces,
+/// what was measured with the largest.
 pub(crate) fn of(machine: &Machine) -> Measurements {
     let tables = TABLES.read().unwrap_or_else(PoisonError::into_inner);
+    let mut tables: Vec<_> = (tables.iter())
+        .filter(|(among, _)| among.is_all(&machine.gpu))
+        .collect();
+    tables.sort_by_key(|(among, _)| among.workspace);
     let mut all = Measurements::new(machine.clone(), FROM);
-    for workspace in [false, true] {
-        let among = Among::all(&machine.gpu, workspace);
-        let tables = tables.iter().filter(|(one, _)| *one == among);
-        for entry in tables.flat_map(|(_, table)| table.entries()) {
-            all.insert(entry.clone());
-        }
+    for entry in tables.into_iter().flat_map(|(_, table)| table.entries()) {
+        all.insert(entry.clone());
     }
     all
 }
@@ -213,6 +208,26 @@ mod tests {
         // Another problem is to be measured.
         assert!(!is_remembered(&choose(&gpu, &other, &asks())));
         assert!(to_measure(&other, &gpu, &asks(), 8).unwrap().is_some());
+    }
+
+    /// A kernel that nobody measured is not taken, however well the model thinks of it.
+    #[test]
+    fn what_was_not_measured_is_not_taken() {
+        let gpu = Gpu {
+            name: "slower than expected".into(),
+            ..Gpu::of_compute_capability((10, 0), "100f")
+        };
+        let shape = shape(4096, 8);
+        let tiled = ScaleLayout::Tiled128x4;
+        let call = Call::nowhere(&shape, Activation::Nvfp4, tiled, 32);
+        let what = to_measure(&call, &gpu, &asks(), 8).unwrap().unwrap();
+        let first = what.isolated[0];
+        assert_eq!(first.kernel(), Kernel::Tcgen05);
+        let mut entry = entry(&call, first, None);
+        entry.ceiling_seconds = entry.kernels[0].seconds / 50.0;
+        insert(what.among, &machine(&gpu), entry);
+        let choice = choose(&gpu, &call, &asks());
+        assert_eq!(choice.config, Some(first), "{choice:?}");
     }
 
     /// Without a workspace, or within a path, the fastest is of other kernels.

@@ -82,7 +82,7 @@ impl Experts {
     ///
     /// # Errors
     /// [`Error::HasColumnAlpha`] for layers with factors of columns. [`Error::LayersMismatch`] for experts whose layers
-    /// have other sizes, orders of rows or gates than the first one's. Errors that CUDA reports of memory, copies and
+    /// have other sizes than the first one's, [`Error::ExpertsDiffer`] for other orders of rows or gates. Errors that CUDA reports of memory, copies and
     /// the kernel that changes the layout.
     pub fn on_device(
         &self,
@@ -150,7 +150,8 @@ impl ExpertsOnDevice {
     ///
     /// # Safety
     /// As [`Options::chained`]'s, for every later call of these experts and of their clones; but for the ids, which are
-    /// [late](crate::Weights::late).
+    /// [late](crate::Weights::late). And the launch before such a call waits for those before it, as
+    /// [`QuantizedVectors::chained`] says.
     #[must_use]
     pub unsafe fn chained(self) -> Self {
         Self {
@@ -204,7 +205,8 @@ impl ExpertsOnDevice {
     ///
     /// # Errors
     /// As [`QuantizedVectors::quantize`]'s and [`gemv_on_device`](crate::gemv_on_device)'s. Ids and weights of another
-    /// length. Buffers of experts of another size.
+    /// length. [`Error::BuffersMismatch`] for buffers of experts of
+    /// another size, [`Error::BuffersChained`] for those of chained ones where these are not.
     pub fn forward(
         &self,
         stream: &Arc<CudaStream>,
@@ -217,8 +219,8 @@ impl ExpertsOnDevice {
         self.call(stream, buffers, x, ids, weights, y, true)
     }
 
-    /// Checks a call with these operands and prepares its products, and enqueues nothing: before a capture. Kernels that
-    /// feature `jit` compiles want a call instead.
+    /// Checks a call with these operands and prepares its products, and enqueues nothing: before a capture. With
+    /// feature `jit` make a call instead: this does not compile the quantiser, nor what follows the products.
     ///
     /// # Errors
     /// As [`forward`](Self::forward)'s.
@@ -260,6 +262,9 @@ impl ExpertsOnDevice {
         if found != needed {
             return Err(Error::BuffersMismatch { found, needed });
         }
+        if own.is_chained() && !self.chained {
+            return Err(Error::BuffersChained);
+        }
         check::len("ids of experts", "elements", ids.len(), tokens * slots)?;
         check::len(
             "weights of experts",
@@ -275,7 +280,9 @@ impl ExpertsOnDevice {
         })?;
         let gpu = gpu(stream.context().ordinal())?;
         // Before anything is enqueued: what does not fit is refused at once.
-        own.check(stream, x)?;
+        if slots > 0 {
+            own.check(stream, x)?;
+        }
         let (output, _output) = output(stream, &out, &mut y)?;
         let (weights, _weights) = read("weights of experts", weights, stream)?;
         let (address_of_ids, _ids) = read("ids of experts", ids, stream)?;

@@ -100,7 +100,8 @@ impl MlpOnDevice {
     /// This MLP with chained launches: as [`Options::chained`](crate::Options::chained).
     ///
     /// # Safety
-    /// As [`Options::chained`](crate::Options::chained)'s, for every later call of this MLP and of its clones.
+    /// As [`Options::chained`](crate::Options::chained)'s, for every later call of this MLP and of its clones. And the
+    /// launch before such a call waits for those before it, as [`QuantizedVectors::chained`] says.
     #[must_use]
     pub unsafe fn chained(self) -> Self {
         // SAFETY: this function's own contract.
@@ -141,7 +142,8 @@ impl MlpOnDevice {
     /// number of vectors is the buffers'.
     ///
     /// # Errors
-    /// As [`QuantizedVectors::quantize`]'s and [`LinearOnDevice::forward`]'s. Buffers of an MLP of another size.
+    /// As [`QuantizedVectors::quantize`]'s and [`LinearOnDevice::forward`]'s. [`Error::BuffersMismatch`] for
+    /// buffers of an MLP of another size, [`Error::BuffersChained`] for those of a chained one where this is not.
     pub fn forward<'a>(
         &'a self,
         stream: &Arc<CudaStream>,
@@ -152,8 +154,8 @@ impl MlpOnDevice {
         self.call(stream, buffers, x, y, true)
     }
 
-    /// Checks a call with these operands and prepares its products, and enqueues nothing: before a capture. Kernels that
-    /// feature `jit` compiles want a call instead.
+    /// Checks a call with these operands and prepares its products, and enqueues nothing: before a capture. With
+    /// feature `jit` make a call instead: this does not compile the quantiser, nor what follows the products.
     ///
     /// # Errors
     /// As [`forward`](Self::forward)'s.
@@ -185,6 +187,9 @@ impl MlpOnDevice {
         let needed = [self.k(), self.down.k(), self.rows()];
         if found != needed {
             return Err(Error::BuffersMismatch { found, needed });
+        }
+        if own.is_chained() && !self.chained {
+            return Err(Error::BuffersChained);
         }
         // Before anything is enqueued: what does not fit is refused at once.
         own.check(stream, x)?;

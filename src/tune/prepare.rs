@@ -19,7 +19,7 @@ use crate::gpu::Gpu;
 use crate::kernel::read_only::{Read, ReadConfig};
 use crate::kernel::{Call, Config};
 use crate::measure::{Replay, Timing};
-use crate::operands::{RawOutput, RawWeights};
+use crate::operands::{RawOutput, RawWeights, RawWorkspace};
 use crate::raw;
 use crate::shape::Strides;
 
@@ -73,6 +73,9 @@ pub(crate) fn at_prepare(
     if status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE {
         return Err(Error::MeasuredInCapture);
     }
+    // Weights may just have been copied. This waits before the lock is taken: what this stream waits for may be another
+    // thread's work, which comes behind its own measuring.
+    stream.synchronize().map_err(measuring)?;
     // Two that measure at once would measure each other. Whoever panicked here left nothing half done.
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -129,7 +132,14 @@ struct Bench<'a> {
     filler: CudaSlice<u8>,
     sink: CudaSlice<u8>,
     /// The memory of results and copies.
-    _memory: [CudaSlice<u8>; 2],
+    _memory: [CudaSlice<u8>; 3],
+}
+
+impl Drop for Bench<'_> {
+    /// After an error, too, nothing reads the caller's memory any more.
+    fn drop(&mut self) {
+        let _ = self.stream.synchronize();
+    }
 }
 
 /// A config that is ready to take its turns.
@@ -140,8 +150,6 @@ struct Ready {
 
 impl<'a> Bench<'a> {
     fn new(of: &Arc<CudaStream>, call: &Call, gpu: &'a Gpu) -> Result<Self> {
-        // Weights may just have been copied, and the workspace may be in use.
-        of.synchronize().map_err(measuring)?;
         let stream = of.context().new_stream().map_err(measuring)?;
         // CUDA refuses empty allocations.
         let alloc = |bytes: usize| stream.alloc_zeros::<u8>(bytes.max(1)).map_err(measuring);
@@ -153,6 +161,16 @@ impl<'a> Bench<'a> {
         let results_memory = alloc(bytes)?;
         let output = results(at(&results_memory));
 
+        // The caller's may be in use on its own stream.
+        let workspace_memory = alloc(usize::try_from(call.workspace.bytes).unwrap_or(usize::MAX))?;
+        let workspace = match call.workspace.bytes {
+            0 => RawWorkspace::NONE,
+            bytes => RawWorkspace {
+                address: at(&workspace_memory),
+                bytes,
+            },
+        };
+
         let weights = &call.weights;
         let copy = Copy::of(call);
         let copies = filler.len().div_ceil(copy.bytes).min(MOST_LAUNCHES) - 1;
@@ -160,18 +178,22 @@ impl<'a> Bench<'a> {
         let first = at(&copies_memory);
         let copies = (0..copies).map(|i| copy.weights_at(first + (i * copy.bytes) as u64));
         let copies: Vec<RawWeights> = copies.collect();
-        for one in &copies {
-            for (to, from, bytes) in [
+        let pieces = copies.iter().flat_map(|one| {
+            [
                 (one.codes, weights.codes, copy.code_bytes),
                 (one.scales, weights.scales, copy.scale_bytes),
-            ] {
-                // SAFETY: the call's codes and scales have so many bytes: that was checked where it was made. They are
-                // still there, by this function's caller. The copy has as many bytes, in memory that lives longer than
-                // this stream's work and that overlaps nothing.
-                unsafe { result::memcpy_dtod_async(to, from, bytes, stream.cu_stream()) }
-                    .map_err(measuring)?;
-            }
-        }
+            ]
+        });
+        let mut copied = pieces.map(|(to, from, bytes)| {
+            // SAFETY: the call's codes and scales have so many bytes: that was checked where it was made. They are still
+            // there, by this function's caller, and the copies have ended when this function returns. A copy has as many
+            // bytes, in memory that lives longer than this stream's work and that overlaps nothing.
+            unsafe { result::memcpy_dtod_async(to, from, bytes, stream.cu_stream()) }
+                .map_err(measuring)
+        });
+        let copied = copied.try_for_each(|one| one);
+        stream.synchronize().map_err(measuring)?;
+        copied?;
         let reads = match copies.is_empty() {
             false => {
                 let all = (0..copies.len()).map(|i| first + (i * copy.bytes) as u64);
@@ -186,7 +208,7 @@ impl<'a> Bench<'a> {
         };
         let calls = iter::once(weights).chain(&copies).map(|weights| {
             let call_of = Call::new(&call.shape, weights, &call.vectors, &output)?;
-            call_of.with_workspace(call.workspace)
+            call_of.with_workspace(workspace)
         });
         Ok(Self {
             calls: calls.collect::<Result<_>>()?,
@@ -194,7 +216,7 @@ impl<'a> Bench<'a> {
             sink: alloc(4)?,
             gpu,
             filler,
-            _memory: [results_memory, copies_memory],
+            _memory: [results_memory, workspace_memory, copies_memory],
             stream,
         })
     }
@@ -235,8 +257,8 @@ impl<'a> Bench<'a> {
             // SAFETY: the stream's context is current: cudarc made it so for the capture. The memory of the calls lives
             // until the last replay has run: each turn waits for it.
             let launch = |i: usize| unsafe { prepared[i % prepared.len()].run(stream) };
-            // SAFETY: as above. The caller's weights and vectors are borrowed or valid until this returns, its workspace
-            // is held, and only this stream uses the rest.
+            // SAFETY: as above. The caller's weights and vectors are borrowed or valid until this returns, and
+            // only this stream uses the rest.
             let graph = unsafe { Replay::capture(&self.stream, launches, launch) }?;
             // The first replay of a graph takes longer.
             self.turn(&graph)?;

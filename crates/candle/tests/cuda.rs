@@ -326,12 +326,12 @@ fn experts_are_near_the_cpu_with_few_pairs_and_with_many() {
             let ys = module.forward(&xs, &ids, &weights).unwrap();
             assert_eq!(ys.dtype(), dtype);
             assert!(apart(&expected, &ys) < most, "{dtype:?} {vectors}x{top}");
-            // One vector is read by all of its pairs; a copy of it for each gives the same bits.
+            // One vector is read by all of its pairs; with another one beside it there is a copy for each.
             if vectors == 1 {
                 let twice = xs.repeat((2, 1)).unwrap();
                 let [ids, weights] = [&ids, &weights].map(|of| of.repeat((2, 1)).unwrap());
                 let both = module.forward(&twice, &ids, &weights).unwrap();
-                assert_eq!(bits(&both.narrow(0, 0, 1).unwrap()), bits(&ys));
+                assert!(apart(&expected, &both.narrow(0, 0, 1).unwrap()) < most);
             }
         }
     }

@@ -271,12 +271,11 @@ fn run(workspace: &Workspace, args: &RunArgs) -> Result<()> {
 /// Runs the example that speaks, with a model that is fetched.
 fn chat(workspace: &Workspace, args: &[OsString]) -> Result<()> {
     let gguf = toolchain::fetch_model(workspace)?;
-    // The quantised model no longer has them.
-    let of_original = ["original", "--arithmetic=original"];
-    if args
-        .iter()
-        .any(|arg| of_original.iter().any(|of| arg == of))
-    {
+    // The quantised model no longer has the original's weights, which these are about.
+    let of_original = ["--arithmetic=original", "--collect", "--statistics"];
+    let pair = |pair: &[OsString]| pair[0] == "--arithmetic" && pair[1] == "original";
+    let alone = |arg: &OsString| of_original.iter().any(|of| arg == of);
+    if args.iter().any(alone) || args.windows(2).any(pair) {
         return process::run(release(workspace, "nvfp4-gemv-llama").arg(gguf).args(args));
     }
     process::run(talk(workspace, &gguf)?.args(args))

@@ -297,8 +297,13 @@ fn published(silicon: Silicon, form: &Form, whole: Rule) -> Option<Rule> {
 impl Rule {
     fn is_possible(&self, form: &Form) -> bool {
         let fp4 = (form.a, form.b) == (Element::E2m1, Element::E2m1) && form.scales.is_some();
+        // A block has one scale, and lies within one sum.
+        let blocks = self.block > 0
+            && form.k.is_multiple_of(self.block)
+            && self.block <= 16
+            && self.chain.is_multiple_of(self.block);
         self.chain > 0
-            && (self.block == 1 || fp4 && self.block > 0 && form.k.is_multiple_of(self.block))
+            && (self.block == 1 || fp4 && blocks)
             && (0..=MOST_FRACTION).contains(&self.fraction)
             && self.mantissa <= F32_MANTISSA
     }
