@@ -300,7 +300,7 @@ impl Rule {
         // A block has one scale, and lies within one sum.
         let blocks = self.block > 0
             && form.k.is_multiple_of(self.block)
-            && self.block <= 16
+            && self.block <= FP4_BLOCK
             && self.chain.is_multiple_of(self.block);
         self.chain > 0
             && (self.block == 1 || fp4 && blocks)
