@@ -73,6 +73,7 @@ pub(crate) fn at_prepare(
     if status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE {
         return Err(Error::MeasuredInCapture);
     }
+    let _relaxed = Relaxed::new()?;
     // Weights may just have been copied. This waits before the lock is taken: what this stream waits for may be another
     // thread's work, which comes behind its own measuring.
     stream.synchronize().map_err(measuring)?;
@@ -83,7 +84,6 @@ pub(crate) fn at_prepare(
     let Some(what) = ask()? else {
         return Ok(());
     };
-    let _relaxed = Relaxed::new()?;
     let entry = Bench::new(stream, call, gpu)?.measure(&what, budget)?;
     remembered::insert(what.among, &machine(gpu)?, entry);
     Ok(())
