@@ -228,7 +228,8 @@ pub fn decode_vectors(shape: &Shape, vectors: &Vectors<'_>) -> Result<Vec<f64>> 
 }
 
 /// The most that a result may differ from `y`. The result was computed with at most `roundings` successive f32
-/// roundings of any term, and one conversion to `output`. `magnitude` is `Σ |w · x|`.
+/// roundings of any term, and one conversion to `output`. `magnitude` is `Σ |w · x|`,
+/// or what [`Reference::magnitude`] counts for it where the sum has blocks of zeros.
 ///
 /// A term that passes through `d` roundings is off by a factor of at most `(1+u)^d`, u = 2^-24. So the sum is off by at
 /// most `((1+u)^d - 1) · Σ |w · x|`, whatever the order of the sum. Source: Higham, Accuracy and Stability of Numerical

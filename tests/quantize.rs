@@ -521,7 +521,13 @@ fn a_calibration_has_no_unit() {
         let calibration = Calibration::of_squares(&[square; 32]).unwrap();
         quantize_calibrated(&w, 4, 32, Dialect::ModelOpt, None, &calibration).unwrap()
     };
-    assert_eq!(made(1.0), made(1024.0));
+    for unit in [10, -120, 126] {
+        assert_eq!(made(1.0), made((unit as f32).exp2()), "{unit}");
+    }
+    assert_ne!(
+        made(1.0),
+        quantize(&w, 4, 32, Dialect::ModelOpt, None).unwrap()
+    );
     // Vectors of zeros tell nothing.
     assert_eq!(made(1.0), made(0.0));
 }

@@ -32,6 +32,15 @@ pub struct Calibration {
 /// What is added to H's diagonal, as a part of its mean.
 const DAMPING: f64 = 0.01;
 
+/// The power of two that statistics are divided by, which have no unit: products of them and of squared errors are then
+/// within f32's range. `added` is a part of their mean.
+fn unit(added: f64) -> f64 {
+    match added > 0.0 {
+        true => (added / DAMPING).log2().round().exp2(),
+        false => 1.0,
+    }
+}
+
 /// Rows of R that are made before the rows behind them are updated.
 const PANEL: usize = 32;
 
@@ -49,7 +58,8 @@ impl Calibration {
         }
         let diagonal = squares.iter().map(|x| f64::from(*x));
         let added = damping(diagonal.clone());
-        let squares: Vec<f32> = diagonal.map(|x| (x + added) as f32).collect();
+        let unit = unit(added);
+        let squares: Vec<f32> = diagonal.map(|x| ((x + added) / unit) as f32).collect();
         Ok(Self {
             pivots: squares.clone(),
             squares,
@@ -87,9 +97,10 @@ impl Calibration {
         }
         let diagonal = (0..k).map(|i| f64::from(at(i, i)));
         let added = damping(diagonal.clone());
-        let squares = diagonal.map(|x| (x + added) as f32).collect();
-        let mut h: Vec<f64> = products.iter().map(|x| f64::from(*x)).collect();
-        (0..k).for_each(|i| h[i * k + i] += added);
+        let unit = unit(added);
+        let squares = diagonal.map(|x| ((x + added) / unit) as f32).collect();
+        let mut h: Vec<f64> = products.iter().map(|x| f64::from(*x) / unit).collect();
+        (0..k).for_each(|i| h[i * k + i] += added / unit);
         let pivots = factorise(&mut h, k)?;
         let factor = h
             .par_chunks(k.max(1))
