@@ -56,7 +56,8 @@ struct Arguments {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "raw"])]
     perplexity: Option<PathBuf>,
     /// Read the beginnings of text files with a GGUF file's own weights, and write what its layers' vectors are like
-    #[arg(long, value_name = "FILE", num_args = 1.., requires = "statistics", conflicts_with = "perplexity")]
+    #[arg(long, value_name = "FILE", num_args = 1.., requires = "statistics",
+          conflicts_with_all = ["perplexity", "prompt", "raw", "draft", "bench", "arithmetic"])]
     collect: Vec<PathBuf>,
     /// Of --collect: the file for `nvfp4-gemv quantize --calibration`
     #[arg(long, value_name = "FILE", requires = "collect")]
@@ -185,12 +186,14 @@ fn collect(
     texts: &[PathBuf],
     to: &Path,
 ) -> Result<()> {
-    for text in texts {
-        let text = std::fs::read_to_string(text).with_context(|| text.display().to_string())?;
+    for path in texts {
+        let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
         let ids = tokens.encode(&text)?;
         let ids = &ids[..ids.len().min(COLLECTED).min(model.capacity())];
         model.reset();
-        model.read(ids)?;
+        model
+            .read(ids)
+            .with_context(|| path.display().to_string())?;
     }
     // Under its name when it is complete.
     let mut partial = to.as_os_str().to_owned();

@@ -25,7 +25,8 @@ pub(super) struct Calibrations {
 }
 
 impl Calibrations {
-    /// Refuses a file without the statistics of one of the layers, or with those of other columns.
+    /// Refuses a file without the statistics of one of the layers, with those of other columns, or with a number that is
+    /// not finite.
     pub(super) fn open<'m>(
         path: &Path,
         matrices: impl Iterator<Item = &'m Rc<Matrix<'m>>>,
@@ -57,6 +58,14 @@ impl Calibrations {
                     tensor.name(),
                     tensor.shape()
                 );
+            }
+        }
+        // What can be told without the work on a layer, before the first one is written.
+        for tensor in file.tensors() {
+            let values = tensor.to_f32_widened()?;
+            if let Some(at) = values.iter().position(|value| !value.is_finite()) {
+                let (name, value) = (tensor.name(), values[at]);
+                bail!("{shown}: {name:?}: element {at} is {value}, which is no mean of products");
             }
         }
         Ok(Self {

@@ -597,11 +597,19 @@ fn statistics_decide_how_layers_are_rounded() {
         (K.to_owned(), NewTensor::f32(&[HIDDEN], &squares)),
     ]);
     contains(&refused(), &["are both of layer", K]);
+    let with_last = |last: f32| {
+        let wrong = [&squares[1..], &[last]].concat();
+        write(&[
+            qk.clone(),
+            (UP.to_owned(), NewTensor::f32(&[HIDDEN], &wrong)),
+        ]);
+    };
+    with_last(f32::NAN);
+    contains(&refused(), &[UP, "element 63 is NaN"]);
     // No note of a complete file was left by what was refused before anything was read.
     assert!(!Path::new(&dir.at(".out.partial")).exists());
-    let wrong = [&squares[1..], &[f32::NAN]].concat();
-    write(&[qk, (UP.to_owned(), NewTensor::f32(&[HIDDEN], &wrong))]);
-    contains(&refused(), &[UP, "columns 63 and 63: NaN"]);
+    with_last(-1.0);
+    contains(&refused(), &[UP, "columns 63 and 63: -1"]);
     // Files that are complete are made anew with other statistics.
     write(&[(format!("{Q}+{K}+{UP}"), up.1)]);
     let again = json(&[
