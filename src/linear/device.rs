@@ -253,7 +253,8 @@ impl LinearOnDevice {
         self.with(|layer| layer.tuned = Some(table))
     }
 
-    /// This layer, whose likeliest configs take turns for so long when a call is prepared: as [`Options::measure`].
+    /// This layer, whose likeliest configs take turns for so long in [`prepare`](Self::prepare): as [`Options::measure`].
+    /// A first [`forward`](Self::forward) measures nothing, and what it has prepared stays: prepare before.
     #[cfg(feature = "tune")]
     #[must_use]
     pub fn with_measure(self, budget: std::time::Duration) -> Self {
@@ -297,10 +298,11 @@ impl LinearOnDevice {
         self.call(stream, x, n, y, true)
     }
 
-    /// Prepares a call with `n` vectors and these buffers, and enqueues nothing.
+    /// Prepares a call with `n` vectors and these buffers, and enqueues nothing on the stream; with
+    /// `with_measure` it measures first, on a stream of its own.
     ///
     /// # Errors
-    /// As [`forward`](Self::forward)'s.
+    /// As [`forward`](Self::forward)'s, and where it measures those of `Options::measure`.
     pub fn prepare<'a>(
         &'a self,
         stream: &Arc<CudaStream>,

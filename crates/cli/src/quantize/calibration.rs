@@ -25,8 +25,8 @@ pub(super) struct Calibrations {
 }
 
 impl Calibrations {
-    /// Refuses a file without the statistics of one of the layers, with those of other columns, or with a number that is
-    /// not finite.
+    /// Refuses a file without the statistics of one of the layers, with those of other columns, or with a number that
+    /// is not finite.
     pub(super) fn open<'m>(
         path: &Path,
         matrices: impl Iterator<Item = &'m Rc<Matrix<'m>>>,
