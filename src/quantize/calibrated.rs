@@ -2,14 +2,11 @@
 
 use rayon::prelude::*;
 
-use super::{
-    QuantizeError, Quantized, block_scale, check_len, encode, finite_amax, global_scale,
-    quantize_row, step,
-};
+use super::{QuantizeError, Quantized, block_scale, encode, quantize_row, step};
 use crate::dialect::Dialect;
 use crate::element::Element;
 use crate::format::e2m1;
-use crate::{BLOCK, GlobalScale, Shape, check};
+use crate::{BLOCK, GlobalScale, check};
 
 /// What is known of the vectors x that a matrix will meet, from vectors that were collected: the mean of `x[i]²` for
 /// each column i, or of `x[i] · x[j]` for each pair. One for all matrices that multiply the same vectors.
@@ -220,21 +217,9 @@ pub fn quantize_calibrated<T: Element>(
     global: Option<GlobalScale>,
     calibration: &Calibration,
 ) -> Result<Quantized, QuantizeError> {
-    let shape = Shape::matrix(rows, k)?;
-    check_len(values, rows, k)?;
     check::len("calibration", "columns", calibration.k(), k)?;
-    let amax = finite_amax(values, k)?;
-    let global = match global {
-        Some(global) => global.check("given global scale")?,
-        None => global_scale(amax, dialect),
-    };
-    let mut out = Quantized {
-        rows,
-        k,
-        codes: vec![0; shape.weight_code_bytes()],
-        scales: vec![0; rows * shape.blocks()],
-        global,
-    };
+    let (shape, mut out) = Quantized::zeros(values, rows, k, dialect, global)?;
+    let global = out.global;
     out.codes
         .par_chunks_mut(ROWS * shape.row_code_bytes())
         .zip(out.scales.par_chunks_mut(ROWS * shape.blocks()))

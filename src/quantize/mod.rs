@@ -93,6 +93,31 @@ pub struct Quantized {
 }
 
 impl Quantized {
+    /// Zeros in the place of checked values, with the global scale that is given, or else the values'. And their shape.
+    fn zeros<T: Element>(
+        values: &[T],
+        rows: usize,
+        k: usize,
+        dialect: Dialect,
+        global: Option<GlobalScale>,
+    ) -> Result<(Shape, Self), QuantizeError> {
+        let shape = Shape::matrix(rows, k)?;
+        check_len(values, rows, k)?;
+        let amax = finite_amax(values, k)?;
+        let global = match global {
+            Some(global) => global.check("given global scale")?,
+            None => global_scale(amax, dialect),
+        };
+        let zeros = Self {
+            rows,
+            k,
+            codes: vec![0; shape.weight_code_bytes()],
+            scales: vec![0; rows * shape.blocks()],
+            global,
+        };
+        Ok((shape, zeros))
+    }
+
     /// The matrix as weights: M = rows, L = 1.
     ///
     /// # Errors
@@ -135,20 +160,8 @@ pub fn quantize<T: Element>(
     dialect: Dialect,
     global: Option<GlobalScale>,
 ) -> Result<Quantized, QuantizeError> {
-    let shape = Shape::matrix(rows, k)?;
-    check_len(values, rows, k)?;
-    let amax = finite_amax(values, k)?;
-    let global = match global {
-        Some(global) => global.check("given global scale")?,
-        None => global_scale(amax, dialect),
-    };
-    let mut out = Quantized {
-        rows,
-        k,
-        codes: vec![0; shape.weight_code_bytes()],
-        scales: vec![0; rows * shape.blocks()],
-        global,
-    };
+    let (shape, mut out) = Quantized::zeros(values, rows, k, dialect, global)?;
+    let global = out.global;
     out.codes
         .par_chunks_exact_mut(shape.row_code_bytes())
         .zip(out.scales.par_chunks_exact_mut(shape.blocks()))

@@ -276,6 +276,14 @@ fn over_ranks(args: &Args, engine: &dyn Engine, ranks: usize) -> Result<Report> 
     several::run(engine, &request)
 }
 
+/// Refuses options that mean nothing with a suite, and may have been given.
+fn refuse(options: &[(&str, bool)], suite: &str) -> Result<()> {
+    match options.iter().find(|(_, is_given)| *is_given) {
+        Some((option, _)) => bail!("{option} does not go with --suite {suite}"),
+        None => Ok(()),
+    }
+}
+
 /// The suite of mixtures of experts.
 fn mixtures(args: &Args, engine: &dyn Engine, ask: Ask, plan: Plan) -> Result<Report> {
     let without_meaning = [
@@ -291,11 +299,10 @@ fn mixtures(args: &Args, engine: &dyn Engine, ask: Ask, plan: Plan) -> Result<Re
         ("--select", args.select.is_some()),
         ("--sustained", args.sustained > 0.0),
     ];
-    for (option, is_given) in without_meaning {
-        if is_given {
-            bail!("{option} does not go with --suite moe, which measures whole layers of models");
-        }
-    }
+    refuse(
+        &without_meaning,
+        "moe, which measures whole layers of models",
+    )?;
     let request = moe::Request {
         tokens: or(&args.n, &moe::TOKENS),
         plan,
@@ -320,11 +327,7 @@ fn decode_steps(
         ("--serve", args.serve),
         ("--select", args.select.is_some()),
     ];
-    for (option, is_given) in without_meaning {
-        if is_given {
-            bail!("{option} does not go with --suite decode, whose shapes are those of models");
-        }
-    }
+    refuse(&without_meaning, "decode, whose shapes are those of models")?;
     let request = decode::Request {
         vectors: or(&args.n, suite.vectors),
         activations: or(&args.activation, suite.activations),

@@ -25,14 +25,12 @@ const PATTERN: usize = 16 << 20;
 pub(super) fn times(cuda: &Cuda, mixture: &Mixture, plan: &Plan) -> Result<MixtureTimes> {
     let stream = &cuda.stream;
     let of_layer = mixture.experts * mixture.expert_bytes();
-    let layers = plan.cold_bytes.div_ceil(of_layer.max(1)).max(1);
-    let needed = |cold: usize| {
-        let layers = cold.div_ceil(of_layer.max(1)).max(1);
-        of_layer.checked_mul(layers)
-    };
+    let layers = |cold: usize| cold.div_ceil(of_layer.max(1)).max(1);
+    let needed = |cold| of_layer.checked_mul(layers(cold));
     let available = usize::try_from(cuda.gpu.memory_bytes).ok();
     let what = format!("a layer of {} experts", mixture.experts);
     check(&what, plan.cold_bytes, "the GPU's", available, needed)?;
+    let layers = layers(plan.cold_bytes);
     let mut rng = fastrand::Rng::with_seed(1);
     let mut pattern = vec![0u8; PATTERN];
     rng.fill(&mut pattern);
