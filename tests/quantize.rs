@@ -516,12 +516,13 @@ proptest! {
 /// Only what columns are to each other counts.
 #[test]
 fn a_calibration_has_no_unit() {
-    let w: Vec<f32> = (0..4 * 32).map(|i| (i as f32 * 0.7).sin()).collect();
+    let w: Vec<f32> = (0..4 * 32).map(|i| 1e3 * (i as f32 * 0.7).sin()).collect();
     let made = |square: f32| {
         let calibration = Calibration::of_squares(&[square; 32]).unwrap();
         quantize_calibrated(&w, 4, 32, Dialect::ModelOpt, None, &calibration).unwrap()
     };
-    for unit in [10, -120, 126] {
+    // To the ends of f32, where squares times squared errors are beyond it.
+    for unit in [10, -120, -140, 126] {
         assert_eq!(made(1.0), made((unit as f32).exp2()), "{unit}");
     }
     assert_ne!(

@@ -176,24 +176,28 @@ fn gated<T: Simulated>() {
                 );
             }
         }
-        // Where the gates bend.
+        // Where the gates bend: in one vector, and in vectors of one number, whose global scales have its bits.
         for gate in gates {
-            let x: Vec<T> = (0..512)
-                .map(|i| T::from_f32((i as f32 - 250.0) / 16.0))
-                .collect();
-            let before = Before::Gate(gate, RowOrder::Interleaved);
-            let (given, layout) = (Given::Nothing, ScaleLayout::Linear);
-            check_behind(
-                arch,
-                (1, 256, 1),
-                &x,
-                &before,
-                1,
-                given,
-                layout,
-                Policy::Fair,
-                as_planned,
-            );
+            let rising = (0..512).map(|i| (i as f32 - 250.0) / 16.0).collect();
+            let numbers = (0..64).map(|i| [(i as f32 - 32.3) / 9.7, 1.0]);
+            let equal = numbers.flat_map(|pair| [pair; 16].concat()).collect();
+            for (shape, x) in [((1, 256, 1), rising), ((64, 16, 1), equal)] {
+                let x: Vec<f32> = x;
+                let x: Vec<T> = x.into_iter().map(T::from_f32).collect();
+                let before = Before::Gate(gate, RowOrder::Interleaved);
+                let (given, layout) = (Given::Nothing, ScaleLayout::Linear);
+                check_behind(
+                    arch,
+                    shape,
+                    &x,
+                    &before,
+                    1,
+                    given,
+                    layout,
+                    Policy::Fair,
+                    as_planned,
+                );
+            }
         }
     }
 }
