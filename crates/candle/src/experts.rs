@@ -64,9 +64,9 @@ impl Nvfp4Experts {
     /// [`Experts::forward`]; on CUDA the sum is f32.
     ///
     /// On CUDA, with no more pairs of a vector and an expert than there are experts, all pairs are one launch for gate
-    /// and up and one for down, whose ids stay on the device, and nothing waits. An id of no expert gives NaN there (`u32::MAX`: 0). (A
-    /// capture into a CUDA graph needs candle's `enable_cuda_graph_htod_cache`, for the operations between, and a call
-    /// before.) With more pairs each expert that is named is a call with all of its vectors, so that its weights are read
+    /// and up and one for down, whose ids stay on the device, and nothing waits. An id of no expert gives NaN there, and
+    /// `u32::MAX` adds nothing. (A capture into a CUDA graph needs candle's `enable_cuda_graph_htod_cache`, for the
+    /// operations between, and a call before.) With more pairs each expert that is named is a call with all of its vectors, so that its weights are read
     /// once; the host reads the ids for that, and waits for the device.
     ///
     /// # Errors
