@@ -103,7 +103,7 @@ impl<'a, 'w> PreparedGemv<'a, 'w> {
     pub fn reserve(&self, activation: Activation) -> Result<()> {
         let weights = self.weights;
         let has_column_alpha = weights.column_alpha.is_some();
-        (self.pool).reserve(&self.shape, weights.layout, activation, has_column_alpha)
+        (self.pool).reserve(1, &self.shape, weights.layout, activation, has_column_alpha)
     }
 
     /// Computes it. The output has every element written or, on an error, none.

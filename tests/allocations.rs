@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use half::{bf16, f16};
 use nvfp4_gemv::{
-    GlobalScale, Linear, Mlp, Options, Output, PreparedGemv, ScaleLayout, Vectors, convert_scales,
+    Experts, GlobalScale, Linear, Mlp, Options, Output, PreparedGemv, ScaleLayout, Vectors,
+    convert_scales,
 };
 
 /// An allocator that counts.
@@ -121,6 +122,17 @@ fn calls(allowed: usize) {
                     let y = &mut y[..n * 32];
                     let count = allocations(|| mlp.forward(&vectors, n, Output::of(y)).unwrap());
                     assert!(count <= 4 * allowed, "MLP, {what}: {count}");
+
+                    let experts = Experts::new(vec![mlp.clone(); 5]).unwrap();
+                    experts.prepare(n, 3, activation).unwrap();
+                    let (ids, weights) =
+                        ([4, -1, 1, 0, 2, 1].repeat(n.div_ceil(2)), vec![0.5; 3 * n]);
+                    let ids = &ids[..3 * n];
+                    let count = allocations(|| {
+                        let y = Output::of(y);
+                        experts.forward(&vectors, n, ids, &weights, y).unwrap();
+                    });
+                    assert!(count <= 16 * allowed, "experts, {what}: {count}");
                 }
             }
         }

@@ -196,7 +196,7 @@ fn nvfp4_vectors_meet_the_experts_that_they_chose() {
                 global,
             ));
             let mut y = vec![f32::NAN; n * M];
-            experts.prepare(n, Activation::Nvfp4).unwrap();
+            experts.prepare(n, each, Activation::Nvfp4).unwrap();
             experts
                 .forward(&x, n, &ids, &weights, Output::of(&mut y))
                 .unwrap();

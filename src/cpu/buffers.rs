@@ -53,17 +53,21 @@ impl Pool {
         f: impl FnOnce(&mut [f32]) -> Result<()>,
     ) -> Result<()> {
         with(&self.floats, |floats| {
-            if floats.len() < count {
-                reserve(floats, count)?;
-                floats.resize(count, 0.0);
-            }
+            resize(floats, count, 0.0)?;
             f(&mut floats[..count])
         })
     }
 
-    /// Makes room for a call of this shape on the pool of threads that is current, whatever the vectors' values.
+    /// Makes room for so many calls at once, of so many numbers each.
+    pub(crate) fn reserve_floats(&self, at_once: usize, count: usize) -> Result<()> {
+        each(&self.floats, at_once, |floats| resize(floats, count, 0.0))
+    }
+
+    /// Makes room for so many calls at once, of this shape, on the pool of threads that is current, whatever the
+    /// vectors' values.
     pub(crate) fn reserve(
         &self,
+        at_once: usize,
         shape: &Shape,
         layout: ScaleLayout,
         activation: Activation,
@@ -73,7 +77,7 @@ impl Pool {
             return Ok(());
         }
         let kernels = Implementation::best().kernels();
-        self.with(|buffers| {
+        each(&self.buffers, at_once, |buffers| {
             let Buffers {
                 lines,
                 scratch,
@@ -101,16 +105,43 @@ impl Pool {
 }
 
 /// Makes room for so many elements in all.
-pub(super) fn reserve<T>(buffer: &mut Vec<T>, len: usize) -> Result<()> {
+pub(crate) fn reserve<T>(buffer: &mut Vec<T>, len: usize) -> Result<()> {
     let more = len.saturating_sub(buffer.len());
     let bytes = len.saturating_mul(size_of::<T>());
     (buffer.try_reserve(more)).map_err(|_| Error::NoMemory { bytes })
 }
 
-fn with<T: Default, R>(pool: &Mutex<Vec<T>>, f: impl FnOnce(&mut T) -> R) -> R {
+/// As [`reserve`], with elements of some value: at least so many are there then.
+pub(crate) fn resize<T: Clone>(buffer: &mut Vec<T>, len: usize, value: T) -> Result<()> {
+    if buffer.len() < len {
+        reserve(buffer, len)?;
+        buffer.resize(len, value);
+    }
+    Ok(())
+}
+
+/// Calls `f` with one of some sets of memory, which nobody else has meanwhile, or with an empty one.
+pub(crate) fn with<T: Default, R>(pool: &Mutex<Vec<T>>, f: impl FnOnce(&mut T) -> R) -> R {
     let mut one = lock(pool).pop().unwrap_or_default();
     let result = f(&mut one);
     lock(pool).push(one);
+    result
+}
+
+/// Calls `f` with so many sets of memory: those that `with` takes next.
+fn each<T: Default>(
+    pool: &Mutex<Vec<T>>,
+    count: usize,
+    f: impl FnMut(&mut T) -> Result<()>,
+) -> Result<()> {
+    let mut own = {
+        let mut all = lock(pool);
+        let rest = all.len().saturating_sub(count);
+        all.split_off(rest)
+    };
+    own.resize_with(count, T::default);
+    let result = own.iter_mut().try_for_each(f);
+    lock(pool).append(&mut own);
     result
 }
 

@@ -4,22 +4,22 @@
 mod checkpoint;
 #[cfg(feature = "device")]
 mod device;
+mod gathered;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 #[cfg(feature = "device")]
 pub use device::{ExpertsBuffers, ExpertsOnDevice};
-use rayon::prelude::*;
 
+use self::gathered::Gathered;
 use crate::check;
-use crate::cpu;
-use crate::element::Element;
+use crate::cpu::{self, reserve, resize, with};
 use crate::error::{Error, Result};
 use crate::mlp::Mlp;
 use crate::output::Output;
 use crate::shape::Shape;
-use crate::tensor::{DenseVectors, NO_MATRIX, Nvfp4Vectors, VectorScale, Vectors};
-use crate::types::{Activation, ScaleLayout};
+use crate::tensor::{NO_MATRIX, Vectors};
+use crate::types::Activation;
 
 /// The experts of a mixture-of-experts layer in host memory: [`Mlp`]s of one size, of which a router chooses a few for
 /// each vector. `y = Σ_s weight[s] · expert[id[s]](x)`, over a vector's choices s.
@@ -44,6 +44,8 @@ use crate::types::{Activation, ScaleLayout};
 #[derive(Clone, Debug)]
 pub struct Experts {
     experts: Arc<[Mlp]>,
+    /// As many as calls ran at once.
+    scratch: Arc<Mutex<Vec<Scratch>>>,
 }
 
 const _: () = {
@@ -68,7 +70,10 @@ impl Experts {
             check::fits("an expert's K", expert.k(), "expert 0's K", first.k())?;
             check::fits("an expert's M", expert.rows(), "expert 0's M", first.rows())?;
         }
-        Ok(Self { experts })
+        Ok(Self {
+            experts,
+            scratch: Arc::default(),
+        })
     }
 
     /// Computes `n` vectors `[n][K]`, f16, bf16, f32 or NVFP4, into results `[n][M]`. `ids[n][choices]` are the experts
@@ -109,50 +114,54 @@ impl Experts {
 
         let (ids, weights) = (&ids[..n * choices], &weights[..n * choices]);
 
-        // Slot s is choice s % choices of vector s / choices.
-        let mut slots = Vec::with_capacity(ids.len());
-        for (slot, &id) in ids.iter().enumerate() {
-            match usize::try_from(id) {
-                Ok(expert) if expert < self.experts.len() => slots.push(slot),
-                _ if id == NO_MATRIX => {}
-                _ => {
-                    return Err(Error::Select {
-                        batch: slot,
-                        id,
-                        matrices: self.experts.len(),
-                    });
+        with(&self.scratch, |scratch| {
+            let Scratch {
+                slots,
+                places,
+                vectors,
+                results,
+            } = scratch;
+            // Slot s is choice s % choices of vector s / choices.
+            slots.clear();
+            reserve(slots, ids.len())?;
+            for (slot, &id) in ids.iter().enumerate() {
+                match usize::try_from(id) {
+                    Ok(expert) if expert < self.experts.len() => slots.push(slot),
+                    _ if id == NO_MATRIX => {}
+                    _ => {
+                        return Err(Error::Select {
+                            batch: slot,
+                            id,
+                            matrices: self.experts.len(),
+                        });
+                    }
                 }
             }
-        }
-        slots.sort_by_key(|&slot| ids[slot]);
-        // As many results as a call with a vector for each slot.
-        let results = first.shape(slots.len())?.outputs();
-        first.pool().with_floats(results, |results| {
-            let mut rest = &mut *results;
-            let of_expert = |slots| {
-                let (own, others) =
-                    std::mem::take(&mut rest).split_at_mut(<[usize]>::len(slots) * m);
-                rest = others;
-                (slots, own)
-            };
-            let groups = slots.chunk_by(|&a, &b| ids[a] == ids[b]);
-            let groups: Vec<_> = groups.map(of_expert).collect();
-            groups.into_par_iter().try_for_each(|(slots, results)| {
-                let expert = &self.experts[ids[slots[0]] as usize]; // checked above
-                let vectors: Vec<usize> = slots.iter().map(|slot| slot / choices).collect();
-                let call =
-                    |x: &Vectors<'_>| expert.forward(x, vectors.len(), Output::of(&mut *results));
-                with_some(x, &shape, &vectors, call)
-            })?;
-
-            let mut place = vec![None; ids.len()];
-            for (at, &slot) in slots.iter().enumerate() {
-                place[slot] = Some(at);
+            slots.sort_unstable_by_key(|&slot| (ids[slot], slot));
+            let slots = &*slots;
+            resize(places, ids.len(), None)?;
+            places.fill(None);
+            for (place, &slot) in slots.iter().enumerate() {
+                places[slot] = Some(place);
             }
+            vectors.gather(x, &shape, slots.iter().map(|slot| slot / choices))?;
+            // As many results as a call with a vector for each slot.
+            let count = first.shape(slots.len())?.outputs();
+            resize(results, count, 0.0)?;
+
+            let call = |at: usize, count, results: &mut [f32]| {
+                let expert = &self.experts[ids[slots[at]] as usize]; // checked above
+                let x = vectors.some(x, &shape, at, count);
+                expert.forward(&x, count, Output::of(results))
+            };
+            let lists = rayon::current_num_threads();
+            let all = Slots { slots, ids, m };
+            all.each_expert(0, &mut results[..count], lists, &call)?;
+
             cpu::write(&out, (y, layout), |vector, row| {
                 let own = vector * choices..(vector + 1) * choices;
                 let terms = own.filter_map(|slot| {
-                    let result = results[place[slot]? * m + row];
+                    let result = results[places[slot]? * m + row];
                     Some(f64::from(weights[slot]) * f64::from(result))
                 });
                 terms.sum()
@@ -161,14 +170,25 @@ impl Experts {
         })
     }
 
-    /// As [`Mlp::prepare`], for calls in which an expert has up to `n` vectors.
+    /// Makes memory for calls with `n` vectors of a type that have so many choices each, on the pool of threads that is
+    /// current: as [`Mlp::prepare`]. A call allocates nothing from then on, unless a vector names an expert twice.
     ///
     /// # Errors
     /// As [`Mlp::prepare`]'s.
-    pub fn prepare(&self, n: usize, activation: Activation) -> Result<()> {
-        self.experts
-            .iter()
-            .try_for_each(|expert| expert.prepare(n, activation))
+    pub fn prepare(&self, n: usize, choices: usize, activation: Activation) -> Result<()> {
+        let slots = n.saturating_mul(choices);
+        // Each thread begins an expert when it is done with the one before.
+        let at_once = rayon::current_num_threads().min(slots);
+        for expert in self.experts.iter() {
+            expert.prepare_for(at_once, n, activation)?;
+        }
+        let shape = Shape::matrix(self.rows(), self.k())?;
+        with(&self.scratch, |scratch| {
+            reserve(&mut scratch.slots, slots)?;
+            resize(&mut scratch.places, slots, None)?;
+            scratch.vectors.reserve(&shape, activation, slots)?;
+            resize(&mut scratch.results, slots.saturating_mul(self.rows()), 0.0)
+        })
     }
 
     /// The experts.
@@ -187,56 +207,61 @@ impl Experts {
     }
 }
 
-/// Calls `f` with some of the vectors of a call that were checked, one after the other: with all of them as they are,
-/// with others as copies.
-fn with_some(
-    x: &Vectors<'_>,
-    shape: &Shape,
-    vectors: &[usize],
-    f: impl FnOnce(&Vectors<'_>) -> Result<()>,
-) -> Result<()> {
-    fn dense<T: Element>(
-        x: &DenseVectors<'_, T>,
-        shape: &Shape,
-        vectors: &[usize],
-    ) -> Result<Vec<T>> {
-        Ok(rows(x.values, x.resolve(shape)?.row, shape.k(), vectors))
-    }
-    if vectors.iter().copied().eq(0..shape.n()) {
-        return f(x);
-    }
-    match x {
-        Vectors::F16(x) => f(&Vectors::of(&dense(x, shape, vectors)?)),
-        Vectors::Bf16(x) => f(&Vectors::of(&dense(x, shape, vectors)?)),
-        Vectors::F32(x) => f(&Vectors::of(&dense(x, shape, vectors)?)),
-        Vectors::Nvfp4(x) => {
-            let at = x.resolve(shape)?;
-            let codes = rows(x.codes, at.codes.row, shape.row_code_bytes(), vectors);
-            let blocks = vectors
-                .iter()
-                .flat_map(|&v| (0..shape.blocks()).map(move |block| (v, block)));
-            let scale = |(v, block)| x.scales[at.scale_offset(x.layout, shape, 0, v, block)];
-            let scales: Vec<u8> = blocks.map(scale).collect();
-            let globals: Vec<f32>;
-            let global = match x.global {
-                VectorScale::Shared(global) => VectorScale::Shared(global),
-                VectorScale::PerVector(all) => {
-                    globals = vectors.iter().map(|&v| all[v]).collect();
-                    VectorScale::PerVector(globals.as_slice())
-                }
-            };
-            f(&Vectors::Nvfp4(Nvfp4Vectors::new(
-                codes.as_slice(),
-                scales.as_slice(),
-                ScaleLayout::Linear,
-                global,
-            )))
-        }
-    }
+/// What a call needs beside its operands.
+#[derive(Debug, Default)]
+struct Scratch {
+    /// The slots that have an expert, those of an expert together.
+    slots: Vec<usize>,
+    /// Where a slot stands in `slots`.
+    places: Vec<Option<usize>>,
+    vectors: Gathered,
+    /// The results of `slots`.
+    results: Vec<f32>,
 }
 
-/// Rows of so many elements, `step` apart, one after the other.
-fn rows<T: Copy>(values: &[T], step: usize, len: usize, rows: &[usize]) -> Vec<T> {
-    let row = |&row: &usize| &values[row * step..][..len];
-    rows.iter().flat_map(row).copied().collect()
+/// Slots of one or several experts, those of an expert together.
+#[derive(Clone, Copy)]
+struct Slots<'a> {
+    slots: &'a [usize],
+    /// The experts of all slots.
+    ids: &'a [i32],
+    /// Elements of a result.
+    m: usize,
+}
+
+impl Slots<'_> {
+    /// Calls `f` for each expert, with the place of its first slot, their number and their results. `first` is the
+    /// place of the first slot here. The experts are dealt to so many lists, which are worked through at once.
+    fn each_expert(
+        self,
+        first: usize,
+        results: &mut [f32],
+        lists: usize,
+        f: &(impl Fn(usize, usize, &mut [f32]) -> Result<()> + Sync),
+    ) -> Result<()> {
+        let Self { slots, ids, m } = self;
+        let part = |slots| Self { slots, ids, m };
+        // Where the expert of the middle begins or, where that is here, where it ends.
+        let middle = slots.get(slots.len() / 2).map(|&slot| ids[slot]);
+        let at = match slots.partition_point(|&slot| Some(ids[slot]) < middle) {
+            0 => slots.partition_point(|&slot| Some(ids[slot]) <= middle),
+            at => at,
+        };
+        if lists > 1 && at < slots.len() {
+            let ((left, right), half) = (slots.split_at(at), lists / 2);
+            let (of_left, of_right) = results.split_at_mut(at * m);
+            let (left, right) = rayon::join(
+                || part(left).each_expert(first, of_left, lists - half, f),
+                || part(right).each_expert(first + at, of_right, half, f),
+            );
+            return left.and(right);
+        }
+        let (mut first, mut rest) = (first, results);
+        for own in slots.chunk_by(|&a, &b| ids[a] == ids[b]) {
+            let (results, others) = rest.split_at_mut(own.len() * m);
+            f(first, own.len(), results)?;
+            (first, rest) = (first + own.len(), others);
+        }
+        Ok(())
+    }
 }

@@ -207,9 +207,19 @@ impl Linear {
     /// # Errors
     /// As [`shape`](Self::shape)'s; [`Error::NoMemory`].
     pub fn prepare(&self, n: usize, activation: Activation) -> Result<()> {
-        let shape = self.shape(n)?;
+        self.prepare_for(1, n, activation)
+    }
+
+    /// For so many calls at once.
+    pub(crate) fn prepare_for(
+        &self,
+        at_once: usize,
+        n: usize,
+        activation: Activation,
+    ) -> Result<()> {
+        let (shape, layout) = (self.shape(n)?, self.parts.layout);
         let has_column_alpha = self.parts.column_alpha.is_some();
-        (self.pool).reserve(&shape, self.parts.layout, activation, has_column_alpha)
+        (self.pool).reserve(at_once, &shape, layout, activation, has_column_alpha)
     }
 
     /// The path of a call, and the reason.

@@ -131,15 +131,25 @@ impl Mlp {
     /// # Errors
     /// As [`Linear::prepare`]'s.
     pub fn prepare(&self, n: usize, activation: Activation) -> Result<()> {
+        self.prepare_for(1, n, activation)
+    }
+
+    /// For so many calls at once.
+    pub(crate) fn prepare_for(
+        &self,
+        at_once: usize,
+        n: usize,
+        activation: Activation,
+    ) -> Result<()> {
         match &self.gate_up {
             GateUp::Apart { gate, up } => {
-                gate.prepare(n, activation)?;
-                up.prepare(n, activation)?;
+                gate.prepare_for(at_once, n, activation)?;
+                up.prepare_for(at_once, n, activation)?;
             }
-            GateUp::Joined(layer, _) => layer.prepare(n, activation)?,
+            GateUp::Joined(layer, _) => layer.prepare_for(at_once, n, activation)?,
         }
-        self.down.prepare(n, Activation::F32)?;
-        self.pool().with_floats(3 * n * self.down.k(), |_| Ok(()))
+        self.down.prepare_for(at_once, n, Activation::F32)?;
+        self.pool().reserve_floats(at_once, 3 * n * self.down.k())
     }
 
     /// The shape of a call of the last layer with `n` vectors.
