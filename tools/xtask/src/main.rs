@@ -78,7 +78,8 @@ enum Task {
     /// Then those of a library without machine code, whose kernels NVRTC compiles. Tests load NVRTC and NCCL, which are
     /// installed below `target/toolchain` where they are not (300 MB to download in all). Tests that cannot run, such
     /// as those of a GPU where there is none, are ignored; the last lines say how many for which reason. Arguments
-    /// after `--` go to `cargo test --workspace`, which is all then.
+    /// after `--` go to `cargo test --workspace`, which is all then, unless they say only how tests run
+    /// (`--no-fail-fast`, `--quiet`, `--verbose`, `--locked`, `--offline`).
     Test(PassedOn),
     /// Run the checks that CI runs beside the tests
     Check(checks::CheckArgs),

@@ -49,20 +49,47 @@ pub(crate) fn command(workspace: &Workspace, arguments: &[OsString]) -> Result<(
     result
 }
 
-fn run_all(cargo: &Cargo, arguments: &[OsString], ignored: &mut Ignored) -> Result<()> {
-    let mut command = cargo.command(["test", "--workspace"]);
-    ignored.run(command.args(arguments), &mut io::stdout())?;
-    if !arguments.is_empty() {
-        return Ok(()); // these ask for some of the workspace's
-    }
+/// Arguments that say how tests run, not which.
+const HOW: [&str; 7] = [
+    "--no-fail-fast",
+    "--quiet",
+    "-q",
+    "--verbose",
+    "-v",
+    "--locked",
+    "--offline",
+];
+
+/// What cargo is given, run after run.
+fn runs(arguments: &[OsString]) -> Vec<Vec<OsString>> {
+    let says_how = |argument: &OsString| HOW.iter().any(|how| argument == how);
+    // Other arguments ask for some of the workspace's tests.
+    let all = arguments.iter().all(says_how);
     // Tests that only a library without machine code has, and what they share with the other one.
     let small = ["--lib", "--bin", "nvfp4-gemv", "--test", "no_nvrtc"];
     let trials = ["--test", "jit_on_a_gpu", "--test", "kernels", "--", "jit::"];
-    for arguments in [&small[..], &trials] {
-        let test = [&["test"], &WITHOUT_MACHINE_CODE[..], arguments].concat();
-        ignored.run(&mut cargo.command(test), &mut io::stdout())?;
+    let run = |of: &[&str], tests: &[&str]| {
+        let [test, of, tests] =
+            [&["test"], of, tests].map(|part| part.iter().map(OsString::from).collect::<Vec<_>>());
+        [test, of, arguments.to_vec(), tests].concat()
+    };
+    let mut runs = vec![run(&["--workspace"], &[])];
+    if all {
+        runs.extend([&small[..], &trials].map(|tests| run(&WITHOUT_MACHINE_CODE, tests)));
     }
-    Ok(())
+    runs
+}
+
+fn run_all(cargo: &Cargo, arguments: &[OsString], ignored: &mut Ignored) -> Result<()> {
+    let goes_on = arguments.iter().any(|argument| argument == HOW[0]);
+    let mut result = Ok(());
+    for run in runs(arguments) {
+        if result.is_ok() || goes_on {
+            let of_run = ignored.run(&mut cargo.command(run), &mut io::stdout());
+            result = result.and(of_run);
+        }
+    }
+    result
 }
 
 /// A library that tests load.
@@ -202,6 +229,24 @@ mod tests {
     use anyhow::anyhow;
 
     use super::*;
+
+    #[test]
+    fn arguments_that_say_how_leave_no_test_out() {
+        let of =
+            |arguments: &[&str]| runs(&arguments.iter().map(OsString::from).collect::<Vec<_>>());
+        assert_eq!(of(&[]).len(), 3);
+        let how = of(&["--no-fail-fast", "-q"]);
+        assert_eq!(how.len(), 3);
+        for run in how {
+            let tests = run.iter().position(|argument| argument == "--");
+            let at = run.iter().position(|argument| argument == "--no-fail-fast");
+            assert!(at.unwrap() < tests.unwrap_or(run.len()), "{run:?}");
+        }
+        assert_eq!(
+            of(&["-p", "ptx-sim"]),
+            [["test", "--workspace", "-p", "ptx-sim"]]
+        );
+    }
 
     #[test]
     fn ignored_tests_are_counted_by_reason_and_told_once() {
