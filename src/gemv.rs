@@ -11,8 +11,8 @@ use crate::shape::Shape;
 use crate::tensor::{Vectors, Weights};
 use crate::types::{Activation, ScaleLayout};
 
-/// Computes `y[l][n][m] = alpha · Σ_k w[l][m][k] · x[l][n][k]` of host operands, on the CPU, as the [`Options`] ask,
-/// and says so: operands are computed where they lie.
+/// Computes `y[l][n][m] = alpha · Σ_k w[l][m][k] · x[l][n][k]` of operands in host memory, on the CPU. The [`Choice`] that
+/// it returns says so. [`Options`] that ask for a GPU's path are an error: operands are computed where they lie.
 ///
 /// The output has every element written or, on an error, none.
 ///

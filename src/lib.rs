@@ -5,7 +5,8 @@
 //! # A tour
 //!
 //! - [`Linear`]: a layer that owns its weights or shares them, from a checkpoint, a dense matrix or parts; [`Mlp`]: three
-//!   of them. `LinearOnDevice` is one in a device's memory. What an engine keeps.
+//!   of them; [`Experts`]: a mixture's. `LinearOnDevice`, `MlpOnDevice` and `ExpertsOnDevice` are the same in a device's
+//!   memory. What an engine keeps.
 //! - [`Shape`]: M rows, N vectors, K elements, L batches ([`Dims`]), checked once.
 //! - Below that, [`Weights`], [`Vectors`], [`Output`]: borrowed operands, in host memory or (feature `cuda` or `jit`) in
 //!   a device's, with their [`ScaleLayout`], [`GlobalScale`] and [`Strides`].
@@ -17,8 +18,8 @@
 //!   results in files. Only calls that are given such results use them.
 //! - With feature `cuda` or `jit`, [`TiledWeights`] owns scales in the tensor cores' layout, and
 //!   [`QuantizedVectors`] owns vectors that are quantised on the device.
-//! - [`checkpoint`] opens ModelOpt and compressed-tensors files, [`mod@quantize`] makes NVFP4 of
-//!   f32, f16 and bf16, [`format`](mod@format) has the codecs.
+//! - [`checkpoint`] opens files of ModelOpt, compressed-tensors and ComfyUI, gpt-oss's experts, and GGUF,
+//!   [`mod@quantize`] makes NVFP4 of f32, f16 and bf16, [`format`](mod@format) has the codecs.
 //! - [`mod@reference`] is the truth that everything is held to, with the error each kernel may make.
 //!
 //! # An example
@@ -121,7 +122,8 @@
 //! - `device`: what these two share. Alone it computes nothing on a GPU.
 //! - `checkpoint` (default): modules [`checkpoint`] and [`file`][mod@file], which read NVFP4 layers of safetensors
 //!   files.
-//! - `tune` (default): module [`tune`][mod@tune], which keeps what was measured in files and, with `cuda`, measures.
+//! - `tune` (default): module [`tune`][mod@tune], which keeps what was measured in files and, with `cuda` or `jit`,
+//!   measures.
 //! - none: the CPU path, without nvcc or a C++ compiler.
 //!
 //! The `nvfp4-gemv` program is a package of its own, `nvfp4-gemv-cli`. So are layers over several GPUs,

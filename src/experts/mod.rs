@@ -22,9 +22,9 @@ use crate::tensor::{NO_MATRIX, Vectors};
 use crate::types::Activation;
 
 /// The experts of a mixture-of-experts layer in host memory: [`Mlp`]s of one size, of which a router chooses a few for
-/// each vector. `y = Σ_s weight[s] · expert[id[s]](x)`, over a vector's choices s.
+/// each vector. `y = Σ_s weight[s] · expert[id[s]](x)`, over a vector's slots s.
 ///
-/// An expert reads its weights once for all vectors that chose it, and experts are computed at once. A shared expert
+/// An expert reads its weights once for all vectors that have it, and experts are computed at once. A shared expert
 /// is an [`Mlp`] of its own: it writes the output first, and the experts are [added](Output::accumulating) to it.
 ///
 /// ```
@@ -33,7 +33,7 @@ use crate::types::Activation;
 /// let expert = |value| Ok::<_, Box<dyn std::error::Error>>(Mlp::new(
 ///     layer(1.0f32, 16, 32)?, layer(value, 16, 32)?, layer(1.0, 32, 16)?)?);
 /// let experts = Experts::new([expert(1.0)?, expert(2.0)?, expert(4.0)?])?;
-/// // Two vectors with two choices each. The second vector has one expert only.
+/// // Two vectors with two slots each. The second vector has one expert only.
 /// let (ids, weights) = ([2, 0, 1, -1], [0.5, 0.5, 1.0, 0.0]);
 /// let (x, mut y) = ([1.0f32; 2 * 32], [0.0f32; 2 * 32]);
 /// experts.forward(&Vectors::of(&x), 2, &ids, &weights, Output::of(&mut y))?;
@@ -76,10 +76,10 @@ impl Experts {
         })
     }
 
-    /// Computes `n` vectors `[n][K]`, f16, bf16, f32 or NVFP4, into results `[n][M]`. `ids[n][choices]` are the experts
-    /// that each vector has, in any order, and `weights[n][choices]` what their results are multiplied by. The id -1
-    /// stands for no expert. Results are summed in f64 in the order of the choices. The output has every element
-    /// written or, on an error, none.
+    /// Computes `n` vectors `[n][K]`, f16, bf16, f32 or NVFP4, into results `[n][M]`. `ids[n][slots]` are the experts
+    /// that each vector has, in any order, and `weights[n][slots]` what their results are multiplied by. The id -1
+    /// stands for no expert. Results are summed in f64 in the order of the slots. The output has every element written
+    /// or, on an error, none.
     ///
     /// # Errors
     /// As [`Mlp::forward`]'s. [`Error::Select`] for the id of an expert that does not exist. Another number of weights
@@ -108,11 +108,11 @@ impl Experts {
             Vectors::F32(x) => drop(x.resolve(&shape)?),
         }
         // As many for each vector; where there are no vectors, one may be there.
-        let choices = ids.len().div_ceil(n.max(1));
-        check::len("ids of experts", "elements", ids.len(), n * choices)?;
+        let each = ids.len().div_ceil(n.max(1));
+        check::len("ids of experts", "elements", ids.len(), n * each)?;
         check::len("weights of experts", "elements", weights.len(), ids.len())?;
 
-        let (ids, weights) = (&ids[..n * choices], &weights[..n * choices]);
+        let (ids, weights) = (&ids[..n * each], &weights[..n * each]);
 
         with(&self.scratch, |scratch| {
             let Scratch {
@@ -121,7 +121,7 @@ impl Experts {
                 vectors,
                 results,
             } = scratch;
-            // Slot s is choice s % choices of vector s / choices.
+            // The slots s of vector v are those with s / each = v.
             slots.clear();
             reserve(slots, ids.len())?;
             for (slot, &id) in ids.iter().enumerate() {
@@ -144,7 +144,7 @@ impl Experts {
             for (place, &slot) in slots.iter().enumerate() {
                 places[slot] = Some(place);
             }
-            vectors.gather(x, &shape, slots.iter().map(|slot| slot / choices))?;
+            vectors.gather(x, &shape, slots.iter().map(|slot| slot / each))?;
             // As many results as a call with a vector for each slot.
             let count = first.shape(slots.len())?.outputs();
             resize(results, count, 0.0)?;
@@ -159,7 +159,7 @@ impl Experts {
             all.each_expert(0, &mut results[..count], lists, &call)?;
 
             cpu::write(&out, (y, layout), |vector, row| {
-                let own = vector * choices..(vector + 1) * choices;
+                let own = vector * each..(vector + 1) * each;
                 let terms = own.filter_map(|slot| {
                     let result = results[places[slot]? * m + row];
                     Some(f64::from(weights[slot]) * f64::from(result))
@@ -170,13 +170,13 @@ impl Experts {
         })
     }
 
-    /// Makes memory for calls with `n` vectors of a type that have so many choices each, on the pool of threads that is
+    /// Makes memory for calls with `n` vectors of a type that have so many slots each, on the pool of threads that is
     /// current: as [`Mlp::prepare`]. A call allocates nothing from then on, unless a vector names an expert twice.
     ///
     /// # Errors
     /// As [`Mlp::prepare`]'s.
-    pub fn prepare(&self, n: usize, choices: usize, activation: Activation) -> Result<()> {
-        let slots = n.saturating_mul(choices);
+    pub fn prepare(&self, n: usize, each: usize, activation: Activation) -> Result<()> {
+        let slots = n.saturating_mul(each);
         // Each thread begins an expert when it is done with the one before.
         let at_once = rayon::current_num_threads().min(slots);
         for expert in self.experts.iter() {

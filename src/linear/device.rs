@@ -225,7 +225,7 @@ impl LinearOnDevice {
     /// As [`Linear::with_row_alpha`]; the content is not looked at.
     ///
     /// # Errors
-    /// As many factors as rows there must be.
+    /// Another number of factors than of rows.
     pub fn with_row_alpha(self, alpha: impl Into<Arc<CudaSlice<f32>>>) -> Result<Self> {
         let parts = self.parts.clone().with_row_alpha(alpha)?;
         Ok(self.with(|layer| layer.parts = parts))
@@ -234,7 +234,7 @@ impl LinearOnDevice {
     /// As [`Linear::with_bias`].
     ///
     /// # Errors
-    /// As many numbers as rows there must be.
+    /// Another number of numbers than of rows.
     pub fn with_bias(self, bias: impl Into<Arc<CudaSlice<f32>>>) -> Result<Self> {
         let parts = self.parts.clone().with_bias(bias)?;
         Ok(self.with(|layer| layer.parts = parts))
@@ -413,7 +413,7 @@ impl MatricesOnDevice {
     /// looked at.
     ///
     /// # Errors
-    /// As many factors as rows of all matrices there must be.
+    /// Another number of factors than of rows of all matrices.
     pub fn with_row_alpha(self, alpha: impl Into<Arc<CudaSlice<f32>>>) -> Result<Self> {
         let row_alpha = Some(alpha.into());
         let matrices = Self { row_alpha, ..self };
@@ -424,7 +424,7 @@ impl MatricesOnDevice {
     /// These matrices with a number for each row, `[count][rows]`, which is added to each result.
     ///
     /// # Errors
-    /// As many numbers as rows of all matrices there must be.
+    /// Another number of numbers than of rows of all matrices.
     pub fn with_bias(self, bias: impl Into<Arc<CudaSlice<f32>>>) -> Result<Self> {
         let bias = bias.into();
         let rows = self.shape.l() * self.shape.m();

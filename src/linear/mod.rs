@@ -147,7 +147,7 @@ impl Linear {
     /// This layer with a factor for each row, on top of the global scale: as [`Weights::with_row_alpha`].
     ///
     /// # Errors
-    /// As many factors as rows there must be; a factor that is NaN or infinite.
+    /// Another number of factors than of rows; a factor that is NaN or infinite.
     pub fn with_row_alpha(mut self, alpha: impl Into<Arc<[f32]>>) -> Result<Self> {
         let alpha = alpha.into();
         self.weights().with_row_alpha(&alpha)?;
@@ -159,7 +159,7 @@ impl Linear {
     /// [`Weights::with_column_alpha`].
     ///
     /// # Errors
-    /// As many factors as elements of a row there must be; a factor that is NaN or infinite.
+    /// Another number of factors than of a row's elements; a factor that is NaN or infinite.
     pub fn with_column_alpha(mut self, alpha: impl Into<Arc<[f32]>>) -> Result<Self> {
         let alpha = alpha.into();
         check_column_alpha(&alpha, &self.parts.shape)?;
@@ -179,7 +179,7 @@ impl Linear {
     /// This layer with a bias, a number for each row, which is added to each result.
     ///
     /// # Errors
-    /// As many numbers as rows there must be.
+    /// Another number of numbers than of rows.
     pub fn with_bias(mut self, bias: impl Into<Arc<[f32]>>) -> Result<Self> {
         let bias = bias.into();
         check::len("bias", "elements", bias.len(), self.rows())?;

@@ -42,7 +42,7 @@ pub(crate) fn dialect() -> impl TypedValueParser<Value = Dialect> {
 
 /// The parser of `--layout`.
 pub(crate) fn layout() -> impl TypedValueParser<Value = ScaleLayout> {
-    const TILED: &str = "Tiles of 128 rows x 4 scales, as tensor cores read them";
+    const TILED: &str = "Atoms of 128 rows x 4 scales; what tensor cores of 10.x read";
     one_of(ScaleLayout::ALL.map(|value| match value {
         ScaleLayout::Linear => (value, value.name(), "Row-major, as in checkpoints"),
         ScaleLayout::Tiled128x4 => (value, value.name(), TILED),
