@@ -271,6 +271,19 @@ pub enum Error {
         matrices: usize,
     },
 
+    /// A vector has an expert that does not exist.
+    #[error("slot {slot} of vector {vector} has expert {id}, and there are {experts}")]
+    Expert {
+        /// The vector.
+        vector: usize,
+        /// Which of the vector's ids.
+        slot: usize,
+        /// The expert's number.
+        id: i32,
+        /// Experts that there are.
+        experts: usize,
+    },
+
     /// Weights with a selection of matrices, where all of them are meant.
     #[error(
         "the weights are a selection of matrices; {wants} all of them: take the weights that were selected from"

@@ -108,6 +108,12 @@ impl Shape {
         self.l
     }
 
+    /// The shape with so many vectors a batch.
+    pub(crate) fn with_vectors(&self, n: usize) -> Result<Self> {
+        let Self { m, k, l, .. } = *self;
+        Self::new(Dims { m, n, k, l })
+    }
+
     /// The shape of one of its batches.
     pub(crate) const fn one_batch(&self) -> Self {
         Self { l: 1, ..*self }

@@ -256,11 +256,11 @@ fn what_does_not_fit_is_refused_and_nothing_written() {
     let ones = [1.0; 4];
     assert_eq!(
         error(&x, &[0, 1, 5, -1], &ones, 2, 2 * M),
-        "select: batch 2 has matrix 5, and there are 5"
+        "slot 0 of vector 1 has expert 5, and there are 5"
     );
     assert_eq!(
         error(&x, &[0, 1, -2, -1], &ones, 2, 2 * M),
-        "select: batch 2 has matrix -2, and there are 5"
+        "slot 0 of vector 1 has expert -2, and there are 5"
     );
     assert!(error(&x, &[0, 1, 1], &ones[..3], 2, 2 * M).starts_with("ids of experts"));
     assert!(error(&x, &[0], &ones[..1], 2, 2 * M).starts_with("ids of experts"));

@@ -1,10 +1,12 @@
 //! Memory that calls need beside their operands, which later calls use again.
 
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::cpu::Implementation;
 use crate::cpu::parallel::Scratch;
 use crate::cpu::prepare::{Form, Line, Tiles};
+use crate::cpu::rows::WHOLE_ROWS_UP_TO;
 use crate::error::{Error, Result};
 use crate::shape::Shape;
 use crate::types::{Activation, ScaleLayout};
@@ -21,24 +23,25 @@ pub(super) struct Buffers {
 }
 
 /// Memory for calls, as many sets as calls ran at once. A call that finds enough of it allocates nothing.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Pool {
     buffers: Mutex<Vec<Buffers>>,
     /// Results between layers.
     floats: Mutex<Vec<Vec<f32>>>,
 }
 
+impl fmt::Debug for Pool {
+    /// Without what is in it: every layer has the pool.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool").finish_non_exhaustive()
+    }
+}
+
 impl Pool {
-    /// The pool that all of the process's prepared calls share: layers run one after the other, so the memory of the
-    /// largest one does for all. Freed with the last of its users.
+    /// The pool that all of the process's prepared calls share.
     pub(crate) fn shared() -> Arc<Self> {
         static SHARED: Mutex<Weak<Pool>> = Mutex::new(Weak::new());
-        let mut shared = lock(&SHARED);
-        shared.upgrade().unwrap_or_else(|| {
-            let pool = Arc::default();
-            *shared = Arc::downgrade(&pool);
-            pool
-        })
+        shared(&SHARED)
     }
 
     /// Calls `f` with buffers that nobody else has meanwhile.
@@ -58,13 +61,8 @@ impl Pool {
         })
     }
 
-    /// Makes room for so many calls at once, of so many numbers each.
-    pub(crate) fn reserve_floats(&self, at_once: usize, count: usize) -> Result<()> {
-        each(&self.floats, at_once, |floats| resize(floats, count, 0.0))
-    }
-
-    /// Makes room for so many calls at once, of this shape, on the pool of threads that is current, whatever the
-    /// vectors' values.
+    /// Makes room for so many calls at once, of this shape or with fewer vectors, on the pool of threads that is
+    /// current, whatever the vectors' values.
     pub(crate) fn reserve(
         &self,
         at_once: usize,
@@ -93,15 +91,31 @@ impl Pool {
             let threads = rayon::current_num_threads().max(scratch.len());
             scratch.resize_with(threads, Mutex::default);
             for form in Form::possible(activation, kernels) {
-                let (tiles, family) = (Tiles::new(shape, form, kernels), kernels.family(form));
-                reserve(lines, tiles.lines(shape.l()))?;
-                for scratch in &mut *scratch {
-                    lock(scratch).reserve(family, shape, layout, &tiles)?;
+                let family = kernels.family(form);
+                // Tiles of K are longer for fewer vectors.
+                for n in [1, WHOLE_ROWS_UP_TO, family.direct_up_to, shape.n()] {
+                    let shape = &shape.with_vectors(n.min(shape.n()))?;
+                    let tiles = Tiles::new(shape, form, kernels);
+                    reserve(lines, tiles.lines(shape.l()))?;
+                    for scratch in &mut *scratch {
+                        lock(scratch).reserve(family, shape, layout, &tiles)?;
+                    }
                 }
             }
             Ok(())
         })
     }
+}
+
+/// What is shared in a process as long as there are users: layers run one after the other, so the memory of the largest
+/// one does for all. Freed with the last user.
+pub(crate) fn shared<T: Default>(of: &Mutex<Weak<T>>) -> Arc<T> {
+    let mut of = lock(of);
+    of.upgrade().unwrap_or_else(|| {
+        let one = Arc::default();
+        *of = Arc::downgrade(&one);
+        one
+    })
 }
 
 /// Makes room for so many elements in all.

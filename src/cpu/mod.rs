@@ -63,7 +63,7 @@ use std::sync::OnceLock;
 
 #[cfg(feature = "unstable")]
 pub use bandwidth::{StreamingRead, streaming_read_bandwidth};
-pub(crate) use buffers::{Pool, reserve, resize, with};
+pub(crate) use buffers::{Pool, reserve, resize, shared, with};
 pub(crate) use parallel::write;
 
 use crate::error::{Error, Result};

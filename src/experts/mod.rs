@@ -6,14 +6,15 @@ mod checkpoint;
 mod device;
 mod gathered;
 
-use std::sync::{Arc, Mutex};
+use std::fmt;
+use std::sync::{Arc, Mutex, Weak};
 
 #[cfg(feature = "device")]
 pub use device::{ExpertsBuffers, ExpertsOnDevice};
 
 use self::gathered::Gathered;
 use crate::check;
-use crate::cpu::{self, reserve, resize, with};
+use crate::cpu::{self, reserve, resize, shared, with};
 use crate::error::{Error, Result};
 use crate::mlp::Mlp;
 use crate::output::Output;
@@ -48,6 +49,8 @@ pub struct Experts {
     scratch: Arc<Mutex<Vec<Scratch>>>,
 }
 
+static SCRATCH: Mutex<Weak<Mutex<Vec<Scratch>>>> = Mutex::new(Weak::new());
+
 const _: () = {
     const fn is_send_and_sync<T: Send + Sync + Clone + 'static>() {}
     is_send_and_sync::<Experts>();
@@ -72,7 +75,7 @@ impl Experts {
         }
         Ok(Self {
             experts,
-            scratch: Arc::default(),
+            scratch: shared(&SCRATCH),
         })
     }
 
@@ -82,7 +85,7 @@ impl Experts {
     /// or, on an error, none.
     ///
     /// # Errors
-    /// As [`Mlp::forward`]'s. [`Error::Select`] for the id of an expert that does not exist. Another number of weights
+    /// As [`Mlp::forward`]'s. [`Error::Expert`] for the id of an expert that does not exist. Another number of weights
     /// than of ids; ids that are not equally many for each vector.
     pub fn forward<'a>(
         &'a self,
@@ -119,6 +122,7 @@ impl Experts {
                 slots,
                 places,
                 vectors,
+                between,
                 results,
             } = scratch;
             // The slots s of vector v are those with s / each = v.
@@ -129,10 +133,11 @@ impl Experts {
                     Ok(expert) if expert < self.experts.len() => slots.push(slot),
                     _ if id == NO_MATRIX => {}
                     _ => {
-                        return Err(Error::Select {
-                            batch: slot,
+                        return Err(Error::Expert {
+                            vector: slot / each,
+                            slot: slot % each,
                             id,
-                            matrices: self.experts.len(),
+                            experts: self.experts.len(),
                         });
                     }
                 }
@@ -148,15 +153,25 @@ impl Experts {
             // As many results as a call with a vector for each slot.
             let count = first.shape(slots.len())?.outputs();
             resize(results, count, 0.0)?;
+            let floats = self.floats();
+            resize(between, slots.len() * floats, 0.0)?;
 
-            let call = |at: usize, count, results: &mut [f32]| {
+            let call = |at: usize, count, between: &mut [f32], results: &mut [f32]| {
                 let expert = &self.experts[ids[slots[at]] as usize]; // checked above
-                let x = vectors.some(x, &shape, at, count);
-                expert.forward(&x, count, Output::of(results))
+                let (x, between) = (
+                    vectors.some(x, &shape, at, count),
+                    &mut between[..count * expert.floats()],
+                );
+                expert.forward_with(between, &x, count, Output::of(results))
             };
             let lists = rayon::current_num_threads();
-            let all = Slots { slots, ids, m };
-            all.each_expert(0, &mut results[..count], lists, &call)?;
+            let all = Slots {
+                slots,
+                ids,
+                floats,
+                m,
+            };
+            all.each_expert(0, between, &mut results[..count], lists, &call)?;
 
             cpu::write(&out, (y, layout), |vector, row| {
                 let own = vector * each..(vector + 1) * each;
@@ -180,15 +195,26 @@ impl Experts {
         // Each thread begins an expert when it is done with the one before.
         let at_once = rayon::current_num_threads().min(slots);
         for expert in self.experts.iter() {
-            expert.prepare_for(at_once, n, activation)?;
+            expert.prepare_layers(at_once, n, activation)?;
         }
         let shape = Shape::matrix(self.rows(), self.k())?;
         with(&self.scratch, |scratch| {
             reserve(&mut scratch.slots, slots)?;
             resize(&mut scratch.places, slots, None)?;
             scratch.vectors.reserve(&shape, activation, slots)?;
+            resize(
+                &mut scratch.between,
+                slots.saturating_mul(self.floats()),
+                0.0,
+            )?;
             resize(&mut scratch.results, slots.saturating_mul(self.rows()), 0.0)
         })
+    }
+
+    /// Numbers that a vector of any expert needs between its layers.
+    fn floats(&self) -> usize {
+        let most = self.experts.iter().map(Mlp::floats).max();
+        most.unwrap_or(0)
     }
 
     /// The experts.
@@ -207,16 +233,24 @@ impl Experts {
     }
 }
 
-/// What a call needs beside its operands.
-#[derive(Debug, Default)]
+/// What a call needs beside its operands. Experts of all layers share it.
+#[derive(Default)]
 struct Scratch {
     /// The slots that have an expert, those of an expert together.
     slots: Vec<usize>,
     /// Where a slot stands in `slots`.
     places: Vec<Option<usize>>,
     vectors: Gathered,
+    /// What the experts need between their layers.
+    between: Vec<f32>,
     /// The results of `slots`.
     results: Vec<f32>,
+}
+
+impl fmt::Debug for Scratch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scratch").finish_non_exhaustive()
+    }
 }
 
 /// Slots of one or several experts, those of an expert together.
@@ -225,22 +259,31 @@ struct Slots<'a> {
     slots: &'a [usize],
     /// The experts of all slots.
     ids: &'a [i32],
+    /// Numbers that a slot needs between an expert's layers.
+    floats: usize,
     /// Elements of a result.
     m: usize,
 }
 
 impl Slots<'_> {
-    /// Calls `f` for each expert, with the place of its first slot, their number and their results. `first` is the
-    /// place of the first slot here. The experts are dealt to so many lists, which are worked through at once.
+    /// Calls `f` for each expert, with the place of its first slot, their number, numbers between layers and results.
+    /// `first` is the place of the first slot here. The experts are dealt to so many lists, which are worked through at
+    /// once.
     fn each_expert(
         self,
         first: usize,
+        between: &mut [f32],
         results: &mut [f32],
         lists: usize,
-        f: &(impl Fn(usize, usize, &mut [f32]) -> Result<()> + Sync),
+        f: &(impl Fn(usize, usize, &mut [f32], &mut [f32]) -> Result<()> + Sync),
     ) -> Result<()> {
-        let Self { slots, ids, m } = self;
-        let part = |slots| Self { slots, ids, m };
+        let Self {
+            slots,
+            ids,
+            floats,
+            m,
+        } = self;
+        let part = |slots| Self { slots, ..self };
         // Where the expert of the middle begins or, where that is here, where it ends.
         let middle = slots.get(slots.len() / 2).map(|&slot| ids[slot]);
         let at = match slots.partition_point(|&slot| Some(ids[slot]) < middle) {
@@ -250,16 +293,17 @@ impl Slots<'_> {
         if lists > 1 && at < slots.len() {
             let ((left, right), half) = (slots.split_at(at), lists / 2);
             let (of_left, of_right) = results.split_at_mut(at * m);
+            let (in_left, in_right) = between.split_at_mut(at * floats);
             let (left, right) = rayon::join(
-                || part(left).each_expert(first, of_left, lists - half, f),
-                || part(right).each_expert(first + at, of_right, half, f),
+                || part(left).each_expert(first, in_left, of_left, lists - half, f),
+                || part(right).each_expert(first + at, in_right, of_right, half, f),
             );
             return left.and(right);
         }
         let (mut first, mut rest) = (first, results);
         for own in slots.chunk_by(|&a, &b| ids[a] == ids[b]) {
             let (results, others) = rest.split_at_mut(own.len() * m);
-            f(first, own.len(), results)?;
+            f(first, own.len(), &mut *between, results)?;
             (first, rest) = (first + own.len(), others);
         }
         Ok(())

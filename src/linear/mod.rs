@@ -201,8 +201,8 @@ impl Linear {
         cpu::gemv(&shape, &self.weights(), x, y, &self.pool)
     }
 
-    /// Makes memory for calls with `n` vectors of a type, on the pool of threads that is current, so that the first
-    /// such call allocates nothing either.
+    /// Makes memory for calls with up to `n` vectors of a type, on the pool of threads that is current, so that the
+    /// first such call allocates nothing either.
     ///
     /// # Errors
     /// As [`shape`](Self::shape)'s; [`Error::NoMemory`].

@@ -95,35 +95,50 @@ impl Mlp {
     pub fn forward<'a>(&'a self, x: &Vectors<'_>, n: usize, y: Output<'a>) -> Result<()> {
         // Before anything is computed: an output that does not fit is refused at once.
         y.resolve(&self.down.shape(n)?, 1)?;
+        let floats = n * self.floats();
+        (self.pool()).with_floats(floats, |floats| self.forward_with(floats, x, n, y))
+    }
+
+    /// Numbers that a vector needs between the layers: the results of gate and up, and what the gate makes of them.
+    pub(crate) fn floats(&self) -> usize {
+        3 * self.down.k()
+    }
+
+    /// With memory for the numbers between the layers, of any value; the output is known to fit.
+    pub(crate) fn forward_with<'a>(
+        &'a self,
+        floats: &mut [f32],
+        x: &Vectors<'_>,
+        n: usize,
+        y: Output<'a>,
+    ) -> Result<()> {
         let (each, all) = (self.down.k(), n * self.down.k());
-        self.pool().with_floats(3 * all, |floats| {
-            let (sums, between) = floats.split_at_mut(2 * all);
-            match &self.gate_up {
-                GateUp::Apart { gate, up } => {
-                    let (gates, ups) = sums.split_at_mut(all);
-                    gate.forward(x, n, Output::of(gates))?;
-                    up.forward(x, n, Output::of(ups))?;
-                    let (gates, ups) = (&*gates, &*ups);
-                    activate(self.gate, between, each, |v, i| {
-                        [gates, ups].map(|of| of[v * each + i])
-                    });
-                }
-                GateUp::Joined(layer, order) => {
-                    layer.forward(x, n, Output::of(sums))?;
-                    let sums = |v, i: [usize; 2]| i.map(|i| sums[2 * v * each + i]);
-                    match order {
-                        RowOrder::Stacked => {
-                            activate(self.gate, between, each, |v, i| sums(v, [i, each + i]));
-                        }
-                        RowOrder::Interleaved => {
-                            let pair = |v, i| sums(v, [2 * i, 2 * i + 1]);
-                            activate(self.gate, between, each, pair);
-                        }
+        let (sums, between) = floats.split_at_mut(2 * all);
+        match &self.gate_up {
+            GateUp::Apart { gate, up } => {
+                let (gates, ups) = sums.split_at_mut(all);
+                gate.forward(x, n, Output::of(gates))?;
+                up.forward(x, n, Output::of(ups))?;
+                let (gates, ups) = (&*gates, &*ups);
+                activate(self.gate, between, each, |v, i| {
+                    [gates, ups].map(|of| of[v * each + i])
+                });
+            }
+            GateUp::Joined(layer, order) => {
+                layer.forward(x, n, Output::of(sums))?;
+                let sums = |v, i: [usize; 2]| i.map(|i| sums[2 * v * each + i]);
+                match order {
+                    RowOrder::Stacked => {
+                        activate(self.gate, between, each, |v, i| sums(v, [i, each + i]));
+                    }
+                    RowOrder::Interleaved => {
+                        let pair = |v, i| sums(v, [2 * i, 2 * i + 1]);
+                        activate(self.gate, between, each, pair);
                     }
                 }
             }
-            self.down.forward(&Vectors::of(between), n, y)
-        })
+        }
+        self.down.forward(&Vectors::of(between), n, y)
     }
 
     /// As [`Linear::prepare`], for all layers.
@@ -131,11 +146,12 @@ impl Mlp {
     /// # Errors
     /// As [`Linear::prepare`]'s.
     pub fn prepare(&self, n: usize, activation: Activation) -> Result<()> {
-        self.prepare_for(1, n, activation)
+        self.prepare_layers(1, n, activation)?;
+        self.pool().with_floats(n * self.floats(), |_| Ok(()))
     }
 
-    /// For so many calls at once.
-    pub(crate) fn prepare_for(
+    /// Prepares the layers for so many calls at once.
+    pub(crate) fn prepare_layers(
         &self,
         at_once: usize,
         n: usize,
@@ -148,8 +164,7 @@ impl Mlp {
             }
             GateUp::Joined(layer, _) => layer.prepare_for(at_once, n, activation)?,
         }
-        self.down.prepare_for(at_once, n, Activation::F32)?;
-        self.pool().reserve_floats(at_once, 3 * n * self.down.k())
+        self.down.prepare_for(at_once, n, Activation::F32)
     }
 
     /// The shape of a call of the last layer with `n` vectors.
