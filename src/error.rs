@@ -233,7 +233,9 @@ pub enum Error {
     },
 
     /// A row's alpha is NaN or infinite.
-    #[error("row alpha: element {index} is {value}; it must be finite")]
+    #[error(
+        "row alpha: element {index} is {value}; it must be finite, and 0 or normal where it is a product"
+    )]
     RowAlpha {
         /// The element's index.
         index: usize,

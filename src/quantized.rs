@@ -150,12 +150,17 @@ impl QuantizedVectors {
     ) -> Result<()> {
         same_device("quantised vectors", self.codes.stream(), stream)?;
         let source = &Input::Plain.source(&self.shape, self.copies)?;
-        match vectors {
-            Vectors::Nvfp4(_) => Err(Error::AlreadyNvfp4),
-            Vectors::F16(v) => dense(v, FloatType::F16, source, stream).map(drop),
-            Vectors::Bf16(v) => dense(v, FloatType::Bf16, source, stream).map(drop),
-            Vectors::F32(v) => dense(v, FloatType::F32, source, stream).map(drop),
-        }
+        let (vectors, _) = match vectors {
+            Vectors::Nvfp4(_) => return Err(Error::AlreadyNvfp4),
+            Vectors::F16(v) => dense(v, FloatType::F16, source, stream)?,
+            Vectors::Bf16(v) => dense(v, FloatType::Bf16, source, stream)?,
+            Vectors::F32(v) => dense(v, FloatType::F32, source, stream)?,
+        };
+        const VECTORS: &str = "vectors";
+        check::pointer(VECTORS, vectors.values, 16)?;
+        let row = source.k() * vectors.element.bytes();
+        let apart = check::Batches::Apart;
+        check::strided(VECTORS, source, vectors.strides, row, 16, apart).map(drop)
     }
 
     /// Enqueues the quantisation of f16, bf16 or f32 vectors on `stream`, each with a global scale

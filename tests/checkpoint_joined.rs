@@ -1,10 +1,11 @@
 //! Layers that are joined to one matrix or one array of matrices, against the same layers one by one.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use nvfp4_gemv::checkpoint::{Checkpoint, CheckpointError, Dialect, Joined, RowOrder};
 use nvfp4_gemv::quantize::{Quantized, quantize};
-use nvfp4_gemv::{Dims, Shape, Vectors, reference};
+use nvfp4_gemv::{Dims, Experts, Shape, Vectors, reference};
 use nvfp4_gemv_cli::file::{self, NewTensor};
 use safetensors::Dtype;
 use tempfile::TempDir;
@@ -435,8 +436,10 @@ fn experts_in_another_file_are_not_forgotten() {
     };
     assert_eq!(experts(directory.path()).unwrap(), EXPERTS);
     let error = experts(&at("a.safetensors")).unwrap_err();
-    assert!(
-        matches!(error, CheckpointError::Elsewhere { opened: false, .. }),
-        "{error}"
-    );
+    let elsewhere = |error| matches!(error, CheckpointError::Elsewhere { opened: false, .. });
+    assert!(elsewhere(error));
+    let checkpoint = Arc::new(Checkpoint::open(at("a.safetensors")).unwrap());
+    let (order, parts) = (RowOrder::Stacked, &["gate", "up"]);
+    let error = Experts::from_checkpoint(&checkpoint, "m.experts", parts, order, "down");
+    assert!(elsewhere(error.unwrap_err()));
 }

@@ -102,8 +102,7 @@ impl Checkpoint {
             return Joined::of_layers(Vec::new(), 0, order);
         }
         let parts = || parts.iter().map(AsRef::as_ref);
-        self.nothing_elsewhere(experts)?;
-        if let Some(experts_of_their_own) = self.experts_of_their_own(experts) {
+        if let Some(experts_of_their_own) = self.experts_of_their_own(experts)? {
             let mut layers = Vec::new();
             for expert in 0..experts_of_their_own {
                 for part in parts() {
@@ -132,11 +131,18 @@ impl Checkpoint {
 
 impl Checkpoint {
     /// How many experts there are, where they have tensors of their own, such as `experts.0.gate_proj.weight`.
-    pub(crate) fn experts_of_their_own(&self, experts: &str) -> Option<usize> {
+    ///
+    /// # Errors
+    /// Tensors of experts in files that are not open.
+    pub(crate) fn experts_of_their_own(
+        &self,
+        experts: &str,
+    ) -> Result<Option<usize>, CheckpointError> {
+        self.nothing_elsewhere(experts)?;
         let number = |rest: &str| rest.split_once('.')?.0.parse::<usize>().ok();
         let tensors = self.behind(format!("{experts}."));
-        let last = tensors.filter_map(|(rest, _)| number(rest)).max()?;
-        Some(last.saturating_add(1))
+        let last = tensors.filter_map(|(rest, _)| number(rest)).max();
+        Ok(last.map(|last| last.saturating_add(1)))
     }
 }
 

@@ -1,5 +1,6 @@
 //! Experts in a device's memory.
 
+use std::fmt::Debug;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream, CudaView, DevicePtr};
@@ -17,8 +18,8 @@ use crate::memory::Device;
 use crate::output::Output;
 use crate::quantized::QuantizedVectors;
 use crate::raw;
-use crate::shape::{Dims, Shape};
-use crate::tensor::Vectors;
+use crate::shape::{Dims, Shape, Strides};
+use crate::tensor::{DenseVectors, Vectors};
 use crate::types::{FloatType, RowOrder, ScaleLayout};
 
 /// [`Experts`] in a device's memory, for few tokens: each token and expert of it is a batch of one vector. Five kernels a
@@ -199,8 +200,8 @@ impl ExpertsOnDevice {
         })
     }
 
-    /// Enqueues the vectors `[tokens][K]`, f16, bf16 or f32, into results `[tokens][M of down]`, with what the [`Output`]
-    /// adds. `ids` and `weights` are `[tokens][slots]`, as the buffers were made for. The weighted results of a token are
+    /// Enqueues the vectors `[tokens][K]`, f16, bf16 or f32, whose rows may be apart, into results `[tokens][M of down]`,
+    /// with what the [`Output`] adds. `ids` and `weights` are `[tokens][slots]`, as the buffers were made for. The weighted results of a token are
     /// summed in f32, in the order of its slots. A slot without an expert counts as nothing, whatever its weight is.
     ///
     /// # Errors
@@ -279,7 +280,9 @@ impl ExpertsOnDevice {
             l: 1,
         })?;
         let gpu = gpu(stream.context().ordinal())?;
-        // Before anything is enqueued: what does not fit is refused at once.
+        // What does not fit is refused before anything is enqueued, and before the output is written what a product
+        // refuses when it is prepared.
+        let x = &of_tokens(x, tokens, self.k())?;
         if slots > 0 {
             own.check(stream, x)?;
         }
@@ -366,6 +369,32 @@ impl ExpertsOnDevice {
     pub fn rows(&self) -> usize {
         self.down.shape.m()
     }
+}
+
+/// Vectors `[tokens][K]` as vectors of a batch for each token, as the quantiser reads them.
+fn of_tokens<'x>(
+    x: &'x Vectors<'_, Device>,
+    tokens: usize,
+    k: usize,
+) -> Result<Vectors<'x, Device>> {
+    fn dense<'x, T: Debug>(
+        x: &'x DenseVectors<'_, T, Device>,
+        shape: &Shape,
+    ) -> Result<DenseVectors<'x, T, Device>> {
+        let batch = x.resolve(shape)?.row;
+        let strides = Strides {
+            row: shape.k(),
+            batch,
+        };
+        Ok(DenseVectors::new(x.values.slice(..)).with_strides(strides))
+    }
+    let shape = &Shape::matrix(1, k)?.with_vectors(tokens)?;
+    Ok(match x {
+        Vectors::Nvfp4(_) => return Err(Error::AlreadyNvfp4),
+        Vectors::F16(x) => Vectors::F16(dense(x, shape)?),
+        Vectors::Bf16(x) => Vectors::Bf16(dense(x, shape)?),
+        Vectors::F32(x) => Vectors::F32(dense(x, shape)?),
+    })
 }
 
 /// The shape of a product with a vector for each slot of each token.

@@ -146,7 +146,8 @@ impl Linear {
             linear = linear.with_column_alpha(column_alpha).map_err(refused)?;
         }
         if biases.iter().any(Option::is_some) {
-            let of = |(bias, &rows): (Option<Vec<f32>>, &usize)| bias.unwrap_or(vec![0.0; rows]);
+            // -0 changes no result, not even 0 or -0.
+            let of = |(bias, &rows): (Option<Vec<f32>>, &usize)| bias.unwrap_or(vec![-0.0; rows]);
             let biases: Vec<Vec<f32>> = biases.into_iter().zip(&rows).map(of).collect();
             let all = match order {
                 RowOrder::Stacked => biases.concat(),
@@ -170,7 +171,7 @@ impl Linear {
         part: &str,
     ) -> Result<Vec<Self>, CheckpointError> {
         let experts = experts.trim_end_matches('.');
-        if let Some(count) = checkpoint.experts_of_their_own(experts) {
+        if let Some(count) = checkpoint.experts_of_their_own(experts)? {
             let names = (0..count).map(|expert| format!("{experts}.{expert}.{part}"));
             return names
                 .map(|name| Self::from_checkpoint(checkpoint, &name))
@@ -197,16 +198,16 @@ impl Linear {
                 Cow::Borrowed(bytes) => InFile::of(checkpoint, bytes),
                 Cow::Owned(bytes) => bytes.into(),
             });
-            let layer = Self::new(m, k, codes, scales, ScaleLayout::Linear, global)?;
-            match &biases {
+            let layer = Self::new(m, k, codes, scales, ScaleLayout::Linear, global);
+            let layer = layer.and_then(|layer| match &biases {
                 Some(biases) => layer.with_bias(&biases[expert * m..(expert + 1) * m]),
                 None => Ok(layer),
-            }
+            });
+            layer.map_err(|error| CheckpointError::Join {
+                layers: [experts, part].map(str::to_owned),
+                reason: format!("expert {expert}: {error}"),
+            })
         });
-        let layers: crate::Result<_> = layers.collect();
-        layers.map_err(|error| CheckpointError::Join {
-            layers: [experts, part].map(str::to_owned),
-            reason: error.to_string(),
-        })
+        layers.collect()
     }
 }

@@ -12,7 +12,7 @@ use crate::context::driver_error;
 use crate::device::{Kept, gpu};
 use crate::dispatch::measured::Measurements;
 use crate::dispatch::{self, Choice, Options};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::memory::Device;
 use crate::operands::Operands;
 use crate::output::Output;
@@ -88,7 +88,7 @@ impl Linear {
     /// buffers; where cudarc tracks no events, synchronise the stream before.
     ///
     /// # Errors
-    /// [`Error::HasColumnAlpha`](crate::Error::HasColumnAlpha) for a layer with factors of columns. Errors that CUDA
+    /// [`Error::HasColumnAlpha`] for a layer with factors of columns. Errors that CUDA
     /// reports of memory, copies and the kernel that changes the layout.
     pub fn on_device(
         &self,
@@ -415,7 +415,10 @@ impl MatricesOnDevice {
     /// # Errors
     /// Another number of factors than of rows of all matrices.
     pub fn with_row_alpha(self, alpha: impl Into<Arc<CudaSlice<f32>>>) -> Result<Self> {
-        let row_alpha = Some(alpha.into());
+        let alpha = alpha.into();
+        let rows = self.shape.l() * self.shape.m();
+        check::len("row alpha", "elements", alpha.len(), rows)?;
+        let row_alpha = Some(alpha);
         let matrices = Self { row_alpha, ..self };
         matrices.weights()?;
         Ok(matrices)
@@ -440,8 +443,8 @@ impl MatricesOnDevice {
     /// one rounding each.
     ///
     /// # Errors
-    /// [`Error::HasColumnAlpha`](crate::Error::HasColumnAlpha). Errors that CUDA reports of memory, copies and the kernel
-    /// that changes the layout.
+    /// [`Error::HasColumnAlpha`]; [`Error::RowAlpha`] for a product
+    /// that f32 does not have. Errors that CUDA reports of memory, copies and the kernel that changes the layout.
     pub(crate) fn upload(
         stream: &Arc<CudaStream>,
         layout: ScaleLayout,
@@ -498,8 +501,14 @@ impl MatricesOnDevice {
                         (own * f64::from(factor)) as f32
                     })
                 });
+                let of_rows: Vec<f32> = of_rows.collect();
+                let lost = |x: &f32| !(x.is_normal() || *x == 0.0);
+                if let Some(index) = of_rows.iter().position(lost) {
+                    let value = of_rows[index];
+                    return Err(Error::RowAlpha { index, value });
+                }
                 let global = if is_one { global } else { GlobalScale::ONE };
-                (global, Some(of_rows.collect::<Vec<f32>>()))
+                (global, Some(of_rows))
             }
         };
         let bias = layers().any(|parts| parts.bias.is_some()).then(|| {

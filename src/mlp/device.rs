@@ -191,7 +191,8 @@ impl MlpOnDevice {
         if own.is_chained() && !self.chained {
             return Err(Error::BuffersChained);
         }
-        // Before anything is enqueued: what does not fit is refused at once.
+        // What does not fit is refused before anything is enqueued, and before the output is written what a product
+        // refuses when it is prepared.
         own.check(stream, x)?;
         if y.bias.is_some() && self.down.has_bias() {
             return Err(Error::BiasTwice);
