@@ -4,8 +4,8 @@ use half::bf16;
 use nvfp4_gemv::quantize::quantize_vectors_or_nan;
 use nvfp4_gemv::raw;
 use nvfp4_gemv::{
-    Error, Experts, ExpertsBuffers, ExpertsOnDevice, Gate, Linear, Mlp, Output, RowOrder,
-    ScaleLayout, Vectors,
+    DenseVectors, Error, Experts, ExpertsBuffers, ExpertsOnDevice, Gate, Linear, Mlp, Output,
+    RowOrder, ScaleLayout, Strides, Vectors,
 };
 
 use crate::support::gpu::Gpu;
@@ -187,7 +187,7 @@ fn experts(kind: Kind, count: usize) -> (Vec<Made>, Experts) {
     (made, Experts::new(mlps).unwrap())
 }
 
-/// Runs a call with these ids and weights, and returns its results.
+/// Runs a call with these ids and weights, and returns its results. Something else lies between vectors.
 #[allow(clippy::too_many_arguments, reason = "operands of a call")]
 fn run(
     gpu: &Gpu,
@@ -198,10 +198,16 @@ fn run(
     weights: &[f32],
     residual: &[f32],
 ) -> Vec<f32> {
-    let (x, ids, weights) = (gpu.upload(x), gpu.upload(ids), gpu.upload(weights));
+    let apart = match x.len() / K {
+        0 => x.to_vec(),
+        _ => x.chunks(K).collect::<Vec<_>>().join(&[bf16::NAN; 8][..]),
+    };
+    let (x, ids, weights) = (gpu.upload(&apart), gpu.upload(ids), gpu.upload(weights));
     let mut y = gpu.upload(residual);
     let output = Output::on_device(y.as_view_mut()).accumulating();
-    let x = Vectors::on_device(x.as_view());
+    let (row, batch) = (K + 8, apart.len() + 8);
+    let x = DenseVectors::new(x.as_view()).with_strides(Strides { row, batch });
+    let x = Vectors::Bf16(x);
     let (ids, weights) = (ids.as_view(), weights.as_view());
     experts
         .forward(&gpu.stream, buffers, &x, &ids, &weights, output)
