@@ -47,7 +47,7 @@ pub(crate) fn render(document: &Document, history: &[Record], findings: &[Findin
     if !history.is_empty() {
         body.push_str(&format!(
             "<h2>History</h2>\n<p>Share of the ceiling of one vector, night after night.</p>\n{}",
-            figures(history::draw(history, &document.device.name))
+            figures(history::draw(history, &document.device))
         ));
     }
     let (sentence, bad) = dispatch(document);

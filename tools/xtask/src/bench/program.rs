@@ -57,9 +57,13 @@ impl Program {
         &self.file
     }
 
-    /// The program, without arguments.
+    /// The program, without arguments, and without the variables that change what it takes.
     pub(crate) fn command(&self) -> Command {
-        Command::new(&self.file)
+        let mut command = Command::new(&self.file);
+        command
+            .env_remove("NVFP4_GEMV_PATH")
+            .env_remove("NVFP4_GEMV_TUNED");
+        command
     }
 
     /// The arguments that measure what `args` say.

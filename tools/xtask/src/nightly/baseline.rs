@@ -50,6 +50,16 @@ pub(super) struct Session {
 /// 0.8% (the median of 280 results) and by up to 3.9%.
 pub(super) const COARSE: f64 = 0.10;
 
+/// What a document looks like beside a baseline.
+#[derive(Debug)]
+pub(super) struct Coarse {
+    pub(super) far: Vec<Far>,
+    /// Results of the newest session that the document lacks, where both are of one suite.
+    pub(super) missing: Vec<String>,
+    /// Sessions that were looked up.
+    pub(super) sessions: usize,
+}
+
 /// A result that is far below what the baseline has.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Far {
@@ -139,22 +149,46 @@ impl Baseline {
         Ok(())
     }
 
-    /// The results whose time, as a multiple of the ceiling's, is more than [`COARSE`] above the worst session's.
-    pub(super) fn far_slower(&self, document: &Document) -> Result<Vec<Far>> {
+    /// The results whose time, as a multiple of the ceiling's, is more than [`COARSE`] above the worst session's, and
+    /// those that are not there any more.
+    ///
+    /// # Errors
+    /// A document of another device, and one that has no result in common with the baseline.
+    pub(super) fn look_up(&self, document: &Document) -> Result<Coarse> {
         self.check(document)?;
-        let mut far = Vec::new();
-        for (key, now) in shares_of(document) {
+        let now = shares_of(document);
+        let (mut far, mut common) = (Vec::new(), 0);
+        for (key, now) in &now {
             let sessions = self.sessions.iter();
-            let sessions = sessions.filter_map(|session| session.shares.get(&key));
-            let worst = sessions.map(|shares| median(shares)).reduce(f64::min);
-            let now = median(&now);
-            if let Some(worst) = worst
-                && worst / now > 1.0 + COARSE
-            {
+            let sessions = sessions.filter_map(|session| session.shares.get(key));
+            let Some(worst) = sessions.map(|shares| median(shares)).reduce(f64::min) else {
+                continue;
+            };
+            common += 1;
+            let (key, now) = (key.clone(), median(now));
+            if worst / now > 1.0 + COARSE {
                 far.push(Far { key, worst, now });
             }
         }
-        Ok(far)
+        if common == 0 {
+            bail!(
+                "none of the {} results measured is in the baseline",
+                now.len()
+            );
+        }
+        let newest = self
+            .sessions
+            .last()
+            .filter(|_| self.suite == document.suite);
+        let newest = newest.iter().flat_map(|session| session.shares.keys());
+        Ok(Coarse {
+            far,
+            missing: newest
+                .filter(|key| !now.contains_key(*key))
+                .cloned()
+                .collect(),
+            sessions: self.sessions.len(),
+        })
     }
 
     /// One more session; the oldest goes where there are too many.

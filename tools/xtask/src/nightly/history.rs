@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use nvfp4_gemv_documents::document::Document;
+use nvfp4_gemv_documents::document::{Device, Document};
 use serde::{Deserialize, Serialize};
 
 use super::baseline::identity;
@@ -107,8 +107,9 @@ const BOTTOM: f64 = 28.0;
 
 /// A plot for each problem with one NVFP4 vector and 128x4 scales, which every path can compute. It shows the share of
 /// the ceiling of each path, night after night on this device.
-pub(crate) fn draw(records: &[Record], device: &str) -> Vec<String> {
-    let nights = records.iter().filter(|r| r.device.starts_with(device));
+pub(crate) fn draw(records: &[Record], device: &Device) -> Vec<String> {
+    let device = identity(device);
+    let nights = records.iter().filter(|r| r.device == device);
     let nights: Vec<&Record> = nights.collect();
     let problems = nights.iter().flat_map(|record| record.results.keys());
     let problems = distinct(problems.filter(|problem| problem.ends_with(" n=1 nvfp4 128x4")));
@@ -216,7 +217,7 @@ mod tests {
     #[test]
     fn plots_are_of_this_device_and_rehearsals_stand_aside() {
         let mut other = testing::record("2026-11-19", 0.5);
-        other.device = "Another".into();
+        other.device = "Test GPU <1> NVL".into();
         let mut slowed = testing::record("2026-11-22", 0.6);
         slowed.slowed = true;
         let nights = [
@@ -225,7 +226,7 @@ mod tests {
             testing::record("2026-11-21", 0.8),
             slowed,
         ];
-        let [plot] = &draw(&nights, "Test GPU <1>")[..] else {
+        let [plot] = &draw(&nights, &document().device)[..] else {
             panic!("one problem");
         };
         assert!(!plot.contains("2026-11-19"), "{plot}");

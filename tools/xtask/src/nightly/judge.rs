@@ -4,15 +4,15 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use nvfp4_gemv_documents::document::Document;
 
 use super::NightlyArgs;
-use super::baseline::{self, Baseline};
+use super::baseline::{self, Baseline, Coarse};
 use super::compare::{Comparison, Rules};
 use super::last_good::{LastGood, Origin};
 use super::paired::{self, Night, Plan};
-use super::report::{self, Outcome};
+use super::report::Outcome;
 use super::server::Server;
 use crate::bench::program::Program;
 use crate::workspace::Workspace;
@@ -39,7 +39,7 @@ pub(super) fn looked_up(
     let (baseline_file, baseline) = baseline_of(workspace, args, &document)?;
     let outcome = Outcome {
         compared: None,
-        coarse: report::coarse(baseline.as_ref(), &document)?,
+        coarse: looked(baseline.as_ref(), &document)?,
     };
     Ok(Judged {
         document,
@@ -61,6 +61,10 @@ fn baseline_of(
     };
     let baseline = Baseline::read(&file)?;
     Ok((file, baseline))
+}
+
+fn looked(baseline: Option<&Baseline>, document: &Document) -> Result<Option<Coarse>> {
+    baseline.map(|of| of.look_up(document)).transpose()
 }
 
 /// Measures, and measures what looks slower again.
@@ -90,13 +94,21 @@ pub(super) fn measured(
             measure(args, program, &before, last_good, &plan)
         };
     let (night, origin) = measure(None, false)?;
+    let device = &night.tonight.device;
+    if !args.cpu && device.kind == "cpu" {
+        let notes = night.tonight.notes.join("; ");
+        bail!(
+            "the program measured {}, and not a GPU: {notes}",
+            device.name
+        );
+    }
     let (baseline_file, baseline) = baseline_of(workspace, args, &night.tonight)?;
     let mut compared = Comparison::new(&night, rules);
-    let mut coarse = report::coarse(baseline.as_ref(), &night.tonight)?;
+    let mut coarse = looked(baseline.as_ref(), &night.tonight)?;
     for again in 1..=CONFIRMATIONS {
         let doubtful = compared.as_ref().map(Comparison::doubtful);
         let mut doubtful = doubtful.unwrap_or_default();
-        let far = coarse.iter().flat_map(|(far, _)| far);
+        let far = coarse.iter().flat_map(|of| &of.far);
         doubtful.extend(far.map(|far| far.key.clone()));
         if doubtful.is_empty() {
             break;
@@ -109,9 +121,10 @@ pub(super) fn measured(
         compared = compared
             .zip(Comparison::new(&again, rules))
             .map(|(first, again)| first.confirmed_by(&again));
-        let again = report::coarse(baseline.as_ref(), &again.tonight)?;
-        if let (Some((far, _)), Some((again, _))) = (&mut coarse, again) {
-            far.retain(|far| again.iter().any(|again| again.key == far.key));
+        let again = looked(baseline.as_ref(), &again.tonight)?;
+        if let (Some(coarse), Some(again)) = (&mut coarse, again) {
+            let far = &mut coarse.far;
+            far.retain(|far| again.far.iter().any(|again| again.key == far.key));
         }
     }
     Ok(Judged {

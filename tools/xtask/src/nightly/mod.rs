@@ -111,6 +111,23 @@ fn seconds(text: &str) -> Result<f64, String> {
 pub(crate) fn command(workspace: &Workspace, args: &NightlyArgs) -> Result<()> {
     let out = args.out.clone();
     let out = out.unwrap_or_else(|| workspace.folder("nightly"));
+    // One of another night would be taken for this one's.
+    let report = out.join("nightly.md");
+    if report.is_file() {
+        std::fs::remove_file(&report)?;
+    }
+    let result = night(workspace, args, &out);
+    if let Err(why) = &result
+        && !report.is_file()
+    {
+        std::fs::create_dir_all(&out)?;
+        let text = format!("# Nightly\n\nThere is nothing to compare: {why:#}\n");
+        crate::write::whole(&report, &text)?;
+    }
+    result
+}
+
+fn night(workspace: &Workspace, args: &NightlyArgs, out: &Path) -> Result<()> {
     let history_file = args.history.clone();
     let history_file = history_file.unwrap_or_else(|| out.join("history.jsonl"));
     let program = match &args.from {
@@ -157,7 +174,7 @@ pub(crate) fn command(workspace: &Workspace, args: &NightlyArgs) -> Result<()> {
     let against = against.and_then(|(origin, _)| origin.git_commit.clone());
     let history = history::append(&history_file, &document, outcome.verdict(), against)?;
     let finding = outcome.finding(&document);
-    bench::write(&out, &document, &history, std::slice::from_ref(&finding))?;
+    bench::write(out, &document, &history, std::slice::from_ref(&finding))?;
     crate::write::whole(&out.join("nightly.md"), finding.markdown())?;
     let beside = out.join("last-good.json");
     match &before {

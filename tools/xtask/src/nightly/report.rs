@@ -3,7 +3,7 @@
 use nvfp4_gemv_documents::document::Document;
 use nvfp4_gemv_documents::table::Table;
 
-use super::baseline::{Baseline, COARSE, Far};
+use super::baseline::{COARSE, Coarse};
 use super::compare::{Change, Comparison, Entry};
 use super::last_good::Origin;
 use crate::bench::page::Finding;
@@ -17,9 +17,8 @@ const MOST_ROWS: usize = 30;
 pub(super) struct Outcome {
     /// The comparison with the last good program, where there is one.
     pub(super) compared: Option<(Origin, Comparison)>,
-    /// Results far below the baseline, and the number of sessions that were looked up; nothing where there is no
-    /// baseline for this GPU model.
-    pub(super) coarse: Option<(Vec<Far>, usize)>,
+    /// What the baseline says; nothing where there is none for this GPU model.
+    pub(super) coarse: Option<Coarse>,
 }
 
 impl Outcome {
@@ -27,7 +26,7 @@ impl Outcome {
         let compared = self.compared.as_ref();
         let coarse = self.coarse.as_ref();
         compared.is_none_or(|(_, comparison)| comparison.passed())
-            && coarse.is_none_or(|(far, _)| far.is_empty())
+            && coarse.is_none_or(|of| of.far.is_empty() && of.missing.is_empty())
     }
 
     /// The verdict in the history.
@@ -116,16 +115,32 @@ impl Outcome {
                 "There is no baseline for {name}. `cargo xtask nightly --update-baseline` makes one; run it after \
                  three starts of the machine or more, and commit it."
             ),
-            Some((far, sessions)) => format!(
-                "{} more than {limit} longer, in multiples of the ceiling, than in the worst of the {} of {name} \
-                 in the baseline.",
-                match far.len() {
+            Some(Coarse {
+                far,
+                missing,
+                sessions,
+            }) => {
+                let far = match far.len() {
                     0 => "No result takes".into(),
                     1 => "1 result takes".into(),
                     count => format!("{count} results take"),
-                },
-                plural(*sessions, "session"),
-            ),
+                };
+                let mut sentence = format!(
+                    "{far} more than {limit} longer, in multiples of the ceiling, than in the worst of the {} of \
+                     {name} in the baseline.",
+                    plural(*sessions, "session"),
+                );
+                if let [first, others @ ..] = &missing[..] {
+                    let others = match others.len() {
+                        0 => String::new(),
+                        count => format!(" and {}", plural(count, "other")),
+                    };
+                    sentence.push_str(&format!(
+                        " Its newest session has {first}{others}, which tonight's run has not measured."
+                    ));
+                }
+                sentence
+            }
         }
     }
 
@@ -176,7 +191,7 @@ impl Outcome {
     /// Results that are far below the baseline.
     fn far(&self, most: usize) -> Table {
         let mut table = Table::new(["result", "share in the worst session", "share now"]);
-        for far in self.coarse.iter().flat_map(|(far, _)| far).take(most) {
+        for far in self.coarse.iter().flat_map(|of| &of.far).take(most) {
             table.row(vec![far.key.clone(), percent(far.worst), percent(far.now)]);
         }
         table
@@ -247,16 +262,4 @@ fn plural(count: usize, what: &str) -> String {
         1 => format!("1 {what}"),
         count => format!("{count} {what}s"),
     }
-}
-
-/// A document's results far below a baseline, and the number of its sessions.
-pub(super) fn coarse(
-    baseline: Option<&Baseline>,
-    document: &Document,
-) -> anyhow::Result<Option<(Vec<Far>, usize)>> {
-    let looked_up = baseline.map(|baseline| {
-        let far = baseline.far_slower(document)?;
-        Ok((far, baseline.sessions.len()))
-    });
-    looked_up.transpose()
 }

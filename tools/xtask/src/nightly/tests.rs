@@ -288,6 +288,41 @@ fn the_baseline_is_a_coarse_check() {
 }
 
 #[test]
+fn what_the_baseline_has_and_the_night_lacks_fails_it() {
+    let machine = Machine::new();
+    machine.night(&["--update-baseline"]).unwrap();
+    fs::remove_dir_all(machine.path().join("out/last-good")).unwrap();
+    let mut fewer = document().cases[0].clone();
+    fewer.paths.pop();
+    machine.opens("now", &fewer);
+    machine.fails(&[], &["no longer measured"]);
+    machine.says(&["newest session has 4096x7168x8 n=1 nvfp4 128x4 tensor-core chained, which"]);
+
+    let mut nothing = document();
+    nothing.cases.clear();
+    machine.put("nothing.json", &serde_json::to_string(&nothing).unwrap());
+    let error = machine
+        .xtask(&["--from", &machine.at("nothing.json")])
+        .unwrap_err();
+    contains(&error.to_string(), &["none of the 0 results"]);
+}
+
+/// The program names a GPU, and measures the CPU because it cannot be opened.
+#[test]
+fn a_night_on_the_cpu_instead_of_a_gpu_fails() {
+    let machine = Machine::new();
+    machine.night(&[]).unwrap();
+    let mut on_the_cpu = document();
+    on_the_cpu.device.kind = "cpu".into();
+    on_the_cpu.notes.push("not cuda-core: out of memory".into());
+    machine.introduces("now", &on_the_cpu, PROTOCOL);
+    machine.introduces("before", &on_the_cpu, PROTOCOL);
+    machine.fails(&["--require-gpu"], &["not a GPU", "out of memory"]);
+    // Not the report of the night before.
+    machine.says(&["There is nothing to compare", "out of memory"]);
+}
+
+#[test]
 fn a_rehearsal_says_so_and_is_kept_nowhere() {
     let machine = Machine::new();
     machine.night(&[]).unwrap();
