@@ -23,7 +23,7 @@ use nvfp4_gemv_documents::statistics;
 use self::measure::Measurer;
 use self::reads::FastestReads;
 use self::suite::{Suite, SuiteArg};
-use crate::engine::{self, Ask, AskArgs, Case, Engine, Ids, Plan, TunedTable};
+use crate::engine::{self, Ask, AskArgs, Case, Engine, GpuArgs, Ids, Plan, TunedTable};
 use crate::report::{Report, Table, bytes, count, figure, progress, time};
 use crate::shapes::{self, SYNTAX, parse_n, parse_shape};
 
@@ -96,6 +96,8 @@ pub(crate) struct Args {
     select: Option<Ids>,
     #[command(flatten)]
     ask: AskArgs,
+    #[command(flatten)]
+    gpu: GpuArgs,
     /// With the configs of a file of `nvfp4-gemv tune`, made on this machine, where it has the problem.
     /// NVFP4_GEMV_TUNED is not looked at
     #[arg(long, value_name = "FILE", conflicts_with_all = ["ceiling", "serve", "tensor_parallel"])]
@@ -181,7 +183,7 @@ impl Args {
 
 pub(crate) fn run(args: &Args) -> Result<Report> {
     let ask = args.ask.ask()?;
-    let (engine, _) = engine::open(ask.path())?;
+    let engine = args.gpu.open(ask)?;
     let table = args.tuned.as_deref().map(TunedTable::load).transpose()?;
     let ask = ask.tuned(table);
     if let Some(ranks) = args.tensor_parallel {
@@ -223,6 +225,8 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     };
     let missing = no_cublas.map(|why| format!("cuBLAS takes no turns: {why}"));
     document.notes.extend(missing);
+    let on_the_cpu = (engine.why_not_gpu()).map(|why| format!("measured on the CPU: {why}"));
+    document.notes.extend(on_the_cpu);
     document.notes.extend(configs_of(args));
     if args.sustained > 0.0 {
         document.notes.extend(engine.energy_notes());

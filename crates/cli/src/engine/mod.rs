@@ -438,6 +438,11 @@ pub(crate) trait Engine {
     /// The version of cuBLAS that [`Work::Cublas`] calls; or why there is none.
     fn cublas(&self) -> Result<String, String>;
 
+    /// Why an automatic choice came to the CPU, where it did.
+    fn why_not_gpu(&self) -> Option<&str> {
+        None
+    }
+
     /// Reasons why figures of power and energy are missing, a sentence each.
     fn energy_notes(&self) -> Vec<String>;
 
@@ -463,6 +468,31 @@ pub(crate) fn open(path: Option<GemvPath>) -> Result<(Box<dyn Engine>, Option<Er
             Ok(engine) => Ok((engine, None)),
             Err(why) => Ok((Box::new(cpu::Cpu::new(Some(no_gpu(&why)))), Some(why))),
         },
+    }
+}
+
+/// Whether the CPU may take a GPU's place.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct GpuArgs {
+    /// Fail where no GPU can be used, instead of computing on the CPU
+    #[arg(long)]
+    require_gpu: bool,
+}
+
+impl GpuArgs {
+    /// The engine for a request.
+    ///
+    /// # Errors
+    /// As [`open`]'s; the CPU where a GPU is required.
+    pub(crate) fn open(self, ask: Ask) -> anyhow::Result<Box<dyn Engine>> {
+        let (engine, why) = open(ask.path())?;
+        if self.require_gpu && engine.paths() == [GemvPath::Cpu] {
+            match why {
+                Some(why) => anyhow::bail!("no GPU can be used: {}", reason_of(&why)),
+                None => anyhow::bail!("--require-gpu, and the path cpu is asked for"),
+            }
+        }
+        Ok(engine)
     }
 }
 

@@ -13,7 +13,7 @@ use nvfp4_gemv_files::printable;
 use serde_json::{Value, json};
 
 use crate::destination::output;
-use crate::engine::{self, Ask, AskArgs, Engine};
+use crate::engine::{Ask, AskArgs, Engine, GpuArgs};
 use crate::measure::{Check, truth};
 use crate::report::{Report, Table, number, progress, small};
 use crate::shapes;
@@ -50,6 +50,8 @@ pub(crate) struct Args {
     problem: Option<PathBuf>,
     #[command(flatten)]
     ask: AskArgs,
+    #[command(flatten)]
+    gpu: GpuArgs,
     /// Only cases whose name contains this
     #[arg(long, value_name = "TEXT")]
     case: Option<String>,
@@ -89,7 +91,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     if groups.is_empty() {
         bail!("no case is selected; `nvfp4-gemv verify --json` lists the names of all");
     }
-    let (engine, _) = engine::open(ask.path())?;
+    let engine = args.gpu.open(ask)?;
     let asks = asks(engine.as_ref(), ask);
     let mut summary = Summary {
         dump,
@@ -163,6 +165,10 @@ fn asks(engine: &dyn Engine, ask: Ask) -> Vec<Ask> {
 struct Summary {
     computed: usize,
     failed: usize,
+    /// Of those that were computed: problems without elements, where M, N or L is 0.
+    empty: usize,
+    /// What each kernel was asked for, isolated and chained.
+    kernels: Vec<OfKernel>,
     /// Variants that the path cannot run, and the last reason.
     skipped: usize,
     unavailable: Option<Error>,
@@ -172,6 +178,28 @@ struct Summary {
     /// The output of `--dump`, and how to replay it where that is a file.
     dumped: Option<String>,
     json: Vec<Value>,
+}
+
+/// What a kernel made of the problems that it was asked for.
+#[derive(Debug)]
+struct OfKernel {
+    ask: Ask,
+    computed: usize,
+    refused: usize,
+    /// Why it refused the first one.
+    why: Option<String>,
+}
+
+impl OfKernel {
+    fn json(&self) -> Value {
+        json!({
+            "kernel": self.ask.kernel.map(Kernel::name),
+            "mode": self.ask.mode(),
+            "computed": self.computed,
+            "refused": self.refused,
+            "why_refused": self.why,
+        })
+    }
 }
 
 /// A group's line in the table.
@@ -215,10 +243,17 @@ impl Summary {
                     Err(
                         why @ (Error::PathUnavailable { .. } | Error::KernelUnavailable { .. }),
                     ) => {
-                        // A kernel that does not take everything is no news.
-                        if nth == 0 {
-                            self.skipped += 1;
-                            self.unavailable = Some(why);
+                        // A kernel that does not take everything is counted.
+                        match nth {
+                            0 => {
+                                self.skipped += 1;
+                                self.unavailable = Some(why);
+                            }
+                            _ => {
+                                let of = self.of_kernel(ask);
+                                of.refused += 1;
+                                of.why.get_or_insert_with(|| why.to_string());
+                            }
                         }
                         continue;
                     }
@@ -241,6 +276,10 @@ impl Summary {
                     _ => Check::derived(&y, &expected, outcome.roundings, variant.output),
                 };
                 line.computed += 1;
+                self.empty += usize::from(group.shape.is_empty());
+                if nth > 0 {
+                    self.of_kernel(ask).computed += 1;
+                }
                 line.path = Some(outcome.path);
                 self.json.push(json!({
                     "case": line.name,
@@ -275,6 +314,20 @@ impl Summary {
         self.failed += line.failures.len();
         self.lines.push(line);
         Ok(())
+    }
+
+    fn of_kernel(&mut self, ask: Ask) -> &mut OfKernel {
+        let at = self.kernels.iter().position(|of| of.ask == ask);
+        let at = at.unwrap_or_else(|| {
+            self.kernels.push(OfKernel {
+                ask,
+                computed: 0,
+                refused: 0,
+                why: None,
+            });
+            self.kernels.len() - 1
+        });
+        &mut self.kernels[at]
     }
 
     /// Writes the case for `--dump`, if none has been written yet.
@@ -335,10 +388,31 @@ impl Summary {
         }
         let (computed, failed) = (self.computed, self.failed);
         text.push_str(&format!("\n{computed} computed, {failed} failed"));
+        if self.empty > 0 {
+            text.push_str(&format!(", {} of them without elements", self.empty));
+        }
         if let (skipped @ 1.., Some(why)) = (self.skipped, &self.unavailable) {
             text.push_str(&format!(", {skipped} skipped ({why})"));
         }
         text.push('\n');
+        if let Some(why) = engine.why_not_gpu() {
+            text.push_str(&format!("computed on the CPU: {why}\n"));
+        }
+        if !self.kernels.is_empty() {
+            let mut of_kernels = Table::new("kernel|computed|refused|the first reason".split('|'));
+            for OfKernel {
+                ask,
+                computed,
+                refused,
+                why,
+            } in &self.kernels
+            {
+                let [computed, refused] = [computed, refused].map(usize::to_string);
+                let why = why.clone().unwrap_or_default();
+                of_kernels.row(vec![ask.to_string(), computed, refused, why]);
+            }
+            text.push_str(&format!("\n{of_kernels}"));
+        }
         match (&self.dumped, &args.dump) {
             (Some(dumped), _) => text.push_str(&format!("{dumped}\n")),
             (None, Some(path)) => text.push_str(&format!(
@@ -356,6 +430,9 @@ impl Summary {
                 "device": engine.device(),
                 "computed": self.computed,
                 "failed": self.failed,
+                "without_elements": self.empty,
+                "kernels": self.kernels.iter().map(OfKernel::json).collect::<Vec<_>>(),
+                "why_not_gpu": engine.why_not_gpu(),
                 "skipped": self.skipped,
                 "why_skipped": self.unavailable.as_ref().map(ToString::to_string),
                 "max_share_of_bound": number(max_share),

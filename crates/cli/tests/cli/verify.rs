@@ -25,6 +25,23 @@ fn verify_passes_on_the_cpu() {
     assert!(fails(&["verify", "--case", "no such case"]).contains("no case"));
 }
 
+/// Nothing that was not looked at is taken for evidence.
+#[test]
+fn verify_says_what_was_left_out() {
+    let empty = json(&on_cpu("", &["--case", "x0 "]));
+    assert!(empty["computed"].as_u64().unwrap() > 0);
+    assert_eq!(empty["computed"], empty["without_elements"]);
+
+    let automatic = json(&["verify", "--case", "integers 77x48"]);
+    let on_the_cpu = automatic["device"].as_str().unwrap().starts_with("CPU");
+    assert_eq!(automatic["why_not_gpu"].is_string(), on_the_cpu);
+    for command in ["verify --case integers", "bench --shape 64,64 --rounds 1"] {
+        let args = [&words(command)[..], &["--path", "cpu", "--require-gpu"]].concat();
+        let error = fails(&args);
+        assert!(error.contains("--require-gpu, and the path cpu"), "{error}");
+    }
+}
+
 #[test]
 fn verify_dumps_and_replays() {
     let dir = Folder::new();

@@ -60,6 +60,10 @@ impl Engine for Cpu {
         )
     }
 
+    fn why_not_gpu(&self) -> Option<&str> {
+        self.reason.as_deref()
+    }
+
     fn target(&self) -> Target<'_> {
         Target::Host
     }
