@@ -6,7 +6,7 @@ use nvfp4_gemv_documents::statistics::{bootstrap, median, quantile, resampled_me
 use serde_json::json;
 
 use crate::engine::{self, Ask, Case, Plan, Way, Work};
-use crate::report::{Report, Table, count, time};
+use crate::report::{Report, Table, count, time, wrong_usage};
 use crate::shapes::{self, SYNTAX, parse_shape};
 
 /// Compares two paths or kernels on one problem, strictly alternating, and says how sure that is
@@ -82,10 +82,10 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     let (a, b) = (args.a, args.b);
     let on_cpu = |ask: Ask| ask.path() == Some(GemvPath::Cpu);
     if on_cpu(a) != on_cpu(b) {
-        bail!("{a} and {b} cannot take turns: their operands lie in different memories");
+        wrong_usage!("{a} and {b} cannot take turns: their operands lie in different memories");
     }
     if args.shape.is_empty() {
-        bail!("{:#} has nothing to measure: M or L is 0", args.shape);
+        wrong_usage!("{:#} has nothing to measure: M or L is 0", args.shape);
     }
     let (engine, _) = engine::open(a.path())?;
     let case = Case {

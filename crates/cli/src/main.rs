@@ -34,7 +34,7 @@ use anyhow::Context;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use report::Report;
+use report::{Report, Usage};
 
 /// NVFP4 block-scaled GEMV (y = alpha · W x) on CUDA cores, Blackwell tensor cores and CPUs.
 #[derive(Debug, Parser)]
@@ -69,12 +69,23 @@ enum Command {
     Compare(compare::Args),
 }
 
-/// An error that quotes arguments quotes them as they may be printed.
-fn wrong_usage(error: clap::Error) -> clap::Error {
+/// Ends the program. An error that quotes arguments quotes them as they may be printed.
+fn wrong_usage(error: clap::Error) -> ! {
     let printable = std::env::args_os()
         .map(|argument| nvfp4_gemv_files::printable::text(&argument.to_string_lossy()).to_string());
     // Escaped arguments are wrong in the same way, unless the escaped character was the error.
-    Cli::try_parse_from(printable).err().unwrap_or(error)
+    let error = Cli::try_parse_from(printable).err().unwrap_or(error);
+    let as_json = std::env::args_os().any(|argument| argument == "--json");
+    if as_json && error.use_stderr() {
+        let text = error.to_string();
+        let text = text.strip_prefix("error: ").unwrap_or(&text).trim_end();
+        let report = Report::error(&Usage(text.to_owned()).into(), false, true);
+        if let Err(error) = report.print(true) {
+            Report::say_unprinted(&error);
+        }
+        std::process::exit(error.exit_code());
+    }
+    error.exit()
 }
 
 impl Command {
@@ -113,13 +124,17 @@ fn main() -> ExitCode {
     bus_error::report();
     #[cfg(feature = "jit")]
     jit::show_progress();
-    let cli = Cli::try_parse().unwrap_or_else(|error| wrong_usage(error).exit());
+    let cli = Cli::try_parse().unwrap_or_else(|error| wrong_usage(error));
     let takes_path = cli.command.takes_path();
     let result = handle_signals().and_then(|()| cli.command.run(cli.json));
+    let failure = match &result {
+        Err(error) if error.is::<Usage>() => ExitCode::from(2),
+        _ => ExitCode::FAILURE,
+    };
     let report = result.unwrap_or_else(|error| Report::error(&error, takes_path, cli.json));
     match report.print(cli.json) {
         Ok(()) if report.passed => ExitCode::SUCCESS,
-        Ok(()) => ExitCode::FAILURE,
+        Ok(()) => failure,
         Err(error) => {
             Report::say_unprinted(&error);
             ExitCode::FAILURE

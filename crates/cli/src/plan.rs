@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 use crate::configs::{launch_line, launches, one_line};
 use crate::engine::{self, AskArgs, compiled_archs};
-use crate::report::{Report, Table, bytes, count, time};
+use crate::report::{Report, Table, bytes, count, time, wrong_usage};
 use crate::shapes::{self, ShapeArgs, parse_n};
 
 /// Says which kernel computes a shape, with which config, how fast each kernel is, and on what evidence; computes
@@ -291,6 +291,9 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     let mut options = ask.options();
     if let Some(tuned) = &tuned {
         options = options.tuned(tuned);
+    }
+    if args.tensor_parallel.is_some() && shape.is_empty() {
+        wrong_usage!("{shape:#} has nothing to divide: M or L is 0");
     }
     if let (Some(ranks), Some(gpu), Some(product)) = (args.tensor_parallel, &gpu, product) {
         let splits = args.split.map_or(Split::ALL.to_vec(), |split| vec![split]);

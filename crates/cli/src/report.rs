@@ -29,6 +29,19 @@ pub(crate) struct Report {
     pub(crate) passed: bool,
 }
 
+/// Arguments that contradict each other, or name nothing, where clap cannot know: exit code 2.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Usage(pub(crate) String);
+
+/// Returns with [`Usage`].
+macro_rules! wrong_usage {
+    ($($message:tt)*) => {
+        return Err($crate::report::Usage(format!($($message)*)).into())
+    };
+}
+pub(crate) use wrong_usage;
+
 impl Report {
     /// A report of a command that checks nothing, or whose checks passed.
     pub(crate) fn new(text: String, json: Value) -> Self {

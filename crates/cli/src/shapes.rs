@@ -162,15 +162,21 @@ impl clap::Args for ShapeArgs {
 impl clap::FromArgMatches for ShapeArgs {
     fn from_arg_matches(matches: &clap::ArgMatches) -> Result<Self, clap::Error> {
         let raw = RawShapeArgs::from_arg_matches(matches)?;
+        // Several arguments are the numbers of one shape, and not several shapes.
+        let is_shape = |text: &String| parse_shape(text).is_ok();
+        let several = raw.numbers.iter().filter(|text| is_shape(text)).count() > 1;
         let text = raw.shape.unwrap_or_else(|| raw.numbers.join(" "));
-        let wrong = |why| {
+        let wrong = |why: String| {
             let message = format!("invalid shape {text:?}: {why}\n");
             // The usage of the one command that takes these: without a command, clap prints that of the program.
             let usage = format!("nvfp4-gemv plan [OPTIONS] <{SYNTAX}>");
             let mut command = clap::Command::new("nvfp4-gemv").override_usage(usage);
             clap::Error::raw(ErrorKind::ValueValidation, message).format(&mut command)
         };
-        parse_shape(&text).map(Self).map_err(wrong)
+        match several {
+            false => parse_shape(&text).map(Self).map_err(wrong),
+            true => Err(wrong("one shape is planned at a time".into())),
+        }
     }
 
     fn update_from_arg_matches(&mut self, matches: &clap::ArgMatches) -> Result<(), clap::Error> {

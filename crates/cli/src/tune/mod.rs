@@ -13,13 +13,13 @@ mod sustain;
 
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use nvfp4_gemv::tune::TUNED_VARIABLE;
 use nvfp4_gemv::{Activation, Operands, ScaleLayout, Shape};
 use nvfp4_gemv_cli::problem::CONTEST_BENCHMARKS;
 
 use crate::bench::suite::LAYERS;
-use crate::report::Report;
+use crate::report::{Report, wrong_usage};
 use crate::shapes::{self, SYNTAX, parse_shape};
 
 /// Measures the kernels and configs that this GPU can run for a shape, and stores the best
@@ -135,7 +135,7 @@ impl Args {
     /// The problems that are asked for, each once.
     fn problems(&self) -> Result<Vec<(Shape, Operands)>> {
         if self.shapes.is_empty() && !self.suite {
-            bail!("nothing to tune: give --shape {SYNTAX}, or --suite");
+            wrong_usage!("nothing to tune: give --shape {SYNTAX}, or --suite");
         }
         let mut problems = Vec::new();
         let mut add = |shape: Shape, activation, layout| {

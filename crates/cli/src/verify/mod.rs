@@ -4,7 +4,7 @@ mod cases;
 
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use nvfp4_gemv::reference::Reference;
 use nvfp4_gemv::{Activation, Error, FloatType, GemvPath, Kernel, ScaleLayout};
 use nvfp4_gemv_cli::problem::{Problem, contest_tolerance};
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::destination::output;
 use crate::engine::{Ask, AskArgs, Engine, GpuArgs};
 use crate::measure::{Check, truth};
-use crate::report::{Report, Table, number, progress, small};
+use crate::report::{Report, Table, number, progress, small, wrong_usage};
 use crate::shapes;
 
 pub(crate) use cases::operands;
@@ -89,7 +89,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         groups.retain(|group| group.name().contains(wanted.as_str()));
     }
     if groups.is_empty() {
-        bail!("no case is selected; `nvfp4-gemv verify --json` lists the names of all");
+        wrong_usage!("no case is selected; `nvfp4-gemv verify --json` lists the names of all");
     }
     let engine = args.gpu.open(ask)?;
     let asks = asks(engine.as_ref(), ask);

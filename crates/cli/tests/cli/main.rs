@@ -359,6 +359,17 @@ fn every_command_reads_shapes_alike() {
             assert!(error.contains(says), "{command:?} {shape}: {error}");
         }
     }
+    let error = refuses(&["plan", "64,64", "64,64"]);
+    assert!(error.contains("one shape is planned at a time"), "{error}");
+    let out = program(&["plan", "16,24", "--json"]);
+    assert_eq!(out.status.code(), Some(2));
+    let report: Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert!(
+        report["error"]
+            .as_str()
+            .unwrap()
+            .starts_with("invalid shape \"16,24\"")
+    );
     for command in [
         &["plan", "16,16"][..],
         &["bench", "--shape", "16,16"],

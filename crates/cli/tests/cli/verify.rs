@@ -22,7 +22,11 @@ fn verify_passes_on_the_cpu() {
     let contest = json(&on_cpu("--contest", &["--case", "contest 128x"]));
     assert_eq!(contest["computed"], 6);
     assert_eq!(contest["passed"], true);
-    assert!(fails(&["verify", "--case", "no such case"]).contains("no case"));
+    let unknown = ["verify", "--case", "no such case", "--json"];
+    let out = program(&unknown);
+    assert_eq!(out.status.code(), Some(2));
+    let report: Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert!(report["error"].as_str().unwrap().contains("no case"));
 }
 
 /// Nothing that was not looked at is taken for evidence.
