@@ -26,7 +26,7 @@ use crate::destination::{files_of, output};
 use crate::notes;
 use crate::report::{Report, bytes, count, progress};
 use crate::shapes;
-use choice::{Copied, listed, why_copied};
+use choice::{Copied, check_patterns, listed, why_copied};
 pub(crate) use directory::is_gguf;
 
 /// Quantises the 2-D weights of a safetensors checkpoint to NVFP4 and copies everything else
@@ -53,7 +53,7 @@ pub(crate) struct Args {
     /// Quantise only tensors that match one of these
     #[arg(long, value_name = "PATTERN")]
     include: Vec<String>,
-    /// Do not quantise tensors that match one of these, instead of those below
+    /// Do not quantise tensors that match one of these, instead of those below; `none` for all to be quantised
     #[arg(long, value_name = "PATTERN")]
     exclude: Vec<String>,
     /// Replace the output file if it is there already
@@ -93,7 +93,7 @@ square, or [K, K], the mean product of each pair of columns. Its name has the na
 vectors, joined by `+`. Each layer that is quantised needs one. examples/llama collects them (--collect).
 
 Patterns are matched against the whole tensor name; `*` stands for any characters, `?` for one, and `*.` at the \
-beginning also for nothing.
+beginning also for nothing. A pattern that matches no tensor is an error.
 
 Examples:
   nvfp4-gemv quantize model.safetensors model-nvfp4.safetensors
@@ -118,6 +118,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     let output = output(path, args.force, inputs)?;
     label::refuse_another_dialect(&checkpoint, dialect)?;
     let tensors = || checkpoint.files().iter().flat_map(|file| file.tensors());
+    check_patterns(args, tensors().map(|tensor| tensor.name()))?;
     let chosen = |tensor: &Tensor<'_>| why_copied(tensor, args).is_none();
     let chosen_tensors = tensors().filter(chosen).count();
     if chosen_tensors == 0 {

@@ -1,8 +1,10 @@
 //! Which tensors are quantised, and why the others are copied.
 
+use anyhow::{Result, bail};
 use nvfp4_gemv::BLOCK;
 use nvfp4_gemv::checkpoint::name_matches;
 use nvfp4_gemv::file::Tensor;
+use nvfp4_gemv_files::printable;
 use safetensors::Dtype;
 use serde_json::json;
 
@@ -80,6 +82,24 @@ pub(super) fn why_not_matrix(tensor: &Named<'_>, args: &Args) -> Option<String> 
         return Some("not included by --include".into());
     }
     None
+}
+
+/// The value of `--exclude` that excludes nothing.
+const NONE: &str = "none";
+
+/// Refuses patterns that match no tensor: a typing error would take heads and routers along.
+pub(super) fn check_patterns<'n>(args: &Args, names: impl Iterator<Item = &'n str>) -> Result<()> {
+    let names: Vec<&str> = names.collect();
+    let unmatched = |pattern: &&String| !names.iter().any(|name| name_matches(pattern, name));
+    let mut exclude = args.exclude.iter().filter(|pattern| *pattern != NONE);
+    let input = printable::path(&args.input);
+    if let Some(pattern) = exclude.find(unmatched) {
+        bail!("{input}: --exclude {pattern:?} matches no tensor; {NONE:?} excludes nothing");
+    }
+    if let Some(pattern) = args.include.iter().find(unmatched) {
+        bail!("{input}: --include {pattern:?} matches no tensor");
+    }
+    Ok(())
 }
 
 pub(super) fn is_float(tensor: &Tensor<'_>) -> bool {

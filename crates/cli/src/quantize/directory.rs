@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::calibration::Calibrations;
-use super::choice::listed;
+use super::choice::{check_patterns, listed};
 use super::item::{Maker, Matrix, Moved, Piece, Plan, Shard, Sizes, in_order, parts};
 use super::{Args, label};
 use crate::notes;
@@ -152,8 +152,17 @@ pub(super) fn run(args: &Args, to: &Path) -> Result<Report> {
     input.refuse_quantised(&config)?;
     let sizes = Sizes::of(&Value::Object(config.clone()));
     let plan = match &input {
-        Input::Safetensors(checkpoint) => Plan::of(checkpoint, &sizes, args),
-        Input::Gguf(file) => Plan::of_gguf(file, args, SHARD_BYTES)?,
+        Input::Safetensors(checkpoint) => {
+            let tensors = in_order(checkpoint)
+                .into_iter()
+                .flat_map(|file| file.tensors());
+            check_patterns(args, tensors.map(|tensor| tensor.name()))?;
+            Plan::of(checkpoint, &sizes, args)
+        }
+        Input::Gguf(file) => {
+            check_patterns(args, file.tensors().map(|tensor| tensor.name()))?;
+            Plan::of_gguf(file, args, SHARD_BYTES)?
+        }
     };
     let matrices = plan
         .shards

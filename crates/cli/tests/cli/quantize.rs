@@ -76,7 +76,11 @@ fn quantize_writes_what_the_checkpoint_reader_and_run_read() {
     };
     assert_eq!(chosen(&["--include", "fc1.*"]), 1);
     assert_eq!(chosen(&["--exclude", "*fc*"]), 1); // the embedding
-    assert_eq!(chosen(&["--exclude", "nothing"]), 3);
+    assert_eq!(chosen(&["--exclude", "none"]), 3);
+    for option in ["--exclude", "--include"] {
+        let error = fails(&["quantize", &source, &dir.at("none"), option, "*lmhead*"]);
+        assert!(error.contains("\"*lmhead*\" matches no tensor"), "{error}");
+    }
 }
 
 #[test]
