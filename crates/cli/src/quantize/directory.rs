@@ -520,7 +520,7 @@ impl<'a, 'p> Groups<'a, 'p> {
 }
 
 /// The fused layer that engines make a part of.
-fn fused(name: &str) -> Option<String> {
+pub(crate) fn fused(name: &str) -> Option<String> {
     const FUSED: [&[&str]; 3] = [
         &["q_proj", "k_proj", "v_proj"],
         &["gate_proj", "up_proj"],

@@ -2,6 +2,7 @@
 
 #[cfg(feature = "device")]
 mod chain;
+mod checkpoint;
 #[cfg(feature = "device")]
 mod measure;
 #[cfg(feature = "device")]
@@ -17,10 +18,11 @@ use anyhow::Result;
 use nvfp4_gemv::tune::TUNED_VARIABLE;
 use nvfp4_gemv::{Activation, Operands, ScaleLayout, Shape};
 use nvfp4_gemv_cli::problem::CONTEST_BENCHMARKS;
+use serde_json::json;
 
 use crate::bench::suite::LAYERS;
-use crate::report::{Report, wrong_usage};
-use crate::shapes::{self, SYNTAX, parse_shape};
+use crate::report::{Report, Table, wrong_usage};
+use crate::shapes::{self, SYNTAX, parse_n, parse_shape};
 
 /// Measures the kernels and configs that this GPU can run for a shape, and stores the best
 #[derive(Debug, clap::Args)]
@@ -58,12 +60,23 @@ Examples:
   nvfp4-gemv tune --shape 28672,8192 --rank sustained --out tuned.jsonl       # seconds a config: half a minute
   nvfp4-gemv tune --chain --layout linear --shape 6144,4096 --shape 4096,4096 --shape 28672,4096 --shape 4096,14336 \
       --out llama-8b.jsonl   # qkv, o, gate and up, down; then: bench --suite decode --tuned llama-8b.jsonl
+  nvfp4-gemv tune --checkpoint model/ --n 1 --n 4 --layout linear --chained --out model.jsonl
   nvfp4-gemv tune --suite --chained --seconds 1.5 --replace --out h200.jsonl   # a built-in table, in minutes")]
 pub(crate) struct Args {
     /// M,K or M,K,L or M,K,L,N, also with `x` between: rows of the weights, elements of a row (a multiple of
     /// 16), batches, vectors a batch; may be repeated
     #[arg(long = "shape", value_name = SYNTAX, value_parser = parse_shape)]
     shapes: Vec<Shape>,
+    /// The layers of a checkpoint: the shapes of its NVFP4 matrices, and of q, k and v, and of gate and up, joined as
+    /// engines have them; no experts
+    #[arg(long, value_name = "PATH")]
+    checkpoint: Option<PathBuf>,
+    /// Vectors of the layers of --checkpoint; may be repeated [default: 1]
+    #[arg(long, value_parser = parse_n, requires = "checkpoint")]
+    n: Vec<usize>,
+    /// Print the problems, and measure nothing
+    #[arg(long, conflicts_with_all = ["chain", "out", "replace"])]
+    list: bool,
     /// The problems of the built-in tables: usual layer shapes, 1 to 16 vectors, all types (minutes)
     #[arg(long)]
     suite: bool,
@@ -134,9 +147,14 @@ impl Args {
 
     /// The problems that are asked for, each once.
     fn problems(&self) -> Result<Vec<(Shape, Operands)>> {
-        if self.shapes.is_empty() && !self.suite {
-            wrong_usage!("nothing to tune: give --shape {SYNTAX}, or --suite");
+        if self.shapes.is_empty() && !self.suite && self.checkpoint.is_none() {
+            wrong_usage!("nothing to tune: give --shape {SYNTAX}, --checkpoint PATH, or --suite");
         }
+        let of_layers = self.checkpoint.as_deref().map(|path| match &self.n[..] {
+            [] => checkpoint::shapes(path, &[1]),
+            n => checkpoint::shapes(path, n),
+        });
+        let of_layers = of_layers.transpose()?.unwrap_or_default();
         let mut problems = Vec::new();
         let mut add = |shape: Shape, activation, layout| {
             let problem = (shape, Operands::new(activation, layout));
@@ -144,7 +162,7 @@ impl Args {
                 problems.push(problem);
             }
         };
-        for &shape in &self.shapes {
+        for &shape in self.shapes.iter().chain(&of_layers) {
             for &activation in &self.activation {
                 for &layout in &self.layout {
                     add(shape, activation, layout);
@@ -181,15 +199,38 @@ fn suite() -> Result<Vec<(Shape, Activation, ScaleLayout)>> {
     Ok(problems)
 }
 
+/// The problems, as a table and JSON.
+fn list(problems: &[(Shape, Operands)]) -> Report {
+    let mut table = Table::new("M|K|L|N|vectors|scales".split('|'));
+    let mut all = Vec::new();
+    for (shape, of) in problems {
+        let (vectors, scales) = (of.activation.name(), of.weight_layout.name());
+        let numbers = [shape.m(), shape.k(), shape.l(), shape.n()];
+        let numbers = numbers.map(|number| number.to_string());
+        table.row([&numbers[..], &[vectors, scales].map(String::from)].concat());
+        all.push(json!({
+            "m": shape.m(), "k": shape.k(), "l": shape.l(), "n": shape.n(),
+            "activation": vectors, "layout": scales,
+        }));
+    }
+    Report::new(table.to_string(), json!({ "problems": all }))
+}
+
 /// Results are printed problem by problem, as JSON if that is asked for.
 #[cfg(feature = "device")]
 pub(crate) fn run(args: &Args, json: bool) -> Result<Report> {
-    measure::run(args, json)
+    match args.list {
+        true => Ok(list(&args.problems()?)),
+        false => measure::run(args, json),
+    }
 }
 
 #[cfg(not(feature = "device"))]
 pub(crate) fn run(args: &Args, _: bool) -> Result<Report> {
-    args.problems()?;
+    let problems = args.problems()?;
+    if args.list {
+        return Ok(list(&problems));
+    }
     let _ = (args.out(), args.seconds, args.replace, args.chained);
     let _ = (args.rank, args.sustained, args.chain);
     Err(nvfp4_gemv::Error::PathUnavailable {

@@ -1,5 +1,7 @@
 //! `tune`, and plans that `plan` makes of measurements.
 
+use serde_json::Value;
+
 use super::{H200, compiled_for, contains, fails, json, prints, refuses, there_is_a_device};
 
 #[test]
@@ -101,6 +103,46 @@ fn tune_and_its_files() {
         assert!(error.contains("gone.json: "), "{error}");
         assert!(error.to_lowercase().contains("no such file"), "{error}");
     }
+}
+
+/// Matrices, and those that engines join, each once.
+#[test]
+fn tune_finds_the_shapes_of_a_checkpoint() {
+    let of = |name: &str, rest: &[&str]| -> Vec<[u64; 3]> {
+        let path = format!("../../tests/data/exporters/{name}");
+        let run = [
+            "tune",
+            "--list",
+            "--layout",
+            "linear",
+            "--checkpoint",
+            &path,
+        ];
+        let problems = json(&[&run, rest].concat())["problems"].clone();
+        let numbers = |of: &Value| ["m", "k", "n"].map(|name| of[name].as_u64().unwrap());
+        problems.as_array().unwrap().iter().map(numbers).collect()
+    };
+    // gate and up, q, k and v, the layers by themselves.
+    let (joined, alone) = (
+        [[96, 80], [64, 80]],
+        [[48, 80], [80, 48], [32, 80], [80, 32], [16, 80]],
+    );
+    let all = [&joined[..], &alone].concat();
+    let of_n = |n: u64| all.iter().map(move |&[m, k]| [m, k, n]);
+    assert_eq!(of("modelopt-nvfp4", &[]), of_n(1).collect::<Vec<_>>());
+    let both = all.iter().flat_map(|&[m, k]| [1, 8].map(|n| [m, k, n]));
+    let found = of("modelopt-nvfp4", &["--n", "1", "--n", "8"]);
+    assert_eq!(found, both.collect::<Vec<_>>());
+    // No experts, which have 16x64 matrices; k_proj has as many.
+    assert!(!of("modelopt-experts", &[]).contains(&[64, 16, 1]));
+    let error = fails(&[
+        "tune",
+        "--list",
+        "--checkpoint",
+        "../../tests/data/exporters/make",
+    ]);
+    assert!(error.contains("make"), "{error}");
+    refuses(&["tune", "--shape", "16,16", "--n", "4"]);
 }
 
 #[test]
