@@ -101,6 +101,9 @@ Case& multiply(Topic& t, const std::string& name, const std::string& in, unsigne
     return x;
 }
 
+// Steps that `roles` takes the clocks of.
+const unsigned ROLE_STEPS = 64;
+
 Topic tcgen05() {
     Topic t;
     t.name = "tcgen05";
@@ -147,6 +150,25 @@ Topic tcgen05() {
     t.own("in/nan", nan.words());
     multiply(t, "nan_scales_n16", "in/nan", 16, 4, 0);
     add_sums(t, "sums_tcgen05", 128, 1, true);
+    Case& roles = t.add("roles", "tcgen05_roles").tag("times");
+    roles.in("in", "in/exact", IMAGE, 4).out("times", 12).out("flags", 8).u32(ROLE_STEPS);
+    roles.block[0] = 128;
+    // Columns 33 and up of B, which an instruction with N = 64 multiplies, though nobody stores them.
+    Image inside = exact;
+    for (unsigned k = 0; k < 4; k++)
+        for (unsigned block = 0; block < 4; block++)
+            for (unsigned column = 33; column < 128; column++) inside.scale(true, column, k, block) = 0x7f;
+    t.own("in/nan_inside", inside.words());
+    multiply(t, "nan_scales_inside_n64", "in/nan_inside", 64, 4, 0);
+    auto in_turn = [&](const char* name, const char* in, unsigned n, unsigned apart) {
+        Case& x = t.add(name, "tcgen05_mma_in_turn");
+        x.in("in", in, IMAGE, 4).out("out", 4 * 128 * n).out("flags", 4).u32(n).u32(4).u32(apart);
+        x.block[0] = 128;
+    };
+    in_turn("in_turn_n16", "in/exact", 16, 4);
+    // Nothing orders these copies behind the multiplications that read what they overwrite.
+    in_turn("one_place_n16", "in/exact", 16, 0);
+    in_turn("in_turn_n8", "in/full", 8, 4);
     return t;
 }
 
@@ -154,12 +176,17 @@ Topic tcgen05_pdl() {
     Topic t;
     t.name = "tcgen05_pdl";
     t.needs = 10;
-    auto pair = [&](const char* name, const char* entry, unsigned columns) {
+    auto pair = [&](const char* name, const char* entry, unsigned columns) -> Case& {
         Case& x = t.add(name, entry).out("out", 8).u32(columns);
         x.first = "pdl_first";
+        return x;
     };
     pair("wait_then_allocate_512", "pdl_wait_then_allocate", 512);
     pair("wait_then_allocate_32", "pdl_wait_then_allocate", 32);
+    // Several CTAs of each kernel on every multiprocessor: one holds all of tensor memory, the others wait for it.
+    Case& held = pair("allocate_while_held_512", "pdl_allocate_then_wait", 512);
+    held.first = "pdl_hold";
+    held.grid[0] = 1024;
     // Last: what allocates before it waits has to hope for room.
     pair("allocate_then_wait_256", "pdl_allocate_then_wait", 256);
     return t;

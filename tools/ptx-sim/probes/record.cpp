@@ -5,6 +5,7 @@
 //   record --out DIR [--topic NAME]... [--repeat N] [--code DIR]   record
 //   record --dry-run [--out DIR] [--ptx DIR]          check the cases without a GPU
 //   record --list                                     print the cases
+//   record --clusters [--code DIR]                    print how many clusters of each size the GPU has room for, as JSON
 #include <cuda.h>
 #include <dlfcn.h>
 #include <poll.h>
@@ -74,6 +75,8 @@ struct Driver {
     CUresult (*MemcpyDtoH)(void*, CUdeviceptr, size_t) = 0;
     CUresult (*LaunchKernelEx)(const CUlaunchConfig*, CUfunction, void**, void**) = 0;
     CUresult (*StreamQuery)(CUstream) = 0;
+    CUresult (*FuncSetAttribute)(CUfunction, CUfunction_attribute, int) = 0;
+    CUresult (*OccupancyMaxActiveClusters)(int*, CUfunction, const CUlaunchConfig*) = 0;
     CUresult (*GetErrorName)(CUresult, const char**) = 0;
     CUresult (*TensorMapEncodeTiled)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*,
                                      const cuuint64_t*, const cuuint64_t*, const cuuint32_t*,
@@ -108,6 +111,8 @@ struct Driver {
         get(MemcpyDtoH, "cuMemcpyDtoH_v2");
         get(LaunchKernelEx, "cuLaunchKernelEx");
         get(StreamQuery, "cuStreamQuery");
+        get(FuncSetAttribute, "cuFuncSetAttribute");
+        get(OccupancyMaxActiveClusters, "cuOccupancyMaxActiveClusters");
         get(GetErrorName, "cuGetErrorName");
         get(TensorMapEncodeTiled, "cuTensorMapEncodeTiled");
         return ok;
@@ -371,6 +376,55 @@ struct Gpu {
         return outs;
     }
 };
+
+// How many clusters fit at once, by size and by the shared memory of a CTA, as the driver says: JSON to stdout.
+int print_clusters(const std::string& code) {
+    if (!cu.open()) return 1;
+    try {
+        need(cu.Init(0), "cuInit");
+        Gpu gpu;
+        need(cu.DeviceGet(&gpu.device, 0), "cuDeviceGet");
+        char name[128] = "unknown";
+        int sms = 0, most_shared = 0;
+        cu.DeviceGetName(name, sizeof name, gpu.device);
+        cu.DeviceGetAttribute(&sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, gpu.device);
+        cu.DeviceGetAttribute(&most_shared, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, gpu.device);
+        gpu.open(code);
+        CUfunction f;
+        need(cu.ModuleGetFunction(&f, gpu.module, "cluster_sregs"), "cuModuleGetFunction");
+        need(cu.FuncSetAttribute(f, CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1), "cuFuncSetAttribute");
+        need(cu.FuncSetAttribute(f, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, most_shared),
+             "cuFuncSetAttribute");
+        std::string o = "{\"gpu\":" + quote(name) + ",\"multiprocessors\":" + std::to_string(sms) + ",\"clusters\":[";
+        bool first = true;
+        for (int shared : {0, 48 << 10, most_shared / 2, most_shared})
+            for (unsigned size : {1u, 2u, 4u, 8u, 16u}) {
+                CUlaunchAttribute attr;
+                memset(&attr, 0, sizeof attr);
+                attr.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+                attr.value.clusterDim.x = size, attr.value.clusterDim.y = attr.value.clusterDim.z = 1;
+                CUlaunchConfig cfg;
+                memset(&cfg, 0, sizeof cfg);
+                cfg.gridDimX = size * 1024, cfg.gridDimY = cfg.gridDimZ = 1;
+                cfg.blockDimX = 128, cfg.blockDimY = cfg.blockDimZ = 1;
+                cfg.sharedMemBytes = (unsigned)shared;
+                cfg.attrs = &attr;
+                cfg.numAttrs = 1;
+                int most = 0;
+                const CUresult r = cu.OccupancyMaxActiveClusters(&most, f, &cfg);
+                o += std::string(first ? "" : ",") + "{\"size\":" + std::to_string(size) +
+                     ",\"shared_bytes\":" + std::to_string(shared);
+                o += r == CUDA_SUCCESS ? ",\"most\":" + std::to_string(most) : ",\"error\":" + quote(cu.name(r));
+                o += "}";
+                first = false;
+            }
+        printf("%s]}\n", o.c_str());
+    } catch (Failure& e) {
+        fprintf(stderr, "record: %s\n", e.what.c_str());
+        return 1;
+    }
+    return 0;
+}
 
 // An error of a kernel is sticky: the process that met it can never use the GPU again, not even
 // through a new context. So the process that hands out the cases makes no CUDA call. A child runs
@@ -687,7 +741,7 @@ int check(Topic& t, const std::string& ptx) {
 int main(int argc, char** argv) {
     std::string out, ptx_dir, code_dir;
     std::vector<std::string> only;
-    bool dry = false, listing = false;
+    bool dry = false, listing = false, clusters = false;
     int repeat = 3;
     for (int i = 1; i < argc; i++) {
         std::string a = argv[i];
@@ -699,10 +753,19 @@ int main(int argc, char** argv) {
         else if (a == "--repeat") repeat = atoi(next().c_str());
         else if (a == "--dry-run") dry = true;
         else if (a == "--list") listing = true;
+        else if (a == "--clusters") clusters = true;
         else {
-            fprintf(stderr, "usage: record --out DIR [--topic NAME]... [--repeat N] [--code DIR] | --dry-run [--out DIR] [--ptx DIR] | --list\n");
+            fprintf(stderr, "usage: record --out DIR [--topic NAME]... [--repeat N] [--code DIR] | --dry-run [--out DIR] [--ptx DIR] | --list | --clusters [--code DIR]\n");
             return 2;
         }
+    }
+    if (clusters) {
+        std::stringstream code;
+        if (!code_dir.empty()) {
+            std::ifstream f(code_dir + "/async.cubin", std::ios::binary);
+            code << f.rdbuf();
+        }
+        return print_clusters(code_dir.empty() ? embedded("async") : code.str());
     }
     if (!dry && !listing && out.empty()) {
         fprintf(stderr, "record: --out DIR is missing\n");

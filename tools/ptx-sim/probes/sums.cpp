@@ -169,6 +169,88 @@ void random_sums(Sums& to, bool exact) {
     }
 }
 
+// UE4M3 of 2^e, e from -9: below -6 they are subnormal.
+uint8_t any_power(int e) { return e < -6 ? (uint8_t)(1u << (e + 9)) : power(e); }
+
+// As `put`, of a product as small as codes and scales make it: e from -20. False where there is no such product.
+bool put_small(Sum& s, unsigned block, unsigned k, int e, bool half_more, bool negative) {
+    const int codes = e < -18 ? e + 18 : 0, scales = e - codes;
+    if (codes < (half_more ? -1 : -2)) return false;
+    const int column = scales < 0 ? scales / 2 : 0;
+    s.sb[block] = any_power(column);
+    s.sa[block] = any_power(scales - column);
+    s.a[16 * block + k] = (uint8_t)((negative ? 8 : 0) | (half_more ? 3 : codes == -2 ? 1 : 2));
+    if (codes < 0) s.b[16 * block + k] = 1;
+    return true;
+}
+
+// 16 products of 4, with the largest powers of two as scales: 2^22, where the scales alone say 2^16.
+void put_large(Sum& s, unsigned block, bool negative) {
+    for (unsigned k = 0; k < 16; k++) s.a[16 * block + k] = (uint8_t)(negative ? 12 : 4), s.b[16 * block + k] = 4;
+    s.sa[block] = s.sb[block] = power(8);
+}
+
+// Two large terms cancel, two blocks or a block and C: is what lies 19 to 48 places below them still there?
+void far(Sums& to) {
+    const int TOP = 22;
+    for (unsigned shape = 0; shape < 4; shape++) {
+        for (unsigned i : {0u, 3u})
+            for (unsigned l = 1; l < 3; l++)
+                for (int drop = 19; drop <= 42; drop++) {
+                    Sum s;
+                    s.label = (uint32_t)FAR << 24 | i << 20 | l << 12 | shape << 8 | (unsigned)drop;
+                    put_large(s, i, false);
+                    s.c = -ldexpf(1.0f, TOP);
+                    if (put_small(s, l, 2, TOP - drop, shape & 1, shape & 2)) to.all.push_back(s);
+                }
+        for (unsigned l : {0u, 1u, C})
+            for (int drop = 19; drop <= (l == C ? 48 : 42); drop++) {
+                Sum s;
+                s.label = (uint32_t)FAR << 24 | 1 << 23 | l << 12 | shape << 8 | (unsigned)drop;
+                put_large(s, 2, false);
+                put_large(s, 3, true);
+                if (l == C) put(s, C, 0, TOP - drop, shape & 1, shape & 2);
+                else if (!put_small(s, l, 2, TOP - drop, shape & 1, shape & 2)) continue;
+                to.all.push_back(s);
+            }
+    }
+    // Two small ones, `step` products apart: only together are they large enough, if they are added before they are cut.
+    for (unsigned step : {1u, 2u, 4u, 8u, 16u})
+        for (int drop = 33; drop <= 40; drop++) {
+            Sum s;
+            s.label = (uint32_t)FAR << 24 | 3 << 22 | step << 8 | (unsigned)drop;
+            put_large(s, 0, false);
+            s.c = -ldexpf(1.0f, TOP);
+            put_small(s, 1, 0, TOP - drop, false, false);
+            put_small(s, 1 + step / 16, step % 16, TOP - drop, false, false);
+            to.all.push_back(s);
+        }
+}
+
+// Block 2 has no product that is not zero, and scales from none to the largest; C or a product lies far below them.
+void idle(Sums& to) {
+    const uint8_t scales[] = {0x38, 0x78, 0x7e, 0x08};  // 1, 256, 448, 2^-6
+    for (unsigned kind = 0; kind < 5; kind++)
+        for (unsigned size = 0; size < 4; size++)
+            for (unsigned shape = 0; shape < 4; shape++)
+                for (int drop = 16; drop <= 40; drop++) {
+                    Sum s;
+                    s.label = (uint32_t)IDLE << 24 | kind << 20 | size << 16 | shape << 8 | (unsigned)drop;
+                    s.sa[2] = s.sb[2] = scales[size];
+                    if (kind == 1) memset(s.a + 32, 2, 16), memset(s.b + 32, 0, 16);  // codes of B are zero
+                    if (kind == 2) s.a[32] = 2, s.a[33] = 10;                           // products cancel
+                    if (kind == 3) memset(s.a + 32, 2, 16), s.sa[2] = 0;                // a scale is zero
+                    if (kind == 4) memset(s.a + 32, 2, 16), s.sa[2] = s.sb[2] = 0;
+                    const int e = (size == 0 ? 0 : size == 3 ? -12 : 16) - drop;
+                    if (shape & 1) {
+                        if (e < -20 || !put_small(s, 0, 0, e, false, shape & 2)) continue;
+                    } else {
+                        put(s, C, 0, e, true, shape & 2);
+                    }
+                    to.all.push_back(s);
+                }
+}
+
 std::vector<Sum> grouped(const std::vector<Sum>& all) {
     std::map<std::string, std::vector<Sum>> columns;
     std::vector<std::string> order;
@@ -194,17 +276,9 @@ std::vector<Sum> grouped(const std::vector<Sum>& all) {
     fill(128, rows.back());
     return rows;
 }
-}  // namespace
-
-void add_sums(Topic& t, const char* entry, unsigned rows_a_cta, unsigned results_a_row, bool flags) {
-    Sums sums;
-    survives(sums);
-    groups(sums);
-    final_rounding(sums);
-    loss(sums);
-    nominal(sums);
-    random_sums(sums, false);
-    random_sums(sums, true);
+// A case of these sums; the names of its inputs begin with `from`.
+void add_case(Topic& t, const char* name, const std::string& from, const Sums& sums, const char* entry,
+              unsigned rows_a_cta, unsigned results_a_row, bool flags) {
     const std::vector<Sum> rows = grouped(sums.all);
     std::vector<uint32_t> a, sa, b, sb, c, labels;
     auto codes = [](std::vector<uint32_t>& to, const uint8_t* from) {
@@ -229,16 +303,32 @@ void add_sums(Topic& t, const char* entry, unsigned rows_a_cta, unsigned results
         c.push_back(bits);
         labels.push_back(s.label);
     }
-    t.own("in/labels", labels);
-    Case& x = t.add("sums", entry).tag("inexact");
+    t.own(from + "labels", labels);
+    Case& x = t.add(name, entry).tag("inexact");
     const char* names[] = {"a", "scales_a", "b", "scales_b", "c"};
     const std::vector<uint32_t>* inputs[] = {&a, &sa, &b, &sb, &c};
     for (unsigned i = 0; i < 5; i++) {
-        const std::string tensor = t.own(std::string("in/") + names[i], *inputs[i]);
+        const std::string tensor = t.own(from + names[i], *inputs[i]);
         x.in(names[i], tensor, t.bytes(tensor), 4);
     }
     x.out("out", 4 * results_a_row * rows.size());
     x.grid[0] = (unsigned)rows.size() / rows_a_cta;
     x.block[0] = flags ? rows_a_cta : 32;
     if (flags) x.out("flags", 4 * x.grid[0]);
+}
+}  // namespace
+
+void add_sums(Topic& t, const char* entry, unsigned rows_a_cta, unsigned results_a_row, bool flags) {
+    Sums sums, small;
+    survives(sums);
+    groups(sums);
+    final_rounding(sums);
+    loss(sums);
+    nominal(sums);
+    random_sums(sums, false);
+    random_sums(sums, true);
+    add_case(t, "sums", "in/", sums, entry, rows_a_cta, results_a_row, flags);
+    far(small);
+    idle(small);
+    add_case(t, "sums_far", "in/far.", small, entry, rows_a_cta, results_a_row, flags);
 }

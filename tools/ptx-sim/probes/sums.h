@@ -12,7 +12,10 @@ enum Series : uint32_t {
     NOMINAL,   // terms of subnormal codes or scales, whose exponents may be taken for larger than they are
     RANDOM,    // any codes, any scales
     EXACT,     // sums that every order gives exactly
+    FAR,       // as SURVIVES, with the smallest codes and scales beside the largest
+    IDLE,      // a block without a product that is not zero: does its exponent count?
 };
 
-// Adds the inputs to a topic, and the case that runs them through an entry point: so many results a row.
+// Adds the inputs to a topic, and the cases that run them through an entry point, `sums` and `sums_far`: so many
+// results a row.
 void add_sums(Topic& t, const char* entry, unsigned rows_a_cta, unsigned results_a_row, bool flags);

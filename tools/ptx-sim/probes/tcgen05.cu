@@ -191,6 +191,114 @@ extern "C" __global__ void __launch_bounds__(128)
     end(tmem, 256);
 }
 
+// As above, N of 8 or 16, each slice's scales copied right before its multiplication, `apart` columns behind those of the
+// slice before: 0 is over columns that an earlier multiplication may still read.
+extern "C" __global__ void __launch_bounds__(128)
+    tcgen05_mma_in_turn(const uint4* in, u32* o, u32* flags, u32 n, u32 slices, u32 apart) {
+    __shared__ Image image;
+    __shared__ Scene scene;
+#pragma unroll 1
+    for (u32 i = threadIdx.x; i < sizeof(Image) / 16; i += 128) ((uint4*)&image)[i] = in[i];
+    const u32 tmem = begin(scene, 64), scales_a = tmem + 16, scales_b = tmem + 32;
+    if (threadIdx.x == 0) {
+#pragma unroll 1
+        for (u32 k = 0; k < slices; k++) {
+            arch::tcgen05_cp_32x128b_warpx4(scales_a + apart * k, arch::atom_descriptor(smem(image.scales_a) + 512 * k));
+            arch::tcgen05_cp_32x128b_warpx4(scales_b + apart * k, arch::atom_descriptor(smem(image.scales_b) + 512 * k));
+            arch::tcgen05_mma_mxf4nvf4(tmem, arch::rows_descriptor(smem(image.a) + 32 * k),
+                            arch::rows_descriptor(smem(image.b) + 32 * k), arch::nvfp4_instruction(n),
+                            scales_a + apart * k, scales_b + apart * k, k != 0);
+        }
+        arch::tcgen05_commit(smem(&scene.barrier));
+    }
+    const u32 done = committed(scene);
+    if (threadIdx.x == 0) flags[0] = done;
+#pragma unroll 1
+    for (u32 c = 0; c < n; c += 8) {
+        u32 d[8];
+        asm volatile(
+            "tcgen05.ld.sync.aligned.32x32b.x8.b32 {%0, %1, %2, %3, %4, %5, %6, %7}, [%8];\n\t"
+            "tcgen05.wait::ld.sync.aligned;"
+            : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]), "=r"(d[4]), "=r"(d[5]), "=r"(d[6]), "=r"(d[7])
+            : "r"(own_lanes(tmem) + c)
+            : "memory");
+        for (u32 i = 0; i < 8; i++) o[threadIdx.x * n + c + i] = d[i];
+    }
+    end(tmem, 64);
+}
+
+__device__ __forceinline__ u32 clocks() {
+    u32 t;
+    asm volatile("mov.u32 %0, %%clock;" : "=r"(t)::"memory");
+    return t;
+}
+
+__device__ __forceinline__ void bulk_copy(u32 to, const void* from, u32 bytes, u32 bar) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+                 "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(bar)
+                 : "memory");
+}
+
+// Clocks of the kernels' two roles, one after the other, for `steps` steps of 256 codes of 128 rows: of the thread that
+// multiplies, to issue (times[0]) and until all is complete (times[1]); of the thread that loads, where each step waits
+// for the step before (times[2]).
+extern "C" __global__ void __launch_bounds__(128) tcgen05_roles(const uint4* in, u32* times, u32* flags, u32 steps) {
+    __shared__ Image image;
+    __shared__ Scene scene;
+    __shared__ u64 step_done, loaded;
+#pragma unroll 1
+    for (u32 i = threadIdx.x; i < sizeof(Image) / 16; i += 128) ((uint4*)&image)[i] = in[i];
+    if (threadIdx.x == 0) {
+        mbar_init(smem(&step_done), 1);
+        mbar_init(smem(&loaded), 1);
+    }
+    const u32 tmem = begin(scene, 64), scales_a = tmem + 16, scales_b = tmem + 32;
+    const u64 a = arch::rows_descriptor(smem(image.a)), b = arch::rows_descriptor(smem(image.b));
+    const u64 sa = arch::atom_descriptor(smem(image.scales_a)), sb = arch::atom_descriptor(smem(image.scales_b));
+    u32 start = 0, done;
+    if (threadIdx.x == 0) {
+        start = clocks();
+#pragma unroll 1
+        for (u32 step = 0; step < steps; step++) {
+#pragma unroll
+            for (u32 k = 0; k < 4; k++) {  // descriptors count in units of 16 bytes
+                arch::tcgen05_cp_32x128b_warpx4(scales_a + 4 * k, sa + 32 * k);
+                arch::tcgen05_cp_32x128b_warpx4(scales_b + 4 * k, sb + 32 * k);
+            }
+#pragma unroll
+            for (u32 k = 0; k < 4; k++)
+                arch::tcgen05_mma_mxf4nvf4(tmem, a + 2 * k, b + 2 * k, arch::nvfp4_instruction(16), scales_a + 4 * k,
+                                           scales_b + 4 * k, step != 0 || k != 0);
+            arch::tcgen05_commit(smem(&step_done));
+        }
+        times[0] = clocks() - start;
+        arch::tcgen05_commit(smem(&scene.barrier));
+    }
+    done = committed(scene);
+    if (threadIdx.x == 0) {
+        times[1] = clocks() - start;
+        flags[0] = done;
+    }
+    __syncthreads();
+    if (threadIdx.x == 32) {
+        start = clocks();
+        done = 1;
+#pragma unroll 1
+        for (u32 step = 0; step < steps && done; step++) {
+            mbar_arrive_expect(smem(&loaded), 16384 + 2048 + 2048);
+            bulk_copy(smem(image.a), in, 16384, smem(&loaded));
+            bulk_copy(smem(image.scales_a), in + 2048, 2048, smem(&loaded));
+            bulk_copy(smem(image.b), in + 1024, 2048, smem(&loaded));
+            done = 0;
+#pragma unroll 1
+            for (u32 i = 0; i < 1 << 20 && !done; i++) done = mbar_test(smem(&loaded), step & 1);
+        }
+        times[2] = clocks() - start;
+        flags[1] = done;
+    }
+    end(tmem, 64);
+}
+
 // Sums (sums.cpp): CTA i has rows 128i to 128i + 127, of which each 16 meet a column of their own.
 extern "C" __global__ void __launch_bounds__(128)
     sums_tcgen05(const u32* a, const u32* scales_a, const u32* b, const u32* scales_b, const u32* c, u32* o,

@@ -41,3 +41,17 @@ extern "C" __global__ void pdl_allocate_then_wait(u32* o, u32 columns) {
     if (threadIdx.x == 0) o[1] = tmem < 0x10000;
     arch::tcgen05_dealloc(tmem, columns);
 }
+
+// Holds tensor memory while others begin: a kernel of somebody else's.
+extern "C" __global__ void pdl_hold(u32* o, u32 columns) {
+    __shared__ u32 at;
+    arch::tcgen05_alloc(smem(&at), columns);
+    arch::tcgen05_relinquish_alloc_permit();
+    __syncwarp();
+    const u32 tmem = at;
+    arch::griddepcontrol_launch_dependents();
+#pragma unroll 1
+    for (u32 i = 0; i < 20; i++) sleep_ns(1000);
+    if (threadIdx.x == 0) *o = tmem;
+    arch::tcgen05_dealloc(tmem, columns);
+}

@@ -400,7 +400,13 @@ pub(crate) trait Engine {
     fn compute(&self, operands: &Operands<'_>, ask: Ask) -> Result<Outcome>;
 
     /// Measures single GEMVs, always with the same weights.
-    fn time(&self, operands: &Operands<'_>, ask: Ask, budget: Budget) -> Result<Timing>;
+    fn time(&self, operands: &Operands<'_>, ask: Ask, budget: Budget) -> Result<Timing> {
+        self.repeat(operands, ask, budget).map(|(timing, _)| timing)
+    }
+
+    /// Computes the same again and again, measures that, and gives the last result.
+    fn repeat(&self, operands: &Operands<'_>, ask: Ask, budget: Budget)
+    -> Result<(Timing, Values)>;
 
     /// Puts a case's operands into memory, on weights that no cache holds, makes `works` ready to take
     /// turns, and gives them to `drive`.

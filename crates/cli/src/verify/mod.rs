@@ -1,8 +1,10 @@
 //! `verify`: computes problems whose answers are known, and compares.
 
 mod cases;
+mod soak;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Result;
 use nvfp4_gemv::reference::Reference;
@@ -13,13 +15,14 @@ use nvfp4_gemv_files::printable;
 use serde_json::{Value, json};
 
 use crate::destination::output;
-use crate::engine::{Ask, AskArgs, Engine, GpuArgs};
+use crate::engine::{Ask, AskArgs, Budget, Engine, GpuArgs};
 use crate::measure::{Check, truth};
 use crate::report::{Report, Table, number, progress, small, wrong_usage};
 use crate::shapes;
 
 pub(crate) use cases::operands;
 use cases::{Data, Group, Variant, adversarial, contest, variants};
+use soak::{Kept, Soak, soak};
 
 /// Computes problems with known answers with every kernel, and compares; exits with 1 if any is wrong
 #[derive(Debug, clap::Args)]
@@ -31,13 +34,17 @@ path's roundings. Without either, both. --problem replays a file: safetensors wi
 sfa F8_E4M3 [L,M,K/16], b U8 [L,N,K/2], sfb F8_E4M3 [L,N,K/16], optional alpha F32 [1] or [M], \
 optional c F64 [L,N,M] to compare with.
 
+--soak goes on for minutes: everything that passed is computed again and again, by turns, and must keep its bits. A GPU \
+has no rest then.
+
 Examples:
   nvfp4-gemv verify
   nvfp4-gemv verify --contest --path cuda-core
   nvfp4-gemv verify --adversarial --case integers --activation f16
   nvfp4-gemv verify --dump failing.safetensors             # writes the first case that fails
   nvfp4-gemv verify --case 'sweep 130x80' --dump case.safetensors
-  nvfp4-gemv verify --problem case.safetensors")]
+  nvfp4-gemv verify --problem case.safetensors
+  nvfp4-gemv verify --contest --kernel ring --soak 20")]
 pub(crate) struct Args {
     /// The contest's shapes, data rule and tolerance
     #[arg(long)]
@@ -64,6 +71,9 @@ pub(crate) struct Args {
     /// Only this type of results; may be repeated
     #[arg(long, value_parser = shapes::output_type())]
     output_type: Vec<FloatType>,
+    /// Minutes for which what passed is computed again and again, and must keep its bits
+    #[arg(long, value_name = "MINUTES", value_parser = minutes)]
+    soak: Option<f64>,
     /// Write the first case that fails as a problem file; with --case, the first selected one
     #[arg(long, value_name = "F")]
     dump: Option<PathBuf>,
@@ -72,10 +82,18 @@ pub(crate) struct Args {
     force: bool,
 }
 
+/// A number of minutes, up to a week.
+fn minutes(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(minutes) if minutes > 0.0 && minutes <= 10_080.0 => Ok(minutes),
+        _ => Err("expected a number of minutes above 0, 10080 at most".into()),
+    }
+}
+
 pub(crate) fn run(args: &Args) -> Result<Report> {
     let ask = args.ask.ask()?;
     // A file that cannot be read is reported before a device that is not there.
-    let mut file = args.problem.as_ref().map(Problem::read).transpose()?;
+    let file = args.problem.as_ref().map(Problem::read).transpose()?;
     let dump = args.dump.as_ref();
     let dump = dump
         .map(|path| output(path, args.force, args.problem.clone()))
@@ -98,13 +116,14 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         ..Summary::default()
     };
     let bar = progress(groups.len() as u64, "verifying");
-    for group in &groups {
+    let problem = |group: &Group| match &file {
+        Some(problem) => problem.clone(),
+        None => group.problem(),
+    };
+    for (number, group) in groups.iter().enumerate() {
         bar.set_message(group.name());
-        let problem = match &mut file {
-            Some(problem) => problem.clone(),
-            None => group.problem(),
-        };
-        summary.verify(engine.as_ref(), &asks, group, &problem, args)?;
+        let problem = problem(group);
+        summary.verify(engine.as_ref(), &asks, (number, group), &problem, args)?;
         bar.inc(1);
     }
     bar.finish_and_clear();
@@ -112,6 +131,9 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         && let Some(why) = summary.unavailable
     {
         return Err(why.into());
+    }
+    if let Some(minutes) = args.soak {
+        summary.soak(engine.as_ref(), &groups, problem, minutes)?;
     }
     Ok(summary.report(engine.as_ref(), args))
 }
@@ -178,6 +200,10 @@ struct Summary {
     /// The output of `--dump`, and how to replay it where that is a file.
     dumped: Option<String>,
     json: Vec<Value>,
+    /// What passed, where it is computed again.
+    kept: Vec<Kept>,
+    /// The minutes of `--soak`, and what was seen in them.
+    soaked: Option<(f64, Soak)>,
 }
 
 /// What a kernel made of the problems that it was asked for.
@@ -217,7 +243,7 @@ impl Summary {
         &mut self,
         engine: &dyn Engine,
         asks: &[Ask],
-        group: &Group,
+        (number, group): (usize, &Group),
         problem: &Problem,
         args: &Args,
     ) -> Result<()> {
@@ -295,6 +321,14 @@ impl Summary {
                     "passed": check.passed,
                     "check": check.json(),
                 }));
+                if check.passed && args.soak.is_some() {
+                    self.kept.push(Kept {
+                        group: number,
+                        variant,
+                        ask,
+                        y: outcome.y.encoded().1,
+                    });
+                }
                 if !check.passed {
                     let failure = format!("{variant}, {ask}: {}", check.text());
                     line.failures.push(failure);
@@ -328,6 +362,50 @@ impl Summary {
             self.kernels.len() - 1
         });
         &mut self.kernels[at]
+    }
+
+    /// Computes again what passed.
+    fn soak(
+        &mut self,
+        engine: &dyn Engine,
+        groups: &[Group],
+        problem: impl Fn(&Group) -> Problem,
+        minutes: f64,
+    ) -> Result<()> {
+        // Results of no elements say nothing.
+        self.kept.retain(|kept| !kept.y.is_empty());
+        let time = Duration::from_secs_f64(60.0 * minutes);
+        let bar = progress(time.as_secs(), "seconds of soak");
+        let start = std::time::Instant::now();
+        let name = |kept: &Kept| {
+            let group = groups[kept.group].name();
+            format!("{group} {}, {}", kept.variant, kept.ask)
+        };
+        // Cases of a group follow each other: its data are made once a turn.
+        let mut made: Option<(usize, Problem)> = None;
+        let found = soak(&self.kept, time, name, |kept, time| {
+            bar.set_position(start.elapsed().as_secs());
+            bar.set_message(groups[kept.group].name());
+            let of_group = match made.take() {
+                Some((number, of_group)) if number == kept.group => of_group,
+                _ => problem(&groups[kept.group]),
+            };
+            let Variant {
+                layout,
+                activation,
+                output,
+            } = kept.variant;
+            let operands = operands(&of_group, layout, activation, output)?;
+            let budget = Budget { runs: 1, time };
+            let (timing, y) = engine.repeat(&operands, kept.ask, budget)?;
+            drop(operands);
+            made = Some((kept.group, of_group));
+            Ok((timing.runs, y.encoded().1))
+        });
+        bar.finish_and_clear();
+        self.failed += found.failures.len();
+        self.soaked = Some((minutes, found));
+        Ok(())
     }
 
     /// Writes the case for `--dump`, if none has been written yet.
@@ -413,6 +491,9 @@ impl Summary {
             }
             text.push_str(&format!("\n{of_kernels}"));
         }
+        if let Some((_, soak)) = &self.soaked {
+            text.push_str(&soak.text(self.kept.len()));
+        }
         match (&self.dumped, &args.dump) {
             (Some(dumped), _) => text.push_str(&format!("{dumped}\n")),
             (None, Some(path)) => text.push_str(&format!(
@@ -421,7 +502,8 @@ impl Summary {
             )),
             (None, None) => {}
         }
-        let passed = self.failed == 0;
+        let soaked = self.soaked.as_ref();
+        let passed = self.failed == 0 && soaked.is_none_or(|(_, soak)| soak.passed());
         let worst = self.lines.iter().filter_map(|line| line.worst.as_ref());
         let max_share = worst.map(|(check, _)| check.share()).fold(0.0, f64::max);
         Report {
@@ -438,6 +520,7 @@ impl Summary {
                 "max_share_of_bound": number(max_share),
                 "dumped": self.dumped.as_ref().and(args.dump.as_ref()),
                 "cases": self.json,
+                "soak": soaked.map(|(minutes, soak)| soak.json(self.kept.len(), *minutes)),
                 "passed": passed,
             }),
             passed,

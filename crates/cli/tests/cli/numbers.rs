@@ -112,7 +112,7 @@ fn what_takes_more_memory_than_there_is_is_refused_with_the_figures() {
 const KNOWN: &str = "\
     --a --activation --adversarial --b --calibration --case --ceiling --chain --chained --checkpoint --cold --commit --compute-capability \
     --contest --cublas --dialect --dump --each --exclude --force --gpu --help --include --input --json --kernel --layer --layout --list \
-    --n --no-workspace --out --output --output-type --path --problem --random --rank --replace --require-gpu --rounds --seconds --select --shape --share-scales --split --suite \
+    --n --no-workspace --out --output --output-type --path --problem --random --rank --replace --require-gpu --rounds --seconds --select --shape --share-scales --soak --split --suite \
     --sustained --tensor-parallel --to --tuned --version --windows";
 
 #[test]

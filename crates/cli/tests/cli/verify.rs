@@ -5,7 +5,7 @@ use std::path::Path;
 use nvfp4_gemv_cli::problem::Problem;
 use serde_json::Value;
 
-use crate::{Folder, MODELOPT, fails, json, prints, program, words};
+use crate::{Folder, MODELOPT, fails, json, prints, program, refuses, words};
 
 /// The arguments of `verify` on the CPU: words, then an argument that is no word.
 fn on_cpu<'a>(line: &'a str, rest: &[&'a str]) -> Vec<&'a str> {
@@ -43,6 +43,29 @@ fn verify_says_what_was_left_out() {
         let args = [&words(command)[..], &["--path", "cpu", "--require-gpu"]].concat();
         let error = fails(&args);
         assert!(error.contains("--require-gpu, and the path cpu"), "{error}");
+    }
+}
+
+/// Everything that passed is computed again; without `--soak` nothing is.
+#[test]
+fn a_soak_computes_what_passed_again() {
+    let case = ["--case", "integers 77x48"];
+    let soaked = json(&on_cpu("--adversarial --soak 0.001", &case));
+    assert_eq!(soaked["passed"], true);
+    let soak = &soaked["soak"];
+    assert_eq!(soak["cases"], soaked["computed"]);
+    assert!(soak["rounds"].as_u64().unwrap() >= 1, "{soak}");
+    assert!(
+        soak["launches"].as_u64() >= soaked["computed"].as_u64(),
+        "{soak}"
+    );
+    assert_eq!(soak["failures"], serde_json::json!([]));
+    assert!(json(&on_cpu("--adversarial", &case))["soak"].is_null());
+    // No row, no batch: there is nothing to hold against anything.
+    let nothing = program(&on_cpu("--soak 0.001", &["--case", "integers 0x64"]));
+    assert_eq!(nothing.status.code(), Some(1));
+    for wrong in ["0", "-1", "NaN", "1e9"] {
+        refuses(&on_cpu("--soak", &[wrong]));
     }
 }
 

@@ -70,6 +70,7 @@ pub(crate) fn command(args: &Replay) -> Result<(), SimError> {
         }
     }
     let claims = claims::claims(&recording).map_err(|why| error(&why))?;
+    let roles = claims::roles(&recording).map_err(|why| error(&why))?;
     let sums = Sums::of(&recording).map_err(|why| error(&why))?;
     let sums = sums.map(|sums| sums.judge());
     let of_gpu = recording.said("gpu").unwrap_or("nobody");
@@ -80,7 +81,7 @@ pub(crate) fn command(args: &Replay) -> Result<(), SimError> {
             .collect();
         let report = json!({
             "topic": recording.said("topic"), "sums_of": args.sums.to_string(), "gpu": of_gpu, "cases": recording.cases.len(),
-            "different": different, "claims": claims, "sums": sums,
+            "different": different, "claims": claims, "roles": roles, "sums": sums,
         });
         streams::line(&printable_json(&report.to_string()));
         return Ok(());
@@ -101,6 +102,9 @@ pub(crate) fn command(args: &Replay) -> Result<(), SimError> {
         };
         outln!("  {holds}: {} ({})", claim.says, claim.seen);
     }
+    if let Some(roles) = roles {
+        outln!("  clocks of a step: {roles:?}");
+    }
     if let Some(sums) = sums {
         said(&sums);
     }
@@ -115,6 +119,10 @@ fn said(sums: &Verdict) {
         sums.machine
     );
     outln!("    {} other rules explain as many", sums.as_good);
+    outln!(
+        "    {} come out by the published rule of FP4",
+        sums.by_published
+    );
     outln!(
         "    {} exact sums are wrong, columns agree: {}",
         sums.exact_sums_wrong,

@@ -122,6 +122,10 @@ fn compare(case: &Case, name: &str, got: &[u8], want: &[u8]) -> Result<(), Strin
     if got.len() != want.len() {
         return Err(format!("{name}: {} bytes, was {}", got.len(), want.len()));
     }
+    // Clocks are the machine's own.
+    if case.tagged("times") && name == format!("{}/times", case.name) {
+        return Ok(());
+    }
     if case.tagged("smem_size") {
         let words = |b: &[u8]| -> Vec<u32> {
             let (words, _) = b.as_chunks();

@@ -189,7 +189,7 @@ fn recording(
         said("ptx_fnv1a64")? == fnv1a(&ptx),
         "made by other probes than this repository has"
     );
-    let cases: Vec<Value> = serde_json::from_str(said("cases")?).context("its cases")?;
+    let cases = cases(bytes)?;
     ensure!(!cases.is_empty(), "it has no cases");
     let failed = cases
         .iter()
@@ -201,6 +201,13 @@ fn recording(
         Some(case) if none => Err(format!("no case ended well, as {case:?}")),
         _ => Ok(()),
     })
+}
+
+/// The cases of a recording.
+pub(super) fn cases(bytes: &[u8]) -> Result<Vec<Value>> {
+    let meta = metadata(bytes)?;
+    let cases = meta["cases"].as_str().context("it says nothing of cases")?;
+    serde_json::from_str(cases).context("its cases")
 }
 
 /// The metadata of a safetensors file.

@@ -3,6 +3,7 @@
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use nvfp4_gemv_targets::arch;
 use nvfp4_gemv_targets::products::Product;
 use serde::{Deserialize, Serialize};
 
@@ -79,14 +80,15 @@ impl Device {
         }
     }
 
-    /// The suffix of code for it: of the family where there are such, of the architecture itself otherwise.
+    /// The suffix of the code that runs on it where a build is not told anything else: what ships. Where nothing that
+    /// ships does, that of code for it alone.
     pub(super) fn arch(&self) -> String {
+        let shipped = arch::parse(arch::DEFAULT, || Err("nobody is asked".into()));
+        let mut shipped = shipped.unwrap_or_default().into_iter();
         let (major, minor) = self.compute_capability;
-        match major {
-            10 | 12 => format!("{major}{minor}f"),
-            9 => "90a".into(),
-            _ => format!("{major}{minor}"),
-        }
+        shipped
+            .find(|arch| arch::runs_on(arch, self.compute_capability))
+            .unwrap_or_else(|| arch::own((10 * major + minor).unsigned_abs()))
     }
 }
 
@@ -124,6 +126,23 @@ mod tests {
             ", 10.0, 1",
         ] {
             assert!(Device::parse(text).is_err(), "{text:?}");
+        }
+    }
+
+    /// What ships is what is asked, also where the GPU could have code of its own: 100f on a B300, 120f on a DGX Spark.
+    #[test]
+    fn the_code_is_what_ships() {
+        for (capability, arch) in [
+            ((8, 0), "80"),
+            ((8, 9), "80"),
+            ((9, 0), "90a"),
+            ((10, 0), "100f"),
+            ((10, 3), "100f"),
+            ((12, 0), "120f"),
+            ((12, 1), "120f"),
+            ((11, 0), "110a"),
+        ] {
+            assert_eq!(Device::imagined(capability).arch(), arch, "{capability:?}");
         }
     }
 

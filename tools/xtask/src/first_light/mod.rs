@@ -4,8 +4,10 @@
 mod apply;
 mod archive;
 mod device;
+mod proof;
 mod report;
 mod steps;
+mod verdicts;
 mod watchdog;
 
 use std::collections::BTreeMap;
@@ -27,8 +29,17 @@ use crate::workspace::Workspace;
 /// The file of `tune`, in the night's folder and in the archive.
 const TUNED: &str = "tuned.jsonl";
 
-/// The output of `bench`.
+/// The outputs of steps, which go into the archive: of `bench`, `info`, `verify --soak`, `verify`, `bench --ceiling` and
+/// the recorder's `--clusters`.
 const BENCH: &str = "bench.json";
+const INFO: &str = "info.json";
+const SOAK: &str = "soak.json";
+const VERIFIED: &str = "verify.json";
+const CEILINGS: &str = "ceilings.json";
+const CLUSTERS: &str = "clusters.json";
+
+/// The page that says what was confirmed, what was refuted, and what follows.
+const VERDICT: &str = "verdict.md";
 
 #[derive(Debug, Args)]
 pub(crate) struct FirstLightArgs {
@@ -94,6 +105,7 @@ pub(crate) fn command(workspace: &Workspace, args: &FirstLightArgs) -> Result<()
         out: &out,
         xtask: &std::env::current_exe()?,
         gpu: args.gpu,
+        sanitizer: looking || on_path("compute-sanitizer"),
         environment: match looking {
             true => Vec::new(),
             false => toolchain_environment(workspace)?,
@@ -127,6 +139,12 @@ fn toolchain_environment(workspace: &Workspace) -> Result<Vec<(String, std::ffi:
     Ok(environment
         .map(|(name, value)| (name.to_owned(), value))
         .collect())
+}
+
+/// Whether the shell would find a program.
+fn on_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
 /// The library's version.
@@ -245,7 +263,12 @@ fn run(
                 let until = begin + left.min(Duration::from_secs(step.seconds));
                 let log = logs.join(format!("{}.log", step.name));
                 let output = output.as_ref().map(|file| out.join(file));
-                watchdog::run(command, &log, output.as_deref(), || Instant::now() >= until)?
+                let end =
+                    watchdog::run(command, &log, output.as_deref(), || Instant::now() >= until)?;
+                match (end, step.proof.check(out, &log)) {
+                    (End::Passed, Err(missing)) => End::Failed(missing),
+                    (end, _) => end,
+                }
             }
         };
         let seconds = begin.elapsed().as_secs();
@@ -279,7 +302,17 @@ fn finish(out: &Path, manifest: &Manifest) -> Result<()> {
         mut files,
         replays,
         published,
+        results,
     } = collect(out, manifest)?;
+    let night = verdicts::Night {
+        manifest,
+        replays: &replays,
+        published: &published,
+        results: &results,
+    };
+    let page = verdicts::page(&night);
+    fs::write(out.join(VERDICT), &page).context("cannot write verdict.md")?;
+    files.insert(VERDICT.into(), page.into_bytes());
     let summary = report::markdown(manifest, &replays, &published);
     fs::write(out.join("summary.md"), &summary).context("cannot write summary.md")?;
     files.insert("summary.md".into(), summary.into_bytes());
@@ -287,7 +320,8 @@ fn finish(out: &Path, manifest: &Manifest) -> Result<()> {
     archive::write(&file, manifest, &files)?;
     let (verdict, passed) = report::verdict(manifest);
     println!(
-        "{verdict}\nsummary: {}\nattach this to an issue: {}",
+        "{verdict}\nwhat follows: {}\nsummary: {}\nattach this to an issue: {}",
+        out.join(VERDICT).display(),
         out.join("summary.md").display(),
         file.display()
     );
@@ -305,6 +339,8 @@ struct Collected {
     replays: BTreeMap<String, Value>,
     /// Verdicts on the published rule of sums, by step.
     published: BTreeMap<String, Value>,
+    /// Other outputs of steps, by their names in the archive.
+    results: BTreeMap<String, Value>,
 }
 
 /// Collects what the steps left.
@@ -335,18 +371,33 @@ fn collect(out: &Path, manifest: &Manifest) -> Result<Collected> {
             files.insert(format!("{folder}/{name}"), bytes);
         }
     }
-    for name in [TUNED, BENCH] {
-        let step = name.trim_end_matches(".json");
-        // Files of a step that was killed are no results, except for tuned configs, which are saved one by one.
+    let mut results = BTreeMap::new();
+    for (name, step) in [
+        (TUNED, "tune"),
+        (BENCH, "bench"),
+        (INFO, "info"),
+        (SOAK, "soak"),
+        (VERIFIED, "verify"),
+        (CEILINGS, "ceilings"),
+        (CLUSTERS, "clusters"),
+    ] {
+        // Files of a step that was killed are no results, except for tuned configs, which are saved one by one. What
+        // was wrong is.
+        let says_what_failed = [TUNED, SOAK, VERIFIED].contains(&name);
         let file = out.join(name);
-        if file.is_file() && (name == TUNED || manifest.passed(step)) {
-            files.insert(name.into(), read(&file)?);
+        if file.is_file() && (says_what_failed || manifest.passed(step)) {
+            let bytes = read(&file)?;
+            if let Ok(value) = serde_json::from_slice(&bytes) {
+                results.insert(name.to_owned(), value);
+            }
+            files.insert(name.into(), bytes);
         }
     }
     Ok(Collected {
         files,
         replays,
         published,
+        results,
     })
 }
 

@@ -137,7 +137,7 @@ fn predicted(step: &str, of: &Value) -> String {
 
 /// Why the simulator does not reproduce a case of an H200, where that is known: cases are named once, or by how they
 /// begin.
-fn known(topic: &str, case: &str) -> Option<&'static str> {
+pub(super) fn known(topic: &str, case: &str) -> Option<&'static str> {
     let exceptions = include_str!("../../../ptx-sim/probes/exceptions.txt");
     let lines = exceptions.lines().filter(|line| !line.starts_with('#'));
     lines
@@ -188,7 +188,7 @@ fn sums(topic: &str, sums: &Value) -> String {
     text
 }
 
-fn said(value: &Value) -> String {
+pub(super) fn said(value: &Value) -> String {
     match value {
         Value::String(text) => plain(text),
         other => plain(&other.to_string()),
@@ -196,7 +196,7 @@ fn said(value: &Value) -> String {
 }
 
 /// Text from elsewhere, on one line of Markdown, and not too much of it.
-fn plain(text: &str) -> String {
+pub(super) fn plain(text: &str) -> String {
     let kept = text.chars().take(300);
     let mut kept: String = kept.map(|c| if c.is_control() { ' ' } else { c }).collect();
     for sign in ['|', '<', '`'] {

@@ -1,9 +1,11 @@
-//! The steps of a night, and their order: steps that could disturb most come last.
+//! The steps of a night, and their order. What ships is asked first, for twenty minutes; then single instructions, those
+//! that could disturb most last; then what takes hours.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::device::Device;
+use super::proof::Proof;
 use crate::process;
 
 /// Something that runs in a process of its own.
@@ -17,6 +19,8 @@ pub(super) struct Step {
     pub(super) needs: Vec<String>,
     /// Whether it uses the GPU, which is then asked for life.
     pub(super) on_gpu: bool,
+    /// What it must have left: a program that ends well and has done nothing has not passed.
+    pub(super) proof: Proof,
     pub(super) action: Action,
 }
 
@@ -32,8 +36,9 @@ pub(super) enum Action {
 }
 
 impl Step {
-    /// Keeps what it prints in a file below the night's folder.
-    fn prints(&mut self, file: String) {
+    /// Keeps what it prints in a file below the night's folder, which must hold what `proof` says.
+    fn prints(&mut self, file: String, proof: fn(String) -> Proof) {
+        self.proof = proof(file.clone());
         if let Action::Run { output, .. } = &mut self.action {
             *output = Some(file);
         }
@@ -58,6 +63,8 @@ pub(super) struct Places<'a> {
     /// This program.
     pub(super) xtask: &'a Path,
     pub(super) gpu: u32,
+    /// Whether there is a compute-sanitizer.
+    pub(super) sanitizer: bool,
     /// Environment variables that a build needs to see.
     pub(super) environment: Vec<(String, std::ffi::OsString)>,
 }
@@ -102,7 +109,12 @@ const STEPS: &str = "
     build-simulator 60 toolchain ptx-sim, which gives the answers to compare with
     build-tests 60 toolchain the tests of the kernels
     build-probes 10 toolchain the recorder, and the probes' machine code
-    info 1 build-program what the program can run here
+    info 1 build-program what the program can run here, with which machine code
+    soak 60 build-program what ships: the contest's problems, again and again for 20 minutes, no bit another
+    build-checked 90 toolchain the tests of the kernels again, with checks of tensor memory where there is such
+    checked 60 build-checked small problems under compute-sanitizer
+    ceilings 30 build-program memory alone: bulk copies against wide loads
+    clusters 2 build-probes the most clusters of each size that fit at once
     tests-all 60 build-tests the GPU tests of all kernels
     verify 60 build-program problems with known answers, by every kernel
     tune 180 build-program the fastest config of each problem: a built-in table
@@ -132,6 +144,12 @@ pub(super) fn is_a_topic(name: &str) -> bool {
 
 const MINUTE: u64 = 60;
 
+/// Minutes for which what ships is computed again and again.
+const SOAK_MINUTES: u32 = 20;
+
+/// The topic whose kernels wait for each other's tensor memory.
+const LAST_TOPIC: &str = "tcgen05_pdl";
+
 struct Night<'a> {
     places: &'a Places<'a>,
     device: &'a Device,
@@ -147,6 +165,7 @@ pub(super) fn all(places: &Places<'_>, device: &Device) -> Vec<Step> {
     };
     night.machine();
     night.builds();
+    night.what_ships();
     night.probes();
     night.suites();
     night.steps
@@ -189,6 +208,7 @@ impl Night<'_> {
             seconds: minutes * MINUTE,
             needs: (needs != "-").then(|| needs.into()).into_iter().collect(),
             on_gpu: false,
+            proof: Proof::Status,
             action: Action::Run {
                 command,
                 output: None,
@@ -235,22 +255,94 @@ impl Night<'_> {
         self.known("build-probes", assemble);
     }
 
+    /// Adds a step that has no meaning here.
+    fn never(&mut self, name: &str, what: &'static str, why: String) {
+        self.steps.push(Step {
+            name: name.into(),
+            what,
+            seconds: 0,
+            needs: Vec::new(),
+            on_gpu: false,
+            proof: Proof::Status,
+            action: Action::Never(why),
+        });
+    }
+
     /// Whether the device has what needs a major compute capability; adds a step that says why where it has not.
     fn has(&mut self, needs: i32, name: &str, what: &'static str) -> bool {
         let (major, minor) = self.device.compute_capability;
         let has = needs == 0 || needs == major;
         if !has {
             let why = format!("for compute capability {needs}.x, and this is {major}.{minor}");
-            self.steps.push(Step {
-                name: name.into(),
-                what,
-                seconds: 0,
-                needs: Vec::new(),
-                on_gpu: false,
-                action: Action::Never(why),
-            });
+            self.never(name, what, why);
         }
         has
+    }
+
+    /// The program.
+    fn program(&self, line: &str) -> Command {
+        let program = self.places.target.join("release/nvfp4-gemv");
+        self.command(program, &line.split(' ').collect::<Vec<_>>())
+    }
+
+    /// The kernel for this GPU's FP4 instruction, as the library names it.
+    fn fp4_kernel(&self) -> Option<String> {
+        let (major, _) = self.device.compute_capability;
+        let kernel = PREDICTED.iter().find(|(_, needs)| *needs == major);
+        kernel.map(|(kernel, _)| kernel.replace('_', "-"))
+    }
+
+    fn what_ships(&mut self) {
+        let arch = self.device.arch();
+        let info = self.program("info --json");
+        let step = self.known("info", info);
+        step.on_gpu = true;
+        step.prints(super::INFO.into(), |_| Proof::Status);
+        step.proof = Proof::Image {
+            file: super::INFO.into(),
+            arch,
+        };
+        let mut line = format!("verify --contest --soak {SOAK_MINUTES} --json");
+        if let Some(kernel) = self.fp4_kernel() {
+            line += &format!(" --kernel {kernel}");
+        }
+        let soak = self.program(&line);
+        let step = self.known("soak", soak);
+        step.on_gpu = true;
+        step.prints(super::SOAK.into(), Proof::Soak);
+    }
+
+    /// Small problems under the sanitizer, with machine code that traps where tensor memory is not the CTA's own.
+    fn checked(&mut self) {
+        let (major, minor) = self.device.compute_capability;
+        let what = "small problems under compute-sanitizer";
+        let kernel = KERNELS.iter().find(|(_, needs)| *needs == major);
+        let why = match kernel {
+            None => format!("no kernel for an instruction of {major}.{minor}"),
+            Some(_) => "there is no compute-sanitizer on PATH; CUDA's toolkit has it".into(),
+        };
+        let Some((kernel, _)) = kernel.filter(|_| self.places.sanitizer) else {
+            return self.never("checked", what, why);
+        };
+        let target = self.places.target.join("checked");
+        let with_checks = |mut command: Command| {
+            command.env("CARGO_TARGET_DIR", &target);
+            command.env("NVFP4_GEMV_LINEINFO", "1");
+            if major == 10 {
+                command.env("NVCC_APPEND_FLAGS", "-Xptxas -g-tmem-access-check");
+            }
+            command
+        };
+        let build = with_checks(self.cargo("test --release --no-run --test kernels"));
+        self.known("build-checked", build);
+        let trials = gpu_trials(kernel) + "::edge_cases --test-threads=1";
+        let cargo = self.cargo(&trials);
+        let options = "--tool memcheck --error-exitcode 9 --target-processes all";
+        let mut check = self.command("compute-sanitizer", &options.split(' ').collect::<Vec<_>>());
+        check.arg(cargo.get_program()).args(cargo.get_args());
+        let step = self.known("checked", with_checks(check));
+        step.on_gpu = true;
+        step.proof = Proof::Trials;
     }
 
     fn probes(&mut self) {
@@ -258,6 +350,10 @@ impl Night<'_> {
         let simulator = self.places.target.join("release/ptx-sim");
         let mut replays = Vec::new();
         for (topic, needs, what) in topics() {
+            // The last topic may wait in the hardware.
+            if topic == LAST_TOPIC {
+                self.checked();
+            }
             let name = format!("probe-{topic}");
             if !self.has(needs, &name, what) {
                 continue;
@@ -267,6 +363,7 @@ impl Night<'_> {
             record.arg("--code").arg(out.join("probes"));
             let step = self.add(&name, (6, "build-probes", what), record);
             step.on_gpu = true;
+            step.proof = Proof::Recording(format!("recorded/{topic}.safetensors"));
             let mut replay = self.command(&simulator, &["replay"]);
             replay.arg(out.join(format!("recorded/{topic}.safetensors")));
             replay
@@ -277,6 +374,16 @@ impl Night<'_> {
             let rule = RULES.iter().find(|rule| (rule.0, rule.1) == (topic, major));
             replays.push((topic, name, replay, rule.map(|rule| rule.2)));
         }
+        let ceilings = "bench --ceiling --shape 4096,4096 --shape 28672,8192 --json";
+        let ceilings = self.program(ceilings);
+        let step = self.known("ceilings", ceilings);
+        step.on_gpu = true;
+        step.prints(super::CEILINGS.into(), Proof::Ceilings);
+        let mut clusters = self.command(out.join("probes/record"), &["--clusters", "--code"]);
+        clusters.arg(out.join("probes"));
+        let step = self.known("clusters", clusters);
+        step.on_gpu = true;
+        step.prints(super::CLUSTERS.into(), Proof::Clusters);
         let what = "the same in the simulator, and what differs";
         for (topic, probe, replay, rule) in replays {
             if let Some(rule) = rule {
@@ -286,26 +393,22 @@ impl Night<'_> {
                 let name = format!("rule-{topic}");
                 let step = self.add(&name, (20, "build-simulator", what), by_rule);
                 step.needs.push(probe.clone());
-                step.prints(format!("published/rule-{topic}.json"));
+                step.prints(format!("published/rule-{topic}.json"), Proof::Replay);
             }
             let name = format!("replay-{topic}");
             let step = self.add(&name, (20, "build-simulator", what), replay);
             step.needs.push(probe);
-            step.prints(format!("replays/{topic}.json"));
+            step.prints(format!("replays/{topic}.json"), Proof::Replay);
         }
     }
 
     fn suites(&mut self) {
-        let program = self.places.target.join("release/nvfp4-gemv");
-        let words = |line: &'static str| line.split(' ').collect::<Vec<_>>();
-        let info = self.command(&program, &["info"]);
-        self.known("info", info).on_gpu = true;
         let what = "the GPU tests of the kernel for this GPU's instruction";
         for (kernel, needs) in KERNELS {
             let name = format!("tests-{kernel}");
             if self.has(needs, &name, what) {
                 let test = self.cargo(&gpu_trials(kernel));
-                self.add(&name, (30, "build-tests", what), test).on_gpu = true;
+                self.trials(&name, (30, "build-tests", what), test);
             }
         }
         let what = "the bits of whole problems, which a published model of sums predicts";
@@ -314,22 +417,36 @@ impl Night<'_> {
             if self.has(needs, &name, what) {
                 let mut test = self.cargo(&(gpu_trials(kernel) + "::predicted_bits"));
                 let verdicts = format!("published/{name}.json");
-                test.env("NVFP4_GEMV_PREDICTED", self.places.out.join(verdicts));
-                self.add(&name, (30, "build-tests", what), test).on_gpu = true;
+                test.env("NVFP4_GEMV_PREDICTED", self.places.out.join(&verdicts));
+                let step = self.add(&name, (30, "build-tests", what), test);
+                step.on_gpu = true;
+                step.proof = Proof::Predicted(verdicts);
             }
         }
         let test = self.cargo("test --release --test kernels -- gpu::");
-        self.known("tests-all", test).on_gpu = true;
-        let verify = self.command(&program, &["verify"]);
-        self.known("verify", verify).on_gpu = true;
-        let tune = words("tune --suite --chained --seconds 1.5 --replace --out");
-        let mut tune = self.command(&program, &tune);
+        let step = self.known("tests-all", test);
+        step.on_gpu = true;
+        step.proof = Proof::Trials;
+        let verify = self.program("verify --json");
+        let step = self.known("verify", verify);
+        step.on_gpu = true;
+        step.prints(super::VERIFIED.into(), Proof::Verified);
+        let mut tune = self.program("tune --suite --chained --seconds 1.5 --replace --out");
         tune.arg(self.places.out.join(super::TUNED));
-        self.known("tune", tune).on_gpu = true;
-        let bench = self.command(&program, &words("bench --suite all --json"));
+        let step = self.known("tune", tune);
+        step.on_gpu = true;
+        step.proof = Proof::Lines(super::TUNED.into());
+        let bench = self.program("bench --suite all --json");
         let step = self.known("bench", bench);
         step.on_gpu = true;
-        step.prints(super::BENCH.into());
+        step.prints(super::BENCH.into(), Proof::Bench);
+    }
+
+    /// Adds a step that runs trials on the GPU.
+    fn trials(&mut self, name: &str, of: (u64, &str, &'static str), test: Command) {
+        let step = self.add(name, of, test);
+        step.on_gpu = true;
+        step.proof = Proof::Trials;
     }
 }
 
@@ -357,6 +474,7 @@ mod tests {
             out: Path::new("/out"),
             xtask: Path::new("/xtask"),
             gpu: 3,
+            sanitizer: true,
             environment: Vec::new(),
         };
         all(&places, &Device::imagined(capability))
@@ -427,6 +545,53 @@ mod tests {
         }
     }
 
+    /// The code that ships, for so long, with the kernel that has never run; and what is missing is said.
+    #[test]
+    fn what_ships_is_asked() {
+        for (capability, arch, kernel) in [
+            ((10, 3), "100f", Some("tcgen05")),
+            ((12, 1), "120f", Some("mma-fp4")),
+            ((9, 0), "90a", None),
+        ] {
+            for step in &steps(capability) {
+                let Action::Run { command, .. } = &step.action else {
+                    continue;
+                };
+                let mut env = command.get_envs();
+                let archs = env.find(|(name, _)| *name == "NVFP4_GEMV_ARCHS");
+                assert_eq!(archs.unwrap().1.unwrap(), arch, "{}", step.name);
+                if step.name == "soak" {
+                    let line = step.line();
+                    assert!(line.contains("--soak 20"), "{line}");
+                    let asked = line.split_once("--kernel ").map(|(_, kernel)| kernel);
+                    assert_eq!(asked, kernel);
+                    assert!(step.seconds > 2 * 60 * u64::from(SOAK_MINUTES));
+                }
+            }
+        }
+        let places = Places {
+            root: Path::new("/root"),
+            target: Path::new("/target"),
+            out: Path::new("/out"),
+            xtask: Path::new("/xtask"),
+            gpu: 0,
+            sanitizer: false,
+            environment: Vec::new(),
+        };
+        let without = all(&places, &Device::imagined((10, 0)));
+        assert!(!runs(&without, "checked"));
+    }
+
+    /// A step that ends with 0 has to show what it did, unless there is nothing to show.
+    #[test]
+    fn every_step_on_the_gpu_has_a_proof() {
+        for capability in [(9, 0), (10, 0), (12, 0)] {
+            for step in steps(capability).iter().filter(|step| step.on_gpu) {
+                assert!(!matches!(step.proof, Proof::Status), "{}", step.name);
+            }
+        }
+    }
+
     /// Probes come before everything that shares a launch with them, and a step's needs before it.
     #[test]
     fn the_order_protects_the_night() {
@@ -441,8 +606,9 @@ mod tests {
             assert!(before.insert(step.name.as_str()), "{} twice", step.name);
         }
         let at = |name: &str| steps.iter().position(|step| step.name == name).unwrap();
-        let order = "machine build-probes probe-tcgen05 probe-tcgen05_pdl tests-tcgen05 tests-all verify tune bench";
-        assert!(order.split(' ').map(at).is_sorted());
+        let order = "machine build-probes info soak probe-sums_f16 probe-tcgen05 checked probe-tcgen05_pdl ceilings \
+            clusters replay-tcgen05 tests-tcgen05 tests-all verify tune bench";
+        assert!(order.split_whitespace().map(at).is_sorted());
         for step in steps.iter().filter(|step| step.on_gpu) {
             let Action::Run { command, .. } = &step.action else {
                 continue;

@@ -2,6 +2,7 @@ use std::process::Command;
 
 use serde_json::json;
 
+use super::proof::Proof;
 use super::*;
 use crate::testing::contains;
 
@@ -14,6 +15,7 @@ fn step(name: &str, script: &str, needs: &[&str]) -> Step {
         seconds: 100_000,
         needs: needs.iter().map(|need| (*need).into()).collect(),
         on_gpu: false,
+        proof: Proof::Status,
         action: Action::Run {
             command,
             output: None,
@@ -75,6 +77,29 @@ fn what_fails_or_hangs_stops_only_what_needs_it() {
         ("alone", End::Passed),
     ];
     assert_eq!(ends, want.map(|(name, end)| (name.to_owned(), end)));
+}
+
+/// A filter that names no trial, a program that finds no GPU: they end with 0, and what needs them must not begin.
+#[test]
+fn a_step_that_runs_nothing_fails() {
+    let proven = |name: &str, script: &str, proof| Step {
+        proof,
+        ..step(name, script, &[])
+    };
+    let counts = |passed: u32| format!("echo 'test result: ok. {passed} passed; 0 failed;'");
+    let steps = vec![
+        proven("some", &counts(3), Proof::Trials),
+        proven("none", &counts(0), Proof::Trials),
+        proven("worse", "exit 3", Proof::Trials),
+        proven("file", "true", Proof::Lines("absent".into())),
+        step("after-none", "true", &["none"]),
+    ];
+    let ends = ends(steps, far(), &mut || true);
+    assert_eq!(ends[0].1, End::Passed);
+    assert_eq!(ends[1].1, End::Failed("no trial ran".into()));
+    assert_eq!(ends[2].1, End::Failed("exit status: 3".into()));
+    assert!(matches!(&ends[3].1, End::Failed(why) if why.starts_with("absent")));
+    assert_eq!(ends[4].1, skipped("needs none"));
 }
 
 #[test]

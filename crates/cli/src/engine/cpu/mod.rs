@@ -85,7 +85,12 @@ impl Engine for Cpu {
         })
     }
 
-    fn time(&self, operands: &Operands<'_>, ask: Ask, budget: Budget) -> Result<Timing> {
+    fn repeat(
+        &self,
+        operands: &Operands<'_>,
+        ask: Ask,
+        budget: Budget,
+    ) -> Result<(Timing, Values)> {
         let shape = &operands.shape;
         let x = operands.x.view();
         let weights = operands.weights()?;
@@ -100,7 +105,7 @@ impl Engine for Cpu {
             seconds.push(before.elapsed().as_secs_f64());
             black_box(&y);
         }
-        Ok(Timing::of(seconds))
+        Ok((Timing::of(seconds), y))
     }
 
     fn with_ways(

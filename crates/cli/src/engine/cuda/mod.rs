@@ -141,6 +141,15 @@ impl Cuda {
         Ok(workspace.clone())
     }
 
+    /// A result, from the device's memory.
+    fn values(&self, y: &DeviceValues) -> Result<Values> {
+        Ok(match y {
+            DeviceValues::F16(y) => Values::F16(self.download(y)?),
+            DeviceValues::Bf16(y) => Values::Bf16(self.download(y)?),
+            DeviceValues::F32(y) => Values::F32(self.download(y)?),
+        })
+    }
+
     fn loaded_cublas(&self) -> Result<&Cublas, &str> {
         let loaded = self.cublas.get_or_init(|| Cublas::load(&self.stream));
         loaded.as_ref().map_err(String::as_str)
@@ -173,13 +182,8 @@ impl Engine for Cuda {
             y.output(),
             &ask.options().workspace(workspace.as_ref()),
         )?;
-        let y = match &y {
-            DeviceValues::F16(y) => Values::F16(self.download(y)?),
-            DeviceValues::Bf16(y) => Values::Bf16(self.download(y)?),
-            DeviceValues::F32(y) => Values::F32(self.download(y)?),
-        };
         Ok(Outcome {
-            y,
+            y: self.values(&y)?,
             path: choice.path,
             kernel: choice.kernel(),
             reason: choice.reason.to_string(),
@@ -189,7 +193,12 @@ impl Engine for Cuda {
         })
     }
 
-    fn time(&self, operands: &Operands<'_>, ask: Ask, budget: Budget) -> Result<Timing> {
+    fn repeat(
+        &self,
+        operands: &Operands<'_>,
+        ask: Ask,
+        budget: Budget,
+    ) -> Result<(Timing, Values)> {
         let shape = &operands.shape;
         let weights = self.weights(operands)?;
         let weights = weights.view(operands)?;
@@ -212,7 +221,7 @@ impl Engine for Cuda {
         }
         let mut timing = Timing::of(seconds);
         timing.runs *= budget.runs.max(1) * LAUNCHES;
-        Ok(timing)
+        Ok((timing, self.values(&y)?))
     }
 
     fn with_ways(

@@ -2,11 +2,16 @@
 
 use serde::Serialize;
 
+use crate::models::sums::Rule;
+
 /// Fixed point: a number is a multiple of 2^-UNIT.
 pub(super) const UNIT: i32 = 60;
 
 /// The exponent of nothing.
-const NONE: i32 = i32::MIN;
+pub(super) const NONE: i32 = i32::MIN;
+
+/// Products that share their scales.
+const BLOCK: usize = 16;
 
 /// A product with the exponents that a machine may take it to have.
 #[derive(Debug, Clone, Copy, Default)]
@@ -18,6 +23,8 @@ pub(super) struct Product {
     pub(super) scaled: i32,
     /// The exponent of the product of both codes, and that of both scales, added.
     pub(super) codes: i32,
+    /// The exponents of both scales, added; [`NONE`] where one of them is zero.
+    pub(super) scales: i32,
 }
 
 /// A sum's terms.
@@ -32,9 +39,17 @@ impl Terms {
         self.products.iter().map(|p| p.value).sum::<i128>() + self.c
     }
 
+    /// The magnitude that the library's error bounds are relative to (`Reference::magnitude`): of all terms, and of each
+    /// block without a product that is not zero 2^(e-9), where e is the sum of its scales' exponents.
     pub(super) fn magnitude(&self) -> i128 {
-        let products = self.products.iter().map(|p| p.value.abs());
-        products.sum::<i128>() + self.c.abs()
+        let blocks = self.products.chunks(BLOCK).map(|block| {
+            let products: i128 = block.iter().map(|p| p.value.abs()).sum();
+            match block[0].scales {
+                e if products == 0 && e != NONE => 1 << (UNIT + e - 9),
+                _ => products,
+            }
+        });
+        blocks.sum::<i128>() + self.c.abs()
     }
 }
 
@@ -50,6 +65,8 @@ pub enum Exponents {
     Codes,
     /// The exponent of the product itself.
     Value,
+    /// The exponents of both scales, added, whatever the codes are.
+    Scales,
 }
 
 /// Treatment of bits that are cut off.
@@ -81,13 +98,29 @@ pub struct Machine {
     pub result: Cut,
     /// The exponent that counts.
     pub exponents: Exponents,
+    /// Whether the exponent of a product counts that is zero, and whose scales are not.
+    pub zeros: bool,
 }
+
+/// Most places that are tried: more than the published rule of Blackwell's FP4 has, which are 35.
+const MOST_FRACTION: i32 = 40;
 
 impl Machine {
     /// All that are tried, the simplest first.
     pub(super) fn all() -> Vec<Self> {
         let mut all = Vec::new();
-        let fractions = std::iter::once(None).chain((10..=31).rev().map(Some));
+        use Exponents::{Codes, Factors, Scaled, Scales, Value};
+        // A zero has no exponent of its own, but for its factors'.
+        let kinds = [
+            (Factors, false),
+            (Scaled, false),
+            (Codes, false),
+            (Value, false),
+            (Scales, false),
+            (Factors, true),
+            (Scales, true),
+        ];
+        let fractions = std::iter::once(None).chain((10..=MOST_FRACTION).rev().map(Some));
         for fraction in fractions {
             for (chain, grain) in [64, 32, 16, 8, 4]
                 .into_iter()
@@ -97,10 +130,11 @@ impl Machine {
                 for c_with_products in [true, false] {
                     for cut in [Cut::Zero, Cut::Nearest, Cut::Down] {
                         for result in [Cut::Zero, Cut::Nearest] {
-                            use Exponents::{Codes, Factors, Scaled, Value};
-                            for exponents in [Factors, Scaled, Codes, Value] {
+                            for (exponents, zeros) in kinds {
                                 // Grain, cut and exponents make no difference where nothing is cut.
-                                let plain = grain == 1 && cut == Cut::Zero && exponents == Factors;
+                                let plain = grain == 1
+                                    && cut == Cut::Zero
+                                    && (exponents, zeros) == kinds[0];
                                 if fraction.is_some() || plain {
                                     all.push(Self {
                                         grain,
@@ -110,6 +144,7 @@ impl Machine {
                                         cut,
                                         result,
                                         exponents,
+                                        zeros,
                                     });
                                 }
                             }
@@ -119,6 +154,24 @@ impl Machine {
             }
         }
         all
+    }
+
+    /// A rule of [`models::sums`](crate::models::sums) for FP4 with block scales, as one of these.
+    pub(super) const fn of_rule(rule: &Rule) -> Self {
+        let of_blocks = rule.block > 1;
+        Self {
+            grain: rule.block,
+            chain: rule.chain,
+            c_with_products: true,
+            fraction: Some(rule.fraction),
+            cut: Cut::Zero,
+            result: Cut::Zero,
+            exponents: match of_blocks {
+                true => Exponents::Scales,
+                false => Exponents::Factors,
+            },
+            zeros: of_blocks,
+        }
     }
 
     /// The sum as this machine forms it.
@@ -144,7 +197,8 @@ impl Machine {
     fn part(&self, grain: &[Product]) -> (i128, i32) {
         let value = grain.iter().map(|p| p.value).sum();
         let of = |p: &Product| match self.exponents {
-            _ if p.value == 0 => NONE,
+            _ if p.value == 0 && (!self.zeros || p.scales == NONE) => NONE,
+            Exponents::Scales => p.scales,
             Exponents::Factors => p.factors,
             Exponents::Scaled => p.scaled,
             Exponents::Codes => p.codes,

@@ -8,13 +8,20 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 pub use self::machine::{Cut, Exponents, Machine};
-use self::machine::{Product, Terms, UNIT};
+use self::machine::{NONE, Product, Terms, UNIT};
 use super::{Recording, RecordingError};
+use crate::models::sums::{Silicon, nvfp4};
 
 /// Names of the series of `probes/sums.h`, in the order of their numbers.
-const SERIES: [&str; 8] = [
-    "padding", "survives", "groups", "final", "loss", "nominal", "random", "exact",
+const SERIES: [&str; 10] = [
+    "padding", "survives", "groups", "final", "loss", "nominal", "random", "exact", "far", "idle",
 ];
+
+/// The number of the series whose sums every order gives exactly.
+const EXACT: usize = 7;
+
+/// Cases of sums, each with the beginning of its tensors' names. Recordings from before `sums_far` have the first.
+const CASES: [(&str, &str); 2] = [("sums", "in/"), ("sums_far", "in/far.")];
 
 /// A sum, and its result.
 #[derive(Debug)]
@@ -49,6 +56,10 @@ pub struct Verdict {
     pub explained: usize,
     /// Other ways that explain as much, but for those that differ in nothing that was tried: how many.
     pub as_good: usize,
+    /// Number of results that come out by the published rule of FP4 with block scales.
+    pub by_published: usize,
+    /// Whether `machine` is that rule, and no other explains as much: then the recording says how the instruction adds.
+    pub is_published: bool,
     /// Number of successive roundings to f32 that would explain the error of the worst result: a bound must allow an
     /// instruction at least so many.
     pub roundings_at_least: u32,
@@ -83,7 +94,12 @@ fn top(x: i128) -> i32 {
 fn product(a: u32, b: u32, scale_a: u32, scale_b: u32) -> Product {
     let ((a, ea), (b, eb)) = (code(a), code(b));
     let ((sa, esa), (sb, esb)) = (scale(scale_a), scale(scale_b));
+    let scales = match sa * sb {
+        0 => NONE,
+        _ => esa + esb,
+    };
     Product {
+        scales,
         // Halves twice, and 2^-9 twice.
         value: (a * b * sa * sb) << (UNIT - 20),
         factors: ea + eb + esa + esb,
@@ -102,35 +118,48 @@ fn fixed(x: f32) -> Option<i128> {
 impl Sums {
     /// The sums of a recording, or nothing if it has none.
     pub fn of(recording: &Recording<'_>) -> Result<Option<Self>, RecordingError> {
-        let found = recording.cases.iter().find(|case| case.name == "sums");
-        if found.is_none_or(|case| case.status != "ok") {
-            return Ok(None);
+        let mut sums = Self {
+            rows: Vec::new(),
+            columns_agree: true,
+        };
+        for (case, from) in CASES {
+            let found = recording.cases.iter().find(|of| of.name == case);
+            if found.is_some_and(|case| case.status == "ok") {
+                sums.add(recording, case, from)?;
+            }
         }
-        let labels = recording.words("in/labels")?;
+        Ok((!sums.rows.is_empty()).then_some(sums))
+    }
+
+    /// Adds the sums of a case, whose tensors' names begin with `from`.
+    fn add(
+        &mut self,
+        recording: &Recording<'_>,
+        case: &str,
+        from: &str,
+    ) -> Result<(), RecordingError> {
+        let input = |name: &str| format!("{from}{name}");
+        let labels = recording.words(&input("labels"))?;
         let rows = labels.len();
         let of = |name: &str, words: usize| {
-            let tensor = recording.words(name)?;
+            let tensor = recording.words(&input(name))?;
             match tensor.len() == words {
                 true => Ok(tensor),
-                false => Err(wrong(name, "not as long as the labels say")),
+                false => Err(wrong(&input(name), "not as long as the labels say")),
             }
         };
         let groups = rows / 16;
-        let (a, scales_a) = (of("in/a", 8 * rows)?, of("in/scales_a", rows)?);
-        let (b, scales_b) = (of("in/b", 8 * groups)?, of("in/scales_b", groups)?);
-        let c = of("in/c", rows)?;
-        let out = recording.words("sums/out")?;
+        let (a, scales_a) = (of("a", 8 * rows)?, of("scales_a", rows)?);
+        let (b, scales_b) = (of("b", 8 * groups)?, of("scales_b", groups)?);
+        let c = of("c", rows)?;
+        let out = recording.words(&format!("{case}/out"))?;
         if rows == 0 || rows % 16 != 0 || out.len() % rows != 0 || out.is_empty() {
-            return Err(wrong("sums/out", "not as long as the labels say"));
+            return Err(wrong(case, "its results are not as long as the labels say"));
         }
         let columns = out.len() / rows;
-        let mut sums = Self {
-            rows: Vec::with_capacity(rows),
-            columns_agree: true,
-        };
         for (row, label) in labels.iter().enumerate() {
             let results = &out[row * columns..(row + 1) * columns];
-            sums.columns_agree &= results.iter().all(|x| x == &results[0]);
+            self.columns_agree &= results.iter().all(|x| x == &results[0]);
             let nibble = |words: &[u32], k: usize| words[k / 8] >> (4 * (k % 8)) & 15;
             let products = std::array::from_fn(|k| {
                 let byte = |word: u32| word >> (8 * (k / 16)) & 0xff;
@@ -142,18 +171,18 @@ impl Sums {
                 )
             });
             let c = fixed(f32::from_bits(c[row]));
-            let c = c.ok_or_else(|| wrong("in/c", "a number that no sum here has"))?;
+            let c = c.ok_or_else(|| wrong(&input("c"), "a number that no sum here has"))?;
             let series = (label >> 24) as usize;
             if series >= SERIES.len() {
-                return Err(wrong("in/labels", "an unknown series"));
+                return Err(wrong(&input("labels"), "an unknown series"));
             }
-            sums.rows.push(Row {
+            self.rows.push(Row {
                 series,
                 terms: Terms { products, c },
                 result: f32::from_bits(results[0]),
             });
         }
-        Ok(Some(sums))
+        Ok(())
     }
 
     /// Draws the conclusions from the sums.
@@ -175,9 +204,14 @@ impl Sums {
             let worst = roundings.entry(SERIES[row.series]).or_default();
             *worst = worst.max(row.roundings());
         }
-        let exact = SERIES.len() - 1;
-        let wrong = |row: &&&Row| row.series == exact && row.roundings() != 0.0;
+        let wrong = |row: &&&Row| row.series == EXACT && row.roundings() != 0.0;
+        let published = published();
         Verdict {
+            by_published: match machine == published {
+                true => explained,
+                false => rows.iter().filter(|row| row.is_by(&published)).count(),
+            },
+            is_published: machine == published && explained == rows.len() && as_good == 0,
             sums: rows.len(),
             columns_agree: self.columns_agree,
             exact_sums_wrong: rows.iter().filter(wrong).count(),
@@ -190,6 +224,12 @@ impl Sums {
             roundings,
         }
     }
+}
+
+/// The published rule of FP4 with block scales, which is the same for both kinds of Blackwells.
+fn published() -> Machine {
+    let rule = nvfp4(Silicon::Blackwell).expect("the model has this instruction");
+    Machine::of_rule(&rule)
 }
 
 /// The rule that explains most results: of a sample first, which finds those that are worth all of them.
@@ -213,7 +253,7 @@ impl Row {
         machine.sum(&self.terms) == self.result
     }
 
-    /// The error, in parts of 2^-24 of the magnitude of all terms.
+    /// The error, in parts of 2^-24 of the magnitude of all terms; blocks of zeros count as the bounds count them.
     fn roundings(&self) -> f64 {
         let Some(result) = fixed(self.result) else {
             return f64::INFINITY;
