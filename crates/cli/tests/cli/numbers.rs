@@ -107,6 +107,17 @@ fn what_takes_more_memory_than_there_is_is_refused_with_the_figures() {
     assert!(error.contains("hint: "), "{error}");
 }
 
+/// The first problem fills the memory that all share. The second one's vectors, 52 TB of them, were once allocated without
+/// a look at what there is, which ends the program.
+#[test]
+fn every_problem_is_checked_against_memory() {
+    let args = words("bench --path cpu --rounds 1 --cold 0 --shape 16,1048576 --n 1 --n 100000000");
+    let output = program(&args);
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output.stdout) + &text(&output.stderr);
+    contains(&said, &["16x1048576 n=100000000", "of host memory"]);
+}
+
 /// Options that take no number, or one that a test above puts in the place of a `{}`. Whoever adds an option
 /// adds it here, and above if it takes a number.
 const KNOWN: &str = "\
