@@ -1,6 +1,7 @@
 //! `bench`: time per path and problem, as a share of the memory ceiling.
 
 mod decode;
+mod failures;
 mod measure;
 mod moe;
 #[cfg(feature = "nccl")]
@@ -20,6 +21,7 @@ use nvfp4_gemv_documents::document::{self, BoardReadings, Document, Head, LongRe
 use nvfp4_gemv_documents::protocol::Problem;
 use nvfp4_gemv_documents::statistics;
 
+use self::failures::Failures;
 use self::measure::Measurer;
 use self::reads::FastestReads;
 use self::suite::{Suite, SuiteArg};
@@ -50,10 +52,13 @@ the shapes, and where they come from.
 
 --suite moe measures layers of mixtures of experts on a GPU: quantising, gate and up, SwiGLU and quantising, down and \
 the weighted sum, five kernels, chained, in one CUDA graph. --n is the number of tokens. Ids are random for each call. \
-Its share counts the bytes of a call's experts, each once.
+Its share counts the bytes of a call's experts, each once. Calls take turns over as many layers that they read --cold of \
+them: with 4096, 17 to 140 GB of memory. A model that does not fit is left out.
 
 isolated: a launch starts when the one before has ended. chained: programmatic dependent launch, where the \
 path has it, for one vector, and with --suite decode for any number; it reads its weights while the one before still runs.
+
+A problem that cannot be measured is reported, the others are measured, and the program ends with 1.
 
 Without a GPU, --suite measures a few problems on the CPU, and --suite decode its decoder layers there.
 
@@ -239,17 +244,22 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         return Ok(Report::nothing());
     }
     let bar = progress(cases.len() as u64, "measuring");
+    let mut failures = Failures::default();
     for case in &cases {
-        bar.set_message(problem(case).to_string());
-        document.cases.push(measurer.case(case)?);
+        let problem = problem(case);
+        bar.set_message(problem.to_string());
+        let measured = failures.keep(&problem, measurer.case(case));
+        document.cases.extend(measured);
         bar.inc(1);
     }
     bar.finish_and_clear();
+    document.failed = failures.beside(document.cases.len())?;
     document.date_utc = now();
-    Ok(Report::new(
-        text(engine.as_ref(), &document),
-        serde_json::to_value(&document)?,
-    ))
+    Ok(Report {
+        text: text(engine.as_ref(), &document),
+        json: serde_json::to_value(&document)?,
+        passed: document.failed.is_empty(),
+    })
 }
 
 fn plan(args: &Args) -> Plan {
@@ -363,18 +373,24 @@ fn ceilings(
     commit: Option<String>,
     plan: &Plan,
 ) -> Result<Report> {
-    let sizes = reads::all(engine, cases, plan)?;
+    let (sizes, failed) = reads::all(engine, cases, plan)?;
     let text = format!(
-        "{}, {}\n\n{}",
+        "{}, {}\n\n{}{}",
         engine.device(),
         count(plan.rounds, "round"),
-        reads::table(&sizes)
+        reads::table(&sizes),
+        failures::text(&failed),
     );
     let document = reads::Reads {
         head: head(reads::SCHEMA, engine, commit, plan),
         sizes,
+        failed,
     };
-    Ok(Report::new(text, serde_json::to_value(&document)?))
+    Ok(Report {
+        text,
+        json: serde_json::to_value(&document)?,
+        passed: document.failed.is_empty(),
+    })
 }
 
 /// What a document other than [`Document`] begins with.
@@ -573,13 +589,14 @@ fn text(engine: &dyn Engine, document: &Document) -> String {
         skipped.clear();
     }
     format!(
-        "{}, {}\n{}{slowed}\n{table}* what the library picks\n{cublas}{}{}{}",
+        "{}, {}\n{}{slowed}\n{table}* what the library picks\n{cublas}{}{}{}{}",
         engine.device(),
         count(document.method.rounds, "round"),
         document.long_read.as_ref().map_or(String::new(), long_read),
         sustained(document),
         notes.collect::<String>(),
         skipped.concat(),
+        failures::text(&document.failed),
     )
 }
 

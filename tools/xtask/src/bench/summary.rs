@@ -36,6 +36,8 @@ pub(super) fn facts(document: &Document) -> Vec<String> {
         ),
     ];
     facts.extend(document.notes.iter().map(|note| format!("Note: {note}.")));
+    let failed = document.failed.iter();
+    facts.extend(failed.map(|of| format!("NOT MEASURED: {}: {}.", of.problem, of.why)));
     for (path, by) in &document.slowed_percent {
         facts.push(format!(
             "REHEARSAL: {path} was slowed down on purpose, by reading {by}% of the weights again."
