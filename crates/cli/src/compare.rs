@@ -6,7 +6,7 @@ use nvfp4_gemv_documents::statistics::{LEAST_VALUES, LEVEL, median, median_inter
 use serde_json::json;
 
 use crate::engine::{self, Ask, Case, Plan, Way, Work};
-use crate::report::{Report, Table, count, time};
+use crate::report::{Report, Table, bytes, count, time};
 use crate::shapes::{self, SYNTAX, parse_shape};
 
 /// Compares two paths or kernels on one problem, strictly alternating, and says how sure that is
@@ -139,15 +139,20 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     }
     let percent = 100.0 * LEVEL;
     let text = format!(
-        "{}, {} with {} vectors, {} scales; {} rounds of {}\n\n{table}\n\
+        "{}, {} with {} vectors, {} scales, {} results; {} rounds of {} {}\n\n{table}\n\
          b / a  {ratio:.4} (rounds {low:.4}..{high:.4}; {percent}% interval of the median \
          {:.4}..{:.4})\n{verdict}\n",
         engine.device(),
         case.shape,
         case.activation,
         case.layout,
+        case.output,
         plan.rounds,
         count(rounds.launches, "launch"),
+        match plan.cold_bytes {
+            0 => "on the same weights every time".to_owned(),
+            _ => format!("over {} of weights", bytes(rounds.rotated_bytes)),
+        },
         interval.low,
         interval.high,
     );

@@ -18,7 +18,7 @@ use super::failures::{self, Failures};
 use super::reads::{self, Read};
 use crate::configs::one_line;
 use crate::engine::{Ask, Chain, Engine, Plan, Ways, Work};
-use crate::report::{Report, Table, bytes, count, figure, progress, time};
+use crate::report::{Report, Table, bytes, figure, progress, time};
 
 /// Changes whenever a reader of older documents would misread newer ones.
 const SCHEMA: &str = "nvfp4-gemv/decode/1";
@@ -183,8 +183,8 @@ impl Item {
 
     fn title(&self) -> String {
         let fused = if self.fused { "fused" } else { "unfused" };
-        let (model, n, activation) = (&self.model, self.n, &self.activation);
-        format!("{model} {fused} n={n} {activation}")
+        let (model, n, activation, layout) = (&self.model, self.n, &self.activation, &self.layout);
+        format!("{model} {fused} n={n} {activation} {layout}")
     }
 }
 
@@ -355,9 +355,14 @@ fn configs(engine: &dyn Engine, chain: &Chain, ask: Ask) -> Result<Vec<String>> 
 /// The report for people.
 fn text(engine: &dyn Engine, decode: &Decode, models: &[Model]) -> String {
     let mut text = format!(
-        "{}, {}\n{}\n{}\n{}",
+        "{}, {}{}\n{}\n{}\n{}",
         engine.device(),
-        count(decode.head.method.rounds, "round"),
+        super::conditions(&decode.head.method),
+        // One command has one type of results.
+        decode.items.first().map_or(String::new(), |item| format!(
+            ", {} results",
+            item.output_type
+        )),
         decode
             .long_read
             .as_ref()
@@ -366,7 +371,8 @@ fn text(engine: &dyn Engine, decode: &Decode, models: &[Model]) -> String {
         linears(models),
     );
     let mut table = Table::new(
-        "model|linears|vectors|n|mode|layers|a layer|GB/s|long read|share|5..95%|MHz".split('|'),
+        "model|linears|vectors|scales|n|mode|layers|a layer|GB/s|long read|share|5..95%|MHz"
+            .split('|'),
     );
     for item in &decode.items {
         for way in &item.ways {
@@ -376,6 +382,7 @@ fn text(engine: &dyn Engine, decode: &Decode, models: &[Model]) -> String {
                 item.model.clone(),
                 fused(item.fused).into(),
                 item.activation.clone(),
+                item.layout.clone(),
                 item.n.to_string(),
                 way.mode.clone(),
                 item.layers.to_string(),
@@ -560,7 +567,8 @@ mod tests {
             "nowhere",
             "q 64x64, k 32x64, v 32x64, o 64x64, gate 96x64, up 96x64, down 64x96",
             "qkv 128x64, o 64x64, gate_up 192x64, down 64x96",
-            "Tiny fused n=4 f16 isolated",
+            "Tiny fused n=4 f16 linear isolated",
+            ", weights to rotate over: 100.0 kB, f16 results\n",
             "note: no watts",
         ] {
             assert!(report.text.contains(part), "{part}: {}", report.text);

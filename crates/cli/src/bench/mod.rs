@@ -177,6 +177,7 @@ impl Args {
             self.layout.is_empty(),
         ];
         let whole = lists.iter().all(|is_default| *is_default)
+            && self.select.is_none()
             && self.output_type == FloatType::F16
             && self.cold == DEFAULT_COLD_MIB
             && (ask == Ask::ANY || ask.path() == Some(GemvPath::Cpu));
@@ -374,15 +375,16 @@ fn ceilings(
     plan: &Plan,
 ) -> Result<Report> {
     let (sizes, failed) = reads::all(engine, cases, plan)?;
+    let head = head(reads::SCHEMA, engine, commit, plan);
     let text = format!(
         "{}, {}\n\n{}{}",
         engine.device(),
-        count(plan.rounds, "round"),
+        conditions(&head.method),
         reads::table(&sizes),
         failures::text(&failed),
     );
     let document = reads::Reads {
-        head: head(reads::SCHEMA, engine, commit, plan),
+        head,
         sizes,
         failed,
     };
@@ -442,6 +444,7 @@ fn problem(case: &Case) -> Problem {
         activation: case.activation.name().into(),
         layout: case.layout.name().into(),
         output_type: case.output.name().into(),
+        select: case.select.map(|ids| ids.name().into()),
     }
 }
 
@@ -452,8 +455,10 @@ fn case(problem: &Problem) -> Result<Case> {
         found.with_context(|| format!("no {what} is called {name:?}"))
     }
     let (x, scales, y) = ("type of vectors", "layout of scales", "type of results");
+    let select = problem.select.as_deref();
+    let select = select.map(|name| named(&Ids::ALL, Ids::name, "kind of ids", name));
     Ok(Case {
-        select: None,
+        select: select.transpose()?,
         shape: shapes::of(problem.m, problem.n, problem.k, problem.l)?,
         activation: named(&Activation::ALL, Activation::name, x, &problem.activation)?,
         layout: named(
@@ -525,6 +530,15 @@ fn host() -> Option<String> {
     Some(name.trim().to_owned()).filter(|name| !name.is_empty())
 }
 
+/// How it was measured, for the head of a report.
+fn conditions(method: &document::Method) -> String {
+    let rounds = count(method.rounds, "round");
+    match method.cold_bytes {
+        0 => format!("{rounds}, the same weights every time"),
+        cold => format!("{rounds}, weights to rotate over: {}", bytes(cold)),
+    }
+}
+
 /// The report for people.
 fn text(engine: &dyn Engine, document: &Document) -> String {
     let with_cublas = document.cases.iter().any(|case| case.cublas.is_some());
@@ -588,10 +602,18 @@ fn text(engine: &dyn Engine, document: &Document) -> String {
     if document.suite != "custom" {
         skipped.clear();
     }
+    // One command has one type of results, and one kind of ids.
+    let operands = document.cases.first().map_or(String::new(), |case| {
+        let select = case.select.as_ref();
+        let select = select.map_or(String::new(), |ids| {
+            format!(", matrices selected by {ids} ids")
+        });
+        format!(", {} results{select}", case.output_type)
+    });
     format!(
-        "{}, {}\n{}{slowed}\n{table}* what the library picks\n{cublas}{}{}{}{}",
+        "{}, {}{operands}\n{}{slowed}\n{table}* what the library picks\n{cublas}{}{}{}{}",
         engine.device(),
-        count(document.method.rounds, "round"),
+        conditions(&document.method),
         document.long_read.as_ref().map_or(String::new(), long_read),
         sustained(document),
         notes.collect::<String>(),
@@ -671,4 +693,72 @@ fn label(path: &document::Measured) -> String {
     };
     let mark = if path.picked { "*" } else { "" };
     format!("{}{chained}{mark}", path.path)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn args(line: &str) -> Args {
+        let words = std::iter::once("bench").chain(line.split_whitespace());
+        Line::try_parse_from(words).unwrap().args
+    }
+
+    /// A document of other problems must not be taken for the suite's.
+    #[test]
+    fn a_suite_of_which_a_part_is_replaced_is_not_the_suite() {
+        let replaces = |line: &str| {
+            let args = args(&format!("--suite all {line}"));
+            args.replaces_parts(args.ask.ask().unwrap())
+        };
+        assert!(!replaces("") && !replaces("--rounds 3 --cublas --path cpu"));
+        for line in [
+            "--select late",
+            "--select early",
+            "--n 1",
+            "--layout linear",
+            "--activation f16",
+            "--output-type f32",
+            "--cold 0",
+            "--shape 64,64",
+            "--kernel stream",
+        ] {
+            assert!(replaces(line), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_problem_is_named_and_found_again() {
+        for line in ["--select late", "--select early", "--output-type bf16", ""] {
+            let args = args(line);
+            let cases = cases(&args, &Suite::new(args.suite, false)).unwrap();
+            for of in cases {
+                assert_eq!(case(&problem(&of)).unwrap(), of);
+            }
+        }
+        let mut odd = problem(&cases(&args(""), &Suite::new(None, false)).unwrap()[0]);
+        odd.select = Some("never".into());
+        assert!(case(&odd).unwrap_err().to_string().contains("never"));
+    }
+
+    #[test]
+    fn a_report_says_whether_weights_were_the_same() {
+        let of = |cold_bytes| {
+            conditions(&document::Method {
+                rounds: 3,
+                cold_bytes,
+                ..document::Method::default()
+            })
+        };
+        assert_eq!(of(0), "3 rounds, the same weights every time");
+        assert_eq!(of(1 << 32), "3 rounds, weights to rotate over: 4.29 GB");
+    }
 }

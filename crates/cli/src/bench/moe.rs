@@ -181,7 +181,7 @@ fn text(engine: &dyn Engine, moe: &Moe) -> String {
     let mut text = format!(
         "{}, {}\n{}",
         engine.device(),
-        count(moe.head.method.rounds, "round"),
+        super::conditions(&moe.head.method),
         moe.long_read
             .as_ref()
             .map_or(String::new(), super::long_read),

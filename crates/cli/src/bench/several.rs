@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::decode::{MODELS, Model};
 use super::failures::{self, Failures};
 use crate::engine::{self, Engine, Plan, check_memory_of};
-use crate::report::{Report, Table, count, time};
+use crate::report::{Report, Table, time};
 use crate::shapes;
 
 /// Changes whenever a reader of older documents would misread newer ones.
@@ -317,7 +317,7 @@ fn text(engine: &dyn Engine, document: &Several, is_right: bool) -> String {
         document.ranks,
         document.nccl,
         ["", " with registered windows"][usize::from(document.windows)],
-        count(document.head.method.rounds, "round"),
+        super::conditions(&document.head.method),
         failures::text(&document.failed),
     )
 }
