@@ -2,18 +2,19 @@
 
 use anyhow::{Result, bail};
 use nvfp4_gemv::{Activation, Error, FloatType, GemvPath, Kernel, ScaleLayout, Shape};
-use nvfp4_gemv_documents::statistics::{bootstrap, median, quantile, resampled_median};
+use nvfp4_gemv_documents::statistics::{LEAST_VALUES, LEVEL, median, median_interval, quantile};
 use serde_json::json;
 
 use crate::engine::{self, Ask, Case, Plan, Way, Work};
-use crate::report::{Report, Table, count, time, wrong_usage};
+use crate::report::{Report, Table, bytes, count, time, wrong_usage};
 use crate::shapes::{self, SYNTAX, parse_shape};
 
 /// Compares two paths or kernels on one problem, strictly alternating, and says how sure that is
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 The two take turns in rounds, a b b a a b ..., so that what else happens on the machine meets both alike; \
-the ratio is the median of the rounds' b / a. Compare a path with itself to see what this machine's noise is.
+the ratio is the median of the rounds' b / a. A difference is claimed where the 99% interval of the median excludes 1: an \
+interval between two of the rounds' ratios, by the binomial distribution. Compare a path with itself to see what this machine's noise is.
 
 Examples:
   nvfp4-gemv compare --shape 4096,7168,8 --layout 128x4 --a cuda-core --b tensor-core
@@ -40,8 +41,8 @@ pub(crate) struct Args {
     /// Layout of the scales
     #[arg(long, value_parser = shapes::layout(), default_value = "linear")]
     layout: ScaleLayout,
-    /// Rounds to measure, after two to warm up
-    #[arg(long, default_value_t = 51, value_parser = clap::value_parser!(u16).range(5..=10_000))]
+    /// Rounds to measure, after two to warm up: 8 or more, since no interval of fewer is 99% sure
+    #[arg(long, default_value_t = 51, value_parser = clap::value_parser!(u16).range(i64::from(LEAST_VALUES)..=10_000))]
     rounds: u16,
     /// Rotate over about this many MiB of weights, and never less than 64 times the L2 cache; 0: the same
     /// weights every time
@@ -73,10 +74,6 @@ fn work(ask: Ask) -> Work {
         slow_percent: 0,
     }
 }
-
-/// How sure the interval is.
-const LEVEL: f64 = 0.99;
-const RESAMPLES: usize = 2000;
 
 pub(crate) fn run(args: &Args) -> Result<Report> {
     let (a, b) = (args.a, args.b);
@@ -115,7 +112,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     let pairs = of_a.iter().zip(of_b);
     let ratios: Vec<f64> = pairs.map(|(a, b)| b / a).collect();
     let ratio = median(&ratios);
-    let interval = bootstrap(LEVEL, RESAMPLES, |rng| resampled_median(&ratios, rng));
+    let interval = median_interval(&ratios);
     let (low, high) = (quantile(&ratios, 0.05), quantile(&ratios, 0.95));
     let differs = interval.low > 1.0 || interval.high < 1.0;
     let verdict = match (differs, ratio > 1.0) {
@@ -142,15 +139,20 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     }
     let percent = 100.0 * LEVEL;
     let text = format!(
-        "{}, {} with {} vectors, {} scales; {} rounds of {}\n\n{table}\n\
+        "{}, {} with {} vectors, {} scales, {} results; {} rounds of {} {}\n\n{table}\n\
          b / a  {ratio:.4} (rounds {low:.4}..{high:.4}; {percent}% interval of the median \
          {:.4}..{:.4})\n{verdict}\n",
         engine.device(),
         case.shape,
         case.activation,
         case.layout,
+        case.output,
         plan.rounds,
         count(rounds.launches, "launch"),
+        match plan.cold_bytes {
+            0 => "on the same weights every time".to_owned(),
+            _ => format!("over {} of weights", bytes(rounds.rotated_bytes)),
+        },
         interval.low,
         interval.high,
     );

@@ -122,7 +122,7 @@ fn for_people(text: &str) -> String {
 
 /// An error's message and those of its causes. Many of this crate's errors have their cause's message in
 /// their own: that is not said twice.
-fn with_causes(error: &anyhow::Error) -> String {
+pub(crate) fn with_causes(error: &anyhow::Error) -> String {
     let mut message = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
         if !message.contains(&cause) {

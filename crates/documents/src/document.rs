@@ -36,6 +36,9 @@ pub struct Document {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
     pub cases: Vec<Case>,
+    /// Problems that could not be measured; missing where there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failed: Vec<Failed>,
 }
 
 /// The device that computed. Fields that mean nothing for its kind are `null`.
@@ -134,6 +137,14 @@ pub struct LongRead {
     pub bytes: usize,
     #[serde(flatten)]
     pub times: ReadTimes,
+}
+
+/// A problem that could not be measured, though it was asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failed {
+    /// For people.
+    pub problem: String,
+    pub why: String,
 }
 
 /// What every other document of `bench` begins with.

@@ -21,6 +21,10 @@ pub struct Problem {
     pub activation: String,
     pub layout: String,
     pub output_type: String,
+    /// Whether batches select their matrix: by `early` or `late` ids. A program from before this field would not read
+    /// it; but none asks for it here, since `--select` and `--serve` exclude each other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub select: Option<String>,
 }
 
 /// `MxK`, `xL` where there are several batches, N, and the operands: how every table names a problem.
@@ -31,9 +35,12 @@ impl std::fmt::Display for Problem {
             write!(f, "x{}", self.l)?;
         }
         write!(f, " n={} {} {}", self.n, self.activation, self.layout)?;
-        match self.output_type.as_str() {
-            "f16" => Ok(()),
-            other => write!(f, " -> {other}"),
+        if self.output_type != "f16" {
+            write!(f, " -> {}", self.output_type)?;
+        }
+        match &self.select {
+            None => Ok(()),
+            Some(ids) => write!(f, " {ids} ids"),
         }
     }
 }
@@ -48,6 +55,7 @@ impl From<&Case> for Problem {
             activation: case.activation.clone(),
             layout: case.layout.clone(),
             output_type: case.output_type.clone(),
+            select: case.select.clone(),
         }
     }
 }
@@ -86,4 +94,43 @@ pub struct Hello {
     pub problems: Vec<Problem>,
     /// Problems whose results are worth sustaining.
     pub sustained: Vec<Problem>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Keys of baselines and histories are names: two problems must not share one, and old names stay.
+    #[test]
+    fn what_differs_has_different_names() {
+        let case = |output: &str, select: Option<&str>| {
+            let case = Case {
+                m: 64,
+                n: 1,
+                k: 32,
+                l: 1,
+                activation: "nvfp4".into(),
+                layout: "linear".into(),
+                output_type: output.into(),
+                select: select.map(str::to_owned),
+                ..Case::default()
+            };
+            let problem = Problem::from(&case);
+            let text = serde_json::to_string(&problem).unwrap();
+            assert_eq!(text.contains("select"), select.is_some());
+            assert_eq!(serde_json::from_str::<Problem>(&text).unwrap(), problem);
+            problem.to_string()
+        };
+        let names = [
+            case("f16", None),
+            case("f32", None),
+            case("f16", Some("late")),
+            case("f16", Some("early")),
+        ];
+        let expected = ["", " -> f32", " late ids", " early ids"];
+        assert_eq!(
+            names,
+            expected.map(|end| format!("64x32 n=1 nvfp4 linear{end}"))
+        );
+    }
 }

@@ -9,15 +9,16 @@ use anyhow::{Context, Result, bail};
 use nvfp4_gemv::{Activation, FloatType, ScaleLayout};
 use nvfp4_gemv_documents::alternate::{WARM_UP, alternate};
 use nvfp4_gemv_documents::document::{
-    self, BoardReadings, Head, LongRead, ReadTimes, Turn, rounded, shares,
+    self, BoardReadings, Failed, Head, LongRead, ReadTimes, Turn, rounded, shares,
 };
 use nvfp4_gemv_documents::statistics::{median, quantile};
 use serde::{Deserialize, Serialize};
 
+use super::failures::{self, Failures};
 use super::reads::{self, Read};
 use crate::configs::one_line;
 use crate::engine::{Ask, Chain, Engine, Plan, Ways, Work};
-use crate::report::{Report, Table, bytes, count, figure, progress, time};
+use crate::report::{Report, Table, bytes, figure, progress, time};
 
 /// Changes whenever a reader of older documents would misread newer ones.
 const SCHEMA: &str = "nvfp4-gemv/decode/1";
@@ -101,6 +102,9 @@ struct Decode {
     /// Why figures are missing that were asked for, a sentence each.
     notes: Vec<String>,
     items: Vec<Item>,
+    /// Items that could not be measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    failed: Vec<Failed>,
 }
 
 /// The decoder layers of one model, computed in one way.
@@ -179,8 +183,8 @@ impl Item {
 
     fn title(&self) -> String {
         let fused = if self.fused { "fused" } else { "unfused" };
-        let (model, n, activation) = (&self.model, self.n, &self.activation);
-        format!("{model} {fused} n={n} {activation}")
+        let (model, n, activation, layout) = (&self.model, self.n, &self.activation, &self.layout);
+        format!("{model} {fused} n={n} {activation} {layout}")
     }
 }
 
@@ -227,6 +231,7 @@ fn measure(engine: &dyn Engine, request: &Request<'_>, models: &[Model]) -> Resu
         notes.extend(engine.energy_notes());
     }
     let mut measured = Vec::with_capacity(items.len());
+    let mut failures = Failures::default();
     for (item, chain) in items {
         bar.set_message(item.title());
         // The kernel or path that was asked for; without one, the library's pick for each linear layer.
@@ -237,7 +242,9 @@ fn measure(engine: &dyn Engine, request: &Request<'_>, models: &[Model]) -> Resu
             None => asks.push(chained),
             Some(why) => notes.push(format!("{}: not chained: {why}", item.title())),
         }
-        measured.push(one(engine, request, read.flatten(), &asks, item, &chain)?);
+        let title = item.title();
+        let item = one(engine, request, read.flatten(), &asks, item, &chain);
+        measured.extend(failures.keep(title, item));
         bar.inc(1);
     }
     bar.finish_and_clear();
@@ -247,12 +254,14 @@ fn measure(engine: &dyn Engine, request: &Request<'_>, models: &[Model]) -> Resu
         head,
         long_read,
         notes,
+        failed: failures.beside(measured.len())?,
         items: measured,
     };
-    Ok(Report::new(
-        text(engine, &decode, models),
-        serde_json::to_value(&decode)?,
-    ))
+    Ok(Report {
+        text: text(engine, &decode, models),
+        json: serde_json::to_value(&decode)?,
+        passed: decode.failed.is_empty(),
+    })
 }
 
 fn chain(
@@ -346,9 +355,14 @@ fn configs(engine: &dyn Engine, chain: &Chain, ask: Ask) -> Result<Vec<String>> 
 /// The report for people.
 fn text(engine: &dyn Engine, decode: &Decode, models: &[Model]) -> String {
     let mut text = format!(
-        "{}, {}\n{}\n{}\n{}",
+        "{}, {}{}\n{}\n{}\n{}",
         engine.device(),
-        count(decode.head.method.rounds, "round"),
+        super::conditions(&decode.head.method),
+        // One command has one type of results.
+        decode.items.first().map_or(String::new(), |item| format!(
+            ", {} results",
+            item.output_type
+        )),
         decode
             .long_read
             .as_ref()
@@ -357,7 +371,8 @@ fn text(engine: &dyn Engine, decode: &Decode, models: &[Model]) -> String {
         linears(models),
     );
     let mut table = Table::new(
-        "model|linears|vectors|n|mode|layers|a layer|GB/s|long read|share|5..95%|MHz".split('|'),
+        "model|linears|vectors|scales|n|mode|layers|a layer|GB/s|long read|share|5..95%|MHz"
+            .split('|'),
     );
     for item in &decode.items {
         for way in &item.ways {
@@ -367,6 +382,7 @@ fn text(engine: &dyn Engine, decode: &Decode, models: &[Model]) -> String {
                 item.model.clone(),
                 fused(item.fused).into(),
                 item.activation.clone(),
+                item.layout.clone(),
                 item.n.to_string(),
                 way.mode.clone(),
                 item.layers.to_string(),
@@ -389,6 +405,7 @@ fn text(engine: &dyn Engine, decode: &Decode, models: &[Model]) -> String {
     for note in &decode.notes {
         text.push_str(&format!("note: {note}\n"));
     }
+    text.push_str(&failures::text(&decode.failed));
     text
 }
 
@@ -550,11 +567,47 @@ mod tests {
             "nowhere",
             "q 64x64, k 32x64, v 32x64, o 64x64, gate 96x64, up 96x64, down 64x96",
             "qkv 128x64, o 64x64, gate_up 192x64, down 64x96",
-            "Tiny fused n=4 f16 isolated",
+            "Tiny fused n=4 f16 linear isolated",
+            ", weights to rotate over: 100.0 kB, f16 results\n",
             "note: no watts",
         ] {
             assert!(report.text.contains(part), "{part}: {}", report.text);
         }
+    }
+
+    /// Vectors of terabytes fail, and what was measured beside them stays.
+    #[test]
+    fn one_item_that_fails_does_not_lose_the_others() {
+        let (engine, _) = engine::open(Some(GemvPath::Cpu)).unwrap();
+        let request = Request {
+            vectors: &[1, 2_000_000_000],
+            activations: &[Activation::F32],
+            layouts: &[ScaleLayout::Linear],
+            output: FloatType::F32,
+            ask: Ask::of_path(GemvPath::Cpu),
+            plan: Plan {
+                rounds: 1,
+                cold_bytes: 0,
+            },
+            sustain: Duration::ZERO,
+            commit: None,
+            notes: Vec::new(),
+        };
+        let report = measure(engine.as_ref(), &request, &[TINY]).unwrap();
+        assert!(!report.passed);
+        let decode: Decode = serde_json::from_value(report.json).unwrap();
+        assert_eq!((decode.items.len(), decode.failed.len()), (2, 2));
+        assert!(
+            report.text.contains("FAILED: Tiny unfused n=2000000000"),
+            "{}",
+            report.text
+        );
+        let request = Request {
+            vectors: &[2_000_000_000],
+            ..request
+        };
+        let error = measure(engine.as_ref(), &request, &[TINY]).unwrap_err();
+        assert!(error.is::<engine::NotEnoughMemory>(), "{error:#}");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `bench`: time per path and problem, as a share of the memory ceiling.
 
 mod decode;
+mod failures;
 mod measure;
 mod moe;
 #[cfg(feature = "nccl")]
@@ -20,6 +21,7 @@ use nvfp4_gemv_documents::document::{self, BoardReadings, Document, Head, LongRe
 use nvfp4_gemv_documents::protocol::Problem;
 use nvfp4_gemv_documents::statistics;
 
+use self::failures::Failures;
 use self::measure::Measurer;
 use self::reads::FastestReads;
 use self::suite::{Suite, SuiteArg};
@@ -50,10 +52,13 @@ the shapes, and where they come from.
 
 --suite moe measures layers of mixtures of experts on a GPU: quantising, gate and up, SwiGLU and quantising, down and \
 the weighted sum, five kernels, chained, in one CUDA graph. --n is the number of tokens. Ids are random for each call. \
-Its share counts the bytes of a call's experts, each once.
+Its share counts the bytes of a call's experts, each once. Calls take turns over as many layers that they read --cold of \
+them: with 4096, 17 to 140 GB of memory. A model that does not fit is left out.
 
 isolated: a launch starts when the one before has ended. chained: programmatic dependent launch, where the \
 path has it, for one vector, and with --suite decode for any number; it reads its weights while the one before still runs.
+
+A problem that cannot be measured is reported, the others are measured, and the program ends with 1.
 
 Without a GPU, --suite measures a few problems on the CPU, and --suite decode its decoder layers there.
 
@@ -174,6 +179,7 @@ impl Args {
             self.layout.is_empty(),
         ];
         let whole = lists.iter().all(|is_default| *is_default)
+            && self.select.is_none()
             && self.output_type == FloatType::F16
             && self.cold == DEFAULT_COLD_MIB
             && (ask == Ask::ANY || ask.path() == Some(GemvPath::Cpu));
@@ -243,17 +249,22 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         return Ok(Report::nothing());
     }
     let bar = progress(cases.len() as u64, "measuring");
+    let mut failures = Failures::default();
     for case in &cases {
-        bar.set_message(problem(case).to_string());
-        document.cases.push(measurer.case(case)?);
+        let problem = problem(case);
+        bar.set_message(problem.to_string());
+        let measured = failures.keep(&problem, measurer.case(case));
+        document.cases.extend(measured);
         bar.inc(1);
     }
     bar.finish_and_clear();
+    document.failed = failures.beside(document.cases.len())?;
     document.date_utc = now();
-    Ok(Report::new(
-        text(engine.as_ref(), &document),
-        serde_json::to_value(&document)?,
-    ))
+    Ok(Report {
+        text: text(engine.as_ref(), &document),
+        json: serde_json::to_value(&document)?,
+        passed: document.failed.is_empty(),
+    })
 }
 
 fn plan(args: &Args) -> Plan {
@@ -367,18 +378,25 @@ fn ceilings(
     commit: Option<String>,
     plan: &Plan,
 ) -> Result<Report> {
-    let sizes = reads::all(engine, cases, plan)?;
+    let (sizes, failed) = reads::all(engine, cases, plan)?;
+    let head = head(reads::SCHEMA, engine, commit, plan);
     let text = format!(
-        "{}, {}\n\n{}",
+        "{}, {}\n\n{}{}",
         engine.device(),
-        count(plan.rounds, "round"),
-        reads::table(&sizes)
+        conditions(&head.method),
+        reads::table(&sizes),
+        failures::text(&failed),
     );
     let document = reads::Reads {
-        head: head(reads::SCHEMA, engine, commit, plan),
+        head,
         sizes,
+        failed,
     };
-    Ok(Report::new(text, serde_json::to_value(&document)?))
+    Ok(Report {
+        text,
+        json: serde_json::to_value(&document)?,
+        passed: document.failed.is_empty(),
+    })
 }
 
 /// What a document other than [`Document`] begins with.
@@ -430,6 +448,7 @@ fn problem(case: &Case) -> Problem {
         activation: case.activation.name().into(),
         layout: case.layout.name().into(),
         output_type: case.output.name().into(),
+        select: case.select.map(|ids| ids.name().into()),
     }
 }
 
@@ -440,8 +459,10 @@ fn case(problem: &Problem) -> Result<Case> {
         found.with_context(|| format!("no {what} is called {name:?}"))
     }
     let (x, scales, y) = ("type of vectors", "layout of scales", "type of results");
+    let select = problem.select.as_deref();
+    let select = select.map(|name| named(&Ids::ALL, Ids::name, "kind of ids", name));
     Ok(Case {
-        select: None,
+        select: select.transpose()?,
         shape: shapes::of(problem.m, problem.n, problem.k, problem.l)?,
         activation: named(&Activation::ALL, Activation::name, x, &problem.activation)?,
         layout: named(
@@ -513,6 +534,15 @@ fn host() -> Option<String> {
     Some(name.trim().to_owned()).filter(|name| !name.is_empty())
 }
 
+/// How it was measured, for the head of a report.
+fn conditions(method: &document::Method) -> String {
+    let rounds = count(method.rounds, "round");
+    match method.cold_bytes {
+        0 => format!("{rounds}, the same weights every time"),
+        cold => format!("{rounds}, weights to rotate over: {}", bytes(cold)),
+    }
+}
+
 /// The report for people.
 fn text(engine: &dyn Engine, document: &Document) -> String {
     let with_cublas = document.cases.iter().any(|case| case.cublas.is_some());
@@ -576,14 +606,23 @@ fn text(engine: &dyn Engine, document: &Document) -> String {
     if document.suite != "custom" {
         skipped.clear();
     }
+    // One command has one type of results, and one kind of ids.
+    let operands = document.cases.first().map_or(String::new(), |case| {
+        let select = case.select.as_ref();
+        let select = select.map_or(String::new(), |ids| {
+            format!(", matrices selected by {ids} ids")
+        });
+        format!(", {} results{select}", case.output_type)
+    });
     format!(
-        "{}, {}\n{}{slowed}\n{table}* what the library picks\n{cublas}{}{}{}",
+        "{}, {}{operands}\n{}{slowed}\n{table}* what the library picks\n{cublas}{}{}{}{}",
         engine.device(),
-        count(document.method.rounds, "round"),
+        conditions(&document.method),
         document.long_read.as_ref().map_or(String::new(), long_read),
         sustained(document),
         notes.collect::<String>(),
         skipped.concat(),
+        failures::text(&document.failed),
     )
 }
 
@@ -658,4 +697,72 @@ fn label(path: &document::Measured) -> String {
     };
     let mark = if path.picked { "*" } else { "" };
     format!("{}{chained}{mark}", path.path)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn args(line: &str) -> Args {
+        let words = std::iter::once("bench").chain(line.split_whitespace());
+        Line::try_parse_from(words).unwrap().args
+    }
+
+    /// A document of other problems must not be taken for the suite's.
+    #[test]
+    fn a_suite_of_which_a_part_is_replaced_is_not_the_suite() {
+        let replaces = |line: &str| {
+            let args = args(&format!("--suite all {line}"));
+            args.replaces_parts(args.ask.ask().unwrap())
+        };
+        assert!(!replaces("") && !replaces("--rounds 3 --cublas --path cpu"));
+        for line in [
+            "--select late",
+            "--select early",
+            "--n 1",
+            "--layout linear",
+            "--activation f16",
+            "--output-type f32",
+            "--cold 0",
+            "--shape 64,64",
+            "--kernel stream",
+        ] {
+            assert!(replaces(line), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_problem_is_named_and_found_again() {
+        for line in ["--select late", "--select early", "--output-type bf16", ""] {
+            let args = args(line);
+            let cases = cases(&args, &Suite::new(args.suite, false)).unwrap();
+            for of in cases {
+                assert_eq!(case(&problem(&of)).unwrap(), of);
+            }
+        }
+        let mut odd = problem(&cases(&args(""), &Suite::new(None, false)).unwrap()[0]);
+        odd.select = Some("never".into());
+        assert!(case(&odd).unwrap_err().to_string().contains("never"));
+    }
+
+    #[test]
+    fn a_report_says_whether_weights_were_the_same() {
+        let of = |cold_bytes| {
+            conditions(&document::Method {
+                rounds: 3,
+                cold_bytes,
+                ..document::Method::default()
+            })
+        };
+        assert_eq!(of(0), "3 rounds, the same weights every time");
+        assert_eq!(of(1 << 32), "3 rounds, weights to rotate over: 4.29 GB");
+    }
 }

@@ -1,20 +1,21 @@
 //! `bench --suite moe`: whole layers of mixtures of experts, as a decode step computes them for few tokens.
 //!
 //! A figure is the time of a layer: vectors are quantised, gate and up, the gate and quantised again, down, the weighted
-//! sum. Calls are chained, in one CUDA graph. Each call has ids of its own, and takes its turn over as many layers as
-//! `--cold` holds. The share is of the long read's rate, for the bytes of the experts that a call has, each counted once.
+//! sum. Calls are chained, in one CUDA graph. Each call has ids of its own. Calls take turns over layers: as many that what
+//! calls read of them, a few experts each, makes up `--cold` together. The share is of the long read's rate, for the bytes of the experts that a call has, each counted once.
 
 use anyhow::Result;
-use nvfp4_gemv_documents::document::{Head, LongRead, rounded};
+use nvfp4_gemv_documents::document::{BoardReadings, Failed, Head, LongRead, rounded, samples};
 use nvfp4_gemv_documents::statistics::{median, quantile};
 use serde::{Deserialize, Serialize};
 
+use super::failures::{self, Failures};
 use super::reads;
 use crate::engine::{Engine, Mixture, NotEnoughMemory, Plan};
-use crate::report::{Report, Table, bytes, count, progress, time};
+use crate::report::{Report, Table, bytes, count, figure, progress, time};
 
 /// Changes whenever a reader of older documents would misread newer ones.
-const SCHEMA: &str = "nvfp4-gemv/moe/1";
+const SCHEMA: &str = "nvfp4-gemv/moe/2";
 
 /// A model: its name, where its sizes stand, and `num_experts`, `num_experts_per_tok`, `hidden_size`,
 /// `moe_intermediate_size` of its config.json, whatever their names are there.
@@ -53,6 +54,9 @@ struct Moe {
     long_read: Option<LongRead>,
     notes: Vec<String>,
     items: Vec<Item>,
+    /// Layers that could not be measured, for another reason than memory.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    failed: Vec<Failed>,
 }
 
 /// A layer of one model, for so many tokens.
@@ -74,10 +78,14 @@ struct Item {
     /// Experts of a call, each counted once, on average; and their bytes.
     distinct_experts: f64,
     distinct_bytes: f64,
+    /// Bytes that calls read between two visits of a layer, on average.
+    rotated_bytes: f64,
     median_us: f64,
     gb_per_s: f64,
     share_of_long_read: Option<f64>,
     samples_us: Vec<f64>,
+    #[serde(flatten)]
+    board: BoardReadings,
 }
 
 /// What is measured, and how.
@@ -108,12 +116,16 @@ pub(super) fn run(engine: &dyn Engine, request: &Request<'_>) -> Result<Report> 
     }
     let bar = progress(asked.len() as u64, "measuring");
     let (mut items, mut notes) = (Vec::new(), Vec::new());
+    let mut failures = Failures::default();
     for (model, source, mixture) in asked {
         let routing = if mixture.skewed { "skewed" } else { "uniform" };
-        bar.set_message(format!("{model}, {}", count(mixture.tokens, "token")));
+        let title = format!("{model}, {}, {routing}", count(mixture.tokens, "token"));
+        bar.set_message(title.clone());
         match engine.mixture(&mixture, &request.plan) {
             Ok(times) => {
-                let samples_us: Vec<f64> = times.seconds.iter().map(|s| s * 1e6).collect();
+                let samples_us = samples(&times.turns);
+                let mut board = BoardReadings::default();
+                board.read(&times.turns);
                 let distinct_bytes = times.distinct * mixture.expert_bytes() as f64;
                 let median_us = median(&samples_us);
                 let gb_per_s = distinct_bytes / median_us * 1e-3;
@@ -131,26 +143,37 @@ pub(super) fn run(engine: &dyn Engine, request: &Request<'_>) -> Result<Report> 
                     layers: times.layers,
                     distinct_experts: times.distinct,
                     distinct_bytes,
+                    rotated_bytes: distinct_bytes * times.layers as f64,
                     median_us,
                     gb_per_s,
                     share_of_long_read: rate.map(|rate| rounded(gb_per_s / rate)),
                     samples_us,
+                    board,
                 });
             }
-            Err(error) if error.is::<NotEnoughMemory>() => notes.push(format!("{model}: {error}")),
-            Err(error) => return Err(error),
+            // The models of the suite differ in size, and few GPUs hold all of them.
+            Err(error) if error.is::<NotEnoughMemory>() => {
+                notes.push(format!("{title}: {error}"));
+                failures.skip(error);
+            }
+            Err(error) => failures.push(title, error),
         }
         bar.inc(1);
     }
     bar.finish_and_clear();
-    notes.dedup();
+    let failed = failures.beside(items.len())?;
     let moe = Moe {
         head: super::head(SCHEMA, engine, request.commit.clone(), &request.plan),
         long_read,
         notes,
         items,
+        failed,
     };
-    Ok(Report::new(text(engine, &moe), serde_json::to_value(&moe)?))
+    Ok(Report {
+        text: text(engine, &moe),
+        json: serde_json::to_value(&moe)?,
+        passed: moe.failed.is_empty(),
+    })
 }
 
 /// The report for people.
@@ -158,7 +181,7 @@ fn text(engine: &dyn Engine, moe: &Moe) -> String {
     let mut text = format!(
         "{}, {}\n{}",
         engine.device(),
-        count(moe.head.method.rounds, "round"),
+        super::conditions(&moe.head.method),
         moe.long_read
             .as_ref()
             .map_or(String::new(), super::long_read),
@@ -176,7 +199,7 @@ fn text(engine: &dyn Engine, moe: &Moe) -> String {
         );
     }
     text.push_str(&format!("{sizes}\n"));
-    let head = "model|tokens|routing|launches|layers|experts read|bytes|a layer|5..95%|GB/s|share";
+    let head = "model|tokens|routing|launches|layers|experts read|bytes|over|a layer|5..95%|GB/s|share|MHz";
     let mut table = Table::new(head.split('|'));
     for item in &moe.items {
         let at = |q| quantile(&item.samples_us, q);
@@ -188,16 +211,19 @@ fn text(engine: &dyn Engine, moe: &Moe) -> String {
             item.layers.to_string(),
             format!("{:.1}", item.distinct_experts),
             bytes(item.distinct_bytes as usize),
+            bytes(item.rotated_bytes as usize),
             time(item.median_us * 1e-6),
             format!("{:.1}..{:.1}", at(0.05), at(0.95)),
             format!("{:.1}", item.gb_per_s),
             item.share_of_long_read
                 .map_or("-".into(), |share| format!("{:.1}%", 100.0 * share)),
+            figure(item.board.sm_mhz, 0),
         ]);
     }
     text.push_str(&table.to_string());
     for note in &moe.notes {
         text.push_str(&format!("note: {note}\n"));
     }
+    text.push_str(&failures::text(&moe.failed));
     text
 }

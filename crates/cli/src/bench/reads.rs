@@ -8,9 +8,10 @@ use anyhow::{Context, Result};
 use nvfp4_gemv::kernel::read_only::ReadConfig;
 use nvfp4_gemv::{Activation, FloatType, ScaleLayout, Shape};
 use nvfp4_gemv_documents::alternate::{WARM_UP, alternate};
-use nvfp4_gemv_documents::document::{Head, LongRead, ReadTimes};
+use nvfp4_gemv_documents::document::{Failed, Head, LongRead, ReadTimes};
 use serde::{Deserialize, Serialize};
 
+use super::failures::Failures;
 use crate::engine::{Case, Engine, NotEnoughMemory, Plan, Work};
 use crate::report::{Table, bytes, figure, time};
 
@@ -30,6 +31,8 @@ pub(super) struct Reads {
     #[serde(flatten)]
     pub(super) head: Head,
     pub(super) sizes: Vec<ReadSize>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) failed: Vec<Failed>,
 }
 
 /// The kernels that only read, at one size.
@@ -152,8 +155,13 @@ pub(super) fn long_read(engine: &dyn Engine, plan: &Plan) -> Result<Option<(Read
 }
 
 /// All reads at the sizes of these cases, each size once, and of a long read.
-pub(super) fn all(engine: &dyn Engine, cases: &[Case], plan: &Plan) -> Result<Vec<ReadSize>> {
+pub(super) fn all(
+    engine: &dyn Engine,
+    cases: &[Case],
+    plan: &Plan,
+) -> Result<(Vec<ReadSize>, Vec<Failed>)> {
     let mut sizes: Vec<ReadSize> = Vec::new();
+    let mut failures = Failures::default();
     let reads = engine.reads();
     let long = match reads.iter().any(Option::is_some) {
         true => Some(long_case()?),
@@ -164,11 +172,15 @@ pub(super) fn all(engine: &dyn Engine, cases: &[Case], plan: &Plan) -> Result<Ve
         if sizes.iter().any(is_known) {
             continue;
         }
-        let (mut size, ranking) = measure(engine, case, &reads, WARM_UP, plan)?;
-        size.reads = ranking.into_iter().map(|(_, times)| times).collect();
-        sizes.push(size);
+        let measured = measure(engine, case, &reads, WARM_UP, plan);
+        let title = format!("reads of {}", bytes(case.shape.weight_bytes()));
+        if let Some((mut size, ranking)) = failures.keep(title, measured) {
+            size.reads = ranking.into_iter().map(|(_, times)| times).collect();
+            sizes.push(size);
+        }
     }
-    Ok(sizes)
+    let failed = failures.beside(sizes.len())?;
+    Ok((sizes, failed))
 }
 
 /// The report for people.

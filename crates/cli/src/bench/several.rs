@@ -5,15 +5,17 @@
 //! ranks begin the graph together, and the turn is over when the slowest rank is. Work between the layers of a pair is
 //! left out: the activation of an MLP, and the attention.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use nvfp4_gemv::{Activation, ScaleLayout};
-use nvfp4_gemv_documents::document::{Head, rounded};
+use nvfp4_gemv_documents::document::{Failed, Head, rounded};
 use nvfp4_gemv_documents::statistics::median;
 use serde::{Deserialize, Serialize};
 
 use super::decode::{MODELS, Model};
-use crate::engine::{self, Engine, Plan};
-use crate::report::{Report, Table, count, time};
+use super::failures::{self, Failures};
+use crate::engine::{self, Engine, Plan, check_memory_of};
+use crate::report::{Report, Table, time};
+use crate::shapes;
 
 /// Changes whenever a reader of older documents would misread newer ones.
 const SCHEMA: &str = "nvfp4-gemv/tensor-parallel/1";
@@ -119,6 +121,9 @@ struct Several {
     /// Sums were made in memory that NCCL had registered as windows.
     windows: bool,
     items: Vec<Item>,
+    /// Pairs that could not be measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    failed: Vec<Failed>,
 }
 
 /// One pair of layers. Times are of one pair.
@@ -215,6 +220,7 @@ pub(super) fn run(engine: &dyn Engine, request: &Request<'_>) -> Result<Report> 
         );
     }
     let mut items = Vec::new();
+    let mut failures = Failures::default();
     let mut nccl = String::new();
     for model in [&MODELS[1], &LARGEST] {
         for pair in Pair::of(model) {
@@ -230,16 +236,29 @@ pub(super) fn run(engine: &dyn Engine, request: &Request<'_>) -> Result<Report> 
                             windows: request.windows,
                             plan: request.plan,
                         };
-                        let what = || format!("{} {} n={n}", model.name, pair.name);
-                        let measured = measure(&job).with_context(what)?;
-                        nccl.clone_from(&measured.nccl);
-                        items.push(Item::new(model, &job, &measured));
+                        let (activation, layout) = (activation.name(), layout.name());
+                        let title =
+                            format!("{} {} n={n} {activation} {layout}", model.name, pair.name);
+                        let measured = check(&job).and_then(|()| measure(&job));
+                        if let Some(measured) = failures.keep(title, measured) {
+                            nccl.clone_from(&measured.nccl);
+                            items.push(Item::new(model, &job, &measured));
+                        }
                     }
                 }
             }
         }
     }
-    report(engine, request, nccl, items)
+    let failed = failures.beside(items.len())?;
+    report(engine, request, nccl, items, failed)
+}
+
+/// Refuses vectors that host memory does not hold, before any are made.
+fn check(job: &Job) -> Result<()> {
+    for &(m, k) in job.pair.columns.iter().chain([&job.pair.row]) {
+        check_memory_of(&shapes::of(m, job.n, k, 1)?)?;
+    }
+    Ok(())
 }
 
 fn report(
@@ -247,30 +266,34 @@ fn report(
     request: &Request<'_>,
     nccl: String,
     items: Vec<Item>,
+    failed: Vec<Failed>,
 ) -> Result<Report> {
-    let passed = items.iter().all(Item::is_right);
+    let is_right = items.iter().all(Item::is_right);
+    let passed = is_right && failed.is_empty();
     let document = Several {
         head: super::head(SCHEMA, engine, request.commit.clone(), &request.plan),
         ranks: request.ranks,
         nccl,
         windows: request.windows,
         items,
+        failed,
     };
     Ok(Report {
-        text: text(engine, &document, passed),
+        text: text(engine, &document, is_right),
         json: serde_json::to_value(&document)?,
         passed,
     })
 }
 
-fn text(engine: &dyn Engine, document: &Several, passed: bool) -> String {
-    let mut table =
-        Table::new("model|layers|vectors|n|one GPU|all|speed-up|kernels|sum|share|bits".split('|'));
+fn text(engine: &dyn Engine, document: &Several, is_right: bool) -> String {
+    let head = "model|layers|vectors|scales|n|one GPU|all|speed-up|kernels|sum|share|bits";
+    let mut table = Table::new(head.split('|'));
     for item in &document.items {
         table.row(vec![
             item.model.clone(),
             item.pair.clone(),
             item.activation.clone(),
+            item.layout.clone(),
             item.n.to_string(),
             time(item.one_gpu_us * 1e-6),
             time(item.us * 1e-6),
@@ -281,19 +304,21 @@ fn text(engine: &dyn Engine, document: &Several, passed: bool) -> String {
             if item.same_bits { "same" } else { "DIFFER" }.into(),
         ]);
     }
-    let result = match passed {
-        true => "every result is one GPU's, up to rounding",
+    // Of the pairs in a graph, the first one's result is looked at (`ranks/rank.rs`).
+    let result = match is_right {
+        true => "the result of each graph's first pair is one GPU's, up to rounding",
         false => {
-            "FAILED: a result is not one GPU's, or not the same on all ranks and in all replays"
+            "FAILED: the result of a graph's first pair is not one GPU's, or not the same on all ranks and in all replays"
         }
     };
     format!(
-        "{}, {} ranks, NCCL {}{}, {}\n\n{table}\n{result}\n",
+        "{}, {} ranks, NCCL {}{}, {}\n\n{table}\n{result}\n{}",
         engine.device(),
         document.ranks,
         document.nccl,
         ["", " with registered windows"][usize::from(document.windows)],
-        count(document.head.method.rounds, "round"),
+        super::conditions(&document.head.method),
+        failures::text(&document.failed),
     )
 }
 
@@ -359,8 +384,56 @@ mod tests {
         assert!(nvfp4.is_right());
     }
 
-    fn item() -> Item {
-        let job = Job {
+    #[test]
+    fn a_report_says_what_was_looked_at_and_what_failed() {
+        let (engine, _) = engine::open(Some(nvfp4_gemv::GemvPath::Cpu)).unwrap();
+        let request = Request {
+            ranks: 2,
+            vectors: &[1],
+            activations: &[Activation::Bf16],
+            layouts: &[ScaleLayout::Linear],
+            windows: false,
+            plan: Plan {
+                rounds: 3,
+                cold_bytes: 0,
+            },
+            commit: None,
+        };
+        let report = |failed| {
+            let items = vec![item()];
+            report(engine.as_ref(), &request, "2.28".into(), items, failed).unwrap()
+        };
+        let fine = report(Vec::new());
+        assert!(
+            fine.passed && fine.text.contains(" linear "),
+            "{}",
+            fine.text
+        );
+        // No more than what was compared.
+        let claim = "the result of each graph's first pair is one GPU's, up to rounding";
+        assert!(fine.text.contains(claim), "{}", fine.text);
+        let one_failed = report(vec![Failed {
+            problem: "a pair".into(),
+            why: "no reason".into(),
+        }]);
+        assert!(!one_failed.passed, "{}", one_failed.text);
+        let line = "FAILED: a pair: no reason";
+        assert!(one_failed.text.contains(line) && one_failed.text.contains(claim));
+        assert_eq!(one_failed.json["failed"][0]["problem"], "a pair");
+    }
+
+    /// 10^14 bytes of vectors, before any are made.
+    #[test]
+    fn vectors_that_memory_does_not_hold_are_refused() {
+        let mut job = job();
+        check(&job).unwrap();
+        job.n = 1 << 30;
+        let error = check(&job).unwrap_err().to_string();
+        assert!(error.contains("of host memory"), "{error}");
+    }
+
+    fn job() -> Job {
+        Job {
             pair: Pair::of(&LARGEST)[1].clone(),
             ranks: 2,
             n: 1,
@@ -371,7 +444,10 @@ mod tests {
                 rounds: 3,
                 cold_bytes: 0,
             },
-        };
+        }
+    }
+
+    fn item() -> Item {
         let measured = Measured {
             one: vec![300e-6, 340e-6, 320e-6],
             whole: vec![200e-6; 3],
@@ -380,6 +456,6 @@ mod tests {
             same_bits: true,
             ..Measured::default()
         };
-        Item::new(&LARGEST, &job, &measured)
+        Item::new(&LARGEST, &job(), &measured)
     }
 }

@@ -1,6 +1,10 @@
 //! Mixtures of experts, and the choices that a router makes for them.
 
 use nvfp4_gemv::Shape;
+use nvfp4_gemv_documents::document::Turn;
+
+#[cfg(any(feature = "device", test))]
+use super::memory;
 
 /// A layer of a mixture of experts, and how many tokens it has.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -17,10 +21,11 @@ pub(crate) struct Mixture {
     pub(crate) skewed: bool,
 }
 
-/// Times of one call each, in seconds.
+/// Times of one call each.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct MixtureTimes {
-    pub(crate) seconds: Vec<f64>,
+    /// One a round.
+    pub(crate) turns: Vec<Turn>,
     /// Layers, with weights of their own, that the calls take turns over.
     pub(crate) layers: usize,
     /// Experts that a call has, each counted once, on average.
@@ -34,6 +39,37 @@ impl Mixture {
     pub(crate) fn expert_bytes(&self) -> usize {
         let bytes = |m, k| Shape::matrix(m, k).map_or(0, |shape| shape.weight_bytes());
         bytes(2 * self.intermediate, self.hidden) + bytes(self.hidden, self.intermediate)
+    }
+
+    /// Bytes of the experts that a call reads, each counted once, on average. Of many tokens only the first few are
+    /// looked at: more of them read as much or more.
+    #[cfg(any(feature = "device", test))]
+    pub(crate) fn touched_bytes(&self) -> usize {
+        const CALLS: usize = 64;
+        const TOKENS: usize = 64;
+        let mut rng = fastrand::Rng::with_seed(4);
+        let few = Self {
+            tokens: self.tokens.min(TOKENS),
+            ..*self
+        };
+        let found: usize = (0..CALLS).map(|_| distinct(&few.choose(&mut rng))).sum();
+        found * self.expert_bytes() / CALLS
+    }
+
+    /// Bytes that ids, vectors, results and what lies between the layers take in a device's memory, at most; nothing
+    /// where they cannot be counted.
+    #[cfg(any(feature = "device", test))]
+    pub(crate) fn operand_bytes(&self, calls: usize) -> Option<usize> {
+        let pairs = self.tokens.checked_mul(self.slots)?;
+        memory::sum(&[
+            // Ids of every call, and weights.
+            (pairs.checked_mul(calls.checked_add(1)?)?, 4),
+            // Vectors and results, bf16.
+            (self.tokens.checked_mul(self.hidden)?, 2 * 2),
+            // Quantised vectors, of less than a byte an element, and f32 results: of both products.
+            (pairs.checked_mul(self.hidden)?, 1 + 4),
+            (pairs.checked_mul(self.intermediate)?, 1 + 2 * 4),
+        ])
     }
 
     /// Choices of a router for one call, `[tokens][slots]`: a token's experts are different ones.
@@ -77,6 +113,30 @@ pub(crate) fn distinct(ids: &[i32]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A call of one token reads exactly its slots; many tokens read nearly all experts, and never more.
+    #[test]
+    fn a_call_touches_the_experts_that_it_chose() {
+        let touched = |tokens, skewed| {
+            let mixture = Mixture {
+                experts: 128,
+                slots: 8,
+                hidden: 2048,
+                intermediate: 768,
+                tokens,
+                skewed,
+            };
+            mixture.touched_bytes() as f64 / mixture.expert_bytes() as f64
+        };
+        assert_eq!((touched(1, false), touched(1, true)), (8.0, 8.0));
+        let (uniform, skewed) = (touched(8, false), touched(8, true));
+        assert!(
+            (40.0..60.0).contains(&uniform) && skewed < uniform,
+            "{uniform} {skewed}"
+        );
+        let all = touched(1_000_000_000, false);
+        assert!((120.0..=128.0).contains(&all), "{all}");
+    }
 
     #[test]
     fn a_tokens_experts_are_different_ones_and_skew_shares_them() {

@@ -35,6 +35,8 @@ pub(crate) enum Ids {
 }
 
 impl Ids {
+    pub(crate) const ALL: [Self; 2] = [Self::Early, Self::Late];
+
     /// The name in documents.
     pub(crate) const fn name(self) -> &'static str {
         match self {

@@ -107,6 +107,29 @@ fn what_takes_more_memory_than_there_is_is_refused_with_the_figures() {
     assert!(error.contains("hint: "), "{error}");
 }
 
+/// The first problem fills the memory that all share. The second one's vectors, 52 TB of them, were once allocated without
+/// a look at what there is, which ends the program. The first problem's times are kept.
+#[test]
+fn every_problem_is_checked_against_memory_and_one_does_not_lose_the_others() {
+    let line = "bench --path cpu --rounds 1 --cold 0 --shape 16,1048576 --n 1 --n 100000000";
+    // The suite has two types of vectors.
+    for (rest, problems) in [("", 1), (" --suite quick", 2)] {
+        let line = format!("{line}{rest}");
+        let output = program(&words(&line));
+        assert_eq!(output.status.code(), Some(1));
+        let failed = "FAILED: 16x1048576 n=100000000";
+        contains(
+            &text(&output.stdout),
+            &["16x1048576  ", failed, "of host memory"],
+        );
+        let output = program(&[&words(&line)[..], &["--json"]].concat());
+        assert_eq!(output.status.code(), Some(1));
+        let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let count = |field: &str| document[field].as_array().unwrap().len();
+        assert_eq!((count("cases"), count("failed")), (problems, problems));
+    }
+}
+
 /// Options that take no number, or one that a test above puts in the place of a `{}`. Whoever adds an option
 /// adds it here, and above if it takes a number.
 const KNOWN: &str = "\

@@ -87,7 +87,20 @@ pub(crate) fn command(workspace: &Workspace, args: &BenchArgs) -> Result<()> {
     let out = out.unwrap_or_else(|| workspace.folder("bench"));
     write(&out, &document, &history, &[])?;
     println!("written: {}", out.join("bench.{json,md,html}").display());
-    Ok(())
+    check_is_whole(&document)
+}
+
+/// Whether all was measured that was asked for.
+fn check_is_whole(document: &Document) -> Result<()> {
+    match &document.failed[..] {
+        [] => Ok(()),
+        [first, ..] => bail!(
+            "{} problems could not be measured; the first is {}: {}",
+            document.failed.len(),
+            first.problem,
+            first.why
+        ),
+    }
 }
 
 /// A document that `nvfp4-gemv bench --json` printed.
@@ -186,6 +199,27 @@ mod tests {
         zero.cases[0].ceiling.samples_us[0] = 0.0;
         let zero = serde_json::to_string(&zero).unwrap();
         assert!(error(&zero).contains("not positive"));
+    }
+
+    /// Both the page and the exit code say so.
+    #[test]
+    fn what_was_not_measured_is_said() {
+        let mut document = testing::document();
+        check_is_whole(&document).unwrap();
+        document.failed.push(document::Failed {
+            problem: "16x16 n=1 nvfp4 linear".into(),
+            why: "the GPU is gone".into(),
+        });
+        let error = check_is_whole(&document).unwrap_err().to_string();
+        let out = tempfile::tempdir().unwrap();
+        write(out.path(), &document, &[], &[]).unwrap();
+        let page = fs::read_to_string(out.path().join("bench.md")).unwrap();
+        for text in [error, page] {
+            assert!(
+                text.contains("16x16 n=1 nvfp4 linear: the GPU is gone"),
+                "{text}"
+            );
+        }
     }
 
     #[test]

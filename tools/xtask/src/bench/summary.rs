@@ -29,19 +29,45 @@ pub(super) fn facts(document: &Document) -> Vec<String> {
             document.date_utc, document.crate_version
         ),
         format!(
-            "Medians of {} rounds, in which the ceiling and all paths take turns, on weights that no cache \
-             holds. A share is the ceiling's time / the path's time of the same round; the ceiling is a kernel \
+            "Medians of {} rounds, in which the ceiling and all paths take turns, {}. A share is the ceiling's time / the path's time of the same round; the ceiling is a kernel \
              that only reads as many bytes.",
-            document.method.rounds
+            document.method.rounds,
+            weights(document),
         ),
     ];
     facts.extend(document.notes.iter().map(|note| format!("Note: {note}.")));
+    let failed = document.failed.iter();
+    facts.extend(failed.map(|of| format!("NOT MEASURED: {}: {}.", of.problem, of.why)));
     for (path, by) in &document.slowed_percent {
         facts.push(format!(
             "REHEARSAL: {path} was slowed down on purpose, by reading {by}% of the weights again."
         ));
     }
     facts
+}
+
+/// The weights that were read, as far as the document says it.
+fn weights(document: &Document) -> String {
+    if document.method.cold_bytes == 0 {
+        return "on the same weights every time, which a cache may hold".into();
+    }
+    let rotated = document.cases.iter().map(|case| case.rotated_bytes);
+    let (least, most) = (
+        rotated.clone().min().unwrap_or(0),
+        rotated.max().unwrap_or(0),
+    );
+    let gb = |bytes: usize| format!("{:.3}", bytes as f64 / 1e9);
+    let over = match gb(least) == gb(most) {
+        true => gb(least),
+        false => format!("{} to {}", gb(least), gb(most)),
+    };
+    // Nothing is known of a CPU's caches.
+    let l2 = document.device.l2_bytes;
+    let cold = match l2.is_some_and(|l2| least as u64 > l2) {
+        true => ", more than the cache holds",
+        false => "",
+    };
+    format!("on copies of the weights of {over} GB together{cold}")
 }
 
 /// Times and shares of one kind of operands: a row a problem, a column a path.
@@ -245,6 +271,26 @@ mod tests {
         assert!(
             facts.contains("Note: energy: invented for a test."),
             "{facts}"
+        );
+    }
+
+    #[test]
+    fn the_weights_are_said_to_be_cold_only_where_they_were() {
+        let mut document = testing::document();
+        let says = |document: &Document, part: &str| {
+            let facts = facts(document).concat();
+            assert!(facts.contains(part), "{facts}");
+        };
+        says(
+            &document,
+            "on copies of the weights of 0.528 GB together, more than the cache holds. A share",
+        );
+        document.cases[0].rotated_bytes = 20_000_000;
+        says(&document, "weights of 0.020 to 0.528 GB together. A share");
+        document.method.cold_bytes = 0;
+        says(
+            &document,
+            "on the same weights every time, which a cache may hold. A share",
         );
     }
 

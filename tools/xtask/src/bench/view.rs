@@ -9,6 +9,8 @@ use nvfp4_gemv_documents::statistics::median;
 pub(crate) struct Kind {
     pub(crate) activation: String,
     pub(crate) layout: String,
+    pub(crate) output_type: String,
+    pub(crate) select: Option<String>,
 }
 
 impl Kind {
@@ -16,6 +18,8 @@ impl Kind {
         Self {
             activation: case.activation.clone(),
             layout: case.layout.clone(),
+            output_type: case.output_type.clone(),
+            select: case.select.clone(),
         }
     }
 
@@ -25,7 +29,14 @@ impl Kind {
             "nvfp4" => "NVFP4",
             other => other,
         };
-        format!("{activation} vectors, {} scales", self.layout)
+        let mut title = format!("{activation} vectors, {} scales", self.layout);
+        if self.output_type != "f16" {
+            title.push_str(&format!(", {} results", self.output_type));
+        }
+        if let Some(ids) = &self.select {
+            title.push_str(&format!(", matrices selected by {ids} ids"));
+        }
+        title
     }
 }
 
@@ -144,6 +155,24 @@ mod tests {
         assert_eq!(
             (time(5.0), time(2.5e3)),
             ("5.00 us".into(), "2.50 ms".into())
+        );
+    }
+
+    /// Results of another type, and calls that select, are no further rows of the same table.
+    #[test]
+    fn kinds_differ_in_all_that_a_table_does_not_show() {
+        let mut document = testing::document();
+        let mut other = document.cases[0].clone();
+        other.output_type = "f32".into();
+        let mut selecting = document.cases[0].clone();
+        selecting.select = Some("late".into());
+        document.cases.extend([other, selecting]);
+        let titles: Vec<String> = kinds(&document).iter().map(Kind::title).collect();
+        assert_eq!(titles.len(), 4);
+        assert_eq!(titles[2], "NVFP4 vectors, 128x4 scales, f32 results");
+        assert_eq!(
+            titles[3],
+            "NVFP4 vectors, 128x4 scales, matrices selected by late ids"
         );
     }
 

@@ -4,7 +4,7 @@
 //! A result is the time of a path on a problem. Every round gives a ratio: tonight's time / the last good program's. A
 //! result got slower where all of this holds:
 //! - the median of the rounds' ratios exceeds 1 by more than the threshold, the least effect that matters;
-//! - the 99% bootstrap interval of that median lies above 1;
+//! - the 99% interval of that median lies above 1;
 //! - two more measurements say the same, each with both programs started anew (`confirmed_by`). Where in memory a
 //!   process lies changes some results by percents, and in one of the two the other program starts first.
 //!
@@ -14,7 +14,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nvfp4_gemv_documents::document::{Case, Document, Measured};
-use nvfp4_gemv_documents::statistics::{Interval, bootstrap, median, resampled_median};
+use nvfp4_gemv_documents::statistics::{Interval, median, median_interval};
 
 use super::paired::Night;
 use crate::bench::view::{key, label};
@@ -25,10 +25,6 @@ pub(super) struct Rules {
     /// The least part by which a time must grow.
     pub(super) threshold: f64,
 }
-
-/// How sure an interval is.
-const LEVEL: f64 = 0.99;
-const RESAMPLES: usize = 1000;
 
 /// The least part by which a sustained time, which has no rounds, must grow.
 const SUSTAINED_THRESHOLD: f64 = 0.05;
@@ -164,8 +160,7 @@ impl Entry {
         let ratios: Vec<f64> = rounds.map(|(now, before)| now / before).collect();
         let ratio = median(&ratios);
         let beyond = ratio > 1.0 + rules.threshold || ratio < 1.0 / (1.0 + rules.threshold);
-        let interval =
-            beyond.then(|| bootstrap(LEVEL, RESAMPLES, |rng| resampled_median(&ratios, rng)));
+        let interval = beyond.then(|| median_interval(&ratios));
         let change = match interval {
             Some(interval) if interval.low > 1.0 => Change::Slower,
             Some(interval) if interval.high < 1.0 => Change::Faster,

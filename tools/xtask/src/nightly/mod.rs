@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use nvfp4_gemv_documents::document::Document;
+use nvfp4_gemv_documents::statistics::LEAST_VALUES;
 
 use self::baseline::Baseline;
 use self::judge::{Judged, looked_up, measured};
@@ -58,8 +59,9 @@ pub(crate) struct NightlyArgs {
     /// The quick suite instead of all; its program becomes the last good one only where there is none
     #[arg(long)]
     quick: bool,
-    /// Rounds in which every result has a turn of each program, after two to warm up
-    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u16).range(3..=1000))]
+    /// Rounds in which every result has a turn of each program, after two to warm up: 8 or more, since no interval of
+    /// fewer is 99% sure; of 12 or more, one that something disturbed does not hide a loss
+    #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u16).range(i64::from(LEAST_VALUES)..=1000))]
     rounds: u16,
     /// Also repeat the results that the power limit slows down most (one vector, 28672x8192, linear scales) for so
     /// long each, and compare those; 0: do not

@@ -155,7 +155,7 @@ fn a_night_from_the_first_program_to_a_regression() {
         "Nothing got slower of 3 results, in turns with the program of commit 0123456789ab",
     ]);
     let calls = machine.calls().split_off(before);
-    let suite = "--suite all --rounds 9 --serve --json";
+    let suite = "--suite all --rounds 12 --serve --json";
     let verify = "now verify --path cuda-core --json".to_owned();
     let before = format!("before bench --commit {} {suite}", commit.unwrap());
     assert_eq!(calls[2..], [verify, format!("now bench {suite}"), before]);

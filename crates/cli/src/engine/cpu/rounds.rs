@@ -21,6 +21,7 @@ pub(super) struct Pool {
     codes: Vec<u8>,
     scales: Vec<u8>,
     read: StreamingRead,
+    read_bytes: usize,
 }
 
 impl Pool {
@@ -35,7 +36,13 @@ impl Pool {
             codes,
             scales,
             read: StreamingRead::new(read_bytes, rayon::current_num_threads()),
+            read_bytes,
         }
+    }
+
+    /// Bytes of memory that this takes.
+    fn bytes(&self) -> usize {
+        self.codes.len() + self.scales.len() + self.read_bytes
     }
 }
 
@@ -115,9 +122,13 @@ impl Cpu {
     ) -> anyhow::Result<RefMut<'_, Pool>> {
         let mut pool = self.pool.borrow_mut();
         let fits = |pool: &Pool| pool.codes.len() >= code_bytes && pool.scales.len() >= scale_bytes;
+        // What is kept counts as available: it is used again, or freed before its successor is allocated. Vectors and
+        // results are new each time, so this is checked where the pool fits, too.
+        let kept = pool.as_ref().map_or(0, Pool::bytes);
+        let available = memory::available().map(|bytes| bytes.saturating_add(kept));
+        memory::check(what, plan.cold_bytes, "host", available, needed)?;
         if !pool.as_ref().is_some_and(fits) {
-            *pool = None; // freed before its successor is allocated
-            memory::check(what, plan.cold_bytes, "host", memory::available(), needed)?;
+            *pool = None;
         }
         Ok(RefMut::map(pool, |pool| {
             let new = || Pool::new(code_bytes, scale_bytes, read_bytes.max(plan.cold_bytes));

@@ -1,47 +1,69 @@
-//! Mixtures of experts on a device.
+//! Mixtures of experts on a device: calls in one CUDA graph, which takes turns with rest as all others do.
 
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use cudarc::driver::{CudaSlice, DriverError};
 use half::bf16;
-use nvfp4_gemv::measure::Replay;
+use nvfp4_gemv::measure::{Replay, copies_for_cold_l2};
 use nvfp4_gemv::{
     ExpertsOnDevice, Gate, GlobalScale, MatricesOnDevice, Output, RowOrder, ScaleLayout, Shape,
     Vectors,
 };
+use nvfp4_gemv_documents::alternate::{WARM_UP, alternate};
 
 use super::Cuda;
-use crate::engine::memory::check;
+use super::rounds::CudaWays;
+use crate::engine::memory::{self, check};
 use crate::engine::mixture::distinct;
-use crate::engine::{Mixture, MixtureTimes, Plan};
+use crate::engine::{Ask, Extent, Mixture, MixtureTimes, Plan, Ready, Way, Ways, Work};
 
 /// Calls of a replay, at least.
 const CALLS: usize = 48;
-/// Bytes that fill codes, over and over.
+/// Bytes that fill codes and scales, over and over.
 const PATTERN: usize = 16 << 20;
 
 /// Times calls of a mixture: each with ids of its own, on layers that take turns.
 pub(super) fn times(cuda: &Cuda, mixture: &Mixture, plan: &Plan) -> Result<MixtureTimes> {
     let stream = &cuda.stream;
+    // The weights of other suites, and of the long read: layers may need the memory.
+    *cuda.pool.borrow_mut() = None;
     let of_layer = mixture.experts * mixture.expert_bytes();
-    let layers = |cold: usize| cold.div_ceil(of_layer.max(1)).max(1);
-    let needed = |cold| of_layer.checked_mul(layers(cold));
+    // A call reads few of a layer's experts. So layers are counted by what calls read, not by what they have: between
+    // two visits of a layer lie as many bytes as between two of a copy in other suites.
+    let touched = mixture.touched_bytes();
+    let cold_layers = copies_for_cold_l2(touched, cuda.gpu.l2_bytes);
+    let layers = |cold: usize| Plan::copies(cold, touched, cold_layers);
+    let calls = |layers: usize| CALLS.next_multiple_of(layers);
     let available = usize::try_from(cuda.gpu.memory_bytes).ok();
-    let what = format!("a layer of {} experts", mixture.experts);
-    check(&what, plan.cold_bytes, "the GPU's", available, needed)?;
+    let what = format!("layers of {} experts", mixture.experts);
+    check(&what, plan.cold_bytes, "device", available, |cold| {
+        let layers = layers(cold);
+        let operands = mixture.operand_bytes(calls(layers))?;
+        memory::sum(&[(of_layer, layers), (operands, 1), (2, PATTERN)])
+    })?;
+    check(
+        &what,
+        plan.cold_bytes,
+        "host",
+        memory::available(),
+        |cold| {
+            let operands = mixture.operand_bytes(calls(layers(cold)))?;
+            memory::sum(&[(operands, 1), (2, PATTERN)])
+        },
+    )?;
     let layers = layers(plan.cold_bytes);
+    let calls = calls(layers);
     let mut rng = fastrand::Rng::with_seed(1);
     let mut pattern = vec![0u8; PATTERN];
     rng.fill(&mut pattern);
     let pattern = stream.clone_htod(&pattern)?;
+    let ones = stream.clone_htod(&vec![0x20u8; PATTERN])?;
     let matrices = |rows, k| -> Result<MatricesOnDevice> {
         let shape = Shape::matrix(rows, k)?;
         let codes = filled(&pattern, mixture.experts * shape.weight_code_bytes())?;
-        let scales =
-            vec![0x20u8; shape.weight_scale_bytes(ScaleLayout::Linear)].repeat(mixture.experts);
         let (layout, global) = (ScaleLayout::Linear, GlobalScale::ONE);
-        let scales = stream.clone_htod(&scales)?;
+        let scales = filled(&ones, mixture.experts * shape.weight_scale_bytes(layout))?;
         Ok(MatricesOnDevice::new(
             mixture.experts,
             rows,
@@ -60,7 +82,6 @@ pub(super) fn times(cuda: &Cuda, mixture: &Mixture, plan: &Plan) -> Result<Mixtu
         // SAFETY: the weights are copied once, here, and the calls begin after a synchronisation.
         all.push(unsafe { experts.chained() });
     }
-    let calls = CALLS.next_multiple_of(layers);
     let each = mixture.tokens * mixture.slots;
     let ids: Vec<i32> = (0..calls).flat_map(|_| mixture.choose(&mut rng)).collect();
     let found: usize = ids.chunks(each.max(1)).map(distinct).sum();
@@ -89,15 +110,31 @@ pub(super) fn times(cuda: &Cuda, mixture: &Mixture, plan: &Plan) -> Result<Mixtu
     stream.synchronize()?;
     // SAFETY: all memory that the calls use lives until the replays have been waited for, and nobody else uses it.
     let replay = unsafe { Replay::capture(stream, calls, &mut call) }?;
-    let mut seconds = Vec::with_capacity(plan.rounds);
-    for round in 0..plan.rounds + 2 {
-        let time = replay.seconds_a_launch()?;
-        if round >= 2 {
-            seconds.push(time);
-        }
-    }
+    let extent = Extent {
+        bytes: touched,
+        rotated_bytes: touched * layers,
+        launches: calls,
+    };
+    let way = Way {
+        work: Work::Gemv {
+            ask: Ask::ANY.chained(),
+            slow_percent: 0,
+        },
+        kernel: None,
+        config: String::new(),
+        extent,
+    };
+    let mut ways = CudaWays {
+        ready: Ready {
+            ways: vec![way],
+            extent,
+        },
+        graphs: vec![replay],
+        board: &cuda.board,
+    };
+    let turns = alternate(1, WARM_UP, plan.rounds, |way| ways.turn(way))?;
     Ok(MixtureTimes {
-        seconds,
+        turns: turns.into_iter().flatten().collect(),
         layers,
         distinct: found as f64 / calls as f64,
         launches: ExpertsOnDevice::LAUNCHES,

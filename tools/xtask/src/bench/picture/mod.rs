@@ -112,8 +112,19 @@ fn day(date_utc: &str) -> &str {
     date_utc.split('T').next().unwrap_or(date_utc)
 }
 
-/// A measurement that was slowed down on purpose is a rehearsal, and nothing to show.
+/// Whether a case is of the kind that pictures show: each has one kind of results.
+fn is_plain(case: &Case) -> bool {
+    case.layout == LAYOUT && case.output_type == "f16" && case.select.is_none()
+}
+
+/// A measurement that was slowed down on purpose is a rehearsal, and nothing to show. Captions say that weights come
+/// from memory: those that are the same ones every time may not.
 fn check_is_real(document: &Document) -> Result<()> {
+    if document.method.cold_bytes == 0 {
+        bail!(
+            "it was measured with --cold 0: the weights were the same ones every time, as a cache may hold them"
+        );
+    }
     if let Some(path) = document.slowed_percent.keys().next() {
         bail!("{path} was slowed down on purpose");
     }
@@ -177,6 +188,31 @@ mod tests {
         document.slowed_percent.insert("cuda-core".into(), 5);
         assert!(shares::draw(&document, None).is_err());
         assert!(over_n::draw(&document).is_err());
+    }
+
+    #[test]
+    fn what_may_come_from_a_cache_is_not_drawn() {
+        let mut document = super::super::testing::vectors();
+        assert!(over_n::draw(&document).is_ok());
+        document.method.cold_bytes = 0;
+        for error in [over_n::draw(&document), shares::draw(&document, None)] {
+            let error = error.unwrap_err().to_string();
+            assert!(error.contains("--cold 0"), "{error}");
+        }
+    }
+
+    /// Two points for one number of vectors, of different results.
+    #[test]
+    fn other_results_are_no_points_of_a_picture() {
+        let document = super::super::testing::vectors();
+        let drawn = over_n::draw(&document).unwrap();
+        let mut more = document.clone();
+        for (output, select) in [("f32", None), ("f16", Some("late".to_owned()))] {
+            let mut other = document.cases[0].clone();
+            (other.output_type, other.select) = (output.into(), select);
+            more.cases.push(other);
+        }
+        assert_eq!(over_n::draw(&more).unwrap(), drawn);
     }
 
     #[test]

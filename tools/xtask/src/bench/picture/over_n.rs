@@ -6,7 +6,7 @@ use nvfp4_gemv_documents::document::{Case, Document};
 use super::super::crossing::CublasFaster;
 use super::super::svg::{Anchor, Svg, grid};
 use super::super::view::time;
-use super::{LAYOUT, MARGIN, WIDTH, check_is_real, finish, measured_on, picked};
+use super::{LAYOUT, MARGIN, WIDTH, check_is_real, finish, is_plain, measured_on, picked};
 
 /// Rows, elements of a row and batches: a layer of a decoder, in the middle of the suite.
 const SHAPE: (usize, usize, usize) = (14336, 4096, 1);
@@ -145,9 +145,7 @@ fn cases<'a>(document: &'a Document, activation: &str) -> Vec<&'a Case> {
     let cases = document.cases.iter();
     let mut cases: Vec<&Case> = cases
         .filter(|case| {
-            (case.m, case.k, case.l) == SHAPE
-                && case.activation == activation
-                && case.layout == LAYOUT
+            (case.m, case.k, case.l) == SHAPE && case.activation == activation && is_plain(case)
         })
         .collect();
     cases.sort_by_key(|case| case.n);

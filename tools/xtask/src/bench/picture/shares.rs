@@ -9,7 +9,7 @@ use nvfp4_gemv_documents::document::{Case, Document};
 use super::super::svg::{Anchor, Svg, grid};
 use super::super::view::{percent, shape, time};
 use super::others::Others;
-use super::{LAYOUT, MARGIN, WIDTH, check_is_real, day, finish, measured_on, picked};
+use super::{LAYOUT, MARGIN, WIDTH, check_is_real, day, finish, is_plain, measured_on, picked};
 
 /// Left end of the bars: their names come before.
 const LEFT: f64 = 95.0;
@@ -129,7 +129,7 @@ pub(super) fn draw(document: &Document, others: Option<&Others>) -> Result<Strin
 
 /// The shapes in the order of the document.
 fn groups<'a>(document: &'a Document, others: Option<&Others>) -> Result<Vec<Group<'a>>> {
-    let wanted = |case: &&Case| case.n == 1 && case.activation == "nvfp4" && case.layout == LAYOUT;
+    let wanted = |case: &&Case| case.n == 1 && case.activation == "nvfp4" && is_plain(case);
     let cases: Vec<&Case> = document.cases.iter().filter(wanted).collect();
     if cases.is_empty() {
         bail!("no case has one NVFP4 vector and {LAYOUT} scales");
