@@ -15,6 +15,7 @@ use self::gathered::Gathered;
 use crate::check;
 use crate::cpu::{self, reserve, resize, with};
 use crate::error::{Error, Result};
+use crate::gate::Gate;
 use crate::mlp::Mlp;
 use crate::output::Output;
 use crate::shape::Shape;
@@ -189,6 +190,18 @@ impl Experts {
             scratch.vectors.reserve(&shape, activation, slots)?;
             resize(&mut scratch.results, slots.saturating_mul(self.rows()), 0.0)
         })
+    }
+
+    /// These experts with another gate than theirs: as [`Mlp::with_gate`].
+    ///
+    /// # Errors
+    /// As [`Mlp::with_gate`]'s.
+    pub fn with_gate(self, gate: Gate) -> Result<Self> {
+        let experts = self.experts.iter().cloned();
+        let experts = experts
+            .map(|expert| expert.with_gate(gate))
+            .collect::<Result<_>>()?;
+        Ok(Self { experts, ..self })
     }
 
     /// The experts.
