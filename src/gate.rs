@@ -30,13 +30,19 @@ pub enum Gate {
 
 impl Gate {
     /// The gate of gpt-oss.
-    pub const GPT_OSS: Self = Self::Clamped {
-        alpha: 1.702,
-        limit: 7.0,
-    };
+    pub const GPT_OSS: Self = Self::gpt_oss(7.0);
+
+    /// The gate of gpt-oss with another limit.
+    pub(crate) const fn gpt_oss(limit: f32) -> Self {
+        let alpha = 1.702;
+        Self::Clamped { alpha, limit }
+    }
 
     /// Refuses an alpha or a limit that is not positive and finite.
-    pub(crate) fn check(self) -> Result<()> {
+    ///
+    /// # Errors
+    /// [`Error::Factor`].
+    pub fn check(self) -> Result<()> {
         match self {
             Self::Silu | Self::GeluTanh => Ok(()),
             Self::Clamped { alpha, limit } => {

@@ -294,6 +294,7 @@ fn what_does_not_fit_is_refused_and_nothing_written() {
 mod of_checkpoints {
     use std::sync::Arc;
 
+    use nvfp4_gemv::Gate;
     use nvfp4_gemv::checkpoint::{Checkpoint, CheckpointError};
     use nvfp4_gemv::quantize::Quantized;
     use nvfp4_gemv_cli::file::{self, NewTensor};
@@ -442,6 +443,65 @@ mod of_checkpoints {
             let expected = result(&Experts::new(mlps.collect::<Vec<_>>()).unwrap());
             assert_eq!(result(&found), expected);
         }
+    }
+
+    /// Biases and the order of rows alone would be a wrong answer of gpt-oss: its gate stands in config.json.
+    #[test]
+    fn the_gate_is_what_the_config_names() {
+        let mut tensors = stacked("m.experts.gate_up", 2 * BETWEEN, K, [1, 11, 21], true);
+        tensors.extend(stacked("m.experts.down", M, BETWEEN, [0, 10, 20], true));
+        let (directory, checkpoint) = open(tensors);
+        let of = |checkpoint: &Arc<Checkpoint>| {
+            let (parts, order) = (["gate_up"], RowOrder::Interleaved);
+            Experts::from_checkpoint(checkpoint, "m.experts", &parts, order, "down")
+        };
+        let silu = of(&checkpoint).unwrap();
+        let said = |config: &str| {
+            std::fs::write(directory.path().join("config.json"), config).unwrap();
+            of(&Arc::new(Checkpoint::open(directory.path()).unwrap()))
+        };
+        let named = [
+            (r#"{"hidden_act": "silu"}"#, Gate::Silu),
+            (
+                r#"{"text_config": {"hidden_activation": "gelu_pytorch_tanh"}}"#,
+                Gate::GeluTanh,
+            ),
+            (
+                r#"{"model_type": "gpt_oss", "hidden_act": "silu", "swiglu_limit": 7.0}"#,
+                Gate::GPT_OSS,
+            ),
+        ];
+        let mut results = Vec::new();
+        for (config, gate) in named {
+            let experts = said(config).unwrap();
+            assert!(experts.all().iter().all(|expert| expert.gate() == gate));
+            // As MLPs that were given the gate one by one.
+            let mlps = silu.all().iter().cloned();
+            let mlps: Result<Vec<Mlp>, _> = mlps.map(|mlp| mlp.with_gate(gate)).collect();
+            let result_of = result(&experts);
+            assert_eq!(result_of, result(&Experts::new(mlps.unwrap()).unwrap()));
+            assert_eq!(result_of, result(&silu.clone().with_gate(gate).unwrap()));
+            assert!(!results.contains(&result_of), "{gate:?} changes the result");
+            results.push(result_of);
+        }
+        for (config, says) in [
+            (r#"{"hidden_act": "relu"}"#, r#""hidden_act": "relu""#),
+            (
+                r#"{"hidden_act": "silu", "swiglu_limit": 10.0}"#,
+                r#""swiglu_limit": 10.0"#,
+            ),
+            ("{", "is not read"),
+        ] {
+            let error = said(config).unwrap_err();
+            assert!(matches!(error, CheckpointError::Config { .. }), "{error}");
+            let text = error.to_string();
+            assert!(text.contains(says) && text.contains("m.experts"), "{text}");
+        }
+        let limit = Gate::Clamped {
+            alpha: 1.0,
+            limit: f32::NAN,
+        };
+        assert!(matches!(silu.with_gate(limit), Err(Error::Factor { .. })));
     }
 
     #[test]

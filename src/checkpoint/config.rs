@@ -11,6 +11,7 @@ use nvfp4_gemv_files::input::{self, InputError};
 use serde_json::{Map, Value};
 
 use super::comfy::Mark;
+use super::gate::SaidOfGate;
 use super::globals::Heads;
 use super::json;
 use super::pattern::{Pattern, Regexes, name_matches};
@@ -55,6 +56,8 @@ pub(super) struct Configs {
     schemes: Vec<Scheme>,
     comfy: Vec<Comfy>,
     heads: Option<Heads>,
+    /// Where there is a config of the model.
+    pub(super) gate: Option<SaidOfGate>,
     /// The config files that were read.
     pub(super) files: Vec<PathBuf>,
     /// Configs and entries that were not read.
@@ -73,6 +76,9 @@ impl Configs {
                 Err(error) => Err(reason(error)),
                 Ok(bytes) => json::parsed(&bytes),
             };
+            if name == CONFIG_FILE {
+                all.gate = Some(SaidOfGate::of(&read, &file));
+            }
             match read {
                 Ok(value) => {
                     all.files.push(file.clone());

@@ -30,6 +30,7 @@ mod config;
 mod dense;
 mod error;
 mod files;
+mod gate;
 mod gguf;
 mod globals;
 mod joined;

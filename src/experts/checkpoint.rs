@@ -14,11 +14,13 @@ impl Experts {
     /// order, as `["gate_up_proj"]`; `down` names the last layer. The experts have tensors of their own
     /// (`experts.0.gate_proj`), or are stacked in one (`experts.gate_up_proj`).
     ///
-    /// Codes and scales stay in the files, but for stacked tensors that are transposed.
+    /// Codes and scales stay in the files, but for stacked tensors that are transposed. The [gate](crate::Gate) is the one
+    /// that `config.json` names ([`Checkpoint::gate`]), and SiLU's where it names none;
+    /// [`with_gate`](Self::with_gate) takes another one.
     ///
     /// # Errors
-    /// As [`Checkpoint::experts`]'s, and as [`Linear::from_checkpoint`]'s. [`CheckpointError::Join`] for layers that do
-    /// not fit each other.
+    /// As [`Checkpoint::experts`]'s, as [`Linear::from_checkpoint`]'s, and as [`Checkpoint::gate`]'s.
+    /// [`CheckpointError::Join`] for layers that do not fit each other.
     ///
     /// ```no_run
     /// use std::sync::Arc;
@@ -35,6 +37,7 @@ impl Experts {
         order: RowOrder,
         down: &str,
     ) -> Result<Self, CheckpointError> {
+        let gate = checkpoint.gate(experts)?;
         let layers = |part: &str| Linear::experts_from_checkpoint(checkpoint, experts, part);
         let refused = |error: crate::Error| CheckpointError::Join {
             layers: [experts.to_owned(), experts.to_owned()],
@@ -68,7 +71,8 @@ impl Experts {
                 });
             }
         };
-        mlps.and_then(Self::new).map_err(refused)
+        let experts = mlps.and_then(Self::new);
+        experts.and_then(|of| of.with_gate(gate)).map_err(refused)
     }
 }
 

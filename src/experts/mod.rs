@@ -16,6 +16,7 @@ use self::gathered::Gathered;
 use crate::check;
 use crate::cpu::{self, reserve, resize, shared, with};
 use crate::error::{Error, Result};
+use crate::gate::Gate;
 use crate::mlp::Mlp;
 use crate::output::Output;
 use crate::shape::Shape;
@@ -209,6 +210,18 @@ impl Experts {
             )?;
             resize(&mut scratch.results, slots.saturating_mul(self.rows()), 0.0)
         })
+    }
+
+    /// These experts with another gate than theirs: as [`Mlp::with_gate`].
+    ///
+    /// # Errors
+    /// As [`Mlp::with_gate`]'s.
+    pub fn with_gate(self, gate: Gate) -> Result<Self> {
+        let experts = self.experts.iter().cloned();
+        let experts = experts
+            .map(|expert| expert.with_gate(gate))
+            .collect::<Result<_>>()?;
+        Ok(Self { experts, ..self })
     }
 
     /// Numbers that a vector of any expert needs between its layers.

@@ -128,22 +128,26 @@ impl Nvfp4Builder {
         )?)
     }
 
-    /// The MLP of this module: `gate_proj`, `up_proj` and `down_proj`.
+    /// The MLP of this module: `gate_proj`, `up_proj` and `down_proj`, with the gate that `config.json` names
+    /// ([`Checkpoint::gate`]), and SiLU's where it names none.
     ///
     /// # Errors
-    /// As [`linear`](Self::linear)'s and [`joined`](Self::joined)'s; layers that do not fit each other.
+    /// As [`linear`](Self::linear)'s, [`joined`](Self::joined)'s and [`Checkpoint::gate`]'s; layers that do not fit each
+    /// other.
     pub fn mlp(&self) -> Result<Nvfp4Mlp> {
+        let of_config = self.checkpoint.gate(&self.prefix)?;
         let [gate, up, down] = ["gate_proj", "up_proj", "down_proj"];
-        match &self.device {
-            Device::Cpu => Ok(self.host_mlp([gate, up, down])?.into()),
-            _ => Nvfp4Mlp::joined(self.joined(&[gate, up])?, self.linear(down)?),
-        }
+        let mlp = match &self.device {
+            Device::Cpu => self.host_mlp([gate, up, down])?.into(),
+            _ => Nvfp4Mlp::joined(self.joined(&[gate, up])?, self.linear(down)?)?,
+        };
+        mlp.with_gate(of_config)
     }
 
     /// The experts of this module, such as `model.layers.0.mlp.experts`, whose gate, up and down have these names, such
     /// as `gate_proj`, `up_proj` and `down_proj`, or `w1`, `w3` and `w2`. Experts have tensors of their own
     /// (`experts.0.gate_proj`), or are stacked in three (`experts.gate_proj`). On the CPU their bytes stay in the files, but
-    /// for stacked tensors that are transposed; on CUDA they are copied.
+    /// for stacked tensors that are transposed; on CUDA they are copied. Their gate is found as [`mlp`](Self::mlp)'s.
     ///
     /// # Errors
     /// As [`Experts::from_checkpoint`]'s; on CUDA [`ExpertsHave`](crate::Error::ExpertsHave) for a bias or factors of
@@ -152,10 +156,11 @@ impl Nvfp4Builder {
         match &self.device {
             #[cfg(feature = "device")]
             Device::Cuda(device) => {
+                let of_config = self.checkpoint.gate(&self.prefix)?;
                 let gate_up = self.arrays(&[gate, up])?;
                 let down = self.arrays(&[down])?;
                 let experts = crate::cuda::Experts::new(device, &gate_up, &down)?;
-                Ok(Nvfp4Experts::on_device(experts))
+                Nvfp4Experts::on_device(experts).with_gate(of_config)
             }
             _ => {
                 let (name, gate_up, order) = (&self.prefix, [gate, up], RowOrder::Stacked);

@@ -11,13 +11,13 @@ use candle_core::{
 use nvfp4_gemv::cudarc::driver::{CudaSlice, CudaStream, CudaView, DeviceRepr, ValidAsZeroBits};
 use nvfp4_gemv::half::{bf16, f16};
 use nvfp4_gemv::{
-    Activation, Choice, DenseVectors, Device, Dims, Element, GlobalScale, LinearOnDevice, Options,
-    Output, ScaleLayout, Vectors, Weights, gemv_on_device,
+    Activation, Choice, DenseVectors, Device, Dims, Element, Gate, GlobalScale, LinearOnDevice,
+    Options, Output, ScaleLayout, Vectors, Weights, gemv_on_device,
 };
 
 use crate::builder::OfJoined;
 use crate::linear::elsewhere;
-use crate::mlp::silu_and_multiply;
+use crate::mlp::between;
 use crate::rows::{Rows, Size, unsupported};
 
 /// The library's error, where `downcast_ref` finds it.
@@ -220,7 +220,7 @@ impl Experts {
     }
 
     /// The results of all pairs of vectors `[T, K]` with experts `[T, top]`, `[T · top, M]` in f32.
-    pub(crate) fn select(&self, xs: &Tensor, ids: &Tensor) -> Result<Tensor> {
+    pub(crate) fn select(&self, gate: Gate, xs: &Tensor, ids: &Tensor) -> Result<Tensor> {
         let (vectors, k) = xs.dims2()?;
         let top = ids.dim(1)?;
         let ids = ids.contiguous()?;
@@ -231,14 +231,14 @@ impl Experts {
             _ => xs.contiguous()?,
         };
         let gate_up = xs.apply_op2_no_bwd(&ids, &Selected::of(&self.gate_up, false))?;
-        let between = silu_and_multiply(&gate_up)?;
+        let between = between(gate, &gate_up)?;
         between.apply_op2_no_bwd(&ids, &Selected::of(&self.down, true))
     }
 
     /// The results of vectors `[n, K]` of one expert, in f32.
-    pub(crate) fn one(&self, expert: usize, xs: &Tensor) -> Result<Tensor> {
+    pub(crate) fn one(&self, gate: Gate, expert: usize, xs: &Tensor) -> Result<Tensor> {
         let gate_up = xs.apply_op1_no_bwd(&One::of(&self.gate_up, expert, false))?;
-        let between = silu_and_multiply(&gate_up)?;
+        let between = between(gate, &gate_up)?;
         between.apply_op1_no_bwd(&One::of(&self.down, expert, true))
     }
 }

@@ -15,7 +15,8 @@ use crate::rows::{Rows, Size, activation};
 ///
 /// Vectors are read where they lie if their elements follow each other, and they themselves do with one step, as in a
 /// tensor that was narrowed along its last dimension. Other tensors are [`RequiresContiguous`]: call `contiguous()`. On
-/// CUDA the first vector and the step are multiples of 16 bytes.
+/// CUDA the first vector and the step are multiples of 16 bytes. What is not is [`Cuda`] with the library's
+/// [`Misaligned`](nvfp4_gemv::Error::Misaligned): call `force_contiguous()`, which copies a contiguous tensor too.
 ///
 /// There is no gradient: asking for one through this layer is an error.
 ///
@@ -220,7 +221,6 @@ impl CustomOp1 for Nvfp4Linear {
 }
 
 /// The error of a tensor on another device than the layer.
-#[cfg(feature = "device")]
 pub(crate) fn elsewhere(
     lhs: DeviceLocation,
     rhs: DeviceLocation,

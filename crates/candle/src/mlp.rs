@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
-use candle_core::{CpuStorage, CustomOp1, D, Layout, Module, Result, Shape, Tensor};
-use nvfp4_gemv::Mlp;
+use candle_core::{CpuStorage, CustomOp1, D, Error, Layout, Module, Result, Shape, Tensor};
+use candle_nn::ops::sigmoid;
+use nvfp4_gemv::{Gate, Mlp};
 
 use crate::linear::{Nvfp4Linear, apply};
 use crate::rows::{Rows, Size};
 
-/// The MLP of a decoder layer, `down · (silu(gate · x) * (up · x))`, as Llama, Qwen and Mistral have it: a module of
-/// tensors `[.., K]`, whose results `[.., M of down]` have the same type. A clone shares the weights.
+/// The MLP of a decoder layer, `down · (silu(gate · x) * (up · x))`, as Llama, Qwen and Mistral have it, or with another
+/// [`Gate`] between: a module of tensors `[.., K]`, whose results `[.., M of down]` have the same type. A clone shares the
+/// weights.
 ///
 /// [`Nvfp4Builder::mlp`](crate::Nvfp4Builder::mlp) loads one. On the CPU it is the library's [`Mlp`], whose weights stay
 /// in the files and whose results between the layers are f32: tensors and errors are as
@@ -24,7 +26,7 @@ pub struct Nvfp4Mlp {
 enum Layers {
     Host(HostMlp),
     /// Gate and up, and down.
-    Joined(Arc<[Nvfp4Linear; 2]>),
+    Joined(Arc<[Nvfp4Linear; 2]>, Gate),
 }
 
 impl From<Mlp> for Nvfp4Mlp {
@@ -37,6 +39,7 @@ impl From<Mlp> for Nvfp4Mlp {
 
 impl Nvfp4Mlp {
     /// Of gate and up as one layer, whose first half of rows is gate's, and down: on their device, which may be the CPU.
+    /// The gate is [`Gate::Silu`].
     ///
     /// # Errors
     /// [`nvfp4_gemv::Error::LayersMismatch`] for layers that do not fit each other.
@@ -51,7 +54,20 @@ impl Nvfp4Mlp {
             }
             .into());
         }
-        let layers = Layers::Joined(Arc::new([gate_up, down]));
+        let layers = Layers::Joined(Arc::new([gate_up, down]), Gate::Silu);
+        Ok(Self { layers })
+    }
+
+    /// This MLP with another gate.
+    ///
+    /// # Errors
+    /// [`nvfp4_gemv::Error::Factor`] for a gate's number that is not positive and finite.
+    pub fn with_gate(self, gate: Gate) -> crate::Result<Self> {
+        gate.check()?;
+        let layers = match self.layers {
+            Layers::Host(HostMlp(mlp)) => Layers::Host(HostMlp(mlp.with_gate(gate)?)),
+            Layers::Joined(layers, _) => Layers::Joined(layers, gate),
+        };
         Ok(Self { layers })
     }
 
@@ -59,7 +75,7 @@ impl Nvfp4Mlp {
     pub fn k(&self) -> usize {
         match &self.layers {
             Layers::Host(HostMlp(mlp)) => mlp.k(),
-            Layers::Joined(layers) => layers[0].k(),
+            Layers::Joined(layers, _) => layers[0].k(),
         }
     }
 
@@ -67,7 +83,7 @@ impl Nvfp4Mlp {
     pub fn rows(&self) -> usize {
         match &self.layers {
             Layers::Host(HostMlp(mlp)) => mlp.rows(),
-            Layers::Joined(layers) => layers[1].rows(),
+            Layers::Joined(layers, _) => layers[1].rows(),
         }
     }
 }
@@ -76,19 +92,36 @@ impl Module for Nvfp4Mlp {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         match &self.layers {
             Layers::Host(mlp) => apply(xs, mlp),
-            Layers::Joined(layers) => {
+            Layers::Joined(layers, gate) => {
                 let [gate_up, down] = &**layers;
-                down.forward(&silu_and_multiply(&gate_up.forward(xs)?)?)
+                down.forward(&between(*gate, &gate_up.forward(xs)?)?)
             }
         }
     }
 }
 
-/// Of results `[.., gate and up]`, `silu(gate) * up`.
-pub(crate) fn silu_and_multiply(gate_up: &Tensor) -> Result<Tensor> {
+/// Of results `[.., gate and up]`, what the gate makes of them, in their type.
+pub(crate) fn between(of: Gate, gate_up: &Tensor) -> Result<Tensor> {
     let half = gate_up.dim(D::Minus1)? / 2;
-    let gate = gate_up.narrow(D::Minus1, 0, half)?.silu()?;
-    gate * gate_up.narrow(D::Minus1, half, half)?
+    let gate = gate_up.narrow(D::Minus1, 0, half)?;
+    let up = gate_up.narrow(D::Minus1, half, half)?;
+    match of {
+        Gate::Silu => gate.silu()? * up,
+        Gate::GeluTanh => gate.gelu()? * up,
+        Gate::Clamped { alpha, limit } => {
+            let limit = f64::from(limit);
+            // Not `minimum`, which makes a number of NaN on CUDA.
+            let at_most = |x: &Tensor| {
+                x.gt(limit)?
+                    .where_cond(&x.ones_like()?.affine(limit, 0.0)?, x)
+            };
+            let gate = at_most(&gate)?;
+            let up = at_most(&at_most(&up)?.neg()?)?.neg()?;
+            let sigma = sigmoid(&gate.affine(f64::from(alpha), 0.0)?)?;
+            (gate * sigma)? * up.affine(1.0, 1.0)?
+        }
+        other => Err(Error::Msg(format!("{other:?} is not computed"))),
+    }
 }
 
 /// The library's MLP as an operation of candle's.

@@ -1,7 +1,7 @@
 //! A mixture of experts behind its router.
 
 use candle_core::{D, DType, Module, Result, Tensor};
-use candle_nn::ops::softmax_last_dim;
+use candle_nn::ops::{softmax, softmax_last_dim};
 
 use crate::error::Error;
 use crate::experts::Nvfp4Experts;
@@ -58,7 +58,11 @@ impl Nvfp4Moe {
     pub fn route(&self, xs: &Tensor) -> Result<(Tensor, Tensor)> {
         let xs = xs.to_dtype(self.router.weight().dtype())?;
         let logits = self.router.forward(&xs)?.to_dtype(DType::F32)?;
-        let shares = softmax_last_dim(&logits)?;
+        // The second, which is one operation, loses the gradient without a word.
+        let shares = match logits.track_op() {
+            true => softmax(&logits, D::Minus1)?,
+            false => softmax_last_dim(&logits)?,
+        };
         let ids = shares.arg_sort_last_dim(false)?;
         let ids = ids.narrow(D::Minus1, 0, self.top_k)?.contiguous()?;
         let weights = shares.gather(&ids, D::Minus1)?;

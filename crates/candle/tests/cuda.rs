@@ -326,6 +326,14 @@ fn experts_are_near_the_cpu_with_few_pairs_and_with_many() {
             let ys = module.forward(&xs, &ids, &weights).unwrap();
             assert_eq!(ys.dtype(), dtype);
             assert!(apart(&expected, &ys) < most, "{dtype:?} {vectors}x{top}");
+            // No expert in a slot behind these: the same with few pairs and with many, whatever its weight is.
+            let none = Tensor::full(u32::MAX, (vectors, 1), &device).unwrap();
+            let nan = Tensor::full(f32::NAN, (vectors, 1), &device).unwrap();
+            let more = [(&ids, &none), (&weights, &nan)];
+            let [more_ids, more_weights] =
+                more.map(|(of, with)| Tensor::cat(&[of, with], 1).unwrap());
+            let same = module.forward(&xs, &more_ids, &more_weights).unwrap();
+            assert!(apart(&expected, &same) < most, "{dtype:?} {vectors}x{top}");
             // One vector is read by all of its pairs; with another one beside it there is a copy for each.
             if vectors == 1 {
                 let twice = xs.repeat((2, 1)).unwrap();

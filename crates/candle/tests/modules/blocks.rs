@@ -1,7 +1,7 @@
 //! The MLP and the mixture of experts against candle's own dense f32 modules.
 
 use candle_core::{DType, Device, Error, Module, Tensor, Var};
-use nvfp4_gemv::{Activation, Experts, FloatType, Linear, Mlp};
+use nvfp4_gemv::{Activation, Experts, FloatType, Gate, Linear, Mlp, RowOrder};
 use nvfp4_gemv_candle::{Error as OurError, Nvfp4Experts, Nvfp4Linear, Nvfp4Mlp, Nvfp4Moe};
 
 use crate::bound::{self, Near, UNIT, Whose, assert_near, exactly, share_outside};
@@ -394,23 +394,128 @@ fn experts_and_routers_that_do_not_fit_are_typed_errors() {
     }
 }
 
+/// A result without a gradient would train nothing, and say nothing: whoever asks, vectors or weights, which a router
+/// gives.
 #[test]
 fn a_gradient_through_experts_is_an_error() {
-    let experts = Mixture::new(32, 48).experts();
-    let xs = Var::from_tensor(&tensor(2, &[1, 32], DType::F32)).unwrap();
+    let mixture = Mixture::new(32, 48);
+    let experts = mixture.experts();
+    let var = |of: &Tensor| Var::from_tensor(of).unwrap();
+    let xs = tensor(2, &[1, 32], DType::F32);
     let ids = Tensor::new(&[[1u32, 0]], &Device::Cpu).unwrap();
     let weights = Tensor::new(&[[0.5f32, 0.5]], &Device::Cpu).unwrap();
-    let loss = experts
-        .forward(&xs, &ids, &weights)
-        .unwrap()
-        .sum_all()
-        .unwrap();
-    let error = loss.backward().unwrap_err();
-    let expected = matches!(
-        error,
-        Error::BackwardNotSupported {
-            op: "nvfp4-experts"
-        }
+    let plain = experts.forward(&xs, &ids, &weights).unwrap();
+    let moe = |router: &Tensor, xs: &Tensor| {
+        let router = candle_nn::Linear::new(router.clone(), None);
+        let moe = Nvfp4Moe::new(router, experts.clone(), TOP, true).unwrap();
+        moe.forward(xs).unwrap()
+    };
+    let router = mixture.router.weight();
+    let of_vectors = experts.forward(&var(&xs), &ids, &weights).unwrap();
+    let of_weights = experts.forward(&xs, &ids, &var(&weights)).unwrap();
+    for ys in [&of_vectors, &of_weights] {
+        assert_eq!(bound::numbers(ys), bound::numbers(&plain));
+        assert!(ys.is_contiguous());
+    }
+    for ys in [
+        of_vectors,
+        of_weights,
+        moe(&var(router), &xs),
+        moe(router, &var(&xs)),
+    ] {
+        let error = ys.sum_all().unwrap().backward().unwrap_err();
+        let expected = matches!(
+            error,
+            Error::BackwardNotSupported {
+                op: "nvfp4-experts"
+            }
+        );
+        assert!(expected, "{error}");
+    }
+    // What the router itself computes has its gradient.
+    let router = var(router);
+    let moe = Nvfp4Moe::new(
+        candle_nn::Linear::new(router.as_tensor().clone(), None),
+        experts.clone(),
+        TOP,
+        false,
     );
+    let (_, weights) = moe.unwrap().route(&xs).unwrap();
+    let gradients = weights.sum_all().unwrap().backward().unwrap();
+    assert!(gradients.get(router.as_tensor()).is_some());
+}
+
+#[test]
+fn an_id_of_no_expert_adds_nothing_whatever_its_weight_is() {
+    let experts = Mixture::new(32, 48).experts();
+    let xs = tensor(2, &[2, 32], DType::F32);
+    let of = |ids: &[[u32; 2]; 2], weights: &[[f32; 2]; 2]| {
+        let [ids, weights] = [
+            Tensor::new(ids, &Device::Cpu).unwrap(),
+            Tensor::new(weights, &Device::Cpu).unwrap(),
+        ];
+        bound::numbers(&experts.forward(&xs, &ids, &weights).unwrap())
+    };
+    let none = u32::MAX;
+    let found = of(&[[3, none], [none; 2]], &[[0.5, f32::NAN], [1.0, 2.0]]);
+    let expected = of(&[[3, 3], [3, 3]], &[[0.5, 0.0], [0.0, 0.0]]);
+    assert_eq!(found, expected);
+}
+
+/// On the CPU by the library, and as a CUDA device computes it, by candle: both near candle's in f32, and near each other.
+#[test]
+fn gates_are_those_that_were_asked_for() {
+    let (k, half) = (32, 48);
+    let [gate_up, down] = [layer(1, 2 * half, k), layer(2, k, half)];
+    let xs = tensor(3, &[5, k], DType::F32);
+    let limit = 0.25;
+    let clamped = Gate::Clamped { alpha: 1.5, limit };
+    let mut all = Vec::new();
+    for gate in [Gate::Silu, Gate::GeluTanh, clamped] {
+        let host = Mlp::joined(gate_up.clone(), RowOrder::Stacked, down.clone()).unwrap();
+        let experts = Experts::new(vec![host.clone()]).unwrap();
+        let experts = Nvfp4Experts::on_host(experts).with_gate(gate).unwrap();
+        let host = Nvfp4Mlp::from(host).with_gate(gate).unwrap();
+        let on_cpu = |layer: &Linear| Nvfp4Linear::new(layer.clone(), &Device::Cpu).unwrap();
+        let joined = Nvfp4Mlp::joined(on_cpu(&gate_up), on_cpu(&down)).unwrap();
+        let joined = joined.with_gate(gate).unwrap();
+        let [ids, weights] =
+            [0u32, 1].map(|value| Tensor::full(value, (5, 1), &Device::Cpu).unwrap());
+        let weights = weights.to_dtype(DType::F32).unwrap();
+        let found = [
+            host.forward(&xs).unwrap(),
+            joined.forward(&xs).unwrap(),
+            experts.forward(&xs, &ids, &weights).unwrap(),
+        ];
+        // What stands between, by the library's own arithmetic.
+        let sums = bound::numbers(&bound::dense(&gate_up).forward(&xs).unwrap());
+        let between = sums.chunks_exact(2 * half).flat_map(|both| {
+            let (gates, ups) = both.split_at(half);
+            let pairs = gates.iter().zip(ups);
+            pairs.map(move |(g, u)| gate.of(*g as f32, *u as f32))
+        });
+        let between = Tensor::from_vec(between.collect::<Vec<f32>>(), (5, half), &Device::Cpu);
+        let expected = bound::numbers(&bound::dense(&down).forward(&between.unwrap()).unwrap());
+        let largest = expected.iter().fold(0f64, |most, y| most.max(y.abs()));
+        for ys in &found {
+            for (y, expected) in bound::numbers(ys).iter().zip(&expected) {
+                assert!((y - expected).abs() < 1e-4 * largest, "{gate:?}");
+            }
+        }
+        // Each gate is another result.
+        assert!(!all.contains(&expected));
+        all.push(expected);
+    }
+    // What is no number stays none, which a clamp must not hide.
+    let on_cpu = |layer: &Linear| Nvfp4Linear::new(layer.clone(), &Device::Cpu).unwrap();
+    let joined = Nvfp4Mlp::joined(on_cpu(&gate_up), on_cpu(&down)).unwrap();
+    let joined = joined.with_gate(clamped).unwrap();
+    let ys = joined.forward(&(xs * f64::NAN).unwrap()).unwrap();
+    assert!(bound::numbers(&ys).iter().all(|y| y.is_nan()));
+    let (alpha, limit) = (1.0, -1.0);
+    let error = joined
+        .with_gate(Gate::Clamped { alpha, limit })
+        .unwrap_err();
+    let expected = matches!(error, OurError::Layer(nvfp4_gemv::Error::Factor { .. }));
     assert!(expected, "{error}");
 }

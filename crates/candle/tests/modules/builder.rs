@@ -5,7 +5,7 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Module, Tensor};
 use candle_nn::VarBuilder;
 use nvfp4_gemv::checkpoint::{Checkpoint, CheckpointError};
-use nvfp4_gemv::{Activation, Experts, FloatType, Linear, Output, RowOrder, Vectors};
+use nvfp4_gemv::{Activation, Experts, FloatType, Gate, Linear, Output, RowOrder, Vectors};
 use nvfp4_gemv_candle::{Error, Nvfp4Builder, Nvfp4Linear, Nvfp4Mlp};
 use tempfile::TempDir;
 
@@ -118,6 +118,54 @@ fn an_mlp_is_loaded_by_its_modules_name() {
     let expected = Nvfp4Mlp::from(nvfp4_gemv::Mlp::new(gate, up, down).unwrap());
     let [found, expected] = [module, expected].map(|of| numbers(&of.forward(&xs()).unwrap()));
     assert_eq!(found, expected);
+}
+
+/// Gemma's MLP with SiLU would be another model's.
+#[test]
+fn mlps_and_experts_have_the_gate_that_the_config_names() {
+    let (directory, silu) = model();
+    let config = directory.path().join("config.json");
+    let of = |builder: &Nvfp4Builder, gate: Option<Gate>| {
+        let layer_0 = builder.pp("model.layers.0");
+        let mlp = layer_0.pp("mlp").mlp()?;
+        let experts = layer_0.pp("own");
+        let experts = experts.experts("gate_proj", "up_proj", "down_proj")?;
+        let (mlp, experts) = match gate {
+            Some(gate) => (mlp.with_gate(gate)?, experts.with_gate(gate)?),
+            None => (mlp, experts),
+        };
+        let [ids, weights] = [2u32, 1].map(|value| Tensor::full(value, (3, 1), &Device::Cpu));
+        let weights = weights?.to_dtype(DType::F32)?;
+        let of_experts = experts.forward(&xs(), &ids?, &weights)?;
+        Ok::<_, Error>([numbers(&mlp.forward(&xs())?), numbers(&of_experts)])
+    };
+    std::fs::write(&config, r#"{"hidden_act": "gelu_pytorch_tanh"}"#).unwrap();
+    let gelu = Nvfp4Builder::open(directory.path(), &Device::Cpu).unwrap();
+    let found = of(&gelu, None).unwrap();
+    assert_eq!(found, of(&silu, Some(Gate::GeluTanh)).unwrap());
+    assert_ne!(found, of(&silu, None).unwrap());
+    assert_eq!(
+        of(&silu, None).unwrap(),
+        of(&gelu, Some(Gate::Silu)).unwrap()
+    );
+
+    std::fs::write(&config, r#"{"hidden_act": "relu2"}"#).unwrap();
+    let relu = Nvfp4Builder::open(directory.path(), &Device::Cpu).unwrap();
+    let layer_0 = relu.pp("model.layers.0");
+    let errors = [
+        layer_0.pp("mlp").mlp().unwrap_err(),
+        layer_0
+            .pp("own")
+            .experts("gate_proj", "up_proj", "down_proj")
+            .unwrap_err(),
+    ];
+    for error in errors {
+        let expected = matches!(
+            &error,
+            Error::Checkpoint(CheckpointError::Config { says, .. }) if says.contains("relu2")
+        );
+        assert!(expected, "{error}");
+    }
 }
 
 #[test]
