@@ -30,8 +30,8 @@ fn main() -> Result<()> {
         None => checkpoint.layers().next().context("no layer")?.to_owned(),
     };
     let layer = checkpoint.layer(&name)?;
-    let (rows, k, dialect) = (layer.rows(), layer.k(), layer.dialect());
-    println!("\n{name}: {rows} x {k}, {dialect}");
+    let (rows, k, exporter) = (layer.rows(), layer.k(), layer.exporter());
+    println!("\n{name}: {rows} x {k}, {exporter}");
 
     // Tensors that the file has beside the layer: f32 vectors, one after the other, and their exact products in f64.
     let beside = |what: &str| checkpoint.tensor(&format!("{name}.{what}"));

@@ -45,11 +45,12 @@ pub fn gemv(shape: &Shape, weights: &Weights<'_>, vectors: &Vectors<'_>) -> Resu
     weights.check(shape)?;
     let mut x = decode_vectors(shape, vectors)?;
     let vectors = match weights.column_alpha {
-        Some(alpha) => {
+        Some(_) => {
             if matches!(vectors, Vectors::Nvfp4(_)) {
                 weights.no_column_alpha(NVFP4_ARE_WITHOUT)?;
             }
-            for vector in x.chunks_exact_mut(shape.k()) {
+            for (at, vector) in x.chunks_exact_mut(shape.k()).enumerate() {
+                let alpha = weights.column_alpha_of(at / shape.n()).unwrap_or_default();
                 let elements = vector.iter_mut().zip(alpha);
                 elements.for_each(|(x, alpha)| *x *= f64::from(*alpha));
             }

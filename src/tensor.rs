@@ -80,7 +80,7 @@ pub struct Weights<'a, S: Memory = Host> {
     pub(crate) layout: ScaleLayout,
     pub(crate) global: GlobalScale,
     pub(crate) row_alpha: Option<S::Slice<'a, f32>>,
-    /// K factors, which vectors are multiplied by. Only host memory has them.
+    /// K factors, or K of each matrix, which vectors are multiplied by. Only host memory has them.
     pub(crate) column_alpha: Option<S::Slice<'a, f32>>,
     /// The matrix of each batch.
     pub(crate) select: Option<S::Slice<'a, i32>>,
@@ -216,14 +216,15 @@ impl<'a> Weights<'a> {
         self.with_checked_row_alpha(alpha)
     }
 
-    /// Multiplies element `k` of each vector by `alpha[k]` before the product: AWQ's `pre_quant_scale`, which all
-    /// batches share. The product of an element and its factor is rounded to f32, once. Vectors then count as f32,
+    /// Multiplies element `k` of each vector by `alpha[k]` before the product: AWQ's `pre_quant_scale`. K factors that
+    /// all matrices share, or L·K: those of each matrix, which experts have. The product of an element and its factor is
+    /// rounded to f32, once. Vectors then count as f32,
     /// with one more [rounding](crate::reference::error_bound) than those have. NVFP4 vectors are refused, since they
     /// were quantised without the factors: multiply before quantising, and take these weights
     /// [without](Self::without_column_alpha).
     ///
     /// # Errors
-    /// A slice of another number of elements than K; an element that is NaN or infinite.
+    /// A slice of neither K nor L·K elements; an element that is NaN or infinite.
     pub fn with_column_alpha(mut self, alpha: &'a [f32]) -> Result<Self> {
         check_column_alpha(alpha, &self.shape)?;
         self.column_alpha = Some(alpha);
@@ -277,9 +278,9 @@ impl<'a> Weights<'a> {
 /// Why factors of columns are refused with NVFP4 vectors.
 pub(crate) const NVFP4_ARE_WITHOUT: &str = "NVFP4 vectors were quantised without them";
 
-/// Refuses factors of columns that are not K finite numbers.
+/// Refuses factors of columns that are neither K nor L·K finite numbers.
 pub(crate) fn check_column_alpha(alpha: &[f32], shape: &Shape) -> Result<()> {
-    check::len("column alpha", "elements", alpha.len(), shape.k())?;
+    check::of_rows("column alpha", shape.k(), shape.l(), alpha.len())?;
     match alpha.iter().enumerate().find(|(_, a)| !a.is_finite()) {
         None => Ok(()),
         Some((index, &value)) => Err(Error::ColumnAlpha { index, value }),
@@ -326,6 +327,21 @@ impl Weights<'_> {
             select: Some(ids),
             ..*self
         })
+    }
+
+    /// The factors of columns of a batch's matrix, where there are factors and a matrix.
+    pub(crate) fn column_alpha_of(&self, batch: usize) -> Option<&[f32]> {
+        let (alpha, k) = (self.column_alpha?, self.shape.k());
+        match alpha.len() == k {
+            true => Some(alpha),
+            false => alpha.chunks(k).nth(self.matrix_of(batch)?),
+        }
+    }
+
+    /// Whether matrices have factors of columns of their own.
+    pub(crate) fn has_column_alpha_each(&self) -> bool {
+        let k = self.shape.k();
+        self.column_alpha.is_some_and(|alpha| alpha.len() != k)
     }
 
     /// The matrix of a batch, if it has one.

@@ -40,8 +40,8 @@ fn real_layers_of_both_dialects_give_the_recorded_outputs() {
         for &(name, rows, k) in layers {
             let layer = checkpoint.layer(name).unwrap();
             assert_eq!(
-                (layer.rows(), layer.k(), layer.dialect()),
-                (rows, k, dialect)
+                (layer.rows(), layer.k(), layer.exporter()),
+                (rows, k, dialect.into())
             );
             assert_eq!(layer.path(), Path::new(file));
             let tensor = |suffix: &str| checkpoint.find_tensor(&format!("{name}.{suffix}"));

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use nvfp4_gemv::checkpoint::{
-    Checkpoint, Dialect, Joined, Layer, Module, ModuleKind, Note, RowOrder,
+    Checkpoint, CheckpointError, Dialect, Exporter, Joined, Layer, Module, ModuleKind, Note,
+    RowOrder,
 };
 use nvfp4_gemv::cpu::Implementation;
-use nvfp4_gemv::file::TensorFile;
+use nvfp4_gemv::file::{Tensor, TensorFile};
 use nvfp4_gemv::format::{e2m1, e4m3};
 use nvfp4_gemv::reference::{Reference, error_bound};
 use nvfp4_gemv::{
@@ -17,7 +18,7 @@ use nvfp4_gemv::{
 };
 
 /// Directories, and those whose `.expected.safetensors` has the weights.
-const ALL: [(&str, &str); 11] = [
+const ALL: [(&str, &str); 13] = [
     ("modelopt-nvfp4", "modelopt-nvfp4"),
     ("modelopt-w4a16", "modelopt-nvfp4"),
     ("modelopt-awq", "modelopt-awq"),
@@ -29,7 +30,15 @@ const ALL: [(&str, &str); 11] = [
     ("compressed-tensors-experts", "compressed-tensors-experts"),
     ("comfyui-tensors", "comfyui-tensors"),
     ("comfyui-metadata", "comfyui-metadata"),
+    ("torchao", "torchao"),
+    ("mlx", "mlx"),
 ];
+
+/// Matrices of what a package dequantised; the others are experts that are stacked in one tensor.
+fn matrices(expected: &TensorFile) -> Vec<Tensor<'_>> {
+    let all = expected.tensors();
+    all.filter(|tensor| tensor.shape().len() == 2).collect()
+}
 
 fn at(name: &str) -> PathBuf {
     let data = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/exporters");
@@ -73,7 +82,7 @@ fn every_layer_is_what_its_exporter_dequantises() {
     for (name, of) in ALL {
         let (checkpoint, expected) = (open(name), expected(of));
         let names: Vec<&str> = checkpoint.layers().collect();
-        let all: Vec<&str> = expected.tensors().map(|tensor| tensor.name()).collect();
+        let all: Vec<&str> = matrices(&expected).iter().map(Tensor::name).collect();
         assert_eq!(names, all, "{name}");
         for layer in names {
             let expected = expected.get(layer).unwrap();
@@ -137,7 +146,7 @@ fn near(y: impl IntoIterator<Item = f64>, expected: &Reference, roundings: u32, 
 fn every_layer_computes_its_exporters_product() {
     for (name, of) in ALL {
         let (checkpoint, expected) = (Arc::new(open(name)), expected(of));
-        for layer in expected.tensors() {
+        for layer in matrices(&expected) {
             let weights = layer.to_f32().unwrap();
             let linear = Linear::from_checkpoint(&checkpoint, layer.name()).unwrap();
             let (k, n) = (linear.k(), 3);
@@ -190,6 +199,31 @@ fn is_joined(joined: Joined<'_>, expected: &TensorFile, layers: &[String]) {
     near(y.y, &truth, 1, &layers[0]);
 }
 
+/// MLX stacks experts, and gives them no global scale: a code times its block's scale is the weight.
+#[test]
+fn experts_of_mlx_are_what_it_dequantises() {
+    let (checkpoint, expected) = (open("mlx"), expected("mlx"));
+    let (experts, part) = ("layers.0.mlp.switch_mlp", "up_proj");
+    let expected = expected.get(&format!("{experts}.{part}")).unwrap();
+    let joined = checkpoint.experts(experts, &[part], RowOrder::Stacked);
+    let joined = joined.unwrap().gather();
+    let shape = joined.shape();
+    assert_eq!([shape.l(), shape.m(), shape.k()], expected.shape());
+    assert_eq!(joined.global(), GlobalScale::ONE);
+    let element = |at: usize| {
+        let scale = e4m3::decode(joined.scales()[at / BLOCK]);
+        e2m1::decode(e2m1::unpack(joined.codes(), at)) * scale
+    };
+    let weights: Vec<f32> = (0..expected.elements()).map(element).collect();
+    assert_eq!(weights, expected.to_f32().unwrap());
+    // One of them alone is no layer.
+    let error = checkpoint.layer(&format!("{experts}.{part}")).unwrap_err();
+    assert!(
+        matches!(error, CheckpointError::StackedExperts { .. }),
+        "{error}"
+    );
+}
+
 #[test]
 fn fused_layers_and_experts_are_joined() {
     for (name, of) in ALL {
@@ -238,13 +272,20 @@ fn fused_layers_and_experts_are_joined() {
 fn what_is_listed_is_what_configs_say() {
     for (name, _) in ALL {
         let checkpoint = open(name);
-        assert_eq!(checkpoint.notes(), [], "{name}");
+        // MLX's experts are stacked, which is said of all.
+        let stacked = usize::from(name == "mlx");
+        assert_eq!(
+            checkpoint.notes().len(),
+            stacked,
+            "{name}: {:?}",
+            checkpoint.notes()
+        );
         let modules = checkpoint.modules();
         for module in &modules {
-            assert!(
-                !matches!(module.kind(), ModuleKind::Refused(_)),
-                "{name}: {module:?}"
-            );
+            // MLX's other modes, which its file has beside.
+            let is_other = name == "mlx" && ["affine", "eight"].contains(&module.name());
+            let is_refused = matches!(module.kind(), ModuleKind::Refused(_));
+            assert_eq!(is_refused, is_other, "{name}: {module:?}");
             // AWQ's factors of most layers are in the norms before them, which a config does not say.
             let is_folded =
                 |note: &Note| name == "modelopt-awq" && note.to_string().contains("folded");
@@ -275,16 +316,17 @@ fn what_is_listed_is_what_configs_say() {
                 assert_eq!(kinds("mlp.gate"), ["BF16"]);
                 assert_eq!(kinds("experts"), ["NVFP4"; 12]);
             }
+            "torchao" => assert_eq!(kinds("blocks"), ["NVFP4", "NVFP4 W4A16", "NVFP4 W4A16"]),
             _ => {}
         }
-        let modelopt = !name.starts_with("compressed-tensors");
-        let dialect = if modelopt {
-            Dialect::ModelOpt
-        } else {
-            Dialect::CompressedTensors
+        let exporter = match name.split('-').next() {
+            Some("compressed") => Dialect::CompressedTensors.into(),
+            Some("torchao") => Exporter::TorchAo,
+            Some("mlx") => Exporter::Mlx,
+            _ => Dialect::ModelOpt.into(),
         };
         for layer in checkpoint.layers() {
-            assert_eq!(checkpoint.layer(layer).unwrap().dialect(), dialect);
+            assert_eq!(checkpoint.layer(layer).unwrap().exporter(), exporter);
         }
     }
 }

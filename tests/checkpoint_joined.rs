@@ -5,7 +5,10 @@ use std::sync::Arc;
 
 use nvfp4_gemv::checkpoint::{Checkpoint, CheckpointError, Dialect, Joined, RowOrder};
 use nvfp4_gemv::quantize::{Quantized, quantize};
-use nvfp4_gemv::{Dims, Experts, Shape, Vectors, reference};
+use nvfp4_gemv::{
+    DenseVectors, Dims, Experts, GemvPath, Options, Output, Shape, Strides, Vectors, gemv,
+    reference,
+};
 use nvfp4_gemv_cli::file::{self, NewTensor};
 use safetensors::Dtype;
 use tempfile::TempDir;
@@ -373,7 +376,7 @@ fn experts_that_are_missing_or_differ_are_errors() {
         );
     }
     for (suffix, kind) in [
-        ("pre_quant_scale", "scales each element"),
+        ("pre_quant_scale", "[64] or [3, 64]"),
         ("other", "not known here"),
     ] {
         let error = change(&of(suffix), Some(NewTensor::f32(&[1], &[1.0]))).to_string();
@@ -408,6 +411,157 @@ fn experts_that_are_missing_or_differ_are_errors() {
         error.contains("3 and 2 experts") && error.contains("m.experts.up"),
         "{error}"
     );
+}
+
+/// Factors of columns that experts have each, or all of them: the product is that of the vectors times those of its
+/// expert. Factors of another expert would give another product, as they differ.
+#[test]
+fn experts_have_factors_of_columns() {
+    let dialect = Dialect::ModelOpt;
+    let factors = |expert: usize| (0..K).map(move |k| 0.5 + (expert * K + k) as f32 / 64.0);
+    let each: Vec<f32> = (0..EXPERTS).flat_map(factors).collect();
+    let listed = |of: &dyn Fn(usize) -> Option<usize>| {
+        let mut tensors = apart(dialect);
+        for expert in 0..EXPERTS {
+            let alpha: Option<Vec<f32>> = of(expert).map(|of| factors(of).collect());
+            for part in ["gate", "up"] {
+                let name = format!("m.experts.{expert}.{part}.pre_quant_scale");
+                tensors.extend(
+                    alpha
+                        .iter()
+                        .map(|alpha| (name.clone(), NewTensor::f32(&[K], alpha))),
+                );
+            }
+        }
+        tensors
+    };
+    let in_one = |shape: &[usize], alpha: &[f32]| {
+        let mut tensors = stacked("m.experts.gate", &[0], '_', false);
+        let alpha = NewTensor::f32(shape, alpha);
+        tensors.push(("m.experts.gate_pre_quant_scale".into(), alpha));
+        tensors
+    };
+    let shared: Vec<f32> = factors(1).collect();
+    // An expert without factors has ones.
+    let some = [vec![1.0; K], shared.clone(), vec![1.0; K]].concat();
+    for (tensors, parts, expected) in [
+        (listed(&Some), &["gate", "up"][..], &each),
+        (listed(&|_| Some(1)), &["gate", "up"], &shared),
+        (
+            listed(&|expert| (expert == 1).then_some(1)),
+            &["gate"],
+            &some,
+        ),
+        (in_one(&[EXPERTS, K], &each), &["gate"], &each),
+        (in_one(&[EXPERTS, 1, K], &each), &["gate"], &each),
+        (in_one(&[K], &shared), &["gate"], &shared),
+    ] {
+        let (_directory, checkpoint) = open(tensors);
+        let joined = checkpoint.experts("m.experts", parts, RowOrder::Stacked);
+        let joined = joined.unwrap().gather();
+        assert_eq!(joined.column_alpha(), Some(&expected[..]));
+        let (of, weights) = (joined.shape(), joined.weights().unwrap());
+        let ids = [2, 0, -1, 1];
+        let shape = Shape::new(Dims {
+            m: of.m(),
+            n: 2,
+            k: K,
+            l: ids.len(),
+        })
+        .unwrap();
+        let selected = weights.select(&ids).unwrap();
+        let mut rng = fastrand::Rng::with_seed(5);
+        let all: Vec<f32> = (0..ids.len() * 2 * K).map(|_| rng.f32() - 0.5).collect();
+        // A vector for each batch, and the same for all.
+        for is_shared in [false, true] {
+            let step = if is_shared { 0 } else { 2 * K };
+            let strides = Strides {
+                row: K,
+                batch: step,
+            };
+            let x = &all[..if is_shared { 2 * K } else { all.len() }];
+            let vectors = Vectors::F32(DenseVectors::new(x).with_strides(strides));
+            let reference = reference::gemv(&shape, &selected, &vectors).unwrap();
+            let mut y = vec![0.0f32; ids.len() * 2 * of.m()];
+            gemv(
+                &shape,
+                &selected,
+                &vectors,
+                Output::of(&mut y),
+                &Options::new().path(GemvPath::Cpu),
+            )
+            .unwrap();
+            // What the factors give when they are multiplied first, of weights without them.
+            let plain = joined.weights().unwrap().without_column_alpha();
+            for (batch, id) in ids.into_iter().enumerate() {
+                let Ok(matrix) = usize::try_from(id) else {
+                    assert!(
+                        y[batch * 2 * of.m()..][..2 * of.m()]
+                            .iter()
+                            .all(|y| *y == 0.0)
+                    );
+                    continue;
+                };
+                let alpha = if expected.len() == K {
+                    &expected[..]
+                } else {
+                    &expected[matrix * K..][..K]
+                };
+                let x = &x[batch * step..][..2 * K];
+                let scaled: Vec<f32> = x
+                    .iter()
+                    .enumerate()
+                    .map(|(at, x)| x * alpha[at % K])
+                    .collect();
+                let one = Shape::new(Dims {
+                    m: of.m(),
+                    n: 2,
+                    k: K,
+                    l: 1,
+                })
+                .unwrap();
+                let ids = [id];
+                let of_one = plain.select(&ids).unwrap();
+                let mut expected = vec![0.0f32; 2 * of.m()];
+                let output = Output::of(&mut expected);
+                gemv(
+                    &one,
+                    &of_one,
+                    &Vectors::of(&scaled),
+                    output,
+                    &Options::new().path(GemvPath::Cpu),
+                )
+                .unwrap();
+                let got = &y[batch * 2 * of.m()..][..2 * of.m()];
+                assert_eq!(got, expected, "expert {id}, shared {is_shared}");
+                let truth = &reference.y[batch * 2 * of.m()..][..2 * of.m()];
+                for (got, truth) in got.iter().zip(truth) {
+                    assert!(
+                        (f64::from(*got) - truth).abs() < 1e-3 * (1.0 + truth.abs()),
+                        "{got} {truth}"
+                    );
+                }
+            }
+        }
+    }
+    // Parts of one matrix have one vector.
+    let mut differ = listed(&|_| Some(0));
+    let other: Vec<f32> = factors(2).collect();
+    differ.retain(|(name, _)| name != "m.experts.1.up.pre_quant_scale");
+    differ.push((
+        "m.experts.1.up.pre_quant_scale".into(),
+        NewTensor::f32(&[K], &other),
+    ));
+    let (_directory, checkpoint) = open(differ);
+    let error = checkpoint.experts("m.experts", &["gate", "up"], RowOrder::Stacked);
+    let error = error.unwrap_err().to_string();
+    assert!(
+        error.contains("experts.1.up") && error.contains("one vector is for all"),
+        "{error}"
+    );
+    checkpoint
+        .experts("m.experts", &["up"], RowOrder::Stacked)
+        .unwrap();
 }
 
 /// One shard of several does not have all experts.

@@ -587,26 +587,42 @@ fn mxfp4_is_named() {
     );
 }
 
+/// A checkpoint of these tensors alone.
+fn only(tensors: &[(&str, NewTensor<'static>)]) -> Files {
+    let mut files = Files::new(Dialect::ModelOpt);
+    files.tensors.clear();
+    for (name, tensor) in tensors {
+        files = files.with(name, tensor.clone());
+    }
+    files
+}
+
+/// Tools whose NVFP4 is computed have other formats with the same names.
 #[test]
-fn other_tools_are_named() {
-    let of = |tensors: &[(&str, NewTensor<'static>)]| {
-        let mut files = Files::new(Dialect::ModelOpt);
-        files.tensors.clear();
-        for (name, tensor) in tensors {
-            files = files.with(name, tensor.clone());
-        }
-        files
+fn other_formats_of_tools_are_named() {
+    let torchao = |codes: &[usize], scales| {
+        only(&[
+            ("a.l._weight_qdata", zeros(Dtype::U8, codes)),
+            ("a.l._weight_scale", scales),
+        ])
     };
-    let torchao = of(&[
-        ("a.l._weight_qdata", zeros(Dtype::U8, &[128, 64])),
-        ("a.l._weight_scale", zeros(Dtype::F8_E4M3, &[128, 8])),
-        ("a.l._weight_per_tensor_scale", one(1.0)),
-    ]);
-    let mlx = of(&[
-        ("a.l.weight", zeros(Dtype::U32, &[128, 16])),
-        ("a.l.scales", zeros(Dtype::U8, &[128, 8])),
-    ]);
-    for (files, tool) in [(torchao, "torchao"), (mlx, "MLX")] {
+    let mlx = |scales| {
+        only(&[
+            ("a.l.weight", zeros(Dtype::U32, &[128, 16])),
+            ("a.l.scales", scales),
+        ])
+    };
+    for (files, tool) in pairs! {
+        torchao(&[128, 64], zeros(Dtype::F8_E8M0, &[128, 4])) => "torchao",
+        torchao(&[128, 64], zeros(Dtype::BF16, &[8, 128])) => "torchao",
+        // Experts that are stacked.
+        torchao(&[2, 128, 64], zeros(Dtype::F8_E4M3, &[2, 128, 8])) => "torchao",
+        // The modes mxfp4, mxfp8 and affine.
+        mlx(zeros(Dtype::U8, &[128, 4])) => "MLX",
+        mlx(zeros(Dtype::U8, &[128, 2])) => "MLX",
+        mlx(zeros(Dtype::F32, &[128, 8])) => "MLX",
+        mlx(zeros(Dtype::U8, &[64, 8])) => "MLX",
+    } {
         refused!(files, &[tool] => OtherTool);
         let checkpoint = Checkpoint::open(files.write()).unwrap();
         let [module] = &checkpoint.modules()[..] else {
@@ -614,6 +630,116 @@ fn other_tools_are_named() {
         };
         assert_eq!(module.kind().name(), "refused");
         assert_eq!(module.tensors().len(), files.tensors.len());
+    }
+}
+
+/// torchao's metadata say how the scales lie; without them, or where tensors contradict them, nobody knows.
+#[test]
+fn torchaos_metadata_are_needed_and_must_fit() {
+    let files = || {
+        let codes = NewTensor::new(Dtype::U8, &[128, 64], vec![0x12; 128 * 64]);
+        only(&[
+            ("a.l._weight_qdata", codes),
+            ("a.l._weight_scale", zeros(Dtype::F8_E4M3, &[128, 8])),
+            ("a.l._weight_per_tensor_scale", NewTensor::f32(&[], &[0.5])),
+        ])
+    };
+    let said = |swizzled: bool, tensors: &[&str]| {
+        json!({
+            "_type": "NVFP4Tensor", "_tensor_data_names": tensors,
+            "_data": { "block_size": 16, "is_swizzled_scales": swizzled, "orig_dtype": "bfloat16" },
+        })
+    };
+    let all = ["qdata", "scale", "per_tensor_scale"];
+    let entry = "a.l.weight";
+    let read = files().metadata(entry, said(false, &all));
+    assert_eq!(read.notes(), [""; 0]);
+    let checkpoint = Checkpoint::open(read.write()).unwrap();
+    let layer = checkpoint.layer("a.l").unwrap();
+    assert_eq!(layer.global(), GlobalScale::Multiplier(0.5));
+    assert_eq!(layer.layout(), ScaleLayout::Linear);
+
+    refused!(files(), &["no metadata entry", entry] => Config);
+    for text in ["", "[1", "{}", "\"NVFP4Tensor\""] {
+        refused!(files().metadata(entry, text), &[entry] => Config);
+    }
+    let of_mx = said(false, &all).to_string().replace("NVFP4", "MX");
+    refused!(files().metadata(entry, of_mx), &["MXTensor"] => Config);
+    for tensors in [
+        &all[..2],
+        &["qdata", "scale", "per_tensor_scale", "act_per_tensor_scale"],
+    ] {
+        refused!(files().metadata(entry, said(false, tensors)), &["per_tensor_scale"] => Config);
+    }
+    // In the 128x4 layout the scales have other dimensions.
+    refused!(files().metadata(entry, said(true, &all)), &["[32, 32]", "F8_E4M3 [128, 8]"] => File);
+    let tiled = files()
+        .metadata(entry, said(true, &all))
+        .with("a.l._weight_scale", zeros(Dtype::F8_E4M3, &[32, 32]));
+    let checkpoint = Checkpoint::open(tiled.write()).unwrap();
+    let layout = checkpoint.layer("a.l").unwrap().layout();
+    assert_eq!(layout, ScaleLayout::Tiled128x4);
+    // What belongs to no NVFP4 layer of torchao's.
+    for other in [
+        "a.l._weight_zero_point",
+        "a.l.weight",
+        "a.l.pre_quant_scale",
+    ] {
+        let files = files()
+            .metadata(entry, said(false, &all))
+            .with(other, one(1.0));
+        files.refused(&[other]);
+    }
+    // A config that says so agrees; another is a note.
+    let labelled = |method: &str| {
+        let config = json!({ "quantization_config": { "quant_method": method } });
+        files()
+            .metadata(entry, said(false, &all))
+            .beside("config.json", config)
+    };
+    assert_eq!(labelled("torchao").notes(), [""; 0]);
+    labelled("compressed-tensors").notes_that(&["compressed-tensors", "torchao"]);
+}
+
+#[test]
+fn mlxs_config_agrees_or_is_a_note() {
+    let files = || {
+        only(&[
+            (
+                "a.l.weight",
+                NewTensor::new(Dtype::U32, &[128, 16], vec![0x12; 128 * 64]),
+            ),
+            (
+                "a.l.scales",
+                NewTensor::new(Dtype::U8, &[128, 8], vec![0x38; 128 * 8]),
+            ),
+        ])
+    };
+    let with = |config: Value| {
+        let config = json!({ "quantization": config, "quantization_config": config });
+        files().beside("config.json", config)
+    };
+    let nvfp4 = json!({ "group_size": 16, "bits": 4, "mode": "nvfp4" });
+    let mut of_layer = json!({ "group_size": 64, "bits": 4 });
+    let affine = with(of_layer.clone());
+    of_layer["a.l"] = nvfp4.clone();
+    for files in [files(), with(nvfp4.clone()), with(of_layer)] {
+        assert_eq!(files.notes(), [""; 0]);
+        let checkpoint = Checkpoint::open(files.write()).unwrap();
+        let layer = checkpoint.layer("a.l").unwrap();
+        assert_eq!((layer.global(), layer.k()), (GlobalScale::ONE, 128));
+    }
+    affine.notes_that(&["affine"]);
+    let mut not = nvfp4;
+    not["a.l"] = false.into();
+    with(not).notes_that(&["not quantised"]);
+    for other in ["a.l.biases", "a.l.weight_scale_2", "a.l.pre_quant_scale"] {
+        files().with(other, one(1.0)).refused(&[other]);
+    }
+    // Scales that are negative, or NaN.
+    for scale in [0x80u8, 0x7f] {
+        let scales = NewTensor::new(Dtype::U8, &[128, 8], vec![scale; 128 * 8]);
+        refused!(files().with("a.l.scales", scales), &["a.l.scales"] => File);
     }
 }
 

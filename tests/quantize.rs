@@ -42,7 +42,7 @@ fn reproduces_both_tools_bit_for_bit() {
         ),
     ] {
         let layer = checkpoint.layer(LAYER).unwrap();
-        assert_eq!(layer.dialect(), dialect);
+        assert_eq!(layer.exporter(), dialect.into());
         let q = quantize(&original, rows, k, dialect, Some(layer.global())).unwrap();
         assert_eq!(differences(&q, &layer), (0, 0), "{dialect}");
     }

@@ -15,7 +15,7 @@ use super::gate::SaidOfGate;
 use super::globals::Heads;
 use super::json;
 use super::pattern::{Pattern, Regexes, name_matches};
-use super::{CheckpointError, Dialect, Note};
+use super::{CheckpointError, Dialect, Exporter, Note};
 use crate::BLOCK;
 use crate::file::TensorFile;
 
@@ -43,7 +43,7 @@ const MOST_SCHEMES: usize = 1024;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Facts<'a> {
     pub(super) name: &'a str,
-    pub(super) dialect: Dialect,
+    pub(super) exporter: Exporter,
     pub(super) has_input_scale: bool,
     pub(super) has_column_alpha: bool,
     /// The files that hold its codes and its block scales.
@@ -133,10 +133,10 @@ impl Configs {
         }
     }
 
-    /// The dialects that the checkpoint is said to have, each with the file that says so.
-    pub(super) fn dialects(&self) -> impl Iterator<Item = (Dialect, &Path)> {
+    /// The tools that are said to have quantised the checkpoint, each with the file that says so.
+    pub(super) fn exporters(&self) -> impl Iterator<Item = (Exporter, &Path)> {
         let schemes = self.schemes.iter();
-        schemes.filter_map(|scheme| Some((scheme.dialect?, &*scheme.file)))
+        schemes.filter_map(|scheme| Some((scheme.exporter?, &*scheme.file)))
     }
 
     /// The files whose metadata say that ComfyUI quantised layers in them.
@@ -195,7 +195,7 @@ impl Configs {
     /// Whether a config says that ModelOpt has quantised a layer.
     pub(super) fn is_modelopts(&self, name: &str, files: &[&Path]) -> bool {
         let of_modelopt = |scheme: &Scheme| {
-            scheme.dialect == Some(Dialect::ModelOpt) && scheme.claim(name).is_some()
+            scheme.exporter == Some(Dialect::ModelOpt.into()) && scheme.claim(name).is_some()
         };
         self.about(files).any(of_modelopt)
     }
@@ -253,6 +253,10 @@ impl Configs {
     pub(super) fn check_other(&self, module: &Other<'_>) -> Vec<Note> {
         let mut notes = Vec::new();
         for scheme in self.about(&[module.file]) {
+            // MLX's config does not say which modules are quantised: their tensors do.
+            if scheme.modes.is_some() {
+                continue;
+            }
             let claim = scheme.claim(module.name);
             let note = claim.and_then(|claim| claim.differs(module));
             let note = note.map(|note| scheme.note(module.name, note));
@@ -434,7 +438,9 @@ struct Scheme {
     /// The entry of the file's metadata, where it is no config file.
     entry: Option<&'static str>,
     method: Option<String>,
-    dialect: Option<Dialect>,
+    exporter: Option<Exporter>,
+    /// MLX's words.
+    modes: Option<Modes>,
     of_all: Algorithm,
     /// Algorithms by module, where there are several.
     of_layers: Option<HashMap<String, Algorithm>>,
@@ -444,6 +450,43 @@ struct Scheme {
     other_format: Option<String>,
     groups: Vec<Group>,
     transforms: bool,
+}
+
+/// MLX's config: the mode of all modules that are quantised, and of some by name.
+#[derive(Debug)]
+struct Modes {
+    of_all: String,
+    /// `None`: not quantised.
+    of_modules: HashMap<String, Option<String>>,
+}
+
+impl Modes {
+    /// MLX's objects are told by entries that others have not both, and by `quant_method`, which they have not.
+    fn of(value: &Value) -> Option<Self> {
+        let is_mlx = value.get("bits")?.is_u64() && value.get("group_size")?.is_u64();
+        if !is_mlx || value.get("quant_method").is_some() || value.get("quant_algo").is_some() {
+            return None;
+        }
+        let mode = |of: &Value| text(of.get("mode")).unwrap_or("affine".into());
+        let of_module = |(name, said): (&String, &Value)| {
+            let is_quantised = said.is_object() || *said == Value::Bool(true);
+            let is_module = is_quantised || *said == Value::Bool(false);
+            let of = if said.is_object() { said } else { value };
+            is_module.then(|| (name.clone(), is_quantised.then(|| mode(of))))
+        };
+        Some(Self {
+            of_all: mode(value),
+            of_modules: value.as_object()?.iter().filter_map(of_module).collect(),
+        })
+    }
+
+    /// The mode of a module if it is quantised, and whether the module is named.
+    fn mode(&self, module: &str) -> (Option<&str>, bool) {
+        match self.of_modules.get(module) {
+            Some(mode) => (mode.as_deref(), true),
+            None => (Some(&self.of_all), false),
+        }
+    }
 }
 
 /// ModelOpt's name of what was done, and the elements of a block.
@@ -516,11 +559,14 @@ impl Scheme {
         regexes: &mut Regexes,
     ) -> Self {
         let method = text(value.get("quant_method"));
-        let dialect = match &method {
-            Some(method) if method.starts_with("modelopt") => Some(Dialect::ModelOpt),
-            Some(method) if method == "compressed-tensors" => Some(Dialect::CompressedTensors),
+        let modes = Modes::of(value);
+        let exporter = match method.as_deref() {
+            Some(method) if method.starts_with("modelopt") => Some(Dialect::ModelOpt.into()),
+            Some("compressed-tensors") => Some(Dialect::CompressedTensors.into()),
+            Some("torchao") => Some(Exporter::TorchAo),
             Some(_) => None,
-            None => value.get("quant_algo").map(|_| Dialect::ModelOpt),
+            None if modes.is_some() => Some(Exporter::Mlx),
+            None => value.get("quant_algo").map(|_| Dialect::ModelOpt.into()),
         };
         let layers = value.get("quantized_layers").and_then(Value::as_object);
         let (patterns, exact): (Vec<_>, Vec<_>) = layers
@@ -537,7 +583,8 @@ impl Scheme {
             file,
             entry,
             method,
-            dialect,
+            exporter,
+            modes,
             of_all: Algorithm::of(value),
             of_layers: layers.map(|_| exact.into_iter().collect()),
             of_patterns: patterns,
@@ -590,6 +637,14 @@ impl Scheme {
         if self.excluded.naming(module).is_some() {
             return Some(not_quantised(true));
         }
+        if let Some(modes) = &self.modes {
+            let (mode, is_named) = modes.mode(module);
+            return Some(Claim {
+                kind: mode.map(str::to_owned),
+                is_fp8: mode == Some("mxfp8"),
+                is_named,
+            });
+        }
         let Some((algorithm, is_named)) = self.algorithm(module) else {
             return Some(not_quantised(false));
         };
@@ -612,7 +667,7 @@ impl Scheme {
                 is_named,
             });
         }
-        let method = self.method.as_ref().filter(|_| self.dialect.is_none())?;
+        let method = self.method.as_ref().filter(|_| self.exporter.is_none())?;
         Some(Claim {
             kind: Some(method.clone()),
             is_fp8: method.contains("fp8"),
@@ -627,16 +682,26 @@ impl Scheme {
             return Err(TRANSFORMS.into());
         }
         let mut notes = Vec::new();
-        match (&self.method, self.dialect) {
-            (_, Some(dialect)) if dialect != layer.dialect => notes.push(format!(
-                "{dialect}, and its tensors have the names of {}",
-                layer.dialect
+        match (&self.method, self.exporter) {
+            (_, Some(exporter)) if exporter != layer.exporter => notes.push(format!(
+                "{exporter}, and its tensors have the names of {}",
+                layer.exporter
             )),
             (Some(method), None) => notes.push(format!(
                 "`quant_method` {method:?}, and its tensors are NVFP4 of {}",
-                layer.dialect
+                layer.exporter
             )),
             _ => {}
+        }
+        if let Some(modes) = &self.modes {
+            match modes.mode(layer.name) {
+                (Some("nvfp4"), _) => {}
+                (Some(mode), _) => {
+                    notes.push(format!("`mode` {mode:?}, and its tensors are NVFP4"))
+                }
+                (None, _) => notes.push("it is not quantised, and its tensors are NVFP4".into()),
+            }
+            return Ok(notes);
         }
         if let Some(by) = self.excluded.naming(layer.name) {
             notes.push(format!(
@@ -940,7 +1005,7 @@ mod tests {
         for name in &targets {
             let layer = Facts {
                 name,
-                dialect: Dialect::CompressedTensors,
+                exporter: Dialect::CompressedTensors.into(),
                 has_input_scale: false,
                 has_column_alpha: false,
                 files: [Path::new(""); 2],

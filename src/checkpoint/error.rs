@@ -96,9 +96,9 @@ pub enum CheckpointError {
         /// Why not.
         reason: String,
     },
-    /// A layer that another tool has quantised, with names of its own.
+    /// A layer that another tool has quantised with names of its own, and to another format than is read.
     #[error(
-        "{}: layer {layer:?} is quantised by {tool}, whose layers are not read: tensor {tensor:?} is {found}",
+        "{}: layer {layer:?} is quantised by {tool}, in a way that is not read: tensor {tensor:?} is {found}",
         printable::path(file)
     )]
     OtherTool {

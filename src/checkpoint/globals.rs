@@ -2,7 +2,7 @@
 
 use safetensors::Dtype;
 
-use super::{Dialect, usable};
+use super::{Exporter, usable};
 use crate::file::{FileError, Tensor};
 use crate::{GlobalScale, Shape};
 
@@ -39,17 +39,23 @@ pub(super) fn expect(tensor: Tensor<'_>) -> Result<Tensor<'_>, FileError> {
 }
 
 impl Globals {
+    /// Of a layer that has none.
+    pub(super) const ONE: Self = Self {
+        shared: GlobalScale::ONE,
+        row_alpha: None,
+    };
+
     /// Reads the global scale of a layer. Where there are several that differ, rows of each part are those that the
     /// layer's name and the model's heads tell.
     pub(super) fn of(
         tensor: &Tensor<'_>,
-        dialect: Dialect,
+        exporter: Exporter,
         layer: &str,
         shape: &Shape,
         heads: Option<Heads>,
     ) -> Result<Self, FileError> {
         let values = tensor.to_f32()?;
-        let globals = values.iter().map(|value| usable(tensor, dialect, *value));
+        let globals = values.iter().map(|value| usable(tensor, exporter, *value));
         let globals = globals.collect::<Result<Vec<_>, _>>()?;
         let Some((&shared, rest)) = globals.split_first() else {
             return Err(tensor.wrong(EXPECTED));

@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use safetensors::Dtype;
 
 use super::stacked::{CODES, Stacked};
-use super::{Checkpoint, CheckpointError, Layer, Note, swap_nibbles};
+use super::{Checkpoint, CheckpointError, Layer, Note, other, swap_nibbles};
 use crate::file::Tensor;
 use crate::{Dims, GlobalScale, RowOrder, ScaleLayout, Shape, Weights, check};
 
@@ -64,7 +64,8 @@ impl Checkpoint {
     ///
     /// # Errors
     /// As [`layer`](Self::layer)'s for each of them. [`CheckpointError::Join`] for layers whose sizes or factors of
-    /// columns (AWQ) differ, for those with factors of rows already, and for no layer at all.
+    /// columns (AWQ) differ, for those with factors of rows already, and for no layer at all. Experts may have factors
+    /// of columns that differ: matrices have their own, and the parts of one matrix the same.
     ///
     /// ```no_run
     /// use nvfp4_gemv::checkpoint::{Checkpoint, RowOrder};
@@ -114,7 +115,10 @@ impl Checkpoint {
         let stacked = |part: &str| {
             let name = format!("{experts}.{part}");
             let codes = CODES.map(|ending| self.tensor(&format!("{name}{ending}")));
-            let is_stack = |of: &Tensor<'_>| of.dtype() == Dtype::U8 && of.shape().len() == 3;
+            let is_stack = |of: &Tensor<'_>| match of.dtype() {
+                Dtype::U8 => of.shape().len() == 3,
+                _ => other::is_stacked(self, of),
+            };
             if let Some(codes) = codes.into_iter().flatten().find(is_stack) {
                 return Stacked::of(self, codes);
             }
@@ -164,24 +168,14 @@ impl<'a> Joined<'a> {
         });
         let name = |part: usize| layers[part].name().to_owned();
         let mut joined = Self::of(parts.collect(), of_matrix, order, name)?;
-        let first = layers[0].column_alpha();
-        let refused = |at: usize, reason: &str| CheckpointError::Join {
-            layers: [name(0), name(at)],
-            reason: reason.into(),
-        };
-        for (at, layer) in layers.iter().enumerate() {
-            if layer.column_alpha() != first {
-                let differ = "their factors of columns (`pre_quant_scale`) differ, and one vector is for all";
-                return Err(refused(at, differ));
-            }
-            if layer.row_alpha().is_some() {
-                return Err(refused(
-                    at,
-                    "the second has parts of its own, with a global scale each",
-                ));
-            }
+        if let Some(at) = layers.iter().position(|layer| layer.row_alpha().is_some()) {
+            return Err(CheckpointError::Join {
+                layers: [name(0), name(at)],
+                reason: "the second has parts of its own, with a global scale each".into(),
+            });
         }
-        joined.column_alpha = first.map(<[f32]>::to_vec);
+        let factors: Vec<_> = layers.iter().map(Layer::column_alpha).collect();
+        joined.column_alpha = joined.columns(&factors, name)?;
         joined.names = layers.iter().map(|l| l.name().to_owned()).collect();
         joined.notes = layers.iter().flat_map(|l| l.notes().to_vec()).collect();
         Ok(joined)
@@ -214,6 +208,16 @@ impl<'a> Joined<'a> {
             }
         }
         let mut joined = Self::of(parts.concat(), of_matrix, order, name)?;
+        let factors = stacked.iter().map(Stacked::column_alpha);
+        let factors = factors.collect::<Result<Vec<_>, _>>()?;
+        let of_part = |part: usize| {
+            let (matrix, k) = (part / of_matrix, joined.shape.k());
+            let factors = factors[part % of_matrix].as_deref()?;
+            // One expert's, or all experts'.
+            Some(factors.chunks(k).nth(matrix).unwrap_or(factors))
+        };
+        let factors: Vec<_> = (0..joined.parts.len()).map(of_part).collect();
+        joined.column_alpha = joined.columns(&factors, name)?;
         joined.notes = stacked.iter().flat_map(|of| of.notes.clone()).collect();
         if let [one] = &stacked[..] {
             joined.whole = (!one.is_transposed).then(|| one.whole());
@@ -282,6 +286,30 @@ impl<'a> Joined<'a> {
         Ok(joined)
     }
 
+    /// The factors of columns that all parts have, or those of each matrix. A matrix without any has ones.
+    fn columns(
+        &self,
+        of_parts: &[Option<&[f32]>],
+        name: impl Fn(usize) -> String,
+    ) -> Result<Option<Vec<f32>>, CheckpointError> {
+        let matrices = || of_parts.chunks(self.of_matrix);
+        for (matrix, parts) in matrices().enumerate() {
+            if let Some(other) = parts.iter().position(|factors| *factors != parts[0]) {
+                let first = matrix * self.of_matrix;
+                return Err(CheckpointError::Join {
+                    layers: [name(first), name(first + other)],
+                    reason: "their factors of columns (`pre_quant_scale`) differ, and one vector is for all".into(),
+                });
+            }
+        }
+        if of_parts.iter().all(|factors| *factors == of_parts[0]) {
+            return Ok(of_parts[0].map(<[f32]>::to_vec));
+        }
+        let ones = vec![1.0; self.shape.k()];
+        let of_matrix = matrices().map(|parts| parts[0].unwrap_or(&ones));
+        Ok(Some(of_matrix.collect::<Vec<_>>().concat()))
+    }
+
     /// The global scale of each row's layer. What a single layer's rows are multiplied by is rounded to f32 as well.
     fn factors(&self) -> Vec<f32> {
         let mut factors = vec![0.0; self.shape.l() * self.shape.m()];
@@ -325,7 +353,7 @@ impl<'a> Joined<'a> {
         self.row_alpha.as_deref()
     }
 
-    /// The factors of columns that all layers have: as [`Layer::column_alpha`].
+    /// The factors of columns, as [`Layer::column_alpha`]: `[K]` where all layers have the same, or `[L][K]`.
     pub fn column_alpha(&self) -> Option<&[f32]> {
         self.column_alpha.as_deref()
     }
@@ -484,7 +512,7 @@ impl Gathered<'_> {
         self.row_alpha.as_deref()
     }
 
-    /// The factors of columns that all layers have: as [`Layer::column_alpha`].
+    /// The factors of columns, as [`Layer::column_alpha`]: `[K]` where all layers have the same, or `[L][K]`.
     pub fn column_alpha(&self) -> Option<&[f32]> {
         self.column_alpha.as_deref()
     }

@@ -7,7 +7,7 @@
 //! | global scale | `weight_scale_2` F32, a multiplier | `weight_global_scale` F32, a divisor |
 //! | activations' global scale | `input_scale`, a multiplier | `input_global_scale`, a divisor |
 //!
-//! The dialect is found out layer by layer. Files are mapped, and weights borrow from the map. Matrices that are not
+//! torchao's and MLX's names mean the same ([`Exporter`]). Whose they are is found out layer by layer. Files are mapped, and weights borrow from the map. Matrices that are not
 //! NVFP4 open as [`Dense`] ones, and [`Gguf`] reads llama.cpp's files.
 //!
 //! A layer is computed from these tensors, and from `pre_quant_scale` where ModelOpt has it ([`Layer::column_alpha`]).
@@ -20,7 +20,7 @@
 //! let checkpoint = Checkpoint::open("model.safetensors")?;
 //! for name in checkpoint.layers() {
 //!     let layer = checkpoint.layer(name)?;
-//!     println!("{name}: {} x {}, {}", layer.rows(), layer.k(), layer.dialect());
+//!     println!("{name}: {} x {}, {}", layer.rows(), layer.k(), layer.exporter());
 //! }
 //! # Ok::<(), nvfp4_gemv::checkpoint::CheckpointError>(())
 //! ```
@@ -29,6 +29,7 @@ mod comfy;
 mod config;
 mod dense;
 mod error;
+mod exporter;
 mod files;
 mod gate;
 mod gguf;
@@ -43,6 +44,7 @@ mod open;
 mod other;
 mod pattern;
 mod stacked;
+mod torchao;
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -53,6 +55,7 @@ use safetensors::Dtype;
 pub use config::{CONFIG_FILE, QUANT_CONFIG_FILE};
 pub use dense::{DENSE_BLOCK, Dense, DenseElement, DenseScales};
 pub use error::CheckpointError;
+pub use exporter::Exporter;
 pub use files::INDEX_FILE;
 pub use gguf::{Gguf, GgufElement, GgufTensor};
 pub use joined::{Gathered, Joined};
@@ -76,7 +79,7 @@ use known::Meaning;
 #[derive(Debug)]
 pub struct Layer<'a> {
     name: &'a str,
-    dialect: Dialect,
+    exporter: Exporter,
     headers: Headers<'a>,
     globals: Globals,
     column_alpha: Option<Vec<f32>>,
@@ -94,7 +97,8 @@ struct Headers<'a> {
     layout: ScaleLayout,
     /// Whether the high nibble of a byte of codes is the even element.
     high_first: bool,
-    global: Tensor<'a>,
+    /// torchao's may have none, and MLX's have none.
+    global: Option<Tensor<'a>>,
     input_global: Option<Tensor<'a>>,
     column_alpha: Option<Tensor<'a>>,
     notes: Vec<Note>,
@@ -112,8 +116,8 @@ impl<'a> Layer<'a> {
     }
 
     /// Whose tensor names it uses.
-    pub fn dialect(&self) -> Dialect {
-        self.dialect
+    pub fn exporter(&self) -> Exporter {
+        self.exporter
     }
 
     /// Rows of the weight, M: the layer's output features.
@@ -154,7 +158,7 @@ impl<'a> Layer<'a> {
         self.headers.scales.bytes()
     }
 
-    /// The layout of the block scales: linear, but for layers that ComfyUI has quantised.
+    /// The layout of the block scales: linear, but for layers that ComfyUI or torchao has quantised.
     pub fn layout(&self) -> ScaleLayout {
         self.headers.layout
     }
@@ -183,7 +187,7 @@ impl<'a> Layer<'a> {
     /// [`FileError`] for a tensor of another type or shape, or one that is [not usable](crate::Error::GlobalScale):
     /// those of experts that no calibration reached are zero or infinite.
     pub fn input_global(&self) -> Result<Option<GlobalScale>, FileError> {
-        let scale = |tensor| scalar(tensor, self.dialect);
+        let scale = |tensor| scalar(tensor, self.exporter);
         self.headers.input_global.as_ref().map(scale).transpose()
     }
 
@@ -234,12 +238,15 @@ impl<'a> Layer<'a> {
     fn open(
         checkpoint: &'a Checkpoint,
         name: &'a str,
-        dialect: Dialect,
+        exporter: Exporter,
     ) -> Result<Self, CheckpointError> {
-        let headers = Headers::of(checkpoint, name, dialect)?;
+        let headers = Headers::of(checkpoint, name, exporter)?;
         let scales = headers.scales;
         let heads = checkpoint.configs().heads();
-        let globals = Globals::of(&headers.global, dialect, name, &headers.shape, heads)?;
+        let globals = match &headers.global {
+            Some(global) => Globals::of(global, exporter, name, &headers.shape, heads)?,
+            None => Globals::ONE,
+        };
         let column_alpha = match &headers.column_alpha {
             None => None,
             Some(tensor) => {
@@ -250,7 +257,7 @@ impl<'a> Layer<'a> {
         };
         let mut layer = Self {
             name,
-            dialect,
+            exporter,
             globals,
             column_alpha,
             headers,
@@ -271,7 +278,7 @@ impl<'a> Headers<'a> {
     fn of(
         checkpoint: &'a Checkpoint,
         name: &str,
-        dialect: Dialect,
+        exporter: Exporter,
     ) -> Result<Self, CheckpointError> {
         checkpoint.nothing_elsewhere(name)?;
         let siblings: Vec<_> = checkpoint.behind(format!("{name}.")).collect();
@@ -282,35 +289,36 @@ impl<'a> Headers<'a> {
         let of = |suffix: &str, expected: &str| {
             found(suffix).ok_or_else(|| checkpoint.missing(format!("{name}.{suffix}"), expected))
         };
-        let codes = of(dialect.codes(), CODES)?;
-        let beside = Beside::of(
-            siblings.iter().copied(),
-            name,
-            codes,
-            dialect,
-            names(dialect),
-        )?;
+        let codes = of(exporter.codes(), CODES)?;
+        let own: Vec<&str> = exporter.names().collect();
+        let beside = Beside::of(siblings.iter().copied(), name, codes, exporter, &own)?;
         let (rows, k) = match *codes.shape() {
             // Elements that a byte has two of, as torch's float4_e2m1fn_x2 packs them: the even one in the low nibble.
             [rows, k] if codes.dtype() == Dtype::F4 => (rows, k),
+            // Words of little-endian bytes: eight elements each.
+            [rows, words] if exporter == Exporter::Mlx => (rows, words.saturating_mul(8)),
             [rows, k_half] => (rows, k_half.saturating_mul(2)),
             [_, _, _] => return Err(other::stacked(name, &codes)),
             _ => return Err(codes.wrong(CODES).into()),
         };
         let stored = Shape::matrix(rows, k).map_err(|e| codes.refused(e))?;
         let linear = [rows, stored.blocks()];
-        let scales = of(dialect.scales(), &format!("F8_E4M3 {linear:?}"))?;
+        let scales = of(exporter.scales(), &format!("F8_E4M3 {linear:?}"))?;
         if other::is_mxfp4(&codes, &scales) {
             return Err(other::mxfp4(name, &scales));
         }
         let mark = comfy_mark(
             checkpoint,
-            (name, dialect),
+            (name, exporter),
             &beside,
             &stored,
             [&codes, &scales],
         )?;
         let (shape, layout, dims) = match mark {
+            None if exporter == Exporter::TorchAo => {
+                let layout = torchao::layout(name, &codes, |suffix| found(suffix).is_some())?;
+                (stored, layout, torchao::dims(&stored, layout))
+            }
             None => (stored, ScaleLayout::Linear, linear),
             Some(mark) => {
                 let shape = mark.cut(stored, &codes, found("bias").as_ref())?;
@@ -330,11 +338,15 @@ impl<'a> Headers<'a> {
         {
             return Err(alpha.wrong(format!("F32, F16 or BF16 [{k}]")).into());
         }
-        let global = globals::expect(of(dialect.global(), ONE)?)?;
-        let input_global = found(dialect.input_global());
+        let global = match exporter.global() {
+            Some(suffix) if exporter.needs_global() => Some(of(suffix, ONE)?),
+            suffix => suffix.and_then(&found),
+        };
+        let global = global.map(globals::expect).transpose()?;
+        let input_global = exporter.input_global().and_then(&found);
         let facts = config::Facts {
             name,
-            dialect,
+            exporter,
             has_input_scale: input_global.is_some(),
             has_column_alpha: beside.column_alpha.is_some(),
             files: [codes.file().path(), scales.file().path()],
@@ -390,8 +402,8 @@ impl<'a> Beside<'a> {
         tensors: impl Iterator<Item = (&'a str, Tensor<'a>)>,
         layer: &str,
         codes: Tensor<'a>,
-        dialect: Dialect,
-        own: [&str; 4],
+        exporter: Exporter,
+        own: &[&str],
     ) -> Result<Self, CheckpointError> {
         let mut beside = Self::default();
         let mut unknown: Vec<Tensor<'_>> = Vec::new();
@@ -399,8 +411,13 @@ impl<'a> Beside<'a> {
             if own.contains(&rest) {
                 continue;
             }
-            let foreign = |other: &&Dialect| **other != dialect && names(**other).contains(&rest);
-            if let Some(other) = Dialect::ALL.iter().find(foreign) {
+            let foreign = Dialect::ALL.iter().find(|other| {
+                let other = Exporter::Of(**other);
+                matches!(exporter, Exporter::Of(_))
+                    && other != exporter
+                    && other.names().any(|name| name == rest)
+            });
+            if let Some(other) = foreign {
                 let (modelopt, compressed) = match other {
                     Dialect::ModelOpt => (tensor, codes),
                     Dialect::CompressedTensors => (codes, tensor),
@@ -414,7 +431,7 @@ impl<'a> Beside<'a> {
                 }),
                 Some(Meaning::WeightShape) => beside.weight_shape = Some(tensor),
                 Some(Meaning::Comfy) => beside.comfy = Some(tensor),
-                Some(Meaning::ColumnAlpha) if dialect == Dialect::ModelOpt => {
+                Some(Meaning::ColumnAlpha) if exporter == MODELOPT => {
                     beside.column_alpha = Some(tensor);
                 }
                 Some(Meaning::ColumnAlpha) => {
@@ -439,9 +456,6 @@ impl<'a> Beside<'a> {
         if let Some(shape) = &self.weight_shape {
             return Err(shape.wrong("no such tensor of stacked experts").into());
         }
-        if let Some(alpha) = &self.column_alpha {
-            return Err(changes(alpha, experts, known::SCALES_VECTORS));
-        }
         match &self.comfy {
             None => Ok(()),
             Some(mark) => {
@@ -462,15 +476,8 @@ fn changes(tensor: &Tensor<'_>, layer: &str, effect: &'static str) -> Checkpoint
     }
 }
 
-/// Names of a dialect's own tensors of a layer.
-fn names(dialect: Dialect) -> [&'static str; 4] {
-    [
-        dialect.codes(),
-        dialect.scales(),
-        dialect.global(),
-        dialect.input_global(),
-    ]
-}
+/// The one whose names ComfyUI uses, and whose layers may have factors of columns.
+const MODELOPT: Exporter = Exporter::Of(Dialect::ModelOpt);
 
 fn other_layout(file: &Path, layer: &str, told_by: String) -> CheckpointError {
     CheckpointError::OtherLayout {
@@ -501,7 +508,7 @@ fn refuse_comfy(
 /// Codes and scales that may lie as ComfyUI's do and have no mark, as shapes and names tell; a mark that cannot be read.
 fn comfy_mark(
     checkpoint: &Checkpoint,
-    (name, dialect): (&str, Dialect),
+    (name, exporter): (&str, Exporter),
     beside: &Beside<'_>,
     stored: &Shape,
     [codes, scales]: [&Tensor<'_>; 2],
@@ -511,13 +518,13 @@ fn comfy_mark(
         Some(tensor) => Some(Mark::of_tensor(tensor, name)?),
         None => checkpoint.configs().comfy_mark(name, &files)?,
     };
-    let is_modelopts = dialect == Dialect::ModelOpt;
+    let is_modelopts = exporter == MODELOPT;
     if mark.is_some() && is_modelopts {
         return Ok(mark);
     }
     let linear = [stored.m(), stored.blocks()];
     let told_by = if mark.is_some() {
-        format!("it has ComfyUI's mark, and the names of {dialect}")
+        format!("it has ComfyUI's mark, and the names of {exporter}")
     } else if scales.shape() == padded(stored) && padded(stored) != linear {
         format!(
             "tensor {:?} is {scales}, padded for another layout",
@@ -567,15 +574,15 @@ fn is_scalar(tensor: Tensor<'_>) -> Result<Tensor<'_>, FileError> {
 }
 
 /// A global scale from a tensor of one F32 that is usable as one.
-fn scalar(tensor: &Tensor<'_>, dialect: Dialect) -> Result<GlobalScale, FileError> {
+fn scalar(tensor: &Tensor<'_>, exporter: Exporter) -> Result<GlobalScale, FileError> {
     let [value] = is_scalar(*tensor)?.to_f32()?[..] else {
         return Err(tensor.wrong(ONE));
     };
-    usable(tensor, dialect, value)
+    usable(tensor, exporter, value)
 }
 
 /// A number of a tensor as a global scale.
-fn usable(tensor: &Tensor<'_>, dialect: Dialect, value: f32) -> Result<GlobalScale, FileError> {
-    let global = dialect.global_scale(value).check("global scale");
+fn usable(tensor: &Tensor<'_>, exporter: Exporter, value: f32) -> Result<GlobalScale, FileError> {
+    let global = exporter.global_scale(value).check("global scale");
     global.map_err(|e| tensor.refused(e))
 }

@@ -7,7 +7,7 @@ use safetensors::Dtype;
 
 use super::config::Other;
 use super::stacked::{self, Stacked};
-use super::{Checkpoint, CheckpointError, Dialect, Headers, Note, known, mx, other};
+use super::{Checkpoint, CheckpointError, Exporter, Headers, Note, known, mx, other};
 use crate::file::Tensor;
 
 /// A module of a checkpoint: a weight with all tensors that belong to it, or a tensor that belongs to none.
@@ -29,7 +29,7 @@ pub enum ModuleKind {
     /// [`Checkpoint::experts`] opens.
     Nvfp4 {
         /// Whose names the tensors have.
-        dialect: Dialect,
+        exporter: Exporter,
         /// Weights only (W4A16): there is no scale to quantise vectors with.
         weights_only: bool,
         /// Stacked experts whose rows of a tensor are columns of matrices; they are transposed when they are gathered.
@@ -262,28 +262,28 @@ impl Checkpoint {
         notes: &mut Vec<Note>,
     ) -> Result<ModuleKind, CheckpointError> {
         let dtype = weight.dtype();
-        if let Some(dialect) = self.dialect_of(name) {
-            let headers = Headers::of(self, name, dialect);
+        if let Some(exporter) = self.exporter_of(name) {
+            let headers = Headers::of(self, name, exporter);
             // Stacked experts with the names of a layer.
             if !matches!(headers, Err(CheckpointError::StackedExperts { .. })) {
                 let headers = headers?;
                 *shape = vec![headers.shape.m(), headers.shape.k()];
                 *notes = headers.notes;
                 return Ok(ModuleKind::Nvfp4 {
-                    dialect,
+                    exporter,
                     weights_only: headers.input_global.is_none(),
                     transposed: false,
                 });
             }
         }
         self.nothing_elsewhere(name)?;
-        if dtype == Dtype::U8 && other::is_stacked(self, weight) {
+        if other::is_stacked(self, weight) {
             let experts = Stacked::of(self, *weight)?;
             let of = experts.shape;
             *shape = vec![of.l(), of.m(), of.k()];
             *notes = experts.notes;
             return Ok(ModuleKind::Nvfp4 {
-                dialect: experts.dialect,
+                exporter: experts.exporter,
                 weights_only: !experts.has_input_scale,
                 transposed: experts.is_transposed,
             });

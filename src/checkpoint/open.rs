@@ -8,7 +8,7 @@ use safetensors::Dtype;
 use super::config::Configs;
 use super::error::{CLOSE, closest};
 use super::files::{Elsewhere, Found};
-use super::{CheckpointError, Dialect, Layer, Note, other};
+use super::{CheckpointError, Exporter, Layer, Note, other};
 use crate::file::{FileError, Tensor, TensorFile};
 
 /// A checkpoint: one safetensors file, or several with or without an index.
@@ -18,7 +18,7 @@ pub struct Checkpoint {
     files: Vec<TensorFile>,
     /// All tensors in alphabetical order.
     tensors: Vec<Place>,
-    layers: BTreeMap<Box<str>, Dialect>,
+    layers: BTreeMap<Box<str>, Exporter>,
     /// Tensors that the index has in other files than those above.
     elsewhere: Elsewhere,
     configs: Configs,
@@ -120,10 +120,10 @@ impl Checkpoint {
         &self.notes
     }
 
-    /// The dialects that configs and files' metadata say the checkpoint has, each with the file that says so. Tensors
-    /// may have others.
-    pub fn declared_dialects(&self) -> impl Iterator<Item = (Dialect, &Path)> {
-        self.configs.dialects()
+    /// The tools that configs and files' metadata say have quantised the checkpoint, each with the file that says so.
+    /// Tensors may have the names of others.
+    pub fn declared_exporters(&self) -> impl Iterator<Item = (Exporter, &Path)> {
+        self.configs.exporters()
     }
 
     /// The files whose metadata say that ComfyUI quantised layers in them.
@@ -220,8 +220,8 @@ impl Checkpoint {
         let known = |name: &str| self.layers.get_key_value(name);
         // Only a tensor's name is cut down to its layer's: "a.b" does not mean layer "a".
         let of_tensor = || known(stem).filter(|_| self.tensor(name).is_some());
-        if let Some((name, dialect)) = known(name).or_else(of_tensor) {
-            return Layer::open(self, name, *dialect);
+        if let Some((name, exporter)) = known(name).or_else(of_tensor) {
+            return Layer::open(self, name, *exporter);
         }
         self.nothing_elsewhere(name)?;
         for stem in [name, stem] {
@@ -257,32 +257,44 @@ impl Checkpoint {
         })
     }
 
-    /// The dialect of an NVFP4 layer, by its exact name.
-    pub(super) fn dialect_of(&self, layer: &str) -> Option<Dialect> {
+    /// The tool whose names an NVFP4 layer's tensors have, by the layer's exact name.
+    pub fn exporter_of(&self, layer: &str) -> Option<Exporter> {
         self.layers.get(layer).copied()
     }
 
     /// Layers by the tensors that only NVFP4 has. The other tensors of a layer are checked when the layer is opened, so
     /// that the error can say what is missing.
-    fn find_layers(&self) -> BTreeMap<Box<str>, Dialect> {
+    fn find_layers(&self) -> BTreeMap<Box<str>, Exporter> {
         let mut layers = BTreeMap::new();
-        let is_codes = |tensor: &Tensor<'_>| matches!(tensor.dtype(), Dtype::U8 | Dtype::F4);
-        for codes in self.tensors().filter(is_codes) {
-            for dialect in Dialect::ALL {
-                let Some(layer) = codes
-                    .name()
-                    .strip_suffix(dialect.codes())
-                    .and_then(|stem| stem.strip_suffix('.'))
-                else {
-                    continue;
-                };
-                let global = format!("{layer}.{}", dialect.global());
-                if self.tensor(&global).is_some() {
-                    layers.insert(layer.into(), dialect);
+        for codes in self.tensors() {
+            for exporter in Exporter::ALL {
+                let layer = codes.name().strip_suffix(exporter.codes());
+                let layer = layer.and_then(|stem| stem.strip_suffix('.'));
+                if let Some(layer) = layer.filter(|layer| self.has_nvfp4(exporter, layer, &codes)) {
+                    layers.insert(layer.into(), exporter);
                 }
             }
         }
         layers
+    }
+
+    /// Whether these codes of a layer with an exporter's names are NVFP4 ones, as far as headers tell.
+    fn has_nvfp4(&self, exporter: Exporter, layer: &str, codes: &Tensor<'_>) -> bool {
+        let tensor = |suffix: &str| self.tensor(&format!("{layer}.{suffix}"));
+        let is_packed = matches!(codes.dtype(), Dtype::U8 | Dtype::F4);
+        match exporter {
+            Exporter::Of(dialect) => is_packed && tensor(dialect.global()).is_some(),
+            Exporter::TorchAo => {
+                let is_e4m3 = |scales: Tensor<'_>| scales.dtype() == Dtype::F8_E4M3;
+                is_packed
+                    && codes.shape().len() == 2
+                    && tensor(exporter.scales()).is_some_and(is_e4m3)
+            }
+            Exporter::Mlx => {
+                let fits = |scales: Tensor<'_>| other::is_mlx_nvfp4(codes, &scales);
+                codes.shape().len() == 2 && tensor(exporter.scales()).is_some_and(fits)
+            }
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use safetensors::Dtype;
 
 use super::stacked::CODES;
-use super::{Checkpoint, CheckpointError, Dialect, Note};
+use super::{Checkpoint, CheckpointError, Dialect, Exporter, Note};
 use crate::BLOCK;
 use crate::file::{FileError, Tensor};
 
@@ -24,6 +24,20 @@ pub(super) fn is_mxfp4(codes: &Tensor<'_>, scales: &Tensor<'_>) -> bool {
     }
 }
 
+/// Whether words of 32 bits are MLX's codes in its mode `nvfp4`: two words have a scale of a byte. In its other modes
+/// four words, or eight, have one, or scales are floating-point numbers.
+pub(super) fn is_mlx_nvfp4(codes: &Tensor<'_>, scales: &Tensor<'_>) -> bool {
+    let (Some((words, rows)), Some((blocks, of_rows))) =
+        (codes.shape().split_last(), scales.shape().split_last())
+    else {
+        return false;
+    };
+    codes.dtype() == Dtype::U32
+        && matches!(scales.dtype(), Dtype::U8 | Dtype::F8_E4M3)
+        && rows == of_rows
+        && *words == blocks.saturating_mul(2)
+}
+
 /// gpt-oss has blocks in a dimension of their own: [.., K/32, 16], with scales [.., K/32].
 pub(super) const MX_NAMES: [(&str, &str); 4] = [
     ("_blocks", "_scales"),
@@ -32,9 +46,10 @@ pub(super) const MX_NAMES: [(&str, &str); 4] = [
     (".weight.blocks", ".weight.scales"),
 ];
 
-/// Other tools: the type of their codes, and the names of codes and of scales, by what follows the name of a layer.
+/// Tools with other formats than NVFP4: the type of their codes, and the names of codes and of scales, by what follows
+/// the name of a layer.
 const TOOLS: [(&str, Dtype, &str, &str); 2] = [
-    // Its metadata say where the scales lie.
+    // Integers, MXFP4, and experts that are stacked.
     ("torchao", Dtype::U8, TORCHAO_CODES, "._weight_scale"),
     // Several formats of 4 and 8 bits, in words of 32.
     ("MLX", Dtype::U32, ".weight", ".scales"),
@@ -46,12 +61,19 @@ pub(super) const TORCHAO_CODES: &str = "._weight_qdata";
 /// or `.weight` itself.
 const STACKED_SCALES: [&str; 3] = ["_weight_scale", "_scale", ".weight_scale"];
 
-/// Whether a tensor is the codes of stacked experts: U8 of three dimensions with block scales of as many.
+/// Whether a tensor is the codes of stacked experts: U8 of three dimensions with block scales of as many, or MLX's.
 pub(super) fn is_stacked(checkpoint: &Checkpoint, codes: &Tensor<'_>) -> bool {
-    if codes.dtype() != Dtype::U8 || codes.shape().len() != 3 {
+    let name = codes.name();
+    if codes.shape().len() != 3 {
         return false;
     }
-    let name = codes.name();
+    if codes.dtype() == Dtype::U32 {
+        let scales = mlx_scales(checkpoint, codes);
+        return scales.is_some_and(|scales| is_mlx_nvfp4(codes, &scales));
+    }
+    if codes.dtype() != Dtype::U8 {
+        return false;
+    }
     let stems = [Some(name), name.strip_suffix("_packed")];
     let scales = stems.into_iter().flatten().flat_map(|stem| {
         STACKED_SCALES.map(|suffix| checkpoint.tensor(&format!("{stem}{suffix}")))
@@ -60,6 +82,12 @@ pub(super) fn is_stacked(checkpoint: &Checkpoint, codes: &Tensor<'_>) -> bool {
     scales.any(|scales| {
         scales.dtype() == Dtype::F8_E4M3 && scales.shape().len() == 3 && scales.name() != name
     })
+}
+
+/// MLX's scales of these codes.
+pub(super) fn mlx_scales<'a>(checkpoint: &'a Checkpoint, codes: &Tensor<'_>) -> Option<Tensor<'a>> {
+    let module = codes.name().strip_suffix(Exporter::Mlx.codes())?;
+    checkpoint.tensor(&format!("{module}{}", Exporter::Mlx.scales()))
 }
 
 pub(super) fn stacked(layer: &str, codes: &Tensor<'_>) -> CheckpointError {
@@ -116,6 +144,13 @@ pub(super) fn why_not(checkpoint: &Checkpoint, name: &str) -> Option<CheckpointE
             return Some(mxfp4(name, &scales));
         }
     }
+    for suffix in CODES {
+        if let Some(codes) = of(suffix)
+            && is_stacked(checkpoint, &codes)
+        {
+            return Some(stacked(name, &codes));
+        }
+    }
     for (tool, dtype, codes, scales) in TOOLS {
         if let (Some(codes), Some(_)) = (of(codes), of(scales))
             && codes.dtype() == dtype
@@ -127,13 +162,6 @@ pub(super) fn why_not(checkpoint: &Checkpoint, name: &str) -> Option<CheckpointE
                 tensor: codes.name().into(),
                 found: codes.to_string(),
             });
-        }
-    }
-    for suffix in CODES {
-        if let Some(codes) = of(suffix)
-            && is_stacked(checkpoint, &codes)
-        {
-            return Some(stacked(name, &codes));
         }
     }
     let scales = of(&format!(".{}", Dialect::ModelOpt.scales()))?;

@@ -2,8 +2,9 @@
 
 use safetensors::Dtype;
 
-use super::{Beside, Checkpoint, CheckpointError, Dialect, Note, config, other, usable};
+use super::{Beside, Checkpoint, CheckpointError, Dialect, Exporter, Note, config, other, usable};
 use crate::file::{FileError, Tensor};
+use crate::tensor::check_column_alpha;
 use crate::{Dims, GlobalScale, Shape};
 
 /// Endings of the name of the codes, behind the name of the experts. Llama-4 has none.
@@ -21,10 +22,12 @@ pub(super) const CODES: [&str; 6] = [
 pub(super) struct Stacked<'a> {
     /// The experts' name, without the ending of the codes.
     pub(super) name: &'a str,
-    pub(super) dialect: Dialect,
+    pub(super) exporter: Exporter,
     codes: Tensor<'a>,
     scales: Tensor<'a>,
-    global: Tensor<'a>,
+    /// MLX's have none.
+    global: Option<Tensor<'a>>,
+    column_alpha: Option<Tensor<'a>>,
     pub(super) has_input_scale: bool,
     /// L experts.
     pub(super) shape: Shape,
@@ -40,13 +43,26 @@ pub(super) fn stem(codes: &str) -> &str {
 }
 
 impl<'a> Stacked<'a> {
-    /// The experts with these codes, which are U8 of three dimensions.
+    /// The experts with these codes, which are [stacked](other::is_stacked).
     pub(super) fn of(
         checkpoint: &'a Checkpoint,
         codes: Tensor<'a>,
     ) -> Result<Self, CheckpointError> {
         let name = stem(codes.name());
         checkpoint.nothing_elsewhere(name)?;
+        if codes.dtype() == Dtype::U32
+            && let Some(scales) = other::mlx_scales(checkpoint, &codes)
+        {
+            let shape = mlx_shape(&codes)?;
+            return Self::with(
+                checkpoint,
+                name,
+                Exporter::Mlx,
+                [codes, scales],
+                None,
+                (shape, false),
+            );
+        }
         let own = |between: char, suffix: &str| {
             let name = format!("{name}{between}{suffix}");
             checkpoint.tensor(&name).ok_or(name)
@@ -71,19 +87,43 @@ impl<'a> Stacked<'a> {
         if global.dtype() != Dtype::F32 || !counts.contains(&global.elements()) {
             return Err(global.wrong(GLOBALS).into());
         }
-        let input = own(between, dialect.input_global());
+        let of = (shape, is_transposed);
+        Self::with(
+            checkpoint,
+            name,
+            dialect.into(),
+            [codes, scales],
+            Some(global),
+            of,
+        )
+    }
 
+    fn with(
+        checkpoint: &'a Checkpoint,
+        name: &'a str,
+        exporter: Exporter,
+        [codes, scales]: [Tensor<'a>; 2],
+        global: Option<Tensor<'a>>,
+        (shape, is_transposed): (Shape, bool),
+    ) -> Result<Self, CheckpointError> {
         let ending = codes.name()[name.len()..].trim_start_matches(['.', '_']);
-        let own = [ending, suffix, dialect.global(), dialect.input_global()];
-        let others = ['.', '_'].into_iter();
-        let others = others.flat_map(|between| checkpoint.behind(format!("{name}{between}")));
-        let beside = Beside::of(others, name, codes, dialect, own)?;
+        let mut own: Vec<&str> = exporter.names().collect();
+        own.push(ending);
+        let others = || {
+            let between = ['.', '_'].into_iter();
+            between.flat_map(|between| checkpoint.behind(format!("{name}{between}")))
+        };
+        let has_input_scale = others().any(|(rest, _)| exporter.input_global() == Some(rest));
+        let beside = Beside::of(others(), name, codes, exporter, &own)?;
         beside.refuse_for_stacked(name)?;
+        if let Some(alpha) = &beside.column_alpha {
+            expect_columns(alpha, &shape)?;
+        }
         let facts = config::Facts {
             name,
-            dialect,
-            has_input_scale: input.is_ok(),
-            has_column_alpha: false,
+            exporter,
+            has_input_scale,
+            has_column_alpha: beside.column_alpha.is_some(),
             files: [codes.file().path(), scales.file().path()],
         };
         super::refuse_comfy(checkpoint, name, facts.files)?;
@@ -91,11 +131,12 @@ impl<'a> Stacked<'a> {
         notes.extend(beside.notes);
         Ok(Self {
             name,
-            dialect,
+            exporter,
             codes,
             scales,
             global,
-            has_input_scale: input.is_ok(),
+            column_alpha: beside.column_alpha,
+            has_input_scale,
             shape,
             is_transposed,
             notes,
@@ -120,14 +161,52 @@ impl<'a> Stacked<'a> {
 
     /// The global scale of each.
     pub(super) fn globals(&self) -> Result<Vec<GlobalScale>, FileError> {
-        let values = self.global.to_f32()?;
-        let usable = |value: &f32| usable(&self.global, self.dialect, *value);
+        let Some(global) = &self.global else {
+            return Ok(vec![GlobalScale::ONE; self.shape.l()]);
+        };
+        let values = global.to_f32()?;
+        let usable = |value: &f32| usable(global, self.exporter, *value);
         let globals: Vec<GlobalScale> = values.iter().map(usable).collect::<Result<_, _>>()?;
         Ok(match globals[..] {
             [one] => vec![one; self.shape.l()],
             _ => globals,
         })
     }
+}
+
+impl Stacked<'_> {
+    /// The factors of columns of each expert, or of all.
+    pub(super) fn column_alpha(&self) -> Result<Option<Vec<f32>>, FileError> {
+        let Some(tensor) = &self.column_alpha else {
+            return Ok(None);
+        };
+        let alpha = tensor.to_f32_widened()?;
+        check_column_alpha(&alpha, &self.shape).map_err(|e| tensor.refused(e))?;
+        Ok(Some(alpha))
+    }
+}
+
+/// Refuses factors of columns of another shape than those of all experts, or of each.
+fn expect_columns(alpha: &Tensor<'_>, shape: &Shape) -> Result<(), FileError> {
+    let (experts, k) = (shape.l(), shape.k());
+    let fits = match *alpha.shape() {
+        [of] | [1, of] | [1, 1, of] if of == k => true,
+        [of_experts, of] | [of_experts, 1, of] => of_experts == experts && of == k,
+        _ => false,
+    };
+    match fits {
+        true => Ok(()),
+        false => Err(alpha.wrong(format!("F32, F16 or BF16 [{k}] or [{experts}, {k}]"))),
+    }
+}
+
+/// The shape of MLX's experts, whose words have eight elements.
+fn mlx_shape(codes: &Tensor<'_>) -> Result<Shape, CheckpointError> {
+    let &[l, m, words] = codes.shape() else {
+        return Err(codes.wrong("U32 [E, N, K/8]").into());
+    };
+    let k = words.saturating_mul(8);
+    Ok(Shape::new(Dims { m, n: 1, k, l }).map_err(|e| codes.refused(e))?)
 }
 
 const GLOBALS: &str = "F32 [], [1] or [E]";

@@ -315,11 +315,11 @@ fn compute(
     output: Output<'_>,
     buffers: &mut Buffers,
 ) -> Result<()> {
-    let Some(alpha) = weights.column_alpha else {
+    if weights.column_alpha.is_none() {
         return product(implementation, shape, weights, vectors, output, buffers);
-    };
+    }
     let mut scaled = std::mem::take(&mut buffers.scaled);
-    let result = columns::scaled(shape, vectors, alpha, &mut scaled)
+    let result = columns::scaled(shape, weights, vectors, &mut scaled)
         .and_then(|x| product(implementation, shape, weights, &x, output, buffers));
     buffers.scaled = scaled;
     result

@@ -207,12 +207,12 @@ impl Line {
 fn layout(kind: &ModuleKind) -> Option<String> {
     match kind {
         ModuleKind::Nvfp4 {
-            dialect,
+            exporter,
             transposed,
             ..
         } => Some(match transposed {
-            true => format!("{dialect}, transposed"),
-            false => dialect.to_string(),
+            true => format!("{exporter}, transposed"),
+            false => exporter.to_string(),
         }),
         ModuleKind::Fp8 { scales, .. } => Some(scales.to_string()),
         _ => None,
@@ -232,7 +232,7 @@ fn to_json(module: &Module<'_>) -> Value {
         "bytes": module.bytes(),
         "layout": layout(kind),
         "dialect": match kind {
-            ModuleKind::Nvfp4 { dialect, .. } => Some(dialect.name()),
+            ModuleKind::Nvfp4 { exporter, .. } => Some(exporter.name()),
             _ => None,
         },
         "tensors": module.tensors().iter().map(|tensor| tensor.name()).collect::<Vec<_>>(),

@@ -130,7 +130,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
          shape       M = {}, K = {}, N = {}; {} of weights\n\
          vectors     {activation}, from {}\n",
         printable::text(layer.name()),
-        layer.dialect(),
+        layer.exporter(),
         printable::path(layer.path()),
         shape.m(),
         shape.k(),
@@ -186,7 +186,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         json: json!({
             "layer": layer.name(),
             "file": layer.path().display().to_string(),
-            "dialect": layer.dialect().name(),
+            "dialect": layer.exporter().name(),
             "m": shape.m(), "n": shape.n(), "k": shape.k(),
             "activation": activation.name(),
             "output_type": operands.output.name(),

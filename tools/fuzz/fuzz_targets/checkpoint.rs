@@ -107,7 +107,7 @@ fuzz_target!(|data: &[u8]| {
             Ok(layer) => {
                 let weights = layer.weights().map(black_box);
                 weights.expect("the layer was checked when it was opened");
-                black_box((layer.dialect(), layer.shape(1).is_ok()));
+                black_box((layer.exporter(), layer.shape(1).is_ok()));
                 if let Err(error) = layer.input_global() {
                     black_box(error.to_string());
                 }

@@ -137,7 +137,7 @@ fn mlps_and_experts_have_the_gate_that_the_config_names() {
         let [ids, weights] = [2u32, 1].map(|value| Tensor::full(value, (3, 1), &Device::Cpu));
         let weights = weights?.to_dtype(DType::F32)?;
         let of_experts = experts.forward(&xs(), &ids?, &weights)?;
-        Ok::<_, Error>([numbers(&mlp.forward(&xs())?), numbers(&of_experts)])
+        Ok::<_, Box<dyn std::error::Error>>([numbers(&mlp.forward(&xs())?), numbers(&of_experts)])
     };
     std::fs::write(&config, r#"{"hidden_act": "gelu_pytorch_tanh"}"#).unwrap();
     let gelu = Nvfp4Builder::open(directory.path(), &Device::Cpu).unwrap();

@@ -4,34 +4,48 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use anyhow::{Result, bail};
 use nvfp4_gemv::BLOCK;
-use nvfp4_gemv::checkpoint::{CONFIG_FILE, Checkpoint, Dialect, QUANT_CONFIG_FILE};
+use nvfp4_gemv::checkpoint::{CONFIG_FILE, Checkpoint, Dialect, Exporter, QUANT_CONFIG_FILE};
 use nvfp4_gemv::file::Tensor;
 use nvfp4_gemv_files::printable;
 use serde_json::{Value, json};
 
 use super::choice::{is_float, is_stacked};
 
-/// Refuses an input with layers, or labels, of another dialect than the one that is written: the output would have
-/// both, and readers believe one label.
+/// Refuses an input with layers, or labels, of another dialect or tool than the one that is written: the output would
+/// have both, and readers believe one label.
 pub(super) fn refuse_another_dialect(checkpoint: &Checkpoint, dialect: Dialect) -> Result<()> {
     let path = printable::path(checkpoint.path());
+    // A tool whose names are not written cannot be asked for.
+    let instead = |other: Exporter| match other {
+        Exporter::Of(other) => format!("; --dialect {other} adds layers to it"),
+        _ => String::new(),
+    };
     for name in checkpoint.layers() {
-        let Some(other) = Dialect::ALL.into_iter().find(|other| {
+        let has = |other: Dialect| {
             let global = format!("{name}.{}", other.global());
-            *other != dialect && checkpoint.tensor(&global).is_some()
-        }) else {
-            continue;
+            checkpoint.tensor(&global).is_some()
         };
-        bail!(
-            "{path}: layer {name:?} is NVFP4 already, in the dialect {other}; with {dialect} the output would have \
-             two. --dialect {other} adds layers to it"
-        );
+        let another = Dialect::ALL
+            .into_iter()
+            .find(|other| *other != dialect && has(*other));
+        let own = checkpoint.exporter_of(name);
+        let another = another
+            .map(Exporter::Of)
+            .or(own.filter(|own| *own != dialect.into()));
+        if let Some(other) = another {
+            bail!(
+                "{path}: layer {name:?} is NVFP4 already, in the dialect {other}; with {dialect} the output would \
+                 have two{}",
+                instead(other)
+            );
+        }
     }
-    if let Some((other, file)) = checkpoint.declared_dialects().find(|(d, _)| *d != dialect) {
+    let another = |(of, _): &(Exporter, _)| *of != dialect.into();
+    if let Some((other, file)) = checkpoint.declared_exporters().find(another) {
         bail!(
-            "{}: says that the input is quantised in the dialect {other}; with {dialect} the output would have two. \
-             --dialect {other} adds layers to it",
-            printable::path(file)
+            "{}: says that the input is quantised in the dialect {other}; with {dialect} the output would have two{}",
+            printable::path(file),
+            instead(other)
         );
     }
     let tensors = || checkpoint.files().iter().flat_map(|file| file.tensors());

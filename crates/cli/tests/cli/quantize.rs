@@ -47,7 +47,7 @@ fn quantize_writes_what_the_checkpoint_reader_and_run_read() {
         assert_eq!(checkpoint.layers().collect::<Vec<_>>(), ["fc1", "fc2"]);
         for name in ["fc1", "fc2"] {
             let layer = checkpoint.layer(name).unwrap();
-            assert_eq!(layer.dialect(), dialect);
+            assert_eq!(layer.exporter(), dialect.into());
             let original = original.get(&format!("{name}.weight")).unwrap();
             let original = original.to_f32_widened().unwrap();
             let weights = layer.weights().unwrap();
@@ -199,6 +199,22 @@ fn quantize_does_not_make_files_of_two_dialects() {
         contains(&error, &["\"fc1\"", dialect, other]);
         assert!(!Path::new(&out).exists());
     }
+    // Layers of a tool whose names are not written.
+    let mlx = dir.at("mlx.safetensors");
+    let words = NewTensor::zeros(Dtype::U32, &[32, 4]);
+    let scales = NewTensor::zeros(Dtype::U8, &[32, 2]);
+    let plain = NewTensor::f32(&[32, 32], &[1.0; 1024]);
+    let tensors = [
+        ("a.weight", words),
+        ("a.scales", scales),
+        ("b.weight", plain),
+    ];
+    let tensors = tensors.map(|(name, tensor)| (name.to_owned(), tensor));
+    file::write(Path::new(&mlx), tensors, None).unwrap();
+    contains(
+        &fails(&["quantize", &mlx, &out]),
+        &["\"a\"", "mlx", "modelopt"],
+    );
     // Labels, where no tensor tells.
     let beside = |name: &str, text: &str| std::fs::write(dir.at(name), text).unwrap();
     for (name, text, dialect) in [

@@ -114,7 +114,7 @@ fn is_quantised(checkpoint: &Checkpoint, name: &str, expected: &Quantized, diale
         (expected.rows, expected.k),
         "{name}"
     );
-    assert_eq!(layer.dialect(), dialect);
+    assert_eq!(layer.exporter(), dialect.into());
     assert_eq!(layer.codes(), expected.codes, "{name}");
     assert_eq!(layer.scales(), expected.scales, "{name}");
     assert_eq!(layer.global(), expected.global, "{name}");
