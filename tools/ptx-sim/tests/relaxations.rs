@@ -5,8 +5,8 @@ mod common;
 
 use common::hazard::{CLUSTER, PAIR, READ, kernel, kernel_with, wait};
 use common::ones::edited;
-use common::relies::{THREE, relies, relies_behind_a_grid, run, tried_by};
-use ptx_sim::{HazardChecks, Options, Profile, Relaxation};
+use common::relies::{THREE, relies, relies_behind_a_grid, relies_where, run, tried_by};
+use ptx_sim::{HazardChecks, Options, Policy, Profile, Relaxation};
 
 fn all_sixteen(out: &[u32]) {
     assert!(out.iter().all(|v| f32::from_bits(*v) == 16.0), "{out:?}");
@@ -416,11 +416,43 @@ fn a_load_over_what_was_read() {
 #[test]
 fn a_shuffle_as_a_barrier() {
     let shuffle = "shfl.sync.idx.b32 %r3, %t, 0, 31, 0xffffffff;\n";
-    let ptx = kernel(&format!("@!%p8 st.shared.u32 [%s], 5;\n{shuffle}{READ}"));
+    let matrix = "shl.b32 %r2, %t, 4;\nadd.u32 %r2, %s, %r2;\n\
+                  stmatrix.sync.aligned.m8n8.x1.shared.b16 [%r2+1024], {%t};\n";
     let error = "nothing orders the two";
-    relies(Relaxation::Collectives, &ptx, 32, error, |out| {
-        assert!(out[..32].iter().all(|v| *v == 5), "{out:?}");
-    });
+    let fives = |out: &[u32]| assert!(out[..32].iter().all(|v| *v == 5), "{out:?}");
+    for meets in [shuffle, matrix] {
+        let ptx = kernel(&format!("@!%p8 st.shared.u32 [%s], 5;\n{meets}{READ}"));
+        relies(Relaxation::Collectives, &ptx, 32, error, fives);
+    }
+    // DeepGEMM: lane 0 arrives behind the wait, for all that its warp has read.
+    let wait = "wgmma.wait_group.sync.aligned 0;";
+    let write = format!(
+        "@!%p8 st.shared.u32 [%s+2048], 5;\n{wait}\nsetp.lt.u32 %p2, %t, 32;\n\
+         @%p2 ld.shared.u32 %r10, [%s+2048];"
+    );
+    let ptx = warpgroup("").replacen(wait, &write, 1);
+    relies(Relaxation::Collectives, &ptx, 128, error, fives);
+}
+
+#[test]
+fn the_lowest_lane_is_elected() {
+    // CUTLASS: the elected lane waits for the bytes that the first thread expects.
+    let ptx = kernel(&format!(
+        "@!%p8 mbarrier.init.shared::cta.b64 [%m], 1;\nbar.warp.sync -1;\nelect.sync _|%p2, -1;\n\
+         setp.eq.and.u32 %p3, %t, 0, %p2;\n@%p3 mbarrier.arrive.shared::cta.b64 _, [%m];\n{}\
+         mov.u32 %r1, 7;\nst.global.u32 [%w], %r1;",
+        wait("W", "")
+    ));
+    let random = |o: &Options| matches!(o.policy, Policy::Random(_));
+    relies_where(
+        random,
+        Relaxation::FirstElected,
+        (&ptx, 32),
+        "deadlock",
+        |out| {
+            assert_eq!(out[..32], [7; 32]);
+        },
+    );
 }
 
 #[test]
@@ -562,6 +594,38 @@ fn values_that_nothing_wrote_and_nothing_uses() {
 }
 
 #[test]
+fn loads_that_race_and_whose_values_nothing_uses() {
+    let racing = |at_once: &str, later: &str| {
+        kernel(&format!(
+            "@!%p8 st.shared.u32 [%s], 4;\nbar.sync 0;\nmov.u32 %r4, 5;\nsetp.ge.u32 %p2, %t, 32;\n\
+             @%p2 ld.shared.u32 %r1, [%s];\n{at_once}@!%p8 st.shared.u32 [%s], 5;\nbar.sync 0;\n{later}\
+             st.global.u32 [%w], %r4;"
+        ))
+    };
+    let error = "nothing orders the two";
+    let ptx = racing("", "");
+    relies(Relaxation::UnusedLoads, &ptx, 64, error, |out| {
+        assert_eq!(out[..64], [5; 64]);
+    });
+    let used = "@%p2 mov.u32 %r4, %r1;\n";
+    let again = "@%p2 ld.shared.u32 %r1, [%mine];\n@%p2 st.global.u32 [%w], %r1;\n";
+    for ptx in [
+        racing(used, ""),
+        racing("", used),
+        racing(&format!("{used}{again}"), ""),
+    ] {
+        for seed in 0..6 {
+            let o = Options {
+                policy: Policy::Random(seed),
+                ..hardware()
+            };
+            let e = run(&ptx, 64, &o).unwrap_err().to_string();
+            assert!(e.contains("nothing"), "{e}\n{ptx}");
+        }
+    }
+}
+
+#[test]
 fn a_copy_by_all_lanes() {
     let ptx = kernel(&format!(
         "cp.async.ca.shared.global [%s], [%in], 4;\ncp.async.wait_all;\nbar.warp.sync -1;\n{READ}"
@@ -659,6 +723,7 @@ const TRIED: [(&str, fn()); Relaxation::ALL.len()] = [
         "warpgroup-wait",
         products_of_other_warps_behind_ones_own_wait,
     ),
+    ("first-elected", the_lowest_lane_is_elected),
 ];
 
 /// Each test proves that its kernel needs one relaxation and no other: so names and bits are not mixed up.

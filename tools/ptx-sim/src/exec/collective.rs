@@ -4,6 +4,7 @@ use super::machine::{Machine, Trouble};
 use super::warp::Warp;
 use super::{Ctx, lanes};
 use crate::memory::{Fault, SyncEvent};
+use crate::models::relaxation::Relaxation;
 use crate::program::{Op, ReduxOp, ShflMode, Src, VoteMode};
 use crate::report::ViolationKind;
 
@@ -34,16 +35,35 @@ impl Machine<'_> {
                 .filter(|l| masks[*l as usize] as u32 == members)
                 .fold(0, |m, l| m | 1 << l);
             left &= !group;
-            let cta = self.ctas[c.cta].linear;
-            self.synchronised(SyncEvent::Warp {
-                cta,
-                warp: w.index,
-                lanes: group,
-                memory: matches!(op, Op::WarpSync { .. }),
-            })?;
+            self.warp_meets(c, w, group, matches!(op, Op::WarpSync { .. }))?;
             self.group(c, w, op, group, members, &before);
         }
         Ok(())
+    }
+
+    /// These lanes execute one instruction together.
+    fn warp_meets(
+        &mut self,
+        c: &Ctx<'_>,
+        w: &Warp,
+        lanes: u32,
+        memory: bool,
+    ) -> Result<(), Trouble> {
+        let (cta, warp) = (self.ctas[c.cta].linear, w.index);
+        self.synchronised(SyncEvent::Warp {
+            cta,
+            warp,
+            lanes,
+            memory,
+        })
+    }
+
+    /// A whole warp executes an instruction that is none of these: where collectives order memory, it does too.
+    pub(super) fn aligned(&mut self, c: &Ctx<'_>, w: &Warp) -> Result<(), Trouble> {
+        match self.options.allows(Relaxation::Collectives) {
+            true => self.warp_meets(c, w, u32::MAX, false),
+            false => Ok(()),
+        }
     }
 
     fn group(&self, c: &Ctx<'_>, w: &mut Warp, op: &Op, group: u32, members: u32, s: &Sources) {
@@ -125,7 +145,11 @@ impl Machine<'_> {
                 w.set(p, *d, &[u64::from(r); 32], group);
             }
             Op::Elect { d, p: pred, .. } => {
-                let leader = self.scheduler.elect(members & group);
+                let among = members & group;
+                let leader = match self.options.allows(Relaxation::FirstElected) {
+                    true => among.trailing_zeros(),
+                    false => self.scheduler.elect(among),
+                };
                 if let Some(d) = d {
                     w.set(p, *d, &[u64::from(leader); 32], group);
                 }

@@ -250,6 +250,9 @@ impl Machine<'_> {
                 }
             }
             w.set_pred(EXPLICIT_CLUSTER, explicit, u32::MAX);
+            if self.hazards.is_some() && self.options.allows(Relaxation::UnusedLoads) {
+                w.poison.follow_loads(w.regs.len());
+            }
             self.ctas[cta].warps.push(Some(w));
         }
     }

@@ -76,7 +76,7 @@ impl Machine<'_> {
                         w.set(c.program, *d, v, c.active);
                     }
                 }
-                self.undefine_loaded(c, w, d, |row, i| {
+                self.undefine_loaded(c, w, (d, addr, &base), |row, i| {
                     match (row as usize / 8 == i, transposed) {
                         (false, _) => 0,
                         (_, true) => u32::MAX,

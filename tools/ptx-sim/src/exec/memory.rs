@@ -155,7 +155,7 @@ impl Machine<'_> {
                         w.set(p, *d, v, c.active);
                     }
                 }
-                self.undefine_loaded(c, w, d, |lane, _| 1 << lane);
+                self.undefine_loaded(c, w, (d, addr, &base), |lane, _| 1 << lane);
                 if order.strong {
                     return Ok(self.polls(c, w, cur, &base, &out));
                 }

@@ -37,7 +37,7 @@ use crate::models::relaxation::Relaxation;
 use crate::models::sums::NoRule;
 use crate::program::{Clock, Dst, Ins, Op, Program, WarpSync};
 use crate::report::{Violation, ViolationKind};
-use crate::sim::Uninitialised;
+use crate::sim::{HazardChecks, Uninitialised};
 use machine::{Machine, Trouble, sync_fault};
 use warp::{Part, State, Warp};
 
@@ -236,9 +236,13 @@ impl Machine<'_> {
         if v.site != self.program.site(pc) {
             v.message += &format!("; the value is used at {}", self.program.site(pc));
         }
-        match self.options.uninitialised {
-            Uninitialised::Warn => self.warn(v),
-            _ => return Err(SimError::Violation(Box::new(v))),
+        let warns = match v.kind {
+            ViolationKind::Hazard => self.options.hazards == HazardChecks::Warn,
+            _ => matches!(self.options.uninitialised, Uninitialised::Warn),
+        };
+        match warns {
+            true => self.warn(v),
+            false => return Err(SimError::Violation(Box::new(v))),
         }
         Ok(())
     }
@@ -435,6 +439,7 @@ impl Machine<'_> {
             | Op::ActiveMask { .. } => self.collective(c, w, &ins.op)?,
             Op::LdMatrix { .. } | Op::StMatrix { .. } | Op::MovMatrix { .. } => {
                 self.matrix(c, w, &ins.op)?;
+                self.aligned(c, w)?;
             }
             Op::LaunchControl(l) => self.launch_control(c, w, l)?,
             Op::Discard { addr } => self.discard(c, w, addr)?,

@@ -6,7 +6,7 @@ use super::pending::Use;
 use super::warp::Warp;
 use crate::memory::{Access, AccessKind, Actor, Fault, Space};
 use crate::models::relaxation::Relaxation;
-use crate::program::{Dst, Op, Order};
+use crate::program::{Addr, Dst, Lanes, Op, Order};
 use crate::sim::Uninitialised;
 
 impl Machine<'_> {
@@ -97,9 +97,13 @@ impl Machine<'_> {
         &mut self,
         c: &Ctx<'_>,
         w: &mut Warp,
-        d: &[Option<Dst>],
+        (d, addr, base): (&[Option<Dst>], &Addr, &Lanes),
         reached: impl Fn(u32, usize) -> u32,
     ) {
+        if addr.space != Some(Space::Global) {
+            let at = base.map(|base| base.wrapping_add_signed(addr.offset));
+            w.poison.loaded(c.pc as u32, d, &at);
+        }
         for (lane, fault) in std::mem::take(&mut self.holes) {
             let v = self.violation(fault, c.pc, Some(self.thread(c.cta, w.index, lane)));
             for (i, d) in d.iter().enumerate() {

@@ -7,6 +7,7 @@ use rustc_hash::FxHashMap;
 
 use super::wgmma::Registers;
 use crate::models::relaxation::Relaxation;
+use crate::program::{Dst, Lanes};
 use crate::report::Violation;
 
 /// Set in the numbers of predicates, beside those of other registers.
@@ -38,6 +39,11 @@ pub(crate) struct Poison {
     used: Cell<u64>,
     wgmma: Option<Box<Registers>>,
     undefined: Option<Box<Undefined>>,
+    /// By register: behind the load of shared memory whose value nothing has read since, its instruction and one. Empty
+    /// where nobody asks.
+    unread: Vec<Cell<u32>>,
+    /// By instruction: addresses of the lanes in its last load.
+    loads_at: FxHashMap<u32, Lanes>,
 }
 
 impl Poison {
@@ -146,10 +152,41 @@ impl Poison {
     /// An instruction reads a register.
     #[inline]
     pub(crate) fn note(&self, slot: u32) {
+        if let Some(unread) = self.unread.get(slot as usize) {
+            unread.set(0);
+        }
         if self.watches {
             self.note_watched(slot);
             self.note_undefined(slot);
         }
+    }
+
+    /// From here on it is known which loads nothing has read from, in a warp with so many registers.
+    pub(crate) fn follow_loads(&mut self, registers: usize) {
+        self.unread = vec![Cell::new(0); registers];
+    }
+
+    /// An instruction has loaded these registers from shared memory, each lane from its address.
+    pub(crate) fn loaded(&mut self, pc: u32, d: &[Option<Dst>], addresses: &Lanes) {
+        if self.unread.is_empty() {
+            return;
+        }
+        d.iter()
+            .flatten()
+            .for_each(|d| self.unread[d.0 as usize].set(pc + 1));
+        self.loads_at.insert(pc, *addresses);
+    }
+
+    /// Where a lane loaded from, if it was the last time for this instruction and nothing has read what it loaded.
+    pub(crate) fn unread(&self, pc: u32, d: &[Option<Dst>], lane: u32) -> Option<u64> {
+        let unread = |d: &Dst| {
+            self.unread
+                .get(d.0 as usize)
+                .is_some_and(|u| u.get() == pc + 1)
+        };
+        let all = d.iter().flatten().all(unread);
+        all.then(|| self.loads_at.get(&pc).map(|at| at[lane as usize]))
+            .flatten()
     }
 
     /// An instruction writes lanes of a register.
@@ -171,6 +208,9 @@ impl Poison {
     /// An instruction reads a register, whatever operations do with it.
     #[inline]
     pub(crate) fn note_undefined(&self, slot: u32) {
+        if let Some(unread) = self.unread.get(slot as usize) {
+            unread.set(0);
+        }
         if let Some(u) = &self.undefined
             && let Some((lanes, fault)) = u.lanes.get(&slot)
         {

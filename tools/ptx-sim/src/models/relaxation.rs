@@ -58,14 +58,17 @@ Relaxation {
     /// Columns that a `tcgen05.ld` read may be overwritten behind `tcgen05.wait::ld` and a barrier, without tcgen05
     /// fences.
     WaitedLoads "waited-loads": "what a tcgen05.ld read may be overwritten behind its wait and a barrier",
-    /// Loads may find bytes of shared memory that nothing wrote, as long as nothing uses the value.
-    UnusedLoads "unused-loads": "nothing uses a value that is loaded from memory that nothing wrote",
+    /// Loads may find bytes of shared memory that nothing wrote, or that nothing orders with another one's write, as long
+    /// as nothing uses the value.
+    UnusedLoads "unused-loads": "nothing uses the value of a load that finds no certain one",
     /// Lanes of a warp may issue one `cp.async` several times.
     WarpCopies "warp-copies": "lanes that issue the same cp.async issue it once",
     /// CTAs that wait for each other run at the same time.
     CoResident "co-resident": "CTAs that wait for each other run at the same time",
     /// A `wgmma.wait_group` waits for the other warps' quarters too.
     WarpgroupWait "warpgroup-wait": "a wgmma.wait_group waits for the whole warpgroup's products",
+    /// `elect.sync` elects the lowest lane.
+    FirstElected "first-elected": "elect.sync elects the lowest lane",
 }
 }
 
@@ -79,6 +82,7 @@ impl Relaxation {
                 | Relaxation::BarrierScope
                 | Relaxation::RelaxedWait
                 | Relaxation::HandedOn
+                | Relaxation::FirstElected
         )
     }
 }

@@ -77,8 +77,21 @@ pub(crate) fn relies(
     error: &str,
     right: impl Fn(&[u32]),
 ) {
+    relies_where(|_| true, relaxation, (ptx, threads), error, right);
+}
+
+/// As [`relies`], under some of the schedules: it is not needed under the others.
+pub(crate) fn relies_where(
+    needed: fn(&Options) -> bool,
+    relaxation: Relaxation,
+    (ptx, threads): (&str, u32),
+    error: &str,
+    right: impl Fn(&[u32]),
+) {
+    let mut all = schedules();
+    all.retain(needed);
     let run = |o: &Options| run(ptx, threads, o);
-    relies_in(schedules(), relaxation, run, (ptx, error), right);
+    relies_in(all, relaxation, run, (ptx, error), right);
 }
 
 /// The check of [`relies`] for a dependent launch whose operations complete late: so does the grid before it.

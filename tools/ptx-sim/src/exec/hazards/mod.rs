@@ -13,12 +13,13 @@ use std::collections::BTreeMap;
 use super::machine::Machine;
 use crate::memory::{self, Fault, Space};
 use crate::models::hazard::{
-    Access, AccessKind, Actor, Agent, Conflict, Mixed, Proxy, Range, Sem, Tracker,
+    Access, AccessKind, Actor, Agent, Conflict, ConflictKind, Mixed, Proxy, Range, Sem, Side,
+    Tracker,
 };
 use crate::models::mbarrier;
 use crate::models::relaxation::{Allowed, Relaxation};
 use crate::program::{Op as Instruction, Program};
-use crate::report::{Note, Report, Violation, ViolationKind};
+use crate::report::{Note, Report, ThreadId, Violation, ViolationKind};
 use crate::sim::HazardChecks;
 
 /// Linear CTA, warp, lane.
@@ -262,17 +263,68 @@ impl Machine<'_> {
         }
         while let Some((c, threads)) = self.hazards.as_mut().and_then(Hazards::conflict) {
             let fault = self.hazard(&c, threads);
+            if self.loads_in_vain(&c, threads, &fault).is_some() {
+                self.note(
+                    Relaxation::UnusedLoads,
+                    c.later.site as usize,
+                    fault.message,
+                );
+                continue;
+            }
             if self.options.hazards != HazardChecks::Warn {
                 return Err(fault);
             }
-            let thread = threads[1].and_then(|(linear, warp, lane)| {
-                let cta = self.ctas.iter().position(|c| c.linear == linear)?;
-                Some(self.thread(cta, warp, lane))
-            });
-            let v = self.violation(fault, c.later.site as usize, thread);
+            let v = self.violation(fault, c.later.site as usize, self.who(threads[1]));
             self.warn(v);
         }
         Ok(())
+    }
+
+    /// A thread that has not ended.
+    fn who(&self, thread: Option<Thread>) -> Option<ThreadId> {
+        let (linear, warp, lane) = thread?;
+        let cta = self.ctas.iter().position(|c| c.linear == linear)?;
+        Some(self.thread(cta, warp, lane))
+    }
+
+    /// Of two accesses that nothing orders one may be a load whose value nothing has used: whoever uses it from here on
+    /// is at fault.
+    fn loads_in_vain(
+        &mut self,
+        c: &Conflict,
+        threads: [Option<Thread>; 2],
+        f: &Fault,
+    ) -> Option<()> {
+        use ConflictKind::{InFlight, NotWaitedFor, Race};
+        let excused = self.options.allows(Relaxation::UnusedLoads);
+        if !excused || !matches!(c.kind, Race | InFlight | NotWaitedFor) {
+            return None;
+        }
+        let program = self.program;
+        let load = |side: &Side| match &program.code[side.site as usize].op {
+            _ if side.kind != AccessKind::Read || !matches!(side.actor, Actor::Agent(_)) => None,
+            Instruction::Ld { d, bytes, .. } => Some((d, u64::from(*bytes) * d.len() as u64)),
+            Instruction::LdMatrix { d, .. } => Some((d, 16)),
+            _ => None,
+        };
+        if load(&c.later).is_some() {
+            self.holes.push((threads[1]?.2, f.clone()));
+            return Some(());
+        }
+        let (pc, (d, size)) = (c.earlier.site, load(&c.earlier)?);
+        let (linear, warp, lane) = threads[0]?;
+        let cta = self.ctas.iter().position(|c| c.linear == linear)?;
+        let later = self.who(threads[1]);
+        let v = self.violation(f.clone(), c.later.site as usize, later);
+        let w = self.ctas[cta].warps[warp as usize].as_mut()?;
+        let at = w.poison.unread(pc, d, lane)? & 0xff_ffff;
+        if !(at..at + size).contains(&c.range.start) {
+            return None;
+        }
+        d.iter()
+            .flatten()
+            .for_each(|d| w.poison.undefine(d.0, u32::MAX, &v));
+        Some(())
     }
 
     /// Keeps a relaxation that the kernel relied on, once for each relaxation and instruction.

@@ -18,11 +18,8 @@ fn done(kind: AccessKind) -> &'static str {
 impl Machine<'_> {
     pub(super) fn hazard(&self, c: &Conflict, threads: [Option<Thread>; 2]) -> Fault {
         let who = |side: &Side, thread: Option<Thread>| {
-            let name = thread
-                .and_then(|t| Some((self.ctas.iter().position(|c| c.linear == t.0)?, t)))
-                .map_or("a thread that has ended".into(), |(i, t)| {
-                    self.thread(i, t.1, t.2).to_string()
-                });
+            let name = self.who(thread).map(|t| t.to_string());
+            let name = name.unwrap_or_else(|| "a thread that has ended".into());
             match side.actor {
                 Actor::Agent(_) => name,
                 Actor::Op(_) => format!("an asynchronous operation of {name}"),

@@ -258,6 +258,7 @@ impl Machine<'_> {
                 }
                 self.wgmma_step(c, w, (None, 0, false))?;
                 self.wgmma_waited(w, me, *keep);
+                self.aligned(c, w)?;
             }
             Wgmma::Mma(m) => self.wgmma_mma(c, w, m)?,
         }
