@@ -783,7 +783,7 @@ fn experts_of_layers() {
         refused(
             call([0, 1, 2].as_ptr(), weights.as_ptr(), 1),
             NVFP4_BAD_OPERAND,
-            "batch 2 has matrix 2",
+            "slot 0 of vector 2 has expert 2",
         );
         nvfp4_experts_free(experts);
         nvfp4_experts_free(null_mut());
