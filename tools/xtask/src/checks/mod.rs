@@ -94,6 +94,9 @@ pub(crate) fn command(workspace: &Workspace, args: &CheckArgs) -> Result<()> {
         .filter(|check| args.checks.is_empty() || args.checks.contains(check))
         .filter(|check| !args.skip.contains(check))
         .collect();
+    if chosen.is_empty() {
+        bail!("no check is left to run");
+    }
     let mut results = Vec::new();
     for check in chosen {
         eprintln!("\n== check {}", check.name());

@@ -13,6 +13,8 @@ mod watchdog;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -120,7 +122,8 @@ pub(crate) fn command(workspace: &Workspace, args: &FirstLightArgs) -> Result<()
     fs::create_dir_all(&out).with_context(|| format!("cannot make {}", out.display()))?;
     let over = Instant::now() + Duration::from_secs(60 * args.time_limit);
     let mut alive = || answers(args.gpu, &out);
-    let ran = run(&mut steps, &out, over, &mut alive)?;
+    let interrupted = interruptible()?;
+    let ran = run(&mut steps, &out, (over, &interrupted), &mut alive)?;
     let manifest = Manifest {
         format: archive::FORMAT.into(),
         version: version(workspace.root())?,
@@ -130,6 +133,18 @@ pub(crate) fn command(workspace: &Workspace, args: &FirstLightArgs) -> Result<()
         steps: ran,
     };
     finish(&out, &manifest)
+}
+
+/// Becomes true with the first signal that would end the program; the second one ends it.
+fn interruptible() -> Result<Arc<AtomicBool>> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    let interrupted = Arc::new(AtomicBool::new(false));
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&interrupted))
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&interrupted)))
+            .context("cannot handle signals")?;
+    }
+    Ok(interrupted)
 }
 
 /// A compiler is installed here where there is none: before the watchdogs, with its progress to be seen.
@@ -185,6 +200,9 @@ fn choose(steps: &mut Vec<Step>, only: &[String], skip: &[String]) -> Result<()>
     }
     let mut wanted = wanted.into_iter();
     steps.retain(|_| wanted.next().unwrap_or(false));
+    if steps.is_empty() {
+        bail!("no step is left; --list shows them");
+    }
     Ok(())
 }
 
@@ -205,6 +223,8 @@ fn listed(steps: &[Step], commands: bool) -> String {
     text
 }
 
+const INTERRUPTED: &str = "interrupted";
+
 /// Whether the GPU still answers. Asked twice: after a fault it may take a while.
 fn answers(gpu: u32, out: &Path) -> bool {
     (0..2).any(|_| {
@@ -217,12 +237,13 @@ fn answers(gpu: u32, out: &Path) -> bool {
     })
 }
 
-/// Runs the steps in their order. A step that fails does not stop others, except for those that need it. A GPU that no
-/// longer answers stops the steps that use it, and a process that cannot be killed stops everything.
+/// Runs the steps in their order, until the time is over or they are interrupted. A step that fails does not stop
+/// others, except for those that need it. A GPU that no longer answers fails the step, stops those that use it, and a
+/// process that cannot be killed stops everything.
 fn run(
     steps: &mut [Step],
     out: &Path,
-    over: Instant,
+    (over, interrupted): (Instant, &AtomicBool),
     alive: &mut dyn FnMut() -> bool,
 ) -> Result<Vec<Ran>> {
     let logs = out.join("logs");
@@ -247,6 +268,7 @@ fn run(
             (_, Some(by), ..) => Some(format!("{by} left a process that cannot be killed")),
             (_, _, Some(since), _) => Some(format!("the GPU has not answered since {since}")),
             (.., Some(need)) => Some(format!("needs {need}")),
+            _ if interrupted.load(Relaxed) => Some(INTERRUPTED.into()),
             _ if left.is_zero() => Some("no time is left".into()),
             _ => None,
         };
@@ -256,17 +278,21 @@ fn run(
             step.name,
             why.as_deref().unwrap_or(step.what)
         );
-        let end = match (&mut step.action, why) {
+        let mut end = match (&mut step.action, why) {
             (_, Some(why)) => End::Skipped(why),
             (Action::Never(why), None) => End::Skipped(why.clone()),
             (Action::Run { command, output }, None) => {
                 let until = begin + left.min(Duration::from_secs(step.seconds));
                 let log = logs.join(format!("{}.log", step.name));
                 let output = output.as_ref().map(|file| out.join(file));
-                let end =
-                    watchdog::run(command, &log, output.as_deref(), || Instant::now() >= until)?;
+                let end = watchdog::run(command, &log, output.as_deref(), || {
+                    Instant::now() >= until || interrupted.load(Relaxed)
+                })?;
                 match (end, step.proof.check(out, &log)) {
                     (End::Passed, Err(missing)) => End::Failed(missing),
+                    (End::OutOfTime, _) if interrupted.load(Relaxed) => {
+                        End::Failed(INTERRUPTED.into())
+                    }
                     (end, _) => end,
                 }
             }
@@ -275,8 +301,12 @@ fn run(
         if !matches!(end, End::Skipped(_)) {
             eprintln!("        {} after {seconds} s {}", end.word(), end.why());
             if step.on_gpu && end != End::Unkillable && !alive() {
-                eprintln!("        the GPU does not answer any more");
+                const GONE: &str = "the GPU does not answer any more";
+                eprintln!("        {GONE}");
                 lost.get_or_insert_with(|| step.name.clone());
+                if end == End::Passed {
+                    end = End::Failed(GONE.into());
+                }
             }
         }
         if end == End::Unkillable {

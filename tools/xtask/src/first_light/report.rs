@@ -213,6 +213,6 @@ pub(super) fn verdict(manifest: &Manifest) -> (String, bool) {
     let failed = manifest.steps.len() - passed - skipped;
     (
         format!("{passed} steps passed, {failed} failed, {skipped} skipped"),
-        failed == 0,
+        failed == 0 && passed > 0,
     )
 }

@@ -38,7 +38,8 @@ fn far() -> Instant {
 fn ends(steps: Vec<Step>, over: Instant, alive: &mut dyn FnMut() -> bool) -> Vec<(String, End)> {
     let folder = tempfile::tempdir().unwrap();
     let mut steps = steps;
-    let ran = run(&mut steps, folder.path(), over, alive).unwrap();
+    let interrupted = AtomicBool::new(false);
+    let ran = run(&mut steps, folder.path(), (over, &interrupted), alive).unwrap();
     ran.into_iter().map(|ran| (ran.name, ran.end)).collect()
 }
 
@@ -121,6 +122,49 @@ fn a_gpu_that_does_not_answer_is_left_alone() {
     assert_eq!(ends[4].1, End::Passed);
 }
 
+/// A night whose last word is that the GPU died did not pass.
+#[test]
+fn a_step_that_passes_and_leaves_no_gpu_fails() {
+    let steps = vec![
+        on_gpu(step("last", "true", &[])),
+        on_gpu(step("next", "true", &[])),
+    ];
+    let ends = ends(steps, far(), &mut || false);
+    assert_eq!(
+        ends[0].1,
+        End::Failed("the GPU does not answer any more".into())
+    );
+    assert_eq!(ends[1].1, skipped("the GPU has not answered since last"));
+}
+
+/// Ctrl-C: what runs is killed, what is known is kept.
+#[test]
+fn an_interrupted_night_begins_nothing_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut steps = [step("runs", "sleep 100000", &[]), step("next", "true", &[])];
+    let interrupted = AtomicBool::new(false);
+    let ran = std::thread::scope(|scope| {
+        // The step's log is there when it has begun.
+        let log = folder.path().join("logs/runs.log");
+        scope.spawn(|| {
+            let log = log;
+            while !log.exists() {
+                std::thread::yield_now();
+            }
+            interrupted.store(true, Relaxed);
+        });
+        run(
+            &mut steps,
+            folder.path(),
+            (far(), &interrupted),
+            &mut || true,
+        )
+        .unwrap()
+    });
+    assert_eq!(ran[0].end, End::Failed(INTERRUPTED.into()));
+    assert_eq!(ran[1].end, skipped(INTERRUPTED));
+}
+
 #[test]
 fn nothing_begins_when_the_time_is_over() {
     let ends = ends(vec![step("a", "true", &[])], Instant::now(), &mut || true);
@@ -193,7 +237,13 @@ fn a_night_becomes_an_archive() {
         prints("bench", "echo half; exit 1", BENCH),
         step("talks", "echo heard", &[]),
     ];
-    let ran = run(&mut steps, &out, far(), &mut || true).unwrap();
+    let ran = run(
+        &mut steps,
+        &out,
+        (far(), &AtomicBool::new(false)),
+        &mut || true,
+    )
+    .unwrap();
     let manifest = Manifest {
         steps: ran,
         ..archive::tests::manifest()
