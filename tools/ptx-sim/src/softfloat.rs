@@ -130,8 +130,21 @@ impl Format {
     }
 
     /// The value of a code, exactly.
-    #[inline]
+    #[inline(always)]
     pub fn to_f64(self, bits: u32) -> f64 {
+        let (m, sign) = (self.mantissa_bits, self.sign_bit());
+        let exponent = (bits & (sign - 1)) >> m;
+        // Most numbers are normal. The largest exponent has NaN and infinities in most formats.
+        if exponent == 0 || exponent == (sign - 1) >> m {
+            return self.special_to_f64(bits);
+        }
+        let magnitude = u64::from(bits & (sign - 1)) << (52 - m);
+        let negative = u64::from(bits & sign != 0) << 63;
+        f64::from_bits(negative | (magnitude + ((1023 - self.bias()) as u64 * (1 << 52))))
+    }
+
+    /// As [`to_f64`](Self::to_f64), of any code.
+    fn special_to_f64(self, bits: u32) -> f64 {
         let m = self.mantissa_bits;
         let sign = if bits & self.sign_bit() != 0 {
             1u64 << 63
