@@ -25,10 +25,10 @@ pub struct Dims {
 ///
 /// | name | meaning | allowed |
 /// |---|---|---|
-/// | M | rows of the weights, elements of each output vector | 0 or more |
-/// | N | vectors of a batch | 0 or more |
-/// | K | elements of each row and of each vector | a positive multiple of 16 |
-/// | L | batches, each with weights and vectors of its own | 0 or more |
+/// | M | rows of the weights, elements of each output vector | 0 to [`MAX_DIM`](Self::MAX_DIM) |
+/// | N | vectors of a batch | 0 to `MAX_DIM` |
+/// | K | elements of each row and of each vector | a multiple of 16, up to [`MAX_K`](Self::MAX_K) |
+/// | L | batches, each with weights and vectors of its own | 0 to `MAX_DIM` |
 ///
 /// A `Shape` that exists is valid: every size derived from it fits in memory's address range.
 ///
@@ -48,13 +48,19 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// The largest M, N, K or L: kernels index with 32-bit integers.
-    pub const MAX_DIM: usize = i32::MAX as usize - 127;
+    /// The largest M, N or L: kernels index with 32-bit integers, and may step over the end by as many batches as a grid
+    /// has.
+    pub const MAX_DIM: usize = (1 << 31) - (1 << 17);
+
+    /// The largest K: kernels count the bytes of a row's scales in the 128x4 layout, 512 for four blocks, with 32-bit
+    /// integers.
+    pub const MAX_K: usize = 1 << 28;
 
     /// Checks the dimensions.
     ///
     /// # Errors
-    /// K that is 0 or no multiple of 16, and sizes beyond the address range.
+    /// K that is 0 or no multiple of 16; dimensions above [`MAX_DIM`](Self::MAX_DIM) and [`MAX_K`](Self::MAX_K), and
+    /// sizes beyond the address range.
     pub fn new(dims: Dims) -> Result<Self> {
         let Dims { m, n, k, l } = dims;
         if k == 0 {
@@ -64,7 +70,7 @@ impl Shape {
             return Err(Error::KNotMultipleOfBlock { k });
         }
         let shape = Self { m, n, k, l };
-        let dims_fit = [m, n, k, l].into_iter().all(|dim| dim <= Self::MAX_DIM);
+        let dims_fit = [m, n, l].into_iter().all(|dim| dim <= Self::MAX_DIM) && k <= Self::MAX_K;
         // The largest operand is the weights as codes, the scales of weights or vectors in either layout, or a wide
         // output or vector of at most 4 bytes an element. f64 for the reference makes it 8.
         let sizes_fit = || {
@@ -232,6 +238,8 @@ mod tests {
             (1 << 30, 1 << 30, 16, 1 << 30),
             (Shape::MAX_DIM + 1, 1, 16, 1),
             (1, Shape::MAX_DIM + 1, 16, 1),
+            (1, 1, Shape::MAX_K + 16, 1),
+            (1, 1, 16, Shape::MAX_DIM + 1),
         ] {
             assert_eq!(
                 Shape::new(Dims { m, n, k, l }),
