@@ -1,6 +1,7 @@
 // ThunderKittens, kernels/attention/mha_h100 and, with LCF, mha_h100_lcf: M heads, N queries and as many keys.
 #define KITTENS_HOPPER
 #include "attention.cuh"
+#include <chrono>
 #define main its_benchmark
 #include SOURCE
 #undef main
