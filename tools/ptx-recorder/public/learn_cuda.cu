@@ -1,5 +1,6 @@
-// learn-cuda, 02e_matmul_sm100: C = A B^T, all of them bf16.
+// learn-cuda, 02b_matmul_sm80, 02c_matmul_sm120, 02e_matmul_sm100: C = A B^T, all of them bf16.
 #include "public.cuh"
+#include <tuple>
 #include SOURCE
 
 int main(int argc, char **argv) {

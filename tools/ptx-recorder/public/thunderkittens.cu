@@ -1,4 +1,5 @@
 // ThunderKittens, kernels/gemm/bf16_b200 and fp8_b200: D = A B^T in bf16.
+#define KITTENS_BLACKWELL
 #include "public.cuh"
 #define main its_benchmark
 #include SOURCE

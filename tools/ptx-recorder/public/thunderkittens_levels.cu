@@ -1,4 +1,7 @@
-// ThunderKittens, kernels/gemm/educational_b200: C = A B, all of them square.
+// ThunderKittens, kernels/gemm/educational_b200 and educational_h100: C = A B, all of them square.
+#ifndef KITTENS_HOPPER
+#define KITTENS_BLACKWELL
+#endif
 #include "public.cuh"
 #define main its_benchmark
 #include SOURCE

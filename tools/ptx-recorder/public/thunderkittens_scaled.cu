@@ -1,4 +1,5 @@
 // ThunderKittens, kernels/gemm/nvfp4_b200 and mxfp8_b200: D = A B^T in bf16, of block-scaled operands.
+#define KITTENS_BLACKWELL
 #include "scaled.cuh"
 #define main its_benchmark
 #include SOURCE

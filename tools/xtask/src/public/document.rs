@@ -13,18 +13,19 @@ use super::run::{Mode, Outcome, Run};
 use crate::workspace::Workspace;
 use crate::write;
 
-/// Writes them between their marks.
+/// Writes them between their marks. Kernels that did not run keep their rows.
 pub(super) fn update(workspace: &Workspace, cases: &Cases, results: &[Became]) -> Result<()> {
     let path = workspace
         .root()
         .join("tools/ptx-sim/docs/public-kernels.md");
     let text = fs::read_to_string(&path);
     let mut text = text.with_context(|| format!("cannot read {}", path.display()))?;
+    let rows = |new: String, faults| merged(&new, &text, cases, results, faults);
     for (name, table) in [
         ("repositories", repositories(cases)),
-        ("results", kernels(cases, results)),
+        ("results", rows(kernels(cases, results), false)),
         ("mistakes", mistakes(cases)),
-        ("faults", faults(cases, results)),
+        ("faults", counted(rows(faults(cases, results), true))),
         ("untried", untried(cases)),
     ] {
         text = between(&text, name, &table)
@@ -42,6 +43,35 @@ fn between(text: &str, name: &str, table: &str) -> Option<String> {
     Some(format!("{}\n{table}\n{}", &text[..from], &text[to..]))
 }
 
+/// A table with the rows of the page where a kernel has not run, or not with its faults.
+fn merged(new: &str, page: &str, cases: &Cases, results: &[Became], faults: bool) -> String {
+    let mut lines = new.lines();
+    let head: Vec<&str> = lines.by_ref().take(2).collect();
+    let old = page.split_once(head[0]).map_or("", |(_, rest)| rest);
+    let old = old.lines().skip(2).take_while(|line| line.starts_with('|'));
+    let (old, new): (Vec<&str>, Vec<&str>) = (old.collect(), lines.collect());
+    let mut all = head;
+    for k in &cases.kernels {
+        let ran = results
+            .iter()
+            .any(|r| r.name == k.name && !(faults && r.faults.is_empty()));
+        let rows = if ran { &new } else { &old };
+        let start = format!("| {} |", k.name);
+        all.extend(rows.iter().filter(|row| row.starts_with(&start)));
+    }
+    all.join("\n") + "\n"
+}
+
+/// The table of faults, and how many of them were noticed.
+fn counted(table: String) -> String {
+    let how = |way: &str| table.lines().filter(|row| row.contains(way)).count();
+    let (checks, output) = (how("| a check: "), how("| the program's comparison |"));
+    format!(
+        "{table}\n{} faults: {checks} noticed by the simulator's checks, {output} more by the comparison of results.\n",
+        table.lines().count() - 2
+    )
+}
+
 fn repositories(cases: &Cases) -> String {
     let mut table = Table::new(["repository", "address", "commit"]);
     for r in &cases.repositories {
@@ -51,10 +81,18 @@ fn repositories(cases: &Cases) -> String {
     table.markdown()
 }
 
+fn of_results<'a>(
+    cases: &'a Cases,
+    results: &'a [Became],
+) -> impl Iterator<Item = (&'a Kernel, &'a Became)> {
+    let of = |k: &Kernel| results.iter().find(|r| r.name == k.name);
+    cases.kernels.iter().filter_map(move |k| Some((k, of(k)?)))
+}
+
 fn kernels(cases: &Cases, results: &[Became]) -> String {
     let head = "kernel|arguments|hardware|relied on|strict|numbers without hazard checks";
     let mut table = Table::new(head.split('|'));
-    for (kernel, result) in cases.kernels.iter().zip(results) {
+    for (kernel, result) in of_results(cases, results) {
         let of = |mode| -> Vec<&Run> {
             let runs = result.runs.iter();
             runs.filter(|run| run.mode == mode).collect()
@@ -112,21 +150,15 @@ fn mistakes(cases: &Cases) -> String {
 
 fn faults(cases: &Cases, results: &[Became]) -> String {
     let mut table = Table::new(["kernel", "fault", "noticed by"]);
-    let (mut all, mut checks, mut output) = (0, 0, 0);
-    for (kernel, r) in cases.kernels.iter().zip(results) {
+    for (kernel, r) in of_results(cases, results) {
         for (listed, f) in kernel.faults.iter().zip(&r.faults) {
-            all += 1;
             let how = match f.noticed.as_ref().map(|r| &r.outcome) {
                 Some(Outcome::Error(text)) => {
-                    checks += 1;
                     let line = text.lines().next().unwrap_or_default();
                     let short: String = line.chars().take(90).collect();
                     format!("a check: {short}")
                 }
-                Some(Outcome::Wrong(_)) => {
-                    output += 1;
-                    "the program's comparison".into()
-                }
+                Some(Outcome::Wrong(_)) => "the program's comparison".into(),
                 _ => match &listed.why {
                     Some(why) => format!("nobody: {why}"),
                     None => "nobody".into(),
@@ -136,10 +168,7 @@ fn faults(cases: &Cases, results: &[Became]) -> String {
             table.row([r.name.clone(), name, how]);
         }
     }
-    format!(
-        "{}\n{all} faults: {checks} noticed by the simulator's checks, {output} more by the comparison of results.\n",
-        table.markdown()
-    )
+    table.markdown()
 }
 
 fn untried(cases: &Cases) -> String {

@@ -34,8 +34,8 @@ pub(crate) struct PublicArgs {
     /// Use programs that an earlier call has compiled
     #[arg(long)]
     keep: bool,
-    /// Write the tables of tools/ptx-sim/docs/public-kernels.md; needs all kernels, and --faults
-    #[arg(long, requires = "faults", conflicts_with = "only")]
+    /// Write the tables of tools/ptx-sim/docs/public-kernels.md; kernels and faults that do not run keep their rows
+    #[arg(long)]
     update: bool,
     /// Print one JSON object
     #[arg(long)]
