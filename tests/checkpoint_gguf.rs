@@ -81,9 +81,13 @@ fn same_dense(file: &Gguf, expected: &TensorFile, module: &str) {
 fn dense_types_are_dequantised_as_ggml_defines_them() {
     let (file, expected) = open("types");
     for module in [
-        "f32", "f16", "bf16", "q4_0", "q4_1", "q8_0", "q4_0_any", "q4_1_any", "q8_0_any",
+        "f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q8_0", "q4_0_any", "q4_1_any", "q8_0_any",
     ] {
         same_dense(&file, &expected, module);
+    }
+    let (integers, expected) = open("integers");
+    for module in ["q5_0", "q5_1", "q4_k", "q5_k", "q6_k"] {
+        same_dense(&integers, &expected, module);
     }
     assert_eq!(file.architecture(), Some("some-model"));
 }
@@ -201,7 +205,8 @@ fn what_is_not_read_is_refused_by_name() {
         let is_wrong = matches!(error, CheckpointError::File(FileError::WrongTensor { .. }));
         assert!(is_wrong && error.to_string().contains(says), "{error}");
     };
-    wrong(file.dense("q5_0").unwrap_err(), "Q5_0");
+    let (integers, _) = open("integers");
+    wrong(integers.dense("q3_k").unwrap_err(), "Q3_K");
     wrong(file.weights("q4_0").unwrap_err(), "NVFP4 or MXFP4");
     wrong(file.dense("nvfp4").unwrap_err(), "is NVFP4");
     wrong(
@@ -220,6 +225,81 @@ fn what_is_not_read_is_refused_by_name() {
     // A checkpoint is safetensors, and says what reads this.
     let error = Checkpoint::open(data("types.gguf")).unwrap_err();
     assert!(error.to_string().contains("GGUF"), "{error}");
+}
+
+/// Whichever of its files is named, a split model is whole; a file under another's name is no part of it.
+#[test]
+fn split_models_are_opened_whole() {
+    let expected = TensorFile::open(data("split.safetensors")).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let at = |number: usize| {
+        folder
+            .path()
+            .join(format!("split-{number:05}-of-00003.gguf"))
+    };
+    for number in 1..=3 {
+        let name = at(number);
+        std::fs::copy(data(name.file_name().unwrap().to_str().unwrap()), name).unwrap();
+    }
+    for named in 1..=3 {
+        let file = Gguf::open(at(named)).unwrap();
+        assert_eq!(file.path(), at(named));
+        assert_eq!(file.files().collect::<Vec<_>>(), [at(1), at(2), at(3)]);
+        assert_eq!(file.architecture(), Some("qwen3"));
+        assert_eq!(file.integer("qwen3.attention.head_count"), Some(2));
+        let names: Vec<&str> = file.tensors().map(|tensor| tensor.name()).collect();
+        assert_eq!(
+            names,
+            expected
+                .tensors()
+                .map(|tensor| tensor.name())
+                .collect::<Vec<_>>()
+        );
+        for layer in 0..5 {
+            let module = format!("model.layers.{layer}.mlp.down_proj");
+            same_dense(&file, &expected, &module);
+            let tensor = file.tensor(&format!("{module}.weight")).unwrap();
+            assert_eq!(tensor.path(), at(1 + layer / 2));
+        }
+    }
+    let error = |named: usize| Gguf::open(at(named)).unwrap_err();
+    // A name that says another part, or none.
+    let elsewhere = folder.path().join("model.gguf");
+    std::fs::copy(at(2), &elsewhere).unwrap();
+    let unnamed = Gguf::open(&elsewhere).unwrap_err().to_string();
+    assert!(unnamed.contains("part 2 of 3"), "{unnamed}");
+    std::fs::copy(at(1), at(3)).unwrap();
+    for named in 1..=3 {
+        let error = error(named).to_string();
+        let says = if named == 3 {
+            "does not say"
+        } else {
+            "part 3 of 3 and is part 1 of 3"
+        };
+        assert!(error.contains(says), "{error}");
+    }
+    std::fs::remove_file(at(3)).unwrap();
+    let CheckpointError::MissingFiles { files, total, .. } = error(1) else {
+        panic!("{}", error(1));
+    };
+    assert_eq!(
+        (files, total),
+        (vec!["split-00003-of-00003.gguf".into()], 1)
+    );
+    // A last part without its tensors: the first part says how many there are.
+    let mut cut = std::fs::read(at(1)).unwrap();
+    let count = b"split.tensors.count";
+    let value = cut
+        .windows(count.len())
+        .position(|bytes| bytes == count)
+        .unwrap()
+        + count.len()
+        + 4;
+    assert_eq!(cut[value], 5);
+    cut[value] = 6;
+    std::fs::write(at(1), cut).unwrap();
+    std::fs::copy(data("split-00003-of-00003.gguf"), at(3)).unwrap();
+    assert!(error(2).to_string().contains("6 tensors"), "{}", error(2));
 }
 
 /// Cut anywhere, a file is an error and no panic; so is one with any byte of its header changed, or it opens.

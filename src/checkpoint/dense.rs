@@ -10,6 +10,7 @@ use half::{bf16, f16};
 use rayon::prelude::*;
 use safetensors::Dtype;
 
+use super::gguf::blocks as gguf;
 use super::known::{self, Meaning};
 use super::{Checkpoint, CheckpointError, Note, changes};
 use crate::check;
@@ -32,8 +33,18 @@ pub enum DenseElement {
     Q4_0,
     /// GGUF's `Q4_1`: of 32 elements two f16 and 16 bytes.
     Q4_1,
+    /// GGUF's `Q5_0`: of 32 elements an f16 and 20 bytes.
+    Q5_0,
+    /// GGUF's `Q5_1`: of 32 elements two f16 and 20 bytes.
+    Q5_1,
     /// GGUF's `Q8_0`: of 32 elements an f16 and 32 bytes.
     Q8_0,
+    /// GGUF's `Q4_K`: of 256 elements two f16 and 140 bytes.
+    Q4K,
+    /// GGUF's `Q5_K`: of 256 elements two f16 and 172 bytes.
+    Q5K,
+    /// GGUF's `Q6_K`: of 256 elements an f16 and 208 bytes.
+    Q6K,
 }
 
 impl fmt::Display for DenseElement {
@@ -45,13 +56,15 @@ impl fmt::Display for DenseElement {
             Self::E4m3 => "F8_E4M3",
             Self::Q4_0 => "Q4_0",
             Self::Q4_1 => "Q4_1",
+            Self::Q5_0 => "Q5_0",
+            Self::Q5_1 => "Q5_1",
             Self::Q8_0 => "Q8_0",
+            Self::Q4K => "Q4_K",
+            Self::Q5K => "Q5_K",
+            Self::Q6K => "Q6_K",
         })
     }
 }
-
-/// Elements that share GGUF's scale.
-const GGUF_BLOCK: usize = 32;
 
 impl DenseElement {
     /// Elements that are stored together, and the bytes they take.
@@ -60,9 +73,14 @@ impl DenseElement {
             Self::F32 => (1, 4),
             Self::F16 | Self::Bf16 => (1, 2),
             Self::E4m3 => (1, 1),
-            Self::Q4_0 => (GGUF_BLOCK, 2 + GGUF_BLOCK / 2),
-            Self::Q4_1 => (GGUF_BLOCK, 4 + GGUF_BLOCK / 2),
-            Self::Q8_0 => (GGUF_BLOCK, 2 + GGUF_BLOCK),
+            Self::Q4_0 => (32, 18),
+            Self::Q4_1 => (32, 20),
+            Self::Q5_0 => (32, 22),
+            Self::Q5_1 => (32, 24),
+            Self::Q8_0 => (32, 34),
+            Self::Q4K => (256, 144),
+            Self::Q5K => (256, 176),
+            Self::Q6K => (256, 210),
         }
     }
 
@@ -87,42 +105,28 @@ impl DenseElement {
                 *out = of(*bytes);
             }
         }
-        fn blocks<const BYTES: usize>(
+        fn blocks<const BYTES: usize, const ELEMENTS: usize>(
             bytes: &[u8],
             out: &mut [f32],
-            of: impl Fn(&[u8; BYTES], &mut [f32; GGUF_BLOCK]),
+            of: fn(&[u8; BYTES], &mut [f32; ELEMENTS]),
         ) {
             for (out, bytes) in out.as_chunks_mut().0.iter_mut().zip(bytes.as_chunks().0) {
                 of(bytes, out);
             }
         }
-        let half =
-            |bytes: &[u8], at: usize| f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32();
-        // Byte j of the codes has elements j (low) and j + 16.
-        let code = |codes: &[u8], at: usize| f32::from(codes[at % 16] >> (at / 16 * 4) & 15);
         match self {
             Self::F32 => each(bytes, out, f32::from_le_bytes),
             Self::F16 => each(bytes, out, |b| f16::from_le_bytes(b).to_f32()),
             Self::Bf16 => each(bytes, out, |b| bf16::from_le_bytes(b).to_f32()),
             Self::E4m3 => each(bytes, out, |[b]| e4m3::decode(b)),
-            Self::Q4_0 => blocks::<18>(bytes, out, |bytes, out| {
-                let scale = half(bytes, 0);
-                for (at, out) in out.iter_mut().enumerate() {
-                    *out = (code(&bytes[2..], at) - 8.0) * scale;
-                }
-            }),
-            Self::Q4_1 => blocks::<20>(bytes, out, |bytes, out| {
-                let (scale, least) = (half(bytes, 0), half(bytes, 2));
-                for (at, out) in out.iter_mut().enumerate() {
-                    *out = code(&bytes[4..], at) * scale + least;
-                }
-            }),
-            Self::Q8_0 => blocks::<34>(bytes, out, |bytes, out| {
-                let scale = half(bytes, 0);
-                for (out, code) in out.iter_mut().zip(&bytes[2..]) {
-                    *out = f32::from(code.cast_signed()) * scale;
-                }
-            }),
+            Self::Q4_0 => blocks(bytes, out, gguf::q4_0),
+            Self::Q4_1 => blocks(bytes, out, gguf::q4_1),
+            Self::Q5_0 => blocks(bytes, out, gguf::q5_0),
+            Self::Q5_1 => blocks(bytes, out, gguf::q5_1),
+            Self::Q8_0 => blocks(bytes, out, gguf::q8_0),
+            Self::Q4K => blocks(bytes, out, gguf::q4_k),
+            Self::Q5K => blocks(bytes, out, gguf::q5_k),
+            Self::Q6K => blocks(bytes, out, gguf::q6_k),
         }
     }
 }

@@ -79,15 +79,8 @@ impl Found {
     /// The files that an index names, and what it says is in them.
     fn indexed(index: &Path, directory: PathBuf) -> Result<Self, CheckpointError> {
         let tensors = read_index(index)?;
-        let mut missing = Missing::default();
-        for name in &tensors.files {
-            if !directory.join(name).exists() {
-                missing.add(name.clone());
-            }
-        }
-        nothing_missing(&directory, missing)?;
         Ok(Self {
-            files: tensors.files.iter().map(|f| directory.join(f)).collect(),
+            files: all_there(&directory, tensors.files.iter().cloned())?,
             elsewhere: Elsewhere {
                 index: index.into(),
                 opened: true,
@@ -136,6 +129,23 @@ impl Found {
         found.directory = directory;
         found
     }
+}
+
+/// The paths of these files of a directory, which must all be there.
+pub(super) fn all_there(
+    directory: &Path,
+    names: impl Iterator<Item = String>,
+) -> Result<Vec<PathBuf>, CheckpointError> {
+    let (mut files, mut missing) = (Vec::new(), Missing::default());
+    for name in names {
+        let file = directory.join(&name);
+        if !file.exists() {
+            missing.add(name);
+        }
+        files.push(file);
+    }
+    nothing_missing(directory, missing)?;
+    Ok(files)
 }
 
 fn name_of(file: &Path) -> String {

@@ -5,6 +5,7 @@ mod choice;
 mod directory;
 mod item;
 mod label;
+mod rope;
 
 use std::borrow::Cow;
 use std::collections::HashSet;

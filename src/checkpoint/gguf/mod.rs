@@ -2,6 +2,7 @@
 //!
 //! Sources: ggml's `docs/gguf.md`, `ggml-common.h` and `ggml-quants.c`. The header is read by `gguf-rs-lib`.
 
+pub(super) mod blocks;
 mod names;
 
 use std::fmt;
@@ -17,12 +18,12 @@ use super::dense::{Dense, DenseElement, DenseScales, StoredRows};
 use super::error::closest;
 use super::joined::Gathered;
 use super::mx::{self, Mx};
-use super::{CheckpointError, Note, known};
+use super::{CheckpointError, Note, files, known};
 use crate::file::{Bytes, FileError};
 use crate::{Dims, GlobalScale, Shape};
 use names::{Architecture, Heads};
 
-/// A GGUF file, in memory if it has up to [`READ_UP_TO`](crate::file::READ_UP_TO) bytes, or else mapped, as
+/// A GGUF file, or all files of a split model, in memory where they have up to [`READ_UP_TO`](crate::file::READ_UP_TO) bytes, or else mapped, as
 /// [`TensorFile`](crate::file::TensorFile) is. Its header has been validated: every tensor lies inside the file, no two
 /// overlap, and none has the name of another.
 ///
@@ -33,7 +34,8 @@ use names::{Architecture, Heads};
 #[derive(Debug)]
 pub struct Gguf {
     path: PathBuf,
-    bytes: Bytes,
+    /// All parts, of a split model.
+    files: Vec<(PathBuf, Bytes)>,
     metadata: Metadata,
     /// In the order of their names.
     tensors: Vec<Entry>,
@@ -46,6 +48,8 @@ struct Entry {
     element: GgufElement,
     /// Outermost dimension first.
     shape: Vec<usize>,
+    /// The number of its file.
+    file: usize,
     range: Range<usize>,
     heads: Option<Heads>,
 }
@@ -85,7 +89,12 @@ impl GgufElement {
             GGUFTensorType::BF16 => Self::Dense(DenseElement::Bf16),
             GGUFTensorType::Q4_0 => Self::Dense(DenseElement::Q4_0),
             GGUFTensorType::Q4_1 => Self::Dense(DenseElement::Q4_1),
+            GGUFTensorType::Q5_0 => Self::Dense(DenseElement::Q5_0),
+            GGUFTensorType::Q5_1 => Self::Dense(DenseElement::Q5_1),
             GGUFTensorType::Q8_0 => Self::Dense(DenseElement::Q8_0),
+            GGUFTensorType::Q4_K => Self::Dense(DenseElement::Q4K),
+            GGUFTensorType::Q5_K => Self::Dense(DenseElement::Q5K),
+            GGUFTensorType::Q6_K => Self::Dense(DenseElement::Q6K),
             other => Self::Other(other.name()),
         }
     }
@@ -137,12 +146,17 @@ impl<'a> GgufTensor<'a> {
 
     /// Its bytes, as ggml lays them out.
     pub fn bytes(&self) -> &'a [u8] {
-        &self.file.bytes[self.entry.range.clone()]
+        &self.file.files[self.entry.file].1[self.entry.range.clone()]
+    }
+
+    /// The file that it is in.
+    pub fn path(&self) -> &'a Path {
+        &self.file.files[self.entry.file].0
     }
 
     fn wrong(&self, expected: impl Into<String>) -> FileError {
         FileError::WrongTensor {
-            file: self.file.path.clone(),
+            file: self.path().into(),
             tensor: self.entry.stored.to_string(),
             expected: expected.into(),
             found: self.to_string(),
@@ -151,7 +165,7 @@ impl<'a> GgufTensor<'a> {
 
     fn refused(&self, source: crate::Error) -> FileError {
         FileError::Content {
-            file: self.file.path.clone(),
+            file: self.path().into(),
             tensor: self.entry.stored.to_string(),
             source,
         }
@@ -177,81 +191,92 @@ impl fmt::Display for GgufTensor<'_> {
     }
 }
 
+const DENSE: &str = "F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K or Q6_K";
 const WEIGHT: &str = "weight";
 /// Names of a weight's global scale, and of the one for its vectors, behind the module's.
 const GLOBALS: [&str; 2] = ["scale", "weight.scale"];
 const INPUTS: [&str; 2] = ["input_scale", "weight.input_scale"];
 
 impl Gguf {
-    /// Opens a file and validates its header, which may have up to a million tensors.
+    /// Opens a file and validates its header, which may have up to a million tensors. Of a split model
+    /// (`model-00001-of-00003.gguf`) all files are opened, whichever of them is named; they lie beside each other.
     ///
     /// # Errors
-    /// [`CheckpointError::File`]: a file that cannot be read, is damaged or truncated, or is one of several of a split
-    /// model.
+    /// [`CheckpointError::File`]: a file that cannot be read, is damaged or truncated, or is another part of a split
+    /// model than its name says. [`CheckpointError::MissingFiles`] for parts that are not there.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, CheckpointError> {
         let path = path.into();
-        let bytes = Bytes::of(&path).map_err(|error| FileError::of_input(&path, error))?;
-        let wrong = |reason: String| FileError::Gguf {
-            file: path.clone(),
-            reason,
+        let named = Header::read(&path)?;
+        let mut parts = match named.split {
+            None => vec![named],
+            Some(split) => {
+                let mut parts = Vec::new();
+                for (at, file) in split.files(&path)?.into_iter().enumerate() {
+                    let part = Header::read(&file)?;
+                    let expected = Split {
+                        number: at as u64,
+                        ..split
+                    };
+                    if part.split != Some(expected) {
+                        let found = part
+                            .split
+                            .map_or("no part".into(), |split| split.to_string());
+                        return Err(wrong(
+                            &file,
+                            format!("it should be {expected} and is {found}"),
+                        )
+                        .into());
+                    }
+                    parts.push(part);
+                }
+                parts
+            }
         };
-        let header = GGUFFileReader::new(Cursor::new(&bytes[..]));
-        let header = header.map_err(|error| wrong(error.to_string()))?;
-        let metadata = header.metadata().clone();
-        let parts = metadata.get_u64("split.count").unwrap_or(1);
-        if parts > 1 {
-            let part = metadata.get_u64("split.no").unwrap_or(0).saturating_add(1);
-            return Err(wrong(format!(
-                "it is file {part} of {parts} of a split model; llama-gguf-split --merge makes one file of them"
-            ))
-            .into());
-        }
+        // The first part has what is said of the model.
+        let metadata = std::mem::take(&mut parts[0].metadata);
         let architecture = metadata.get_string(ARCHITECTURE);
         let architecture = architecture.and_then(Architecture::of);
-        let mut tensors = Vec::with_capacity(header.tensor_count());
-        for info in header.tensor_infos() {
-            let stored = info.name();
-            let begin = header.tensor_data_offset().checked_add(info.data_offset());
-            let end = begin.and_then(|begin| begin.checked_add(info.expected_data_size()));
-            let range = [begin, end].map(|at| at.and_then(|at| usize::try_from(at).ok()));
-            let [Some(begin), Some(end)] = range else {
-                return Err(wrong(format!("tensor {stored:?} lies outside of any file")).into());
-            };
-            let shape = info.shape().dims().iter().rev().map(|d| *d as usize);
-            let entry = Entry {
-                name: match architecture.and_then(|of| of.published(stored)) {
-                    Some(name) => name.into(),
-                    None => stored.into(),
-                },
-                stored: stored.into(),
-                element: GgufElement::of(info.tensor_type()),
-                shape: shape.collect(),
-                range: begin..end,
-                heads: architecture.and_then(|of| of.permuted(stored)),
-            };
-            entry.check(bytes.len()).map_err(|reason| {
-                let reason = format!("tensor {stored:?}: {reason}");
-                wrong(reason)
-            })?;
-            tensors.push(entry);
+        let (mut tensors, mut files) = (Vec::new(), Vec::new());
+        for (at, part) in parts.into_iter().enumerate() {
+            for mut entry in part.tensors {
+                if let Some(name) = architecture.and_then(|of| of.published(&entry.stored)) {
+                    entry.name = name.into();
+                }
+                entry.heads = architecture.and_then(|of| of.permuted(&entry.stored));
+                entry.file = at;
+                tensors.push(entry);
+            }
+            files.push((part.path, part.bytes));
+        }
+        let said = unsigned(&metadata, "split.tensors.count");
+        if let Some(said) = said.filter(|said| files.len() > 1 && *said != tensors.len() as u64) {
+            let reason = format!(
+                "{said} tensors in all parts by its own count, and {} are there",
+                tensors.len()
+            );
+            return Err(wrong(&files[0].0, reason).into());
         }
         tensors.sort_by(|a, b| a.name.cmp(&b.name));
         let mut pairs = tensors.windows(2);
         if let Some(pair) = pairs.find(|pair| pair[0].name == pair[1].name) {
             let [first, second] = [&pair[0].stored, &pair[1].stored];
             let reason = format!("tensors {first:?} and {second:?} have one name");
-            return Err(wrong(reason).into());
+            return Err(wrong(&files[pair[1].file].0, reason).into());
         }
-        drop(header);
         Ok(Self {
             path,
-            bytes,
+            files,
             metadata,
             tensors,
         })
     }
 
-    /// The path of the file.
+    /// The files: one, or all parts of a split model in their order.
+    pub fn files(&self) -> impl ExactSizeIterator<Item = &Path> {
+        self.files.iter().map(|(path, _)| &**path)
+    }
+
+    /// The path that was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -273,7 +298,7 @@ impl Gguf {
 
     /// An entry that is an integer, and not negative.
     pub fn integer(&self, key: &str) -> Option<u64> {
-        self.metadata.get_u64(key)
+        unsigned(&self.metadata, key)
     }
 
     /// An entry that is a floating-point number.
@@ -318,7 +343,7 @@ impl Gguf {
         Some(GgufTensor { file, entry })
     }
 
-    /// A matrix in F32, F16, BF16, Q4_0, Q4_1 or Q8_0, by its module's name or its tensor's.
+    /// A matrix of one of the types of [`DenseElement`], by its module's name or its tensor's.
     ///
     /// # Errors
     /// [`CheckpointError::NoTensor`]; [`CheckpointError::File`] for another type or shape, and for rows of q and k
@@ -361,7 +386,7 @@ impl Gguf {
         [rows, k]: [usize; 2],
     ) -> Result<Dense<'a>, CheckpointError> {
         let GgufElement::Dense(element) = weight.element() else {
-            return Err(weight.wrong("F32, F16, BF16, Q4_0, Q4_1 or Q8_0").into());
+            return Err(weight.wrong(DENSE).into());
         };
         Ok(Dense {
             name: name.into(),
@@ -420,7 +445,7 @@ impl Gguf {
                 self.beside(name, &INPUTS)?;
                 let mx = mxfp4(weight, shape, order);
                 mx.to_nvfp4()
-                    .map_err(|row| mx::mx_row(&self.path, name, row))
+                    .map_err(|row| mx::mx_row(weight.path(), name, row))
             }
             _ => Err(weight.wrong("NVFP4 or MXFP4").into()),
         }
@@ -555,6 +580,117 @@ impl Gguf {
             );
             tensor.wrong(expected).into()
         })
+    }
+}
+
+/// An integer that is not negative, of a type with a sign or without one.
+fn unsigned(metadata: &Metadata, key: &str) -> Option<u64> {
+    let value = metadata.get(key)?;
+    let signed = || value.as_i64().and_then(|value| u64::try_from(value).ok());
+    value.as_u64().or_else(signed)
+}
+
+/// What a file has before its tensors' bytes.
+struct Header {
+    path: PathBuf,
+    bytes: Bytes,
+    metadata: Metadata,
+    tensors: Vec<Entry>,
+    /// Which part of a split model it is.
+    split: Option<Split>,
+}
+
+fn wrong(path: &Path, reason: String) -> FileError {
+    FileError::Gguf {
+        file: path.into(),
+        reason,
+    }
+}
+
+impl Header {
+    fn read(path: &Path) -> Result<Self, FileError> {
+        let bytes = Bytes::of(path).map_err(|error| FileError::of_input(path, error))?;
+        let header = GGUFFileReader::new(Cursor::new(&bytes[..]));
+        let header = header.map_err(|error| wrong(path, error.to_string()))?;
+        let metadata = header.metadata().clone();
+        let split = unsigned(&metadata, "split.count").filter(|parts| *parts > 1);
+        let split = split.map(|parts| Split {
+            parts,
+            number: unsigned(&metadata, "split.no").unwrap_or(0),
+        });
+        let mut tensors = Vec::with_capacity(header.tensor_count());
+        for info in header.tensor_infos() {
+            let stored = info.name();
+            let begin = header.tensor_data_offset().checked_add(info.data_offset());
+            let end = begin.and_then(|begin| begin.checked_add(info.expected_data_size()));
+            let range = [begin, end].map(|at| at.and_then(|at| usize::try_from(at).ok()));
+            let [Some(begin), Some(end)] = range else {
+                return Err(wrong(
+                    path,
+                    format!("tensor {stored:?} lies outside of any file"),
+                ));
+            };
+            let shape = info.shape().dims().iter().rev().map(|d| *d as usize);
+            let entry = Entry {
+                name: stored.into(),
+                stored: stored.into(),
+                element: GgufElement::of(info.tensor_type()),
+                shape: shape.collect(),
+                file: 0,
+                range: begin..end,
+                heads: None,
+            };
+            let checked = entry.check(bytes.len());
+            checked.map_err(|reason| wrong(path, format!("tensor {stored:?}: {reason}")))?;
+            tensors.push(entry);
+        }
+        drop(header);
+        Ok(Self {
+            path: path.into(),
+            bytes,
+            metadata,
+            tensors,
+            split,
+        })
+    }
+}
+
+/// A part of a split model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Split {
+    /// How many parts there are.
+    parts: u64,
+    /// Which this is, from 0.
+    number: u64,
+}
+
+impl fmt::Display for Split {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "part {} of {}",
+            self.number.saturating_add(1),
+            self.parts
+        )
+    }
+}
+
+impl Split {
+    /// The files of all parts, by the name of this one. The file format has at most 65,535 parts.
+    fn files(self, path: &Path) -> Result<Vec<PathBuf>, CheckpointError> {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let ends = |number: u64| format!("-{number:05}-of-{:05}.gguf", self.parts);
+        let stem = name.strip_suffix(&ends(self.number.saturating_add(1)));
+        let stem = stem.filter(|_| self.parts <= u64::from(u16::MAX));
+        let Some(stem) = stem else {
+            let reason = format!(
+                "it is {self} of a split model, which its name does not say (\"-00001-of-00003.gguf\")"
+            );
+            return Err(wrong(path, reason).into());
+        };
+        let name = |number: u64| format!("{stem}{}", ends(number));
+        let directory = path.parent().unwrap_or(Path::new("")).to_owned();
+        files::all_there(&directory, (1..=self.parts).map(name))
     }
 }
 

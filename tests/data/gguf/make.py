@@ -2,8 +2,8 @@
 
     python3 -m venv venv && venv/bin/pip install gguf==0.19.0 safetensors==0.8.0 && venv/bin/python make.py
 
-`types.gguf` has a tensor of each type that is read, `llama.gguf` one layer of a model whose rows of q and k are
-permuted. The `.safetensors` file beside each has what PyPI `gguf` dequantises its tensors to, in f32, with q and k put
+`types.gguf` and `integers.gguf` have a tensor of each type that is read, `llama.gguf` one layer of a model whose rows of
+q and k are permuted, `split-*.gguf` a model in three files. The `.safetensors` file beside each has what PyPI `gguf` dequantises its tensors to, in f32, with q and k put
 back as transformers has them.
 """
 
@@ -139,5 +139,33 @@ def llama():
     file.close()
 
 
+def integers():
+    """Types of integers that `types.gguf` has not: any bytes, with f16 that are neither infinite nor NaN."""
+    file = File("integers", "some-model")
+    for of, halves in [(TYPES.Q5_0, [0]), (TYPES.Q5_1, [0, 2]), (TYPES.Q4_K, [0, 2]), (TYPES.Q5_K, [0, 2]), (TYPES.Q6_K, [208])]:
+        elements, size = gguf.GGML_QUANT_SIZES[of]
+        blocks = random.integers(0, 256, (2, 256 // elements, size), dtype=np.uint8)
+        for half in halves:
+            blocks[:, :, half + 1] &= 0xBB
+        file.add(f"{of.name.lower()}.weight", blocks.reshape(2, -1), of)
+    file.writer.add_tensor("q3_k.weight", np.zeros((1, 110), np.uint8), raw_dtype=TYPES.Q3_K)
+    file.close()
+
+
+def split():
+    """A model in three files, as llama.cpp's converter splits one."""
+    for file in HERE.glob("split-*.gguf"):
+        file.unlink()
+    file = File("split", "qwen3")
+    file.writer = gguf.GGUFWriter(HERE / "split.gguf", "qwen3", split_max_tensors=2)
+    file.writer.add_head_count(2)
+    for at in range(5):
+        weight = quantize(random.standard_normal((2, 32)).astype(np.float32), TYPES.Q8_0)
+        file.add(f"blk.{at}.ffn_down.weight", weight, TYPES.Q8_0, f"model.layers.{at}.mlp.down_proj.weight")
+    file.close()
+
+
 types()
 llama()
+integers()
+split()

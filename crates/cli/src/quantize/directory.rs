@@ -21,7 +21,7 @@ use serde_json::{Map, Value, json};
 use super::calibration::Calibrations;
 use super::choice::{check_patterns, listed};
 use super::item::{Maker, Matrix, Moved, Piece, Plan, Shard, Sizes, in_order, parts};
-use super::{Args, label};
+use super::{Args, label, rope};
 use crate::notes;
 use crate::report::{Report, bytes, count, progress, small};
 
@@ -45,7 +45,7 @@ impl Input {
                 .into_iter()
                 .map(TensorFile::path)
                 .collect(),
-            Self::Gguf(file) => vec![file.path()],
+            Self::Gguf(file) => file.files().collect(),
         }
     }
 
@@ -630,21 +630,33 @@ fn clean(partial: &Path, wanted: &[&str]) -> Result<()> {
     Ok(())
 }
 
+/// The architectures of GGUF files whose config is made, and transformers' classes.
+const CONFIGS: [(&str, &str); 3] = [
+    ("llama", "LlamaForCausalLM"),
+    ("qwen2", "Qwen2ForCausalLM"),
+    ("qwen3", "Qwen3ForCausalLM"),
+];
+
+/// Whether the config that is made says what a tensor of a GGUF file does.
+pub(super) fn is_in_config(file: &Gguf, stored_name: &str) -> bool {
+    let has_config = CONFIGS
+        .iter()
+        .any(|(of, _)| file.architecture() == Some(of));
+    has_config && stored_name == rope::FACTORS
+}
+
 /// The config of a model of a GGUF file, as transformers has it, of the architectures whose names are known.
 ///
 /// # Errors
 /// What it would not say, and without which it is another model's: positions that are scaled, an entry of another type.
 fn gguf_config(file: &Gguf) -> Result<Map<String, Value>> {
-    let known = [
-        ("llama", "LlamaForCausalLM", "llama"),
-        ("qwen2", "Qwen2ForCausalLM", "qwen2"),
-        ("qwen3", "Qwen3ForCausalLM", "qwen3"),
-    ];
     let architecture = file.architecture().unwrap_or_default();
-    let Some((_, class, kind)) = known.into_iter().find(|(name, ..)| *name == architecture) else {
+    let known = CONFIGS.into_iter().find(|(name, _)| *name == architecture);
+    let Some((kind, class)) = known else {
         return Ok(Map::new());
     };
     refuse_scaled_positions(file, architecture)?;
+    let scaling = rope::llama3(file, architecture)?;
     let said = |key: &str, is_read: bool, what: &str| {
         if !is_read && file.has_entry(key) {
             bail!(
@@ -695,6 +707,7 @@ fn gguf_config(file: &Gguf) -> Result<Map<String, Value>> {
             json!(float("attention.layer_norm_rms_epsilon")?),
         ),
         ("rope_theta", json!(float("rope.freq_base")?)),
+        ("rope_scaling", json!(scaling)),
         ("attention_bias", json!(has_bias(".self_attn."))),
         ("mlp_bias", json!(has_bias(".mlp."))),
         ("vocab_size", json!(vocabulary)),
@@ -738,7 +751,10 @@ fn refuse_scaled_positions(file: &Gguf, architecture: &str) -> Result<()> {
     if let Some(key) = factors.iter().find(is_scaled).filter(|_| !is_none) {
         bail!("{shown}: the entry {key:?} scales positions, of which no config is made");
     }
-    let is_factors = |name: &str| name.contains("rope_freqs") || name.contains("rope_factors");
+    // What `rope::llama3` reads, or refuses, is another matter.
+    let is_factors = |name: &str| {
+        name != rope::FACTORS && (name.contains("rope_freqs") || name.contains("rope_factors"))
+    };
     if let Some(tensor) = file
         .tensors()
         .find(|tensor| is_factors(tensor.stored_name()))

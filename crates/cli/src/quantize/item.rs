@@ -23,7 +23,7 @@ use serde_json::Value;
 
 use super::calibration::Calibrations;
 use super::choice::{self, Copied, Named};
-use super::{Args, label};
+use super::{Args, directory, label};
 
 /// A matrix that is quantised.
 pub(super) struct Matrix<'a> {
@@ -568,6 +568,11 @@ impl<'a> Plan<'a> {
                 tensor.stored_name()
             ),
             _ => {}
+        }
+        if directory::is_in_config(file, tensor.stored_name()) {
+            let why = "factors of rotary positions, which config.json says";
+            self.copied.add(name, why.into());
+            return Ok(());
         }
         if is_scale(file, name) {
             if name.ends_with("input_scale") {

@@ -822,6 +822,70 @@ fn the_bias_of_stacked_experts_of_a_gguf_file_goes_with_them() {
     contains(&error, &[stacked, "[3, 2]", "not the bias [2, 3]"]);
 }
 
+/// Llama 3.1's factors of rotary positions become the config's `rope_scaling`, from which transformers makes them again;
+/// a tensor of them would be one that it does not know. Other factors are refused.
+#[test]
+fn rotary_factors_of_a_gguf_file_become_the_configs_scaling() {
+    let dir = Folder::new();
+    let (source, out) = (dir.at("m.gguf"), dir.at("out"));
+    // What llama.cpp's converter makes of `head_dim` 16, `rope_theta` 500000, factor 32, 1, 4, 8192.
+    let made = [1.0f32, 1.0, 1.0, 1.0, 3.292_262_8, 32.0, 32.0, 32.0];
+    let run = |factors: &[f32], base: f32| {
+        let entries = [
+            entry_of_text("general.architecture", "llama"),
+            ("llama.rope.freq_base", F32, base.to_le_bytes().to_vec()),
+            (
+                "llama.rope.dimension_count",
+                U32,
+                16u32.to_le_bytes().to_vec(),
+            ),
+        ];
+        let mut tensors = numbers(1, &[("blk.0.ffn_up.weight", &[16, 32])]);
+        tensors.push((
+            "rope_freqs.weight".into(),
+            vec![factors.len()],
+            factors.to_vec(),
+        ));
+        write_gguf(&source, &entries, &tensors);
+        crate::program(&["quantize", &source, "--to", &out])
+    };
+    let ended = run(&made, 500_000.0);
+    assert!(ended.status.success(), "{}", crate::text(&ended.stderr));
+    contains(
+        &crate::text(&ended.stdout),
+        &["rope_freqs.weight", "config.json"],
+    );
+    let config = fs::read(format!("{out}/config.json")).unwrap();
+    let config: Value = serde_json::from_slice(&config).unwrap();
+    let expected = json!({
+        "rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    });
+    assert_eq!(config["rope_scaling"], expected);
+    assert!(
+        Checkpoint::open(&out)
+            .unwrap()
+            .tensor("rope_freqs.weight")
+            .is_none()
+    );
+    fs::remove_dir_all(&out).unwrap();
+    let mut other = made;
+    other[4] *= 1.001;
+    for (factors, base) in [
+        (&other[..], 500_000.0),
+        (&made[..7], 500_000.0),
+        (&made, 10_000.0),
+    ] {
+        let ended = run(factors, base);
+        assert!(!ended.status.success());
+        contains(
+            &crate::text(&ended.stderr),
+            &["m.gguf", "rope_freqs.weight"],
+        );
+        assert_eq!(dir.names(), ["m.gguf"]);
+    }
+}
+
 /// The config that is made would be another model's, without a word.
 #[test]
 fn what_a_config_of_a_gguf_file_does_not_say_is_refused() {
