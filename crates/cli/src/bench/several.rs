@@ -16,7 +16,7 @@ use crate::engine::{self, Engine, Plan};
 use crate::report::{Report, Table, count, time};
 
 /// Changes whenever a reader of older documents would misread newer ones.
-const SCHEMA: &str = "nvfp4-gemv/tensor-parallel/1";
+const SCHEMA: &str = "nvfp4-gemv/tensor-parallel/2";
 
 /// A model that outgrows one GPU, beside the larger ones of the suite.
 const LARGEST: Model = Model {
@@ -63,13 +63,26 @@ impl Pair {
     }
 }
 
+/// Which sums are made in memory that NCCL has registered as windows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Windows {
+    /// Those that were measured to take less time there, by their bytes and the number of ranks
+    #[default]
+    BySize,
+    /// All
+    All,
+    /// None
+    None,
+}
+
 /// The problems to measure, and how.
 pub(super) struct Request<'a> {
     pub(super) ranks: usize,
     pub(super) vectors: &'a [usize],
     pub(super) activations: &'a [Activation],
     pub(super) layouts: &'a [ScaleLayout],
-    pub(super) windows: bool,
+    pub(super) windows: Windows,
     pub(super) plan: Plan,
     pub(super) commit: Option<String>,
 }
@@ -86,8 +99,8 @@ pub(super) struct Job {
     pub(super) n: usize,
     pub(super) activation: Activation,
     pub(super) layout: ScaleLayout,
-    /// Sums are made in memory that NCCL has registered as windows.
-    pub(super) windows: bool,
+    /// Where sums are made.
+    pub(super) windows: Windows,
     pub(super) plan: Plan,
 }
 
@@ -98,6 +111,8 @@ pub(super) struct Measured {
     /// Pairs in a graph: of one GPU, and of each rank.
     pub(super) pairs: [usize; 2],
     pub(super) kernels: Vec<String>,
+    /// The sum was made in a window.
+    pub(super) in_window: bool,
     pub(super) one: Vec<f64>,
     pub(super) whole: Vec<f64>,
     /// Without the sum, and the sum alone.
@@ -116,8 +131,8 @@ struct Several {
     head: Head,
     ranks: usize,
     nccl: String,
-    /// Sums were made in memory that NCCL had registered as windows.
-    windows: bool,
+    /// Which sums were made in memory that NCCL had registered as windows.
+    windows: Windows,
     items: Vec<Item>,
 }
 
@@ -134,6 +149,8 @@ struct Item {
     pairs: [usize; 2],
     /// The kernel of each layer of a rank.
     kernels: Vec<String>,
+    /// The sum was made in a window.
+    in_window: bool,
     one_gpu_us: f64,
     us: f64,
     speedup: f64,
@@ -167,6 +184,7 @@ impl Item {
             layout: job.layout.name().into(),
             pairs: measured.pairs,
             kernels: measured.kernels.clone(),
+            in_window: measured.in_window,
             one_gpu_us: middle(&measured.one),
             us: middle(&measured.whole),
             speedup: rounded(one / whole),
@@ -264,8 +282,9 @@ fn report(
 }
 
 fn text(engine: &dyn Engine, document: &Several, passed: bool) -> String {
-    let mut table =
-        Table::new("model|layers|vectors|n|one GPU|all|speed-up|kernels|sum|share|bits".split('|'));
+    let mut table = Table::new(
+        "model|layers|vectors|n|one GPU|all|speed-up|kernels|sum|window|share|bits".split('|'),
+    );
     for item in &document.items {
         table.row(vec![
             item.model.clone(),
@@ -277,6 +296,7 @@ fn text(engine: &dyn Engine, document: &Several, passed: bool) -> String {
             format!("{:.2}", item.speedup),
             time(item.without_sum_us * 1e-6),
             time(item.sum_us * 1e-6),
+            if item.in_window { "yes" } else { "no" }.into(),
             format!("{:.1}%", 100.0 * item.share_of_sum),
             if item.same_bits { "same" } else { "DIFFER" }.into(),
         ]);
@@ -292,7 +312,11 @@ fn text(engine: &dyn Engine, document: &Several, passed: bool) -> String {
         engine.device(),
         document.ranks,
         document.nccl,
-        ["", " with registered windows"][usize::from(document.windows)],
+        match document.windows {
+            Windows::BySize => ", windows by size",
+            Windows::All => ", all sums in windows",
+            Windows::None => ", no windows",
+        },
         count(document.head.method.rounds, "round"),
     )
 }
@@ -366,7 +390,7 @@ mod tests {
             n: 1,
             activation: Activation::Bf16,
             layout: ScaleLayout::Linear,
-            windows: false,
+            windows: Windows::BySize,
             plan: Plan {
                 rounds: 3,
                 cold_bytes: 0,
