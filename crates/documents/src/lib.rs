@@ -14,3 +14,8 @@ pub mod gpu_record;
 pub mod protocol;
 pub mod statistics;
 pub mod table;
+
+/// The README's example is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

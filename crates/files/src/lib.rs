@@ -23,3 +23,8 @@ pub mod output;
 pub mod printable;
 #[cfg(feature = "store")]
 pub mod store;
+
+/// The README's example is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

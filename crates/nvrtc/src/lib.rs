@@ -364,3 +364,8 @@ impl Drop for Program<'_> {
         let _ = unsafe { (self.api.destroy)(&mut self.handle) };
     }
 }
+
+/// The README's example is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -15,3 +15,8 @@ pub mod places;
 pub mod products;
 pub mod sources;
 pub mod units;
+
+/// The README's example is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

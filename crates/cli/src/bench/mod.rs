@@ -135,9 +135,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "RANKS", value_parser = clap::value_parser!(u16).range(2..=64),
           conflicts_with_all = ["shapes", "ceiling", "cublas", "slow_down", "serve", "sustained", "path", "kernel"])]
     tensor_parallel: Option<u16>,
-    /// Add up in memory that is registered as NCCL's windows, which may be faster. Needs NCCL 2.27 or newer
-    #[arg(long, requires = "tensor_parallel")]
-    windows: bool,
+    /// Which sums are made in memory that is registered as NCCL's windows [default: by-size; all without a value]. Needs
+    /// NCCL 2.27 or newer
+    #[arg(long, value_enum, num_args = 0..=1, default_missing_value = "all", requires = "tensor_parallel")]
+    windows: Option<several::Windows>,
     /// The commit that the program was built from, for the document
     #[arg(long, value_name = "SHA")]
     commit: Option<String>,
@@ -284,7 +285,7 @@ fn over_ranks(args: &Args, engine: &dyn Engine, ranks: usize) -> Result<Report> 
         vectors: several::vectors(&args.n),
         activations: or(&args.activation, &[Activation::Bf16]),
         layouts: or(&args.layout, &[ScaleLayout::Linear]),
-        windows: args.windows,
+        windows: args.windows.unwrap_or_default(),
         plan: plan(args),
         commit: args.commit.clone(),
     };

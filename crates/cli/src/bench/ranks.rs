@@ -4,6 +4,7 @@
 //! same state; the others wait meanwhile.
 
 mod rank;
+mod steps;
 
 use std::thread::{ScopedJoinHandle, scope};
 
@@ -15,6 +16,7 @@ use nvfp4_gemv_parallel::nccl::UniqueId;
 
 use super::several::{Job, Measured, Pair};
 use rank::Rank;
+use steps::{At, Steps};
 
 /// Weights on the host: all matrices are the beginnings of the same random bytes.
 struct Bytes {
@@ -99,16 +101,19 @@ fn with_type<T: DeviceElement + FromF32>(job: &Job) -> Result<Measured> {
     // Indivisible layers are refused before anything is copied.
     let (over_ranks, over_one) = (divided(job.ranks)?, divided(1)?);
     let id = UniqueId::new()?;
+    let steps = Steps::new(job.ranks);
     let rank = |group: HostRank| -> Result<Outcome> {
+        let at = steps.of(group.rank());
         let alone = match group.rank() {
-            0 => Some(alone::<T>(job, &over_one)?),
+            0 => Some(alone::<T>(job, &over_one, at)?),
             _ => None,
         };
+        at.step(|| "waiting for the first rank, which prepares one GPU".into());
         // The other ranks wait for this rank with a timeout only from here on.
         group.all_gather(&[0.0], &mut vec![0.0; group.ranks()])?;
-        Rank::<T>::new(job, &over_ranks, group, id)?.measure(alone)
+        Rank::<T>::new(job, &over_ranks, group, id, at)?.measure(alone)
     };
-    let outcomes = of_threads(HostRank::group(job.ranks), &rank)?;
+    let outcomes = steps.watched(|| of_threads(HostRank::group(job.ranks), &rank))?;
     let same_bits = have_same_bits(&outcomes);
     let first = outcomes.into_iter().next().context("no rank")?;
     let mut measured = first.measured;
@@ -121,9 +126,10 @@ fn with_type<T: DeviceElement + FromF32>(job: &Job) -> Result<Measured> {
 fn alone<'a, T: DeviceElement + FromF32>(
     job: &'a Job,
     layers: &TensorParallel<'_>,
+    at: At<'a>,
 ) -> Result<Rank<'a, T>> {
     let group = HostRank::group(1).pop().context("no rank")?;
-    Rank::new(job, layers, group, UniqueId::new()?)
+    Rank::new(job, layers, group, UniqueId::new()?, at)
 }
 
 /// The results of a thread: `one` of one GPU, only on the first thread, and `whole` of all GPUs.

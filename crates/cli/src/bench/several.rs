@@ -18,7 +18,7 @@ use crate::report::{Report, Table, time};
 use crate::shapes;
 
 /// Changes whenever a reader of older documents would misread newer ones.
-const SCHEMA: &str = "nvfp4-gemv/tensor-parallel/1";
+const SCHEMA: &str = "nvfp4-gemv/tensor-parallel/2";
 
 /// A model that outgrows one GPU, beside the larger ones of the suite.
 const LARGEST: Model = Model {
@@ -65,13 +65,26 @@ impl Pair {
     }
 }
 
+/// Which sums are made in memory that NCCL has registered as windows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Windows {
+    /// Those that were measured to take less time there, by their bytes and the number of ranks
+    #[default]
+    BySize,
+    /// All
+    All,
+    /// None
+    None,
+}
+
 /// The problems to measure, and how.
 pub(super) struct Request<'a> {
     pub(super) ranks: usize,
     pub(super) vectors: &'a [usize],
     pub(super) activations: &'a [Activation],
     pub(super) layouts: &'a [ScaleLayout],
-    pub(super) windows: bool,
+    pub(super) windows: Windows,
     pub(super) plan: Plan,
     pub(super) commit: Option<String>,
 }
@@ -88,8 +101,8 @@ pub(super) struct Job {
     pub(super) n: usize,
     pub(super) activation: Activation,
     pub(super) layout: ScaleLayout,
-    /// Sums are made in memory that NCCL has registered as windows.
-    pub(super) windows: bool,
+    /// Where sums are made.
+    pub(super) windows: Windows,
     pub(super) plan: Plan,
 }
 
@@ -100,6 +113,8 @@ pub(super) struct Measured {
     /// Pairs in a graph: of one GPU, and of each rank.
     pub(super) pairs: [usize; 2],
     pub(super) kernels: Vec<String>,
+    /// The sum was made in a window.
+    pub(super) in_window: bool,
     pub(super) one: Vec<f64>,
     pub(super) whole: Vec<f64>,
     /// Without the sum, and the sum alone.
@@ -118,8 +133,8 @@ struct Several {
     head: Head,
     ranks: usize,
     nccl: String,
-    /// Sums were made in memory that NCCL had registered as windows.
-    windows: bool,
+    /// Which sums were made in memory that NCCL had registered as windows.
+    windows: Windows,
     items: Vec<Item>,
     /// Pairs that could not be measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -139,6 +154,8 @@ struct Item {
     pairs: [usize; 2],
     /// The kernel of each layer of a rank.
     kernels: Vec<String>,
+    /// The sum was made in a window.
+    in_window: bool,
     one_gpu_us: f64,
     us: f64,
     speedup: f64,
@@ -172,6 +189,7 @@ impl Item {
             layout: job.layout.name().into(),
             pairs: measured.pairs,
             kernels: measured.kernels.clone(),
+            in_window: measured.in_window,
             one_gpu_us: middle(&measured.one),
             us: middle(&measured.whole),
             speedup: rounded(one / whole),
@@ -286,7 +304,7 @@ fn report(
 }
 
 fn text(engine: &dyn Engine, document: &Several, is_right: bool) -> String {
-    let head = "model|layers|vectors|scales|n|one GPU|all|speed-up|kernels|sum|share|bits";
+    let head = "model|layers|vectors|scales|n|one GPU|all|speed-up|kernels|sum|window|share|bits";
     let mut table = Table::new(head.split('|'));
     for item in &document.items {
         table.row(vec![
@@ -300,6 +318,7 @@ fn text(engine: &dyn Engine, document: &Several, is_right: bool) -> String {
             format!("{:.2}", item.speedup),
             time(item.without_sum_us * 1e-6),
             time(item.sum_us * 1e-6),
+            if item.in_window { "yes" } else { "no" }.into(),
             format!("{:.1}%", 100.0 * item.share_of_sum),
             if item.same_bits { "same" } else { "DIFFER" }.into(),
         ]);
@@ -316,7 +335,11 @@ fn text(engine: &dyn Engine, document: &Several, is_right: bool) -> String {
         engine.device(),
         document.ranks,
         document.nccl,
-        ["", " with registered windows"][usize::from(document.windows)],
+        match document.windows {
+            Windows::BySize => ", windows by size",
+            Windows::All => ", all sums in windows",
+            Windows::None => ", no windows",
+        },
         super::conditions(&document.head.method),
         failures::text(&document.failed),
     )
@@ -392,7 +415,7 @@ mod tests {
             vectors: &[1],
             activations: &[Activation::Bf16],
             layouts: &[ScaleLayout::Linear],
-            windows: false,
+            windows: Windows::None,
             plan: Plan {
                 rounds: 3,
                 cold_bytes: 0,
@@ -439,7 +462,7 @@ mod tests {
             n: 1,
             activation: Activation::Bf16,
             layout: ScaleLayout::Linear,
-            windows: false,
+            windows: Windows::BySize,
             plan: Plan {
                 rounds: 3,
                 cold_bytes: 0,

@@ -196,15 +196,55 @@ impl RankLayers<'_> {
         placement: &Placement,
         options: &Options<'_>,
     ) -> Result<LayersOnDevice<T>, LayersError> {
+        let mut window = self.windows(stream, communicator, placement, 1)?;
+        self.place_with(stream, communicator, placement, options, window.pop())
+    }
+
+    /// Windows for the results of so many layers of this form, registered at once: one for each
+    /// [`place_with`](Self::place_with). None where the placement's sums are made in memory as any other.
+    ///
+    /// # Errors
+    /// [`LayersError::OtherRank`]; as [`Window::several`]'s.
+    pub fn windows<T: DeviceElement>(
+        &self,
+        stream: &Arc<CudaStream>,
+        communicator: &Arc<Communicator>,
+        placement: &Placement,
+        count: usize,
+    ) -> Result<Vec<Window<T>>, LayersError> {
+        self.is_for(communicator.rank(), communicator.ranks())?;
+        let len = with_vectors(&self.last, placement.n)?.outputs();
+        let bytes = len.saturating_mul(size_of::<T>());
+        match placement.takes_window(communicator.ranks(), bytes)? {
+            false => Ok(Vec::new()),
+            true => Ok(Window::several(stream, communicator, len, count)?),
+        }
+    }
+
+    /// [`place`](Self::place) with the result in a window that was made before, of [`windows`](Self::windows); in memory
+    /// as any other without one. All ranks do this alike.
+    ///
+    /// # Errors
+    /// As [`on_device`](Self::on_device)'s; a global scale that is not positive and finite; a window of another length.
+    pub fn place_with<T: DeviceElement>(
+        &self,
+        stream: &Arc<CudaStream>,
+        communicator: &Arc<Communicator>,
+        placement: &Placement,
+        options: &Options<'_>,
+        window: Option<Window<T>>,
+    ) -> Result<LayersOnDevice<T>, LayersError> {
         self.is_for(communicator.rank(), communicator.ranks())?;
         communicator.is_on(stream)?;
         let globals = placement.globals()?;
         let zeros = |count: usize| stream.alloc_zeros::<T>(count).map_err(cuda);
-        let summed = |len| match placement.window {
-            false => Ok(Summed::Plain(zeros(len)?)),
-            true => Window::new(stream, communicator, len)
-                .map(Summed::Window)
-                .map_err(LayersError::from),
+        let summed = |len| match window {
+            None => Ok(Summed::Plain(zeros(len)?)),
+            Some(window) if window.view().len() == len => Ok(Summed::Window(window)),
+            Some(window) => Err(LayersError::WindowLength {
+                got: window.view().len(),
+                expected: len,
+            }),
         };
         let layer = |shard| Layer::new(stream, shard, placement.n);
         let read = |layer: &Layer, at: usize| {
@@ -249,6 +289,11 @@ impl<T: DeviceElement> LayersOnDevice<T> {
     /// The result `[n][M]`, the whole one on every rank, when a launch has run.
     pub fn output(&self) -> CudaView<'_, T> {
         self.output.view()
+    }
+
+    /// Whether the sum is made in a [`Window`].
+    pub fn is_in_window(&self) -> bool {
+        matches!(self.output, Summed::Window(_))
     }
 
     /// The choice for each layer, in the order of the layers: what computes it, and why.

@@ -80,6 +80,14 @@ pub enum LayersError {
         found: usize,
         of: usize,
     },
+    /// A window that was made for another result.
+    #[error("a window of {got} elements, and the result has {expected}")]
+    WindowLength {
+        /// Its elements.
+        got: usize,
+        /// The result's.
+        expected: usize,
+    },
     /// A product.
     #[error(transparent)]
     Gemv(#[from] Error),

@@ -46,6 +46,7 @@ mod error;
 mod host;
 #[cfg(feature = "nccl")]
 mod placement;
+pub mod sums;
 
 use nvfp4_gemv::{Dims, Shape, Weights};
 

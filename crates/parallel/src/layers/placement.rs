@@ -5,8 +5,9 @@ use std::sync::Arc;
 use nvfp4_gemv::cudarc::driver::{CudaSlice, CudaStream};
 use nvfp4_gemv::{Device, GlobalScale, QuantizedVectors, ScaleLayout, Shape, VectorScale, Vectors};
 
-use super::LayersError;
 use super::device::{DeviceElement, cuda};
+use super::{LayersError, sums};
+use crate::nccl;
 
 /// How [`RankLayers::place`](super::RankLayers::place) prepares layers: for how many vectors, of which kind, and where
 /// the sum is made. All ranks have the same placement.
@@ -25,8 +26,16 @@ use super::device::{DeviceElement, cuda};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Placement {
     pub(super) n: usize,
-    pub(super) window: bool,
+    sum: SumMemory,
     nvfp4: Option<VectorGlobals>,
+}
+
+/// Where a sum is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SumMemory {
+    Plain,
+    Window,
+    BySize,
 }
 
 /// The global scales of NVFP4 vectors: given beforehand, from calibration, as checkpoints have them
@@ -45,15 +54,36 @@ impl Placement {
     pub const fn new(n: usize) -> Self {
         Self {
             n,
-            window: false,
+            sum: SumMemory::Plain,
             nvfp4: None,
         }
     }
 
     /// The sum is made in a [`Window`](crate::nccl::Window).
     pub const fn in_window(mut self) -> Self {
-        self.window = true;
+        self.sum = SumMemory::Window;
         self
+    }
+
+    /// The sum is made where it was measured to take less time, for its bytes and the number of ranks:
+    /// [`sums::window_pays`]. Where NCCL has no windows, or its environment turns them off, it is made in memory as any
+    /// other. That environment is the same for all ranks.
+    pub const fn by_size(mut self) -> Self {
+        self.sum = SumMemory::BySize;
+        self
+    }
+
+    /// Whether a sum of so many bytes over so many ranks is made in a window.
+    ///
+    /// # Errors
+    /// As [`nccl::library`]'s.
+    pub(super) fn takes_window(&self, ranks: usize, bytes: usize) -> Result<bool, LayersError> {
+        Ok(match self.sum {
+            SumMemory::Plain => false,
+            SumMemory::Window => true,
+            // Nobody asks a library that nobody needs.
+            SumMemory::BySize => sums::window_pays(ranks, bytes) && nccl::windows_are_on()?,
+        })
     }
 
     /// The layers read NVFP4 vectors: a launch quantises the vectors that are given and those between, each with one
@@ -140,5 +170,17 @@ mod tests {
             assert!(error.contains(what), "{error}");
         }
         assert_eq!(Placement::new(1).globals(), Ok(None));
+    }
+
+    /// What is asked for wins; without being asked for, a window is taken only where it pays.
+    #[test]
+    fn windows_are_taken_as_asked() {
+        let takes = |placement: Placement, ranks, bytes| placement.takes_window(ranks, bytes);
+        let (small, middle) = (16 << 10, 256 << 10);
+        assert_eq!(takes(Placement::new(1), 2, small), Ok(false));
+        assert_eq!(takes(Placement::new(1).in_window(), 8, middle), Ok(true));
+        // Not the library's to say.
+        assert_eq!(takes(Placement::new(1).by_size(), 2, middle), Ok(false));
+        assert_eq!(takes(Placement::new(1).by_size(), 8, small), Ok(false));
     }
 }

@@ -120,6 +120,21 @@ pub fn has_windows() -> Result<bool, NcclError> {
     Ok(api()?.windows.is_some())
 }
 
+/// Whether NCCL has windows, and its environment does not turn them off: `NCCL_CUMEM_ENABLE` and `NCCL_WIN_ENABLE`.
+///
+/// # Errors
+/// As [`library`]'s.
+pub(crate) fn windows_are_on() -> Result<bool, NcclError> {
+    let says = |name: &str| std::env::var_os(name);
+    Ok(has_windows()? && are_on(says))
+}
+
+/// Whether none of the variables turns windows off.
+fn are_on(says: impl Fn(&str) -> Option<std::ffi::OsString>) -> bool {
+    let off = |name: &&str| says(name).is_some_and(|value| value == "0");
+    !["NCCL_CUMEM_ENABLE", "NCCL_WIN_ENABLE"].iter().any(off)
+}
+
 /// Makes a communicator of one rank, on the device that is current or would be, and ends it. This is for the test that
 /// has a library and no driver, and so no stream for [`Communicator::new`].
 #[doc(hidden)]

@@ -1,6 +1,7 @@
 //! The packages that would be published work where they are unpacked: outside the repository, without the simulator,
 //! and without nvcc. Checked are the library with its tests and benches, each feature alone, and the program with that
-//! library. The simulator, and the packages that the library is made of, are checked by themselves.
+//! library. The simulator, and the packages that the library is made of, are checked by themselves. Before that, each
+//! has what a registry and its readers ask for, and `cargo publish` would take it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -34,12 +35,24 @@ pub(super) fn check(workspace: &Workspace) -> Result<()> {
     }
     let all = super::packages(&cargo)?.into_iter();
     let published = all.filter(|package| package["publish"].is_null());
+    let published: Vec<Value> = published.collect();
+    let missing: Vec<String> = published.iter().flat_map(missing).collect();
+    if !missing.is_empty() {
+        bail!(
+            "packages are not ready for a registry:\n{}",
+            missing.join("\n")
+        );
+    }
     let published: Vec<String> = published
+        .iter()
         .filter_map(|package| package["name"].as_str().map(str::to_owned))
         .collect();
     // Cargo does not verify the packages: that would build the kernels, which the rest of CI does.
     let named = published.iter().flat_map(|name| ["--package", name]);
     let as_they_are = ["--no-verify", "--allow-dirty"];
+    // All at once: cargo then takes the others as what they will be when they are published.
+    let dry_run = ["publish", "--dry-run"].into_iter();
+    cargo.run(dry_run.chain(named.clone()).chain(as_they_are))?;
     cargo.run(["package"].into_iter().chain(named).chain(as_they_are))?;
     // Outside the repository, where neither its workspace nor its files can help.
     let directory = tempfile::tempdir().context("cannot create a temporary directory")?;
@@ -89,6 +102,48 @@ pub(super) fn check(workspace: &Workspace) -> Result<()> {
     }
     // Elsewhere, it would take the place of the program with kernels.
     says_that_it_has_no_kernels(&at(cargo, PROGRAM)?, patched)
+}
+
+/// The most lines of a README: a screen or two.
+const MOST_LINES: usize = 130;
+
+/// What a package, as `cargo metadata` describes it, lacks of what a registry and its readers ask for.
+fn missing(package: &Value) -> Vec<String> {
+    let name = package["name"].as_str().unwrap_or("?");
+    let text = |key: &str| package[key].as_str().unwrap_or_default();
+    let count = |key: &str| package[key].as_array().map_or(0, Vec::len);
+    let mut missing = Vec::new();
+    let mut needs = |holds: bool, what: &str| {
+        if !holds {
+            missing.push(format!("{name}: {what}"));
+        }
+    };
+    for key in ["description", "license", "repository"] {
+        needs(!text(key).is_empty(), &format!("no {key}"));
+    }
+    needs((1..=5).contains(&count("keywords")), "one to five keywords");
+    needs(
+        (1..=5).contains(&count("categories")),
+        "one to five categories",
+    );
+    needs(
+        package["metadata"]["docs"]["rs"].is_object(),
+        "no [package.metadata.docs.rs]: with which features are its pages made?",
+    );
+    let manifest = Path::new(text("manifest_path"));
+    let readme = manifest.with_file_name(text("readme"));
+    let readme = match text("readme") {
+        "" => String::new(),
+        _ => fs::read_to_string(readme).unwrap_or_default(),
+    };
+    let lines = readme.lines().count();
+    needs(lines > 0, "no README");
+    needs(
+        lines <= MOST_LINES,
+        &format!("a README of {lines} lines, {MOST_LINES} at most"),
+    );
+    needs(readme.contains("\n```"), "no example in its README");
+    missing
 }
 
 /// A program of a build without kernels links, starts, and says what it lacks.
@@ -159,4 +214,44 @@ fn size(directory: &Path) -> Result<u64> {
         };
     }
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::contains;
+
+    #[test]
+    fn what_a_registry_asks_for_is_missed() {
+        let folder = tempfile::tempdir().unwrap();
+        let put = |text: &str| fs::write(folder.path().join("README.md"), text).unwrap();
+        let whole = json!({
+            "name": "p", "description": "d", "license": "MIT", "repository": "r", "readme": "README.md",
+            "keywords": ["k"], "categories": ["c"], "metadata": {"docs": {"rs": {"all-features": true}}},
+            "manifest_path": folder.path().join("Cargo.toml"),
+        });
+        put("# p\n\n```rust\n1;\n```\n");
+        assert_eq!(missing(&whole), [""; 0]);
+        for (key, value, says) in [
+            ("description", json!(null), "no description"),
+            ("license", json!(""), "no license"),
+            ("repository", json!(null), "no repository"),
+            ("keywords", json!([]), "keywords"),
+            ("keywords", json!([1, 2, 3, 4, 5, 6]), "keywords"),
+            ("categories", json!([]), "categories"),
+            ("metadata", json!(null), "docs.rs"),
+            ("readme", json!(null), "no README"),
+            ("readme", json!("absent.md"), "no README"),
+        ] {
+            let mut package = whole.clone();
+            package[key] = value;
+            contains(&missing(&package).join("\n"), &["p: ", says]);
+        }
+        put("# p\n");
+        contains(&missing(&whole).join("\n"), &["no example"]);
+        put(&format!("\n```\n{}", "line\n".repeat(MOST_LINES)));
+        contains(&missing(&whole).join("\n"), &["lines"]);
+    }
 }

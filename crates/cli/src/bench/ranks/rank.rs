@@ -14,7 +14,8 @@ use nvfp4_gemv_parallel::layers::{
 };
 use nvfp4_gemv_parallel::nccl::{self, Communicator, UniqueId};
 
-use super::super::several::{Job, Measured};
+use super::super::several::{Job, Measured, Windows};
+use super::steps::At;
 use super::{FromF32, Outcome, bits};
 use crate::configs::one_line;
 use crate::shapes;
@@ -35,6 +36,7 @@ const FILLS: usize = 16;
 /// what they use.
 pub(super) struct Rank<'a, T: DeviceElement> {
     job: &'a Job,
+    at: At<'a>,
     group: HostRank,
     graphs: Graphs,
     pairs: Vec<LayersOnDevice<T>>,
@@ -63,8 +65,10 @@ impl<'a, T: DeviceElement + FromF32> Rank<'a, T> {
         layers: &TensorParallel<'_>,
         group: HostRank,
         id: UniqueId,
+        at: At<'a>,
     ) -> Result<Self> {
         let (rank, ranks) = (group.rank(), group.ranks());
+        at.step(|| "joining the other ranks".into());
         let context = CudaContext::new(rank)?;
         // SAFETY: all work of this rank goes to the one stream below, whose order makes events unnecessary.
         unsafe { context.disable_event_tracking() };
@@ -72,9 +76,10 @@ impl<'a, T: DeviceElement + FromF32> Rank<'a, T> {
         let communicator = Communicator::new(&stream, ranks, rank, &id, TIMEOUT)?;
         let communicator = Arc::new(communicator);
         let mut pairs = Vec::new();
-        match Self::prepare(job, layers, &stream, &communicator, &mut pairs) {
+        match Self::prepare(job, layers, &stream, &communicator, &mut pairs, at) {
             Ok(graphs) => Ok(Self {
                 job,
+                at,
                 group,
                 graphs,
                 pairs,
@@ -97,6 +102,7 @@ impl<'a, T: DeviceElement + FromF32> Rank<'a, T> {
         stream: &Arc<CudaStream>,
         communicator: &Arc<Communicator>,
         pairs: &mut Vec<LayersOnDevice<T>>,
+        at: At<'_>,
     ) -> Result<Graphs> {
         let (rank, ranks) = (communicator.rank(), communicator.ranks());
         let mine = layers.rank(rank)?;
@@ -106,9 +112,17 @@ impl<'a, T: DeviceElement + FromF32> Rank<'a, T> {
         let workspace = Workspace::new(stream, workspace_bytes(job, &mine, rank)?)?;
         let options = Options::new().workspace(&workspace);
         // One GPU alone adds nothing up.
-        let placement = placement(job, job.windows && ranks > 1);
-        for _ in 0..count {
-            pairs.push(mine.place::<T>(stream, communicator, &placement, &options)?);
+        let placement = placement(job, ranks > 1);
+        // All at once: each registration maps the memory of every rank on every other one.
+        at.step(|| {
+            format!("registering windows for {count} pairs, if their sums are made in such")
+        });
+        let windows = mine.windows::<T>(stream, communicator, &placement, count)?;
+        let mut windows = windows.into_iter();
+        for pair in 0..count {
+            at.step(|| format!("copying and preparing pair {} of {count}", pair + 1));
+            let window = windows.next();
+            pairs.push(mine.place_with(stream, communicator, &placement, &options, window)?);
         }
         // The vectors: the same on all ranks, and of what is between each rank's part of the same ones.
         let (k, whole_k) = (mine.first()[0].shape().k(), job.pair.row.1);
@@ -120,14 +134,22 @@ impl<'a, T: DeviceElement + FromF32> Rank<'a, T> {
             &middle[first..first + part]
         };
         let middle: Vec<T> = (0..job.n).flat_map(of_vector).copied().collect();
-        for pair in pairs.iter_mut() {
+        for (number, pair) in pairs.iter_mut().enumerate() {
+            at.step(|| {
+                format!(
+                    "launching pair {} of {count} for the first time",
+                    number + 1
+                )
+            });
             stream.memcpy_htod(&x, pair.input())?;
             // Once outside of a capture, which also lets NCCL connect the ranks.
             pair.run(stream, |stream, _, between| -> Result<()> {
                 Ok(stream.memcpy_htod(&middle, between)?)
             })?;
         }
+        at.step(|| "waiting for the first launches".into());
         communicator.synchronize(stream)?;
+        at.step(|| "capturing graphs".into());
         Graphs::capture(stream, communicator, pairs)
     }
 
@@ -146,7 +168,12 @@ impl<'a, T: DeviceElement + FromF32> Rank<'a, T> {
         const WHOLE: usize = 1;
         const OWN: usize = 2;
         let (mut one, mut whole) = (Seen::default(), Seen::default());
+        const WAYS: [&str; 4] = ["one GPU", "all GPUs", "all GPUs without sums", "sums alone"];
+        let mut turns_begun = 0;
         let turn = |way: usize| -> Result<f64> {
+            turns_begun += 1;
+            self.at
+                .step(|| format!("turn {turns_begun}: {}", WAYS[way]));
             // All have ended the turn before.
             self.begin()?;
             match way {
@@ -172,11 +199,13 @@ impl<'a, T: DeviceElement + FromF32> Rank<'a, T> {
         let turns = alternate(4, WARM_UP, self.job.plan.rounds, turn)?;
         let [of_one, of_whole, of_own, of_sum] = turns.try_into().expect("four ways take turns");
         let count = |alone: &Self| alone.pairs.len();
+        self.at.step(|| "giving everything back".into());
         Ok(Outcome {
             measured: Measured {
                 nccl: nccl::library()?.0.to_string(),
                 pairs: [alone.map_or(0, count), self.pairs.len()],
                 kernels: self.kernels(),
+                in_window: self.pairs[0].is_in_window(),
                 one: of_one,
                 whole: of_whole,
                 own: of_own,
@@ -307,10 +336,14 @@ fn captured(stream: &Arc<CudaStream>, enqueue: impl FnOnce() -> Result<()>) -> R
     graph?.context("nothing was captured")
 }
 
-fn placement(job: &Job, in_window: bool) -> Placement {
+fn placement(job: &Job, is_summed: bool) -> Placement {
     let mut placement = Placement::new(job.n);
-    if in_window {
-        placement = placement.in_window();
+    if is_summed {
+        placement = match job.windows {
+            Windows::All => placement.in_window(),
+            Windows::BySize => placement.by_size(),
+            Windows::None => placement,
+        };
     }
     if job.activation == Activation::Nvfp4 {
         // Global scale for vectors whose elements are 1 at most: the greatest code and block scale stand for 1.

@@ -117,3 +117,19 @@ fn of_source(source: &str) -> NcclError {
     assert!(compile.status().unwrap().success());
     refused(folder.path())
 }
+
+/// What NCCL's environment turns off is not asked for.
+#[test]
+fn windows_are_on_unless_the_environment_says_0() {
+    let on = |set: Option<(&str, &str)>| {
+        super::super::are_on(|name| {
+            let value = set.filter(|(of, _)| *of == name).map(|(_, value)| value);
+            value.map(Into::into)
+        })
+    };
+    assert!(on(None));
+    for name in ["NCCL_CUMEM_ENABLE", "NCCL_WIN_ENABLE"] {
+        assert!(on(Some((name, "1"))), "{name}");
+        assert!(!on(Some((name, "0"))), "{name}");
+    }
+}
