@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use clap::builder::TypedValueParser;
 use half::{bf16, f16};
-use nvfp4_gemv::dispatch::forced_by_environment;
 use nvfp4_gemv::dispatch::measured::Measurements;
+use nvfp4_gemv::dispatch::{PATH_VARIABLE, forced_by_environment};
 use nvfp4_gemv::kernel::Job;
 use nvfp4_gemv::kernel::read_only::ReadConfig;
 use nvfp4_gemv::{
@@ -67,6 +67,15 @@ pub(crate) struct AskArgs {
 }
 
 impl AskArgs {
+    /// The option that asks for a path or kernel, or else the variable that does.
+    pub(crate) fn asked_by(&self) -> Result<Option<&'static str>> {
+        Ok(match (self.kernel, self.path) {
+            (Some(_), _) => Some("--kernel"),
+            (None, Some(_)) => Some("--path"),
+            (None, None) => forced_by_environment()?.map(|_| PATH_VARIABLE),
+        })
+    }
+
     pub(crate) fn ask(&self) -> Result<Ask> {
         let path = match (self.path, self.kernel) {
             (None, None) => forced_by_environment()?,
