@@ -26,7 +26,7 @@ use self::measure::Measurer;
 use self::reads::FastestReads;
 use self::suite::{Suite, SuiteArg};
 use crate::engine::{self, Ask, AskArgs, Case, Engine, GpuArgs, Ids, Plan, TunedTable};
-use crate::report::{Report, Table, bytes, count, figure, progress, time};
+use crate::report::{Report, Table, bytes, count, figure, progress, time, wrong_usage};
 use crate::shapes::{self, SYNTAX, parse_n, parse_shape};
 
 /// Measures the paths on each problem, with the share of the memory ceiling measured in the same rounds
@@ -286,7 +286,7 @@ fn plan(args: &Args) -> Plan {
 /// Pairs of layers over several GPUs.
 fn over_ranks(args: &Args, engine: &dyn Engine, ranks: usize) -> Result<Report> {
     if args.suite != Some(SuiteArg::Decode) {
-        bail!("--tensor-parallel measures layers of models: it goes with --suite decode");
+        wrong_usage!("--tensor-parallel measures layers of models: it goes with --suite decode");
     }
     let request = several::Request {
         ranks,
@@ -303,7 +303,7 @@ fn over_ranks(args: &Args, engine: &dyn Engine, ranks: usize) -> Result<Report> 
 /// Refuses options that mean nothing with a suite, and may have been given.
 fn refuse(options: &[(&str, bool)], suite: &str) -> Result<()> {
     match options.iter().find(|(_, is_given)| *is_given) {
-        Some((option, _)) => bail!("{option} does not go with --suite {suite}"),
+        Some((option, _)) => wrong_usage!("{option} does not go with --suite {suite}"),
         None => Ok(()),
     }
 }
@@ -519,7 +519,7 @@ fn product(args: &Args, suite: &Suite) -> Result<Vec<Case>> {
     let activations = or(&args.activation, suite.activations);
     let layouts = or(&args.layout, suite.layouts);
     if let Some(empty) = shapes.iter().find(|shape| shape.is_empty()) {
-        bail!("{empty:#} has nothing to measure: M or L is 0");
+        wrong_usage!("{empty:#} has nothing to measure: M or L is 0");
     }
     let output = args.output();
     let mut cases = Vec::new();

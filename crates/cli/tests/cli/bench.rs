@@ -103,7 +103,7 @@ fn options_replace_parts_of_a_suite() {
         })
         .collect();
     assert_eq!(seen, [(2, "f16", "128x4"), (3, "f16", "128x4")]);
-    assert!(fails(&["bench", "--path", "cpu", "--shape", "0,16"]).contains("nothing to measure"));
+    assert!(refuses(&["bench", "--path", "cpu", "--shape", "0,16"]).contains("nothing to measure"));
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn decode_steps_have_the_shapes_of_models() {
         "--slow-down cpu=1",
     ] {
         let command = format!("bench --path cpu --suite decode {option}");
-        let error = fails(&words(&command));
+        let error = refuses(&words(&command));
         let name = option.split(' ').next().unwrap();
         contains(&error, &[name, "--suite decode"]);
     }
@@ -178,7 +178,7 @@ fn layers_of_experts_refuse_each_option_by_its_name() {
         "--cublas",
         "--sustained 1",
     ] {
-        let error = fails(&words(&format!("bench --suite moe {option}")));
+        let error = refuses(&words(&format!("bench --suite moe {option}")));
         assert_eq!(refusal(&error), words(option)[0]);
     }
     let mut forced = command();
@@ -186,7 +186,7 @@ fn layers_of_experts_refuse_each_option_by_its_name() {
         .args(words("bench --suite moe"))
         .env("NVFP4_GEMV_PATH", "cpu");
     let out = forced.output().unwrap();
-    assert_eq!(out.status.code(), Some(1));
+    assert_eq!(out.status.code(), Some(2));
     assert_eq!(refusal(&text(&out.stderr)), "NVFP4_GEMV_PATH");
 }
 
