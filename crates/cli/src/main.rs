@@ -104,12 +104,13 @@ impl Command {
         }
     }
 
-    /// Whether the command has `--path`.
+    /// Whether the command, as it was asked for, takes `--path`.
     fn takes_path(&self) -> bool {
-        matches!(
-            self,
-            Self::Run(_) | Self::Verify(_) | Self::Plan(_) | Self::Bench(_)
-        )
+        match self {
+            Self::Run(_) | Self::Verify(_) | Self::Plan(_) => true,
+            Self::Bench(args) => args.takes_path(),
+            _ => false,
+        }
     }
 }
 

@@ -214,7 +214,7 @@ fn gemv_hint(error: &Error, takes_path: bool) -> Option<String> {
             "`nvfp4-gemv info` shows which NVRTC compiles and where kernels are kept; `--path cpu` needs none".into(),
         ),
         Error::KernelUnavailable { .. } | Error::Config { .. } => {
-            Some("`nvfp4-gemv plan` shows which kernels can compute a shape, and why not".into())
+            Some("without --kernel, `nvfp4-gemv plan` shows which kernels can compute a shape, and why not".into())
         }
         Error::PathUnavailable { .. }
         | Error::NoKernels

@@ -17,7 +17,7 @@ use crate::engine::{self, AskArgs, Budget, Inputs, Operands};
 use crate::inputs::Source;
 use crate::measure::{Check, truth};
 use crate::notes;
-use crate::report::{Report, bytes, number, time};
+use crate::report::{Report, bytes, number};
 use crate::shapes::{self, parse_n};
 
 /// Computes a layer of an NVFP4 checkpoint; shows path, reason, time, GB/s and the error against
@@ -28,8 +28,9 @@ The vectors are, in this order: --input, --random, the layer's own `test_input` 
 checkpoint has one, random ones. With --activation nvfp4 they are quantised first, and the error \
 is measured against f64 of the quantised operands; what quantising itself changed is shown beside \
 it. A result that its type does not hold (more than 65504 in f16) fails. Notes on what the \
-checkpoint says go to stderr. Times are medians of single calls with everything in memory already; a small layer is then \
-served by caches, and `nvfp4-gemv bench` is what measures memory.
+checkpoint says go to stderr. Times are medians with everything in memory already: on the CPU of single calls; on a GPU of samples \
+for 0.2 seconds, each of which is the median of 11 replays of a CUDA graph of 40 launches, divided by the launches, so that \
+what the host does for a call is not in it. A small layer is then served by caches, and `nvfp4-gemv bench` is what measures memory.
 
 Examples:
   nvfp4-gemv run --checkpoint model.safetensors --layer encoder.layer.0.output.dense
@@ -148,15 +149,12 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     text.push_str(&format!(
         "path        {}{} on {}\n\
          because     {}\n\
-         time        {} (median of {}, best {}), {gb_per_s:.1} GB/s\n\
+         time        {timing}, {gb_per_s:.1} GB/s\n\
          error       {}\n",
         outcome.path,
         kernel.map_or(String::new(), |kernel| format!(", kernel {kernel},")),
         engine.device(),
         outcome.reason,
-        time(timing.median),
-        timing.runs,
-        time(timing.min),
         check.text(),
     ));
     if let Some((name, check)) = &recorded {
@@ -198,7 +196,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
             "kernel": kernel.map(Kernel::name),
             "reason": outcome.reason,
             "device": engine.device(),
-            "seconds": { "median": timing.median, "min": timing.min, "runs": timing.runs },
+            "seconds": { "median": timing.median, "min": timing.min, "runs": timing.runs(), "samples": timing.samples },
             "weight_bytes": shape.weight_bytes(),
             "gb_per_s": gb_per_s,
             "error": check.json(),

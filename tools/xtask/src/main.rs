@@ -391,4 +391,20 @@ mod tests {
         assert!(run.simulate);
         assert_eq!(run.passed.args, ["--json"]);
     }
+
+    /// A document that was measured elsewhere leaves nothing to measure.
+    #[test]
+    fn options_of_a_measurement_do_not_go_with_one_that_was_made() {
+        let parse = |line: &str| Cli::try_parse_from(line.split(' ')).map(drop);
+        for line in ["--quick", "-- --n 1", "--vectors", "--program p"] {
+            parse(&format!("xtask bench {line}")).unwrap();
+            let error = parse(&format!("xtask bench --from f {line}")).unwrap_err();
+            assert_eq!(
+                error.kind(),
+                clap::error::ErrorKind::ArgumentConflict,
+                "{line}"
+            );
+        }
+        parse("xtask bench --from f --out o").unwrap();
+    }
 }

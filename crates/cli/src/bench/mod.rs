@@ -26,7 +26,7 @@ use self::measure::Measurer;
 use self::reads::FastestReads;
 use self::suite::{Suite, SuiteArg};
 use crate::engine::{self, Ask, AskArgs, Case, Engine, GpuArgs, Ids, Plan, TunedTable};
-use crate::report::{Report, Table, bytes, count, figure, progress, time};
+use crate::report::{Report, Table, bytes, count, figure, progress, time, wrong_usage};
 use crate::shapes::{self, SYNTAX, parse_n, parse_shape};
 
 /// Measures the paths on each problem, with the share of the memory ceiling measured in the same rounds
@@ -107,9 +107,9 @@ pub(crate) struct Args {
     /// NVFP4_GEMV_TUNED is not looked at
     #[arg(long, value_name = "FILE", conflicts_with_all = ["ceiling", "serve", "tensor_parallel"])]
     tuned: Option<PathBuf>,
-    /// Element type of the result
-    #[arg(long, value_parser = shapes::output_type(), default_value = "f16")]
-    output_type: FloatType,
+    /// Element type of the result [default: f16]
+    #[arg(long, value_parser = shapes::output_type(), conflicts_with = "tensor_parallel")]
+    output_type: Option<FloatType>,
     /// Rounds to measure each problem for, after two to warm up
     #[arg(long, default_value_t = 21, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     rounds: u16,
@@ -171,6 +171,15 @@ fn parse_slow_down(text: &str) -> Result<(GemvPath, u32), String> {
 }
 
 impl Args {
+    fn output(&self) -> FloatType {
+        self.output_type.unwrap_or(FloatType::F16)
+    }
+
+    /// Whether the command as it is asked for takes `--path`, of which hints speak.
+    pub(crate) fn takes_path(&self) -> bool {
+        self.tensor_parallel.is_none() && self.suite != Some(SuiteArg::Moe)
+    }
+
     /// Whether what is measured is no longer the suite.
     fn replaces_parts(&self, ask: Ask) -> bool {
         let lists = [
@@ -181,7 +190,7 @@ impl Args {
         ];
         let whole = lists.iter().all(|is_default| *is_default)
             && self.select.is_none()
-            && self.output_type == FloatType::F16
+            && self.output() == FloatType::F16
             && self.cold == DEFAULT_COLD_MIB
             && (ask == Ask::ANY || ask.path() == Some(GemvPath::Cpu));
         !whole
@@ -203,7 +212,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     let mut suite = Suite::new(args.suite, on_cpu);
     let plan = plan(args);
     if args.suite == Some(SuiteArg::Moe) {
-        return mixtures(args, engine.as_ref(), ask, plan);
+        return mixtures(args, engine.as_ref(), plan);
     }
     if args.suite == Some(SuiteArg::Decode) {
         return decode_steps(args, engine.as_ref(), &suite, ask, plan);
@@ -278,7 +287,7 @@ fn plan(args: &Args) -> Plan {
 /// Pairs of layers over several GPUs.
 fn over_ranks(args: &Args, engine: &dyn Engine, ranks: usize) -> Result<Report> {
     if args.suite != Some(SuiteArg::Decode) {
-        bail!("--tensor-parallel measures layers of models: it goes with --suite decode");
+        wrong_usage!("--tensor-parallel measures layers of models: it goes with --suite decode");
     }
     let request = several::Request {
         ranks,
@@ -295,19 +304,21 @@ fn over_ranks(args: &Args, engine: &dyn Engine, ranks: usize) -> Result<Report> 
 /// Refuses options that mean nothing with a suite, and may have been given.
 fn refuse(options: &[(&str, bool)], suite: &str) -> Result<()> {
     match options.iter().find(|(_, is_given)| *is_given) {
-        Some((option, _)) => bail!("{option} does not go with --suite {suite}"),
+        Some((option, _)) => wrong_usage!("{option} does not go with --suite {suite}"),
         None => Ok(()),
     }
 }
 
 /// The suite of mixtures of experts.
-fn mixtures(args: &Args, engine: &dyn Engine, ask: Ask, plan: Plan) -> Result<Report> {
+fn mixtures(args: &Args, engine: &dyn Engine, plan: Plan) -> Result<Report> {
+    let asked_by = args.ask.asked_by()?;
     let without_meaning = [
         ("--shape", !args.shapes.is_empty()),
         ("--activation", !args.activation.is_empty()),
         ("--layout", !args.layout.is_empty()),
-        ("--output-type", args.output_type != FloatType::F16),
-        ("--path and --kernel", ask != Ask::ANY),
+        ("--output-type", args.output_type.is_some()),
+        (asked_by.unwrap_or_default(), asked_by.is_some()),
+        ("--tuned", args.tuned.is_some()),
         ("--ceiling", args.ceiling),
         ("--cublas", args.cublas),
         ("--slow-down", !args.slow_down.is_empty()),
@@ -348,7 +359,7 @@ fn decode_steps(
         vectors: or(&args.n, suite.vectors),
         activations: or(&args.activation, suite.activations),
         layouts: or(&args.layout, suite.layouts),
-        output: args.output_type,
+        output: args.output(),
         ask,
         plan,
         sustain: Duration::from_secs_f64(args.sustained),
@@ -509,9 +520,9 @@ fn product(args: &Args, suite: &Suite) -> Result<Vec<Case>> {
     let activations = or(&args.activation, suite.activations);
     let layouts = or(&args.layout, suite.layouts);
     if let Some(empty) = shapes.iter().find(|shape| shape.is_empty()) {
-        bail!("{empty:#} has nothing to measure: M or L is 0");
+        wrong_usage!("{empty:#} has nothing to measure: M or L is 0");
     }
-    let output = args.output_type;
+    let output = args.output();
     let mut cases = Vec::new();
     for &shape in &shapes {
         for &activation in activations {

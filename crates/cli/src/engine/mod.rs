@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use clap::builder::TypedValueParser;
 use half::{bf16, f16};
-use nvfp4_gemv::dispatch::forced_by_environment;
 use nvfp4_gemv::dispatch::measured::Measurements;
+use nvfp4_gemv::dispatch::{PATH_VARIABLE, forced_by_environment};
 use nvfp4_gemv::kernel::Job;
 use nvfp4_gemv::kernel::read_only::ReadConfig;
 use nvfp4_gemv::{
@@ -35,6 +35,7 @@ pub(crate) use memory::{NotEnoughMemory, check_memory_of};
 pub(crate) use mixture::{Mixture, MixtureTimes};
 pub(crate) use rounds::{Case, Extent, Ids, Plan, Ready, Way, Ways, Work, rounds};
 
+use crate::report::{count, time};
 use crate::shapes;
 use nvfp4_gemv_documents::document;
 
@@ -67,6 +68,15 @@ pub(crate) struct AskArgs {
 }
 
 impl AskArgs {
+    /// The option that asks for a path or kernel, or else the variable that does.
+    pub(crate) fn asked_by(&self) -> Result<Option<&'static str>> {
+        Ok(match (self.kernel, self.path) {
+            (Some(_), _) => Some("--kernel"),
+            (None, Some(_)) => Some("--path"),
+            (None, None) => forced_by_environment()?.map(|_| PATH_VARIABLE),
+        })
+    }
+
     pub(crate) fn ask(&self) -> Result<Ask> {
         let path = match (self.path, self.kernel) {
             (None, None) => forced_by_environment()?,
@@ -354,22 +364,67 @@ pub(crate) struct Outcome {
     pub(crate) roundings: u32,
 }
 
-/// Times of single GEMVs, in seconds.
+/// Times of a GEMV, in seconds: statistics of samples.
 #[derive(Clone, Debug)]
 pub(crate) struct Timing {
     pub(crate) median: f64,
+    /// The least sample.
     pub(crate) min: f64,
-    pub(crate) runs: usize,
+    pub(crate) samples: usize,
+    pub(crate) of: SampleOf,
+}
+
+/// What a sample of a [`Timing`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SampleOf {
+    /// One call's time.
+    Call,
+    /// The median of so many replays of a CUDA graph of so many launches, divided by the launches.
+    #[cfg_attr(
+        not(feature = "device"),
+        allow(dead_code, reason = "a device's samples")
+    )]
+    Replays { replays: usize, launches: usize },
 }
 
 impl Timing {
-    /// Statistics of times of single runs, at least one.
-    pub(crate) fn of(mut seconds: Vec<f64>) -> Self {
+    /// Statistics of samples, at least one.
+    pub(crate) fn of(mut seconds: Vec<f64>, of: SampleOf) -> Self {
         seconds.sort_by(f64::total_cmp);
         Self {
             median: seconds[seconds.len() / 2],
             min: seconds[0],
-            runs: seconds.len(),
+            samples: seconds.len(),
+            of,
+        }
+    }
+
+    /// GEMVs that were measured.
+    pub(crate) fn runs(&self) -> usize {
+        match self.of {
+            SampleOf::Call => self.samples,
+            SampleOf::Replays { replays, launches } => self.samples * replays * launches,
+        }
+    }
+}
+
+/// The median, and what it is the median of.
+impl std::fmt::Display for Timing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (median, least) = (time(self.median), time(self.min));
+        match self.of {
+            SampleOf::Call => {
+                let calls = count(self.samples, "call");
+                write!(f, "{median} (median of {calls}, the fastest {least})")
+            }
+            SampleOf::Replays { replays, launches } => {
+                let samples = count(self.samples, "sample");
+                write!(
+                    f,
+                    "{median} a launch (median of {samples}, the least {least}; each is the median of {replays} replays \
+                     of {launches} launches)"
+                )
+            }
         }
     }
 }
@@ -399,7 +454,7 @@ pub(crate) trait Engine {
     /// Computes once, as asked.
     fn compute(&self, operands: &Operands<'_>, ask: Ask) -> Result<Outcome>;
 
-    /// Measures single GEMVs, always with the same weights.
+    /// Measures GEMVs, always with the same weights.
     fn time(&self, operands: &Operands<'_>, ask: Ask, budget: Budget) -> Result<Timing> {
         self.repeat(operands, ask, budget).map(|(timing, _)| timing)
     }
@@ -523,4 +578,31 @@ pub(crate) fn runs_on(kernel: Kernel, gpu: &Gpu) -> Result<Result<(), Refusal>> 
         gpu,
         chained: false,
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of samples that are medians themselves, no single call's time is known.
+    #[test]
+    fn a_time_says_what_it_is_the_median_of() {
+        let seconds = || vec![3e-6, 1e-6, 2e-6];
+        let calls = Timing::of(seconds(), SampleOf::Call);
+        assert_eq!(calls.runs(), 3);
+        assert_eq!(
+            calls.to_string(),
+            "2.00 us (median of 3 calls, the fastest 1.00 us)"
+        );
+        let replays = SampleOf::Replays {
+            replays: 11,
+            launches: 40,
+        };
+        let launches = Timing::of(seconds(), replays);
+        assert_eq!(launches.runs(), 3 * 11 * 40);
+        assert_eq!(
+            launches.to_string(),
+            "2.00 us a launch (median of 3 samples, the least 1.00 us; each is the median of 11 replays of 40 launches)"
+        );
+    }
 }

@@ -22,7 +22,7 @@ pub(super) fn run(args: &Args, as_json: bool) -> Result<Report> {
         today(),
         args.seconds
     );
-    let mut store = Store::open(args, &tuner, from)?;
+    let mut store = Store::open(args, tuner.machine(), from)?;
     let limits = Limits {
         time: Duration::from_secs_f64(args.seconds),
         ..Limits::default()
@@ -77,8 +77,8 @@ pub(super) fn run(args: &Args, as_json: bool) -> Result<Report> {
 /// A chain for each type of vectors and layout of scales.
 fn chains(args: &Args) -> Vec<(Activation, ScaleLayout)> {
     let mut chains = Vec::new();
-    for &activation in &args.activation {
-        for &layout in &args.layout {
+    for &activation in args.activations() {
+        for &layout in args.layouts() {
             if !chains.contains(&(activation, layout)) {
                 chains.push((activation, layout));
             }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::parts::{Ended, Part, one_by_one};
 use super::store::Store;
-use super::{Args, Rank, chain, sustain};
+use super::{Args, Rank, SUSTAINED, chain, sustain};
 use crate::configs::one_line;
 use crate::engine::Energy;
 use crate::report::{Report, Table, count, time};
@@ -44,7 +44,7 @@ pub(super) fn run(args: &Args, as_json: bool) -> Result<Report> {
     if args.rank == Rank::Energy && energy.joules().is_none() {
         bail!("--rank energy: {}", energy.why_none());
     }
-    let mut store = Store::open(args, &tuner, from)?;
+    let mut store = Store::open(args, tuner.machine(), from)?;
     let limits = Limits {
         time: Duration::from_secs_f64(args.seconds),
         ..Limits::default()
@@ -80,7 +80,7 @@ pub(super) fn run(args: &Args, as_json: bool) -> Result<Report> {
         let mut text = describe(&outcome);
         let mut finals = None;
         if args.rank != Rank::Time {
-            let time = Duration::from_secs_f64(args.sustained);
+            let time = Duration::from_secs_f64(args.sustained.unwrap_or(SUSTAINED));
             let show = |share| {
                 let percent = 100.0 * share;
                 let title = title(shape, operands);

@@ -77,14 +77,15 @@ pub(crate) struct Args {
     /// Print the problems, and measure nothing
     #[arg(long, conflicts_with_all = ["chain", "out", "replace"])]
     list: bool,
-    /// The problems of the built-in tables: usual layer shapes, 1 to 16 vectors, all types (minutes)
+    /// The problems of the built-in tables: usual layer shapes, 1 to 16 vectors, all types (minutes). --activation and
+    /// --layout leave those that have others out
     #[arg(long)]
     suite: bool,
-    /// Element type of the vectors; may be repeated
-    #[arg(long, value_parser = shapes::activation(), default_value = "nvfp4")]
+    /// Element type of the vectors; may be repeated [default: nvfp4, and of --suite all]
+    #[arg(long, value_parser = shapes::activation())]
     activation: Vec<Activation>,
-    /// Layout of the scales; may be repeated
-    #[arg(long, value_parser = shapes::layout(), default_values = ["linear", "128x4"])]
+    /// Layout of the scales; may be repeated [default: both]
+    #[arg(long, value_parser = shapes::layout())]
     layout: Vec<ScaleLayout>,
     /// Also find the best configs for launches that follow each other with programmatic dependent launch, as layers
     /// of a model can: twice the time
@@ -92,14 +93,14 @@ pub(crate) struct Args {
     chained: bool,
     /// Tune the shapes as layers that follow each other with programmatic dependent launch, in this order: a chain for
     /// each type of vectors and layout of scales. A shape may be there several times
-    #[arg(long, requires = "shapes", conflicts_with_all = ["suite", "chained", "rank"])]
+    #[arg(long, requires = "shapes", conflicts_with_all = ["suite", "chained", "rank", "checkpoint"])]
     chain: bool,
     /// What is best: all but `time` take seconds a config
     #[arg(long, value_enum, default_value_t = Rank::Time)]
     rank: Rank,
-    /// How long --rank sustained and energy repeat each config; the last half counts
-    #[arg(long, value_name = "SECONDS", default_value_t = 4.0, value_parser = sustained)]
-    sustained: f64,
+    /// How long --rank sustained and energy repeat each config; the last half counts [default: 4]
+    #[arg(long, value_name = "SECONDS", value_parser = sustained)]
+    sustained: Option<f64>,
     /// Seconds after which the search of a problem begins no further round. Its first round, which measures each
     /// candidate once, is always whole, and what comes before the search is not counted
     #[arg(long, default_value_t = 3.0, value_parser = seconds)]
@@ -123,6 +124,10 @@ enum Rank {
     Energy,
 }
 
+/// Seconds that a config is repeated for, where nothing else is asked for.
+#[cfg(feature = "device")]
+const SUSTAINED: f64 = 4.0;
+
 /// Below a second the power limit is not reached.
 fn sustained(text: &str) -> Result<f64, String> {
     match text.parse() {
@@ -145,6 +150,35 @@ impl Args {
         self.out.clone().or_else(|| variable().map(PathBuf::from))
     }
 
+    /// Refuses options that would mean nothing.
+    fn check(&self) -> Result<()> {
+        if self.sustained.is_some() && self.rank == Rank::Time {
+            wrong_usage!(
+                "--sustained is for --rank sustained and --rank energy: nothing else is repeated"
+            );
+        }
+        if self.replace && self.out().is_none() {
+            wrong_usage!(
+                "--replace starts a file anew, and there is none: --out or {TUNED_VARIABLE} names it"
+            );
+        }
+        Ok(())
+    }
+
+    fn activations(&self) -> &[Activation] {
+        match &self.activation[..] {
+            [] => &[Activation::Nvfp4],
+            asked => asked,
+        }
+    }
+
+    fn layouts(&self) -> &[ScaleLayout] {
+        match &self.layout[..] {
+            [] => &[ScaleLayout::Linear, ScaleLayout::Tiled128x4],
+            asked => asked,
+        }
+    }
+
     /// The problems that are asked for, each once.
     fn problems(&self) -> Result<Vec<(Shape, Operands)>> {
         if self.shapes.is_empty() && !self.suite && self.checkpoint.is_none() {
@@ -163,15 +197,21 @@ impl Args {
             }
         };
         for &shape in self.shapes.iter().chain(&of_layers) {
-            for &activation in &self.activation {
-                for &layout in &self.layout {
+            for &activation in self.activations() {
+                for &layout in self.layouts() {
                     add(shape, activation, layout);
                 }
             }
         }
         if self.suite {
+            let is_asked = |activation, layout| {
+                (self.activation.is_empty() || self.activation.contains(&activation))
+                    && (self.layout.is_empty() || self.layout.contains(&layout))
+            };
             for (shape, activation, layout) in suite()? {
-                add(shape, activation, layout);
+                if is_asked(activation, layout) {
+                    add(shape, activation, layout);
+                }
             }
         }
         Ok(problems)
@@ -219,6 +259,7 @@ fn list(problems: &[(Shape, Operands)]) -> Report {
 /// Results are printed problem by problem, as JSON if that is asked for.
 #[cfg(feature = "device")]
 pub(crate) fn run(args: &Args, json: bool) -> Result<Report> {
+    args.check()?;
     match args.list {
         true => Ok(list(&args.problems()?)),
         false => measure::run(args, json),
@@ -227,12 +268,12 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Report> {
 
 #[cfg(not(feature = "device"))]
 pub(crate) fn run(args: &Args, _: bool) -> Result<Report> {
+    args.check()?;
     let problems = args.problems()?;
     if args.list {
         return Ok(list(&problems));
     }
-    let _ = (args.out(), args.seconds, args.replace, args.chained);
-    let _ = (args.rank, args.sustained, args.chain);
+    let _ = (args.seconds, args.chained, args.chain);
     Err(nvfp4_gemv::Error::PathUnavailable {
         path: nvfp4_gemv::GemvPath::CudaCore,
         reason: nvfp4_gemv::Refusal::BuiltWithoutCuda,
@@ -242,7 +283,68 @@ pub(crate) fn run(args: &Args, _: bool) -> Result<Report> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    impl Args {
+        /// The arguments of a command line.
+        pub(super) fn of(line: &str) -> Self {
+            let words = std::iter::once("tune").chain(line.split_whitespace());
+            Line::try_parse_from(words).unwrap().args
+        }
+    }
+
+    /// What is asked for is measured, or refused, and not ignored.
+    #[test]
+    fn every_option_means_something() {
+        let problems = |line: &str| Args::of(line).problems().unwrap();
+        let all = problems("--suite");
+        assert_eq!(all.len(), suite().unwrap().len());
+        let some = problems("--suite --activation f16 --layout linear");
+        assert!(!some.is_empty() && some.iter().all(|problem| all.contains(problem)));
+        for (_, operands) in &some {
+            let of = (operands.activation, operands.weight_layout);
+            assert_eq!(of, (Activation::F16, ScaleLayout::Linear));
+        }
+        // Beside a shape, the suite is the same.
+        let beside = problems("--suite --shape 64,64 --activation f16 --layout linear");
+        assert_eq!(beside.len(), some.len() + 1);
+        // Nothing asked for: as before.
+        let defaults: Vec<_> = problems("--shape 64,64")
+            .iter()
+            .map(|(_, operands)| (operands.activation, operands.weight_layout))
+            .collect();
+        assert_eq!(
+            defaults,
+            ScaleLayout::ALL.map(|layout| (Activation::Nvfp4, layout))
+        );
+        let check = |line: &str| Args::of(&format!("--shape 64,64 {line}")).check();
+        for meaningless in [
+            "--sustained 5",
+            "--rank time --sustained 5",
+            "--chain --sustained 5",
+        ] {
+            let error = check(meaningless).unwrap_err().to_string();
+            assert!(error.contains("--rank sustained"), "{error}");
+        }
+        check("--rank energy --sustained 5").unwrap();
+        check("--replace --out f").unwrap();
+        if std::env::var_os(TUNED_VARIABLE).is_none() {
+            assert!(
+                check("--replace")
+                    .unwrap_err()
+                    .to_string()
+                    .contains("--out")
+            );
+        }
+    }
 
     #[test]
     fn the_suite_has_each_problem_once() {

@@ -400,7 +400,7 @@ impl Summary {
             let (timing, y) = engine.repeat(&operands, kept.ask, budget)?;
             drop(operands);
             made = Some((kept.group, of_group));
-            Ok((timing.runs, y.encoded().1))
+            Ok((timing.runs(), y.encoded().1))
         });
         bar.finish_and_clear();
         self.failed += found.failures.len();

@@ -2,7 +2,9 @@
 
 use serde_json::Value;
 
-use super::{contains, fails, json, prints, program, refuses, text, words};
+use super::{
+    command, contains, fails, json, prints, program, refuses, text, there_is_a_device, words,
+};
 
 /// Small problems, few rounds, and little to rotate over.
 const QUICK: [&str; 6] = ["--path", "cpu", "--rounds", "3", "--cold", "1"];
@@ -101,7 +103,7 @@ fn options_replace_parts_of_a_suite() {
         })
         .collect();
     assert_eq!(seen, [(2, "f16", "128x4"), (3, "f16", "128x4")]);
-    assert!(fails(&["bench", "--path", "cpu", "--shape", "0,16"]).contains("nothing to measure"));
+    assert!(refuses(&["bench", "--path", "cpu", "--shape", "0,16"]).contains("nothing to measure"));
 }
 
 #[test]
@@ -149,12 +151,53 @@ fn decode_steps_have_the_shapes_of_models() {
         "--slow-down cpu=1",
     ] {
         let command = format!("bench --path cpu --suite decode {option}");
-        let error = fails(&words(&command));
+        let error = refuses(&words(&command));
         let name = option.split(' ').next().unwrap();
         contains(&error, &[name, "--suite decode"]);
     }
     let help = prints(&["bench", "--help"]);
     contains(&help, &["--suite decode", "Qwen3-32B", "--cublas"]);
+}
+
+/// What does not go with the suite is named as it was given, and nothing that was not.
+#[test]
+fn layers_of_experts_refuse_each_option_by_its_name() {
+    let refusal = |error: &str| {
+        let (name, rest) = error.trim_start_matches("error: ").split_once(' ').unwrap();
+        assert!(rest.starts_with("does not go with --suite moe"), "{error}");
+        name.to_owned()
+    };
+    for option in [
+        "--shape 16,16",
+        "--activation f16",
+        "--layout linear",
+        "--output-type f16",
+        "--output-type f32",
+        "--path cpu",
+        "--ceiling",
+        "--cublas",
+        "--sustained 1",
+    ] {
+        let error = refuses(&words(&format!("bench --suite moe {option}")));
+        assert_eq!(refusal(&error), words(option)[0]);
+    }
+    let mut forced = command();
+    let forced = forced
+        .args(words("bench --suite moe"))
+        .env("NVFP4_GEMV_PATH", "cpu");
+    let out = forced.output().unwrap();
+    assert_eq!(out.status.code(), Some(2));
+    assert_eq!(refusal(&text(&out.stderr)), "NVFP4_GEMV_PATH");
+}
+
+/// A hint that cannot be followed is none: `--path` excludes `--tensor-parallel`.
+#[test]
+fn hints_speak_of_options_that_the_command_takes() {
+    if there_is_a_device() {
+        return;
+    }
+    let error = fails(&words("bench --suite decode --tensor-parallel 2"));
+    assert!(!error.contains("--path"), "{error}");
 }
 
 const COMPARE: [&str; 7] = [

@@ -173,6 +173,7 @@ fn help_has_examples_and_wrong_usage_exits_with_2() {
         plan 16 16 --gpu h200 --tensor-parallel 0|plan 16 16 --gpu h200 --split k|\
         bench --suite decode --tensor-parallel 1|bench --suite decode --windows|\
         bench --suite decode --tensor-parallel 2 --sustained 5|\
+        bench --suite decode --tensor-parallel 2 --output-type f32|\
         bench --suite decode --tensor-parallel 2 --path cpu"
         .split('|')
     {
@@ -231,6 +232,23 @@ fn a_path_that_is_not_there_is_an_error_and_auto_says_why_it_is_not_taken() {
     assert_eq!(forced.output().unwrap().status.code(), Some(1));
     let unknown = forced.env("NVFP4_GEMV_PATH", "gpu").output().unwrap();
     assert!(text(&unknown.stderr).contains("\"gpu\" is not a path"));
+}
+
+/// Who reads it is at `plan`.
+#[test]
+fn the_hint_of_a_plan_leads_somewhere() {
+    if !compiled_for("90a") {
+        return;
+    }
+    let asked = words("plan 4096 4096 --gpu h200");
+    let error = fails(&[&asked[..], &["--kernel", "tcgen05"]].concat());
+    contains(&error, &["hint: without --kernel, `nvfp4-gemv plan` shows"]);
+    let kernels = json(&asked)["kernels"].to_string();
+    let plan = prints(&asked);
+    assert!(
+        kernels.contains("tcgen05") || plan.contains("tcgen05"),
+        "{plan}"
+    );
 }
 
 /// Plans are for the architectures of the build, where it has any.

@@ -19,7 +19,7 @@ const NUMBERS: [&str; 24] = [
     "run --checkpoint MODELOPT --layer LAYER --path cpu --random {}",
     "tune --shape {},2147483520",
     "tune --shape 16,16 --seconds {}",
-    "tune --shape 16,16 --sustained {}",
+    "tune --shape 16,16 --rank sustained --sustained {}",
     "bench --path cpu --shape 16,16 --cold 0 --rounds 1 --n {}",
     "bench --path cpu --suite decode --cold 0 --rounds 1 --n {}",
     "bench --suite decode --rounds 1 --tensor-parallel {}",

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{contains, fails, json, prints, words};
+use super::{contains, fails, json, prints, refuses, words};
 
 /// The split of a plan for two H200.
 fn split<'a>(plan: &'a Value, name: &str) -> &'a Value {
@@ -117,6 +117,6 @@ fn what_needs_several_gpus_says_so_without_them() {
             "{few}"
         );
     }
-    let shapes = fails(&words("bench --tensor-parallel 2"));
+    let shapes = refuses(&words("bench --tensor-parallel 2"));
     contains(&shapes, &["--suite decode"]);
 }

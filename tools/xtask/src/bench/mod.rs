@@ -31,7 +31,7 @@ pub(crate) struct BenchArgs {
     #[command(subcommand)]
     task: Option<BenchTask>,
     /// Fewer problems: seconds on a GPU, not minutes
-    #[arg(long)]
+    #[arg(long, conflicts_with = "from")]
     quick: bool,
     /// Up to 128 vectors on four shapes, and cuBLAS with f16 weights in the same rounds: what
     /// `bench picture --over-n` draws
@@ -49,7 +49,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "FILE")]
     history: Option<PathBuf>,
     /// More options for `nvfp4-gemv bench`
-    #[arg(last = true)]
+    #[arg(last = true, conflicts_with = "from")]
     args: Vec<OsString>,
 }
 

@@ -12,8 +12,8 @@ use nvfp4_gemv::{Choice, GemvPath, Output, Result, Shape, Target, Vectors, Weigh
 
 use self::rounds::Pool;
 use super::{
-    Ask, Budget, Case, Chain, Engine, Mixture, MixtureTimes, Operands, Outcome, Plan, Timing,
-    Values, Ways, Work, document,
+    Ask, Budget, Case, Chain, Engine, Mixture, MixtureTimes, Operands, Outcome, Plan, SampleOf,
+    Timing, Values, Ways, Work, document,
 };
 use crate::report::count;
 
@@ -105,7 +105,7 @@ impl Engine for Cpu {
             seconds.push(before.elapsed().as_secs_f64());
             black_box(&y);
         }
-        Ok((Timing::of(seconds), y))
+        Ok((Timing::of(seconds, SampleOf::Call), y))
     }
 
     fn with_ways(

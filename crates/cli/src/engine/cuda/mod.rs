@@ -30,7 +30,7 @@ use self::operands::DeviceValues;
 use self::rounds::Pool;
 use super::{
     Ask, Budget, Case, Chain, Devices, Engine, Mixture, MixtureTimes, Operands, Outcome, Plan,
-    Timing, Values, Ways, Work, document,
+    SampleOf, Timing, Values, Ways, Work, document,
 };
 
 /// The architectures compiled in, as in `NVFP4_GEMV_ARCHS`; empty without kernels.
@@ -207,6 +207,7 @@ impl Engine for Cuda {
         let mut y = self.poisoned(operands.output, shape.outputs())?;
         let workspace = self.workspace(shape, operands.x.activation(), operands.layout)?;
         let options = ask.options().workspace(workspace.as_ref());
+        let replays = budget.runs.max(1);
         let mut seconds = Vec::new();
         let start = Instant::now();
         while seconds.is_empty() || start.elapsed() < budget.time {
@@ -215,13 +216,14 @@ impl Engine for Cuda {
                 gemv_on_device(&self.stream, shape, &weights, &x, output, &options).map(drop)
             };
             // SAFETY: weights, vectors and output live to the end of this function, and nothing else uses them.
-            let timing =
-                unsafe { time_launches(&self.stream, LAUNCHES, budget.runs.max(1), launch) }?;
+            let timing = unsafe { time_launches(&self.stream, LAUNCHES, replays, launch) }?;
             seconds.push(timing.median);
         }
-        let mut timing = Timing::of(seconds);
-        timing.runs *= budget.runs.max(1) * LAUNCHES;
-        Ok((timing, self.values(&y)?))
+        let of = SampleOf::Replays {
+            replays,
+            launches: LAUNCHES,
+        };
+        Ok((Timing::of(seconds, of), self.values(&y)?))
     }
 
     fn with_ways(
