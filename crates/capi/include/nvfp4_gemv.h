@@ -331,7 +331,7 @@ nvfp4_status nvfp4_linear_from_checkpoint(const nvfp4_checkpoint *checkpoint,
 // `vectors` is NULL or there. A context is current, and `stream` is one of it. Every address is valid, for the bytes that
 // sizes and strides reach, until the enqueued work has run. Nothing else writes the memory, or reads what is written,
 // meanwhile. With `chained`, the launch before it in the stream waits for the launches before that one, as all kernels of
-// this library do.
+// this library do. All of this holds until the last replay of a graph that it was captured into.
 nvfp4_status nvfp4_quantize(const nvfp4_quantization *vectors,
                             void *stream);
 
@@ -347,10 +347,11 @@ nvfp4_status nvfp4_gpu_of_device(uint32_t number, nvfp4_gpu **gpu);
 // NVFP4_BAD_ARGUMENT.
 //
 // With `chained` launches may start before the work before them has ended; they read codes and scales at once and wait
-// with everything else. The caller promises that no kernel that may still run writes codes or scales.
+// with everything else. The caller promises that no kernel that may still run writes codes or scales: not only the one
+// right before a launch may, but all chained launches in a row before it, and the one before the first of them.
 //
 // All pointers are NULL or there; `call` is NULL or has room for a pointer. With `chained`, the promise above holds for
-// every launch.
+// every launch, and for every replay of a graph that one was captured into.
 nvfp4_status nvfp4_call_prepare(const nvfp4_gpu *gpu,
                                 const nvfp4_device_weights *weights,
                                 const nvfp4_device_vectors *x,

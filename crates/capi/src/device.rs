@@ -130,7 +130,7 @@ pub struct nvfp4_quantization {
 /// `vectors` is NULL or there. A context is current, and `stream` is one of it. Every address is valid, for the bytes that
 /// sizes and strides reach, until the enqueued work has run. Nothing else writes the memory, or reads what is written,
 /// meanwhile. With `chained`, the launch before it in the stream waits for the launches before that one, as all kernels of
-/// this library do.
+/// this library do. All of this holds until the last replay of a graph that it was captured into.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfp4_quantize(
     vectors: *const nvfp4_quantization,
@@ -164,11 +164,12 @@ pub unsafe extern "C" fn nvfp4_gpu_of_device(
 /// NVFP4_BAD_ARGUMENT.
 ///
 /// With `chained` launches may start before the work before them has ended; they read codes and scales at once and wait
-/// with everything else. The caller promises that no kernel that may still run writes codes or scales.
+/// with everything else. The caller promises that no kernel that may still run writes codes or scales: not only the one
+/// right before a launch may, but all chained launches in a row before it, and the one before the first of them.
 ///
 /// # Safety
 /// All pointers are NULL or there; `call` is NULL or has room for a pointer. With `chained`, the promise above holds for
-/// every launch.
+/// every launch, and for every replay of a graph that one was captured into.
 #[unsafe(no_mangle)]
 #[allow(clippy::too_many_arguments, reason = "the operands of a call")]
 pub unsafe extern "C" fn nvfp4_call_prepare(
