@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::{Checkpoint, CheckpointError};
-use crate::Gate;
+use crate::gate::Gate;
 
 /// A config's words on the gate.
 #[derive(Debug)]

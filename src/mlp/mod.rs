@@ -50,7 +50,7 @@ enum GateUp {
 const AT_ONCE: usize = 4096;
 
 impl Mlp {
-    /// An MLP of three layers, each with its bias if it has one.
+    /// An MLP of three layers, each with its bias if it has one, with [`Gate::Silu`] between.
     ///
     /// # Errors
     /// [`Error::LayersMismatch`](crate::Error::LayersMismatch) for layers that do not fit each other.
@@ -61,7 +61,7 @@ impl Mlp {
         Ok(Self::of(GateUp::Apart { gate, up }, down))
     }
 
-    /// An MLP whose gate and up are one layer, with the rows of both in this order.
+    /// An MLP whose gate and up are one layer, with the rows of both in this order, with [`Gate::Silu`] between.
     ///
     /// # Errors
     /// [`Error::LayersMismatch`](crate::Error::LayersMismatch) for layers that do not fit each other.
@@ -185,6 +185,15 @@ impl Mlp {
     #[cfg(feature = "device")]
     pub(crate) fn down(&self) -> &Linear {
         &self.down
+    }
+
+    /// Its layers: gate and up, apart or as one, and down.
+    pub fn layers(&self) -> impl Iterator<Item = &Linear> {
+        let first = match &self.gate_up {
+            GateUp::Apart { gate, up } => [Some(gate), Some(up)],
+            GateUp::Joined(layer, _) => [Some(layer), None],
+        };
+        first.into_iter().flatten().chain([&self.down])
     }
 
     /// What stands between the layers.

@@ -13,6 +13,8 @@ use crate::rows::{OnHost, Rows, Size, activation};
 /// The experts of a mixture, an MLP each: for each vector, the sum of what some of them give, times a weight each. A
 /// clone shares the weights. [`Nvfp4Builder::experts`](crate::Nvfp4Builder::experts) loads them;
 /// [`Nvfp4Moe`](crate::Nvfp4Moe) is them behind a router.
+///
+/// There is no gradient: asking for one of vectors or of weights through experts is an error.
 #[derive(Clone, Debug)]
 pub struct Nvfp4Experts {
     size: Size,

@@ -30,8 +30,10 @@ static void cuda(CUresult result) {
     }
 }
 
+/* What a layer does not have stays an address of 0. */
 static CUdeviceptr upload(const void *bytes, size_t count) {
-    CUdeviceptr address;
+    CUdeviceptr address = 0;
+    if (bytes == NULL) return address;
     cuda(cuMemAlloc(&address, count));
     cuda(cuMemcpyHtoD(address, bytes, count));
     return address;
@@ -53,13 +55,19 @@ int main(void) {
     cuda(cuCtxSetCurrent(context));
     cuda(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
 
-    /* A layer of the host: its parts go to the device. */
+    /* A layer of the host, with factors and a bias, as a checkpoint's may have them: its parts go to the device. */
     float *dense = malloc(sizeof(float) * ROWS * K), *x = malloc(sizeof(float) * N * K);
     for (size_t i = 0; i < (size_t)ROWS * K; i++) dense[i] = (float)((i * 7919 + i / K) % 61) - 30.0f;
     for (size_t i = 0; i < (size_t)N * K; i++) x[i] = (float)(i % 13) - 6.0f;
-    nvfp4_linear *linear;
+    float *row_alpha = malloc(sizeof(float) * ROWS), *bias = malloc(sizeof(float) * ROWS);
+    for (size_t i = 0; i < ROWS; i++) row_alpha[i] = 1.0f + (float)(i % 3), bias[i] = 1e4f * ((float)(i % 5) - 2.0f);
+    nvfp4_linear *plain, *linear;
     nvfp4_weights parts;
-    check(nvfp4_linear_from_dense(NVFP4_F32, dense, sizeof(float) * ROWS * K, ROWS, K, &linear));
+    check(nvfp4_linear_from_dense(NVFP4_F32, dense, sizeof(float) * ROWS * K, ROWS, K, &plain));
+    check(nvfp4_linear_weights(plain, &parts));
+    parts.row_alpha = row_alpha, parts.bias = bias;
+    check(nvfp4_linear_from_parts(&parts, &linear));
+    nvfp4_linear_free(plain);
     check(nvfp4_linear_weights(linear, &parts));
     float *expected = calloc(N * ROWS, sizeof(float)), *y = calloc(N * ROWS, sizeof(float));
     nvfp4_vectors vectors = {.element = NVFP4_F32, .values = x, .values_bytes = sizeof(float) * N * K};
@@ -74,9 +82,14 @@ int main(void) {
         .layout = parts.layout,
         .global_kind = parts.global_kind,
         .global = parts.global,
+        .row_alpha = upload(parts.row_alpha, sizeof(float) * parts.rows),
     };
     nvfp4_device_vectors on_device = {.element = NVFP4_F32, .values = upload(x, sizeof(float) * N * K)};
-    nvfp4_device_output results = {.element = NVFP4_F32, .values = upload(y, sizeof(float) * N * ROWS)};
+    nvfp4_device_output results = {
+        .element = NVFP4_F32,
+        .values = upload(y, sizeof(float) * N * ROWS),
+        .bias = upload(parts.bias, sizeof(float) * parts.rows),
+    };
 
     cuda(cuCtxSynchronize()); /* the copies have ended: the stream below is in no order with them */
 
@@ -111,6 +124,6 @@ int main(void) {
     nvfp4_call_free(call);
     nvfp4_gpu_free(gpu);
     nvfp4_linear_free(linear);
-    free(dense), free(x), free(expected), free(y);
+    free(dense), free(row_alpha), free(bias), free(x), free(expected), free(y);
     return wrong == 0 ? 0 : 1;
 }

@@ -9,12 +9,13 @@
 
 // Version of the functions and structures here, as this header declares them. A library with another number of
 // nvfp4_abi_version() does not fit the header.
-#define NVFP4_ABI_VERSION 1
+#define NVFP4_ABI_VERSION 2
 
 // All went well.
 #define NVFP4_OK 0
 
-// An argument that means nothing: NULL, a number that names nothing, text that is no UTF-8, misaligned memory.
+// An argument that means nothing: NULL, a number that names nothing, text that is no UTF-8. And memory that cannot be
+// used so, of the host or of a device: a misaligned address or stride, results over what is read.
 #define NVFP4_BAD_ARGUMENT 1
 
 // Operands that contradict each other or their sizes, and scales that are NaN or negative.
@@ -71,7 +72,7 @@
 // GeGLU with the tanh form of GELU.
 #define NVFP4_GELU_TANH 2
 
-// g * sigmoid(alpha * g) * (u + 1), of gate and up within a limit, as gpt-oss has it.
+// g * sigmoid(alpha * g) * (u + 1), of gate and up within a limit: gpt-oss's, with an alpha of 1.702 and a limit of 7.
 #define NVFP4_CLAMPED 3
 
 // RMSNorm.
@@ -98,7 +99,8 @@ typedef struct nvfp4_gpu nvfp4_gpu;
 // A linear layer y = W x + bias in host memory.
 typedef struct nvfp4_linear nvfp4_linear;
 
-// The MLP of a decoder layer in host memory: down * (silu(gate * x) * (up * x)).
+// The MLP of a decoder layer in host memory: down * (silu(gate * x) * (up * x)), or with another gate in silu's place:
+// nvfp4_mlp_with_gate.
 typedef struct nvfp4_mlp nvfp4_mlp;
 
 // What a function returns: NVFP4_OK or a kind of error.
@@ -199,7 +201,8 @@ typedef struct {
     uint64_t residual;
 } nvfp4_device_output;
 
-// Device memory for intermediate data.
+// Device memory for intermediate data. Calls that may run at the same time need one each. Calls on one stream may share
+// one, if one thread at a time launches them.
 typedef struct {
     // Its address, 256-byte aligned. The first 8192 bytes were set to zeros once.
     uint64_t address;
@@ -259,7 +262,7 @@ typedef struct {
     uint32_t element;
     // Whether results are added to what is there: y += W x + bias. 0: y = W x + bias.
     uint32_t accumulate;
-    // Memory that shares no byte with the vectors'.
+    // Memory that shares no byte with what is read: vectors, layers' codes and scales, ids.
     void *values;
     // Its length.
     size_t values_bytes;
@@ -328,7 +331,7 @@ nvfp4_status nvfp4_linear_from_checkpoint(const nvfp4_checkpoint *checkpoint,
 // `vectors` is NULL or there. A context is current, and `stream` is one of it. Every address is valid, for the bytes that
 // sizes and strides reach, until the enqueued work has run. Nothing else writes the memory, or reads what is written,
 // meanwhile. With `chained`, the launch before it in the stream waits for the launches before that one, as all kernels of
-// this library do.
+// this library do. All of this holds until the last replay of a graph that it was captured into.
 nvfp4_status nvfp4_quantize(const nvfp4_quantization *vectors,
                             void *stream);
 
@@ -340,11 +343,15 @@ nvfp4_status nvfp4_gpu_of_device(uint32_t number, nvfp4_gpu **gpu);
 // Prepares y = W x + bias of n vectors for the CUDA context that is current: chooses a kernel, loads it, and keeps the
 // launches. Reads no address; nothing is enqueued. A `workspace` of NULL is none.
 //
+// `gpu` is the context's: nvfp4_gpu_of_device of its number. Another kind of GPU than the context's is
+// NVFP4_BAD_ARGUMENT.
+//
 // With `chained` launches may start before the work before them has ended; they read codes and scales at once and wait
-// with everything else. The caller promises that no kernel that may still run writes codes or scales.
+// with everything else. The caller promises that no kernel that may still run writes codes or scales: not only the one
+// right before a launch may, but all chained launches in a row before it, and the one before the first of them.
 //
 // All pointers are NULL or there; `call` is NULL or has room for a pointer. With `chained`, the promise above holds for
-// every launch.
+// every launch, and for every replay of a graph that one was captured into.
 nvfp4_status nvfp4_call_prepare(const nvfp4_gpu *gpu,
                                 const nvfp4_device_weights *weights,
                                 const nvfp4_device_vectors *x,
@@ -359,7 +366,9 @@ nvfp4_status nvfp4_call_prepare(const nvfp4_gpu *gpu,
 //
 // `call` is NULL or prepared. The context that it was prepared in is current, and `stream` is one of it. Every address
 // that it was prepared with is valid, for the bytes that sizes and strides reach, until the enqueued work has run.
-// Nothing else writes the memory, or reads the results or the workspace, meanwhile.
+// Nothing else writes the memory, or reads the results or the workspace, meanwhile. Between the launches of this call no
+// other thread launches a call with the same workspace. All of this holds until the last replay of a graph that the
+// call was captured into.
 nvfp4_status nvfp4_call_launch(const nvfp4_call *call,
                                void *stream);
 
@@ -418,7 +427,8 @@ nvfp4_status nvfp4_linear_prepare(const nvfp4_linear *linear,
                                   size_t n,
                                   uint32_t element);
 
-// Computes n vectors on the CPU, on a pool of threads that the library keeps.
+// Computes n vectors on the CPU, on a pool of threads that the library keeps. A child of fork has none of them: where
+// its parent has computed before, such a call of the child waits for ever.
 //
 // `linear` is NULL or a layer; `x` and `y` are NULL or there, with memory as they say.
 nvfp4_status nvfp4_linear_forward(const nvfp4_linear *linear,
@@ -426,7 +436,7 @@ nvfp4_status nvfp4_linear_forward(const nvfp4_linear *linear,
                                   size_t n,
                                   const nvfp4_output *y);
 
-// An MLP of three layers. It shares their memory; they may be freed.
+// An MLP of three layers, with NVFP4_SILU between. It shares their memory; they may be freed.
 //
 // Layers are NULL or there, and `mlp` is NULL or has room for a pointer.
 nvfp4_status nvfp4_mlp_new(const nvfp4_linear *gate,
@@ -434,13 +444,24 @@ nvfp4_status nvfp4_mlp_new(const nvfp4_linear *gate,
                            const nvfp4_linear *down,
                            nvfp4_mlp **mlp);
 
-// An MLP whose gate and up are one layer, with the rows of both in an order: NVFP4_STACKED or NVFP4_INTERLEAVED.
+// An MLP whose gate and up are one layer, with the rows of both in an order: NVFP4_STACKED or NVFP4_INTERLEAVED. As
+// nvfp4_mlp_new in all else.
 //
 // As nvfp4_mlp_new.
 nvfp4_status nvfp4_mlp_joined(const nvfp4_linear *gate_up,
                               uint32_t order,
                               const nvfp4_linear *down,
                               nvfp4_mlp **mlp);
+
+// An MLP of another one's layers, with another gate: NVFP4_SILU, NVFP4_GELU_TANH or NVFP4_CLAMPED, for which alone alpha
+// and limit are looked at. It shares their memory; `mlp` stays as it was, and may be freed.
+//
+// `mlp` is NULL or an MLP, and `other` is NULL or has room for a pointer.
+nvfp4_status nvfp4_mlp_with_gate(const nvfp4_mlp *mlp,
+                                 uint32_t gate,
+                                 float alpha,
+                                 float limit,
+                                 nvfp4_mlp **other);
 
 // Frees an MLP.
 //
@@ -465,7 +486,8 @@ nvfp4_status nvfp4_experts_new(const nvfp4_mlp *const *mlps,
 // All experts of a layer of a checkpoint. `name` is their common name, such as "model.layers.0.mlp.experts"; `gate`, `up`
 // and `down` name their layers, such as "gate_proj". Where one layer has the rows of gate and up in an order, `gate`
 // names it and `up` is NULL; otherwise the order is not looked at. Codes and scales stay in the files, but for experts
-// that are stacked in transposed tensors.
+// that are stacked in transposed tensors. The gate is the one that config.json names, and NVFP4_SILU where it names
+// none; one that is not computed is NVFP4_BAD_FILE. nvfp4_experts_with_gate takes another one.
 //
 // `checkpoint` is NULL or open, names are NULL or text, and `experts` is NULL or has room for a pointer.
 nvfp4_status nvfp4_experts_from_checkpoint(const nvfp4_checkpoint *checkpoint,
@@ -475,6 +497,15 @@ nvfp4_status nvfp4_experts_from_checkpoint(const nvfp4_checkpoint *checkpoint,
                                            uint32_t order,
                                            const char *down,
                                            nvfp4_experts **experts);
+
+// Experts of others' layers, all with another gate than theirs: as nvfp4_mlp_with_gate.
+//
+// `experts` is NULL or experts, and `others` is NULL or has room for a pointer.
+nvfp4_status nvfp4_experts_with_gate(const nvfp4_experts *experts,
+                                     uint32_t gate,
+                                     float alpha,
+                                     float limit,
+                                     nvfp4_experts **others);
 
 // Frees experts.
 //

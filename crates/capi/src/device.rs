@@ -71,7 +71,8 @@ pub struct nvfp4_device_output {
     pub residual: u64,
 }
 
-/// Device memory for intermediate data.
+/// Device memory for intermediate data. Calls that may run at the same time need one each. Calls on one stream may share
+/// one, if one thread at a time launches them.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct nvfp4_device_workspace {
@@ -129,7 +130,7 @@ pub struct nvfp4_quantization {
 /// `vectors` is NULL or there. A context is current, and `stream` is one of it. Every address is valid, for the bytes that
 /// sizes and strides reach, until the enqueued work has run. Nothing else writes the memory, or reads what is written,
 /// meanwhile. With `chained`, the launch before it in the stream waits for the launches before that one, as all kernels of
-/// this library do.
+/// this library do. All of this holds until the last replay of a graph that it was captured into.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfp4_quantize(
     vectors: *const nvfp4_quantization,
@@ -159,12 +160,16 @@ pub unsafe extern "C" fn nvfp4_gpu_of_device(
 /// Prepares y = W x + bias of n vectors for the CUDA context that is current: chooses a kernel, loads it, and keeps the
 /// launches. Reads no address; nothing is enqueued. A `workspace` of NULL is none.
 ///
+/// `gpu` is the context's: nvfp4_gpu_of_device of its number. Another kind of GPU than the context's is
+/// NVFP4_BAD_ARGUMENT.
+///
 /// With `chained` launches may start before the work before them has ended; they read codes and scales at once and wait
-/// with everything else. The caller promises that no kernel that may still run writes codes or scales.
+/// with everything else. The caller promises that no kernel that may still run writes codes or scales: not only the one
+/// right before a launch may, but all chained launches in a row before it, and the one before the first of them.
 ///
 /// # Safety
 /// All pointers are NULL or there; `call` is NULL or has room for a pointer. With `chained`, the promise above holds for
-/// every launch.
+/// every launch, and for every replay of a graph that one was captured into.
 #[unsafe(no_mangle)]
 #[allow(clippy::too_many_arguments, reason = "the operands of a call")]
 pub unsafe extern "C" fn nvfp4_call_prepare(
@@ -192,7 +197,9 @@ pub unsafe extern "C" fn nvfp4_call_prepare(
 /// # Safety
 /// `call` is NULL or prepared. The context that it was prepared in is current, and `stream` is one of it. Every address
 /// that it was prepared with is valid, for the bytes that sizes and strides reach, until the enqueued work has run.
-/// Nothing else writes the memory, or reads the results or the workspace, meanwhile.
+/// Nothing else writes the memory, or reads the results or the workspace, meanwhile. Between the launches of this call no
+/// other thread launches a call with the same workspace. All of this holds until the last replay of a graph that the
+/// call was captured into.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfp4_call_launch(
     call: *const nvfp4_call,
@@ -239,10 +246,12 @@ pub unsafe extern "C" fn nvfp4_call_free(call: *mut nvfp4_call) {
 mod calls {
     use std::ffi::{c_char, c_void};
 
+    use nvfp4_gemv::Error;
+    use nvfp4_gemv::cudarc::driver::{self, DriverError};
     use nvfp4_gemv::kernel::quantize::{Global, Input, Quantize};
     use nvfp4_gemv::raw::{self, Call, PreparedRawGemv};
     use nvfp4_gemv::{
-        Activation, Dims, FloatType, Gate, RawOutput, RawVectors, RawWeights, RawWorkspace,
+        Activation, Dims, FloatType, Gpu, RawOutput, RawVectors, RawWeights, RawWorkspace,
         ScaleLayout, Shape, Strides,
     };
 
@@ -303,7 +312,51 @@ mod calls {
                 unsafe { memory::read("workspace", workspace) }?;
             call = call.with_workspace(RawWorkspace { address, bytes })?;
         }
+        if let Some(current) = current()? {
+            fits(gpu, &raw::gpu(current)?)?;
+        }
         Ok(PreparedRawGemv::new(&call, gpu, &options(chained))?)
+    }
+
+    /// The number of the current context's device, if a context is current.
+    fn current() -> Result<Option<u32>, Failure> {
+        raw::device_count()?; // says what is missing, before the driver is asked
+        let asked = |error: DriverError| {
+            Failure::from(Error::Cuda {
+                during: "asking for the current context's device",
+                code: error.0 as i32,
+                message: error.to_string(),
+            })
+        };
+        if driver::result::ctx::get_current().map_err(asked)?.is_none() {
+            return Ok(None);
+        }
+        let mut device = 0;
+        // SAFETY: the driver is there, and the pointer is to a live integer.
+        let code = unsafe { driver::sys::cuCtxGetDevice(&mut device) };
+        code.result().map_err(asked)?;
+        Ok(u32::try_from(device).ok())
+    }
+
+    /// Whether what is chosen and planned for a GPU is right for the one that it will run on.
+    fn fits(gpu: &Gpu, current: &Gpu) -> Result<(), Failure> {
+        let plans = |gpu: &Gpu| {
+            let Gpu {
+                compute_capability,
+                multiprocessors,
+                shared_bytes,
+                images,
+                ..
+            } = *gpu;
+            (compute_capability, multiprocessors, shared_bytes, images)
+        };
+        match plans(gpu) == plans(current) {
+            true => Ok(()),
+            false => Err(Failure::argument(format!(
+                "gpu is {:?}, and the current context's is {:?}: take nvfp4_gpu_of_device of its number",
+                gpu.name, current.name
+            ))),
+        }
     }
 
     /// Strides of `n` rows of so many bytes.
@@ -366,16 +419,10 @@ mod calls {
         let (n, k) = (q.n, q.k);
         let shape = Shape::new(Dims { m: 0, n, k, l: 1 })?;
         let element = memory::element(q.element)?;
-        let gated = |gate| Ok::<_, Failure>((gate, memory::order(q.order)?));
-        let gate = match q.first {
-            memory::NVFP4_SILU => Some(gated(Gate::Silu)?),
-            memory::NVFP4_GELU_TANH => Some(gated(Gate::GeluTanh)?),
-            memory::NVFP4_CLAMPED => Some(gated(Gate::Clamped {
-                alpha: q.alpha,
-                limit: q.limit,
-            })?),
-            memory::NVFP4_AS_THEY_ARE | memory::NVFP4_RMS_NORM => None,
-            other => {
+        let gate = match (q.first, memory::gate(q.first, q.alpha, q.limit)) {
+            (_, Some(gate)) => Some((gate, memory::order(q.order)?)),
+            (memory::NVFP4_AS_THEY_ARE | memory::NVFP4_RMS_NORM, None) => None,
+            (other, None) => {
                 return Err(Failure::argument(format!(
                     "{other} is nothing that is made of vectors"
                 )));
@@ -418,6 +465,41 @@ mod calls {
 
     pub(super) fn plan(call: &Prepared, format: u32) -> Result<*mut c_char, Failure> {
         said(call.choice(), call.plan(), format)
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use nvfp4_gemv::Product;
+
+        use super::*;
+
+        /// Its kernels would be missing, or its grids another GPU's.
+        #[test]
+        fn a_call_is_not_prepared_for_another_gpu_than_the_contexts() {
+            let of = |name| Gpu::of_product(Product::of_name(name).unwrap(), Gpu::DEFAULT_IMAGES);
+            let h200 = of("h200");
+            assert!(fits(&h200, &h200).is_ok());
+            // Known by its product, it has another name and size of memory than the driver says.
+            let named = Gpu {
+                name: "NVIDIA H200".into(),
+                memory_bytes: 1,
+                l2_bytes: 1,
+                ..h200.clone()
+            };
+            assert!(fits(&named, &h200).is_ok());
+            assert!(fits(&of("b200"), &h200).is_err());
+            let images = "80";
+            assert!(
+                fits(
+                    &Gpu {
+                        images,
+                        ..h200.clone()
+                    },
+                    &h200
+                )
+                .is_err()
+            );
+        }
     }
 }
 

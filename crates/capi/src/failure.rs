@@ -14,7 +14,8 @@ pub type nvfp4_status = i32;
 
 /// All went well.
 pub const NVFP4_OK: i32 = 0;
-/// An argument that means nothing: NULL, a number that names nothing, text that is no UTF-8, misaligned memory.
+/// An argument that means nothing: NULL, a number that names nothing, text that is no UTF-8. And memory that cannot be
+/// used so, of the host or of a device: a misaligned address or stride, results over what is read.
 pub const NVFP4_BAD_ARGUMENT: i32 = 1;
 /// Operands that contradict each other or their sizes, and scales that are NaN or negative.
 pub const NVFP4_BAD_OPERAND: i32 = 2;
@@ -53,7 +54,10 @@ impl Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let status = match &error {
-            Error::NullPointer { .. } => NVFP4_BAD_ARGUMENT,
+            Error::NullPointer { .. }
+            | Error::Misaligned { .. }
+            | Error::Overlap { .. }
+            | Error::OutputOverlaps { .. } => NVFP4_BAD_ARGUMENT,
             Error::Cuda { .. } => NVFP4_CUDA_ERROR,
             Error::PathUnavailable { .. }
             | Error::KernelUnavailable { .. }

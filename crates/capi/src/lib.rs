@@ -21,7 +21,7 @@ use std::ffi::c_char;
 
 /// Version of the functions and structures here, as this header declares them. A library with another number of
 /// nvfp4_abi_version() does not fit the header.
-pub const NVFP4_ABI_VERSION: u32 = 1;
+pub const NVFP4_ABI_VERSION: u32 = 2;
 
 /// NVFP4_ABI_VERSION of the library that is linked or loaded.
 #[unsafe(no_mangle)]

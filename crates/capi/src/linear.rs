@@ -72,7 +72,7 @@ pub struct nvfp4_output {
     pub element: u32,
     /// Whether results are added to what is there: y += W x + bias. 0: y = W x + bias.
     pub accumulate: u32,
-    /// Memory that shares no byte with the vectors'.
+    /// Memory that shares no byte with what is read: vectors, layers' codes and scales, ids.
     pub values: *mut c_void,
     /// Its length.
     pub values_bytes: usize,
@@ -283,7 +283,8 @@ pub unsafe extern "C" fn nvfp4_linear_prepare(
     })
 }
 
-/// Computes n vectors on the CPU, on a pool of threads that the library keeps.
+/// Computes n vectors on the CPU, on a pool of threads that the library keeps. A child of fork has none of them: where
+/// its parent has computed before, such a call of the child waits for ever.
 ///
 /// # Safety
 /// `linear` is NULL or a layer; `x` and `y` are NULL or there, with memory as they say.
@@ -298,9 +299,29 @@ pub unsafe extern "C" fn nvfp4_linear_forward(
         // SAFETY: this function's own contract.
         unsafe {
             let linear = &memory::read("linear", linear)?.0;
-            computed(x, y, &[], |x, y| linear.forward(x, n, y))
+            computed(x, y, parts(linear), |x, y| linear.forward(x, n, y))
         }
     })
+}
+
+/// The name of a piece of memory, its address and its length.
+pub(crate) type Place = (&'static str, (usize, usize));
+
+/// What is read of a layer: memory that C keeps for it, or may know from nvfp4_linear_weights.
+pub(crate) fn parts(layer: &Linear) -> impl Iterator<Item = Place> {
+    fn at<T>(of: &[T]) -> (usize, usize) {
+        (of.as_ptr().addr(), size_of_val(of))
+    }
+    let weights = layer.weights();
+    let each = [
+        Some(("a layer's codes", at(weights.codes()))),
+        Some(("a layer's scales", at(weights.scales()))),
+        weights
+            .row_alpha()
+            .map(|of| ("a layer's row_alpha", at(of))),
+        layer.bias().map(|of| ("a layer's bias", at(of))),
+    ];
+    each.into_iter().flatten()
 }
 
 /// Lets `f` compute vectors to results, once these are checked. `others` are names of other memory that is read
@@ -311,7 +332,7 @@ pub unsafe extern "C" fn nvfp4_linear_forward(
 pub(crate) unsafe fn computed(
     x: *const nvfp4_vectors,
     y: *const nvfp4_output,
-    others: &[(&str, (usize, usize))],
+    others: impl IntoIterator<Item = Place>,
     f: impl FnOnce(&Vectors<'_>, Output<'_>) -> nvfp4_gemv::Result<()>,
 ) -> Result<(), Failure> {
     /// # Safety
@@ -331,8 +352,8 @@ pub(crate) unsafe fn computed(
     let of_x = ("x.values", (x.values.addr(), x.values_bytes));
     let scales = ("x.scales", (x.scales.addr(), x.scales_bytes));
     let scales = (x.element == memory::NVFP4_CODES).then_some(scales);
-    let read = others.iter().copied().chain([of_x]).chain(scales);
-    if let Some((what, _)) = read.into_iter().find(|(_, at)| overlap(*at, written)) {
+    let read = others.into_iter().chain([of_x]).chain(scales);
+    if let Some((what, _)) = { read }.find(|(_, at)| overlap(*at, written)) {
         return Err(Failure::argument(format!("y.values and {what} overlap")));
     }
     let element = memory::element(y.element)?;

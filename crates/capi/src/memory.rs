@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char, c_void};
 
 use nvfp4_gemv::half::{bf16, f16};
-use nvfp4_gemv::{Activation, FloatType, GlobalScale, RowOrder, ScaleLayout};
+use nvfp4_gemv::{Activation, FloatType, Gate, GlobalScale, RowOrder, ScaleLayout};
 
 use crate::failure::{Failure, guarded};
 
@@ -37,7 +37,7 @@ pub const NVFP4_AS_THEY_ARE: u32 = 0;
 pub const NVFP4_SILU: u32 = 1;
 /// GeGLU with the tanh form of GELU.
 pub const NVFP4_GELU_TANH: u32 = 2;
-/// g * sigmoid(alpha * g) * (u + 1), of gate and up within a limit, as gpt-oss has it.
+/// g * sigmoid(alpha * g) * (u + 1), of gate and up within a limit: gpt-oss's, with an alpha of 1.702 and a limit of 7.
 pub const NVFP4_CLAMPED: u32 = 3;
 /// RMSNorm.
 pub const NVFP4_RMS_NORM: u32 = 4;
@@ -76,6 +76,16 @@ pub(crate) fn order(number: u32) -> Result<RowOrder, Failure> {
         NVFP4_STACKED => Ok(RowOrder::Stacked),
         NVFP4_INTERLEAVED => Ok(RowOrder::Interleaved),
         _ => Err(Failure::argument(format!("{number} is no order of rows"))),
+    }
+}
+
+/// A gate, whose numbers [`NVFP4_CLAMPED`] alone has.
+pub(crate) fn gate(kind: u32, alpha: f32, limit: f32) -> Option<Gate> {
+    match kind {
+        NVFP4_SILU => Some(Gate::Silu),
+        NVFP4_GELU_TANH => Some(Gate::GeluTanh),
+        NVFP4_CLAMPED => Some(Gate::Clamped { alpha, limit }),
+        _ => None,
     }
 }
 
@@ -156,15 +166,21 @@ pub(crate) unsafe fn slice_mut<'a, T: Number>(
     }
 }
 
-/// # Safety
-/// Where `pointer` is not null, a value is there that nobody writes during `'a`.
-pub(crate) unsafe fn read<'a, T>(what: &str, pointer: *const T) -> Result<&'a T, Failure> {
+/// Refuses a pointer that no value can be at.
+pub(crate) fn check<T>(what: &str, pointer: *const T) -> Result<(), Failure> {
     if pointer.is_null() {
         return Err(Failure::null(what));
     }
-    if !pointer.is_aligned() {
-        return Err(Failure::argument(format!("{what} is misaligned")));
+    match pointer.is_aligned() {
+        true => Ok(()),
+        false => Err(Failure::argument(format!("{what} is misaligned"))),
     }
+}
+
+/// # Safety
+/// Where `pointer` is not null, a value is there that nobody writes during `'a`.
+pub(crate) unsafe fn read<'a, T>(what: &str, pointer: *const T) -> Result<&'a T, Failure> {
+    check(what, pointer)?;
     // SAFETY: not null and aligned; the rest is the caller's promise.
     Ok(unsafe { &*pointer })
 }
@@ -191,12 +207,7 @@ pub(crate) unsafe fn value<T>(
     f: impl FnOnce() -> Result<T, Failure>,
 ) -> crate::nvfp4_status {
     guarded(|| {
-        if out.is_null() {
-            return Err(Failure::null("the place for the result"));
-        }
-        if !out.is_aligned() {
-            return Err(Failure::argument("the place for the result is misaligned"));
-        }
+        check("the place for the result", out)?;
         // SAFETY: not null and aligned, and there is room, says the caller. A pointer or a number needs no drop.
         unsafe { out.write(none) };
         let made = f()?;

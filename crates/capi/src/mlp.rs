@@ -3,14 +3,15 @@
 use std::ffi::c_char;
 use std::slice::from_raw_parts;
 
-use nvfp4_gemv::{Experts, Mlp};
+use nvfp4_gemv::{Experts, Gate, Mlp};
 
 use crate::checkpoint::nvfp4_checkpoint;
 use crate::failure::{Failure, guarded, nvfp4_status};
-use crate::linear::{computed, nvfp4_linear, nvfp4_output, nvfp4_vectors};
+use crate::linear::{computed, nvfp4_linear, nvfp4_output, nvfp4_vectors, parts};
 use crate::memory;
 
-/// The MLP of a decoder layer in host memory: down * (silu(gate * x) * (up * x)).
+/// The MLP of a decoder layer in host memory: down * (silu(gate * x) * (up * x)), or with another gate in silu's place:
+/// nvfp4_mlp_with_gate.
 #[derive(Debug)]
 pub struct nvfp4_mlp(Mlp);
 
@@ -18,7 +19,7 @@ pub struct nvfp4_mlp(Mlp);
 #[derive(Debug)]
 pub struct nvfp4_experts(Experts);
 
-/// An MLP of three layers. It shares their memory; they may be freed.
+/// An MLP of three layers, with NVFP4_SILU between. It shares their memory; they may be freed.
 ///
 /// # Safety
 /// Layers are NULL or there, and `mlp` is NULL or has room for a pointer.
@@ -45,7 +46,8 @@ pub unsafe extern "C" fn nvfp4_mlp_new(
     unsafe { memory::handle(mlp, make) }
 }
 
-/// An MLP whose gate and up are one layer, with the rows of both in an order: NVFP4_STACKED or NVFP4_INTERLEAVED.
+/// An MLP whose gate and up are one layer, with the rows of both in an order: NVFP4_STACKED or NVFP4_INTERLEAVED. As
+/// nvfp4_mlp_new in all else.
 ///
 /// # Safety
 /// As nvfp4_mlp_new.
@@ -70,6 +72,33 @@ pub unsafe extern "C" fn nvfp4_mlp_joined(
     };
     // SAFETY: this function's own contract.
     unsafe { memory::handle(mlp, make) }
+}
+
+/// An MLP of another one's layers, with another gate: NVFP4_SILU, NVFP4_GELU_TANH or NVFP4_CLAMPED, for which alone alpha
+/// and limit are looked at. It shares their memory; `mlp` stays as it was, and may be freed.
+///
+/// # Safety
+/// `mlp` is NULL or an MLP, and `other` is NULL or has room for a pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfp4_mlp_with_gate(
+    mlp: *const nvfp4_mlp,
+    gate: u32,
+    alpha: f32,
+    limit: f32,
+    other: *mut *mut nvfp4_mlp,
+) -> nvfp4_status {
+    let make = || {
+        // SAFETY: this function's own contract.
+        let mlp = unsafe { memory::read("mlp", mlp) }?.0.clone();
+        Ok(nvfp4_mlp(mlp.with_gate(gate_of(gate, alpha, limit)?)?))
+    };
+    // SAFETY: this function's own contract.
+    unsafe { memory::handle(other, make) }
+}
+
+fn gate_of(kind: u32, alpha: f32, limit: f32) -> Result<Gate, Failure> {
+    let gate = memory::gate(kind, alpha, limit);
+    gate.ok_or_else(|| Failure::argument(format!("{kind} is no gate")))
 }
 
 /// Frees an MLP.
@@ -97,7 +126,8 @@ pub unsafe extern "C" fn nvfp4_mlp_forward(
         // SAFETY: this function's own contract.
         unsafe {
             let mlp = &memory::read("mlp", mlp)?.0;
-            computed(x, y, &[], |x, y| mlp.forward(x, n, y))
+            let others = mlp.layers().flat_map(parts);
+            computed(x, y, others, |x, y| mlp.forward(x, n, y))
         }
     })
 }
@@ -113,8 +143,8 @@ pub unsafe extern "C" fn nvfp4_experts_new(
     experts: *mut *mut nvfp4_experts,
 ) -> nvfp4_status {
     let make = || {
-        if count > 0 && (mlps.is_null() || !mlps.is_aligned()) {
-            return Err(Failure::null("mlps"));
+        if count > 0 {
+            memory::check("mlps", mlps)?;
         }
         if isize::try_from(count.saturating_mul(size_of::<*const nvfp4_mlp>())).is_err() {
             return Err(Failure::argument(format!(
@@ -139,7 +169,8 @@ pub unsafe extern "C" fn nvfp4_experts_new(
 /// All experts of a layer of a checkpoint. `name` is their common name, such as "model.layers.0.mlp.experts"; `gate`, `up`
 /// and `down` name their layers, such as "gate_proj". Where one layer has the rows of gate and up in an order, `gate`
 /// names it and `up` is NULL; otherwise the order is not looked at. Codes and scales stay in the files, but for experts
-/// that are stacked in transposed tensors.
+/// that are stacked in transposed tensors. The gate is the one that config.json names, and NVFP4_SILU where it names
+/// none; one that is not computed is NVFP4_BAD_FILE. nvfp4_experts_with_gate takes another one.
 ///
 /// # Safety
 /// `checkpoint` is NULL or open, names are NULL or text, and `experts` is NULL or has room for a pointer.
@@ -183,6 +214,28 @@ pub unsafe extern "C" fn nvfp4_experts_from_checkpoint(
     unsafe { memory::handle(experts, make) }
 }
 
+/// Experts of others' layers, all with another gate than theirs: as nvfp4_mlp_with_gate.
+///
+/// # Safety
+/// `experts` is NULL or experts, and `others` is NULL or has room for a pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfp4_experts_with_gate(
+    experts: *const nvfp4_experts,
+    gate: u32,
+    alpha: f32,
+    limit: f32,
+    others: *mut *mut nvfp4_experts,
+) -> nvfp4_status {
+    let make = || {
+        // SAFETY: this function's own contract.
+        let experts = unsafe { memory::read("experts", experts) }?.0.clone();
+        let gate = gate_of(gate, alpha, limit)?;
+        Ok(nvfp4_experts(experts.with_gate(gate)?))
+    };
+    // SAFETY: this function's own contract.
+    unsafe { memory::handle(others, make) }
+}
+
 /// Frees experts.
 ///
 /// # Safety
@@ -223,7 +276,9 @@ pub unsafe extern "C" fn nvfp4_experts_forward(
             ];
             let ids = memory::slice("ids", ids.cast(), bytes)?;
             let weights = memory::slice("weights", weights.cast(), bytes)?;
-            computed(x, y, &others, |x, y| experts.forward(x, n, ids, weights, y))
+            let layers = experts.all().iter().flat_map(Mlp::layers);
+            let others = others.into_iter().chain(layers.flat_map(parts));
+            computed(x, y, others, |x, y| experts.forward(x, n, ids, weights, y))
         }
     })
 }

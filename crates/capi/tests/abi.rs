@@ -6,7 +6,7 @@ use std::ptr::{null, null_mut};
 
 use nvfp4_gemv::checkpoint::Checkpoint;
 use nvfp4_gemv::half::{bf16, f16};
-use nvfp4_gemv::{Experts, Linear, Mlp, Output, RowOrder, Vectors};
+use nvfp4_gemv::{Experts, Gate, Linear, Mlp, Output, RowOrder, Vectors};
 use nvfp4_gemv_capi::*;
 
 fn last() -> String {
@@ -627,7 +627,21 @@ fn operands_by_address_are_checked() {
             values: (1 << 42) + 8,
             ..x
         };
-        refused(prepare(&weights, &odd, 1, &y), NVFP4_BAD_OPERAND, "vectors");
+        // Addresses and strides of a device as the host's: the same words in the header, and the same status.
+        refused(
+            prepare(&weights, &odd, 1, &y),
+            NVFP4_BAD_ARGUMENT,
+            "vectors",
+        );
+        let step = nvfp4_device_vectors {
+            row_stride: 520,
+            ..x
+        };
+        refused(
+            prepare(&weights, &step, 2, &y),
+            NVFP4_BAD_ARGUMENT,
+            "0x208 is not a multiple of 16",
+        );
         let near = nvfp4_device_vectors {
             row_stride: 16,
             ..x
@@ -644,7 +658,7 @@ fn operands_by_address_are_checked() {
         };
         refused(
             prepare(&weights, &x, 1, &on_weights),
-            NVFP4_BAD_OPERAND,
+            NVFP4_BAD_ARGUMENT,
             "overlaps",
         );
         // No kernels are linked here, or no driver is there.
@@ -733,6 +747,11 @@ fn experts_of_layers() {
             "mlps",
         );
         refused(
+            nvfp4_experts_new(constant.as_ptr().wrapping_byte_add(1), 1, &mut null_mut()),
+            NVFP4_BAD_ARGUMENT,
+            "mlps is misaligned",
+        );
+        refused(
             nvfp4_experts_new([null()].as_ptr(), 1, &mut null_mut()),
             NVFP4_BAD_ARGUMENT,
             "an MLP",
@@ -788,6 +807,169 @@ fn experts_of_layers() {
         nvfp4_experts_free(experts);
         nvfp4_experts_free(null_mut());
     }
+}
+
+/// gpt-oss with SiLU would be another model.
+#[test]
+fn gates() {
+    let layer = |rows: usize, k: usize, seed: f32| {
+        let dense: Vec<f32> = (0..rows * k).map(|i| (i as f32 * seed).sin()).collect();
+        Linear::from_dense(&dense, rows, k).unwrap()
+    };
+    let rust = Mlp::joined(layer(64, K, 0.7), RowOrder::Stacked, layer(M, 32, 0.3)).unwrap();
+    let handle = |layer: &Linear| {
+        let (weights, mut linear) = (layer.weights(), null_mut());
+        let parts = nvfp4_weights {
+            rows: layer.rows(),
+            k: layer.k(),
+            codes: weights.codes().as_ptr(),
+            codes_bytes: weights.codes().len(),
+            scales: weights.scales().as_ptr(),
+            scales_bytes: weights.scales().len(),
+            layout: NVFP4_LINEAR,
+            global_kind: NVFP4_MULTIPLIER,
+            global: weights.global().multiplier() as f32,
+            row_alpha: null(),
+            bias: null(),
+        };
+        // SAFETY: all is there.
+        let status = unsafe { nvfp4_linear_from_parts(&parts, &mut linear) };
+        assert_eq!(status, NVFP4_OK, "{}", last());
+        linear
+    };
+    let x: Vec<f32> = (0..K).map(|i| (i as f32).cos()).collect();
+    let [gate_up, down] = [0, 1].map(|at| handle(rust.layers().nth(at).unwrap()));
+    // SAFETY: all is there, and freed once.
+    unsafe {
+        let (mut plain, mut experts) = (null_mut(), null_mut());
+        let status = nvfp4_mlp_joined(gate_up, NVFP4_STACKED, down, &mut plain);
+        assert_eq!(status, NVFP4_OK, "{}", last());
+        assert_eq!(
+            nvfp4_experts_new([plain.cast_const()].as_ptr(), 1, &mut experts),
+            NVFP4_OK
+        );
+        let mut all = Vec::new();
+        for (kind, gate) in [
+            (NVFP4_SILU, Gate::Silu),
+            (NVFP4_GELU_TANH, Gate::GeluTanh),
+            (NVFP4_CLAMPED, Gate::GPT_OSS),
+        ] {
+            let (mut mlp, mut others) = (null_mut(), null_mut());
+            let status = nvfp4_mlp_with_gate(plain, kind, 1.702, 7.0, &mut mlp);
+            assert_eq!(status, NVFP4_OK, "{}", last());
+            let status = nvfp4_experts_with_gate(experts, kind, 1.702, 7.0, &mut others);
+            assert_eq!(status, NVFP4_OK, "{}", last());
+            let (mut y, mut of_experts) = (vec![f32::NAN; M], vec![f32::NAN; M]);
+            let vectors = x_of(NVFP4_F32, &x);
+            let (ids, weights) = ([0], [1.0]);
+            let status = nvfp4_mlp_forward(mlp, &vectors, 1, &y_of(NVFP4_F32, &mut y));
+            assert_eq!(status, NVFP4_OK, "{}", last());
+            let output = y_of(NVFP4_F32, &mut of_experts);
+            let (ids, weights) = (ids.as_ptr(), weights.as_ptr());
+            let status = nvfp4_experts_forward(others, &vectors, 1, ids, weights, 1, &output);
+            assert_eq!(status, NVFP4_OK, "{}", last());
+            let mut expected = vec![f32::NAN; M];
+            let rust = rust.clone().with_gate(gate).unwrap();
+            let output = Output::of(&mut expected);
+            rust.forward(&Vectors::of(&x), 1, output).unwrap();
+            assert_eq!((&y, &of_experts), (&expected, &expected));
+            assert!(!all.contains(&y), "each gate is another result");
+            all.push(y);
+            nvfp4_mlp_free(mlp);
+            nvfp4_experts_free(others);
+        }
+        let mut other = null_mut();
+        let status = nvfp4_mlp_with_gate(plain, NVFP4_RMS_NORM, 1.0, 1.0, &mut other);
+        refused(status, NVFP4_BAD_ARGUMENT, "4 is no gate");
+        let status = nvfp4_mlp_with_gate(plain, NVFP4_CLAMPED, 1.0, f32::NAN, &mut other);
+        refused(status, NVFP4_BAD_OPERAND, "limit of the gate");
+        let status = nvfp4_mlp_with_gate(null(), NVFP4_SILU, 1.0, 1.0, &mut other);
+        refused(status, NVFP4_BAD_ARGUMENT, "mlp is NULL");
+        let status = nvfp4_experts_with_gate(null(), NVFP4_SILU, 1.0, 1.0, &mut null_mut());
+        refused(status, NVFP4_BAD_ARGUMENT, "experts is NULL");
+        nvfp4_mlp_free(plain);
+        nvfp4_experts_free(experts);
+        nvfp4_linear_free(gate_up);
+        nvfp4_linear_free(down);
+    }
+}
+
+/// Threads read a layer's memory while results are written: of a layer alone, and of an MLP's and experts' layers.
+#[test]
+fn results_over_what_a_layer_reads_are_refused() {
+    const N: usize = 32;
+    let dense: Vec<f32> = (0..N * N).map(|i| (i as f32 * 0.7).sin()).collect();
+    let rust = Linear::from_dense(&dense, N, N).unwrap();
+    // In words, where floats may lie.
+    let words = |bytes: &[u8]| -> Vec<u32> {
+        let words = bytes.chunks_exact(4);
+        words
+            .map(|of| u32::from_ne_bytes(of.try_into().unwrap()))
+            .collect()
+    };
+    let mut codes = words(rust.weights().codes());
+    let mut scales = words(rust.weights().scales());
+    let before = (codes.clone(), scales.clone());
+    let (alpha, bias) = ([1.0f32; N], [0.5f32; N]);
+    let (places, addresses) = {
+        let places = [codes.as_mut_ptr(), scales.as_mut_ptr()];
+        (places, places.map(|of| of.cast_const().cast::<u8>()))
+    };
+    let parts = nvfp4_weights {
+        rows: N,
+        k: N,
+        codes: addresses[0],
+        codes_bytes: 4 * codes.len(),
+        scales: addresses[1],
+        scales_bytes: 4 * scales.len(),
+        layout: NVFP4_LINEAR,
+        global_kind: NVFP4_MULTIPLIER,
+        global: rust.weights().global().multiplier() as f32,
+        row_alpha: alpha.as_ptr(),
+        bias: bias.as_ptr(),
+    };
+    let x = [1.0f32; N];
+    let x = x_of(NVFP4_F32, &x);
+    // SAFETY: all is there, and freed once; what is refused is not written.
+    unsafe {
+        let (mut linear, mut mlp, mut experts) = (null_mut(), null_mut(), null_mut());
+        let status = nvfp4_linear_borrowing_parts(&parts, &mut linear);
+        assert_eq!(status, NVFP4_OK, "{}", last());
+        let status = nvfp4_mlp_new(linear, linear, linear, &mut mlp);
+        assert_eq!(status, NVFP4_OK, "{}", last());
+        let status = nvfp4_experts_new([mlp.cast_const()].as_ptr(), 1, &mut experts);
+        assert_eq!(status, NVFP4_OK, "{}", last());
+        let there = parts_of(linear);
+        let copies = [there.row_alpha.cast_mut(), there.bias.cast_mut()];
+        // The last word of the codes, and the first of the scales; and what the library has copied.
+        let [codes_at, scales_at] = places.map(|of| of.cast::<c_void>());
+        for (at, what) in [
+            (codes_at.wrapping_byte_add(4 * codes.len() - 4), "codes"),
+            (scales_at, "scales"),
+            (copies[0].cast(), "row_alpha"),
+            (copies[1].cast(), "bias"),
+        ] {
+            let y = nvfp4_output {
+                element: NVFP4_F32,
+                accumulate: 0,
+                values: at,
+                values_bytes: 4,
+            };
+            let (ids, weights) = (0, 1.0);
+            for status in [
+                nvfp4_linear_forward(linear, &x, 1, &y),
+                nvfp4_mlp_forward(mlp, &x, 1, &y),
+                nvfp4_experts_forward(experts, &x, 1, &ids, &weights, 1, &y),
+            ] {
+                let says = format!("y.values and a layer's {what} overlap");
+                refused(status, NVFP4_BAD_ARGUMENT, &says);
+            }
+        }
+        nvfp4_experts_free(experts);
+        nvfp4_mlp_free(mlp);
+        nvfp4_linear_free(linear);
+    }
+    assert!((codes, scales) == before, "nothing was written");
 }
 
 #[cfg(feature = "device")]

@@ -169,7 +169,7 @@ fn padded_vectors_of_wrong_fields_are_errors() {
         }
         // 128 rows of each of these batches are beyond counting, one is not.
         let mut large = good.clone();
-        large.shape = shape(0, 1, 1 << 30, 1 << 29);
+        large.shape = shape(0, 1, 1 << 28, 1 << 30);
         let error = large.padded_vectors(layout, 1).unwrap_err();
         assert!(matches!(error, Error::SizeOverflow { .. }), "{error}");
     }

@@ -479,9 +479,8 @@ fn gates_are_those_that_were_asked_for() {
         let on_cpu = |layer: &Linear| Nvfp4Linear::new(layer.clone(), &Device::Cpu).unwrap();
         let joined = Nvfp4Mlp::joined(on_cpu(&gate_up), on_cpu(&down)).unwrap();
         let joined = joined.with_gate(gate).unwrap();
-        let [ids, weights] =
-            [0u32, 1].map(|value| Tensor::full(value, (5, 1), &Device::Cpu).unwrap());
-        let weights = weights.to_dtype(DType::F32).unwrap();
+        let ids = Tensor::full(0u32, (5, 1), &Device::Cpu).unwrap();
+        let weights = Tensor::full(1f32, (5, 1), &Device::Cpu).unwrap();
         let found = [
             host.forward(&xs).unwrap(),
             joined.forward(&xs).unwrap(),
