@@ -2,9 +2,10 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use crate::cpu::Implementation;
 use crate::cpu::parallel::Scratch;
 use crate::cpu::prepare::{Form, Line, Tiles};
+use crate::cpu::threads::Threads;
+use crate::cpu::{Accuracy, Implementation};
 use crate::error::{Error, Result};
 use crate::shape::Shape;
 use crate::types::{Activation, ScaleLayout};
@@ -66,7 +67,7 @@ impl Pool {
         &self,
         shape: &Shape,
         layout: ScaleLayout,
-        activation: Activation,
+        (activation, accuracy): (Activation, Accuracy),
         has_column_alpha: bool,
     ) -> Result<()> {
         if shape.is_empty() {
@@ -86,9 +87,9 @@ impl Pool {
                 }
                 false => activation,
             };
-            let threads = rayon::current_num_threads().max(scratch.len());
+            let threads = Threads::current().count().max(scratch.len());
             scratch.resize_with(threads, Mutex::default);
-            for form in Form::possible(activation, kernels) {
+            for form in Form::possible(activation, kernels, accuracy) {
                 let (tiles, family) = (Tiles::new(shape, form, kernels), kernels.family(form));
                 reserve(lines, tiles.lines(shape.l()))?;
                 for scratch in &mut *scratch {
