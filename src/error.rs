@@ -320,6 +320,15 @@ pub enum Error {
         residual: FloatType,
     },
 
+    /// Threads for calls on the CPU that cannot be.
+    #[error("no {threads} threads: {why}")]
+    Threads {
+        /// Those that were asked for, the caller's own among them.
+        threads: usize,
+        /// What the system says.
+        why: String,
+    },
+
     /// Memory for intermediate data of a call on the CPU that the system does not give.
     #[error("no memory for {bytes} bytes of intermediate data")]
     NoMemory {

@@ -60,7 +60,7 @@ impl Gate {
     /// assert!((Gate::Silu.of(1.0, 2.0) - 1.462_117).abs() < 1e-6);
     /// assert_eq!(Gate::GPT_OSS.of(100.0, 100.0), Gate::GPT_OSS.of(7.0, 7.0));
     /// ```
-    #[inline]
+    #[inline(always)]
     pub fn of(self, gate: f32, up: f32) -> f32 {
         match self {
             Self::Silu => times_sigmoid(gate, gate) * up,
@@ -91,7 +91,7 @@ pub(crate) fn positive(operand: &'static str, value: f32) -> Result<()> {
 }
 
 /// x · σ(y).
-#[inline]
+#[inline(always)]
 fn times_sigmoid(x: f32, y: f32) -> f32 {
     x / (1.0 + exponential(-y))
 }
@@ -99,7 +99,7 @@ fn times_sigmoid(x: f32, y: f32) -> f32 {
 /// `exp(x)` for x of -87 to 88; beyond them, `exp(-87)` and `exp(88)`. e^x = 2^n e^r with n the integer nearest to
 /// x / ln 2. What becomes of NaN differs on a device, and does not matter: a gate whose exponent is NaN multiplies by the
 /// NaN that it comes from.
-#[inline]
+#[inline(always)]
 fn exponential(x: f32) -> f32 {
     /// ln 2 in two parts. A product of the first one with n has no rounding.
     const LN_2: [f32; 2] = [0.693_359_4, -2.121_944_4e-4];

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::cpu;
+use crate::cpu::{self, Accuracy};
 use crate::dispatch::{self, Choice, Options, Target};
 use crate::error::Result;
 use crate::operands::Operands;
@@ -16,7 +16,7 @@ use crate::types::{Activation, ScaleLayout};
 ///
 /// The output has every element written or, on an error, none.
 ///
-/// Rows are spread over the threads of rayon's current pool. A child of `fork` has none of them: if its parent has
+/// Rows are spread over the threads of rayon's current pool, or over [`Workers`](crate::cpu::Workers). A child of `fork` has none of them: if its parent has
 /// computed before, a call in the child waits for ever. So fork first; or run another program; or let the child compute
 /// in a pool of its own, `rayon::ThreadPool::install`.
 ///
@@ -76,6 +76,7 @@ pub struct PreparedGemv<'a, 'w> {
     shape: Shape,
     weights: &'a Weights<'w>,
     choice: Choice,
+    accuracy: Accuracy,
     pool: Arc<cpu::Pool>,
 }
 
@@ -91,8 +92,15 @@ impl<'a, 'w> PreparedGemv<'a, 'w> {
             shape: *shape,
             weights,
             choice,
+            accuracy: Accuracy::Exact,
             pool: cpu::Pool::shared(),
         })
+    }
+
+    /// These calls with vectors that need not be multiplied exactly.
+    #[must_use]
+    pub fn with_accuracy(self, accuracy: Accuracy) -> Self {
+        Self { accuracy, ..self }
     }
 
     /// Makes memory for vectors of a type now, so that the first call allocates nothing either. Calls that run at the
@@ -103,7 +111,8 @@ impl<'a, 'w> PreparedGemv<'a, 'w> {
     pub fn reserve(&self, activation: Activation) -> Result<()> {
         let weights = self.weights;
         let has_column_alpha = weights.column_alpha.is_some();
-        (self.pool).reserve(1, &self.shape, weights.layout, activation, has_column_alpha)
+        let vectors = (activation, self.accuracy);
+        (self.pool).reserve(1, &self.shape, weights.layout, vectors, has_column_alpha)
     }
 
     /// Computes it. The output has every element written or, on an error, none.
@@ -111,7 +120,8 @@ impl<'a, 'w> PreparedGemv<'a, 'w> {
     /// # Errors
     /// Vectors or an output that contradict the shape; vectors' scales that are NaN or negative.
     pub fn run(&self, vectors: &Vectors<'_>, output: Output<'_>) -> Result<()> {
-        cpu::gemv(&self.shape, self.weights, vectors, output, &self.pool)
+        let how = (&*self.pool, self.accuracy);
+        cpu::gemv(&self.shape, self.weights, vectors, output, how)
     }
 
     /// The shape it was prepared for.

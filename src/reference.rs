@@ -256,6 +256,56 @@ pub fn error_bound(y: f64, magnitude: f64, roundings: u32, output: FloatType) ->
     sum + (largest * 2f64.powi(-precision)).max(2f64.powi(tiny - 1))
 }
 
+/// What [`error_bound`]'s `magnitude` is joined by, and the bound itself, where vectors may be multiplied as bytes
+/// ([`Accuracy::Bytes`](crate::cpu::Accuracy::Bytes)): for each element of `y` the most that exact products of bytes
+/// differ. The result is then within `error_bound(y, magnitude + bytes, roundings, output) + bytes`.
+///
+/// A byte stands for a value that lies within a 254th of the largest magnitude of its block of 16, plus 2^-13 of that
+/// for what the scale and the quotient are rounded by. So this is `Σ |w|` times that, by block; no less than 2^-100 / 254
+/// counts. For NVFP4 vectors it is 0.
+///
+/// # Errors
+/// The errors of [`gemv`](crate::gemv).
+pub fn bytes_error(
+    shape: &Shape,
+    weights: &Weights<'_>,
+    vectors: &Vectors<'_>,
+) -> Result<Vec<f64>> {
+    if matches!(vectors, Vectors::Nvfp4(_)) {
+        return Ok(vec![0.0; shape.outputs()]);
+    }
+    let mut x = decode_vectors(shape, vectors)?;
+    if let Some(alpha) = weights.column_alpha {
+        for vector in x.chunks_exact_mut(shape.k()) {
+            let elements = vector.iter_mut().zip(alpha);
+            elements.for_each(|(x, alpha)| *x *= f64::from(*alpha));
+        }
+    }
+    for block in x.chunks_exact_mut(BLOCK) {
+        let most = block.iter().fold(0.0f64, |most, x| most.max(x.abs()));
+        block.fill(byte_error(most));
+    }
+    let (m, n, k) = (shape.m(), shape.n(), shape.k());
+    let mut errors = vec![0.0; shape.outputs()];
+    for (at, error) in errors.iter_mut().enumerate() {
+        let (batch, row) = (at / m / n, at % m);
+        let w = decode_row(weights, batch, row);
+        let off = &x[at / m * k..][..k];
+        *error = w.iter().zip(off).map(|(w, off)| w.abs() * off).sum();
+    }
+    Ok(errors)
+}
+
+/// The largest magnitude of a block counts as this where it is less, so that products of scales are normal numbers.
+pub(crate) const BYTES_LEAST: f32 = f32::from_bits((127 - 100) << 23);
+
+/// How far from a value the byte that is multiplied in its stead may lie, in a block with such a largest magnitude: half a
+/// scale, which is at most 2^-15 larger than a 127th of it; and 2^-15 of that, which the value in units of the scale is
+/// rounded by, twice, before it becomes an integer.
+fn byte_error(most: f64) -> f64 {
+    most.max(f64::from(BYTES_LEAST)) / 254.0 * (1.0 + 2f64.powi(-13))
+}
+
 /// The most that a sum of parts may differ from the sum of the exact parts, as ranks add up what each has. A part is
 /// given as the exact number and how far from it the part may lie ([`error_bound`]). Parts are numbers of type
 /// `element`, and so is the result of each addition of two of them.

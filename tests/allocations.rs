@@ -4,6 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use half::{bf16, f16};
+use nvfp4_gemv::cpu::{Accuracy, Workers};
 use nvfp4_gemv::{
     Experts, GlobalScale, Linear, Mlp, Options, Output, PreparedGemv, ScaleLayout, Vectors,
     convert_scales,
@@ -104,7 +105,8 @@ fn calls(allowed: usize) {
             let scales = convert_scales(w.scales(), w.layout(), to, m, k, 1).unwrap();
             Linear::new(m, k, w.codes().to_vec(), scales, to, w.global()).unwrap()
         };
-        for layer in [linear, tiled] {
+        let in_bytes = linear.clone().with_accuracy(Accuracy::Bytes);
+        for layer in [linear, tiled, in_bytes] {
             let mlp = Mlp::new(layer.clone(), layer.clone(), down.clone()).unwrap();
             for n in all {
                 let (x, mut y) = (X::new(n, k), vec![0.0f32; n * m]);
@@ -148,6 +150,7 @@ fn calls(allowed: usize) {
 fn prepared_calls_allocate_nothing() {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(3);
     pool.build().unwrap().install(|| calls(0));
+    Workers::new(3).unwrap().install(|| calls(0));
     // From outside of a pool, rayon's queue makes room for 63 calls at a time. A call queues at most twice: to prepare
     // vectors, and to multiply them.
     calls(1);

@@ -1,7 +1,7 @@
 //! The CPU path: every implementation that this machine has, against the f64 reference.
 
 use half::{bf16, f16};
-use nvfp4_gemv::cpu::{Implementation, gemv_with};
+use nvfp4_gemv::cpu::{Accuracy, Implementation, Workers, gemv_in, gemv_with};
 use nvfp4_gemv::reference::{self, Reference, error_bound};
 use nvfp4_gemv::{
     Activation, DenseVectors, Dims, Element, Error, FloatType, GlobalScale, Nvfp4Vectors, Output,
@@ -203,9 +203,13 @@ impl Case {
 
     /// The result as f64, which holds all output types; with its bits, for comparing NaNs.
     fn run(&self, implementation: Implementation, output: FloatType) -> Vec<f64> {
+        self.run_in((implementation, Accuracy::Exact), output)
+    }
+
+    fn run_in(&self, how: (Implementation, Accuracy), output: FloatType) -> Vec<f64> {
         // Canaries: every element must be written.
         let (w, x) = (self.weights(), self.vectors());
-        let gemv = |y: Output<'_>| gemv_with(implementation, &self.shape, &w, &x, y).unwrap();
+        let gemv = |y: Output<'_>| gemv_in(how, &self.shape, &w, &x, y).unwrap();
         let count = self.shape.outputs();
         match output {
             FloatType::F16 => {
@@ -326,6 +330,88 @@ fn full_range_data_is_inside_the_bound() {
     }
     // A bound that nothing comes near would not show a mistake.
     assert!(closest > 0.2, "the worst error is {closest} of its bound");
+}
+
+/// Each value may be off by a half of its block's scale: a bound that says less would not hold, and exact products would
+/// be far within it.
+#[test]
+fn vectors_in_bytes_are_inside_their_bound() {
+    let (mut seed, mut closest, mut off) = (2000, 0f64, 0f64);
+    for shape in shapes() {
+        for activation in [Activation::F32, Activation::F16, Activation::Bf16] {
+            seed += 1;
+            let case = Case::new(shape, activation, Data::FullRange, seed);
+            let truth = case.reference();
+            let bytes = reference::bytes_error(&shape, &case.weights(), &case.vectors()).unwrap();
+            for implementation in implementations() {
+                let roundings = implementation.roundings_in(&shape, activation, Accuracy::Bytes);
+                let got = case.run_in((implementation, Accuracy::Bytes), FloatType::F32);
+                for (i, got) in got.into_iter().enumerate() {
+                    let (y, bytes) = (truth.y[i], bytes[i]);
+                    let magnitude = truth.magnitude[i] + bytes;
+                    let rounded = error_bound(y, magnitude, roundings, FloatType::F32);
+                    let error = (got - y).abs();
+                    assert!(
+                        error <= bytes + rounded,
+                        "{implementation} element {i} of {}: {got} for {y}, off by {error:e}, \
+                         allowed {bytes:e} and {rounded:e}",
+                        case.describe()
+                    );
+                    closest = closest.max(error / (bytes + rounded));
+                    off = off.max(error / rounded);
+                }
+            }
+        }
+    }
+    assert!(closest > 0.5, "the worst error is {closest} of its bound");
+    assert!(off > 100.0, "products that are exact: {off}");
+}
+
+/// One element that bytes cannot be made of, and blocks of zeros and of tiny numbers, which can.
+#[test]
+fn what_is_no_byte_is_multiplied_exactly() {
+    for n in [1, 3, 16] {
+        let shape = sized(40, n, 160, 1);
+        let case = Case::new(shape, Activation::F32, Data::FullRange, 7);
+        let w = case.weights();
+        let in_bytes = |implementation, x: &[f32]| {
+            let mut y = vec![0.0f32; shape.outputs()];
+            let how = (implementation, Accuracy::Bytes);
+            gemv_in(how, &shape, &w, &Vectors::of(x), Output::of(&mut y)).unwrap();
+            y
+        };
+        let mut random = fastrand::Rng::with_seed(n as u64);
+        let values: Vec<f32> = (0..n * 160).map(|_| random.f32() - 0.5).collect();
+        for odd in [f32::INFINITY, f32::NAN, 2f32.powi(91)] {
+            let mut x = values.clone();
+            x[n * 160 - 3] = odd;
+            for implementation in implementations() {
+                let exact = run(implementation, &shape, &w, &Vectors::of(&x));
+                let bits = |y: &[f32]| y.iter().map(|y| y.to_bits()).collect::<Vec<_>>();
+                assert_eq!(bits(&in_bytes(implementation, &x)), bits(&exact), "{odd}");
+            }
+        }
+        for tiny in [0.0, 1e-40, 1e-30, 2f32.powi(90)] {
+            let mut x = values.clone();
+            x[..16].fill(tiny);
+            let vectors = Vectors::of(&x);
+            let truth = reference::gemv(&shape, &w, &vectors).unwrap();
+            let bytes = reference::bytes_error(&shape, &w, &vectors).unwrap();
+            for implementation in implementations() {
+                let roundings =
+                    implementation.roundings_in(&shape, Activation::F32, Accuracy::Bytes);
+                for (i, got) in in_bytes(implementation, &x).into_iter().enumerate() {
+                    let magnitude = truth.magnitude[i] + bytes[i];
+                    let rounded = error_bound(truth.y[i], magnitude, roundings, FloatType::F32);
+                    let error = (f64::from(got) - truth.y[i]).abs();
+                    assert!(
+                        error <= bytes[i] + rounded,
+                        "{implementation}, {tiny}, {i}: {error}"
+                    );
+                }
+            }
+        }
+    }
 }
 
 /// Numbers of vectors that a call takes: all small ones, and some that end in groups of 1, 2 and 3.
@@ -747,6 +833,11 @@ fn threads_do_not_change_a_bit() {
                 results[0] == results[1] && results[0] == results[2],
                 "{implementation}"
             );
+            for threads in [1, 2, 5] {
+                let workers = Workers::new(threads).unwrap();
+                let y = workers.install(|| case.run(implementation, FloatType::F32));
+                assert!(y == results[0], "{implementation}, {threads} workers");
+            }
         }
     }
 }

@@ -189,6 +189,31 @@ impl<const VNNI: bool> Vector for Avx512<VNNI> {
     #[inline(always)]
     unsafe fn sums<const R: usize, const N: usize>(acc: [[__m512; N]; R]) -> [[f32; N]; R] {
         let mut sums = [[0.0; N]; R];
+        if N == 1 && R == 4 {
+            // Four rows at once, in the same order: `pairs[i]` has half sums of rows 2 i and 2 i + 1.
+            // SAFETY: the caller's CPU has the features; 8 floats are stored.
+            unsafe {
+                let mut pairs = [_mm512_setzero_ps(); 2];
+                for i in 0..2 {
+                    let (one, other) = (acc[2 * i][0], acc[2 * i + 1][0]);
+                    let low = _mm512_shuffle_f32x4::<0b01_00_01_00>(one, other);
+                    let high = _mm512_shuffle_f32x4::<0b11_10_11_10>(one, other);
+                    pairs[i] = _mm512_add_ps(low, high);
+                }
+                let eighths = add_neighbours(pairs[0], pairs[1]);
+                let quarters = add_neighbours(eighths, eighths);
+                let low = _mm512_shuffle_f32x4::<0b10_00_10_00>(quarters, quarters);
+                let high = _mm512_shuffle_f32x4::<0b11_01_11_01>(quarters, quarters);
+                // Rows 0, 2, 0, 2, 1, 3, 1, 3.
+                let mut all = [0.0; 8];
+                let sum = _mm512_castps512_ps256(_mm512_add_ps(low, high));
+                _mm256_storeu_ps(all.as_mut_ptr(), sum);
+                for (sums, at) in sums.iter_mut().zip([0, 4, 1, 5]) {
+                    sums[0] = all[at];
+                }
+            }
+            return sums;
+        }
         // Two rows and four vectors at once: `pairs[v]` has a half sum of each row.
         for (sums, acc) in sums.chunks_mut(2).zip(acc.chunks(2)) {
             // SAFETY: the caller's CPU has the features; 8 floats are stored.

@@ -3,10 +3,11 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use crate::cpu::Implementation;
 use crate::cpu::parallel::Scratch;
 use crate::cpu::prepare::{Form, Line, Tiles};
 use crate::cpu::rows::WHOLE_ROWS_UP_TO;
+use crate::cpu::threads::Threads;
+use crate::cpu::{Accuracy, Implementation};
 use crate::error::{Error, Result};
 use crate::shape::Shape;
 use crate::types::{Activation, ScaleLayout};
@@ -68,7 +69,7 @@ impl Pool {
         at_once: usize,
         shape: &Shape,
         layout: ScaleLayout,
-        activation: Activation,
+        (activation, accuracy): (Activation, Accuracy),
         has_column_alpha: bool,
     ) -> Result<()> {
         if shape.is_empty() {
@@ -88,9 +89,9 @@ impl Pool {
                 }
                 false => activation,
             };
-            let threads = rayon::current_num_threads().max(scratch.len());
+            let threads = Threads::current().count().max(scratch.len());
             scratch.resize_with(threads, Mutex::default);
-            for form in Form::possible(activation, kernels) {
+            for form in Form::possible(activation, kernels, accuracy) {
                 let family = kernels.family(form);
                 // Tiles of K are longer for fewer vectors.
                 for n in [1, WHOLE_ROWS_UP_TO, family.direct_up_to, shape.n()] {

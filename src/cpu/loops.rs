@@ -10,7 +10,7 @@ use std::marker::PhantomData;
 
 use crate::cpu::prepare::{DENSE_STEP, Line, NVFP4_WORDS, Tile, words, words_mut};
 use crate::cpu::rows::{
-    Decoded, GROUP_ROWS, MAX_VECTORS, Row, Rows, Sums, SumsOfRows, WHOLE_ROWS_UP_TO,
+    Decoded, GROUP_ROWS, MAX_VECTORS, Row, Rows, Run, Sums, SumsOfRows, WHOLE_ROWS_UP_TO,
 };
 use crate::cpu::vector::{Floats, Products, Vector};
 use crate::shape::BLOCK;
@@ -80,6 +80,50 @@ pub(super) unsafe fn direct<K: Kernel, const R: usize, const N: usize>(
     result
 }
 
+/// [`direct`] for many groups of four rows: `Family::run`. Writes `[group][row][vector]`.
+#[inline(always)]
+pub(super) unsafe fn run<K: Kernel, const N: usize>(run: &Run<'_>, x: &Tile<'_>, sums: &mut [f32]) {
+    let blocks = x.blocks();
+    run.assert_blocks(blocks);
+    let x = x.vectors::<N>(blocks.next_multiple_of(K::PADDING) * K::WORDS);
+    let sums = sums.as_chunks_mut::<N>().0.as_chunks_mut::<GROUP_ROWS>().0;
+    assert!(sums.len() == run.groups);
+    for (group, sums) in sums.iter_mut().enumerate() {
+        // SAFETY: the lengths were asserted; the caller's CPU has the instructions.
+        unsafe {
+            // Written out: a closure would not have the features.
+            let rows = [
+                run.row(group, 0, blocks),
+                run.row(group, 1, blocks),
+                run.row(group, 2, blocks),
+                run.row(group, 3, blocks),
+            ];
+            *sums = sums_of::<K, GROUP_ROWS, N>(&rows, blocks, &x);
+        }
+    }
+}
+
+/// The sums of `R` rows.
+#[inline(always)]
+unsafe fn sums_of<K: Kernel, const R: usize, const N: usize>(
+    rows: &[Row<'_>; R],
+    blocks: usize,
+    x: &[*const u32; N],
+) -> [[f32; N]; R] {
+    let (steps, left) = (blocks / K::Vector::LANES, blocks % K::Vector::LANES);
+    // SAFETY: the caller asserted the lengths and has the instructions; steps stay inside the lengths.
+    unsafe {
+        let mut acc = [[K::Vector::splat(0.0); N]; R];
+        for s in 0..steps {
+            K::step::<R, N, false>(rows, x, s, &mut acc);
+        }
+        if left > 0 {
+            K::step::<R, N, true>(rows, x, steps, &mut acc);
+        }
+        K::Vector::sums(acc)
+    }
+}
+
 /// `R` rows from `first` on.
 #[inline(always)]
 unsafe fn some_rows<K: Kernel, const R: usize, const N: usize>(
@@ -92,19 +136,10 @@ unsafe fn some_rows<K: Kernel, const R: usize, const N: usize>(
     let Some(rows) = rows.rows[first..].first_chunk::<R>() else {
         unreachable!("{R} rows from {first} on");
     };
-    let (steps, left) = (blocks / K::Vector::LANES, blocks % K::Vector::LANES);
-    // SAFETY: the caller asserted the lengths and has the instructions; steps stay inside the lengths.
-    unsafe {
-        let mut acc = [[K::Vector::splat(0.0); N]; R];
-        for s in 0..steps {
-            K::step::<R, N, false>(rows, x, s, &mut acc);
-        }
-        if left > 0 {
-            K::step::<R, N, true>(rows, x, steps, &mut acc);
-        }
-        for (result, sums) in result[first..].iter_mut().zip(K::Vector::sums(acc)) {
-            result[..N].copy_from_slice(&sums);
-        }
+    // SAFETY: the caller asserted the lengths and has the instructions.
+    let sums = unsafe { sums_of::<K, R, N>(rows, blocks, x) };
+    for (result, sums) in result[first..].iter_mut().zip(sums) {
+        result[..N].copy_from_slice(&sums);
     }
 }
 
@@ -423,7 +458,10 @@ impl<P: Products> Kernel for Dense<P> {
                 let (rows, scales) = (&rows[first..][..beside], &scales[..beside]);
                 // Not a loop, which the compiler would keep: two f32 vectors take up to 10% longer in it.
                 Self::half::<N, TAIL>(rows, scales, x, step * 2, &mut acc[first..]);
-                Self::half::<N, TAIL>(rows, scales, x, step * 2 + 1, &mut acc[first..]);
+                // A half of zeros adds 0 to sums that are not -0.
+                if !TAIL || rows[0].scales.len() % P::Vector::LANES > P::Vector::LANES / 2 {
+                    Self::half::<N, TAIL>(rows, scales, x, step * 2 + 1, &mut acc[first..]);
+                }
             }
         }
     }
@@ -486,8 +524,20 @@ macro_rules! family {
                 (rows, vectors) => unreachable!("{rows} rows, {vectors} vectors"),
             }
         }
+        #[target_feature(enable = $features)]
+        fn run(run: &$crate::cpu::rows::Run<'_>, x: &Tile<'_>, sums: &mut [f32]) {
+            // SAFETY: this function's features are all that is used.
+            unsafe {
+                match x.count() {
+                    1 => $crate::cpu::loops::run::<$kernel, 1>(run, x, sums),
+                    2 => $crate::cpu::loops::run::<$kernel, 2>(run, x, sums),
+                    vectors => unreachable!("{vectors} vectors"),
+                }
+            }
+        }
         Family {
             direct,
+            run: Some(run),
             direct_tile: $direct_tile,
             direct_up_to: $direct_up_to,
             decoding: None,
@@ -531,4 +581,4 @@ macro_rules! family {
 }
 pub(super) use family;
 
-const _: () = assert!(GROUP_ROWS == 4 && MAX_VECTORS == 4 && BLOCK == 16);
+const _: () = assert!(GROUP_ROWS == 4 && MAX_VECTORS == 4 && BLOCK == 16 && WHOLE_ROWS_UP_TO == 2);

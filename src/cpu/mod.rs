@@ -8,7 +8,8 @@
 //! that it is given, or says what the CPU lacks; nothing is replaced silently.
 //!
 //! A call multiplies vectors by factors of columns, where weights have them (`columns`). It brings the vectors once
-//! into what the kernels load (`prepare`), and spreads the rows over rayon's threads (`parallel`). Prepared calls use
+//! into what the kernels load (`prepare`), and spreads the rows (`parallel`) over rayon's threads or a program's own
+//! (`threads`). Prepared calls use
 //! each other's memory again (`buffers`). The weights are read in place, once from memory; 128x4 scales are brought
 //! into rows on the way, 16 rows at a time (`scales`). How weights meet vectors depends on N:
 //!
@@ -47,6 +48,7 @@ mod portable;
 mod prepare;
 mod rows;
 mod scales;
+mod threads;
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -65,6 +67,8 @@ use std::sync::OnceLock;
 pub use bandwidth::{StreamingRead, streaming_read_bandwidth};
 pub(crate) use buffers::{Pool, reserve, resize, shared, with};
 pub(crate) use parallel::write;
+pub(crate) use threads::Threads;
+pub use threads::Workers;
 
 use crate::error::{Error, Result};
 use crate::output::Output;
@@ -94,6 +98,24 @@ named! {
         /// As `Neon`, and dot products of bytes, which speed up NVFP4 vectors.
         NeonDot = "neon-dot",
     }
+}
+
+/// How exactly f32, f16 and bf16 vectors are multiplied on the CPU. NVFP4 ones are exact either way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Accuracy {
+    /// Every value as it is: only sums round, and products of f32.
+    #[default]
+    Exact,
+    /// Values may be rounded to signed bytes first, with a scale for each block of 16, so that products are integers: 1.5 to
+    /// 4 times as fast. The scale is the largest magnitude of the block by 127, so a value is off by a 254th of that at
+    /// most, and a result by what [`reference::bytes_error`](crate::reference::bytes_error) says: usually half a percent
+    /// of the size of results, and less than what NVFP4 vectors are off by. ggml's products are of this kind, with a scale
+    /// for each 32.
+    ///
+    /// This is a permission. Vectors with a NaN, an infinity or a magnitude above 2^90 are multiplied exactly, all of a
+    /// call. So are vectors on devices.
+    Bytes,
 }
 
 impl Implementation {
@@ -170,8 +192,26 @@ impl Implementation {
     /// The sum of `K / 16` blocks is cut into K tiles, and the sum of a tile is spread over lanes and steps. The lanes
     /// are added in pairs, then the tiles one after the other. The length of a tile depends on N.
     pub const fn roundings(self, shape: &Shape, activation: Activation) -> u32 {
+        self.roundings_in(shape, activation, Accuracy::Exact)
+    }
+
+    /// As [`roundings`](Self::roundings), with an accuracy: what is rounded beside vectors that become bytes, which
+    /// [`reference::bytes_error`](crate::reference::bytes_error) counts.
+    pub const fn roundings_in(
+        self,
+        shape: &Shape,
+        activation: Activation,
+        accuracy: Accuracy,
+    ) -> u32 {
         let sum = match activation {
             Activation::Nvfp4 => self.sum_roundings(shape, Form::Nvfp4),
+            _ if matches!(accuracy, Accuracy::Bytes) => {
+                // The values decide which of the two forms is used. A sum of integers times its scales has more bits than
+                // f32: where that is no part of an addition it rounds, too.
+                let bytes = 1 + self.sum_roundings(shape, Form::Bytes);
+                let exact = 1 + self.sum_roundings(shape, Form::F32);
+                if bytes > exact { bytes } else { exact }
+            }
             // The products round; those with 16-bit values are exact.
             Activation::F32 => 1 + self.sum_roundings(shape, Form::F32),
             Activation::F16 | Activation::Bf16 => {
@@ -196,7 +236,7 @@ impl Implementation {
         let (family, n) = (self.kernels().family(form), shape.n());
         let tile = family.tile(n, shape.blocks());
         let of_tile = match form {
-            Form::Nvfp4 => self.nvfp4_roundings(tile),
+            Form::Nvfp4 | Form::Bytes => self.nvfp4_roundings(tile),
             Form::F32 => self.dense_roundings(tile, family.decoding(n).is_none()),
             Form::Parts(parts) => {
                 // A lane sums 8 products of each part, with up to one rounding each, ...
@@ -277,10 +317,10 @@ pub(crate) fn gemv(
     weights: &Weights<'_>,
     vectors: &Vectors<'_>,
     output: Output<'_>,
-    pool: &Pool,
+    (pool, accuracy): (&Pool, Accuracy),
 ) -> Result<()> {
-    let implementation = Implementation::best();
-    pool.with(|buffers| compute(implementation, shape, weights, vectors, output, buffers))
+    let how = (Implementation::best(), accuracy);
+    pool.with(|buffers| compute(how, shape, weights, vectors, output, buffers))
 }
 
 /// [`gemv`](crate::gemv) with an implementation of the caller's choice, for tests and comparisons.
@@ -295,6 +335,21 @@ pub fn gemv_with(
     vectors: &Vectors<'_>,
     output: Output<'_>,
 ) -> Result<()> {
+    let how = (implementation, Accuracy::Exact);
+    gemv_in(how, shape, weights, vectors, output)
+}
+
+/// As [`gemv_with`], with an [`Accuracy`], too.
+///
+/// # Errors
+/// As [`gemv_with`]'s.
+pub fn gemv_in(
+    (implementation, accuracy): (Implementation, Accuracy),
+    shape: &Shape,
+    weights: &Weights<'_>,
+    vectors: &Vectors<'_>,
+    output: Output<'_>,
+) -> Result<()> {
     if !implementation.available() {
         return Err(Error::ImplementationUnavailable {
             implementation: implementation.name(),
@@ -303,12 +358,19 @@ pub fn gemv_with(
     }
     weights.check(shape)?;
     let buffers = &mut Buffers::default();
-    compute(implementation, shape, weights, vectors, output, buffers)
+    compute(
+        (implementation, accuracy),
+        shape,
+        weights,
+        vectors,
+        output,
+        buffers,
+    )
 }
 
 /// `implementation` is available.
 fn compute(
-    implementation: Implementation,
+    how: (Implementation, Accuracy),
     shape: &Shape,
     weights: &Weights<'_>,
     vectors: &Vectors<'_>,
@@ -316,18 +378,18 @@ fn compute(
     buffers: &mut Buffers,
 ) -> Result<()> {
     if weights.column_alpha.is_none() {
-        return product(implementation, shape, weights, vectors, output, buffers);
+        return product(how, shape, weights, vectors, output, buffers);
     }
     let mut scaled = std::mem::take(&mut buffers.scaled);
     let result = columns::scaled(shape, weights, vectors, &mut scaled)
-        .and_then(|x| product(implementation, shape, weights, &x, output, buffers));
+        .and_then(|x| product(how, shape, weights, &x, output, buffers));
     buffers.scaled = scaled;
     result
 }
 
 /// As [`compute`], of vectors that were multiplied by factors of columns.
 fn product(
-    implementation: Implementation,
+    (implementation, accuracy): (Implementation, Accuracy),
     shape: &Shape,
     weights: &Weights<'_>,
     vectors: &Vectors<'_>,
@@ -338,7 +400,7 @@ fn product(
     let alpha = tensor::alpha(weights.global, vectors)?;
     let layout = output.resolve(shape, weights.shape().l())?;
     let Buffers { lines, scratch, .. } = buffers;
-    let prepared = Prepared::new(shape, vectors, kernels, lines)?;
+    let prepared = Prepared::new(shape, vectors, (kernels, accuracy), lines)?;
     if shape.is_empty() {
         return Ok(());
     }

@@ -10,16 +10,15 @@
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-use rayon::prelude::*;
-
 use crate::cpu::ahead::Ahead;
 use crate::cpu::buffers::reserve;
 use crate::cpu::prepare::{Line, Prepared, Tiles};
 use crate::cpu::rows::{
-    Decoded, Decoding, Family, GROUP_ROWS, MAX_VECTORS, ROW_BLOCK, ROW_STEP, Row, Rows,
-    STRIP_GROUPS, SumsOfRows,
+    Decoded, Decoding, Family, GROUP_ROWS, MAX_VECTORS, ROW_BLOCK, ROW_STEP, Row, Rows, Run,
+    STRIP_GROUPS, SumsOfRows, WHOLE_ROWS_UP_TO,
 };
 use crate::cpu::scales;
+use crate::cpu::threads::Threads;
 use crate::element::{Element, FloatsMut};
 use crate::error::Result;
 use crate::memory::Host;
@@ -28,14 +27,14 @@ use crate::shape::Shape;
 use crate::tensor::{VectorScale, Vectors, Weights};
 use crate::types::ScaleLayout;
 
-/// Weight bytes times vectors below which other threads cost more than they bring.
-const INLINE_BELOW: usize = 256 << 10;
-
 /// Row groups of a job: whole strips.
 const GROUPS: [usize; 4] = [32, 16, 8, STRIP_GROUPS];
 
 /// Jobs a thread, so that a slow one is waited for by no more than a fraction of the time.
 const JOBS_PER_THREAD: usize = 8;
+
+/// Bytes of weights times vectors below which a job is not divided any further.
+const JOB: usize = 64 << 10;
 
 /// Everything that multiplies a sum: alpha, the row's alpha and the vector's global scale.
 struct Scaling<'a> {
@@ -43,6 +42,8 @@ struct Scaling<'a> {
     /// Row alphas, and the elements from one matrix's to the next's.
     row_alpha: Option<(&'a [f32], usize)>,
     vector_globals: Option<&'a [f32]>,
+    /// Vectors of a batch.
+    vectors: usize,
 }
 
 impl Scaling<'_> {
@@ -114,6 +115,66 @@ impl<'a, T: Element> Out<'a, T> {
     }
 }
 
+impl<T: Element> Out<'_, T> {
+    /// As [`set`](Self::set), of the sums of successive rows: the same operations, in loops that the compiler makes vector
+    /// code of.
+    ///
+    /// # Safety
+    /// No other thread accesses these elements while the output is borrowed.
+    unsafe fn set_rows<'s>(
+        &self,
+        [batch, n, row]: [usize; 3],
+        matrix: usize,
+        (sums, count): (impl Iterator<Item = &'s f32>, usize),
+        scaling: &Scaling<'_>,
+    ) {
+        let mut ys = [0.0f64; ROW_STEP];
+        let ys = &mut ys[..count];
+        let alpha = f64::from(scaling.alpha);
+        for (y, &sum) in ys.iter_mut().zip(sums) {
+            *y = f64::from(sum) * alpha;
+        }
+        if let Some((alpha, stride)) = scaling.row_alpha {
+            let alpha = &alpha[matrix * stride + row..][..count];
+            ys.iter_mut()
+                .zip(alpha)
+                .for_each(|(y, of)| *y *= f64::from(*of));
+        }
+        if let Some(globals) = scaling.vector_globals {
+            let global = f64::from(globals[batch * scaling.vectors + n]);
+            ys.iter_mut().for_each(|y| *y *= global);
+        }
+        let strides = &self.layout.strides;
+        let start = batch * strides.batch + n * strides.row + row;
+        assert!(start + count <= self.len);
+        // SAFETY: inside the borrowed slice, and the caller's alone.
+        let to = unsafe { std::slice::from_raw_parts_mut(self.start.add(start), count) };
+        if let Some(bias) = self.bias {
+            let bias = &bias[matrix * self.layout.bias_batch + row..][..count];
+            ys.iter_mut()
+                .zip(bias)
+                .for_each(|(y, of)| *y += f64::from(*of));
+        }
+        match &self.residual {
+            None => {}
+            Some(Residual::Itself) => {
+                let to = to.iter();
+                ys.iter_mut()
+                    .zip(to)
+                    .for_each(|(y, of)| *y += f64::from(of.to_f32()));
+            }
+            Some(Residual::Of(r)) => {
+                ys.iter_mut()
+                    .enumerate()
+                    .for_each(|(i, y)| *y += r.get(start + i));
+            }
+        }
+        for (to, &y) in to.iter_mut().zip(&*ys) {
+            *to = T::round(y as f32);
+        }
+    }
+}
+
 /// Writes every element of an output of one matrix: `value(n, row)`, with what the output adds. `layout` is what
 /// [`Output::resolve`] says for the shape.
 pub(crate) fn write(
@@ -126,12 +187,19 @@ pub(crate) fn write(
         out: &Out<'_, T>,
         value: impl Fn(usize, usize) -> f64 + Sync,
     ) {
-        let elements = (0..shape.n()).into_par_iter().flat_map(|n| {
-            let rows = (0..shape.m()).into_par_iter().with_min_len(WRITTEN_AT_ONCE);
-            rows.map(move |row| (n, row))
-        });
-        // SAFETY: each element comes once.
-        elements.for_each(|(n, row)| unsafe { out.set([0, n, row], Some(0), value(n, row)) });
+        let parts = shape.m().div_ceil(WRITTEN_AT_ONCE);
+        let part = |_: usize, job: usize| {
+            let (n, first) = (job / parts, job % parts * WRITTEN_AT_ONCE);
+            for row in first..shape.m().min(first + WRITTEN_AT_ONCE) {
+                // SAFETY: each element comes once.
+                unsafe { out.set([0, n, row], Some(0), value(n, row)) };
+            }
+        };
+        let (threads, jobs) = (Threads::current(), shape.n() * parts);
+        match jobs {
+            0 | 1 => threads.alone(jobs, part),
+            _ => threads.for_each(jobs, part),
+        }
     }
     let Output {
         elements,
@@ -525,9 +593,9 @@ pub(super) unsafe fn run(
     alpha: f32,
     (output, layout): (Output<'_>, OutputLayout),
 ) {
-    let threads = rayon::current_num_threads();
-    if scratch.len() < threads {
-        scratch.resize_with(threads, Mutex::default);
+    let threads = Threads::current();
+    if scratch.len() < threads.count() {
+        scratch.resize_with(threads.count(), Mutex::default);
     }
     let scaling = Scaling {
         alpha,
@@ -541,6 +609,7 @@ pub(super) unsafe fn run(
             },
             _ => None,
         },
+        vectors: shape.n(),
     };
     let call = Call {
         family,
@@ -554,17 +623,126 @@ pub(super) unsafe fn run(
         residual,
         ..
     } = output;
+    let on = (&threads, &**scratch);
     // SAFETY: the caller's promise.
     unsafe {
         match elements {
-            FloatsMut::F16(y) => call.run(&scaling, &Out::new(y, layout, bias, residual), scratch),
-            FloatsMut::Bf16(y) => call.run(&scaling, &Out::new(y, layout, bias, residual), scratch),
-            FloatsMut::F32(y) => call.run(&scaling, &Out::new(y, layout, bias, residual), scratch),
+            FloatsMut::F16(y) => call.run(&scaling, &Out::new(y, layout, bias, residual), on),
+            FloatsMut::Bf16(y) => call.run(&scaling, &Out::new(y, layout, bias, residual), on),
+            FloatsMut::F32(y) => call.run(&scaling, &Out::new(y, layout, bias, residual), on),
         }
     }
 }
 
 impl Call<'_, '_> {
+    /// Computes what [`job`](Self::job) does, of so few vectors that K is one tile, to the output. With small matrices what
+    /// is done for each row beside the kernel's work takes as long as that, so it is little. Returns whether it did:
+    /// not of the last rows, where 128x4 scales end within an atom.
+    ///
+    /// # Safety
+    /// As [`job`](Self::job); the rows' elements of the output are this call's.
+    unsafe fn whole_rows<T: Element>(
+        &self,
+        [batch, matrix, block]: [usize; 3],
+        (first, groups): (usize, usize),
+        scratch: &mut Scratch,
+        (scaling, out): (&Scaling<'_>, &Out<'_, T>),
+    ) -> bool {
+        let (m, n, blocks) = (self.shape.m(), self.shape.n(), self.shape.blocks());
+        let (row_bytes, layout) = (self.shape.row_code_bytes(), self.weights.layout);
+        let is_tiled = layout == ScaleLayout::Tiled128x4;
+        let left = ROW_BLOCK.min(m - block);
+        let Some(run) = self.family.run.filter(|_| left == ROW_BLOCK || !is_tiled) else {
+            return false;
+        };
+        let x = self.prepared.tile(batch, 0, 0, n);
+        // At the end of the matrix, the rows of a group are as far apart as there are groups.
+        let step = left / GROUP_ROWS;
+        let end = step.min(first + groups);
+        let at_once = strip_groups(layout, None, groups, blocks);
+        for first in (first..end).step_by(at_once) {
+            let groups = at_once.min(end - first);
+            let row = matrix * m + block + first;
+            let (scales, scale_steps) = match layout {
+                ScaleLayout::Linear => (
+                    &self.weights.scales[row * blocks..],
+                    [blocks, step * blocks],
+                ),
+                ScaleLayout::Tiled128x4 => {
+                    let slots = groups * GROUP_ROWS;
+                    self.scales_into_rows(
+                        &Strip {
+                            rows: &[JobRow {
+                                row: block + first,
+                                slot: 0,
+                            }],
+                            slots,
+                            batch,
+                            matrix,
+                            tile: 0,
+                            first: 0,
+                            blocks,
+                            next: 0,
+                            next_scales: scales::atom_bytes(slots) as isize,
+                        },
+                        &mut scratch.scales,
+                    );
+                    let pitch = scales::pitch(blocks);
+                    (&scratch.scales[..], [GROUP_ROWS * pitch, pitch])
+                }
+            };
+            let mut ahead = Ahead::whole_rows();
+            if is_tiled {
+                // The scales have been brought into rows, so they are in the caches.
+                ahead.scales = 0;
+            }
+            let of_groups = Run {
+                codes: &self.weights.codes[row * row_bytes..],
+                scales,
+                code_steps: [row_bytes, step * row_bytes],
+                scale_steps,
+                groups,
+                ahead,
+            };
+            let mut sums = [0.0; ROW_BLOCK * WHOLE_ROWS_UP_TO];
+            let sums = &mut sums[..groups * GROUP_ROWS * n];
+            // SAFETY: the caller's promise.
+            unsafe { run(&of_groups, &x, sums) };
+            for v in 0..n {
+                for r in 0..GROUP_ROWS {
+                    let sums = sums[r * n + v..].iter().step_by(GROUP_ROWS * n);
+                    let at = [batch, v, block + r * step + first];
+                    // SAFETY: the caller's promise.
+                    unsafe { out.set_rows(at, matrix, (sums, groups), scaling) };
+                }
+            }
+        }
+        if first == 0 {
+            // Too few for a group.
+            for row in block + step * GROUP_ROWS..block + left {
+                let start = matrix * m + row;
+                let row_of = Row {
+                    codes: &self.weights.codes[start * row_bytes..][..row_bytes],
+                    scales: &self.weights.scales[start * blocks..][..blocks],
+                    ahead: Ahead::whole_rows(),
+                };
+                let rows = Rows {
+                    count: 1,
+                    rows: [row_of; GROUP_ROWS],
+                };
+                // SAFETY: the caller's promise.
+                let [sums, ..] = unsafe { (self.family.direct)(&rows, &x) };
+                for (v, sum) in sums[..n].iter().enumerate() {
+                    // SAFETY: the caller's promise.
+                    unsafe {
+                        out.set_rows([batch, v, row], matrix, ([sum].into_iter(), 1), scaling)
+                    };
+                }
+            }
+        }
+        true
+    }
+
     /// Computes all rows of all batches, to the output.
     ///
     /// # Safety
@@ -573,27 +751,38 @@ impl Call<'_, '_> {
         &self,
         scaling: &Scaling<'_>,
         out: &Out<'_, T>,
-        scratch: &[Mutex<Scratch>],
+        (threads, scratch): (&Threads, &[Mutex<Scratch>]),
     ) {
         let (m, n) = (self.shape.m(), self.shape.n());
         let row_blocks = m.div_ceil(ROW_BLOCK);
-        let threads = rayon::current_num_threads();
-        let groups = *GROUPS
-            .iter()
-            .find(|&groups| {
-                self.shape.l() * row_blocks * (ROW_STEP / groups) >= JOBS_PER_THREAD * threads
-            })
-            .unwrap_or(&GROUPS[GROUPS.len() - 1]);
+        let weights = self.shape.weight_bytes().saturating_mul(n);
+        let alone = threads.count() == 1 || weights < threads.alone_below();
+        let enough = JOBS_PER_THREAD * threads.count();
+        let jobs_of = |groups: usize| self.shape.l() * row_blocks * (ROW_STEP / groups);
+        let groups = match alone {
+            true => GROUPS[0],
+            false => *GROUPS
+                .iter()
+                .find(|&&groups| jobs_of(groups) >= enough || weights / jobs_of(groups) < JOB)
+                .unwrap_or(&GROUPS[GROUPS.len() - 1]),
+        };
         let parts = ROW_STEP / groups;
-        let job = |job: usize| {
-            // A thread of the pool has its own; a job waits for no other one, so nobody else's thread waits here.
-            let own = &scratch[rayon::current_thread_index().unwrap_or(0)];
+        let job = |thread: usize, job: usize| {
+            // A thread has its own; a job waits for no other one, so nobody else's thread waits here.
+            let own = &scratch[thread];
             let scratch = &mut *own.lock().unwrap_or_else(PoisonError::into_inner);
             let (batch, block) = (job / parts / row_blocks, job / parts % row_blocks);
             let (block, first) = (block * ROW_BLOCK, job % parts * groups);
+            let matrix = self.weights.matrix_of(batch);
+            if let (true, Some(matrix)) = (self.family.reads_whole_rows(n), matrix) {
+                let (of_block, to) = ([batch, matrix, block], (scaling, out));
+                // SAFETY: the caller's promise; this batch's rows belong to this job alone.
+                if unsafe { self.whole_rows(of_block, (first, groups), scratch, to) } {
+                    return;
+                }
+            }
             // SAFETY: the caller's promise.
             unsafe { self.job(batch, block, first, groups, scratch) };
-            let matrix = self.weights.matrix_of(batch);
             // Vector by vector: the results of one row lie M apart, for many M all in one set of the first-level cache.
             for v in 0..n {
                 let sums = scratch.sums.iter().skip(v).step_by(n);
@@ -604,11 +793,10 @@ impl Call<'_, '_> {
                 }
             }
         };
-        let jobs = self.shape.l() * row_blocks * parts;
-        if threads == 1 || self.shape.weight_bytes().saturating_mul(n) < INLINE_BELOW {
-            (0..jobs).for_each(job);
-        } else {
-            (0..jobs).into_par_iter().for_each(job);
+        let jobs = jobs_of(groups);
+        match alone {
+            true => threads.alone(jobs, job),
+            false => threads.for_each(jobs, job),
         }
     }
 }

@@ -22,6 +22,7 @@ pub(super) const KERNELS: Kernels = Kernels {
     order: &ORDER,
     nvfp4: Family {
         direct: nvfp4,
+        run: None,
         direct_tile: 256,
         direct_up_to: MAX_VECTORS,
         decoding: Some(Decoding {
@@ -34,6 +35,7 @@ pub(super) const KERNELS: Kernels = Kernels {
     },
     dense: Family {
         direct: dense,
+        run: None,
         direct_tile: 64,
         direct_up_to: MAX_VECTORS,
         // Was slower: without fused multiply-add, decoding is a small part of the work.

@@ -15,15 +15,19 @@
 //! third words, their high nibbles the second and the fourth. So every block is summed inside its
 //! lane.
 //!
-//! A dense vector is f32 values in the order of the implementation, or bf16 parts of values.
+//! A dense vector is f32 values in the order of the implementation, or bf16 parts of values. Or it is made of bytes, for
+//! the kernels of NVFP4 vectors: signed bytes stand in the first four words of a lane, not doubled, and the block's scale
+//! times [`BYTES_FACTOR`] in the fifth.
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
-use rayon::prelude::*;
 
+use crate::cpu::Accuracy;
 use crate::cpu::rows::{Kernels, WHOLE_ROWS_UP_TO};
+use crate::cpu::threads::Threads;
 use crate::error::Result;
 use crate::format::{e2m1, e4m3};
+use crate::reference::BYTES_LEAST;
 use crate::shape::{BLOCK, Shape, Strides};
 use crate::tensor::{Nvfp4Vectors, Vectors};
 use crate::types::Activation;
@@ -33,6 +37,9 @@ pub(super) const CHUNK: usize = 128;
 
 /// Blocks to which tiles of dense vectors are padded with zeros: the longest step of any kernel.
 pub(super) const DENSE_STEP: usize = 16;
+
+/// Lanes of a step of an NVFP4 vector at most.
+const MOST_LANES: usize = 16;
 
 /// Words of a block of an NVFP4 vector.
 pub(super) const NVFP4_WORDS: usize = 6;
@@ -62,6 +69,25 @@ pub(super) fn words_mut(lines: &mut [Line]) -> &mut [u32] {
 /// f16 bits, which makes the scale smaller by that factor.
 pub(super) const SCALE_FACTOR: f32 = 256.0 / 4.0;
 
+/// Factor of the scales of vectors in bytes, which are not doubled.
+const BYTES_FACTOR: f32 = 256.0 / 2.0;
+
+/// The largest magnitude of vectors that are multiplied as bytes, so that no sum overflows which is a number otherwise.
+const BYTES_MOST: f32 = f32::from_bits((127 + 90) << 23);
+
+/// The scale of a block of bytes, by its largest magnitude: a 127th, rounded up to 16 bits. A product with a weight's
+/// scale is then exact.
+fn byte_scale(most: f32) -> f32 {
+    // The product may be rounded down by half of the last of 24 bits, 2^-9 of what is added.
+    let scale = most.max(BYTES_LEAST) * (1.0 / 127.0);
+    f32::from_bits((scale.to_bits() + 0xff) & !0xff)
+}
+
+/// Whether vectors can be multiplied as bytes: neither too large nor NaN.
+fn fits_bytes(x: f32) -> bool {
+    x.abs() <= BYTES_MOST
+}
+
 /// Forms into which vectors are brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
@@ -71,11 +97,29 @@ pub(super) enum Form {
     F32,
     /// So many bf16 values for each element, whose sum the element is.
     Parts(usize),
+    /// Bytes with a scale for each block, for the kernels of NVFP4 vectors.
+    Bytes,
 }
 
 impl Form {
     /// The form that suits the vectors and the kernels.
-    fn of(shape: &Shape, vectors: &Vectors<'_>, kernels: &Kernels) -> Result<Self> {
+    fn of(
+        shape: &Shape,
+        vectors: &Vectors<'_>,
+        kernels: &Kernels,
+        accuracy: Accuracy,
+    ) -> Result<Self> {
+        if accuracy == Accuracy::Bytes {
+            let fit = match vectors {
+                Vectors::Nvfp4(_) => return Ok(Self::Nvfp4),
+                Vectors::F16(v) => every(shape, v.resolve(shape)?, v.values, f16_fits),
+                Vectors::Bf16(v) => every(shape, v.resolve(shape)?, v.values, |x| {
+                    fits_bytes(x.to_f32())
+                }),
+                Vectors::F32(v) => every(shape, v.resolve(shape)?, v.values, fits_bytes),
+            };
+            return Ok(if fit { Self::Bytes } else { Self::F32 });
+        }
         if kernels.parts.is_none() {
             return Ok(match vectors {
                 Vectors::Nvfp4(_) => Self::Nvfp4,
@@ -94,7 +138,14 @@ impl Form {
     }
 
     /// The forms that vectors of a type may have, as their values decide.
-    pub(super) fn possible(activation: Activation, kernels: &Kernels) -> [Self; 2] {
+    pub(super) fn possible(
+        activation: Activation,
+        kernels: &Kernels,
+        accuracy: Accuracy,
+    ) -> [Self; 2] {
+        if accuracy == Accuracy::Bytes && activation != Activation::Nvfp4 {
+            return [Self::F32, Self::Bytes];
+        }
         match (activation, &kernels.parts) {
             (Activation::Nvfp4, _) => [Self::Nvfp4; 2],
             (Activation::F16, Some(_)) => [Self::F32, Self::Parts(2)],
@@ -206,11 +257,11 @@ impl Tiles {
             blocks,
             tile: kernels.family(form).tile(n, blocks),
             step: match form {
-                Form::Nvfp4 => kernels.lanes.len(),
+                Form::Nvfp4 | Form::Bytes => kernels.lanes.len(),
                 Form::F32 | Form::Parts(_) => DENSE_STEP,
             },
             block_words: match form {
-                Form::Nvfp4 => NVFP4_WORDS,
+                Form::Nvfp4 | Form::Bytes => NVFP4_WORDS,
                 Form::F32 => BLOCK,
                 Form::Parts(parts) => part_words(parts),
             },
@@ -256,30 +307,31 @@ impl<'b> Prepared<'b> {
     pub(super) fn new(
         shape: &Shape,
         vectors: &Vectors<'_>,
-        kernels: &Kernels,
+        (kernels, accuracy): (&Kernels, Accuracy),
         lines: &'b mut Vec<Line>,
     ) -> Result<Self> {
-        let tiles = Tiles::new(shape, Form::of(shape, vectors, kernels)?, kernels);
+        let form = Form::of(shape, vectors, kernels, accuracy)?;
+        let tiles = Tiles::new(shape, form, kernels);
         let mut prepared = Self { lines, tiles };
         match vectors {
             Vectors::Nvfp4(v) => prepared.fill_nvfp4(shape, v, kernels.lanes)?,
             Vectors::F16(v) => {
                 let at = v.resolve(shape)?;
-                prepared.fill_dense(shape, kernels.order, |l, row, from, out| {
+                prepared.fill_dense(shape, kernels, |l, row, from, out| {
                     let from = l * at.batch + row * at.row + from;
                     v.values[from..][..out.len()].convert_to_f32_slice(out);
                 });
             }
             Vectors::Bf16(v) => {
                 let at = v.resolve(shape)?;
-                prepared.fill_dense(shape, kernels.order, |l, row, from, out| {
+                prepared.fill_dense(shape, kernels, |l, row, from, out| {
                     let from = l * at.batch + row * at.row + from;
                     v.values[from..][..out.len()].convert_to_f32_slice(out);
                 });
             }
             Vectors::F32(v) => {
                 let at = v.resolve(shape)?;
-                prepared.fill_dense(shape, kernels.order, |l, row, from, out| {
+                prepared.fill_dense(shape, kernels, |l, row, from, out| {
                     let from = l * at.batch + row * at.row + from;
                     out.copy_from_slice(&v.values[from..][..out.len()]);
                 });
@@ -343,11 +395,18 @@ impl<'b> Prepared<'b> {
                 of_tiles.for_each(|of_tile| fill_tile(batch, of_tile));
             }
         } else {
-            let batches = words.par_chunks_mut(batch_words).enumerate();
-            batches.for_each(|(batch, words)| {
-                let of_tiles = words.par_chunks_mut(tile_words).enumerate();
-                of_tiles.for_each(|of_tile| fill_tile(batch, of_tile));
-            });
+            let threads = Threads::current();
+            if tiles.count() == 1 {
+                threads.for_each_chunk(words, batch_words, |start, words| {
+                    fill_tile(start / batch_words, (0, words));
+                });
+                return;
+            }
+            for (batch, words) in words.chunks_mut(batch_words).enumerate() {
+                threads.for_each_chunk(words, tile_words, |start, words| {
+                    fill_tile(batch, (start / tile_words, words));
+                });
+            }
         }
     }
 
@@ -369,13 +428,45 @@ impl<'b> Prepared<'b> {
         Ok(())
     }
 
+    fn fill_bytes(
+        &mut self,
+        shape: &Shape,
+        lanes: &[usize],
+        read: impl Fn(usize, usize, usize, &mut [f32]) + Sync,
+    ) {
+        let step_words = lanes.len() * NVFP4_WORDS;
+        self.fill(shape, |batch, vector, first, blocks, words| {
+            // The last step may have more lanes than there are blocks.
+            words[blocks / lanes.len() * step_words..].fill(0);
+            for (number, step) in words.chunks_exact_mut(step_words).enumerate() {
+                let before = number * lanes.len();
+                let here = lanes.len().min(blocks - before);
+                let mut values = [[0.0; BLOCK]; MOST_LANES];
+                let values = &mut values[..here];
+                read(
+                    batch,
+                    vector,
+                    (first + before) * BLOCK,
+                    values.as_flattened_mut(),
+                );
+                for (values, &lane) in values.iter().zip(lanes) {
+                    fill_block_of_bytes(step, lanes.len(), lane, values);
+                }
+            }
+        });
+    }
+
     fn fill_dense(
         &mut self,
         shape: &Shape,
-        order: &[u8; CHUNK],
+        kernels: &Kernels,
         read: impl Fn(usize, usize, usize, &mut [f32]) + Sync,
     ) {
         let form = self.tiles.form;
+        if form == Form::Bytes {
+            return self.fill_bytes(shape, kernels.lanes, read);
+        }
+        let order = kernels.order;
         let chunk_words = CHUNK / BLOCK * self.tiles.block_words;
         self.fill(shape, |batch, vector, first, blocks, words| {
             let mut rest = blocks * BLOCK;
@@ -386,7 +477,7 @@ impl<'b> Prepared<'b> {
                 read(batch, vector, from, &mut values[..here]);
                 match form {
                     Form::Parts(parts) => fill_parts(&values, parts, words),
-                    Form::F32 | Form::Nvfp4 => {
+                    Form::F32 | Form::Nvfp4 | Form::Bytes => {
                         for (word, &element) in words.iter_mut().zip(order) {
                             *word = values[usize::from(element)].to_bits();
                         }
@@ -397,6 +488,27 @@ impl<'b> Prepared<'b> {
             }
         });
     }
+}
+
+/// Writes one lane of a step: a block of a vector in bytes.
+#[inline]
+fn fill_block_of_bytes(step: &mut [u32], lanes: usize, lane: usize, values: &[f32; BLOCK]) {
+    /// 1.5 · 2^23: the lowest byte of a sum with it is the nearest integer.
+    const ROUND: f32 = 12_582_912.0;
+    let most = values.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+    let scale = byte_scale(most);
+    let factor = 1.0 / scale;
+    let integers = values.map(|x| (x * factor + ROUND).to_bits() as i32);
+    let sum = integers.iter().fold(0i32, |sum, &i| sum.wrapping_add(i));
+    // All less what makes them integers.
+    let sum = sum.wrapping_sub((ROUND.to_bits() as i32).wrapping_mul(BLOCK as i32));
+    for plane in 0..4 {
+        let first = plane / 2 * 8 + plane % 2;
+        let bytes = [0, 2, 4, 6].map(|i| integers[first + i] as u8);
+        step[plane * lanes + lane] = u32::from_le_bytes(bytes);
+    }
+    step[4 * lanes + lane] = (scale * BYTES_FACTOR).to_bits();
+    step[5 * lanes + lane] = (-12 * sum) as u32;
 }
 
 /// Twice the values of a byte's two codes, as signed bytes.

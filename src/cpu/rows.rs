@@ -33,7 +33,7 @@ pub(super) struct Kernels {
     pub(super) lanes: &'static [usize],
     /// The element of each 128 that the dense kernels read at each position.
     pub(super) order: &'static [u8; 128],
-    /// The kernels for NVFP4 vectors.
+    /// The kernels for NVFP4 vectors, and for others in bytes.
     pub(super) nvfp4: Family,
     /// The kernels for f32 vectors, which f16 and bf16 ones become.
     pub(super) dense: Family,
@@ -45,7 +45,7 @@ impl Kernels {
     /// The kernels for vectors in a form, which is [`Form::Parts`] only where there are kernels for it.
     pub(super) const fn family(&self, form: Form) -> &Family {
         match (form, &self.parts) {
-            (Form::Nvfp4, _) => &self.nvfp4,
+            (Form::Nvfp4 | Form::Bytes, _) => &self.nvfp4,
             (Form::F32, _) => &self.dense,
             (Form::Parts(parts), Some(families)) => &families[parts - 1],
             (Form::Parts(_), None) => panic!("no kernels for parts"),
@@ -59,6 +59,8 @@ pub(super) struct Family {
     ///
     /// The kernel takes one row or a group of rows times up to [`MAX_VECTORS`] vectors of a tile.
     pub(super) direct: unsafe fn(&Rows<'_>, &Tile<'_>) -> Sums,
+    /// `direct` for many groups of rows and as many vectors as have whole rows, where there is one.
+    pub(super) run: Option<unsafe fn(&Run<'_>, &Tile<'_>, &mut [f32])>,
     /// Blocks of a K tile for `direct` and up to [`MAX_VECTORS`], where it does not read whole rows; for more, tiles
     /// are half as long.
     pub(super) direct_tile: usize,
@@ -151,6 +153,54 @@ pub(super) struct Rows<'a> {
     pub(super) count: usize,
     /// The rows; where `count` is 1 only the first is used.
     pub(super) rows: [Row<'a>; GROUP_ROWS],
+}
+
+/// Groups of whole rows, one behind the other.
+pub(super) struct Run<'a> {
+    /// From the first row on.
+    pub(super) codes: &'a [u8],
+    /// From the first row's on.
+    pub(super) scales: &'a [u8],
+    /// Bytes of codes from a group to the next, and from a row of a group to the next.
+    pub(super) code_steps: [usize; 2],
+    /// Bytes of scales, likewise.
+    pub(super) scale_steps: [usize; 2],
+    pub(super) groups: usize,
+    /// Distances to the data that kernels fetch while they read a row.
+    pub(super) ahead: Ahead,
+}
+
+impl Run<'_> {
+    /// Panics unless all groups have rows of so many blocks: what kernels' raw reads rely on.
+    pub(super) fn assert_blocks(&self, blocks: usize) {
+        let last = |steps: [usize; 2]| (self.groups - 1) * steps[0] + (GROUP_ROWS - 1) * steps[1];
+        assert!(self.groups > 0);
+        assert!(last(self.code_steps) + blocks * 8 <= self.codes.len());
+        assert!(last(self.scale_steps) + blocks <= self.scales.len());
+    }
+
+    /// A row of a group.
+    ///
+    /// # Safety
+    /// The run has the group, with so many blocks.
+    #[inline(always)]
+    pub(super) unsafe fn row(&self, group: usize, row: usize, blocks: usize) -> Row<'_> {
+        let at = |steps: [usize; 2]| group * steps[0] + row * steps[1];
+        // SAFETY: inside the slices, as the caller promises.
+        unsafe {
+            Row {
+                codes: self
+                    .codes
+                    .get_unchecked(at(self.code_steps)..)
+                    .get_unchecked(..blocks * 8),
+                scales: self
+                    .scales
+                    .get_unchecked(at(self.scale_steps)..)
+                    .get_unchecked(..blocks),
+                ahead: self.ahead,
+            }
+        }
+    }
 }
 
 /// The sums of [`Rows`] over a K tile: `[row][vector]`, before the global scales.

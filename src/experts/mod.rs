@@ -14,7 +14,7 @@ pub use device::{ExpertsBuffers, ExpertsOnDevice};
 
 use self::gathered::Gathered;
 use crate::check;
-use crate::cpu::{self, reserve, resize, shared, with};
+use crate::cpu::{self, Threads, reserve, resize, shared, with};
 use crate::error::{Error, Result};
 use crate::gate::Gate;
 use crate::mlp::Mlp;
@@ -48,6 +48,14 @@ pub struct Experts {
     experts: Arc<[Mlp]>,
     /// As many as calls ran at once.
     scratch: Arc<Mutex<Vec<Scratch>>>,
+}
+
+/// Experts that are computed at once: as many as rayon has threads. Workers compute one after the other.
+fn at_once() -> usize {
+    match Threads::current() {
+        Threads::Rayon => rayon::current_num_threads(),
+        Threads::Workers(_) => 1,
+    }
 }
 
 static SCRATCH: Mutex<Weak<Mutex<Vec<Scratch>>>> = Mutex::new(Weak::new());
@@ -165,7 +173,7 @@ impl Experts {
                 );
                 expert.forward_with(between, &x, count, Output::of(results))
             };
-            let lists = rayon::current_num_threads();
+            let lists = at_once();
             let all = Slots {
                 slots,
                 ids,
@@ -194,7 +202,7 @@ impl Experts {
     pub fn prepare(&self, n: usize, each: usize, activation: Activation) -> Result<()> {
         let slots = n.saturating_mul(each);
         // Each thread begins an expert when it is done with the one before.
-        let at_once = rayon::current_num_threads().min(slots);
+        let at_once = at_once().min(slots);
         for expert in self.experts.iter() {
             expert.prepare_layers(at_once, n, activation)?;
         }

@@ -16,7 +16,7 @@ pub use device::MatricesOnDevice;
 
 use crate::Dialect;
 use crate::check;
-use crate::cpu::{self, Pool};
+use crate::cpu::{self, Accuracy, Pool};
 use crate::dispatch::{Choice, Options};
 use crate::element::Element;
 use crate::error::{Error, Result};
@@ -51,6 +51,7 @@ use crate::types::{Activation, ScaleLayout};
 #[derive(Clone, Debug)]
 pub struct Linear {
     parts: Arc<Parts>,
+    accuracy: Accuracy,
     pool: Arc<Pool>,
 }
 
@@ -111,6 +112,7 @@ impl Linear {
         };
         Self {
             parts: Arc::new(parts),
+            accuracy: Accuracy::Exact,
             pool: Pool::shared(),
         }
     }
@@ -187,6 +189,17 @@ impl Linear {
         Ok(self)
     }
 
+    /// This layer with vectors that need not be multiplied exactly.
+    #[must_use]
+    pub fn with_accuracy(self, accuracy: Accuracy) -> Self {
+        Self { accuracy, ..self }
+    }
+
+    /// How exactly vectors are multiplied.
+    pub fn accuracy(&self) -> Accuracy {
+        self.accuracy
+    }
+
     /// Computes `n` vectors `[n][K]`, f16, bf16, f32 or NVFP4, into results `[n][rows]`: `y = W x + bias`, with what the
     /// [`Output`] adds besides. The output has every element written or, on an error, none.
     ///
@@ -198,7 +211,7 @@ impl Linear {
         let shape = self.shape(n)?;
         choice_on_host(&shape, self.parts.layout, &Options::new())?;
         let y = with_bias(y, self.bias(), |y, bias| y.with_bias(bias))?;
-        cpu::gemv(&shape, &self.weights(), x, y, &self.pool)
+        cpu::gemv(&shape, &self.weights(), x, y, (&self.pool, self.accuracy))
     }
 
     /// Makes memory for calls with up to `n` vectors of a type, on the pool of threads that is current, so that the
@@ -219,7 +232,8 @@ impl Linear {
     ) -> Result<()> {
         let (shape, layout) = (self.shape(n)?, self.parts.layout);
         let has_column_alpha = self.parts.column_alpha.is_some();
-        (self.pool).reserve(at_once, &shape, layout, activation, has_column_alpha)
+        let vectors = (activation, self.accuracy);
+        (self.pool).reserve(at_once, &shape, layout, vectors, has_column_alpha)
     }
 
     /// The path of a call, and the reason.

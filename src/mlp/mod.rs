@@ -5,10 +5,9 @@ mod device;
 
 #[cfg(feature = "device")]
 pub use device::{MlpBuffers, MlpOnDevice};
-use rayon::prelude::*;
 
 use crate::check::fits;
-use crate::cpu::Pool;
+use crate::cpu::{Pool, Threads};
 use crate::error::Result;
 use crate::gate::Gate;
 use crate::linear::Linear;
@@ -45,9 +44,6 @@ enum GateUp {
     /// One layer, with the rows of both in an order.
     Joined(Linear, RowOrder),
 }
-
-/// Elements that a thread computes at once.
-const AT_ONCE: usize = 4096;
 
 impl Mlp {
     /// An MLP of three layers, each with its bias if it has one, with [`Gate::Silu`] between.
@@ -120,22 +116,28 @@ impl Mlp {
                 gate.forward(x, n, Output::of(gates))?;
                 up.forward(x, n, Output::of(ups))?;
                 let (gates, ups) = (&*gates, &*ups);
-                activate(self.gate, between, each, |v, i| {
-                    [gates, ups].map(|of| of[v * each + i])
+                activate(between, each, |v, i, elements| {
+                    let at = v * each + i..v * each + i + elements.len();
+                    let pairs = gates[at.clone()].iter().zip(&ups[at]);
+                    gated(self.gate, elements, pairs);
                 });
             }
             GateUp::Joined(layer, order) => {
                 layer.forward(x, n, Output::of(sums))?;
-                let sums = |v, i: [usize; 2]| i.map(|i| sums[2 * v * each + i]);
-                match order {
-                    RowOrder::Stacked => {
-                        activate(self.gate, between, each, |v, i| sums(v, [i, each + i]));
+                let sums = &*sums;
+                activate(between, each, |v, i, elements| {
+                    let sums = &sums[2 * v * each..][..2 * each];
+                    match order {
+                        RowOrder::Stacked => {
+                            let (gates, ups) = sums.split_at(each);
+                            gated(self.gate, elements, gates[i..].iter().zip(&ups[i..]));
+                        }
+                        RowOrder::Interleaved => {
+                            let pairs = sums[2 * i..].as_chunks::<2>().0.iter();
+                            gated(self.gate, elements, pairs.map(|[gate, up]| (gate, up)));
+                        }
                     }
-                    RowOrder::Interleaved => {
-                        let pair = |v, i| sums(v, [2 * i, 2 * i + 1]);
-                        activate(self.gate, between, each, pair);
-                    }
-                }
+                });
             }
         }
         self.down.forward(&Vectors::of(between), n, y)
@@ -219,21 +221,30 @@ impl Mlp {
     }
 }
 
-/// Makes the vectors between the layers, of so many elements each: `pair(v, i)` are gate's and up's result of vector v.
-fn activate(
-    of: Gate,
-    between: &mut [f32],
-    each: usize,
-    pair: impl Fn(usize, usize) -> [f32; 2] + Sync,
-) {
-    let vectors = between.par_chunks_mut(each.max(1)).enumerate();
-    vectors.for_each(|(v, vector)| {
-        let parts = vector.par_chunks_mut(AT_ONCE).enumerate();
-        parts.for_each(|(part, elements)| {
-            for (i, element) in elements.iter_mut().enumerate() {
-                let [gate, up] = pair(v, part * AT_ONCE + i);
-                *element = of.of(gate, up);
+/// Makes the vectors between the layers, of so many elements each: `make(v, i, elements)` those of vector v from i on.
+fn activate(between: &mut [f32], each: usize, make: impl Fn(usize, usize, &mut [f32]) + Sync) {
+    let threads = Threads::current();
+    threads.for_each_chunk(
+        between,
+        threads.elements_at_once(),
+        |mut at, mut elements| {
+            // Elements of one vector, then those of the next one.
+            while !elements.is_empty() {
+                let (v, first) = (at / each, at % each);
+                let (of_vector, rest) = elements.split_at_mut(elements.len().min(each - first));
+                at += of_vector.len();
+                make(v, first, of_vector);
+                elements = rest;
             }
-        });
-    });
+        },
+    );
+}
+
+/// What becomes of pairs of results. A loop for each gate, of which the compiler makes vector code.
+fn gated<'a>(gate: Gate, elements: &mut [f32], pairs: impl Iterator<Item = (&'a f32, &'a f32)>) {
+    let all = elements.iter_mut().zip(pairs);
+    match gate {
+        Gate::Silu => all.for_each(|(to, (g, u))| *to = Gate::Silu.of(*g, *u)),
+        other => all.for_each(|(to, (g, u))| *to = other.of(*g, *u)),
+    }
 }

@@ -159,6 +159,15 @@ impl Nvfp4Linear {
         }
     }
 
+    /// The library's layer, of a layer on the CPU: for calls without tensors.
+    pub fn on_host(&self) -> Option<&Linear> {
+        match &self.layer {
+            Layer::Host(layer) => Some(layer),
+            #[cfg(feature = "device")]
+            Layer::Device(..) => None,
+        }
+    }
+
     fn size(&self) -> Size {
         let (rows, k) = (self.rows(), self.k());
         Size { rows, k }

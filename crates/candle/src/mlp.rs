@@ -71,6 +71,14 @@ impl Nvfp4Mlp {
         Ok(Self { layers })
     }
 
+    /// The library's MLP, of one on the CPU that was made of it: for calls without tensors.
+    pub fn on_host(&self) -> Option<&Mlp> {
+        match &self.layers {
+            Layers::Host(HostMlp(mlp)) => Some(mlp),
+            Layers::Joined(..) => None,
+        }
+    }
+
     /// Elements of a vector.
     pub fn k(&self) -> usize {
         match &self.layers {

@@ -55,7 +55,8 @@ impl Generator<'_> {
             ..Times::default()
         };
         let start = Instant::now();
-        let logits = self.model.read(text)?.to_vec1::<f32>()?;
+        let vocabulary = self.model.vocabulary()?;
+        let logits = self.model.read(text)?;
         times.reading = start.elapsed();
         let (mut answer, mut shown) = (Vec::new(), 0);
         let mut next = self.sampling.choose(logits, &mut random);
@@ -70,9 +71,9 @@ impl Generator<'_> {
             times.drafted += guesses.len();
             let position = self.model.position();
             let step = [&[next], &guesses[..]].concat();
-            let logits = self.model.read_all(&step)?.to_vec2::<f32>()?;
+            let logits = self.model.read_all(&step)?;
             let mut read = 0;
-            for (i, logits) in logits.into_iter().enumerate() {
+            for (i, logits) in logits.chunks_exact(vocabulary).enumerate() {
                 answer.push(step[i]);
                 read = i + 1;
                 next = self.sampling.choose(logits, &mut random);
@@ -115,9 +116,12 @@ fn guesses(text: &[u32], most: usize) -> Vec<u32> {
 
 impl Sampling {
     /// A token by its logits.
-    fn choose(&self, logits: Vec<f32>, random: &mut fastrand::Rng) -> u32 {
-        let best = |a: &(usize, &f32), b: &(usize, &f32)| a.1.total_cmp(b.1).then(b.0.cmp(&a.0));
-        let Some((best, &most)) = logits.iter().enumerate().max_by(best) else {
+    fn choose(&self, logits: &[f32], random: &mut fastrand::Rng) -> u32 {
+        // Without a branch for each: the first of the largest.
+        let most = logits
+            .iter()
+            .fold(f32::NEG_INFINITY, |most, &logit| most.max(logit));
+        let Some(best) = logits.iter().position(|&logit| logit == most) else {
             return 0;
         };
         if self.temperature <= 0.0 {

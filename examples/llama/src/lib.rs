@@ -1,4 +1,5 @@
-//! Llama, Qwen3 and Qwen3-MoE decoding: every linear layer is nvfp4-gemv's, candle does the rest. See README.md.
+//! Llama, Qwen3 and Qwen3-MoE decoding: every linear layer is nvfp4-gemv's. What is between them candle does, or on the
+//! CPU loops of the example. See README.md.
 
 #![allow(
     missing_debug_implementations,
@@ -7,12 +8,13 @@
 
 pub mod config;
 pub mod generate;
+pub mod host;
 pub mod model;
 pub mod tokens;
 pub mod weights;
 
 pub use config::Config;
 pub use generate::{Generator, Sampling};
-pub use model::Model;
+pub use model::{Head, Model};
 pub use tokens::Tokens;
 pub use weights::{Arithmetic, Weights};

@@ -9,7 +9,7 @@ use candle_core::Device;
 use clap::Parser;
 use nvfp4_gemv_llama::model::PASS;
 use nvfp4_gemv_llama::tokens::Message;
-use nvfp4_gemv_llama::{Arithmetic, Generator, Model, Sampling, Tokens, Weights};
+use nvfp4_gemv_llama::{Arithmetic, Generator, Head, Model, Sampling, Tokens, Weights};
 
 /// Llama and Qwen3 models that speak, with NVFP4 weights
 #[derive(Debug, Parser)]
@@ -43,9 +43,12 @@ struct Arguments {
     /// How linear layers are computed
     #[arg(long, value_enum, default_value = "nvfp4")]
     arithmetic: Arithmetic,
-    /// Quantise the head to NVFP4 as well, where the checkpoint has it as it is
+    /// How the head is multiplied, where the checkpoint has it as it is
+    #[arg(long, value_enum, default_value = "nvfp4-twice")]
+    head: Head,
+    /// Threads on the CPU [default: as many as it has processors]
     #[arg(long)]
-    nvfp4_head: bool,
+    threads: Option<usize>,
     /// Guess so many tokens a step from the text before, and check them in one pass
     #[arg(long, default_value_t = 0)]
     draft: usize,
@@ -85,7 +88,17 @@ fn main() -> Result<()> {
             eprint!("\rlayer {} of {layers}", layer + 1);
         }
     };
-    let mut model = Model::load(&weights, config, most, arguments.nvfp4_head, progress)?;
+    let threads = match arguments.threads {
+        Some(threads) => threads,
+        None => std::thread::available_parallelism()?.get(),
+    };
+    // The original's head is its own.
+    let head = match arguments.arithmetic {
+        _ if arguments.statistics.is_some() => Head::Dense,
+        Arithmetic::Original => Head::Dense,
+        _ => arguments.head,
+    };
+    let mut model = Model::load(&weights, config, most, head, threads, progress)?;
     if shows {
         eprint!("\r\x1b[2K");
     }
@@ -211,12 +224,8 @@ fn perplexity(model: &mut Model, tokens: &Tokens, file: &Path, window: usize) ->
     for window in ids.chunks(window.min(512)) {
         model.reset();
         for (pass, some) in window.chunks(PASS).enumerate() {
-            for (i, logits) in model
-                .read_all(some)?
-                .to_vec2::<f32>()?
-                .into_iter()
-                .enumerate()
-            {
+            let logits = model.read_all(some)?;
+            for (i, logits) in logits.chunks_exact(logits.len() / some.len()).enumerate() {
                 let Some(&next) = window.get(pass * PASS + i + 1) else {
                     continue;
                 };

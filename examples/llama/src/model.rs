@@ -1,12 +1,15 @@
 //! The decoder: embeddings, layers, head.
 
-use anyhow::{Context, Result, ensure};
-use candle_core::{D, DType, Device, IndexOp, Module, Tensor};
+use anyhow::{Result, ensure};
+use candle_core::{D, DType, Device, Module, Tensor};
 use candle_nn::kv_cache::KvCache;
 use candle_nn::ops::{rms_norm, softmax_last_dim};
 use candle_nn::rotary_emb::rope;
+use nvfp4_gemv::cpu::Workers;
+use nvfp4_gemv::{Output, Vectors};
 
 use crate::config::Config;
+use crate::host;
 use crate::weights::{Mlp, Moe, Product, Weights};
 
 /// Vectors of a pass over the weights at most: as many as the library's kernels take at once.
@@ -21,6 +24,15 @@ struct Norm {
 impl Norm {
     fn forward(&self, xs: &Tensor) -> candle_core::Result<Tensor> {
         rms_norm(xs, &self.factors, self.epsilon)
+    }
+}
+
+impl Norm {
+    fn on_host(&self) -> Result<host::Norm> {
+        Ok(host::Norm {
+            factors: self.factors.to_vec1()?,
+            epsilon: self.epsilon,
+        })
     }
 }
 
@@ -39,26 +51,52 @@ struct Layer {
     cache: KvCache,
 }
 
+/// How the head is multiplied, where the checkpoint has it as it is. A head that is NVFP4 there stays so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Head {
+    /// As it is, in f32
+    Dense,
+    /// The sum of two matrices in NVFP4: 9 bits an element
+    #[default]
+    Nvfp4Twice,
+    /// NVFP4: 4.5 bits an element
+    Nvfp4,
+}
+
+/// The layers, and what computes between them.
+enum Layers {
+    Tensors(Vec<Layer>),
+    /// On the CPU, where all products are the library's.
+    Host(host::Decoder),
+}
+
 /// A model, with the keys and values of the text that it has read.
 pub struct Model {
     config: Config,
     embeddings: Tensor,
-    layers: Vec<Layer>,
+    layers: Layers,
     norm: Norm,
     head: Product,
+    /// Vectors are given to the head twice.
+    head_is_twice: bool,
+    /// The threads of the library's products.
+    workers: Workers,
+    /// The latest logits.
+    logits: Vec<f32>,
     /// Of each position: cosines and sines `[positions, head / 2]`.
     rotations: [Tensor; 2],
     position: usize,
 }
 
 impl Model {
-    /// Loads a model for texts of up to `most` tokens. With `nvfp4_head` the head is quantised too, where the checkpoint
-    /// has it as it is. `progress` is called behind each layer.
+    /// Loads a model for texts of up to `most` tokens, to be computed by so many threads on the CPU. `progress` is called
+    /// behind each layer.
     pub fn load(
         weights: &Weights,
         config: Config,
         most: usize,
-        nvfp4_head: bool,
+        head: Head,
+        threads: usize,
         mut progress: impl FnMut(usize),
     ) -> Result<Self> {
         ensure!(
@@ -101,34 +139,56 @@ impl Model {
             progress(number);
         }
         let embeddings = weights.matrix("model.embed_tokens")?;
-        let head = match (config.tie_word_embeddings, nvfp4_head) {
-            (true, true) => weights.quantised(&embeddings)?,
-            (true, false) => Product::Dense(candle_nn::Linear::new(embeddings.clone(), None)),
-            (false, true) => match weights.matrix("lm_head") {
-                Ok(matrix) => weights.quantised(&matrix)?,
-                Err(_) => weights.linear(&["lm_head".into()])?,
-            },
-            (false, false) => weights.linear(&["lm_head".into()])?,
+        let tied = config.tie_word_embeddings;
+        let matrix = match tied {
+            true => Some(embeddings.clone()),
+            // Without its error: a head that is NVFP4 has no dense matrix.
+            false if head == Head::Dense => None,
+            false => weights.matrix("lm_head").ok(),
+        };
+        let head_is_twice = matrix.is_some() && head == Head::Nvfp4Twice;
+        let head = match (matrix, head) {
+            (Some(matrix), Head::Nvfp4Twice) => weights.quantised_twice(&matrix)?,
+            (Some(matrix), Head::Nvfp4) => weights.quantised(&matrix)?,
+            (Some(matrix), Head::Dense) => Product::Dense(candle_nn::Linear::new(matrix, None)),
+            (None, _) => weights.linear(&["lm_head".into()])?,
         };
         let frequencies = config.frequencies();
         let angles: Vec<f64> = (0..most)
             .flat_map(|position| frequencies.iter().map(move |of| of * position as f64))
             .collect();
-        let rotation = |of: fn(f64) -> f64| -> Result<Tensor> {
-            let values: Vec<f32> = angles.iter().map(|&angle| of(angle) as f32).collect();
-            Ok(Tensor::from_vec(
-                values,
-                (most, frequencies.len()),
-                weights.device(),
-            )?)
+        let rotations = [f64::cos, f64::sin].map(|of: fn(f64) -> f64| -> Vec<f32> {
+            angles.iter().map(|&angle| of(angle) as f32).collect()
+        });
+        let of_positions =
+            |of: &Vec<f32>| Tensor::from_slice(of, (most, frequencies.len()), weights.device());
+        let tensors = [of_positions(&rotations[0])?, of_positions(&rotations[1])?];
+        let on_host: Option<Vec<_>> = match weights.device().is_cpu() {
+            true => layers
+                .iter()
+                .map(|layer| layer.on_host(&config, most))
+                .collect(),
+            false => None,
+        };
+        let layers = match on_host {
+            Some(layers) => Layers::Host(host::Decoder::new(
+                layers.into_iter().collect::<Result<_>>()?,
+                norm("model.norm")?.on_host()?,
+                &config,
+                rotations,
+            )),
+            None => Layers::Tensors(layers),
         };
         Ok(Self {
             norm: norm("model.norm")?,
-            rotations: [rotation(f64::cos)?, rotation(f64::sin)?],
+            rotations: tensors,
             config,
             embeddings,
             layers,
             head,
+            head_is_twice,
+            workers: Workers::new(threads)?,
+            logits: Vec::new(),
             position: 0,
         })
     }
@@ -151,8 +211,8 @@ impl Model {
     /// Forgets what was read.
     pub fn reset(&mut self) {
         self.position = 0;
-        for layer in &mut self.layers {
-            layer.cache.reset();
+        if let Layers::Tensors(layers) = &mut self.layers {
+            layers.iter_mut().for_each(|layer| layer.cache.reset());
         }
     }
 
@@ -162,7 +222,12 @@ impl Model {
             position <= self.position,
             "nothing was read from {position} on"
         );
-        for layer in &mut self.layers {
+        // On the CPU what is read next is written over the rest.
+        let layers = match &mut self.layers {
+            Layers::Tensors(layers) => &mut layers[..],
+            Layers::Host(_) => &mut [],
+        };
+        for layer in layers {
             let kept = [layer.cache.k()?, layer.cache.v()?];
             layer.cache.reset();
             if let ([Some(k), Some(v)], true) = (kept, position > 0) {
@@ -175,40 +240,91 @@ impl Model {
     }
 
     /// Reads tokens. Returns the logits `[vocabulary]` of what follows the last one.
-    pub fn read(&mut self, tokens: &[u32]) -> Result<Tensor> {
-        let mut xs = None;
+    pub fn read(&mut self, tokens: &[u32]) -> Result<&[f32]> {
+        ensure!(!tokens.is_empty(), "no token to read");
+        ensure!(
+            tokens.len() <= self.room(),
+            "the text has more than {} tokens",
+            self.capacity()
+        );
+        let mut xs = Vec::new();
         for some in tokens.chunks(PASS) {
-            xs = Some(self.pass(some)?);
+            xs = self.pass(some)?;
         }
-        let xs = xs.context("no token to read")?;
-        let last = xs.narrow(0, xs.dim(0)? - 1, 1)?;
-        Ok(self.head.forward(&last.contiguous()?)?.i(0)?)
+        xs.drain(..xs.len() - self.config.hidden_size);
+        self.logits_of(xs)
     }
 
-    /// Reads up to [`PASS`] tokens. Returns the logits `[tokens, vocabulary]` behind each of them.
-    pub fn read_all(&mut self, tokens: &[u32]) -> Result<Tensor> {
+    /// Reads up to [`PASS`] tokens. Returns the logits `[tokens][vocabulary]` behind each of them.
+    pub fn read_all(&mut self, tokens: &[u32]) -> Result<&[f32]> {
         let xs = self.pass(tokens)?;
-        Ok(self.head.forward(&xs)?)
+        self.logits_of(xs)
     }
 
-    /// The normalised vectors `[tokens, hidden]` that the head multiplies.
-    fn pass(&mut self, tokens: &[u32]) -> Result<Tensor> {
+    /// Of vectors `[n][hidden]`.
+    fn logits_of(&mut self, xs: Vec<f32>) -> Result<&[f32]> {
+        let hidden = self.config.hidden_size;
+        let n = xs.len() / hidden;
+        let xs = match self.head_is_twice {
+            true => xs
+                .chunks_exact(hidden)
+                .flat_map(|x| [x, x].concat())
+                .collect(),
+            false => xs,
+        };
+        let on_host = match &self.head {
+            Product::Nvfp4(head) => head.on_host(),
+            _ => None,
+        };
+        match on_host {
+            Some(head) => {
+                self.logits.resize(n * head.rows(), 0.0);
+                let to = Output::of(&mut self.logits);
+                let forward = || head.forward(&Vectors::of(&xs), n, to);
+                self.workers.install(forward)?;
+            }
+            None => {
+                let xs = Tensor::from_vec(xs, (n, ()), self.embeddings.device())?;
+                self.logits = self.head.forward(&xs)?.flatten_all()?.to_vec1()?;
+            }
+        }
+        Ok(&self.logits)
+    }
+
+    /// Tokens that there are, as rows of the embeddings: logits behind each token.
+    pub fn vocabulary(&self) -> Result<usize> {
+        Ok(self.embeddings.dim(0)?)
+    }
+
+    /// The normalised vectors `[tokens][hidden]` that the head multiplies.
+    fn pass(&mut self, tokens: &[u32]) -> Result<Vec<f32>> {
         let n = tokens.len();
         let ([cos, sin], device) = (&self.rotations, self.embeddings.device());
         ensure!(
-            self.position + n <= cos.dim(0)?,
+            n <= self.room(),
             "the text has more than {} tokens",
-            cos.dim(0)?
+            self.capacity()
         );
+        let rows = |ids: &Tensor| -> Result<Tensor> {
+            Ok(self.embeddings.index_select(ids, 0)?.to_dtype(DType::F32)?)
+        };
+        let layers = match &mut self.layers {
+            Layers::Tensors(layers) => layers,
+            Layers::Host(decoder) => {
+                let mut xs = rows(&Tensor::new(tokens, device)?)?
+                    .flatten_all()?
+                    .to_vec1()?;
+                let (workers, position) = (&self.workers, self.position);
+                workers.install(|| decoder.pass(&mut xs, n, position, workers))?;
+                self.position += n;
+                return Ok(xs);
+            }
+        };
         let turn = [cos, sin].map(|of| of.narrow(0, self.position, n));
         let [cos, sin] = [turn[0].as_ref(), turn[1].as_ref()].map(|of| of.expect("checked"));
         let mask = mask(n, self.position, device)?;
-        let ids = Tensor::new(tokens, device)?;
-        let mut xs = self
-            .embeddings
-            .index_select(&ids, 0)?
-            .to_dtype(DType::F32)?;
-        for layer in &mut self.layers {
+        let mut xs = rows(&Tensor::new(tokens, device)?)?;
+        for layer in layers {
             let attended = layer.attend(&xs, [cos, sin], mask.as_ref(), &self.config)?;
             xs = (xs + attended)?;
             let normed = layer.mlp_norm.forward(&xs)?;
@@ -219,7 +335,7 @@ impl Model {
             xs = (xs + result)?;
         }
         self.position += n;
-        Ok(self.norm.forward(&xs)?)
+        Ok(self.norm.forward(&xs)?.flatten_all()?.to_vec1()?)
     }
 }
 
@@ -241,6 +357,35 @@ fn mask(n: usize, position: usize, device: &Device) -> Result<Option<Tensor>> {
 }
 
 impl Layer {
+    /// This layer on the CPU, if all of its products are the library's.
+    fn on_host(&self, config: &Config, most: usize) -> Option<Result<host::Layer>> {
+        let (Product::Nvfp4(qkv), Product::Nvfp4(output)) = (&self.qkv, &self.output) else {
+            return None;
+        };
+        let FeedForward::Mlp(Mlp::Nvfp4(mlp)) = &self.feed_forward else {
+            return None;
+        };
+        let (qkv, output) = (qkv.on_host()?.clone(), output.on_host()?.clone());
+        let mlp = mlp.on_host()?.clone();
+        let layer = || -> Result<host::Layer> {
+            let cache = vec![0.0; host::Decoder::cache_elements(config, most)];
+            Ok(host::Layer {
+                attention_norm: self.attention_norm.on_host()?,
+                qkv,
+                head_norms: match &self.head_norms {
+                    Some([q, k]) => Some([q.on_host()?, k.on_host()?]),
+                    None => None,
+                },
+                output,
+                mlp_norm: self.mlp_norm.on_host()?,
+                mlp,
+                keys: cache.clone(),
+                values: cache,
+            })
+        };
+        Some(layer())
+    }
+
     /// The attention of new tokens `[n, hidden]`. Heads that share keys and values are rows of one product.
     fn attend(
         &mut self,

@@ -8,7 +8,8 @@ use anyhow::{Context, Result, bail, ensure};
 use candle_core::{DType, Device, Module, Tensor};
 use candle_nn::{Linear as DenseLinear, VarBuilder};
 use nvfp4_gemv::checkpoint::{Checkpoint, Dense, Gguf, Note};
-use nvfp4_gemv::quantize::quantize;
+use nvfp4_gemv::cpu::Accuracy;
+use nvfp4_gemv::quantize::{Quantized, quantize};
 use nvfp4_gemv::{Dialect, Dims, Linear, Output, RowOrder, Shape, format};
 use nvfp4_gemv_candle::{Nvfp4Builder, Nvfp4Linear, Nvfp4Mlp, Nvfp4Moe};
 
@@ -19,6 +20,8 @@ use crate::config::Config;
 pub enum Arithmetic {
     /// NVFP4 weights with vectors as they are (W4A16)
     Nvfp4,
+    /// NVFP4 weights with vectors that are rounded to bytes, with a scale for each 16; on the CPU
+    Nvfp4Bytes,
     /// NVFP4 weights with vectors that are quantised to NVFP4 (W4A4); on the CPU
     Nvfp4Vectors,
     /// The same NVFP4 weights as dense f32 matrices, multiplied by candle: the reference
@@ -210,6 +213,11 @@ impl Weights {
     fn of(&self, layer: Linear) -> Result<Product> {
         Ok(match self.arithmetic {
             Arithmetic::Nvfp4 => Product::Nvfp4(Nvfp4Linear::new(layer, &self.device)?),
+            Arithmetic::Nvfp4Bytes => {
+                ensure!(self.device.is_cpu(), "vectors are bytes on the CPU alone");
+                let layer = layer.with_accuracy(Accuracy::Bytes);
+                Product::Nvfp4(Nvfp4Linear::new(layer, &self.device)?)
+            }
             Arithmetic::Nvfp4Vectors => Product::Nvfp4Vectors(layer),
             Arithmetic::Reference | Arithmetic::Original => {
                 let values = dequantised(&layer)?;
@@ -248,7 +256,13 @@ impl Weights {
         let down = self.linear(&[path("down_proj")])?;
         Ok(match (gate_up, down) {
             (Product::Nvfp4(gate_up), Product::Nvfp4(down)) => {
-                Mlp::Nvfp4(Nvfp4Mlp::joined(gate_up, down)?)
+                Mlp::Nvfp4(match (gate_up.on_host(), down.on_host()) {
+                    (Some(gate_up), Some(down)) => {
+                        let (gate_up, down) = (gate_up.clone(), down.clone());
+                        nvfp4_gemv::Mlp::joined(gate_up, RowOrder::Stacked, down)?.into()
+                    }
+                    _ => Nvfp4Mlp::joined(gate_up, down)?,
+                })
             }
             (gate_up, down) => Mlp::Apart { gate_up, down },
         })
@@ -311,6 +325,34 @@ impl Weights {
         let (rows, k) = matrix.dims2()?;
         let values = matrix.flatten_all()?.to_vec1::<f32>()?;
         self.of(Linear::from_dense(&values, rows, k)?)
+    }
+
+    /// A matrix as the sum of two in NVFP4, the second being what the first lacks: a layer `[rows][2 K]` of both, for
+    /// vectors that are given twice. It has 9 bits an element, and the accuracy of about 8.
+    pub fn quantised_twice(&self, matrix: &Tensor) -> Result<Product> {
+        let (rows, k) = matrix.dims2()?;
+        let mut values = matrix.flatten_all()?.to_vec1::<f32>()?;
+        let first = quantize(&values, rows, k, Dialect::ModelOpt, None)?;
+        let of_first = dequantised(&Linear::from_quantized(first.clone())?)?;
+        for (value, first) in values.iter_mut().zip(of_first) {
+            *value -= first;
+        }
+        // What is lacking is smaller by a factor of 10 to 100, which its block scales have room for.
+        let second = quantize(&values, rows, k, Dialect::ModelOpt, Some(first.global))?;
+        let beside = |parts: [&[u8]; 2], each: usize| -> Vec<u8> {
+            let [first, second] = parts.map(|part| part.chunks_exact(each));
+            first
+                .zip(second)
+                .flat_map(|(a, b)| [a, b].concat())
+                .collect()
+        };
+        self.of(Linear::from_quantized(Quantized {
+            rows,
+            k: 2 * k,
+            codes: beside([&first.codes, &second.codes], k / 2),
+            scales: beside([&first.scales, &second.scales], k / 16),
+            global: first.global,
+        })?)
     }
 
     pub fn device(&self) -> &Device {

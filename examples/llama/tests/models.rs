@@ -7,7 +7,7 @@ use candle_core::Device;
 use nvfp4_gemv::Dialect;
 use nvfp4_gemv::quantize::quantize;
 use nvfp4_gemv_cli::file::{self, NewTensor};
-use nvfp4_gemv_llama::{Arithmetic, Model, Weights};
+use nvfp4_gemv_llama::{Arithmetic, Head, Model, Weights};
 use safetensors::Dtype;
 use serde_json::{Value, json};
 
@@ -142,7 +142,7 @@ fn write(directory: &Path, model: &str, dialect: Dialect) {
 
 fn load(directory: &Path, arithmetic: Arithmetic) -> Model {
     let (weights, config) = Weights::open(directory, arithmetic, &Device::Cpu).unwrap();
-    Model::load(&weights, config, 256, false, |_| ()).unwrap()
+    Model::load(&weights, config, 256, Head::Dense, 2, |_| ()).unwrap()
 }
 
 fn text() -> Vec<u32> {
@@ -150,11 +150,20 @@ fn text() -> Vec<u32> {
     (0..150).map(|_| random.u32(0..VOCABULARY as u32)).collect()
 }
 
+/// Logits behind each token of a pass.
+fn read_all(model: &mut Model, tokens: &[u32]) -> Vec<Vec<f32>> {
+    let logits = model.read_all(tokens).unwrap();
+    logits
+        .chunks_exact(VOCABULARY)
+        .map(<[f32]>::to_vec)
+        .collect()
+}
+
 /// Logits behind each token of a text, read in passes of so many.
 fn logits(model: &mut Model, text: &[u32], pass: usize) -> Vec<Vec<f32>> {
     model.reset();
     let passes = text.chunks(pass);
-    let read = passes.flat_map(|some| model.read_all(some).unwrap().to_vec2::<f32>().unwrap());
+    let read = passes.flat_map(|some| read_all(model, some));
     read.collect()
 }
 
@@ -191,7 +200,7 @@ fn a_model_is_its_dense_reference() {
             );
             // `read` says what the last token's logits are, in passes of its own.
             nvfp4.reset();
-            let last = nvfp4.read(&text()).unwrap().to_vec1::<f32>().unwrap();
+            let last = nvfp4.read(&text()).unwrap().to_vec();
             let found = apart(&[last], &expected[expected.len() - 1..]);
             assert!(
                 found < ROUNDING,
@@ -220,18 +229,10 @@ fn a_text_that_is_cut_goes_on_as_if_the_rest_had_not_been_read() {
     model.read_all(&[7, 8, 9]).unwrap();
     model.truncate(40).unwrap();
     assert_eq!(model.position(), 40);
-    let rest = model
-        .read_all(&text[40..50])
-        .unwrap()
-        .to_vec2::<f32>()
-        .unwrap();
+    let rest = read_all(&mut model, &text[40..50]);
     assert!(apart(&rest, &expected[40..50]) < ROUNDING);
     model.truncate(0).unwrap();
-    let first = model
-        .read_all(&text[..10])
-        .unwrap()
-        .to_vec2::<f32>()
-        .unwrap();
+    let first = read_all(&mut model, &text[..10]);
     assert!(apart(&first, &expected[..10]) < ROUNDING);
     assert!(model.truncate(11).is_err());
     assert!(model.read(&[]).is_err());
@@ -375,7 +376,7 @@ fn mean_products_of_the_vectors_that_layers_meet_are_collected() {
     let path = directory.path().join("model.gguf");
     write_gguf(&path);
     let (weights, config) = Weights::watched(&path, &Device::Cpu).unwrap();
-    let mut model = Model::load(&weights, config.clone(), 16, false, |_| {}).unwrap();
+    let mut model = Model::load(&weights, config.clone(), 16, Head::Dense, 1, |_| {}).unwrap();
     let nothing = weights.statistics().unwrap_err();
     assert!(
         nothing.to_string().contains("no text was read"),
