@@ -4,7 +4,8 @@ use super::Plan;
 use super::body::{changed, has, instr, name};
 use super::class::{Class, class};
 use super::kind::Kind;
-use super::tweak::{Select, Tweak, base, index};
+use super::tweak::Tweak::{self, *};
+use super::tweak::{Select, base, index};
 use crate::ast::{Instr, Operand, Stmt};
 
 pub(super) fn plan(p: &mut Plan<'_>, at: usize, i: &Instr) {
@@ -16,13 +17,13 @@ pub(super) fn plan(p: &mut Plan<'_>, at: usize, i: &Instr) {
             bytes(p, Kind::ExpectBytes, at, i, last);
         }
         Init if has(i, "init") => {
-            for (d, t) in [("+1", Tweak::Add(1)), ("-1", Tweak::Add(-1))] {
+            for (d, t) in [("+1", Add(1)), ("-1", Add(-1))] {
                 p.tweak(Kind::InitCount, at, i, d, index(1), t);
             }
         }
         Copy => copy(p, at, i),
         Commit => {
-            p.tweak(Kind::BarrierAddress, at, i, "+8", base(0), Tweak::Add(8));
+            p.tweak(Kind::BarrierAddress, at, i, "+8", base(0), Add(8));
             if has(i, "multicast::cluster") {
                 masks(p, at, i, 1);
             }
@@ -30,7 +31,7 @@ pub(super) fn plan(p: &mut Plan<'_>, at: usize, i: &Instr) {
         Tensor => tensor(p, at, i),
         Wgmma => wgmma(p, at, i),
         GroupWait if i.opcode == "wgmma" => {
-            let more = Tweak::Add(1);
+            let more = Add(1);
             p.tweak(Kind::GroupCount, at, i, "one more", index(0), more);
         }
         Alloc => alloc(p, at, i),
@@ -38,14 +39,14 @@ pub(super) fn plan(p: &mut Plan<'_>, at: usize, i: &Instr) {
         Other if i.opcode == "elect" => elect(p, at, i),
         Scalar if i.opcode == "mapa" => {
             let last = i.operands.len().saturating_sub(1);
-            p.tweak(Kind::Rank, at, i, "xor 1", index(last), Tweak::Xor(1));
+            p.tweak(Kind::Rank, at, i, "xor 1", index(last), Xor(1));
         }
         _ => {}
     }
     if matches!(class(i), Wait | ExpectTx | Init | Arrive)
         && let Some(n) = first_address(i)
     {
-        p.tweak(Kind::BarrierAddress, at, i, "+8", base(n), Tweak::Add(8));
+        p.tweak(Kind::BarrierAddress, at, i, "+8", base(n), Add(8));
     }
     weaken(p, at, i);
 }
@@ -58,16 +59,12 @@ fn first_address(i: &Instr) -> Option<usize> {
 
 fn wait(p: &mut Plan<'_>, at: usize, i: &Instr) {
     if has(i, "parity") {
-        p.tweak(Kind::Parity, at, i, "flipped", index(2), Tweak::Xor(1));
+        p.tweak(Kind::Parity, at, i, "flipped", index(2), Xor(1));
     }
 }
 
 fn bytes(p: &mut Plan<'_>, kind: Kind, at: usize, i: &Instr, n: usize) {
-    for (detail, t) in [
-        ("+16", Tweak::Add(16)),
-        ("-16", Tweak::Add(-16)),
-        ("half", Tweak::Half),
-    ] {
+    for (detail, t) in [("+16", Add(16)), ("-16", Add(-16)), ("half", Half)] {
         p.tweak(kind, at, i, detail, index(n), t);
     }
 }
@@ -89,12 +86,12 @@ fn copy(p: &mut Plan<'_>, at: usize, i: &Instr) {
         }
         let is_barrier = n > 0 && n + 1 >= 3;
         if is_barrier {
-            p.tweak(Kind::BarrierAddress, at, i, "+8", base(n), Tweak::Add(8));
+            p.tweak(Kind::BarrierAddress, at, i, "+8", base(n), Add(8));
         } else {
             let what = if n == 0 { "destination" } else { "source" };
             for by in [16, 128] {
                 let detail = format!("{what} +{by}");
-                p.tweak(Kind::CopyAddress, at, i, &detail, base(n), Tweak::Add(by));
+                p.tweak(Kind::CopyAddress, at, i, &detail, base(n), Add(by));
             }
         }
     }
@@ -114,7 +111,7 @@ fn coordinates(p: &mut Plan<'_>, at: usize, i: &Instr, n: usize, rest: &[Operand
         for by in [1, 16, 128] {
             let select = Select::Coordinate(n, k);
             let detail = format!("{k} +{by}");
-            p.tweak(Kind::Coordinate, at, i, &detail, select, Tweak::Add(by));
+            p.tweak(Kind::Coordinate, at, i, &detail, select, Add(by));
         }
     }
 }
@@ -122,23 +119,23 @@ fn coordinates(p: &mut Plan<'_>, at: usize, i: &Instr, n: usize, rest: &[Operand
 fn masks(p: &mut Plan<'_>, at: usize, i: &Instr, n: usize) {
     for bit in [1, 2] {
         let detail = format!("mask xor {bit}");
-        p.tweak(Kind::Multicast, at, i, &detail, index(n), Tweak::Xor(bit));
+        p.tweak(Kind::Multicast, at, i, &detail, index(n), Xor(bit));
     }
 }
 
 /// Fields of the shared memory descriptor: name and change.
 const DESCRIPTOR: &[(&str, Tweak)] = &[
-    ("start +16 bytes", Tweak::Add(1)),
-    ("start +128 bytes", Tweak::Add(8)),
-    ("leading offset +16", Tweak::Add(1 << 16)),
-    ("stride offset +16", Tweak::Add(1 << 32)),
-    ("stride offset doubled bit", Tweak::Xor(1 << 38)),
-    ("fixed bits", Tweak::Xor(1 << 46)),
-    ("base offset", Tweak::Xor(1 << 49)),
-    ("leading mode", Tweak::Xor(1 << 52)),
-    ("swizzle bit 61", Tweak::Xor(1 << 61)),
-    ("swizzle bit 62", Tweak::Xor(1 << 62)),
-    ("swizzle bit 63", Tweak::Xor(1 << 63)),
+    ("start +16 bytes", Add(1)),
+    ("start +128 bytes", Add(8)),
+    ("leading offset +16", Add(1 << 16)),
+    ("stride offset +16", Add(1 << 32)),
+    ("stride offset doubled bit", Xor(1 << 38)),
+    ("fixed bits", Xor(1 << 46)),
+    ("base offset", Xor(1 << 49)),
+    ("leading mode", Xor(1 << 52)),
+    ("swizzle bit 61", Xor(1 << 61)),
+    ("swizzle bit 62", Xor(1 << 62)),
+    ("swizzle bit 63", Xor(1 << 63)),
 ];
 
 fn descriptor(p: &mut Plan<'_>, at: usize, i: &Instr, n: usize, what: &str) {
@@ -157,7 +154,7 @@ fn tensor_address(p: &mut Plan<'_>, at: usize, i: &Instr, n: usize, what: &str) 
         ("+32 lanes", 32 << 16),
     ] {
         let detail = format!("{what} {by}");
-        p.tweak(Kind::TensorAddress, at, i, &detail, base(n), Tweak::Add(t));
+        p.tweak(Kind::TensorAddress, at, i, &detail, base(n), Add(t));
     }
 }
 
@@ -190,7 +187,7 @@ fn mma(p: &mut Plan<'_>, at: usize, i: &Instr) {
             i,
             &detail,
             index(3),
-            Tweak::Xor(1 << bit),
+            Xor(1 << bit),
         );
     }
     if has(i, "block_scale") {
@@ -230,7 +227,7 @@ fn wgmma(p: &mut Plan<'_>, at: usize, i: &Instr) {
     accumulate(p, at, i, 3);
     for (n, which) in [(4, "a"), (5, "b")] {
         // 1 or -1; the lowest bit stays.
-        let sign = Tweak::Xor(!1);
+        let sign = Xor(!1);
         p.tweak(Kind::Negate, at, i, which, index(n), sign);
     }
     let transposed: &[_] = if a_in_shared {
@@ -239,26 +236,19 @@ fn wgmma(p: &mut Plan<'_>, at: usize, i: &Instr) {
         &[(6, "b")]
     };
     for (n, which) in transposed {
-        p.tweak(Kind::Transpose, at, i, which, index(*n), Tweak::Xor(1));
+        p.tweak(Kind::Transpose, at, i, which, index(*n), Xor(1));
     }
 }
 
 fn alloc(p: &mut Plan<'_>, at: usize, i: &Instr) {
     if has(i, "alloc") || has(i, "dealloc") {
-        p.tweak(Kind::AllocColumns, at, i, "half", index(1), Tweak::Half);
-        p.tweak(Kind::AllocColumns, at, i, "twice", index(1), Tweak::Twice);
+        p.tweak(Kind::AllocColumns, at, i, "half", index(1), Half);
+        p.tweak(Kind::AllocColumns, at, i, "twice", index(1), Twice);
     }
     if has(i, "dealloc") {
         for by in [16, 32] {
             let detail = format!("freed +{by}");
-            p.tweak(
-                Kind::TensorAddress,
-                at,
-                i,
-                &detail,
-                index(0),
-                Tweak::Add(by),
-            );
+            p.tweak(Kind::TensorAddress, at, i, &detail, index(0), Add(by));
         }
     }
 }
@@ -267,10 +257,10 @@ fn barrier(p: &mut Plan<'_>, at: usize, i: &Instr) {
     if has(i, "cluster") || i.operands.is_empty() {
         return;
     }
-    p.tweak(Kind::BarrierId, at, i, "id +1", index(0), Tweak::Add(1));
+    p.tweak(Kind::BarrierId, at, i, "id +1", index(0), Add(1));
     if i.operands.len() > 1 {
         for (detail, by) in [("threads +32", 32), ("threads -32", -32)] {
-            p.tweak(Kind::BarrierId, at, i, detail, index(1), Tweak::Add(by));
+            p.tweak(Kind::BarrierId, at, i, detail, index(1), Add(by));
         }
     }
 }
