@@ -45,56 +45,30 @@ pub struct Format {
 }
 
 /// binary32.
-pub const F32: Format = Format {
-    exponent_bits: 8,
-    mantissa_bits: 23,
-    specials: Specials::Ieee,
-    nan: 0x7fff_ffff,
-};
+pub const F32: Format = Format::of(8, 23, Specials::Ieee, 0x7fff_ffff);
 /// binary16.
-pub const F16: Format = Format {
-    exponent_bits: 5,
-    mantissa_bits: 10,
-    specials: Specials::Ieee,
-    nan: 0x7fff,
-};
+pub const F16: Format = Format::of(5, 10, Specials::Ieee, 0x7fff);
 /// bfloat16.
-pub const BF16: Format = Format {
-    exponent_bits: 8,
-    mantissa_bits: 7,
-    specials: Specials::Ieee,
-    nan: 0x7fff,
-};
+pub const BF16: Format = Format::of(8, 7, Specials::Ieee, 0x7fff);
 /// tf32 in its own 19 bits.
-pub const TF32: Format = Format {
-    exponent_bits: 8,
-    mantissa_bits: 10,
-    specials: Specials::Ieee,
-    nan: 0x3ffff,
-};
+pub const TF32: Format = Format::of(8, 10, Specials::Ieee, 0x3ffff);
 /// E4M3 without infinity.
-pub const E4M3: Format = Format {
-    exponent_bits: 4,
-    mantissa_bits: 3,
-    specials: Specials::OneNan,
-    nan: 0x7f,
-};
+pub const E4M3: Format = Format::of(4, 3, Specials::OneNan, 0x7f);
 /// E5M2 with infinity.
-pub const E5M2: Format = Format {
-    exponent_bits: 5,
-    mantissa_bits: 2,
-    specials: Specials::Ieee,
-    nan: 0x7f,
-};
+pub const E5M2: Format = Format::of(5, 2, Specials::Ieee, 0x7f);
 /// E2M1, all codes finite. `nan` is the code that a NaN converts to: the largest value.
-pub const E2M1: Format = Format {
-    exponent_bits: 2,
-    mantissa_bits: 1,
-    specials: Specials::Finite,
-    nan: 0x7,
-};
+pub const E2M1: Format = Format::of(2, 1, Specials::Finite, 0x7);
 
 impl Format {
+    const fn of(exponent_bits: u32, mantissa_bits: u32, specials: Specials, nan: u32) -> Self {
+        Self {
+            exponent_bits,
+            mantissa_bits,
+            specials,
+            nan,
+        }
+    }
+
     fn bias(self) -> i32 {
         (1 << (self.exponent_bits - 1)) - 1
     }

@@ -1,5 +1,6 @@
 //! Small kernels that pin the interpreter: divergence, barriers, shuffles, memory checks, errors.
 
+use ptx_sim::SimError::*;
 use ptx_sim::report::ViolationKind;
 use ptx_sim::{Launch, Module, Options, Policy, Report, Sim, SimError, Timing, Uninitialised};
 
@@ -63,7 +64,7 @@ fn fails(ptx: &str, block: u32) -> SimError {
 
 fn kind(e: &SimError) -> ViolationKind {
     match e {
-        SimError::Violation(v) => v.kind,
+        Violation(v) => v.kind,
         other => panic!("{other}"),
     }
 }
@@ -297,9 +298,7 @@ fn constants_globals_local_memory_and_generic_addresses() {
 #[test]
 fn memory_violations_say_where() {
     let e = fails(&kernel("st.global.u32 [%out+4096], 1;"), 1);
-    let SimError::Violation(v) = &e else {
-        panic!("{e}")
-    };
+    let Violation(v) = &e else { panic!("{e}") };
     assert_eq!(v.kind, ViolationKind::OutOfBounds);
     assert_eq!(v.nearest.as_ref().unwrap().name, "out");
     assert_eq!(v.site.text, "st.global.u32 [%out+4096], 1");
@@ -430,10 +429,7 @@ fn waiting_for_a_flag() {
             };
             assert_eq!(run("1").unwrap(), 7, "{policy} {timing}");
             let never = run("0").unwrap_err();
-            assert!(
-                matches!(never, SimError::Deadlock(_)),
-                "{policy} {timing}: {never}"
-            );
+            assert!(matches!(never, Deadlock(_)), "{policy} {timing}: {never}");
             assert!(
                 never.to_string().contains("loads again and again"),
                 "{never}"
@@ -448,9 +444,7 @@ fn deadlocks_name_every_warp() {
         &kernel("setp.ge.u32 %p1, %t, 32;\n@%p1 bra E;\nbar.sync 1, 128;\nE:"),
         64,
     );
-    let SimError::Deadlock(d) = &e else {
-        panic!("{e}")
-    };
+    let Deadlock(d) = &e else { panic!("{e}") };
     assert_eq!(d.waiting.len(), 1);
     assert!(e.to_string().contains("barrier 1: 32 of 128"), "{e}");
     // A diverged warp at an aligned barrier waits for its own lanes.
@@ -458,7 +452,7 @@ fn deadlocks_name_every_warp() {
         &kernel("setp.ge.u32 %p1, %t, 7;\n@%p1 bra E;\nbar.sync 0;\nbra F;\nE: bar.sync 1;\nF:"),
         32,
     );
-    assert!(matches!(e, SimError::Deadlock(_)), "{e}");
+    assert!(matches!(e, Deadlock(_)), "{e}");
 }
 
 #[test]
@@ -505,10 +499,7 @@ fn aligned_instructions_behind_a_condition() {
 
 #[test]
 fn endless_kernels_run_out_of_budget() {
-    assert!(matches!(
-        fails(&kernel("L: bra L;"), 32),
-        SimError::Budget { .. }
-    ));
+    assert!(matches!(fails(&kernel("L: bra L;"), 32), Budget { .. }));
 }
 
 #[test]
@@ -517,7 +508,7 @@ fn unmodelled_instructions_are_errors_when_reached_only() {
     run(&ptx, 32);
     let e = fails(&kernel("brkpt;"), 32);
     assert!(
-        matches!(&e, SimError::Unmodelled { text, .. } if text.starts_with("brkpt")),
+        matches!(&e, Unmodelled { text, .. } if text.starts_with("brkpt")),
         "{e}"
     );
 }
@@ -536,9 +527,7 @@ fn decode_errors_name_the_instruction() {
         "ld.global.u32 %r1, [%r2];",
     ] {
         let e = fails(&kernel(body), 32);
-        let SimError::Decode(d) = &e else {
-            panic!("{body}: {e}")
-        };
+        let Decode(d) = &e else { panic!("{body}: {e}") };
         assert!(body.starts_with(&d.text), "{body}: {e}");
     }
 }

@@ -5,33 +5,69 @@ use ptx_sim::models::float::{e2m1, e2m3, e3m2, e4m3, e5m2};
 use ptx_sim::models::wmma::{Fragment, Matrix, Shape};
 use ptx_sim::{Launch, Module, Options, Sim};
 
-/// An instruction's form, and the element of each fragment as the ISA gives it: row and column of `a(i)`, row of
-/// `b(i)`. The functions take the group (`lane / 4`) and the thread in group (`lane % 4`).
-struct Form {
-    name: &'static str,
-    k: usize,
-    /// Bits of an element of A and B.
-    bits: usize,
-    f16_result: bool,
-    a: fn(usize, usize, usize) -> (usize, usize),
-    b: fn(usize, usize) -> usize,
-}
+/// An instruction's form, by its name.
+struct Form(&'static str);
 
 impl Form {
+    /// Types of D, A, B and C.
+    fn types(&self) -> Vec<&'static str> {
+        let words = self.0.split('.').skip(3);
+        let types = words.filter(|word| *word != "satfinite" && !word.starts_with("kind"));
+        types.take(4).collect()
+    }
+
+    fn k(&self) -> usize {
+        let (_, k) = self.0.split_once("n8k").unwrap();
+        k.split_once('.').unwrap().0.parse().unwrap()
+    }
+
+    /// Bits of an element of A and B.
+    fn bits(&self) -> usize {
+        match self.types()[1] {
+            "b1" => 1,
+            "s4" | "u4" => 4,
+            "f16" | "bf16" => 16,
+            "tf32" => 32,
+            _ => 8,
+        }
+    }
+
+    fn f16_result(&self) -> bool {
+        self.types()[0] == "f16"
+    }
+
     /// Registers of A, B and C.
     fn registers(&self) -> [usize; 3] {
-        let words = |elements: usize| elements * self.bits / 32 / 32;
-        let c = if self.f16_result { 1 } else { 2 };
+        let words = |elements: usize| elements * self.bits() / 32 / 32;
+        let c = if self.f16_result() { 1 } else { 2 };
         [
-            words(self.rows() * self.k),
-            words(8 * self.k),
+            words(self.rows() * self.k()),
+            words(8 * self.k()),
             c * self.rows() / 8,
         ]
     }
 
     /// Rows of A and D.
     fn rows(&self) -> usize {
-        if self.name.starts_with("m8") { 8 } else { 16 }
+        if self.0.starts_with("m8") { 8 } else { 16 }
+    }
+
+    /// Row and column of element `i` of A, by the group (`lane / 4`) and the thread in group (`lane % 4`). The ISA's
+    /// formulas for all shapes say this: a register holds neighbours of a row, the next one those of eight rows below,
+    /// the next two those of the other half of K.
+    fn a(&self, group: usize, thread: usize, i: usize) -> (usize, usize) {
+        let n = 32 / self.bits();
+        let register = i / n;
+        (
+            group + register % 2 * 8,
+            (register / 2 * 4 + thread) * n + i % n,
+        )
+    }
+
+    /// Row of element `i` of B, whose column is the group.
+    fn b(&self, thread: usize, i: usize) -> usize {
+        let n = 32 / self.bits();
+        (i / n * 4 + thread) * n + i % n
     }
 }
 
@@ -60,7 +96,7 @@ fn run(form: &Form, words: &[Vec<u32>; 3]) -> Vec<u32> {
     }
     body += &format!(
         "mma.sync.aligned.{} {}, {};\n",
-        form.name,
+        form.0,
         list(next, nc),
         operands.join(", ")
     );
@@ -108,15 +144,15 @@ fn fragments(
     for lane in 0..32 {
         let (group, thread) = (lane / 4, lane % 4);
         let [wa, wb, wc] = &mut out;
-        for i in 0..n[0] * 32 / f.bits {
-            let (row, col) = (f.a)(group, thread, i);
-            pack(&mut wa[lane * n[0]..][..n[0]], f.bits, i, a(row, col));
+        for i in 0..n[0] * 32 / f.bits() {
+            let (row, col) = f.a(group, thread, i);
+            pack(&mut wa[lane * n[0]..][..n[0]], f.bits(), i, a(row, col));
         }
-        for i in 0..n[1] * 32 / f.bits {
-            let row = (f.b)(thread, i);
-            pack(&mut wb[lane * n[1]..][..n[1]], f.bits, i, b(row, group));
+        for i in 0..n[1] * 32 / f.bits() {
+            let row = f.b(thread, i);
+            pack(&mut wb[lane * n[1]..][..n[1]], f.bits(), i, b(row, group));
         }
-        let bits = if f.f16_result { 16 } else { 32 };
+        let bits = if f.f16_result() { 16 } else { 32 };
         for i in 0..f.rows() / 4 {
             let (row, col) = place(lane, i);
             pack(&mut wc[lane * n[2]..][..n[2]], bits, i, c(row, col));
@@ -132,102 +168,31 @@ fn place(lane: usize, i: usize) -> (usize, usize) {
 }
 
 fn result(f: &Form, out: &[u32], lane: usize, i: usize) -> u32 {
-    if f.f16_result {
+    if f.f16_result() {
         out[lane * 2 + i / 2] >> (16 * (i % 2)) & 0xffff
     } else {
         out[lane * f.registers()[2] + i]
     }
 }
 
-const FORMS: [Form; 8] = [
-    Form {
-        name: "m16n8k8.row.col.f32.f16.f16.f32",
-        k: 8,
-        bits: 16,
-        f16_result: false,
-        a: |g, t, i| (if i < 2 { g } else { g + 8 }, t * 2 + (i & 1)),
-        b: |t, i| t * 2 + i,
-    },
-    Form {
-        name: "m16n8k16.row.col.f32.bf16.bf16.f32",
-        k: 16,
-        bits: 16,
-        f16_result: false,
-        a: |g, t, i| {
-            let top = i < 2 || (4..6).contains(&i);
-            let col = t * 2 + (i & 1);
-            (
-                if top { g } else { g + 8 },
-                if i < 4 { col } else { col + 8 },
-            )
-        },
-        b: |t, i| t * 2 + (i & 1) + if i < 2 { 0 } else { 8 },
-    },
-    Form {
-        name: "m16n8k4.row.col.f32.tf32.tf32.f32",
-        k: 4,
-        bits: 32,
-        f16_result: false,
-        a: |g, t, i| (if i == 0 { g } else { g + 8 }, t),
-        b: |t, _| t,
-    },
-    Form {
-        name: "m16n8k8.row.col.f32.tf32.tf32.f32",
-        k: 8,
-        bits: 32,
-        f16_result: false,
-        a: |g, t, i| {
-            let row = if i == 0 || i == 2 { g } else { g + 8 };
-            (row, if i < 2 { t } else { t + 4 })
-        },
-        b: |t, i| if i == 0 { t } else { t + 4 },
-    },
-    Form {
-        name: "m16n8k32.row.col.f16.e4m3.e5m2.f16",
-        k: 32,
-        bits: 8,
-        f16_result: true,
-        a: |g, t, i| {
-            let top = i < 4 || (8..12).contains(&i);
-            let col = t * 4 + (i & 3);
-            (
-                if top { g } else { g + 8 },
-                if i < 8 { col } else { col + 16 },
-            )
-        },
-        b: |t, i| t * 4 + (i & 3) + if i < 4 { 0 } else { 16 },
-    },
-    Form {
-        name: "m16n8k16.row.col.s32.s8.u8.s32",
-        k: 16,
-        bits: 8,
-        f16_result: false,
-        a: |g, t, i| (if i < 4 { g } else { g + 8 }, t * 4 + (i & 3)),
-        b: |t, i| t * 4 + i,
-    },
-    Form {
-        name: "m16n8k32.row.col.s32.u4.s4.s32",
-        k: 32,
-        bits: 4,
-        f16_result: false,
-        a: |g, t, i| (if i < 8 { g } else { g + 8 }, t * 8 + (i & 7)),
-        b: |t, i| t * 8 + (i & 7),
-    },
-    Form {
-        name: "m16n8k64.row.col.s32.s4.s4.s32",
-        k: 64,
-        bits: 4,
-        f16_result: false,
-        a: |g, t, i| {
-            let top = i < 8 || (16..24).contains(&i);
-            let col = t * 8 + (i & 7);
-            (
-                if top { g } else { g + 8 },
-                if i < 16 { col } else { col + 32 },
-            )
-        },
-        b: |t, i| t * 8 + (i & 7) + if i < 8 { 0 } else { 32 },
-    },
+/// 9.7.14.5.3 to 9.7.14.5.13.
+const FORMS: [Form; 16] = [
+    Form("m16n8k8.row.col.f32.f16.f16.f32"),
+    Form("m16n8k16.row.col.f32.bf16.bf16.f32"),
+    Form("m16n8k4.row.col.f32.tf32.tf32.f32"),
+    Form("m16n8k8.row.col.f32.tf32.tf32.f32"),
+    Form("m16n8k32.row.col.f16.e4m3.e5m2.f16"),
+    Form("m16n8k16.row.col.s32.s8.u8.s32"),
+    Form("m16n8k32.row.col.s32.u4.s4.s32"),
+    Form("m16n8k64.row.col.s32.s4.s4.s32"),
+    Form("m8n8k16.row.col.s32.u8.s8.s32"),
+    Form("m8n8k32.row.col.s32.s4.u4.s32"),
+    Form("m8n8k128.row.col.s32.b1.b1.s32.and.popc"),
+    Form("m16n8k128.row.col.s32.b1.b1.s32.xor.popc"),
+    Form("m16n8k256.row.col.s32.b1.b1.s32.and.popc"),
+    Form("m16n8k256.row.col.s32.b1.b1.s32.xor.popc"),
+    Form("m16n8k32.row.col.kind::f8f6f4.f32.e2m1.e3m2.f32"),
+    Form("m16n8k32.row.col.kind::f8f6f4.f16.e2m3.e4m3.f16"),
 ];
 
 /// The code of a small integer.
@@ -252,11 +217,9 @@ fn code(ty: &str, v: i32) -> u32 {
 
 #[test]
 fn every_element_is_in_its_place() {
-    for f in FORMS.iter().chain(&MORE_FORMS) {
-        let words = f.name.split('.').skip(3);
-        let types: Vec<_> = words.filter(|word| !word.starts_with("kind")).collect();
-        let [d, ta, tb, _, ..] = types[..] else {
-            panic!("{}", f.name)
+    for f in &FORMS {
+        let [d, ta, tb, _] = f.types()[..] else {
+            panic!("{}", f.0)
         };
         // Within four bits of either sign, and two of E5M2; no two rows or columns alike.
         let value = |ty: &str, x: usize, y: usize| -> i32 {
@@ -282,91 +245,18 @@ fn every_element_is_in_its_place() {
         for lane in 0..32 {
             for i in 0..f.rows() / 4 {
                 let (m, n) = place(lane, i);
-                let product = |k: usize| match f.name.contains("xor") {
+                let product = |k: usize| match f.0.contains("xor") {
                     true => a(m, k) ^ b(k, n),
                     false => a(m, k) * b(k, n),
                 };
-                let sum: i32 = (0..f.k).map(product).sum::<i32>() + c(m, n);
+                let sum: i32 = (0..f.k()).map(product).sum::<i32>() + c(m, n);
                 let want = code(d, sum);
                 let got = result(f, &out, lane, i);
-                assert_eq!(got, want, "{} ({m}, {n})", f.name);
+                assert_eq!(got, want, "{} ({m}, {n})", f.0);
             }
         }
     }
 }
-
-/// Forms of eight rows, whose fragments the ISA gives in 9.7.14.5.3 to 9.7.14.5.5, and of single bits: 9.7.14.5.5,
-/// 9.7.14.5.12 and 9.7.14.5.13.
-const MORE_FORMS: [Form; 8] = [
-    Form {
-        name: "m8n8k16.row.col.s32.u8.s8.s32",
-        k: 16,
-        bits: 8,
-        f16_result: false,
-        a: |g, t, i| (g, t * 4 + i),
-        b: |t, i| t * 4 + i,
-    },
-    Form {
-        name: "m8n8k32.row.col.s32.s4.u4.s32",
-        k: 32,
-        bits: 4,
-        f16_result: false,
-        a: |g, t, i| (g, t * 8 + i),
-        b: |t, i| t * 8 + i,
-    },
-    Form {
-        name: "m8n8k128.row.col.s32.b1.b1.s32.and.popc",
-        k: 128,
-        bits: 1,
-        f16_result: false,
-        a: |g, t, i| (g, t * 32 + i),
-        b: |t, i| t * 32 + i,
-    },
-    Form {
-        name: "m16n8k128.row.col.s32.b1.b1.s32.xor.popc",
-        k: 128,
-        bits: 1,
-        f16_result: false,
-        a: |g, t, i| (if i < 32 { g } else { g + 8 }, t * 32 + (i & 31)),
-        b: |t, i| t * 32 + i,
-    },
-    Form {
-        name: "m16n8k256.row.col.s32.b1.b1.s32.and.popc",
-        k: 256,
-        bits: 1,
-        f16_result: false,
-        a: BITS_256_A,
-        b: BITS_256_B,
-    },
-    Form {
-        name: "m16n8k256.row.col.s32.b1.b1.s32.xor.popc",
-        k: 256,
-        bits: 1,
-        f16_result: false,
-        a: BITS_256_A,
-        b: BITS_256_B,
-    },
-    Form {
-        name: "m16n8k32.row.col.kind::f8f6f4.f32.e2m1.e3m2.f32",
-        f16_result: false,
-        ..FORMS[4]
-    },
-    Form {
-        name: "m16n8k32.row.col.kind::f8f6f4.f16.e2m3.e4m3.f16",
-        ..FORMS[4]
-    },
-];
-
-const BITS_256_A: fn(usize, usize, usize) -> (usize, usize) = |g, t, i| {
-    let top = i < 32 || (64..96).contains(&i);
-    let col = t * 32 + (i & 31);
-    (
-        if top { g } else { g + 8 },
-        if i < 64 { col } else { col + 128 },
-    )
-};
-const BITS_256_B: fn(usize, usize) -> usize =
-    |t, i| t * 32 + (i & 31) + if i < 32 { 0 } else { 128 };
 
 /// The one value of D when every row of A is `a`, every column of B is `b`, and C is `c`.
 fn same_everywhere(f: &Form, a: &[u32], b: &[u32], c: u32) -> u32 {
@@ -410,11 +300,7 @@ fn sums_are_cut_below_the_largest_term() {
 
 #[test]
 fn halves_round_to_nearest() {
-    let f = &Form {
-        name: "m16n8k8.row.col.f16.f16.f16.f16",
-        f16_result: true,
-        ..FORMS[0]
-    };
+    let f = &Form("m16n8k8.row.col.f16.f16.f16.f16");
     let p = |e: i32| u32::from(f16::from_f64(2f64.powi(e)).to_bits());
     let one = p(0);
     assert_eq!(same_everywhere(f, &[p(-6)], &[p(-5)], one), one);
@@ -438,11 +324,7 @@ fn special_values() {
     assert_eq!(sum(&[v(2f32.powi(127))], &[v(2.0)], 0.0), inf.to_bits());
     assert_eq!(sum(&[], &[], -0.0), 0);
     // E4M3 has no infinity: its largest exponent holds numbers.
-    let f = &Form {
-        name: "m16n8k32.row.col.f32.e4m3.e4m3.f32",
-        f16_result: false,
-        ..FORMS[4]
-    };
+    let f = &Form("m16n8k32.row.col.f32.e4m3.e4m3.f32");
     assert_eq!(same_everywhere(f, &[0x7e], &[0x38], 0), 448f32.to_bits());
     assert_eq!(same_everywhere(f, &[0x7f], &[0x38], 0), nan);
 }
@@ -450,10 +332,7 @@ fn special_values() {
 #[test]
 fn integers_wrap_or_saturate() {
     let wraps = &FORMS[5];
-    let saturates = &Form {
-        name: "m16n8k16.row.col.satfinite.s32.s8.u8.s32",
-        ..FORMS[5]
-    };
+    let saturates = &Form("m16n8k16.row.col.satfinite.s32.s8.u8.s32");
     let (a, b) = ([0x7f], [0x02]);
     let c = i32::MAX as u32 - 1;
     assert_eq!(same_everywhere(wraps, &a, &b, c), c.wrapping_add(254));

@@ -97,50 +97,40 @@ fn canonical_k_major() {
 /// The worked examples of "Canonical Layouts", in elements.
 #[test]
 fn canonical_examples_of_the_isa() {
-    // K-major, no swizzling, tf32: ((8,2),(4,4)):((4,32),(1,64)).
-    let d = SmemDesc {
+    let at = |leading, stride, swizzle| SmemDesc {
         start: 0,
-        leading: 64 * 4,
-        stride: 32 * 4,
-        ..desc(Swizzle::None)
+        leading,
+        stride,
+        ..desc(swizzle)
     };
-    let l = d.layout(Major::K, 64, 4).unwrap();
+    // K-major, no swizzling, tf32: ((8,2),(4,4)):((4,32),(1,64)).
+    let l = at(64 * 4, 32 * 4, Swizzle::None)
+        .layout(Major::K, 64, 4)
+        .unwrap();
     for (r, k) in (0..16).flat_map(|r| (0..16).map(move |k| (r, k))) {
         let want = r % 8 * 4 + r / 8 * 32 + k % 4 + k / 4 * 64;
         assert_eq!(l.element_address(r, k), want * 4);
     }
     // MN-major, no swizzling, bf16: ((8,1,2),(8,2)):((1,8,64),(8,128)).
-    let d = SmemDesc {
-        start: 0,
-        leading: 128 * 2,
-        stride: 64 * 2,
-        ..desc(Swizzle::None)
-    };
-    let l = d.layout(Major::Mn, 32, 2).unwrap();
+    let l = at(128 * 2, 64 * 2, Swizzle::None)
+        .layout(Major::Mn, 32, 2)
+        .unwrap();
     for (mn, k) in (0..16).flat_map(|r| (0..16).map(move |k| (r, k))) {
         let want = mn % 8 + mn / 8 * 64 + k % 8 * 8 + k / 8 * 128;
         assert_eq!(l.element_address(mn, k), want * 2);
     }
     // MN-major, 32B swizzling, bf16: ((8,2,2),(8,2)):((1,8,128),(16,256)).
-    let d = SmemDesc {
-        start: 0,
-        leading: 128 * 2,
-        stride: 256 * 2,
-        ..desc(Swizzle::B32)
-    };
-    let l = d.layout(Major::Mn, 32, 2).unwrap();
+    let l = at(128 * 2, 256 * 2, Swizzle::B32)
+        .layout(Major::Mn, 32, 2)
+        .unwrap();
     for (mn, k) in (0..32).flat_map(|r| (0..16).map(move |k| (r, k))) {
         let want = mn % 8 + mn / 8 % 2 * 8 + mn / 16 * 128 + k % 8 * 16 + k / 8 * 256;
         assert_eq!(l.element_address(mn, k), Swizzle::B32.apply(want * 2));
     }
     // MN-major, 64B swizzling, bf16: ((8,4,2),(8,2)):((1,8,256),(32,512)).
-    let d = SmemDesc {
-        start: 0,
-        leading: 256 * 2,
-        stride: 512 * 2,
-        ..desc(Swizzle::B64)
-    };
-    let l = d.layout(Major::Mn, 32, 2).unwrap();
+    let l = at(256 * 2, 512 * 2, Swizzle::B64)
+        .layout(Major::Mn, 32, 2)
+        .unwrap();
     for (mn, k) in (0..64).flat_map(|r| (0..16).map(move |k| (r, k))) {
         let want = mn % 32 + mn / 32 * 256 + k % 8 * 32 + k / 8 * 512;
         assert_eq!(l.element_address(mn, k), Swizzle::B64.apply(want * 2));

@@ -9,7 +9,7 @@ use ptx_sim::models::swizzle::Swizzle;
 use ptx_sim::models::tensor_map::{
     DataType, Interleave, L2Promotion, OobFill, TensorMap, TensorMapArgs, TensorMapError,
 };
-use ptx_sim::models::tma::{Direction, GlobalSide, Plan, TmaError::*, plan};
+use ptx_sim::models::tma::{Direction::*, GlobalSide, Plan, TmaError::*, plan};
 
 fn args(data_type: DataType, dims: &[u64], boxes: &[u32]) -> TensorMapArgs {
     let mut strides = Vec::new();
@@ -129,7 +129,7 @@ fn what_hopper_does_not_know() {
 fn two_d_box_by_hand() {
     // 30 x 4 f32 tensor; a 4 x 2 box at (28, -1): half its columns and one row are outside.
     let map = TensorMap::encode(args(DataType::Float32, &[30, 4], &[4, 2])).unwrap();
-    let p = plan(&map, &[28, -1], 256, Direction::Load).unwrap();
+    let p = plan(&map, &[28, -1], 256, Load).unwrap();
     assert_eq!(
         (p.shared_bytes, p.transaction_bytes),
         (32, 32),
@@ -148,13 +148,7 @@ fn two_d_box_by_hand() {
     assert!(out[280..288].iter().all(|b| *b == Some(0)));
     let mut nan = args(DataType::Float32, &[30, 4], &[4, 2]);
     nan.oob_fill = OobFill::NanRequestZeroFma;
-    let p = plan(
-        &TensorMap::encode(nan).unwrap(),
-        &[28, -1],
-        256,
-        Direction::Load,
-    )
-    .unwrap();
+    let p = plan(&TensorMap::encode(nan).unwrap(), &[28, -1], 256, Load).unwrap();
     let out = run_load(&p, 256, &global);
     let word = |i: usize| u32::from_le_bytes([0, 1, 2, 3].map(|j| out[i + j].unwrap()));
     assert!(f32::from_bits(word(256)).is_nan() && f32::from_bits(word(284)).is_nan());
@@ -166,7 +160,7 @@ fn traversal_stride_skips() {
     a.element_strides[1] = 3;
     let map = TensorMap::encode(a).unwrap();
     assert_eq!(map.box_elements(1), 3, "ceil(7 / 3)");
-    let p = plan(&map, &[0, 2], 0, Direction::Load).unwrap();
+    let p = plan(&map, &[0, 2], 0, Load).unwrap();
     let from: Vec<_> = p.moves.iter().map(|m| (m.shared, m.global)).collect();
     let row = |r: u64| GlobalSide::Bytes(0x1000 + 32 * r);
     // A 16-byte row padded to a 32-byte stride.
@@ -176,7 +170,7 @@ fn traversal_stride_skips() {
 #[test]
 fn padded_types_leave_gaps() {
     let map = TensorMap::encode(args(DataType::U4x16Align16B, &[256, 2], &[128, 2])).unwrap();
-    let p = plan(&map, &[128, 0], 0, Direction::Load).unwrap();
+    let p = plan(&map, &[128, 0], 0, Load).unwrap();
     assert_eq!((p.shared_bytes, p.transaction_bytes), (256, 128));
     let global = noise(256);
     let out = run_load(&p, 0, &global);
@@ -186,35 +180,35 @@ fn padded_types_leave_gaps() {
             assert_eq!(out[slot * 16 + 8 + i], None);
         }
     }
-    refused!(plan(&map, &[64, 0], 0, Direction::Load) => PackedCoordinate { .. });
-    refused!(plan(&map, &[0, 0], 0, Direction::Store) => PackedDirection { .. });
+    refused!(plan(&map, &[64, 0], 0, Load) => PackedCoordinate { .. });
+    refused!(plan(&map, &[0, 0], 0, Store) => PackedDirection { .. });
 }
 
 #[test]
 fn refusals() {
     let map = TensorMap::encode(base()).unwrap();
     let refuse = |c: &[i32], at, d| plan(&map, c, at, d);
-    refused!(refuse(&[0], 0, Direction::Load) => CoordinateCount { got: 1, want: 2 });
-    for d in [Direction::Load, Direction::Store, Direction::Reduce] {
+    refused!(refuse(&[0], 0, Load) => CoordinateCount { got: 1, want: 2 });
+    for d in [Load, Store, Reduce] {
         for x in [8, 200] {
             refused!(refuse(&[x, 0], 0, d) => CoordinateAlignment { .. });
         }
     }
-    refused!(refuse(&[-8, 0], 0, Direction::Load) => CoordinateAlignment { value: -8, .. });
-    refused!(refuse(&[0, 0], 64, Direction::Load) => SharedAlignment { .. });
-    refused!(refuse(&[0, -1], 0, Direction::Store) => NegativeStore { dim: 1, .. });
-    refused!(refuse(&[0, 0], 0xffff_ff80, Direction::Load) => SharedOverflow { .. });
+    refused!(refuse(&[-8, 0], 0, Load) => CoordinateAlignment { value: -8, .. });
+    refused!(refuse(&[0, 0], 64, Load) => SharedAlignment { .. });
+    refused!(refuse(&[0, -1], 0, Store) => NegativeStore { dim: 1, .. });
+    refused!(refuse(&[0, 0], 0xffff_ff80, Load) => SharedOverflow { .. });
     let mut a = base();
     a.swizzle = Swizzle::B128;
     let narrow = TensorMap::encode(a.clone()).unwrap();
-    for d in [Direction::Store, Direction::Reduce] {
+    for d in [Store, Reduce] {
         refused!(plan(&narrow, &[0, 0], 0, d) => Unmodelled(_));
     }
     a.swizzle = Swizzle::B128Atom32;
-    refused!(plan(&TensorMap::encode(a).unwrap(), &[0, 0], 0, Direction::Load) => Unmodelled(_));
+    refused!(plan(&TensorMap::encode(a).unwrap(), &[0, 0], 0, Load) => Unmodelled(_));
     let dense = TensorMap::encode(args(DataType::U4x16Align8B, &[128, 4], &[64, 4])).unwrap();
-    refused!(plan(&dense, &[1, 0], 0, Direction::Load) => PackedCoordinate { .. });
-    refused!(plan(&dense, &[0, 0], 0, Direction::Reduce) => PackedDirection { .. });
+    refused!(plan(&dense, &[1, 0], 0, Load) => PackedCoordinate { .. });
+    refused!(plan(&dense, &[0, 0], 0, Reduce) => PackedDirection { .. });
 }
 
 #[test]
@@ -223,7 +217,7 @@ fn narrow_swizzled_rows_lie_a_span_apart() {
     let mut a = args(DataType::Uint8, &[64, 8], &[48, 8]);
     a.swizzle = Swizzle::B64;
     let map = TensorMap::encode(a).unwrap();
-    let p = plan(&map, &[0, 0], 512, Direction::Load).unwrap();
+    let p = plan(&map, &[0, 0], 512, Load).unwrap();
     assert_eq!((p.shared_bytes, p.transaction_bytes), (512, 384));
     let global = noise(64 * 8);
     let out = run_load(&p, 512, &global);
@@ -247,7 +241,7 @@ fn swizzled_row_five_by_hand() {
     let mut a = args(DataType::Uint8, &[128, 8], &[128, 8]);
     a.swizzle = Swizzle::B128;
     let map = TensorMap::encode(a).unwrap();
-    let p = plan(&map, &[0, 0], 2048, Direction::Load).unwrap();
+    let p = plan(&map, &[0, 0], 2048, Load).unwrap();
     let out = run_load(&p, 2048, &noise(1024));
     let global = noise(1024);
     assert_eq!(
@@ -255,7 +249,7 @@ fn swizzled_row_five_by_hand() {
         Some(global[5 * 128 + 3 * 16 + 7])
     );
     // A box of the same shape, 128 bytes further, starts one line into the pattern.
-    let p = plan(&map, &[0, 0], 2048 + 128, Direction::Load).unwrap();
+    let p = plan(&map, &[0, 0], 2048 + 128, Load).unwrap();
     let out = run_load(&p, 2048 + 128, &global);
     assert_eq!(out[2048 + 128 + 16], Some(global[0]));
 }
@@ -300,7 +294,7 @@ proptest! {
         c.extend(&coords[..rank - 1]);
         let c = &c[..];
         let at = 1024 + 128 * start;
-        let p = plan(&map, c, at, Direction::Load).unwrap();
+        let p = plan(&map, c, at, Load).unwrap();
         let out = run_load(&p, at, &global);
         prop_assert_eq!(out[at as usize..].iter().filter(|b| b.is_some()).count() as u64, map.box_bytes());
 
@@ -325,7 +319,7 @@ proptest! {
         }
 
         if c.iter().all(|x| *x >= 0) {
-            let p = plan(&map, c, at, Direction::Store).unwrap();
+            let p = plan(&map, c, at, Store).unwrap();
             for m in p.moves.iter().flat_map(|m| m.granules()) {
                 let GlobalSide::Bytes(to) = m.global else { panic!("a store fills nothing") };
                 for i in 0..m.len {
@@ -353,7 +347,7 @@ proptest! {
         if let Ok(map) = TensorMap::encode(a) {
             let c = if near { [c[0] & !127, c[1] & 3, c[2]] } else { c };
             let at = if near { at & 0xff80 } else { at };
-            for d in [Direction::Load, Direction::Store, Direction::Reduce] {
+            for d in [Load, Store, Reduce] {
                 let _ = plan(&map, &c, at, d);
             }
         }

@@ -6,7 +6,8 @@ mod common;
 use common::hazard::{CLUSTER, PAIR, READ, kernel, kernel_with, wait};
 use common::ones::edited;
 use common::relies::{THREE, relies, relies_behind_a_grid, relies_where, run, tried_by};
-use ptx_sim::{HazardChecks, Options, Policy, Profile, Relaxation};
+use ptx_sim::Relaxation::{self, *};
+use ptx_sim::{HazardChecks, Options, Policy, Profile};
 
 fn all_sixteen(out: &[u32]) {
     assert!(out.iter().all(|v| f32::from_bits(*v) == 16.0), "{out:?}");
@@ -25,7 +26,7 @@ fn hardware() -> Options {
 fn no_fence_after_a_wait() {
     let ptx = edited(&[("tcgen05.fence::after_thread_sync; //wait", "")]);
     let error = "a tcgen05.fence is missing";
-    relies(Relaxation::AfterFence, &ptx, 128, error, all_sixteen);
+    relies(AfterFence, &ptx, 128, error, all_sixteen);
 }
 
 #[test]
@@ -53,7 +54,7 @@ fn loads_that_were_waited_for_and_no_fences() {
     let error = "a tcgen05.fence is missing";
     let (end, again) = overwritten("");
     let ptx = edited(&[(end, &again)]);
-    relies(Relaxation::WaitedLoads, &ptx, 128, error, all_sixteen);
+    relies(WaitedLoads, &ptx, 128, error, all_sixteen);
     // Either fence alone is not enough.
     for fence in ["before_thread_sync", "after_thread_sync"] {
         let fence = format!("    tcgen05.fence::{fence};\n");
@@ -93,19 +94,13 @@ fn registers_behind_the_scoreboard() {
     let after = format!("{stores}{LD_WAIT}");
     let ptx = edited(&[(LD_WAIT, ""), (stores, &after)]);
     let error = "is used before tcgen05.wait::ld";
-    relies(Relaxation::LoadedRegisters, &ptx, 128, error, all_sixteen);
+    relies(LoadedRegisters, &ptx, 128, error, all_sixteen);
 }
 
 #[test]
 fn lane_bits_of_no_account() {
     let ptx = edited(&[("add.u32 %r11, %r11, %r10", "mov.u32 %r11, %r10")]);
-    relies(
-        Relaxation::LaneBits,
-        &ptx,
-        128,
-        "may touch lanes",
-        all_sixteen,
-    );
+    relies(LaneBits, &ptx, 128, "may touch lanes", all_sixteen);
     // A column that is not there is an error all the same.
     let beyond = edited(&[("add.u32 %r11, %r11, %r10", "add.u32 %r11, %r10, 600")]);
     let e = run(&beyond, 128, &hardware()).unwrap_err().to_string();
@@ -117,7 +112,7 @@ fn a_copy_behind_an_mma() {
     let cp = "mov.u32 %r12, %r10;\n    tcgen05.cp.cta_group::1.128x128b [%r12], %rd2;\n";
     let ptx = edited(&[("//after mma", cp)]);
     let error = "tensor memory columns 0..4 written here and written before";
-    relies(Relaxation::CpAfterMma, &ptx, 128, error, |out| {
+    relies(CpAfterMma, &ptx, 128, error, |out| {
         let copied = 0x3f80_3f80;
         let sixteen = f32::to_bits(16.0);
         assert_eq!(out[..5], [copied, copied, copied, copied, sixteen]);
@@ -130,7 +125,7 @@ fn a_copy_behind_a_copy() {
     let second = "    tcgen05.cp.cta_group::1.128x128b [%r12], %rd2;\n";
     let ptx = edited(&[("//after mma", &format!("{cp}{second}"))]);
     let error = "tensor memory columns 16..20 written here and written before";
-    relies(Relaxation::CpAfterMma, &ptx, 128, error, all_sixteen);
+    relies(CpAfterMma, &ptx, 128, error, all_sixteen);
 }
 
 #[test]
@@ -142,7 +137,7 @@ fn a_commit_to_an_address_of_shared_memory() {
         ("    //after mma", "    cvt.u64.u32 %rd6, %r3;"),
     ]);
     let error = "the mbarrier of tcgen05.commit is in shared memory";
-    relies(Relaxation::GenericShared, &ptx, 128, error, all_sixteen);
+    relies(GenericShared, &ptx, 128, error, all_sixteen);
 }
 
 #[test]
@@ -150,7 +145,7 @@ fn loads_whose_registers_were_used_are_over() {
     // Nothing waits for them, and the columns are freed.
     let ptx = edited(&[(LD_WAIT, "")]);
     let error = "is used before tcgen05.wait::ld";
-    relies(Relaxation::LoadedRegisters, &ptx, 128, error, all_sixteen);
+    relies(LoadedRegisters, &ptx, 128, error, all_sixteen);
     // One whose registers nobody uses may still read.
     let unused = "    tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r28}, [%r11];\n";
     let ptx = edited(&[(LD_WAIT, unused)]);
@@ -164,7 +159,7 @@ fn rows_that_nothing_wrote() {
     let fill = "    st.shared.u32 [%r5], 0x3f803f80;\n";
     let most = "    setp.lt.u32 %p6, %r4, 960;\n    setp.ge.or.u32 %p6, %r4, 1024, %p6;\n    @%p6";
     let ptx = edited(&[(fill, &format!("{most}{fill}"))]);
-    relies(Relaxation::Unwritten, &ptx, 128, "not initialised", |out| {
+    relies(Unwritten, &ptx, 128, "not initialised", |out| {
         all_sixteen(&out[..120 * 8]);
         let unusable = |v: &u32| f32::from_bits(*v).is_nan() || f32::from_bits(*v) > 1e30;
         assert!(out[120 * 8..].iter().all(unusable), "{:?}", &out[120 * 8..]);
@@ -189,7 +184,7 @@ fn a_store_by_all_lanes() {
     let wait = "cp.async.bulk.wait_group 0;\n";
     let ptx = kernel(&format!("{FILLED}{STORE}{wait}END:"));
     relies(
-        Relaxation::WarpStores,
+        WarpStores,
         &ptx,
         64,
         "that an asynchronous operation in flight writes",
@@ -201,13 +196,7 @@ fn a_store_by_all_lanes() {
 fn a_store_that_outlives_its_cta() {
     let one = STORE.replacen("cp.async", "@%p8 bra END;\ncp.async", 1);
     let ptx = kernel(&format!("{FILLED}{one}END:"));
-    relies(
-        Relaxation::UnreadStores,
-        &ptx,
-        64,
-        "may still be in use",
-        counted,
-    );
+    relies(UnreadStores, &ptx, 64, "may still be in use", counted);
 }
 
 #[test]
@@ -219,7 +208,7 @@ fn generic_addresses_of_shared_memory() {
     let cut = kernel(&format!("{generic}{cut}{rest}"));
     for ptx in [whole, cut] {
         let error = "a generic address where one of shared memory is expected";
-        relies(Relaxation::GenericShared, &ptx, 64, error, counted);
+        relies(GenericShared, &ptx, 64, error, counted);
     }
 }
 
@@ -228,15 +217,9 @@ fn lanes_that_write_the_same_bytes() {
     let body =
         "st.shared.u32 [%s], 3;\nbar.sync 0;\nld.shared.u32 %r1, [%s];\nst.global.u32 [%w], %r1;\n";
     let ptx = kernel(body);
-    relies(
-        Relaxation::SameBytes,
-        &ptx,
-        32,
-        "nothing orders the two",
-        |out| {
-            assert!(out[..32].iter().all(|v| *v == 3));
-        },
-    );
+    relies(SameBytes, &ptx, 32, "nothing orders the two", |out| {
+        assert!(out[..32].iter().all(|v| *v == 3));
+    });
 }
 
 #[test]
@@ -286,7 +269,7 @@ fn an_initialisation_without_a_fence() {
         ))
     };
     let error = "is not visible";
-    relies(Relaxation::UnfencedInit, &body(RELAXED), 64, error, sevens);
+    relies(UnfencedInit, &body(RELAXED), 64, error, sevens);
     // An initialisation that nothing synchronises is an error all the same.
     let start = format!(
         "{RELAXED}{}",
@@ -312,7 +295,7 @@ fn columns(before: &str) -> String {
 #[test]
 fn columns_of_the_peer_that_it_still_uses() {
     let error = "tensor memory columns 0..1";
-    relies(Relaxation::PeerColumns, &columns(""), 64, error, sevens);
+    relies(PeerColumns, &columns(""), 64, error, sevens);
     // One's own are freed with the own deallocation.
     let late = "tcgen05.dealloc.cta_group::2.sync.aligned.b32 %r5, 32;\n\
                 tcgen05.st.sync.aligned.32x32b.x1.b32 [%r5], {%t};\ntcgen05.wait::st.sync.aligned;\nE:";
@@ -332,7 +315,7 @@ fn columns_freed_behind_execution_order() {
     let ended = format!("    @%p3 bra END;\n{CLUSTER}");
     for with in [relaxed, ended] {
         let ptx = edited(&[(end, &with)]);
-        relies(Relaxation::ExecutionFree, &ptx, 128, error, all_sixteen);
+        relies(ExecutionFree, &ptx, 128, error, all_sixteen);
     }
 }
 
@@ -349,13 +332,7 @@ fn a_commit_behind_which_a_later_one_was_waited_for() {
         ))
     };
     let error = "a CTA ends here while";
-    relies(
-        Relaxation::CommitOrder,
-        &body(&wait("W", "")),
-        64,
-        error,
-        sevens,
-    );
+    relies(CommitOrder, &body(&wait("W", "")), 64, error, sevens);
     assert!(run(&body(""), 64, &hardware()).is_err());
 }
 
@@ -368,13 +345,7 @@ fn an_end_behind_a_relaxed_barrier() {
         ))
     };
     let error = "a CTA ends here while";
-    relies(
-        Relaxation::RelaxedBarrier,
-        &body(RELAXED),
-        64,
-        error,
-        sevens,
-    );
+    relies(RelaxedBarrier, &body(RELAXED), 64, error, sevens);
     assert!(run(&body(""), 64, &hardware()).is_err());
 }
 
@@ -388,13 +359,7 @@ fn shared_memory_behind_a_relaxed_barrier() {
         )
     };
     let error = "nothing orders the two";
-    relies(
-        Relaxation::RelaxedBarrier,
-        &body(RELAXED),
-        64,
-        error,
-        sevens,
-    );
+    relies(RelaxedBarrier, &body(RELAXED), 64, error, sevens);
 }
 
 #[test]
@@ -408,7 +373,7 @@ fn a_load_over_what_was_read() {
         wait("W", "")
     ));
     let error = "(write after read)";
-    relies(Relaxation::WriteAfterRead, &ptx, 64, error, |out| {
+    relies(WriteAfterRead, &ptx, 64, error, |out| {
         assert!(out[..64].iter().all(|v| *v == 0x0707_0707), "{out:?}");
     });
 }
@@ -422,7 +387,7 @@ fn a_shuffle_as_a_barrier() {
     let fives = |out: &[u32]| assert!(out[..32].iter().all(|v| *v == 5), "{out:?}");
     for meets in [shuffle, matrix] {
         let ptx = kernel(&format!("@!%p8 st.shared.u32 [%s], 5;\n{meets}{READ}"));
-        relies(Relaxation::Collectives, &ptx, 32, error, fives);
+        relies(Collectives, &ptx, 32, error, fives);
     }
     // DeepGEMM: lane 0 arrives behind the wait, for all that its warp has read.
     let wait = "wgmma.wait_group.sync.aligned 0;";
@@ -431,7 +396,7 @@ fn a_shuffle_as_a_barrier() {
          @%p2 ld.shared.u32 %r10, [%s+2048];"
     );
     let ptx = warpgroup("").replacen(wait, &write, 1);
-    relies(Relaxation::Collectives, &ptx, 128, error, fives);
+    relies(Collectives, &ptx, 128, error, fives);
 }
 
 #[test]
@@ -444,15 +409,9 @@ fn the_lowest_lane_is_elected() {
         wait("W", "")
     ));
     let random = |o: &Options| matches!(o.policy, Policy::Random(_));
-    relies_where(
-        random,
-        Relaxation::FirstElected,
-        (&ptx, 32),
-        "deadlock",
-        |out| {
-            assert_eq!(out[..32], [7; 32]);
-        },
-    );
+    relies_where(random, FirstElected, (&ptx, 32), "deadlock", |out| {
+        assert_eq!(out[..32], [7; 32]);
+    });
 }
 
 #[test]
@@ -469,7 +428,7 @@ fn scopes_that_do_not_reach_the_peer() {
     let (release, acquire) = (".release.cluster", ".acquire.cluster");
     for (arrive, acquire) in [("", ""), (release, ""), ("", acquire)] {
         let ptx = body(arrive, acquire);
-        relies(Relaxation::BarrierScope, &ptx, 64, error, sevens);
+        relies(BarrierScope, &ptx, 64, error, sevens);
     }
 }
 
@@ -481,7 +440,7 @@ fn a_relaxed_wait() {
         wait("W", ".relaxed.cta")
     ));
     let error = "nothing orders the two";
-    relies(Relaxation::RelaxedWait, &ptx, 64, error, |out| {
+    relies(RelaxedWait, &ptx, 64, error, |out| {
         assert!(out[..64].iter().all(|v| *v == 5), "{out:?}");
     });
 }
@@ -499,7 +458,7 @@ fn order_handed_on_without_fences() {
     let hands = [(init, second.as_str()), ("WAIT:\n", meet), (told, &tell)];
     let ptx = edited(&hands);
     let error = "a tcgen05.fence is missing";
-    relies(Relaxation::HandedOn, &ptx, 128, error, all_sixteen);
+    relies(HandedOn, &ptx, 128, error, all_sixteen);
 }
 
 #[test]
@@ -508,7 +467,7 @@ fn a_store_to_a_peer_that_may_not_run() {
         "@!%p8 st.shared::cluster.u32 [%far], 5;\n{CLUSTER}"
     ));
     let error = "nothing tells that its CTA runs";
-    relies(Relaxation::PeerRuns, &ptx, 64, error, sevens);
+    relies(PeerRuns, &ptx, 64, error, sevens);
 }
 
 /// One product of ones by `wgmma`, B in shared memory: `behind` stands behind its fence.
@@ -535,7 +494,7 @@ fn registers_behind_a_wgmma_fence() {
         ("mov.b32 %r5, %r6;\n", "a register of A was accessed"),
     ] {
         let ptx = warpgroup(behind);
-        relies(Relaxation::CompiledFence, &ptx, 128, error, |out| {
+        relies(CompiledFence, &ptx, 128, error, |out| {
             all_sixteen(&out[..128]);
         });
     }
@@ -549,7 +508,7 @@ fn products_of_other_warps_behind_ones_own_wait() {
     let write = format!("{wait}\n@!%p8 st.shared.u32 [%s], 0;\n");
     let ptx = warpgroup("").replacen(wait, &write, 1);
     let right = |out: &[u32]| all_sixteen(&out[..128]);
-    relies(Relaxation::WarpgroupWait, &ptx, 128, "shared memory", right);
+    relies(WarpgroupWait, &ptx, 128, "shared memory", right);
     // A wait for all but the last group does not tell of that one.
     let early = ptx.replacen("aligned 0;", "aligned 1;", 1);
     assert!(run(&early, 128, &hardware()).is_err());
@@ -564,13 +523,7 @@ fn values_that_nothing_wrote_and_nothing_uses() {
         ))
     };
     let fives = |out: &[u32]| assert_eq!(out[..32], [5; 32]);
-    relies(
-        Relaxation::UnusedLoads,
-        &unused(""),
-        32,
-        "nothing wrote",
-        fives,
-    );
+    relies(UnusedLoads, &unused(""), 32, "nothing wrote", fives);
     // Neither does a selection of another value, or a lane that nobody reads.
     for harmless in [
         "setp.ne.u32 %p2, %t, %t;\nselp.b32 %r4, %r3, %r4, %p2;\n",
@@ -604,7 +557,7 @@ fn loads_that_race_and_whose_values_nothing_uses() {
     };
     let error = "nothing orders the two";
     let ptx = racing("", "");
-    relies(Relaxation::UnusedLoads, &ptx, 64, error, |out| {
+    relies(UnusedLoads, &ptx, 64, error, |out| {
         assert_eq!(out[..64], [5; 64]);
     });
     let used = "@%p2 mov.u32 %r4, %r1;\n";
@@ -630,15 +583,9 @@ fn a_copy_by_all_lanes() {
     let ptx = kernel(&format!(
         "cp.async.ca.shared.global [%s], [%in], 4;\ncp.async.wait_all;\nbar.warp.sync -1;\n{READ}"
     ));
-    relies(
-        Relaxation::WarpCopies,
-        &ptx,
-        32,
-        "and written before",
-        |out| {
-            assert_eq!(out[..32], [0x0707_0707; 32]);
-        },
-    );
+    relies(WarpCopies, &ptx, 32, "and written before", |out| {
+        assert_eq!(out[..32], [0x0707_0707; 32]);
+    });
 }
 
 #[test]
@@ -649,7 +596,7 @@ fn ctas_that_wait_for_one_that_has_not_begun() {
          DONE: mov.u32 %r4, 5;\nst.global.u32 [%w], %r4;"
     ));
     let error = "1 of 3 clusters have not begun";
-    relies(Relaxation::CoResident, &ptx, 32, error, |out| {
+    relies(CoResident, &ptx, 32, error, |out| {
         assert_eq!([out[0], out[95], out[128]], [5; 3]);
     });
 }
@@ -661,7 +608,7 @@ fn dependents_that_start_before_the_allocation() {
     let early = format!("    griddepcontrol.launch_dependents;\n{ALLOC}");
     let ptx = edited(&[(ALLOC, &early)]);
     let error = "which a grid that waits for the end of this one";
-    relies(Relaxation::LateDependents, &ptx, 128, error, all_sixteen);
+    relies(LateDependents, &ptx, 128, error, all_sixteen);
     let late = edited(&[(
         ALLOC,
         &format!("{ALLOC}    griddepcontrol.launch_dependents;\n"),
@@ -674,7 +621,7 @@ fn dependents_that_start_before_the_allocation() {
 fn an_allocation_before_the_wait_for_the_grid_before() {
     let held = edited(&[(ALLOC, &format!("{ALLOC}    griddepcontrol.wait;\n"))]);
     let error = "for tensor memory: CTA 0 holds some";
-    let allocated = Relaxation::AllocatedBefore;
+    let allocated = AllocatedBefore;
     relies_behind_a_grid(allocated, &held, 128, error, all_sixteen);
     // There is no grid before it.
     let (report, _) = run(&held, 128, &hardware()).unwrap();

@@ -4,8 +4,9 @@ mod common;
 
 use common::conformance::{Loaded, module};
 use common::data;
+use ptx_sim::trace::Kind::*;
 use ptx_sim::trace::draw::{DrawError, DrawOptions, draw};
-use ptx_sim::trace::{DEFAULT_LIMIT, Kind, Slice, TrackKind};
+use ptx_sim::trace::{DEFAULT_LIMIT, Slice, TrackKind};
 use ptx_sim::{Launch, Module, Options, Policy, Program, Sim, Timing, Trace};
 
 fn traced(entry: &str, case: &data::Case, policy: Policy, timing: Timing, limit: usize) -> Trace {
@@ -46,11 +47,11 @@ fn every_operation_and_phase_of_a_pipeline_is_there() {
     for timing in [Timing::Eager, Timing::Lazy, Timing::Random] {
         let t = pipelined(timing);
         let count = |kind| t.slices.iter().filter(|s| s.kind == kind).count();
-        assert_eq!(count(Kind::Copy), 6 * 4);
-        assert_eq!(count(Kind::Cp), 6 * 8);
-        assert_eq!(count(Kind::Mma), 6 * 4);
-        assert_eq!(count(Kind::Commit), 3 + 1);
-        assert_eq!(count(Kind::Ld), 4);
+        assert_eq!(count(Copy), 6 * 4);
+        assert_eq!(count(Cp), 6 * 8);
+        assert_eq!(count(Mma), 6 * 4);
+        assert_eq!(count(Commit), 3 + 1);
+        assert_eq!(count(Ld), 4);
         for at in FULL {
             let phases = of(&t, TrackKind::Barrier, at);
             let done = phases.iter().filter(|p| p.details["completed"] == true);
@@ -66,7 +67,7 @@ fn every_operation_and_phase_of_a_pipeline_is_there() {
         for at in EMPTY {
             assert_eq!(of(&t, TrackKind::Barrier, at)[0].details["completed"], true);
         }
-        let copy = t.slices.iter().find(|s| s.kind == Kind::Copy).expect("one");
+        let copy = t.slices.iter().find(|s| s.kind == Copy).expect("one");
         assert!(
             copy.details["opcode"]
                 .as_str()
@@ -92,7 +93,7 @@ fn a_warp_does_one_thing_at_a_time() {
         );
     }
     // One warp runs at a time.
-    let mut runs: Vec<_> = t.slices.iter().filter(|s| s.kind == Kind::Run).collect();
+    let mut runs: Vec<_> = t.slices.iter().filter(|s| s.kind == Run).collect();
     runs.sort_by_key(|s| s.start);
     assert!(runs.windows(2).all(|w| w[0].end <= w[1].start));
     let executed: u64 = runs
@@ -100,10 +101,7 @@ fn a_warp_does_one_thing_at_a_time() {
         .filter_map(|s| s.details["instructions"].as_u64())
         .sum();
     let completed = t.slices.iter();
-    let completed = completed.filter(|s| {
-        use Kind::{Commit, Copy, Cp, Ld, Mma, St};
-        matches!(s.kind, Copy | Cp | Mma | Commit | Ld | St)
-    });
+    let completed = completed.filter(|s| matches!(s.kind, Copy | Cp | Mma | Commit | Ld | St));
     assert_eq!(t.steps, executed + completed.count() as u64);
     let loader = of(&t, TrackKind::Warp, 4);
     assert!(
@@ -125,16 +123,13 @@ fn flows_lead_from_what_completes_a_phase_to_who_waits_for_it() {
     let flow = |from, warp| {
         t.flows.iter().any(|f| {
             let (a, b) = (&t.slices[f.from], &t.slices[f.to]);
-            assert!(a.start < b.end && b.kind == Kind::Run);
+            assert!(a.start < b.end && b.kind == Run);
             a.kind == from && t.tracks[b.track].index == warp
         })
     };
-    assert!(flow(Kind::Copy, 5), "copies wake the MMA warp");
-    assert!(flow(Kind::Commit, 4), "commits wake the loading warp");
-    assert!(
-        flow(Kind::Commit, 0),
-        "the last commit wakes those that store"
-    );
+    assert!(flow(Copy, 5), "copies wake the MMA warp");
+    assert!(flow(Commit, 4), "commits wake the loading warp");
+    assert!(flow(Commit, 0), "the last commit wakes those that store");
 }
 
 #[test]
@@ -186,11 +181,7 @@ fn a_pair_of_ctas_has_two_processes() {
     );
     assert_eq!(t.ctas.len(), 2);
     assert!(t.slices.iter().any(|s| s.name == "barrier.cluster.wait"));
-    let commit = t
-        .slices
-        .iter()
-        .find(|s| s.kind == Kind::Commit)
-        .expect("one");
+    let commit = t.slices.iter().find(|s| s.kind == Commit).expect("one");
     assert_eq!(
         commit.details["signals"].as_array().expect("a list").len(),
         2
@@ -252,7 +243,7 @@ fn a_traced_run_is_the_same_run() {
 fn copies_take_the_steps_that_the_timing_says() {
     for steps in [10, 3000] {
         let t = pipelined(Timing::After(steps));
-        let copies = t.slices.iter().filter(|s| s.kind == Kind::Copy);
+        let copies = t.slices.iter().filter(|s| s.kind == Copy);
         let shortest = copies.map(|s| s.end - s.start).min().expect("copies");
         // Completions are looked at between the turns of warps.
         let steps = u64::from(steps);
@@ -266,10 +257,10 @@ fn copies_take_the_steps_that_the_timing_says() {
 #[test]
 fn stretches_count_what_they_execute() {
     let t = pipelined(Timing::Eager);
-    let runs = t.slices.iter().filter(|s| s.kind == Kind::Run);
+    let runs = t.slices.iter().filter(|s| s.kind == Run);
     let counts = runs.map(|s| s.details["opcodes"]["tcgen05.mma"].as_u64());
     let mmas: u64 = counts.flatten().sum();
-    let issued = t.slices.iter().filter(|s| s.kind == Kind::Mma).count();
+    let issued = t.slices.iter().filter(|s| s.kind == Mma).count();
     assert!(mmas > 0);
     assert_eq!(mmas, issued as u64);
 }
@@ -288,7 +279,7 @@ fn a_run_that_fails_leaves_its_trace() {
     assert!(
         t.slices
             .iter()
-            .any(|s| s.kind == Kind::Wait && s.name == "bar.sync 0")
+            .any(|s| s.kind == Wait && s.name == "bar.sync 0")
     );
     assert!(t.slices.iter().all(|s| !s.name.is_empty()));
     // A launch that is refused has no timeline.

@@ -1,6 +1,6 @@
 //! Barriers of CTAs and clusters.
 
-use super::machine::{Machine, Trouble, sync_fault};
+use super::machine::{Machine, Tried, sync_fault};
 use super::warp::{Part, State, Wait, Warp};
 use super::{Ctx, Flow, lanes};
 use crate::memory::SyncEvent;
@@ -16,12 +16,12 @@ impl Machine<'_> {
         w: &mut Warp,
         cur: &mut Part,
         op: &Op,
-    ) -> Result<Flow, Trouble> {
+    ) -> Tried<Flow> {
         match op {
             Op::Bar {
                 mode, id, count, ..
             } => {
-                let uniform = |w: &Warp, s| -> Result<u64, Trouble> {
+                let uniform = |w: &Warp, s| -> Tried<u64> {
                     let v = w.get(c.program, s);
                     let first = v[c.active.trailing_zeros() as usize];
                     if lanes(c.active).any(|l| v[l as usize] != first) {
@@ -48,7 +48,7 @@ impl Machine<'_> {
         mode: BarMode,
         id: u64,
         count: Option<u64>,
-    ) -> Result<Flow, Trouble> {
+    ) -> Tried<Flow> {
         if id >= 16 {
             return Err(sync_fault(format!(
                 "barrier {id} does not exist: there are 16"
@@ -141,7 +141,7 @@ impl Machine<'_> {
         mode: BarMode,
         index: usize,
         generation: u64,
-    ) -> Result<(), Trouble> {
+    ) -> Tried<()> {
         let results = &self.ctas[c.cta].barriers[index].results;
         let Some(&(_, popc, all, any)) = results.iter().find(|r| r.0 == generation) else {
             return Err(sync_fault(
@@ -160,7 +160,7 @@ impl Machine<'_> {
     }
 
     /// Completes a barrier if everyone has arrived.
-    fn check_barrier(&mut self, cta: usize, index: usize) -> Result<(), Trouble> {
+    fn check_barrier(&mut self, cta: usize, index: usize) -> Tried<()> {
         let c = &mut self.ctas[cta];
         let live: u32 = c.live.iter().map(|l| l.count_ones()).sum();
         let b = &mut c.barriers[index];
@@ -181,7 +181,7 @@ impl Machine<'_> {
         })
     }
 
-    fn cluster_arrive(&mut self, c: &Ctx<'_>, w: &Warp, relaxed: bool) -> Result<Flow, Trouble> {
+    fn cluster_arrive(&mut self, c: &Ctx<'_>, w: &Warp, relaxed: bool) -> Tried<Flow> {
         let i = w.index as usize;
         let cluster = self.ctas[c.cta].cluster;
         let phase = self.clusters[cluster].phase;
@@ -205,7 +205,7 @@ impl Machine<'_> {
         Ok(Flow::Next)
     }
 
-    fn cluster_wait(&mut self, c: &Ctx<'_>, w: &mut Warp, cur: &mut Part) -> Result<Flow, Trouble> {
+    fn cluster_wait(&mut self, c: &Ctx<'_>, w: &mut Warp, cur: &mut Part) -> Tried<Flow> {
         let i = w.index as usize;
         let cluster = self.ctas[c.cta].cluster;
         let now = self.clusters[cluster].phase;
@@ -238,7 +238,7 @@ impl Machine<'_> {
         Ok(Flow::Stop)
     }
 
-    fn check_cluster(&mut self, cluster: usize) -> Result<(), Trouble> {
+    fn check_cluster(&mut self, cluster: usize) -> Tried<()> {
         let members = self.clusters[cluster].ctas.clone();
         let arrived = |c: usize| {
             let c = &self.ctas[c];
@@ -262,7 +262,7 @@ impl Machine<'_> {
     }
 
     /// Threads that are gone are not waited for.
-    pub(super) fn after_exit(&mut self, cta: usize) -> Result<(), Trouble> {
+    pub(super) fn after_exit(&mut self, cta: usize) -> Tried<()> {
         for i in 0..16 {
             self.check_barrier(cta, i)?;
         }

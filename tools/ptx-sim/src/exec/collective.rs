@@ -1,6 +1,6 @@
 //! `shfl`, `vote`, `match`, `redux`, `elect`, `activemask`: the lanes have met already.
 
-use super::machine::{Machine, Trouble};
+use super::machine::{Machine, Tried};
 use super::warp::Warp;
 use super::{Ctx, lanes};
 use crate::memory::{Fault, SyncEvent};
@@ -10,7 +10,7 @@ use crate::report::ViolationKind;
 
 impl Machine<'_> {
     /// Groups of active lanes that gave the same member mask, and executes each.
-    pub(super) fn collective(&mut self, c: &Ctx<'_>, w: &mut Warp, op: &Op) -> Result<(), Trouble> {
+    pub(super) fn collective(&mut self, c: &Ctx<'_>, w: &mut Warp, op: &Op) -> Tried<()> {
         let mask = match op {
             Op::ActiveMask { d } => {
                 w.set(c.program, *d, &[u64::from(c.active); 32], c.active);
@@ -42,13 +42,7 @@ impl Machine<'_> {
     }
 
     /// These lanes execute one instruction together.
-    fn warp_meets(
-        &mut self,
-        c: &Ctx<'_>,
-        w: &Warp,
-        lanes: u32,
-        memory: bool,
-    ) -> Result<(), Trouble> {
+    fn warp_meets(&mut self, c: &Ctx<'_>, w: &Warp, lanes: u32, memory: bool) -> Tried<()> {
         let (cta, warp) = (self.ctas[c.cta].linear, w.index);
         self.synchronised(SyncEvent::Warp {
             cta,
@@ -59,7 +53,7 @@ impl Machine<'_> {
     }
 
     /// A whole warp executes an instruction that is none of these: where collectives order memory, it does too.
-    pub(super) fn aligned(&mut self, c: &Ctx<'_>, w: &Warp) -> Result<(), Trouble> {
+    pub(super) fn aligned(&mut self, c: &Ctx<'_>, w: &Warp) -> Tried<()> {
         match self.options.allows(Relaxation::Collectives) {
             true => self.warp_meets(c, w, u32::MAX, false),
             false => Ok(()),

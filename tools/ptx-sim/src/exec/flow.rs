@@ -1,6 +1,6 @@
 //! Branches, divergence and the end of lanes.
 
-use super::machine::{Machine, OfLane, Trouble, sync_fault};
+use super::machine::{Machine, OfLane, Tried, Trouble, sync_fault};
 use super::warp::{Part, State, Warp};
 use super::{Ctx, Flow, lanes};
 use crate::memory::Fault;
@@ -16,7 +16,7 @@ impl Machine<'_> {
         cur: &mut Part,
         target: u32,
         uniform: bool,
-    ) -> Result<Flow, Trouble> {
+    ) -> Tried<Flow> {
         let rest = cur.mask & !c.active;
         self.counters.taken[c.pc] = true;
         if rest == 0 {
@@ -39,7 +39,7 @@ impl Machine<'_> {
         cur: &mut Part,
         targets: &[u32],
         index: &Lanes,
-    ) -> Result<Flow, Trouble> {
+    ) -> Tried<Flow> {
         let rest = cur.mask & !c.active;
         if rest != 0 {
             diverge(c, w, cur, rest, cur.pc + 1);
@@ -92,7 +92,7 @@ impl Machine<'_> {
         w: &mut Warp,
         cur: &mut Part,
         lanes: u32,
-    ) -> Result<(), Trouble> {
+    ) -> Tried<()> {
         let gone = cur.mask & lanes;
         self.keep_for_stores(cta, w, gone)
             .of_lane(gone.trailing_zeros().min(31))?;

@@ -16,7 +16,7 @@
 //! A grid that depends on this one may hold all tensor memory that is free, and wait for this grid's end. Such a grid
 //! starts when every CTA of this grid has executed `griddepcontrol.launch_dependents` or has ended.
 
-use super::machine::{Machine, Trouble};
+use super::machine::{Machine, Tried, Trouble};
 use super::pending::{Range, Rows, Use};
 use super::warp::{Part, State, Wait};
 use super::{Ctx, Flow};
@@ -155,7 +155,7 @@ impl Machine<'_> {
         cta: usize,
         (address, size): (u64, u64),
         how: Use,
-    ) -> Result<(), Trouble> {
+    ) -> Tried<()> {
         if self.options.hazards == HazardChecks::Off {
             return Ok(());
         }
@@ -181,7 +181,7 @@ impl Machine<'_> {
         self.refuse_or_warn(fault, actor, cta)
     }
 
-    fn refuse_or_warn(&mut self, fault: Fault, actor: Actor, cta: usize) -> Result<(), Trouble> {
+    fn refuse_or_warn(&mut self, fault: Fault, actor: Actor, cta: usize) -> Tried<()> {
         if self.options.hazards == HazardChecks::Warn {
             let thread = self.thread(cta, actor.warp, actor.lane);
             let violation = self.violation(fault, actor.pc as usize, Some(thread));
@@ -199,7 +199,7 @@ impl Machine<'_> {
         cta: usize,
         uses: &[(Range, Use)],
         rows: Option<Rows>,
-    ) -> Result<(), Trouble> {
+    ) -> Tried<()> {
         if self.options.hazards == HazardChecks::Off {
             return Ok(());
         }

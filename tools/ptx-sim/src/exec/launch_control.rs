@@ -4,7 +4,7 @@
 //! grants it.
 
 use super::copies::Finish;
-use super::machine::{Machine, OfLane, Trouble};
+use super::machine::{Machine, OfLane, Tried};
 use super::pieces::{From, Piece};
 use super::transfer::refuse;
 use super::warp::Warp;
@@ -36,7 +36,7 @@ impl Machine<'_> {
         c: &Ctx<'_>,
         w: &mut Warp,
         op: &LaunchControl,
-    ) -> Result<(), Trouble> {
+    ) -> Tried<()> {
         match *op {
             LaunchControl::TryCancel { .. } => {
                 for lane in lanes(c.active) {
@@ -65,13 +65,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    fn try_cancel(
-        &mut self,
-        c: &Ctx<'_>,
-        w: &Warp,
-        lane: u32,
-        op: &LaunchControl,
-    ) -> Result<(), Trouble> {
+    fn try_cancel(&mut self, c: &Ctx<'_>, w: &Warp, lane: u32, op: &LaunchControl) -> Tried<()> {
         let LaunchControl::TryCancel {
             response,
             mbarrier,
@@ -122,7 +116,7 @@ impl Machine<'_> {
     }
 
     /// The lanes whose response says yes.
-    fn granted_lanes(&self, c: &Ctx<'_>, w: &Warp, s: Src) -> Result<u32, Trouble> {
+    fn granted_lanes(&self, c: &Ctx<'_>, w: &Warp, s: Src) -> Tried<u32> {
         let (low, high) = (w.get(c.program, s), w.get(c.program, Src(s.0 + 1)));
         let mut yes = 0;
         for lane in lanes(c.active) {

@@ -151,6 +151,9 @@ pub(crate) enum Trouble {
     Error(SimError),
 }
 
+/// What an instruction comes to.
+pub(crate) type Tried<T> = Result<T, Trouble>;
+
 impl From<SimError> for Trouble {
     fn from(e: SimError) -> Self {
         Trouble::Error(e)
@@ -173,7 +176,7 @@ impl OfLane for Fault {
 }
 
 impl<T> OfLane for Result<T, Fault> {
-    type Trouble = Result<T, Trouble>;
+    type Trouble = Tried<T>;
 
     fn of_lane(self, lane: u32) -> Self::Trouble {
         self.map_err(|fault| fault.of_lane(lane))
@@ -345,7 +348,7 @@ impl Machine<'_> {
         }
     }
 
-    pub(crate) fn synchronised(&mut self, event: SyncEvent) -> Result<(), Trouble> {
+    pub(crate) fn synchronised(&mut self, event: SyncEvent) -> Tried<()> {
         if let Some(h) = &mut self.hazards {
             h.sync(&event);
         }

@@ -4,7 +4,7 @@
 //! column. Lanes `8 * i` to `8 * i + 7` give the addresses of the rows of matrix `i`.
 
 use super::Ctx;
-use super::machine::{Machine, Trouble, sync_fault};
+use super::machine::{Machine, Tried, sync_fault};
 use super::transfer::refuse;
 use super::warp::Warp;
 use crate::memory::Space;
@@ -44,7 +44,7 @@ fn scatter(v: &Lanes, transposed: bool) -> Matrix {
 }
 
 impl Machine<'_> {
-    pub(super) fn matrix(&mut self, c: &Ctx<'_>, w: &mut Warp, op: &Op) -> Result<(), Trouble> {
+    pub(super) fn matrix(&mut self, c: &Ctx<'_>, w: &mut Warp, op: &Op) -> Tried<()> {
         if c.active != u32::MAX {
             return Err(sync_fault("matrix instructions need all 32 lanes"));
         }
@@ -114,7 +114,7 @@ impl Machine<'_> {
         lane: usize,
         read: Option<&mut [u8; 16]>,
         write: &[u8],
-    ) -> Result<(), Trouble> {
+    ) -> Tried<()> {
         let at = self.locate(c, addr, base[lane], lane as u32)?;
         if at.space != Space::Shared {
             let message = format!("matrix in {} memory", at.space.name());

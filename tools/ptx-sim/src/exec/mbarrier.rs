@@ -1,6 +1,6 @@
 //! mbarrier objects: the instructions, and the arrivals and transactions of asynchronous operations.
 
-use super::machine::{Machine, OfLane, Trouble};
+use super::machine::{Machine, OfLane, Tried, Trouble};
 use super::warp::{Part, State, Wait, Warp};
 use super::{Ctx, Flow, lanes};
 use crate::memory::{Fault, Space};
@@ -180,7 +180,7 @@ impl Machine<'_> {
         addr: &Addr,
         base: u64,
         lane: u32,
-    ) -> Result<(usize, u64), Trouble> {
+    ) -> Tried<(usize, u64)> {
         let place = self.locate(c, addr, base, lane)?;
         if place.space == Space::Shared {
             return Ok((place.owner, place.address));
@@ -198,7 +198,7 @@ impl Machine<'_> {
         cur: &mut Part,
         op: &MbarrierOp,
         addr: &Addr,
-    ) -> Result<Flow, Trouble> {
+    ) -> Tried<Flow> {
         let base = *w.get(c.program, addr.base);
         if let MbarrierOp::Wait {
             p,
@@ -322,13 +322,7 @@ impl Machine<'_> {
     }
 
     /// `mbarrier.pending_count`.
-    pub(super) fn pending_count(
-        &mut self,
-        c: &Ctx<'_>,
-        w: &mut Warp,
-        d: Dst,
-        a: Src,
-    ) -> Result<(), Trouble> {
+    pub(super) fn pending_count(&mut self, c: &Ctx<'_>, w: &mut Warp, d: Dst, a: Src) -> Tried<()> {
         let states = *w.get(c.program, a);
         let mut out = [0; 32];
         for lane in lanes(c.active) {

@@ -1,6 +1,6 @@
 //! `mbarrier.test_wait` and `.try_wait`.
 
-use super::machine::{Machine, OfLane, Trouble};
+use super::machine::{Machine, OfLane, Tried};
 use super::mbarrier::fault;
 use super::warp::{Part, State, Wait, Warp};
 use super::{Ctx, Flow, lanes};
@@ -16,7 +16,7 @@ impl Machine<'_> {
         cur: &mut Part,
         (p, operand, parity, suspends, sync): (u32, Src, bool, bool, BarrierSync),
         addr: &Addr,
-    ) -> Result<Flow, Trouble> {
+    ) -> Tried<Flow> {
         let base = *w.get(c.program, addr.base);
         let operands = *w.get(c.program, operand);
         let (mut done, mut barrier, mut same) = (0, None, true);

@@ -2,7 +2,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use super::machine::{Machine, OfLane, Place, Trouble};
+use super::machine::{Machine, OfLane, Place, Tried, Trouble};
 use super::together::Together;
 use super::transfer::refuse;
 use super::warp::{Part, State, Wait, Warp};
@@ -17,13 +17,7 @@ use crate::report::ViolationKind;
 const MAX_ELEMENTS: usize = 8;
 
 impl Machine<'_> {
-    pub(super) fn locate(
-        &self,
-        c: &Ctx<'_>,
-        a: &Addr,
-        base: u64,
-        lane: u32,
-    ) -> Result<Place, Trouble> {
+    pub(super) fn locate(&self, c: &Ctx<'_>, a: &Addr, base: u64, lane: u32) -> Tried<Place> {
         let mut address = base.wrapping_add_signed(a.offset);
         if a.narrow {
             address &= 0xffff_ffff;
@@ -65,7 +59,7 @@ impl Machine<'_> {
         align: u32,
         out: &mut [u8],
         order: Order,
-    ) -> Result<(), Trouble> {
+    ) -> Tried<()> {
         if at.space != Space::Local {
             return self.read_as(actor, *at, align, out, order);
         }
@@ -87,7 +81,7 @@ impl Machine<'_> {
         align: u32,
         data: &[u8],
         how: (AccessKind, Order),
-    ) -> Result<(), Trouble> {
+    ) -> Tried<()> {
         if at.space != Space::Local {
             return self.write_as(actor, *at, align, data, how);
         }
@@ -104,7 +98,7 @@ impl Machine<'_> {
         w: &mut Warp,
         cur: &mut Part,
         op: &Op,
-    ) -> Result<Flow, Trouble> {
+    ) -> Tried<Flow> {
         let p = c.program;
         if !matches!(op, Op::Ld { .. }) {
             self.stores += 1;
@@ -307,7 +301,7 @@ impl Machine<'_> {
     }
 
     /// `discard`: a write of nothing that could be read.
-    pub(super) fn discard(&mut self, c: &Ctx<'_>, w: &Warp, addr: &Addr) -> Result<(), Trouble> {
+    pub(super) fn discard(&mut self, c: &Ctx<'_>, w: &Warp, addr: &Addr) -> Tried<()> {
         const SIZE: usize = 128;
         let base = w.get(c.program, addr.base);
         for lane in lanes(c.active) {

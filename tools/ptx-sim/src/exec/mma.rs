@@ -1,7 +1,7 @@
 //! `mma.sync`: the fragments of a warp through the model.
 
 use super::Ctx;
-use super::machine::{Machine, Trouble, sync_fault};
+use super::machine::{Machine, Tried, sync_fault};
 use super::tcgen05::uniform;
 use super::warp::Warp;
 use crate::models::mma_sync::Selector;
@@ -9,12 +9,7 @@ use crate::models::sums::Instruction;
 use crate::program::{Lanes, MmaSync, Src};
 
 impl Machine<'_> {
-    pub(super) fn mma_sync(
-        &mut self,
-        c: &Ctx<'_>,
-        w: &mut Warp,
-        i: &MmaSync,
-    ) -> Result<(), Trouble> {
+    pub(super) fn mma_sync(&mut self, c: &Ctx<'_>, w: &mut Warp, i: &MmaSync) -> Tried<()> {
         if c.active != u32::MAX {
             return Err(sync_fault("matrix instructions need all 32 lanes"));
         }

@@ -38,7 +38,7 @@ use crate::models::sums::NoRule;
 use crate::program::{Clock, Dst, Ins, Op, Program, WarpSync};
 use crate::report::{Violation, ViolationKind};
 use crate::sim::{HazardChecks, Uninitialised};
-use machine::{Machine, Trouble, sync_fault};
+use machine::{Machine, Tried, Trouble, sync_fault};
 use warp::{Part, State, Warp};
 
 /// Instructions that other parts may run while one waits at a join.
@@ -259,13 +259,7 @@ impl Machine<'_> {
         }
     }
 
-    fn step(
-        &mut self,
-        c: &Ctx<'_>,
-        w: &mut Warp,
-        cur: &mut Part,
-        ins: &Ins,
-    ) -> Result<Flow, Trouble> {
+    fn step(&mut self, c: &Ctx<'_>, w: &mut Warp, cur: &mut Part, ins: &Ins) -> Tried<Flow> {
         if c.active == 0 {
             if matches!(ins.op, Op::Bra { .. } | Op::BrxIdx { .. }) {
                 self.counters.fell_through[c.pc] = true;
@@ -300,8 +294,8 @@ impl Machine<'_> {
         w: &mut Warp,
         cur: &mut Part,
         sync: WarpSync,
-    ) -> Result<Option<Flow>, Trouble> {
-        let required = |w: &Warp, active: u32| -> Result<u32, Trouble> {
+    ) -> Tried<Option<Flow>> {
+        let required = |w: &Warp, active: u32| -> Tried<u32> {
             let WarpSync::Mask(src) = sync else {
                 return Ok(w.live);
             };
@@ -354,13 +348,7 @@ impl Machine<'_> {
     }
 
     /// Executes the instruction for the active lanes.
-    fn execute(
-        &mut self,
-        c: &Ctx<'_>,
-        w: &mut Warp,
-        cur: &mut Part,
-        ins: &Ins,
-    ) -> Result<Flow, Trouble> {
+    fn execute(&mut self, c: &Ctx<'_>, w: &mut Warp, cur: &mut Part, ins: &Ins) -> Tried<Flow> {
         let p = c.program;
         match &ins.op {
             Op::Alu { f, d, s, n } => {

@@ -1,7 +1,7 @@
 //! Checked accesses to memory, as the hazard tracker and observers see them.
 
 use super::Ctx;
-use super::machine::{Machine, OfLane, Place, Trouble};
+use super::machine::{Machine, OfLane, Place, Tried, Trouble};
 use super::pending::Use;
 use super::warp::Warp;
 use crate::memory::{Access, AccessKind, Actor, Fault, Space};
@@ -17,18 +17,12 @@ impl Machine<'_> {
         at: Place,
         align: u32,
         out: &mut [u8],
-    ) -> Result<(), Trouble> {
+    ) -> Tried<()> {
         self.read_as(actor, at, align, out, Order::default())
     }
 
     /// Writes memory other than local.
-    pub(crate) fn write(
-        &mut self,
-        actor: Actor,
-        at: Place,
-        align: u32,
-        data: &[u8],
-    ) -> Result<(), Trouble> {
+    pub(crate) fn write(&mut self, actor: Actor, at: Place, align: u32, data: &[u8]) -> Tried<()> {
         let how = (AccessKind::Write, Order::default());
         self.write_as(actor, at, align, data, how)
     }
@@ -41,7 +35,7 @@ impl Machine<'_> {
         align: u32,
         out: &mut [u8],
         order: Order,
-    ) -> Result<(), Trouble> {
+    ) -> Tried<()> {
         let lane = Some(actor.lane);
         self.check_in_flight(at.space, at.owner, at.address, out.len(), false)
             .map_err(|f| Trouble::Fault(f, lane))?;
@@ -78,7 +72,7 @@ impl Machine<'_> {
         align: u32,
         data: &[u8],
         how: (AccessKind, Order),
-    ) -> Result<(), Trouble> {
+    ) -> Tried<()> {
         self.check_in_flight(at.space, at.owner, at.address, data.len(), true)
             .of_lane(actor.lane)?;
         if at.space == Space::Global {
@@ -115,7 +109,7 @@ impl Machine<'_> {
     }
 
     /// Treats a read of bytes that nothing wrote as the options say.
-    pub(crate) fn uninitialised(&mut self, f: Fault, actor: Actor) -> Result<(), Trouble> {
+    pub(crate) fn uninitialised(&mut self, f: Fault, actor: Actor) -> Tried<()> {
         match self.options.uninitialised {
             Uninitialised::Error | Uninitialised::Stale(_) => {
                 Err(Trouble::Fault(f, Some(actor.lane)))
@@ -142,7 +136,7 @@ impl Machine<'_> {
         at: Place,
         size: usize,
         (kind, order): (AccessKind, Order),
-    ) -> Result<(), Trouble> {
+    ) -> Tried<()> {
         if !self.observes(at.space) {
             return Ok(());
         }

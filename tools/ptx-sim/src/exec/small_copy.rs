@@ -1,7 +1,7 @@
 //! `cp.async`, the copies that are not bulk ones.
 
 use super::copies::{Copy, Finish};
-use super::machine::{Machine, OfLane, Trouble};
+use super::machine::{Machine, OfLane, Tried};
 use super::pieces::{From, Piece};
 use super::transfer::{refuse, uses};
 use super::warp::Warp;
@@ -19,7 +19,7 @@ impl Machine<'_> {
         (dst, src, size): (&Addr, &Addr, u32),
         src_size: Option<Src>,
         ignored: u32,
-    ) -> Result<(), Trouble> {
+    ) -> Tried<()> {
         let (to, from) = (w.get(c.program, dst.base), w.get(c.program, src.base));
         let mut by_lane = Vec::new();
         for lane in lanes(c.active) {
@@ -69,12 +69,7 @@ impl Machine<'_> {
     }
 
     /// One operation in flight for all lanes, but one each for the hazard tracker.
-    fn small_issue(
-        &mut self,
-        c: &Ctx<'_>,
-        w: &Warp,
-        by_lane: Vec<(u32, Vec<Piece>)>,
-    ) -> Result<(), Trouble> {
+    fn small_issue(&mut self, c: &Ctx<'_>, w: &Warp, by_lane: Vec<(u32, Vec<Piece>)>) -> Tried<()> {
         let first = c.active.trailing_zeros().min(31);
         // Copies that another lane has issued already, by its place.
         let mut again = Vec::new();

@@ -2,7 +2,7 @@
 
 use super::Ctx;
 use super::copies::Finish;
-use super::machine::{Machine, OfLane, Place, Trouble};
+use super::machine::{Machine, OfLane, Place, Tried};
 use super::pending::Rows;
 use super::pieces::{From, Piece};
 
@@ -37,13 +37,7 @@ fn reduce_type(op: ReduceOp, t: DataType) -> Option<ReduceType> {
 }
 
 impl Machine<'_> {
-    fn tensor_map(
-        &mut self,
-        c: &Ctx<'_>,
-        w: &Warp,
-        lane: u32,
-        at: &Place,
-    ) -> Result<TensorMap, Trouble> {
+    fn tensor_map(&mut self, c: &Ctx<'_>, w: &Warp, lane: u32, at: &Place) -> Tried<TensorMap> {
         let actor = c.actor(self, w, lane);
         if !at.address.is_multiple_of(MAP_ALIGN) {
             return Err(refuse(
@@ -74,7 +68,7 @@ impl Machine<'_> {
         w: &Warp,
         lane: u32,
         t: &Transfer,
-    ) -> Result<(), Trouble> {
+    ) -> Tried<()> {
         let Transfer::Tensor {
             map,
             coords,

@@ -1,7 +1,7 @@
 //! Loads and stores of a whole warp, checked once: where all that its lanes reach lies in one allocation, and nothing
 //! in between is out of the ordinary. Everything else is looked at lane by lane.
 
-use super::machine::{Machine, Place, Trouble};
+use super::machine::{Machine, Place, Tried};
 use super::pending::Use;
 use super::warp::Warp;
 use super::{Ctx, lanes};
@@ -173,7 +173,7 @@ impl Machine<'_> {
         w: &Warp,
         t: &Together<'_>,
         out: &mut [Lanes],
-    ) -> Result<Option<()>, Trouble> {
+    ) -> Tried<Option<()>> {
         let Some(s) = self.span(c, t) else {
             return Ok(None);
         };
@@ -195,7 +195,7 @@ impl Machine<'_> {
         w: &Warp,
         t: &Together<'_>,
         values: &[&Lanes],
-    ) -> Result<Option<()>, Trouble> {
+    ) -> Tried<Option<()>> {
         let Some(s) = self.span(c, t) else {
             return Ok(None);
         };
@@ -224,7 +224,7 @@ impl Machine<'_> {
         t: &Together<'_>,
         s: &Span,
         kind: AccessKind,
-    ) -> Result<(), Trouble> {
+    ) -> Tried<()> {
         if !self.observes(s.place.space) {
             return Ok(());
         }

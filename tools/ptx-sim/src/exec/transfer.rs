@@ -1,7 +1,7 @@
 //! Issues asynchronous copies.
 
 use super::copies::{Arrival, Copy, Finish};
-use super::machine::{Machine, OfLane, Place, Trouble};
+use super::machine::{Machine, OfLane, Place, Tried, Trouble};
 use super::pieces::{From, Piece};
 
 use super::pending::{Range, Rows, Use, joined};
@@ -65,7 +65,7 @@ impl Machine<'_> {
         w: &mut Warp,
         cur: &mut Part,
         t: &Transfer,
-    ) -> Result<Flow, Trouble> {
+    ) -> Tried<Flow> {
         match t {
             Transfer::Small {
                 dst,
@@ -213,7 +213,7 @@ impl Machine<'_> {
         align: u32,
         what: &str,
         lane: u32,
-    ) -> Result<(), Trouble> {
+    ) -> Tried<()> {
         let region = self.region(p.space, p.owner);
         region.check(p.address, size, align, what).of_lane(lane)
     }
@@ -227,7 +227,7 @@ impl Machine<'_> {
         pieces: Vec<Piece>,
         reduce: Option<Reduction>,
         (finish, through, swizzle): (Finish, Proxy, Option<Swizzle>),
-    ) -> Result<(), Trouble> {
+    ) -> Tried<()> {
         let stores = pieces.iter().all(|p| p.to.space == Space::Global);
         let alone = matches!(finish, Finish::Group) && reduce.is_none() && stores;
         let execution = (
@@ -298,12 +298,7 @@ impl Machine<'_> {
     }
 
     /// CTAs (as indices) that a multicast mask names.
-    pub(super) fn multicast(
-        &self,
-        c: &Ctx<'_>,
-        mask: u64,
-        lane: u32,
-    ) -> Result<Vec<usize>, Trouble> {
+    pub(super) fn multicast(&self, c: &Ctx<'_>, mask: u64, lane: u32) -> Tried<Vec<usize>> {
         let peers = &self.clusters[self.ctas[c.cta].cluster].ctas;
         let mask = mask & 0xffff;
         if mask == 0 || mask >> peers.len() != 0 {
@@ -319,7 +314,7 @@ impl Machine<'_> {
             .collect())
     }
 
-    fn bulk_copy(&mut self, c: &Ctx<'_>, w: &Warp, lane: u32, t: &Transfer) -> Result<(), Trouble> {
+    fn bulk_copy(&mut self, c: &Ctx<'_>, w: &Warp, lane: u32, t: &Transfer) -> Tried<()> {
         let Transfer::Bulk {
             dst,
             src,

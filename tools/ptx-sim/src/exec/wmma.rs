@@ -1,7 +1,7 @@
 //! `wmma`: fragments of a warp from and to memory, and their products.
 
 use super::Ctx;
-use super::machine::{Machine, OfLane, Place, Trouble, sync_fault};
+use super::machine::{Machine, OfLane, Place, Tried, sync_fault};
 use super::tcgen05::uniform;
 use super::warp::Warp;
 use crate::memory::Fault;
@@ -10,7 +10,7 @@ use crate::program::{Addr, Lanes, Src, Wmma};
 use crate::report::ViolationKind;
 
 impl Machine<'_> {
-    pub(super) fn wmma(&mut self, c: &Ctx<'_>, w: &mut Warp, i: &Wmma) -> Result<(), Trouble> {
+    pub(super) fn wmma(&mut self, c: &Ctx<'_>, w: &mut Warp, i: &Wmma) -> Tried<()> {
         if c.active != u32::MAX {
             return Err(sync_fault("matrix instructions need all 32 lanes"));
         }
@@ -77,7 +77,7 @@ impl Machine<'_> {
         (f, by_columns): (&Fragment, bool),
         addr: &Addr,
         stride: Src,
-    ) -> Result<Vec<Place>, Trouble> {
+    ) -> Tried<Vec<Place>> {
         let base = uniform(c, w, addr.base, "addresses")?;
         let stride = uniform(c, w, stride, "strides")? & 0xffff_ffff;
         let bytes = f.bits as u64 / 8;

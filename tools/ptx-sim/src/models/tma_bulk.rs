@@ -227,6 +227,7 @@ fn float(op: ReduceOp, a: f64, b: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use super::ReduceOp::*;
     use super::*;
 
     #[test]
@@ -257,34 +258,24 @@ mod tests {
     #[test]
     fn reduction_table() {
         use ReduceDst::*;
-        assert!(check_reduction(ReduceOp::Add, ReduceType::F32, SharedCluster).is_err());
-        assert!(check_reduction(ReduceOp::Add, ReduceType::F32, Global).is_ok());
-        assert!(check_reduction(ReduceOp::Inc, ReduceType::S32, Global).is_err());
-        assert!(check_reduction(ReduceOp::Xor, ReduceType::B64, Global).is_ok());
-        assert!(check_reduction(ReduceOp::Min, ReduceType::F32, Global).is_err());
+        assert!(check_reduction(Add, ReduceType::F32, SharedCluster).is_err());
+        assert!(check_reduction(Add, ReduceType::F32, Global).is_ok());
+        assert!(check_reduction(Inc, ReduceType::S32, Global).is_err());
+        assert!(check_reduction(Xor, ReduceType::B64, Global).is_ok());
+        assert!(check_reduction(Min, ReduceType::F32, Global).is_err());
         let g = |op, ty, d: u64, s: u64| element(op, ty, d, s);
-        assert_eq!(g(ReduceOp::Inc, ReduceType::U32, 5, 5), 0);
-        assert_eq!(g(ReduceOp::Inc, ReduceType::U32, 4, 5), 5);
-        assert_eq!(g(ReduceOp::Dec, ReduceType::U32, 0, 5), 5);
-        assert_eq!(g(ReduceOp::Dec, ReduceType::U32, 9, 5), 5);
-        assert_eq!(
-            g(ReduceOp::Min, ReduceType::S32, 0xffff_ffff, 1),
-            0xffff_ffff
-        );
+        assert_eq!(g(Inc, ReduceType::U32, 5, 5), 0);
+        assert_eq!(g(Inc, ReduceType::U32, 4, 5), 5);
+        assert_eq!(g(Dec, ReduceType::U32, 0, 5), 5);
+        assert_eq!(g(Dec, ReduceType::U32, 9, 5), 5);
+        assert_eq!(g(Min, ReduceType::S32, 0xffff_ffff, 1), 0xffff_ffff);
         let mut d = 1.5f32.to_le_bytes();
-        reduce(
-            ReduceOp::Add,
-            ReduceType::F32,
-            Global,
-            &mut d,
-            &2.25f32.to_le_bytes(),
-        )
-        .unwrap();
+        reduce(Add, ReduceType::F32, Global, &mut d, &2.25f32.to_le_bytes()).unwrap();
         assert_eq!(f32::from_le_bytes(d), 3.75);
         let tiny = f32::from_bits(1).to_le_bytes();
         let mut d = 0f32.to_le_bytes();
-        reduce(ReduceOp::Add, ReduceType::F32, Global, &mut d, &tiny).unwrap();
+        reduce(Add, ReduceType::F32, Global, &mut d, &tiny).unwrap();
         assert_eq!(f32::from_le_bytes(d).to_bits(), 1);
-        assert!(reduce(ReduceOp::Add, ReduceType::F32, Global, &mut d, &[0; 3]).is_err());
+        assert!(reduce(Add, ReduceType::F32, Global, &mut d, &[0; 3]).is_err());
     }
 }

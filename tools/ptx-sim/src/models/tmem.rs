@@ -2,6 +2,7 @@
 //!
 //! Source: PTX ISA "Tensor Memory", "Tensor Memory Addressing", "Access restrictions".
 
+use self::TmemError::*;
 use std::cell::Cell;
 
 use thiserror::Error;
@@ -118,10 +119,10 @@ impl Tmem {
 
     fn index(&self, lane: u32, column: u32) -> Result<usize, TmemError> {
         if lane >= LANES || column >= COLUMNS {
-            return Err(TmemError::OutOfRange { lane, column });
+            return Err(OutOfRange { lane, column });
         }
         if !self.allocated[column as usize] {
-            return Err(TmemError::NotAllocated { lane, column });
+            return Err(NotAllocated { lane, column });
         }
         Ok((lane * COLUMNS + column) as usize)
     }
@@ -153,7 +154,7 @@ impl Tmem {
     pub fn read_masked(&self, lane: u32, column: u32, mask: u8) -> Result<u32, TmemError> {
         let i = self.index(lane, column)?;
         if self.init[i] & mask != mask {
-            return Err(TmemError::Uninitialised { lane, column });
+            return Err(Uninitialised { lane, column });
         }
         Ok(self.cells[i])
     }
@@ -247,7 +248,7 @@ pub fn check_warp_lanes(warp: u32, first: u32, count: u32) -> Result<(), TmemErr
     let last = first.saturating_add(count.saturating_sub(1));
     for lane in [first, last] {
         if !(low..end).contains(&lane) {
-            return Err(TmemError::WarpLanes {
+            return Err(WarpLanes {
                 warp,
                 first: low,
                 end,
@@ -265,15 +266,12 @@ mod tests {
     #[test]
     fn cells_track_allocation_and_initialisation() {
         let mut t = Tmem::new();
-        assert!(matches!(t.read(0, 0), Err(TmemError::NotAllocated { .. })));
+        assert!(matches!(t.read(0, 0), Err(NotAllocated { .. })));
         t.set_allocated(32, 32, true);
-        assert!(matches!(
-            t.write(0, 31, 1),
-            Err(TmemError::NotAllocated { .. })
-        ));
+        assert!(matches!(t.write(0, 31, 1), Err(NotAllocated { .. })));
         assert!(matches!(
             t.read(5, 32),
-            Err(TmemError::Uninitialised {
+            Err(Uninitialised {
                 lane: 5,
                 column: 32
             })
@@ -289,9 +287,7 @@ mod tests {
         t.write(5, 33, 8).unwrap();
         assert_eq!(t.row(5, 32, 2), Ok(&[7, 8][..]));
         let column = |e: TmemError| match e {
-            TmemError::Uninitialised { column, .. } | TmemError::NotAllocated { column, .. } => {
-                column
-            }
+            Uninitialised { column, .. } | NotAllocated { column, .. } => column,
             other => panic!("{other}"),
         };
         assert_eq!(t.row(5, 32, 3).map_err(column), Err(34));
@@ -303,11 +299,8 @@ mod tests {
             t.read(5, 32).is_err(),
             "a new allocation does not see old contents"
         );
-        assert!(matches!(t.read(128, 32), Err(TmemError::OutOfRange { .. })));
-        assert!(matches!(
-            t.write(0, 512, 0),
-            Err(TmemError::OutOfRange { .. })
-        ));
+        assert!(matches!(t.read(128, 32), Err(OutOfRange { .. })));
+        assert!(matches!(t.write(0, 512, 0), Err(OutOfRange { .. })));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::Plan;
 use super::body::{changed, has, instr, name};
 use super::class::{Class, class};
-use super::kind::Kind;
+use super::kind::Kind::*;
 use crate::ast::{Instr, Operand, Stmt};
 
 pub(super) fn plan(p: &mut Plan<'_>, at: usize, i: &Instr) {
@@ -15,24 +15,24 @@ pub(super) fn plan(p: &mut Plan<'_>, at: usize, i: &Instr) {
                 let zero = || Operand::Int(0);
                 let mut always = instr(i, "setp.eq.u32", vec![done.clone(), zero(), zero()]);
                 always.guard = i.guard.clone();
-                p.one(Kind::PassWait, at, i, "", vec![changed(always)]);
+                p.one(PassWait, at, i, "", vec![changed(always)]);
             }
             return;
         }
-        Arrive => Kind::DropArrive,
+        Arrive => DropArrive,
         ExpectTx => return expect_tx(p, at, i),
-        Init => Kind::DropInit,
-        Fence => Kind::DropFence,
-        Commit => Kind::DropCommit,
-        TensorWait => Kind::DropTensorWait,
-        Tensor | Wgmma => Kind::DropTensor,
-        Alloc => Kind::DropAlloc,
-        Barrier => Kind::DropBarrier,
-        WarpSync => Kind::DropWarpSync,
-        GroupWait => Kind::DropGroupWait,
-        Copy => Kind::DropCopy,
-        GridWait => Kind::DropGridWait,
-        Store if i.opcode != "atom" => Kind::DropStore,
+        Init => DropInit,
+        Fence => DropFence,
+        Commit => DropCommit,
+        TensorWait => DropTensorWait,
+        Tensor | Wgmma => DropTensor,
+        Alloc => DropAlloc,
+        Barrier => DropBarrier,
+        WarpSync => DropWarpSync,
+        GroupWait => DropGroupWait,
+        Copy => DropCopy,
+        GridWait => DropGridWait,
+        Store if i.opcode != "atom" => DropStore,
         Shuffle => return shuffle(p, at, i),
         _ => return,
     };
@@ -40,33 +40,21 @@ pub(super) fn plan(p: &mut Plan<'_>, at: usize, i: &Instr) {
 }
 
 fn expect_tx(p: &mut Plan<'_>, at: usize, i: &Instr) {
-    p.one(Kind::DropExpectTx, at, i, "all of it", vec![]);
+    p.one(DropExpectTx, at, i, "all of it", vec![]);
     if i.mods.first().is_some_and(|m| m == "expect_tx") {
         return;
     }
     let mut arrive = i.clone();
     arrive.mods.retain(|m| m != "expect_tx");
     arrive.operands.pop();
-    p.one(
-        Kind::DropExpectTx,
-        at,
-        i,
-        "arrive only",
-        vec![changed(arrive)],
-    );
+    p.one(DropExpectTx, at, i, "arrive only", vec![changed(arrive)]);
     let mut expect = i.clone();
     expect.mods.retain(|m| m != "arrive" && m != "noComplete");
     expect
         .operands
         .retain(|o| !matches!(o, Operand::Sink | Operand::Name(_)) || Some(o) == i.operands.last());
     if !has(&expect, "release") {
-        p.one(
-            Kind::DropExpectTx,
-            at,
-            i,
-            "bytes only",
-            vec![changed(expect)],
-        );
+        p.one(DropExpectTx, at, i, "bytes only", vec![changed(expect)]);
     }
 }
 
@@ -90,5 +78,5 @@ fn shuffle(p: &mut Plan<'_>, at: usize, i: &Instr) {
     if let Operand::Name(d) = value {
         out.push(Stmt::Instr(instr(i, "mov.b32", vec![name(d), a.clone()])));
     }
-    p.one(Kind::DropShuffle, at, i, "", out);
+    p.one(DropShuffle, at, i, "", out);
 }

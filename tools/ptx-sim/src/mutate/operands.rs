@@ -3,8 +3,9 @@
 use super::Plan;
 use super::body::{changed, has, instr, name};
 use super::class::{Class, class};
-use super::kind::Kind;
-use super::tweak::{Select, Tweak, base, index};
+use super::kind::Kind::{self, *};
+use super::tweak::Tweak::{self, *};
+use super::tweak::{Select, base, index};
 use crate::ast::{Instr, Operand, Stmt};
 
 pub(super) fn plan(p: &mut Plan<'_>, at: usize, i: &Instr) {
@@ -13,16 +14,16 @@ pub(super) fn plan(p: &mut Plan<'_>, at: usize, i: &Instr) {
         Wait => wait(p, at, i),
         ExpectTx => {
             let last = i.operands.len().saturating_sub(1);
-            bytes(p, Kind::ExpectBytes, at, i, last);
+            bytes(p, ExpectBytes, at, i, last);
         }
         Init if has(i, "init") => {
-            for (d, t) in [("+1", Tweak::Add(1)), ("-1", Tweak::Add(-1))] {
-                p.tweak(Kind::InitCount, at, i, d, index(1), t);
+            for (d, t) in [("+1", Add(1)), ("-1", Add(-1))] {
+                p.tweak(InitCount, at, i, d, index(1), t);
             }
         }
         Copy => copy(p, at, i),
         Commit => {
-            p.tweak(Kind::BarrierAddress, at, i, "+8", base(0), Tweak::Add(8));
+            p.tweak(BarrierAddress, at, i, "+8", base(0), Add(8));
             if has(i, "multicast::cluster") {
                 masks(p, at, i, 1);
             }
@@ -30,22 +31,22 @@ pub(super) fn plan(p: &mut Plan<'_>, at: usize, i: &Instr) {
         Tensor => tensor(p, at, i),
         Wgmma => wgmma(p, at, i),
         GroupWait if i.opcode == "wgmma" => {
-            let more = Tweak::Add(1);
-            p.tweak(Kind::GroupCount, at, i, "one more", index(0), more);
+            let more = Add(1);
+            p.tweak(GroupCount, at, i, "one more", index(0), more);
         }
         Alloc => alloc(p, at, i),
         Barrier => barrier(p, at, i),
         Other if i.opcode == "elect" => elect(p, at, i),
         Scalar if i.opcode == "mapa" => {
             let last = i.operands.len().saturating_sub(1);
-            p.tweak(Kind::Rank, at, i, "xor 1", index(last), Tweak::Xor(1));
+            p.tweak(Rank, at, i, "xor 1", index(last), Xor(1));
         }
         _ => {}
     }
     if matches!(class(i), Wait | ExpectTx | Init | Arrive)
         && let Some(n) = first_address(i)
     {
-        p.tweak(Kind::BarrierAddress, at, i, "+8", base(n), Tweak::Add(8));
+        p.tweak(BarrierAddress, at, i, "+8", base(n), Add(8));
     }
     weaken(p, at, i);
 }
@@ -58,16 +59,12 @@ fn first_address(i: &Instr) -> Option<usize> {
 
 fn wait(p: &mut Plan<'_>, at: usize, i: &Instr) {
     if has(i, "parity") {
-        p.tweak(Kind::Parity, at, i, "flipped", index(2), Tweak::Xor(1));
+        p.tweak(Parity, at, i, "flipped", index(2), Xor(1));
     }
 }
 
 fn bytes(p: &mut Plan<'_>, kind: Kind, at: usize, i: &Instr, n: usize) {
-    for (detail, t) in [
-        ("+16", Tweak::Add(16)),
-        ("-16", Tweak::Add(-16)),
-        ("half", Tweak::Half),
-    ] {
+    for (detail, t) in [("+16", Add(16)), ("-16", Add(-16)), ("half", Half)] {
         p.tweak(kind, at, i, detail, index(n), t);
     }
 }
@@ -79,7 +76,7 @@ fn copy(p: &mut Plan<'_>, at: usize, i: &Instr) {
             // cp.async.bulk has its size in a register, cp.async its constant.
             let size = n == 2 && i.opcode == "cp" && !tensor;
             if size {
-                bytes(p, Kind::CopyBytes, at, i, n);
+                bytes(p, CopyBytes, at, i, n);
             }
             continue;
         };
@@ -89,12 +86,12 @@ fn copy(p: &mut Plan<'_>, at: usize, i: &Instr) {
         }
         let is_barrier = n > 0 && n + 1 >= 3;
         if is_barrier {
-            p.tweak(Kind::BarrierAddress, at, i, "+8", base(n), Tweak::Add(8));
+            p.tweak(BarrierAddress, at, i, "+8", base(n), Add(8));
         } else {
             let what = if n == 0 { "destination" } else { "source" };
             for by in [16, 128] {
                 let detail = format!("{what} +{by}");
-                p.tweak(Kind::CopyAddress, at, i, &detail, base(n), Tweak::Add(by));
+                p.tweak(CopyAddress, at, i, &detail, base(n), Add(by));
             }
         }
     }
@@ -114,7 +111,7 @@ fn coordinates(p: &mut Plan<'_>, at: usize, i: &Instr, n: usize, rest: &[Operand
         for by in [1, 16, 128] {
             let select = Select::Coordinate(n, k);
             let detail = format!("{k} +{by}");
-            p.tweak(Kind::Coordinate, at, i, &detail, select, Tweak::Add(by));
+            p.tweak(Coordinate, at, i, &detail, select, Add(by));
         }
     }
 }
@@ -122,29 +119,29 @@ fn coordinates(p: &mut Plan<'_>, at: usize, i: &Instr, n: usize, rest: &[Operand
 fn masks(p: &mut Plan<'_>, at: usize, i: &Instr, n: usize) {
     for bit in [1, 2] {
         let detail = format!("mask xor {bit}");
-        p.tweak(Kind::Multicast, at, i, &detail, index(n), Tweak::Xor(bit));
+        p.tweak(Multicast, at, i, &detail, index(n), Xor(bit));
     }
 }
 
 /// Fields of the shared memory descriptor: name and change.
 const DESCRIPTOR: &[(&str, Tweak)] = &[
-    ("start +16 bytes", Tweak::Add(1)),
-    ("start +128 bytes", Tweak::Add(8)),
-    ("leading offset +16", Tweak::Add(1 << 16)),
-    ("stride offset +16", Tweak::Add(1 << 32)),
-    ("stride offset doubled bit", Tweak::Xor(1 << 38)),
-    ("fixed bits", Tweak::Xor(1 << 46)),
-    ("base offset", Tweak::Xor(1 << 49)),
-    ("leading mode", Tweak::Xor(1 << 52)),
-    ("swizzle bit 61", Tweak::Xor(1 << 61)),
-    ("swizzle bit 62", Tweak::Xor(1 << 62)),
-    ("swizzle bit 63", Tweak::Xor(1 << 63)),
+    ("start +16 bytes", Add(1)),
+    ("start +128 bytes", Add(8)),
+    ("leading offset +16", Add(1 << 16)),
+    ("stride offset +16", Add(1 << 32)),
+    ("stride offset doubled bit", Xor(1 << 38)),
+    ("fixed bits", Xor(1 << 46)),
+    ("base offset", Xor(1 << 49)),
+    ("leading mode", Xor(1 << 52)),
+    ("swizzle bit 61", Xor(1 << 61)),
+    ("swizzle bit 62", Xor(1 << 62)),
+    ("swizzle bit 63", Xor(1 << 63)),
 ];
 
 fn descriptor(p: &mut Plan<'_>, at: usize, i: &Instr, n: usize, what: &str) {
     for (field, t) in DESCRIPTOR {
         let detail = format!("{what}: {field}");
-        p.tweak(Kind::SmemDescriptor, at, i, &detail, index(n), *t);
+        p.tweak(SmemDescriptor, at, i, &detail, index(n), *t);
     }
 }
 
@@ -157,7 +154,7 @@ fn tensor_address(p: &mut Plan<'_>, at: usize, i: &Instr, n: usize, what: &str) 
         ("+32 lanes", 32 << 16),
     ] {
         let detail = format!("{what} {by}");
-        p.tweak(Kind::TensorAddress, at, i, &detail, base(n), Tweak::Add(t));
+        p.tweak(TensorAddress, at, i, &detail, base(n), Add(t));
     }
 }
 
@@ -185,12 +182,12 @@ fn mma(p: &mut Plan<'_>, at: usize, i: &Instr) {
     for bit in 0..32 {
         let detail = format!("bit {bit}");
         p.tweak(
-            Kind::InstructionDescriptor,
+            InstructionDescriptor,
             at,
             i,
             &detail,
             index(3),
-            Tweak::Xor(1 << bit),
+            Xor(1 << bit),
         );
     }
     if has(i, "block_scale") {
@@ -212,7 +209,7 @@ fn accumulate(p: &mut Plan<'_>, at: usize, i: &Instr, n: usize) {
         m.operands[n] = name("%plantedp_0");
         let flip = instr(i, "not.pred", vec![name("%plantedp_0"), name(flag)]);
         p.one(
-            Kind::Accumulate,
+            Accumulate,
             at,
             i,
             "negated",
@@ -230,8 +227,8 @@ fn wgmma(p: &mut Plan<'_>, at: usize, i: &Instr) {
     accumulate(p, at, i, 3);
     for (n, which) in [(4, "a"), (5, "b")] {
         // 1 or -1; the lowest bit stays.
-        let sign = Tweak::Xor(!1);
-        p.tweak(Kind::Negate, at, i, which, index(n), sign);
+        let sign = Xor(!1);
+        p.tweak(Negate, at, i, which, index(n), sign);
     }
     let transposed: &[_] = if a_in_shared {
         &[(6, "a"), (7, "b")]
@@ -239,26 +236,19 @@ fn wgmma(p: &mut Plan<'_>, at: usize, i: &Instr) {
         &[(6, "b")]
     };
     for (n, which) in transposed {
-        p.tweak(Kind::Transpose, at, i, which, index(*n), Tweak::Xor(1));
+        p.tweak(Transpose, at, i, which, index(*n), Xor(1));
     }
 }
 
 fn alloc(p: &mut Plan<'_>, at: usize, i: &Instr) {
     if has(i, "alloc") || has(i, "dealloc") {
-        p.tweak(Kind::AllocColumns, at, i, "half", index(1), Tweak::Half);
-        p.tweak(Kind::AllocColumns, at, i, "twice", index(1), Tweak::Twice);
+        p.tweak(AllocColumns, at, i, "half", index(1), Half);
+        p.tweak(AllocColumns, at, i, "twice", index(1), Twice);
     }
     if has(i, "dealloc") {
         for by in [16, 32] {
             let detail = format!("freed +{by}");
-            p.tweak(
-                Kind::TensorAddress,
-                at,
-                i,
-                &detail,
-                index(0),
-                Tweak::Add(by),
-            );
+            p.tweak(TensorAddress, at, i, &detail, index(0), Add(by));
         }
     }
 }
@@ -267,10 +257,10 @@ fn barrier(p: &mut Plan<'_>, at: usize, i: &Instr) {
     if has(i, "cluster") || i.operands.is_empty() {
         return;
     }
-    p.tweak(Kind::BarrierId, at, i, "id +1", index(0), Tweak::Add(1));
+    p.tweak(BarrierId, at, i, "id +1", index(0), Add(1));
     if i.operands.len() > 1 {
         for (detail, by) in [("threads +32", 32), ("threads -32", -32)] {
-            p.tweak(Kind::BarrierId, at, i, detail, index(1), Tweak::Add(by));
+            p.tweak(BarrierId, at, i, detail, index(1), Add(by));
         }
     }
 }
@@ -289,7 +279,7 @@ fn elect(p: &mut Plan<'_>, at: usize, i: &Instr) {
         if let Operand::Name(d) = &**d {
             new.push(Stmt::Instr(instr(i, "mov.b32", vec![name(d), zero()])));
         }
-        p.one(Kind::Elect, at, i, detail, new);
+        p.one(Elect, at, i, detail, new);
     }
 }
 
@@ -325,5 +315,5 @@ fn weaken(p: &mut Plan<'_>, at: usize, i: &Instr) {
         (Store | Load, Some(n)) => relaxed(&mut weak.mods, n),
         _ => return,
     }
-    p.one(Kind::WeakenOrder, at, i, "", vec![changed(weak)]);
+    p.one(WeakenOrder, at, i, "", vec![changed(weak)]);
 }

@@ -263,7 +263,7 @@ impl Machine<'_> {
         }
         while let Some((c, threads)) = self.hazards.as_mut().and_then(Hazards::conflict) {
             let fault = self.hazard(&c, threads);
-            if self.loads_in_vain(&c, threads, &fault).is_some() {
+            if self.in_vain(&c, threads, &fault).is_some() {
                 self.note(
                     Relaxation::UnusedLoads,
                     c.later.site as usize,
@@ -289,12 +289,7 @@ impl Machine<'_> {
 
     /// Of two accesses that nothing orders one may be a load whose value nothing has used: whoever uses it from here on
     /// is at fault.
-    fn loads_in_vain(
-        &mut self,
-        c: &Conflict,
-        threads: [Option<Thread>; 2],
-        f: &Fault,
-    ) -> Option<()> {
+    fn in_vain(&mut self, c: &Conflict, threads: [Option<Thread>; 2], f: &Fault) -> Option<()> {
         use ConflictKind::{InFlight, NotWaitedFor, Race};
         let excused = self.options.allows(Relaxation::UnusedLoads);
         if !excused || !matches!(c.kind, Race | InFlight | NotWaitedFor) {

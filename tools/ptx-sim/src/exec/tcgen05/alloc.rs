@@ -1,7 +1,7 @@
 //! `tcgen05.alloc`, `.dealloc` and `.relinquish_alloc_permit`.
 
 use super::{broken, uniform};
-use crate::exec::machine::{Machine, Trouble};
+use crate::exec::machine::{Machine, Tried, Trouble};
 use crate::exec::warp::{Part, State, Wait, Warp};
 use crate::exec::{Ctx, Flow};
 use crate::memory::Space;
@@ -23,7 +23,7 @@ impl Machine<'_> {
         group: CtaGroup,
         dst: &Addr,
         columns: Src,
-    ) -> Result<Flow, Trouble> {
+    ) -> Tried<Flow> {
         let columns = uniform(c, w, columns, "column counts")? as u32;
         let base = uniform(c, w, dst.base, "addresses")?;
         let place = self.locate(c, dst, base, 0)?;
@@ -49,7 +49,7 @@ impl Machine<'_> {
         Ok(Flow::Next)
     }
 
-    fn alloc_one(&mut self, c: &Ctx<'_>, columns: u32) -> Result<Option<TmemAddr>, Trouble> {
+    fn alloc_one(&mut self, c: &Ctx<'_>, columns: u32) -> Tried<Option<TmemAddr>> {
         if self.dependents_left_nothing(c) {
             return Ok(None);
         }
@@ -75,7 +75,7 @@ impl Machine<'_> {
     /// Allocates for a pair. The first CTA asks and blocks; the second allocates for both. The columns of both exist
     /// from then on, whenever the warp that blocked goes on. The allocation is one operation of the pair (9.7.16.7.1),
     /// and the CTA that goes on may have the tensor cores of both write to the columns.
-    fn alloc_pair(&mut self, c: &Ctx<'_>, columns: u32) -> Result<Option<TmemAddr>, Trouble> {
+    fn alloc_pair(&mut self, c: &Ctx<'_>, columns: u32) -> Tried<Option<TmemAddr>> {
         let linear = self.ctas[c.cta].linear;
         let pair = self
             .tensor_group(c.cta, CtaGroup::Two)
@@ -129,7 +129,7 @@ impl Machine<'_> {
         group: CtaGroup,
         address: Src,
         columns: Src,
-    ) -> Result<Flow, Trouble> {
+    ) -> Tried<Flow> {
         let columns = uniform(c, w, columns, "column counts")? as u32;
         let address = TmemAddr(uniform(c, w, address, "addresses")? as u32);
         let (sm, linear) = (self.sm(c.cta), self.ctas[c.cta].linear);
@@ -179,11 +179,7 @@ impl Machine<'_> {
         Flow::Stop
     }
 
-    pub(super) fn tensor_relinquish(
-        &mut self,
-        c: &Ctx<'_>,
-        group: CtaGroup,
-    ) -> Result<(), Trouble> {
+    pub(super) fn tensor_relinquish(&mut self, c: &Ctx<'_>, group: CtaGroup) -> Tried<()> {
         let (sm, linear) = (self.sm(c.cta), self.ctas[c.cta].linear);
         let holder = self.neighbours.holder(linear);
         let a = self.tensor.allocators.entry(sm).or_default();

@@ -3,7 +3,7 @@
 use super::{REMEMBERED, broken, trouble};
 use crate::exec::Ctx;
 use crate::exec::event::Event;
-use crate::exec::machine::{Machine, Trouble};
+use crate::exec::machine::{Machine, Tried};
 use crate::exec::warp::Warp;
 use crate::memory::{Fault, Space};
 use crate::models::hazard::{Op as TrackedOp, OpClass};
@@ -105,7 +105,7 @@ impl Machine<'_> {
         group: CtaGroup,
         barrier: &Addr,
         mask: Option<Src>,
-    ) -> Result<(), Trouble> {
+    ) -> Tried<()> {
         let t = trouble(lane);
         self.tensor_group(c.cta, group).map_err(&t)?;
         let base = w.get(c.program, barrier.base)[lane as usize];

@@ -3,7 +3,7 @@
 use super::{Pending, READ_UNWRITTEN, SharedView, broken, shared_reads, tensor_address, trouble};
 use crate::exec::Ctx;
 use crate::exec::event::Event;
-use crate::exec::machine::{Machine, Trouble};
+use crate::exec::machine::{Machine, Tried};
 use crate::exec::warp::Warp;
 use crate::memory::Fault;
 use crate::models::hazard::{AccessKind, OpClass};
@@ -90,7 +90,7 @@ impl Machine<'_> {
         w: &Warp,
         lane: u32,
         op: &Tcgen05,
-    ) -> Result<(), Trouble> {
+    ) -> Tried<()> {
         let Tcgen05::Cp {
             group,
             shape,

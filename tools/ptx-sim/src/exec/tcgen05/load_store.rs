@@ -2,7 +2,7 @@
 
 use super::{Pending, broken, tensor_address, uniform};
 use crate::exec::event::Event;
-use crate::exec::machine::{Machine, Trouble};
+use crate::exec::machine::{Machine, Tried, Trouble};
 use crate::exec::warp::{Part, State, Wait, Warp};
 use crate::exec::{Ctx, Flow, lanes};
 use crate::memory::Fault;
@@ -99,7 +99,7 @@ impl Machine<'_> {
         shape: &LdSt,
         d: &[Dst],
         address: TensorAddr,
-    ) -> Result<(), Trouble> {
+    ) -> Tried<()> {
         w.poison.insert(d.iter().map(|r| r.0));
         self.start(c, w, shape, address, Data::Load(d.to_vec()))
     }
@@ -111,7 +111,7 @@ impl Machine<'_> {
         shape: &LdSt,
         s: &[Src],
         address: TensorAddr,
-    ) -> Result<(), Trouble> {
+    ) -> Tried<()> {
         let values = s
             .iter()
             .map(|s| w.get(c.program, *s).map(|v| v as u32))
@@ -126,7 +126,7 @@ impl Machine<'_> {
         shape: &LdSt,
         address: TensorAddr,
         data: Data,
-    ) -> Result<(), Trouble> {
+    ) -> Tried<()> {
         uniform(c, w, address.base, "tensor memory addresses")?;
         let mut address = tensor_address(c, w, address, 0);
         if self.options.allows(Relaxation::LaneBits) && shape.check(w.index, address).is_err() {
@@ -220,7 +220,7 @@ impl Machine<'_> {
         w: &mut Warp,
         cur: &mut Part,
         stores: bool,
-    ) -> Result<Flow, Trouble> {
+    ) -> Tried<Flow> {
         let cta = self.ctas[c.cta].linear;
         if !self.tensor.waited(cta, w.index, stores) {
             cur.state = State::Blocked(Wait::Tensor {

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::exec::Ctx;
 use crate::exec::event::Event;
-use crate::exec::machine::{Machine, Trouble};
+use crate::exec::machine::{Machine, Tried};
 use crate::exec::pending::SharedReads;
 use crate::exec::warp::Warp;
 use crate::memory::Fault;
@@ -185,7 +185,7 @@ impl Machine<'_> {
         w: &Warp,
         lane: u32,
         o: &MmaOperands,
-    ) -> Result<(), Trouble> {
+    ) -> Tried<()> {
         let t = trouble(lane);
         let get = |s| w.get(c.program, s)[lane as usize];
         let descriptor =

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::machine::{Machine, Trouble, sync_fault};
+use super::machine::{Machine, Tried, Trouble, sync_fault};
 use super::pending::SharedReads;
 use super::warp::{Part, Warp};
 use super::{Ctx, Flow, lanes};
@@ -217,7 +217,7 @@ fn trouble(lane: u32) -> impl Fn(Fault) -> Trouble {
 }
 
 /// The value of a source that must be the same in all active lanes.
-pub(in crate::exec) fn uniform(c: &Ctx<'_>, w: &Warp, s: Src, what: &str) -> Result<u64, Trouble> {
+pub(in crate::exec) fn uniform(c: &Ctx<'_>, w: &Warp, s: Src, what: &str) -> Tried<u64> {
     let v = w.get(c.program, s);
     let first = v[c.active.trailing_zeros() as usize & 31];
     if lanes(c.active).any(|l| v[l as usize] != first) {
@@ -262,7 +262,7 @@ impl Machine<'_> {
         w: &mut Warp,
         cur: &mut Part,
         op: &Tcgen05,
-    ) -> Result<Flow, Trouble> {
+    ) -> Tried<Flow> {
         if op.aligned() && c.active != u32::MAX {
             return Err(sync_fault(
                 "a warp with exited or absent lanes executes an aligned tcgen05 instruction",

@@ -15,7 +15,7 @@ pub(crate) use registers::{Operands, Registers};
 
 use self::group::{MAX_AHEAD, Mismatch, Step, WARPS, Warpgroup};
 use super::event::Event;
-use super::machine::{Machine, Trouble, sync_fault};
+use super::machine::{Machine, Tried, Trouble, sync_fault};
 use super::tcgen05::{READ_UNWRITTEN, SharedView, broken, shared_reads, uniform};
 use super::warp::{Part, State, Wait, Warp};
 use super::{Ctx, Flow};
@@ -227,7 +227,7 @@ impl Machine<'_> {
         w: &mut Warp,
         cur: &mut Part,
         i: &Wgmma,
-    ) -> Result<Flow, Trouble> {
+    ) -> Tried<Flow> {
         if c.active != u32::MAX {
             return Err(sync_fault("wgmma needs all 32 lanes of the warp"));
         }
@@ -271,7 +271,7 @@ impl Machine<'_> {
         c: &Ctx<'_>,
         w: &Warp,
         operands: (Option<u64>, u64, bool),
-    ) -> Result<u64, Trouble> {
+    ) -> Tried<u64> {
         let cta = &self.ctas[c.cta];
         let rank = w.index as usize % WARPS;
         let first = w.index as usize - rank;
@@ -329,7 +329,7 @@ impl Machine<'_> {
         }
     }
 
-    fn wgmma_mma(&mut self, c: &Ctx<'_>, w: &mut Warp, m: &WgmmaMma) -> Result<(), Trouble> {
+    fn wgmma_mma(&mut self, c: &Ctx<'_>, w: &mut Warp, m: &WgmmaMma) -> Tried<()> {
         let warp = |f: Fault| Trouble::Fault(f, None);
         let hazard = |why: &str| warp(Fault::new(ViolationKind::Hazard, why));
         let accumulate = match w.pred(m.accumulate) {

@@ -5,6 +5,7 @@ use super::super::idesc::{Element, Kind};
 use super::super::memory::SharedRead;
 use super::super::smem_desc::{Layout, Major, SmemDesc};
 use super::super::tmem::TmemAddr;
+use super::MmaError::*;
 use super::inner;
 use super::small::Integers;
 use super::{AOperand, CtaGroup, CtaMemory, Footprint, Mma, MmaError, TmemBlock};
@@ -42,11 +43,7 @@ fn slot_bytes(kind: Kind, e: Element) -> u32 {
 
 fn layout(desc: &SmemDesc, major: Major, e: Element, is_a: bool) -> Result<Layout, MmaError> {
     desc.layout(major, ROW_BYTES, element_bytes(e))
-        .map_err(if is_a {
-            MmaError::DescA
-        } else {
-            MmaError::DescB
-        })
+        .map_err(if is_a { DescA } else { DescB })
 }
 
 /// A row of an operand as it lies in memory.
@@ -211,7 +208,7 @@ pub(super) fn read_a<S: SharedRead + ?Sized>(
         match mma.a {
             AOperand::Shared(desc) => {
                 let l = layout(&desc, i.a_major, i.a, true)?;
-                let fail = |source| MmaError::Shared {
+                let fail = |source| Shared {
                     operand: 'A',
                     cta,
                     source,
@@ -224,7 +221,7 @@ pub(super) fn read_a<S: SharedRead + ?Sized>(
                     let lane = at.lane() + if i.m == 64 { r % 16 + 32 * (r / 16) } else { r };
                     for (j, word) in row.chunks_exact_mut(4).enumerate() {
                         let value = memory.tmem.read_operand(lane, at.column() + j as u32, 0xf);
-                        let fail = |source| MmaError::Tmem {
+                        let fail = |source| Tmem {
                             operand: "A",
                             cta,
                             source,
@@ -269,7 +266,7 @@ pub(super) fn read_b<S: SharedRead + ?Sized>(
     let mut rows = vec![[0; ROW_BYTES as usize]; i.n as usize];
     let shares = rows.chunks_exact_mut(share.max(1) as usize);
     for ((cta, memory), rows) in ctas.iter().enumerate().zip(shares) {
-        let fail = |source| MmaError::Shared {
+        let fail = |source| Shared {
             operand: 'B',
             cta,
             source,
@@ -283,22 +280,20 @@ pub(super) fn read_b<S: SharedRead + ?Sized>(
 pub(super) fn check_tmem_a(mma: &Mma, a: TmemAddr) -> Result<(), MmaError> {
     let i = &mma.idesc;
     if i.a_major == Major::Mn {
-        return Err(MmaError::Unmodelled("a transposed A in tensor memory"));
+        return Err(Unmodelled("a transposed A in tensor memory"));
     }
     if mma.group == CtaGroup::Two && i.m == 128 {
-        return Err(MmaError::Unmodelled(
-            "A in tensor memory with M = 128 of a CTA pair",
-        ));
+        return Err(Unmodelled("A in tensor memory with M = 128 of a CTA pair"));
     }
     let byte_kind = matches!(i.kind, Kind::F8f6f4 | Kind::Mxf8f6f4);
     if byte_kind && matches!(i.a, Element::E2m1 | Element::E2m3 | Element::E3m2) {
-        return Err(MmaError::Unmodelled(
+        return Err(Unmodelled(
             "sub-byte A in 8-bit containers in tensor memory",
         ));
     }
     // "Must use the same Tensor Memory lane alignment across matrices A, D".
     if a.lane() != mma.d.lane() {
-        return Err(MmaError::Lane {
+        return Err(Lane {
             operand: "A",
             lane: a.lane(),
         });
