@@ -28,7 +28,6 @@ use crate::notes;
 use crate::report::{Report, bytes, count, progress};
 use crate::shapes;
 use choice::{Copied, listed, why_copied};
-pub(crate) use directory::is_gguf;
 
 /// Quantises the 2-D weights of a safetensors checkpoint to NVFP4 and copies everything else
 #[derive(Debug, clap::Args)]
