@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use nvfp4_gemv::checkpoint::{
-    Checkpoint, CheckpointError, DenseElement, Gathered, Gguf, GgufElement,
+    AnyCheckpoint, Checkpoint, CheckpointError, DenseElement, Gathered, Gguf, GgufElement,
 };
 use nvfp4_gemv::file::{FileError, TensorFile};
 use nvfp4_gemv::{GlobalScale, reference};
@@ -360,4 +360,60 @@ fn smollm2_opens_as_pypi_gguf_dequantises_it() {
         }
     }
     assert_eq!(file.texts("tokenizer.ggml.tokens").unwrap().len(), 49152);
+}
+
+/// One door for files of either format, and for directories of either.
+#[test]
+fn any_checkpoint_is_opened_by_what_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let copy = |name: &str, to: &str| std::fs::copy(data(name), at(to)).map(drop).unwrap();
+    let is_gguf = |path: &std::path::Path| match AnyCheckpoint::open(path).unwrap() {
+        AnyCheckpoint::Gguf(file) => file.architecture().map(str::to_owned),
+        AnyCheckpoint::Safetensors(_) => None,
+    };
+    let empty = AnyCheckpoint::open(folder.path()).unwrap_err();
+    assert!(matches!(empty, CheckpointError::Empty { .. }), "{empty}");
+    // By its first bytes, whatever its name is.
+    copy("llama.gguf", "model.bin");
+    assert_eq!(is_gguf(&at("model.bin")).as_deref(), Some("llama"));
+    // Files of a split model are one.
+    for part in 1..=3 {
+        let name = format!("split-{part:05}-of-00003.gguf");
+        copy(&name, &name);
+    }
+    assert_eq!(is_gguf(folder.path()).as_deref(), Some("qwen3"));
+    copy("llama.gguf", "llama.gguf");
+    let several = AnyCheckpoint::open(folder.path()).unwrap_err();
+    let CheckpointError::SeveralGguf { files, .. } = &several else {
+        panic!("{several}");
+    };
+    assert_eq!(files, &["llama.gguf", "split-00001-of-00003.gguf"]);
+    // Where there are safetensors files, they are the checkpoint.
+    copy("llama.safetensors", "model.safetensors");
+    assert_eq!(is_gguf(folder.path()), None);
+
+    // What a module is called by, in both.
+    let gguf = AnyCheckpoint::open(data("llama.gguf")).unwrap();
+    let own = Gguf::open(data("llama.gguf")).unwrap();
+    let up = "model.layers.0.mlp.up_proj";
+    let (any, own) = (gguf.weights(up).unwrap(), own.weights(up).unwrap());
+    assert_eq!((any.codes(), any.scales()), (own.codes(), own.scales()));
+    gguf.dense("model.embed_tokens").unwrap();
+    let exporters = |name: &str| {
+        let data = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/exporters"));
+        AnyCheckpoint::open(data.join(name)).unwrap()
+    };
+    let modelopt = exporters("modelopt-nvfp4");
+    let layer = modelopt.weights("model.layers.0.mlp.down_proj").unwrap();
+    assert_eq!((layer.shape().l(), layer.shape().m()), (1, 80));
+    modelopt.dense("lm_head").unwrap();
+    let experts = exporters("mlx")
+        .weights("layers.0.mlp.switch_mlp.up_proj")
+        .map(|of| of.shape().l());
+    assert_eq!(experts.unwrap(), 3);
+    let none = modelopt
+        .weights("model.layers.9.mlp.down_proj")
+        .unwrap_err();
+    assert!(matches!(none, CheckpointError::NoLayer { .. }), "{none}");
 }

@@ -267,6 +267,18 @@ pub enum CheckpointError {
         /// Its folders that have such files, as those of a pipeline of several models do.
         folders: Vec<String>,
     },
+    /// A directory has several models in GGUF files.
+    #[error(
+        "{}: several models in GGUF files: {}; open one of these",
+        printable::path(directory),
+        quoted(files)
+    )]
+    SeveralGguf {
+        /// The directory.
+        directory: PathBuf,
+        /// A file of each.
+        files: Vec<String>,
+    },
     /// A directory has several indices, none of which has a usual name.
     #[error(
         "{}: several checkpoints, each with an index: {}; open one of these",

@@ -8,7 +8,7 @@
 //! | activations' global scale | `input_scale`, a multiplier | `input_global_scale`, a divisor |
 //!
 //! torchao's and MLX's names mean the same ([`Exporter`]). Whose they are is found out layer by layer. Files are mapped, and weights borrow from the map. Matrices that are not
-//! NVFP4 open as [`Dense`] ones, and [`Gguf`] reads llama.cpp's files.
+//! NVFP4 open as [`Dense`] ones, and [`Gguf`] reads llama.cpp's files. [`AnyCheckpoint`] takes a path of either.
 //!
 //! A layer is computed from these tensors, and from `pre_quant_scale` where ModelOpt has it ([`Layer::column_alpha`]).
 //! ComfyUI uses ModelOpt's names for codes and scales that lie otherwise, and marks such layers. Where others below its
@@ -25,6 +25,7 @@
 //! # Ok::<(), nvfp4_gemv::checkpoint::CheckpointError>(())
 //! ```
 
+mod any;
 mod comfy;
 mod config;
 mod dense;
@@ -52,6 +53,7 @@ use std::sync::OnceLock;
 
 use safetensors::Dtype;
 
+pub use any::AnyCheckpoint;
 pub use config::{CONFIG_FILE, QUANT_CONFIG_FILE};
 pub use dense::{DENSE_BLOCK, Dense, DenseElement, DenseScales};
 pub use error::CheckpointError;

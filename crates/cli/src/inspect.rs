@@ -6,11 +6,10 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::Result;
-use nvfp4_gemv::checkpoint::{Checkpoint, Module, ModuleKind};
+use nvfp4_gemv::checkpoint::{AnyCheckpoint, Checkpoint, Module, ModuleKind};
 use nvfp4_gemv_files::printable;
 use serde_json::{Value, json};
 
-use crate::quantize::is_gguf;
 use crate::report::{Report, Table, bytes, count};
 
 /// Shows the modules of a checkpoint: kinds, shapes, bytes, what configs say, and where they are wrong
@@ -46,10 +45,10 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, as_json: bool) -> Result<Report> {
-    if is_gguf(&args.path) {
-        return gguf::run(&args.path, args.each, as_json);
-    }
-    let checkpoint = Checkpoint::open(&args.path)?;
+    let checkpoint = match AnyCheckpoint::open(&args.path)? {
+        AnyCheckpoint::Safetensors(checkpoint) => *checkpoint,
+        AnyCheckpoint::Gguf(file) => return Ok(gguf::show(&file, args.each, as_json)),
+    };
     let modules = checkpoint.modules();
     let mut kinds = Kinds::new();
     for module in &modules {

@@ -28,7 +28,7 @@ use crate::notes;
 use crate::report::{Report, bytes, count, progress};
 use crate::shapes;
 use choice::{Copied, check_patterns, listed, why_copied};
-pub(crate) use directory::{fused, is_gguf};
+pub(crate) use directory::fused;
 
 /// Quantises the 2-D weights of a safetensors checkpoint to NVFP4 and copies everything else
 #[derive(Debug, clap::Args)]

@@ -1,9 +1,7 @@
 //! `inspect` of a GGUF file.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
-use anyhow::Result;
 use nvfp4_gemv::checkpoint::{Gguf, GgufElement, GgufTensor};
 use nvfp4_gemv_files::printable;
 use serde_json::{Value, json};
@@ -11,8 +9,7 @@ use serde_json::{Value, json};
 use super::pattern;
 use crate::report::{Report, Table, bytes, count};
 
-pub(super) fn run(path: &Path, each: bool, as_json: bool) -> Result<Report> {
-    let file = Gguf::open(path)?;
+pub(super) fn show(file: &Gguf, each: bool, as_json: bool) -> Report {
     let mut kinds: BTreeMap<String, (usize, usize)> = BTreeMap::new();
     for tensor in file.tensors() {
         let (number, bytes) = kinds.entry(tensor.element().to_string()).or_default();
@@ -22,20 +19,21 @@ pub(super) fn run(path: &Path, each: bool, as_json: bool) -> Result<Report> {
     let all_bytes = kinds.values().map(|(_, bytes)| bytes).sum();
     let text = match as_json {
         true => String::new(),
-        false => text(&file, &kinds, all_bytes, each),
+        false => text(file, &kinds, all_bytes, each),
     };
     let kinds = kinds.iter().map(|(kind, (number, bytes))| {
         (kind.clone(), json!({ "tensors": number, "bytes": bytes }))
     });
     let json = json!({
-        "path": path.display().to_string(),
+        "path": file.path().display().to_string(),
+        "files": file.files().map(|path| path.display().to_string()).collect::<Vec<_>>(),
         "format": "GGUF",
         "architecture": file.architecture(),
         "bytes": all_bytes,
         "kinds": kinds.collect::<serde_json::Map<_, _>>(),
         "tensors": file.tensors().map(|tensor| to_json(&tensor)).collect::<Vec<_>>(),
     });
-    Ok(Report::new(text, json))
+    Report::new(text, json)
 }
 
 fn to_json(tensor: &GgufTensor<'_>) -> Value {

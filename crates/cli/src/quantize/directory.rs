@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::UNIX_EPOCH;
 
 use anyhow::{Context, Result, anyhow, bail};
-use nvfp4_gemv::checkpoint::{CONFIG_FILE, Checkpoint, Gguf, INDEX_FILE, QUANT_CONFIG_FILE};
+use nvfp4_gemv::checkpoint::{AnyCheckpoint, CONFIG_FILE, Gguf, INDEX_FILE, QUANT_CONFIG_FILE};
 use nvfp4_gemv::file::{FileError, TensorFile};
 use nvfp4_gemv_cli::file;
 use nvfp4_gemv_files::output::Destination;
@@ -26,45 +26,35 @@ use crate::notes;
 use crate::report::{Report, bytes, count, progress, small};
 
 /// What is quantised.
-enum Input {
-    Safetensors(Box<Checkpoint>),
-    Gguf(Box<Gguf>),
-}
+struct Input(AnyCheckpoint);
 
 impl Input {
-    fn open(path: &Path) -> Result<Self> {
-        Ok(match is_gguf(path) {
-            true => Self::Gguf(Box::new(Gguf::open(path)?)),
-            false => Self::Safetensors(Box::new(Checkpoint::open(path)?)),
-        })
-    }
-
     fn files(&self) -> Vec<&Path> {
-        match self {
-            Self::Safetensors(checkpoint) => in_order(checkpoint)
+        match &self.0 {
+            AnyCheckpoint::Safetensors(checkpoint) => in_order(checkpoint)
                 .into_iter()
                 .map(TensorFile::path)
                 .collect(),
-            Self::Gguf(file) => file.files().collect(),
+            AnyCheckpoint::Gguf(file) => file.files().collect(),
         }
     }
 
     /// The directory of its configs.
     fn directory(&self) -> Option<PathBuf> {
-        match self {
-            Self::Safetensors(checkpoint) if checkpoint.path().is_dir() => {
+        match &self.0 {
+            AnyCheckpoint::Safetensors(checkpoint) if checkpoint.path().is_dir() => {
                 Some(checkpoint.path().into())
             }
-            Self::Safetensors(checkpoint) => checkpoint.path().parent().map(Into::into),
-            Self::Gguf(_) => None,
+            AnyCheckpoint::Safetensors(checkpoint) => checkpoint.path().parent().map(Into::into),
+            AnyCheckpoint::Gguf(_) => None,
         }
     }
 
     /// The model's config, as an object.
     fn config(&self) -> Result<Map<String, Value>> {
-        let path = match self {
-            Self::Gguf(file) => return gguf_config(file),
-            Self::Safetensors(_) => self.directory().unwrap_or_default().join(CONFIG_FILE),
+        let path = match &self.0 {
+            AnyCheckpoint::Gguf(file) => return gguf_config(file),
+            AnyCheckpoint::Safetensors(_) => self.directory().unwrap_or_default().join(CONFIG_FILE),
         };
         if !path.exists() {
             return Ok(Map::new());
@@ -75,7 +65,7 @@ impl Input {
 
     /// Refuses what is quantised already: one label cannot speak of both.
     fn refuse_quantised(&self, config: &Map<String, Value>) -> Result<()> {
-        let Self::Safetensors(checkpoint) = self else {
+        let AnyCheckpoint::Safetensors(checkpoint) = &self.0 else {
             return Ok(());
         };
         let path = printable::path(checkpoint.path());
@@ -105,16 +95,6 @@ impl Input {
         }
         Ok(())
     }
-}
-
-/// Whether a file begins as GGUF files do.
-pub(crate) fn is_gguf(path: &Path) -> bool {
-    use std::io::Read;
-    let mut begin = [0; 4];
-    let read = input::open(path)
-        .ok()
-        .map(|(mut file, _)| file.read_exact(&mut begin));
-    matches!(read, Some(Ok(()))) && begin == *b"GGUF"
 }
 
 /// About how many bytes of a GGUF file become one file.
@@ -147,19 +127,19 @@ pub(super) fn run(args: &Args, to: &Path) -> Result<Report> {
     let Some(name) = to.file_name() else {
         bail!("{shown}: names no directory that could be made");
     };
-    let input = Input::open(&args.input)?;
+    let input = Input(AnyCheckpoint::open(&args.input)?);
     let config = input.config()?;
     input.refuse_quantised(&config)?;
     let sizes = Sizes::of(&Value::Object(config.clone()));
-    let plan = match &input {
-        Input::Safetensors(checkpoint) => {
+    let plan = match &input.0 {
+        AnyCheckpoint::Safetensors(checkpoint) => {
             let tensors = in_order(checkpoint)
                 .into_iter()
                 .flat_map(|file| file.tensors());
             check_patterns(args, tensors.map(|tensor| tensor.name()))?;
             Plan::of(checkpoint, &sizes, args)
         }
-        Input::Gguf(file) => {
+        AnyCheckpoint::Gguf(file) => {
             check_patterns(args, file.tensors().map(|tensor| tensor.name()))?;
             Plan::of_gguf(file, args, SHARD_BYTES)?
         }
@@ -306,9 +286,9 @@ pub(super) fn run(args: &Args, to: &Path) -> Result<Report> {
         let _ = parent.sync_all();
     }
 
-    let notes = match &input {
-        Input::Safetensors(checkpoint) => notes::show(checkpoint.notes().iter()),
-        Input::Gguf(_) => json!([]),
+    let notes = match &input.0 {
+        AnyCheckpoint::Safetensors(checkpoint) => notes::show(checkpoint.notes().iter()),
+        AnyCheckpoint::Gguf(_) => json!([]),
     };
     let taken: Vec<String> = layers.keys().cloned().collect();
     let furthest = layers
@@ -472,7 +452,7 @@ impl Keys {
                 config,
             ]),
             files: files.iter().map(|path| file(path)).collect::<Result<_>>()?,
-            on_all: args.share_scales || has_split || matches!(input, Input::Gguf(_)),
+            on_all: args.share_scales || has_split || matches!(input.0, AnyCheckpoint::Gguf(_)),
         })
     }
 
@@ -485,9 +465,9 @@ impl Keys {
 
     /// The metadata of a file: the input's own, and the entry that transformers' loader asks for.
     fn metadata(&self, input: &Input, at: usize) -> HashMap<String, String> {
-        let mut metadata = match input {
-            Input::Safetensors(checkpoint) => in_order(checkpoint)[at].metadata().clone(),
-            Input::Gguf(_) => HashMap::new(),
+        let mut metadata = match &input.0 {
+            AnyCheckpoint::Safetensors(checkpoint) => in_order(checkpoint)[at].metadata().clone(),
+            AnyCheckpoint::Gguf(_) => HashMap::new(),
         };
         metadata.entry("format".into()).or_insert("pt".into());
         metadata
@@ -585,7 +565,7 @@ fn others(input: &Input) -> Result<Vec<String>> {
     ];
     let (Some(from), true) = (
         input.directory(),
-        matches!(input, Input::Safetensors(c) if c.path().is_dir()),
+        matches!(&input.0, AnyCheckpoint::Safetensors(c) if c.path().is_dir()),
     ) else {
         return Ok(Vec::new());
     };
