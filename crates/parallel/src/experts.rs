@@ -13,9 +13,9 @@
 //! use nvfp4_gemv_parallel::layers::HostRank;
 //!
 //! let layer = |value: f32, rows, k| Linear::from_dense(&vec![value; rows * k], rows, k);
-//! let expert = |value| Ok::<_, nvfp4_gemv::Error>(Mlp::new(
+//! let expert = |value| Ok::<_, Box<dyn std::error::Error>>(Mlp::new(
 //!     layer(1.0, 16, 32)?, layer(value, 16, 32)?, layer(1.0, 32, 16)?)?);
-//! let experts = Experts::new([expert(1.0).unwrap(), expert(2.0).unwrap(), expert(4.0).unwrap()])?;
+//! let experts = Experts::new([expert(1.0)?, expert(2.0)?, expert(4.0)?])?;
 //! // One vector, whose two experts are on different ranks.
 //! let (x, ids, weights) = ([1.0; 32], [2, 0], [0.5, 0.5]);
 //! let rank = |group: HostRank| RankExperts::new(&experts, &group)?.compute(1, &x, &ids, &weights, &group);
