@@ -138,6 +138,25 @@ mod tests {
         assert!((120.0..=128.0).contains(&all), "{all}");
     }
 
+    /// More tokens than memory has room for are counted, or found not to be countable, before anything is allocated.
+    #[test]
+    fn operands_are_counted() {
+        let of = |tokens| {
+            let mixture = Mixture {
+                experts: 8,
+                slots: 2,
+                hidden: 100,
+                intermediate: 10,
+                tokens,
+                skewed: false,
+            };
+            mixture.operand_bytes(48)
+        };
+        // Ids and weights, vectors and results, and of both products.
+        assert_eq!(of(1), Some(2 * 49 * 4 + 400 + 2 * 500 + 2 * 90));
+        assert_eq!((of(0), of(usize::MAX / 8)), (Some(0), None));
+    }
+
     #[test]
     fn a_tokens_experts_are_different_ones_and_skew_shares_them() {
         let mut rng = fastrand::Rng::with_seed(1);

@@ -1,7 +1,9 @@
 //! Problem files: safetensors with `a` U8 [L,M,K/2], `sfa` F8_E4M3 [L,M,K/16], `b` U8 [L,N,K/2],
 //! `sfb` F8_E4M3 [L,N,K/16], and perhaps `alpha` F32 [1] or [M] and `c` F64 [L,N,M]. An `alpha` of one number is a
-//! global scale, and has the limits of one; those of rows are any finite numbers.
+//! global scale, and has the limits of one; those of rows are any finite numbers. The metadata may have the name of the
+//! [`Rule`] that results are held against, under `nvfp4_gemv.rule`.
 
+use std::collections::HashMap;
 use std::path::Path;
 
 use nvfp4_gemv::file::{FileError, Tensor, TensorFile};
@@ -9,17 +11,34 @@ use nvfp4_gemv::{Dims, Error, ScaleLayout, Shape, reference};
 use nvfp4_gemv_files::output::Destination;
 use safetensors::Dtype;
 
-use super::Problem;
+use super::{Problem, Rule};
 use crate::file::{self, NewTensor, WriteError};
 
+/// The key of a rule's name.
+const RULE: &str = "nvfp4_gemv.rule";
+
 impl Problem {
+    /// Reads a problem file, and the name of the rule that its results are held against, where it has one. It may be of
+    /// another version: [`Rule::from_name`] says whether this one knows it.
+    ///
+    /// # Errors
+    /// [`Problem::read`]'s.
+    pub fn read_with_rule(path: impl AsRef<Path>) -> Result<(Self, Option<String>), FileError> {
+        let file = TensorFile::open(path.as_ref())?;
+        let rule = file.metadata().get(RULE).cloned();
+        Ok((Self::from_file(&file)?, rule))
+    }
+
     /// Reads a problem file. Everything is checked: a problem that is read can be computed.
     ///
     /// # Errors
     /// [`FileError`], which names the file, the tensor, and what was expected of it.
     pub fn read(path: impl AsRef<Path>) -> Result<Self, FileError> {
-        let file = TensorFile::open(path.as_ref())?;
-        let codes = |name, rows: &str| three_dims(&file, name, &format!("U8 [L, {rows}, K/2]"));
+        Self::from_file(&TensorFile::open(path.as_ref())?)
+    }
+
+    fn from_file(file: &TensorFile) -> Result<Self, FileError> {
+        let codes = |name, rows: &str| three_dims(file, name, &format!("U8 [L, {rows}, K/2]"));
         let (a, [l, m, k_half]) = codes("a", "M")?;
         let (b, [_, n, _]) = codes("b", "N")?;
         // An overflow here makes a K that Shape refuses.
@@ -54,7 +73,7 @@ impl Problem {
             alpha,
             c,
         };
-        problem.check_content(&file, &sfa, &sfb)?;
+        problem.check_content(file, &sfa, &sfb)?;
         Ok(problem)
     }
 
@@ -82,14 +101,17 @@ impl Problem {
     /// # Errors
     /// [`WriteError::Write`]; also where a field's length contradicts the shape.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<(), WriteError> {
-        self.write_to(&Destination::new(path.as_ref()).replace(true))
+        self.write_to(
+            &Destination::new(path.as_ref()).replace(true),
+            Rule::Derived,
+        )
     }
 
-    /// Writes a problem file, and replaces only what the output allows.
+    /// Writes a problem file whose results are held against this rule, and replaces only what the output allows.
     ///
     /// # Errors
     /// [`WriteError::Exists`], [`WriteError::Write`].
-    pub fn write_to(&self, output: &Destination) -> Result<(), WriteError> {
+    pub fn write_to(&self, output: &Destination, rule: Rule) -> Result<(), WriteError> {
         let shape = &self.shape;
         let (m, n, l) = (shape.m(), shape.n(), shape.l());
         let (row, blocks) = (shape.row_code_bytes(), shape.blocks());
@@ -115,7 +137,10 @@ impl Problem {
             tensors.push(("c", NewTensor::f64(&[l, n, m], c)));
         }
         let named = tensors.into_iter().map(|(name, t)| (name.to_owned(), t));
-        file::write_to(output, named, None).map(drop)
+        // A file that says nothing means the same.
+        let metadata = (rule != Rule::Derived)
+            .then(|| HashMap::from([(RULE.to_owned(), rule.name().to_owned())]));
+        file::write_to(output, named, metadata).map(drop)
     }
 }
 

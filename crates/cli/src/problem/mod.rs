@@ -50,6 +50,37 @@ pub struct Problem {
     pub c: Option<Vec<f64>>,
 }
 
+/// How far a result may lie from the one that is expected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rule {
+    /// Not at all.
+    Exact,
+    /// As far as [`contest_tolerance`] says.
+    Contest,
+    /// As far as a bound that follows from the operands and the kernel's roundings.
+    #[default]
+    Derived,
+}
+
+impl Rule {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Exact, Self::Contest, Self::Derived];
+
+    /// The name in files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Exact => "exact",
+            Self::Contest => "contest",
+            Self::Derived => "derived",
+        }
+    }
+
+    /// The rule of a name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|rule| rule.name() == name)
+    }
+}
+
 impl Problem {
     /// The weights with their scales in `layout`; owns the scales if they had to be converted.
     ///

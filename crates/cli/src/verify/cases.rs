@@ -2,10 +2,13 @@
 
 use half::{bf16, f16};
 use nvfp4_gemv::{Activation, FloatType, Result, ScaleLayout, Shape};
-use nvfp4_gemv_cli::problem::{CONTEST_BENCHMARKS, CONTEST_TESTS, EdgeCase, Problem};
+use nvfp4_gemv_cli::problem::{CONTEST_BENCHMARKS, CONTEST_TESTS, EdgeCase, Problem, Rule};
 
 use crate::engine::{InputScale, Inputs, Operands};
 use crate::shapes;
+
+/// The vectors and results of the contest.
+const CONTEST: (Activation, FloatType) = (Activation::Nvfp4, FloatType::F16);
 
 /// Kinds of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,8 +23,8 @@ pub(crate) enum Data {
     Integers,
     /// Data at the edges of the formats.
     Edge(EdgeCase),
-    /// Read from a file.
-    File,
+    /// Read from a file, with the rule that it has.
+    File(Rule),
 }
 
 impl Data {
@@ -32,14 +35,28 @@ impl Data {
             Self::RowAlpha => "row-alpha",
             Self::Integers => "integers",
             Self::Edge(case) => return case.to_string(),
-            Self::File => "file",
+            Self::File(_) => "file",
         };
         name.to_owned()
     }
 
-    /// Whether only the exact answer will do.
-    pub(crate) fn is_exact(self) -> bool {
-        self == Self::Integers
+    /// How far results may lie from the expected ones.
+    pub(crate) fn rule(self) -> Rule {
+        match self {
+            Self::Contest => Rule::Contest,
+            Self::Integers => Rule::Exact,
+            Self::File(rule) => rule,
+            Self::FullRange | Self::RowAlpha | Self::Edge(_) => Rule::Derived,
+        }
+    }
+
+    /// The rule in one variant: the contest's tolerance is for the contest's own, and no bf16 result would meet it.
+    pub(crate) fn rule_of(self, variant: Variant) -> Rule {
+        let is_contest = (variant.activation, variant.output) == CONTEST;
+        match self.rule() {
+            Rule::Contest if !is_contest => Rule::Derived,
+            rule => rule,
+        }
     }
 }
 
@@ -81,7 +98,7 @@ impl Group {
         const SEED: u64 = 1111;
         match self.data {
             Data::Contest => Problem::contest(self.shape, SEED),
-            Data::FullRange | Data::File => Problem::full_range(self.shape, SEED),
+            Data::FullRange | Data::File(_) => Problem::full_range(self.shape, SEED),
             Data::RowAlpha => Problem::full_range(self.shape, SEED).with_row_alpha(SEED),
             Data::Integers => Problem::integers(self.shape, SEED),
             Data::Edge(case) => Problem::edge_case(self.shape, case, SEED),
@@ -118,7 +135,7 @@ pub(crate) fn contest() -> Result<Vec<Group>> {
             Ok(Group {
                 data: Data::Contest,
                 shape: shapes::of(m, 1, k, l)?,
-                variants: variants(&ScaleLayout::ALL, &[Activation::Nvfp4], &[FloatType::F16]),
+                variants: variants(&ScaleLayout::ALL, &[CONTEST.0], &[CONTEST.1]),
             })
         })
         .collect()

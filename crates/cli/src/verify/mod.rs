@@ -3,13 +3,13 @@
 mod cases;
 mod soak;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use nvfp4_gemv::reference::Reference;
 use nvfp4_gemv::{Activation, Error, FloatType, GemvPath, Kernel, ScaleLayout};
-use nvfp4_gemv_cli::problem::{Problem, contest_tolerance};
+use nvfp4_gemv_cli::problem::{Problem, Rule, contest_tolerance};
 use nvfp4_gemv_files::output::Destination;
 use nvfp4_gemv_files::printable;
 use serde_json::{Value, json};
@@ -32,7 +32,8 @@ atol = 1e-3). --adversarial takes all 16 codes and all scales, data with exact i
 data at the edges of the formats, on odd shapes; errors are held against bounds derived from each \
 path's roundings. Without either, both. --problem replays a file: safetensors with a U8 [L,M,K/2], \
 sfa F8_E4M3 [L,M,K/16], b U8 [L,N,K/2], sfb F8_E4M3 [L,N,K/16], optional alpha F32 [1] or [M], \
-optional c F64 [L,N,M] to compare with.
+optional c F64 [L,N,M] to compare with. A file of --dump also keeps what the case was held against: the exact answer, \
+the contest's tolerance, or the derived bound, as files that say nothing are.
 
 --soak goes on for minutes: everything that passed is computed again and again, by turns, and must keep its bits. A GPU \
 has no rest then.
@@ -93,7 +94,7 @@ fn minutes(text: &str) -> Result<f64, String> {
 pub(crate) fn run(args: &Args) -> Result<Report> {
     let ask = args.ask.ask()?;
     // A file that cannot be read is reported before a device that is not there.
-    let file = args.problem.as_ref().map(Problem::read).transpose()?;
+    let file = args.problem.as_deref().map(read).transpose()?;
     let dump = args.dump.as_ref();
     let dump = dump
         .map(|path| output(path, args.force, args.problem.clone()))
@@ -117,7 +118,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     };
     let bar = progress(groups.len() as u64, "verifying");
     let problem = |group: &Group| match &file {
-        Some(problem) => problem.clone(),
+        Some((problem, _)) => problem.clone(),
         None => group.problem(),
     };
     for (number, group) in groups.iter().enumerate() {
@@ -138,10 +139,25 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     Ok(summary.report(engine.as_ref(), args))
 }
 
-fn groups(args: &Args, file: Option<&Problem>) -> Result<Vec<Group>> {
-    if let Some(problem) = file {
+/// A problem file, and the rule for its results.
+fn read(path: &Path) -> Result<(Problem, Rule)> {
+    let (problem, rule) = Problem::read_with_rule(path)?;
+    let rule = match rule {
+        None => Rule::Derived,
+        Some(name) => Rule::from_name(&name).with_context(|| {
+            let file = printable::path(path);
+            format!(
+                "{file}: results are to be held against {name:?}, which this version does not know"
+            )
+        })?,
+    };
+    Ok((problem, rule))
+}
+
+fn groups(args: &Args, file: Option<&(Problem, Rule)>) -> Result<Vec<Group>> {
+    if let Some((problem, rule)) = file {
         return Ok(vec![Group {
-            data: Data::File,
+            data: Data::File(*rule),
             shape: problem.shape,
             variants: variants(&ScaleLayout::ALL, &Activation::ALL, &FloatType::ALL),
         }]);
@@ -180,6 +196,29 @@ fn asks(engine: &dyn Engine, ask: Ask) -> Vec<Ask> {
         }
     };
     [ask].into_iter().chain(kernels).collect()
+}
+
+/// An ask, and the options that lead to the same kernel again: isolated and chained, where it is one of a GPU.
+fn computed_by(ask: Ask, path: Option<GemvPath>, kernel: Option<Kernel>) -> (Ask, String) {
+    let options = match (kernel, path) {
+        (Some(kernel), _) => format!(" --kernel {kernel}"),
+        (None, Some(path)) => format!(" --path {path}"),
+        (None, None) => String::new(),
+    };
+    (ask, options)
+}
+
+/// A path as an argument in a POSIX shell.
+fn shell(path: &Path) -> String {
+    let mut text = printable::path(path).to_string();
+    if text.starts_with('-') {
+        text.insert_str(0, "./");
+    }
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./+,:@%".contains(c);
+    match !text.is_empty() && text.chars().all(is_plain) {
+        true => text,
+        false => format!("'{}'", text.replace('\'', r"'\''")),
+    }
 }
 
 /// The findings so far.
@@ -289,17 +328,20 @@ impl Summary {
                             "case": line.name, "variant": variant.to_string(),
                             "passed": false, "error": why.to_string(),
                         }));
-                        self.dump(group, variant, problem, &expected)?;
+                        let by = computed_by(ask, ask.path, ask.kernel);
+                        self.dump(group, &by, variant, problem, &expected)?;
                         continue;
                     }
                 };
                 let y = outcome.y.to_f64();
-                let check = match group.data {
-                    Data::Contest => {
+                let check = match group.data.rule_of(variant) {
+                    Rule::Contest => {
                         Check::new(&y, &expected.y, |i| contest_tolerance(expected.y[i]))
                     }
-                    data if data.is_exact() => Check::new(&y, &expected.y, |_| 0.0),
-                    _ => Check::derived(&y, &expected, outcome.roundings, variant.output),
+                    Rule::Exact => Check::new(&y, &expected.y, |_| 0.0),
+                    Rule::Derived => {
+                        Check::derived(&y, &expected, outcome.roundings, variant.output)
+                    }
                 };
                 line.computed += 1;
                 self.empty += usize::from(group.shape.is_empty());
@@ -334,7 +376,8 @@ impl Summary {
                     line.failures.push(failure);
                 }
                 if !check.passed || args.case.is_some() || args.problem.is_some() {
-                    self.dump(group, variant, problem, &expected)?;
+                    let by = computed_by(ask, Some(outcome.path), outcome.kernel);
+                    self.dump(group, &by, variant, problem, &expected)?;
                 }
                 let is_worse = |(worst, _): &(Check, Variant)| {
                     (!check.passed, check.share()) > (!worst.passed, worst.share())
@@ -412,6 +455,7 @@ impl Summary {
     fn dump(
         &mut self,
         group: &Group,
+        by: &(Ask, String),
         variant: Variant,
         problem: &Problem,
         truth: &Reference,
@@ -423,14 +467,16 @@ impl Summary {
             c: Some(truth.y.clone()),
             ..problem.clone()
         };
-        with_answer.write_to(output)?;
-        let f = printable::path(output.path());
-        let mut dumped = format!("{} is written to {f}", group.name());
+        with_answer.write_to(output, group.data.rule())?;
+        let (ask, options) = by;
+        let (case, f) = (group.name(), printable::path(output.path()));
+        let mut dumped = format!("{case} ({variant}, {ask}) is written to {f}");
         // A pipe or a device holds nothing that could be read again.
         if !output.is_stream() {
             dumped.push_str(&format!(
-                "; replay it with\n  nvfp4-gemv verify --problem {f} --layout {} --activation {} \
+                "; replay it with\n  nvfp4-gemv verify --problem {}{options} --layout {} --activation {} \
                  --output-type {}",
+                shell(output.path()),
                 variant.layout,
                 variant.activation,
                 variant.output.name(),
@@ -525,5 +571,37 @@ impl Summary {
             }),
             passed,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_one_argument_in_a_shell() {
+        for (path, argument) in [
+            ("/tmp/a-1.safetensors", "/tmp/a-1.safetensors"),
+            ("a b", "'a b'"),
+            ("it's", r"'it'\''s'"),
+            ("$(x)", "'$(x)'"),
+            ("-f", "./-f"),
+            ("~", "'~'"),
+        ] {
+            assert_eq!(shell(Path::new(path)), argument);
+        }
+    }
+
+    /// The kernel that failed is the one to look at, whoever asked for what.
+    #[test]
+    fn a_replay_asks_for_the_kernel_that_computed() {
+        let options = |ask, path, kernel| computed_by(ask, path, kernel).1;
+        let (core, ring) = (Some(GemvPath::CudaCore), Some(Kernel::Ring));
+        assert_eq!(options(Ask::ANY, core, ring), " --kernel ring");
+        let cpu = Some(GemvPath::Cpu);
+        assert_eq!(options(Ask::ANY, cpu, None), " --path cpu");
+        let chained = Ask::of_kernel(Kernel::Ring).chained();
+        assert_eq!(options(chained, None, ring), " --kernel ring");
+        assert_eq!(options(Ask::ANY, None, None), "");
     }
 }

@@ -2,10 +2,13 @@
 
 use std::path::Path;
 
-use nvfp4_gemv_cli::problem::Problem;
+use nvfp4_gemv_cli::file::{self, NewTensor};
+use nvfp4_gemv_cli::problem::{Problem, Rule, contest_tolerance};
+use nvfp4_gemv_files::output::Destination;
+use safetensors::Dtype;
 use serde_json::Value;
 
-use crate::{Folder, MODELOPT, fails, json, prints, program, refuses, words};
+use crate::{Folder, MODELOPT, contains, fails, json, prints, program, refuses, words};
 
 /// The arguments of `verify` on the CPU: words, then an argument that is no word.
 fn on_cpu<'a>(line: &'a str, rest: &[&'a str]) -> Vec<&'a str> {
@@ -67,6 +70,79 @@ fn a_soak_computes_what_passed_again() {
     for wrong in ["0", "-1", "NaN", "1e9"] {
         refuses(&on_cpu("--soak", &[wrong]));
     }
+}
+
+/// A case that failed must fail again. Integers allow no error at all, and the derived bound would allow this one.
+#[test]
+fn a_replay_holds_results_against_what_the_case_did() {
+    let dir = Folder::new();
+    // A name that a shell would take apart.
+    let case = dir.at("it's a case.safetensors");
+    let printed = prints(&on_cpu("", &["--case", "integers 77x48", "--dump", &case]));
+    let (_, command) = printed.split_once("replay it with\n  nvfp4-gemv ").unwrap();
+    contains(
+        command,
+        &["it'\\''s a case.safetensors' --path cpu --layout linear"],
+    );
+    let replay = |command: &str| {
+        let line = format!("{:?} {command}", env!("CARGO_BIN_EXE_nvfp4-gemv"));
+        let shell = std::process::Command::new("sh")
+            .args(["-c", &line])
+            .output();
+        shell.unwrap().status.code()
+    };
+    assert_eq!(replay(command), Some(0));
+    let (mut problem, rule) = Problem::read_with_rule(&case).unwrap();
+    assert_eq!(rule.as_deref(), Some("exact"));
+    let c = problem.c.as_mut().unwrap();
+    let at = c.iter().position(|c| *c != 0.0).unwrap();
+    c[at] *= 1.0 + 1e-6;
+    let output = Destination::new(&case).replace(true);
+    problem.write_to(&output, Rule::Exact).unwrap();
+    assert_eq!(replay(command), Some(1));
+    problem.write_to(&output, Rule::Derived).unwrap();
+    assert_eq!(replay(command), Some(0));
+
+    // The contest's tolerance is for its own type of results: all variants of its data pass.
+    let contest = dir.at("contest.safetensors");
+    prints(&on_cpu(
+        "",
+        &["--case", "contest 128x256", "--dump", &contest],
+    ));
+    let (problem, rule) = Problem::read_with_rule(&contest).unwrap();
+    assert_eq!(rule.as_deref(), Some("contest"));
+    let expected = problem.c.as_deref().unwrap();
+    let all = json(&on_cpu("", &["--problem", &contest]));
+    assert_eq!(
+        (&all["passed"], &all["computed"]),
+        (&true.into(), &24.into())
+    );
+    for case in all["cases"].as_array().unwrap() {
+        let is_contest = case["activation"] == "nvfp4" && case["output_type"] == "f16";
+        let check = &case["check"];
+        let expected = expected[check["worst_element"].as_u64().unwrap() as usize];
+        let bound = check["worst_bound"].as_f64().unwrap();
+        assert_eq!(bound == contest_tolerance(expected), is_contest, "{case}");
+    }
+
+    // A rule of another version.
+    let tensors = [("a", &problem.a, 128), ("b", &problem.b, 1)].map(|(name, codes, rows)| {
+        let tensor = NewTensor::new(Dtype::U8, &[1, rows, 128], &codes[..]);
+        (name.to_owned(), tensor)
+    });
+    let scales =
+        [("sfa", &problem.sfa, 128), ("sfb", &problem.sfb, 1)].map(|(name, scales, rows)| {
+            let tensor = NewTensor::new(Dtype::F8_E4M3, &[1, rows, 16], &scales[..]);
+            (name.to_owned(), tensor)
+        });
+    let metadata = [("nvfp4_gemv.rule".to_owned(), "close enough".to_owned())].into();
+    let tensors = tensors.into_iter().chain(scales);
+    file::write(contest.as_ref(), tensors, Some(metadata)).unwrap();
+    let error = fails(&["verify", "--problem", &contest]);
+    contains(
+        &error,
+        &["contest.safetensors", "\"close enough\"", "does not know"],
+    );
 }
 
 #[test]
