@@ -244,7 +244,10 @@ pub unsafe extern "C" fn nvfp4_call_free(call: *mut nvfp4_call) {
 
 #[cfg(feature = "device")]
 mod calls {
+    use std::collections::BTreeMap;
+    use std::collections::btree_map::Entry;
     use std::ffi::{c_char, c_void};
+    use std::sync::{Mutex, PoisonError};
 
     use nvfp4_gemv::Error;
     use nvfp4_gemv::cudarc::driver::{self, DriverError};
@@ -267,7 +270,17 @@ mod calls {
 
     pub(super) fn gpu(number: u32) -> Result<nvfp4_gpu, Failure> {
         raw::device_count()?; // says what is missing
-        Ok(nvfp4_gpu(raw::gpu(number)?))
+        Ok(nvfp4_gpu(known(number)?))
+    }
+
+    /// A GPU of this machine, asked for once: that takes longer than to prepare a call.
+    fn known(number: u32) -> Result<Gpu, Failure> {
+        static GPUS: Mutex<BTreeMap<u32, Gpu>> = Mutex::new(BTreeMap::new());
+        let mut gpus = GPUS.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(match gpus.entry(number) {
+            Entry::Occupied(gpu) => gpu.get().clone(),
+            Entry::Vacant(place) => place.insert(raw::gpu(number)?).clone(),
+        })
     }
 
     /// # Safety
@@ -313,7 +326,7 @@ mod calls {
             call = call.with_workspace(RawWorkspace { address, bytes })?;
         }
         if let Some(current) = current()? {
-            fits(gpu, &raw::gpu(current)?)?;
+            fits(gpu, &known(current)?)?;
         }
         Ok(PreparedRawGemv::new(&call, gpu, &options(chained))?)
     }
