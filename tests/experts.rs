@@ -426,6 +426,44 @@ mod of_checkpoints {
         }
     }
 
+    /// AWQ's factors of columns, of experts one set for all or one each, in a tensor or in several.
+    #[test]
+    fn factors_of_columns_are_the_experts() {
+        let result = |each: bool, stack: bool| {
+            let alpha = |expert: u64| numbers(if each { 50 + expert } else { 50 }, K);
+            let mut tensors = Vec::new();
+            if stack {
+                let all = [seeds(0), seeds(1), seeds(2)];
+                let [gates, ups, downs] = [0, 1, 2].map(|part| all.map(|expert| expert[part]));
+                let alpha = match each {
+                    true => NewTensor::f32(&[3, K], &[0, 1, 2].map(alpha).concat()),
+                    false => NewTensor::f32(&[K], &alpha(0)),
+                };
+                tensors.extend(stacked("m.experts.gate", BETWEEN, K, gates, false));
+                tensors.push(("m.experts.gate_pre_quant_scale".into(), alpha));
+                tensors.extend(stacked("m.experts.up", BETWEEN, K, ups, false));
+                tensors.extend(stacked("m.experts.down", M, BETWEEN, downs, false));
+            } else {
+                for expert in 0..3 {
+                    let [gate, up, down] = seeds(expert);
+                    let name = |of| format!("m.experts.{expert}.{of}");
+                    let alpha = NewTensor::f32(&[K], &alpha(expert));
+                    tensors.extend(part(&name("gate"), BETWEEN, K, gate));
+                    tensors.push((name("gate.pre_quant_scale"), alpha));
+                    tensors.extend(part(&name("up"), BETWEEN, K, up));
+                    tensors.extend(part(&name("down"), M, BETWEEN, down));
+                }
+            }
+            let (_directory, checkpoint) = open(tensors);
+            let (order, parts) = (RowOrder::Stacked, &["gate", "up"]);
+            let experts = Experts::from_checkpoint(&checkpoint, "m.experts", parts, order, "down");
+            result(&experts.unwrap())
+        };
+        assert_eq!(result(true, true), result(true, false));
+        assert_eq!(result(false, true), result(false, false));
+        assert_ne!(result(true, true), result(false, true));
+    }
+
     /// gpt-oss has rows of gate and up in turns, in one tensor.
     #[test]
     fn gate_and_up_of_one_tensor() {

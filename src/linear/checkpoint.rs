@@ -199,6 +199,13 @@ impl Linear {
                 Cow::Owned(bytes) => bytes.into(),
             });
             let layer = Self::new(m, k, codes, scales, ScaleLayout::Linear, global);
+            // One set of factors for all experts, or one each.
+            let alpha = joined.column_alpha();
+            let alpha = alpha.map(|alpha| alpha.get(expert * k..(expert + 1) * k).unwrap_or(alpha));
+            let layer = layer.and_then(|layer| match alpha {
+                Some(alpha) => layer.with_column_alpha(alpha),
+                None => Ok(layer),
+            });
             let layer = layer.and_then(|layer| match &biases {
                 Some(biases) => layer.with_bias(&biases[expert * m..(expert + 1) * m]),
                 None => Ok(layer),
