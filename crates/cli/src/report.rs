@@ -155,8 +155,8 @@ fn hint(error: &anyhow::Error, takes_path: bool) -> Option<String> {
             _ => None,
         };
     }
-    if error.is::<NotEnoughMemory>() {
-        return Some("a smaller --cold or --shape takes less".into());
+    if let Some(error) = error.downcast_ref::<NotEnoughMemory>() {
+        return Some(error.hint().into());
     }
     if let Some(error) = error.downcast_ref::<FileError>() {
         return file_hint(error);

@@ -27,6 +27,16 @@ pub(crate) struct NotEnoughMemory {
     without_cold: Option<usize>,
 }
 
+impl NotEnoughMemory {
+    /// What takes less. Not every command that measures takes shapes, so no option but `--cold` is named.
+    pub(crate) const fn hint(&self) -> &'static str {
+        match self.cold_mib {
+            0 => "fewer vectors take less, and so do smaller weights",
+            _ => "a smaller --cold takes less, and so do fewer vectors and smaller weights",
+        }
+    }
+}
+
 /// Refuses what takes more memory than there is. `needed` says what a measurement takes with copies of the
 /// weights that make up so many bytes together; `None` where that cannot be counted.
 pub(super) fn check(
@@ -108,9 +118,13 @@ mod tests {
             error,
             "64x64 with --cold 1 takes 2.1 MB of host memory; 2.1 MB are available; with --cold 0, 1.0 kB"
         );
-        let error = check(0, Some(999)).unwrap_err().to_string();
+        let error = check(0, Some(999)).unwrap_err();
+        assert!(!error.hint().contains("--cold"), "{}", error.hint());
+        let error = error.to_string();
         assert!(error.ends_with("999 B are available"), "{error}");
-        let error = check(usize::MAX, None).unwrap_err().to_string();
+        let error = check(usize::MAX, None).unwrap_err();
+        assert!(error.hint().contains("--cold"), "{}", error.hint());
+        let error = error.to_string();
         assert!(error.contains("more than can be addressed"), "{error}");
         check(1 << 20, None).unwrap();
     }

@@ -198,6 +198,9 @@ fn hints_speak_of_options_that_the_command_takes() {
     }
     let error = fails(&words("bench --suite decode --tensor-parallel 2"));
     assert!(!error.contains("--path"), "{error}");
+    // A suite of which nothing was measured is no success.
+    let error = fails(&words("bench --suite moe --n 1"));
+    assert!(error.contains("are measured on a GPU"), "{error}");
 }
 
 const COMPARE: [&str; 7] = [

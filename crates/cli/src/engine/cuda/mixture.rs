@@ -29,11 +29,9 @@ pub(super) fn times(cuda: &Cuda, mixture: &Mixture, plan: &Plan) -> Result<Mixtu
     // The weights of other suites, and of the long read: layers may need the memory.
     *cuda.pool.borrow_mut() = None;
     let of_layer = mixture.experts * mixture.expert_bytes();
-    // A call reads few of a layer's experts. So layers are counted by what calls read, not by what they have: between
-    // two visits of a layer lie as many bytes as between two of a copy in other suites.
     let touched = mixture.touched_bytes();
-    let cold_layers = copies_for_cold_l2(touched, cuda.gpu.l2_bytes);
-    let layers = |cold: usize| Plan::copies(cold, touched, cold_layers);
+    let of_cache = |bytes| copies_for_cold_l2(bytes, cuda.gpu.l2_bytes);
+    let layers = |cold: usize| mixture.layers(cold, of_cache);
     let calls = |layers: usize| CALLS.next_multiple_of(layers);
     let available = usize::try_from(cuda.gpu.memory_bytes).ok();
     let what = format!("layers of {} experts", mixture.experts);
