@@ -16,6 +16,7 @@ use nvfp4_gemv::{
 };
 
 use crate::builder::OfJoined;
+use crate::experts::NONE;
 use crate::linear::elsewhere;
 use crate::mlp::between;
 use crate::rows::{Rows, Size, unsupported};
@@ -161,6 +162,8 @@ pub(crate) struct Experts {
     /// Gate's rows, then up's.
     gate_up: Matrices,
     down: Matrices,
+    /// The id of no expert.
+    none: Tensor,
 }
 
 /// Matrices of experts, one behind the other.
@@ -203,6 +206,7 @@ impl Experts {
         let experts = Self {
             gate_up: Matrices::new(device, gate_up)?,
             down: Matrices::new(device, down)?,
+            none: Tensor::full(NONE, (), &candle_core::Device::Cuda(device.clone()))?,
         };
         wait(device)?;
         Ok(experts)
@@ -217,6 +221,11 @@ impl Experts {
 
     pub(crate) fn number(&self) -> usize {
         self.down.shape.l()
+    }
+
+    /// The id of no expert.
+    pub(crate) fn none(&self) -> &Tensor {
+        &self.none
     }
 
     /// The results of all pairs of vectors `[T, K]` with experts `[T, top]`, `[T · top, M]` in f32.

@@ -31,7 +31,7 @@ enum Place {
 
 const OP: &str = "nvfp4-experts";
 /// The id of no expert.
-const NONE: u32 = u32::MAX;
+pub(crate) const NONE: u32 = u32::MAX;
 
 impl Nvfp4Experts {
     /// Experts on the CPU.
@@ -142,7 +142,7 @@ impl Nvfp4Experts {
                     false => experts.each(*gate, xs, ids)?,
                 };
                 let of_pairs = of_pairs.reshape((vectors, top, self.size.rows))?;
-                sums(&of_pairs, ids, weights)?.to_dtype(xs.dtype())?
+                sums(&of_pairs, ids, experts.none(), weights)?.to_dtype(xs.dtype())?
             }
         };
         match xs.track_op() || weights.track_op() {
@@ -165,11 +165,13 @@ fn exists(id: u32, size: usize) -> Result<bool> {
     }
 }
 
-/// Of the results of pairs `[T, top, M]`, which are 0 where there is no expert, each vector's weighted sum.
+/// Of the results of pairs `[T, top, M]`, which are 0 where there is no expert, each vector's weighted sum. `none` is
+/// [`NONE`] on their device, so that nothing is copied there.
 #[cfg(any(test, feature = "device"))]
-fn sums(of_pairs: &Tensor, ids: &Tensor, weights: &Tensor) -> Result<Tensor> {
+fn sums(of_pairs: &Tensor, ids: &Tensor, none: &Tensor, weights: &Tensor) -> Result<Tensor> {
     // A weight that is no number would make one of 0.
-    let weights = ids.ne(NONE)?.where_cond(weights, &weights.zeros_like()?)?;
+    let named = ids.broadcast_ne(none)?;
+    let weights = named.where_cond(weights, &weights.zeros_like()?)?;
     of_pairs.broadcast_mul(&weights.unsqueeze(2)?)?.sum(1)
 }
 
@@ -343,7 +345,9 @@ mod tests {
         let weights = tensor(&[0.5, f32::NAN, f32::INFINITY, 2.0]);
         let weights = weights.reshape((2, 2)).unwrap();
         let ids = Tensor::new(&[[1u32, NONE], [0, 2]], &Device::Cpu).unwrap();
-        let sums = sums(&of_pairs, &ids, &weights).unwrap().to_vec2::<f32>();
-        assert_eq!(sums.unwrap(), [[0.5, 1.0], [f32::INFINITY; 2]]);
+        let none = Tensor::new(NONE, &Device::Cpu).unwrap();
+        let sums = sums(&of_pairs, &ids, &none, &weights).unwrap();
+        let sums = sums.to_vec2::<f32>().unwrap();
+        assert_eq!(sums, [[0.5, 1.0], [f32::INFINITY; 2]]);
     }
 }
