@@ -298,15 +298,17 @@ impl Machine<'_> {
         let program = self.program;
         let load = |side: &Side| match &program.code[side.site as usize].op {
             _ if side.kind != AccessKind::Read || !matches!(side.actor, Actor::Agent(_)) => None,
-            Instruction::Ld { d, bytes, .. } => Some((d, u64::from(*bytes) * d.len() as u64)),
-            Instruction::LdMatrix { d, .. } => Some((d, 16)),
+            Instruction::Ld { d, bytes, .. } => {
+                Some((d, u64::from(*bytes) * d.len() as u64, false))
+            }
+            Instruction::LdMatrix { d, .. } => Some((d, 16, true)),
             _ => None,
         };
         if load(&c.later).is_some() {
             self.holes.push((threads[1]?.2, f.clone()));
             return Some(());
         }
-        let (pc, (d, size)) = (c.earlier.site, load(&c.earlier)?);
+        let (pc, (d, size, whole)) = (c.earlier.site, load(&c.earlier)?);
         let (linear, warp, lane) = threads[0]?;
         let cta = self.ctas.iter().position(|c| c.linear == linear)?;
         let later = self.who(threads[1]);
@@ -316,9 +318,10 @@ impl Machine<'_> {
         if !(at..at + size).contains(&c.range.start) {
             return None;
         }
-        d.iter()
-            .flatten()
-            .for_each(|d| w.poison.undefine(d.0, u32::MAX, &v));
+        let lanes = if whole { u32::MAX } else { 1 << lane };
+        for d in d.iter().flatten() {
+            w.poison.undefine(d.0, lanes, &v);
+        }
         Some(())
     }
 
