@@ -241,6 +241,8 @@ pub use gate::{Gate, rms_norm};
 pub use gemv::{PreparedGemv, gemv};
 pub use gpu::Gpu;
 pub use kernel::{Config, Kernel};
+#[cfg(all(feature = "device", feature = "checkpoint"))]
+pub use linear::DevicePieces;
 pub use linear::{Bytes, Linear};
 #[cfg(feature = "device")]
 pub use linear::{LinearOnDevice, MatricesOnDevice};

@@ -1,13 +1,18 @@
 //! Layers that are joined to one matrix or one array of matrices, against the same layers one by one.
 
+use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
-use nvfp4_gemv::checkpoint::{Checkpoint, CheckpointError, Dialect, Joined, RowOrder};
+use nvfp4_gemv::checkpoint::{
+    Checkpoint, CheckpointError, Dialect, Joined, Piece, Pieces, RowOrder, SendError,
+};
 use nvfp4_gemv::quantize::{Quantized, quantize};
 use nvfp4_gemv::{
-    DenseVectors, Dims, Experts, GemvPath, Options, Output, Shape, Strides, Vectors, gemv,
-    reference,
+    DenseVectors, Dims, Experts, GemvPath, Options, Output, ScaleLayout, Shape, Strides, Vectors,
+    gemv, reference,
 };
 use nvfp4_gemv_cli::file::{self, NewTensor};
 use safetensors::Dtype;
@@ -562,6 +567,169 @@ fn experts_have_factors_of_columns() {
     checkpoint
         .experts("m.experts", &["up"], RowOrder::Stacked)
         .unwrap();
+}
+
+/// A destination in host memory whose copies happen when their end is waited for, as a device's may: a buffer that is
+/// written before would show.
+struct Late {
+    arrays: [Vec<u8>; 2],
+    under_way: VecDeque<(Piece, Box<[u8]>)>,
+    /// The pieces that began, in order.
+    begun: Vec<Piece>,
+    most_under_way: usize,
+    /// The number of the piece whose copy does not begin, or does not end.
+    fails: [Option<usize>; 2],
+    ended: usize,
+    /// What the reader has asked for a buffer's bytes must reach before the first end, where read-ahead is looked at.
+    wants_reads: usize,
+}
+
+/// How often a buffer's bytes were asked for.
+static READS: AtomicUsize = AtomicUsize::new(0);
+
+impl Late {
+    fn new(shape: Shape) -> Self {
+        let scales = shape.weight_scale_bytes(ScaleLayout::Linear);
+        Self {
+            arrays: [vec![0xee; shape.weight_code_bytes()], vec![0xee; scales]],
+            under_way: VecDeque::new(),
+            begun: Vec::new(),
+            most_under_way: 0,
+            fails: [None; 2],
+            ended: 0,
+            wants_reads: 0,
+        }
+    }
+}
+
+impl Pieces for Late {
+    type Buffer = Box<[u8]>;
+    type Error = &'static str;
+
+    fn bytes(buffer: &mut Self::Buffer) -> Result<&mut [u8], Self::Error> {
+        READS.fetch_add(1, Ordering::SeqCst);
+        match buffer.first() {
+            Some(0xbd) => Err("a buffer is broken"),
+            _ => Ok(buffer),
+        }
+    }
+
+    fn begin(&mut self, piece: Piece, buffer: Self::Buffer) -> Result<(), Self::Error> {
+        if self.fails[0] == Some(self.begun.len()) {
+            return Err("a copy does not begin");
+        }
+        self.begun.push(piece);
+        self.under_way.push_back((piece, buffer));
+        self.most_under_way = self.most_under_way.max(self.under_way.len());
+        Ok(())
+    }
+
+    fn end(&mut self) -> Option<Result<Self::Buffer, Self::Error>> {
+        let (piece, mut buffer) = self.under_way.pop_front()?;
+        let start = Instant::now();
+        while READS.load(Ordering::SeqCst) < self.wants_reads {
+            assert!(
+                start.elapsed() < Duration::from_secs(60),
+                "nothing is read ahead"
+            );
+            std::thread::yield_now();
+        }
+        let array = &mut self.arrays[usize::from(piece.of_scales)];
+        array[piece.at..piece.at + piece.bytes].copy_from_slice(&buffer[..piece.bytes]);
+        buffer.fill(0x55);
+        self.ended += 1;
+        Some(match self.fails[1] == Some(self.ended - 1) {
+            true => Err("a copy does not end"),
+            false => Ok(buffer),
+        })
+    }
+}
+
+#[test]
+fn pieces_arrive_in_order_in_bounded_memory_and_all_copies_end_after_an_error() {
+    let buffers = |count: usize, bytes: usize| vec![vec![0u8; bytes].into_boxed_slice(); count];
+    let dialect = Dialect::ModelOpt;
+    let (_directory, listed) = open(apart(dialect));
+    let (_other, transposed) = open(stacked("m.experts.gate_up", &[0, 1], '_', true));
+    let all = [
+        listed
+            .experts("m.experts", &["gate", "up"], RowOrder::Stacked)
+            .unwrap(),
+        listed
+            .experts("m.experts", &["gate", "up"], RowOrder::Interleaved)
+            .unwrap(),
+        transposed
+            .experts("m.experts", &["gate_up"], RowOrder::Stacked)
+            .unwrap(),
+    ];
+    for joined in &all {
+        let gathered = joined.gather();
+        let total = gathered.codes().len() + gathered.scales().len();
+        // A row of codes has 32 bytes. 50 are one row of codes, and 12 of scales.
+        for (count, bytes) in [(1, 50), (2, 32), (3, 200), (4, 33), (5, 1 << 20)] {
+            let mut to = Late::new(joined.shape());
+            let mut progress = Vec::new();
+            let sent = joined.send(buffers(count, bytes), &mut to, |arrived, all| {
+                progress.push((arrived, all))
+            });
+            sent.unwrap();
+            let [codes, scales] = &to.arrays;
+            assert_eq!(
+                (&codes[..], &scales[..]),
+                (gathered.codes(), gathered.scales())
+            );
+            assert!(to.most_under_way <= (count / 2).max(1));
+            let ordered = to
+                .begun
+                .is_sorted_by_key(|piece| (piece.of_scales, piece.at));
+            assert!(
+                ordered && to.begun.iter().all(|piece| piece.bytes <= bytes),
+                "{:?}",
+                to.begun
+            );
+            assert_eq!(progress.len(), to.begun.len());
+            assert!(
+                progress.is_sorted() && progress.last() == Some(&(total, total)),
+                "{progress:?}"
+            );
+        }
+    }
+    let joined = &all[0];
+    // Before the first copy ends, the other buffers have been read into: four were asked for their length, and four more
+    // times for bytes to read into.
+    READS.store(0, Ordering::SeqCst);
+    let mut to = Late::new(joined.shape());
+    to.wants_reads = 8;
+    joined.send(buffers(4, 32), &mut to, |_, _| {}).unwrap();
+    // Errors at any piece, of either side.
+    for at in [0, 1, 5] {
+        for side in [0, 1] {
+            let mut to = Late::new(joined.shape());
+            to.fails[side] = Some(at);
+            let error = joined.send(buffers(4, 32), &mut to, |_, _| {}).unwrap_err();
+            let SendError::Destination(error) = error else {
+                panic!("{error}");
+            };
+            assert_eq!(
+                error,
+                ["a copy does not begin", "a copy does not end"][side]
+            );
+            assert!(to.under_way.is_empty() && to.ended == to.begun.len());
+        }
+    }
+    // Buffers that cannot be read into, that hold no row, and none: nothing is sent.
+    let mut broken = buffers(2, 32);
+    broken[1][0] = 0xbd;
+    for (buffers, says) in [
+        (broken, "broken"),
+        (buffers(2, 31), "needs 32"),
+        (buffers(0, 0), "needs 32"),
+    ] {
+        let mut to = Late::new(joined.shape());
+        let error = joined.send(buffers, &mut to, |_, _| {}).unwrap_err();
+        assert!(error.to_string().contains(says), "{error}");
+        assert!(to.begun.is_empty());
+    }
 }
 
 /// One shard of several does not have all experts.

@@ -606,6 +606,34 @@ fn other_formats_of_tools_are_named() {
             ("a.l._weight_scale", scales),
         ])
     };
+    // FP8's scale has a name that FP8 of others has not; without it the matrix would be another one.
+    let fp8 = only(&[
+        ("a.l._weight_qdata", zeros(Dtype::F8_E4M3, &[128, 64])),
+        ("a.l._weight_scale", zeros(Dtype::F32, &[128, 1])),
+    ]);
+    let parameter = only(&[
+        ("a._l_qdata", zeros(Dtype::U8, &[2, 128, 64])),
+        ("a._l_scale", zeros(Dtype::F8_E4M3, &[2, 128, 8])),
+        ("a._l_per_tensor_scale", zeros(Dtype::F32, &[2, 1, 1])),
+    ]);
+    for (files, codes) in [(&fp8, "a.l._weight_qdata"), (&parameter, "a._l_qdata")] {
+        let checkpoint = Checkpoint::open(files.write()).unwrap();
+        let refused = [
+            checkpoint.layer("a.l").unwrap_err(),
+            checkpoint.dense(codes).unwrap_err(),
+            checkpoint.layer(codes).unwrap_err(),
+        ];
+        for error in refused {
+            assert!(error.to_string().contains("torchao"), "{error}");
+        }
+        let [module] = &checkpoint.modules()[..] else {
+            panic!("{:?}", checkpoint.modules());
+        };
+        assert_eq!(
+            (module.kind().name(), module.tensors().len()),
+            ("refused".into(), files.tensors.len())
+        );
+    }
     let mlx = |scales| {
         only(&[
             ("a.l.weight", zeros(Dtype::U32, &[128, 16])),

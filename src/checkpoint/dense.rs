@@ -12,7 +12,7 @@ use safetensors::Dtype;
 
 use super::gguf::blocks as gguf;
 use super::known::{self, Meaning};
-use super::{Checkpoint, CheckpointError, Note, changes};
+use super::{Checkpoint, CheckpointError, Note, changes, other};
 use crate::check;
 use crate::file::{FileError, Tensor};
 use crate::format::e4m3;
@@ -269,6 +269,7 @@ impl Checkpoint {
                 self.find_tensor(&weight)?
             }
         };
+        other::refuse_torchao(self, &found)?;
         let module = found.name().strip_suffix(&format!(".{WEIGHT}"));
         let module = module.unwrap_or(found.name());
         self.nothing_elsewhere(module)?;

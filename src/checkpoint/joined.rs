@@ -48,6 +48,23 @@ struct Part<'a> {
     global: GlobalScale,
 }
 
+/// One of the two arrays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Which {
+    Codes,
+    Scales,
+}
+
+impl Which {
+    /// Bytes of a row.
+    pub(super) fn of_row(self, shape: &Shape) -> usize {
+        match self {
+            Self::Codes => shape.k() / 2,
+            Self::Scales => shape.blocks(),
+        }
+    }
+}
+
 /// Weights that were [gathered](Joined::gather): their operands, owned where they had to be copied.
 #[derive(Clone, Debug)]
 pub struct Gathered<'a> {
@@ -370,7 +387,7 @@ impl<'a> Joined<'a> {
     pub fn write_codes(&self, codes: &mut [u8]) -> crate::Result<()> {
         let bytes = self.shape.weight_code_bytes();
         check::len("weight codes", "bytes", codes.len(), bytes)?;
-        self.write(codes, 0, self.shape.k() / 2);
+        self.write(codes, Which::Codes);
         Ok(())
     }
 
@@ -381,7 +398,7 @@ impl<'a> Joined<'a> {
     pub fn write_scales(&self, scales: &mut [u8]) -> crate::Result<()> {
         let bytes = self.shape.weight_scale_bytes(ScaleLayout::Linear);
         check::len("weight scales", "bytes", scales.len(), bytes)?;
-        self.write(scales, 1, self.shape.blocks());
+        self.write(scales, Which::Scales);
         Ok(())
     }
 
@@ -394,13 +411,12 @@ impl<'a> Joined<'a> {
     /// The codes and block scales of each part, and its global scale. They lie in a mapped file, but for those that are
     /// transposed there.
     pub(crate) fn parts(&self) -> impl Iterator<Item = ([Cow<'a, [u8]>; 2], GlobalScale)> {
-        let of_row = [self.shape.k() / 2, self.shape.blocks()];
         self.parts.iter().map(move |part| {
-            let bytes = [0, 1].map(|which| match part.is_as_joined() {
-                true => Cow::Borrowed(part.bytes[which]),
+            let bytes = [Which::Codes, Which::Scales].map(|which| match part.is_as_joined() {
+                true => Cow::Borrowed(part.bytes[which as usize]),
                 false => {
-                    let mut bytes = vec![0; part.bytes[which].len()];
-                    part.write(&mut bytes, which, of_row[which], 0..part.rows);
+                    let mut bytes = vec![0; part.bytes[which as usize].len()];
+                    part.write(&mut bytes, which, which.of_row(&self.shape), 0..part.rows);
                     bytes.into()
                 }
             });
@@ -408,8 +424,9 @@ impl<'a> Joined<'a> {
         })
     }
 
-    /// Writes codes or block scales, of which a row has so many.
-    fn write(&self, out: &mut [u8], which: usize, of_row: usize) {
+    /// Writes codes or block scales.
+    fn write(&self, out: &mut [u8], which: Which) {
+        let of_row = which.of_row(&self.shape);
         let matrices = out.par_chunks_mut((self.shape.m() * of_row).max(1));
         let parts = self.parts.par_chunks(self.of_matrix);
         matrices.zip(parts).for_each(|(matrix, parts)| {
@@ -417,6 +434,29 @@ impl<'a> Joined<'a> {
                 part.write(matrix, which, of_row, rows);
             }
         });
+    }
+
+    /// Writes the codes or block scales of one row of all `[L][M]`.
+    pub(super) fn write_row(&self, which: Which, row: usize, out: &mut [u8]) {
+        let (matrix, within) = (row / self.shape.m(), row % self.shape.m());
+        let parts = &self.parts[matrix * self.of_matrix..][..self.of_matrix];
+        let (part, row) = match self.order {
+            RowOrder::Interleaved => (&parts[within % parts.len()], within / parts.len()),
+            RowOrder::Stacked => {
+                let mut before = 0;
+                let holds = |part: &&Part<'_>| {
+                    let is_in = within < before + part.rows;
+                    before += if is_in { 0 } else { part.rows };
+                    is_in
+                };
+                let part = parts
+                    .iter()
+                    .find(holds)
+                    .expect("rows of a matrix are its parts'");
+                (part, within - before)
+            }
+        };
+        part.write_row(which, row, out);
     }
 
     /// Codes and block scales as one array each: those of the mapped file where one tensor has them so, or else copied
@@ -427,9 +467,9 @@ impl<'a> Joined<'a> {
             None => {
                 let shape = &self.shape;
                 let mut codes = vec![0; shape.weight_code_bytes()];
-                self.write(&mut codes, 0, shape.k() / 2);
+                self.write(&mut codes, Which::Codes);
                 let mut scales = vec![0; shape.weight_scale_bytes(ScaleLayout::Linear)];
-                self.write(&mut scales, 1, shape.blocks());
+                self.write(&mut scales, Which::Scales);
                 [codes.into(), scales.into()]
             }
         };
@@ -454,29 +494,33 @@ impl Part<'_> {
     fn write(
         &self,
         matrix: &mut [u8],
-        which: usize,
+        which: Which,
         of_row: usize,
         rows: impl Iterator<Item = usize>,
     ) {
-        let bytes = self.bytes[which];
-        let (of_codes, of_scales) = (which == 0, which == 1);
-        let is_tiled = of_scales && self.layout != ScaleLayout::Linear;
         for (row, to) in rows.enumerate() {
-            let to = &mut matrix[to * of_row..(to + 1) * of_row];
-            if self.is_transposed || is_tiled {
-                let at = |column: usize| match is_tiled {
-                    true => self.layout.offset(row, column, of_row),
-                    false => column * self.rows + row,
-                };
-                for (column, to) in to.iter_mut().enumerate() {
-                    *to = bytes[at(column)];
-                }
-            } else {
-                to.copy_from_slice(&bytes[row * of_row..(row + 1) * of_row]);
+            self.write_row(which, row, &mut matrix[to * of_row..(to + 1) * of_row]);
+        }
+    }
+
+    /// Writes codes or block scales of one row.
+    fn write_row(&self, which: Which, row: usize, to: &mut [u8]) {
+        let bytes = self.bytes[which as usize];
+        let of_row = to.len();
+        let is_tiled = which == Which::Scales && self.layout != ScaleLayout::Linear;
+        if self.is_transposed || is_tiled {
+            let at = |column: usize| match is_tiled {
+                true => self.layout.offset(row, column, of_row),
+                false => column * self.rows + row,
+            };
+            for (column, to) in to.iter_mut().enumerate() {
+                *to = bytes[at(column)];
             }
-            if of_codes && self.high_first {
-                to.iter_mut().for_each(|byte| *byte = swap_nibbles(byte));
-            }
+        } else {
+            to.copy_from_slice(&bytes[row * of_row..(row + 1) * of_row]);
+        }
+        if which == Which::Codes && self.high_first {
+            to.iter_mut().for_each(|byte| *byte = swap_nibbles(byte));
         }
     }
 }

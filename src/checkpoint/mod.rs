@@ -44,6 +44,7 @@ mod note;
 mod open;
 mod other;
 mod pattern;
+mod pieces;
 mod stacked;
 mod torchao;
 
@@ -65,6 +66,7 @@ pub use modules::{Fp8Scales, Module, ModuleKind};
 pub use note::Note;
 pub use open::Checkpoint;
 pub use pattern::name_matches;
+pub use pieces::{Piece, Pieces, SendError};
 
 pub use crate::dialect::Dialect;
 pub use crate::types::RowOrder;

@@ -136,12 +136,7 @@ impl<'a> Module<'a> {
 }
 
 /// Endings of the names of tensors that are weights.
-const WEIGHTS: [&str; 4] = [
-    ".weight",
-    ".weight_packed",
-    ".qweight",
-    other::TORCHAO_CODES,
-];
+const WEIGHTS: [&str; 3] = [".weight", ".weight_packed", ".qweight"];
 
 impl Checkpoint {
     /// All modules in alphabetical order. Every tensor is in one of them. Only headers, configs and ComfyUI's marks are
@@ -180,6 +175,9 @@ impl Checkpoint {
     fn module_of_weight<'a>(&self, tensor: &Tensor<'a>) -> Option<&'a str> {
         let (name, shape) = (tensor.name(), tensor.shape());
         if let Some(name) = WEIGHTS.iter().find_map(|ending| name.strip_suffix(ending)) {
+            return Some(name);
+        }
+        if let Some(name) = other::torchao_weight(tensor) {
             return Some(name);
         }
         if let Some(name) = other::mx_blocks(self, tensor) {
@@ -295,6 +293,7 @@ impl Checkpoint {
             *shape = [outer, &[blocks.saturating_mul(mx::BLOCK)]].concat();
             return Ok(ModuleKind::Mxfp4);
         }
+        other::refuse_torchao(self, weight)?;
         match dtype {
             Dtype::F8_E4M3 | Dtype::F8_E5M2 if shape.len() > 1 => Ok(ModuleKind::Fp8 {
                 element: dtype,

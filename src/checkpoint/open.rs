@@ -238,6 +238,15 @@ impl Checkpoint {
                 return Err(other::not_nvfp4(stem, &weight));
             }
         }
+        // torchao's, by the name of the parameter or of its codes.
+        let parameter = name.rsplit_once('.');
+        let parameter = parameter.map(|(module, parameter)| format!("{module}._{parameter}"));
+        if let Some(why) = parameter.and_then(|stem| other::why_not(self, &stem)) {
+            return Err(why);
+        }
+        if let Some(codes) = self.tensor(name) {
+            other::refuse_torchao(self, &codes)?;
+        }
         // Several matrices in one tensor, as unquantised experts are.
         let is_float = |t: &Tensor<'_>| matches!(t.dtype(), Dtype::F32 | Dtype::F16 | Dtype::BF16);
         let stacked = |t: &Tensor<'_>| t.shape().len() > 2 && is_float(t);
@@ -290,6 +299,8 @@ impl Checkpoint {
                     && codes.shape().len() == 2
                     && tensor(exporter.scales()).is_some_and(is_e4m3)
             }
+            // Asked first: looking a tensor up takes time, and a model may have 370,000.
+            Exporter::Mlx if codes.dtype() != Dtype::U32 => false,
             Exporter::Mlx => {
                 let fits = |scales: Tensor<'_>| other::is_mlx_nvfp4(codes, &scales);
                 codes.shape().len() == 2 && tensor(exporter.scales()).is_some_and(fits)

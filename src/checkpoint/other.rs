@@ -48,14 +48,40 @@ pub(super) const MX_NAMES: [(&str, &str); 4] = [
 
 /// Tools with other formats than NVFP4: the type of their codes, and the names of codes and of scales, by what follows
 /// the name of a layer.
-const TOOLS: [(&str, Dtype, &str, &str); 2] = [
-    // Integers, MXFP4, and experts that are stacked.
-    ("torchao", Dtype::U8, TORCHAO_CODES, "._weight_scale"),
+const TOOLS: [(&str, Option<Dtype>, &str, &str); 3] = [
+    // Integers, MXFP4, FP8.
+    ("torchao", None, TORCHAO_CODES, "._weight_scale"),
+    // Experts that are stacked in a parameter of another name.
+    ("torchao", None, TORCHAO_PARAMETER, "_scale"),
     // Several formats of 4 and 8 bits, in words of 32.
-    ("MLX", Dtype::U32, ".weight", ".scales"),
+    ("MLX", Some(Dtype::U32), ".weight", ".scales"),
 ];
 
 pub(super) const TORCHAO_CODES: &str = "._weight_qdata";
+const TORCHAO_PARAMETER: &str = "_qdata";
+
+/// The name below which torchao's tensors of a weight are, of the name of its codes.
+pub(super) fn torchao_weight<'a>(codes: &Tensor<'a>) -> Option<&'a str> {
+    let name = codes.name();
+    let of_parameter = || {
+        let stem = name.strip_suffix(TORCHAO_PARAMETER)?;
+        let last = stem.rsplit('.').next()?;
+        last.starts_with('_').then_some(stem)
+    };
+    name.strip_suffix(TORCHAO_CODES).or_else(of_parameter)
+}
+
+/// Refuses a tensor that has torchao's codes: its scales have names of their own.
+pub(super) fn refuse_torchao(
+    checkpoint: &Checkpoint,
+    codes: &Tensor<'_>,
+) -> Result<(), CheckpointError> {
+    let weight = torchao_weight(codes);
+    match weight.and_then(|weight| why_not(checkpoint, weight)) {
+        Some(error) => Err(error),
+        None => Ok(()),
+    }
+}
 
 /// Names that block scales of stacked experts have, by what follows the name of the codes, which may have `_weight`
 /// or `.weight` itself.
@@ -153,7 +179,7 @@ pub(super) fn why_not(checkpoint: &Checkpoint, name: &str) -> Option<CheckpointE
     }
     for (tool, dtype, codes, scales) in TOOLS {
         if let (Some(codes), Some(_)) = (of(codes), of(scales))
-            && codes.dtype() == dtype
+            && dtype.is_none_or(|dtype| codes.dtype() == dtype)
         {
             return Some(CheckpointError::OtherTool {
                 file: codes.file().path().into(),

@@ -5,6 +5,8 @@ mod bytes;
 mod checkpoint;
 #[cfg(feature = "device")]
 mod device;
+#[cfg(all(feature = "device", feature = "checkpoint"))]
+mod pieces;
 
 use std::sync::Arc;
 
@@ -13,6 +15,8 @@ pub use bytes::Bytes;
 pub use device::LinearOnDevice;
 #[cfg(feature = "device")]
 pub use device::MatricesOnDevice;
+#[cfg(all(feature = "device", feature = "checkpoint"))]
+pub use pieces::DevicePieces;
 
 use crate::Dialect;
 use crate::check;
