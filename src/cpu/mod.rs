@@ -27,9 +27,12 @@
 //! without rounding; only the f32 sum over blocks rounds. Wider vectors become f32 values. For the kernels that use
 //! BF16 instructions they become bf16 parts whose sum is the value. The products of a block are summed in f32, then
 //! multiplied by the block's scale. Where weights are decoded once for all such vectors, the weights are multiplied by
-//! their scales at that point, which is exact. The sums of K tiles are added in the order of the tiles. So the order of
-//! a sum depends on K, N and the implementation. For f16 and bf16 vectors it also depends on whether all values of all
-//! vectors of the call suit BF16 instructions. It does not depend on the threads, on M or L, or on the layout of the
+//! their scales at that point, which is exact. Where [`Accuracy::Bytes`] allows it, wider vectors become bytes with a scale
+//! for each block instead, and meet the kernels of NVFP4 vectors.
+//!
+//! The sums of K tiles are added in the order of the tiles. So the order of a sum depends on K, N and the
+//! implementation. For f16 and bf16 vectors it also depends on whether all values of all vectors of the call suit BF16
+//! instructions. It does not depend on the threads, on M or L, or on the layout of the
 //! scales.
 
 // Elsewhere there is `portable` alone, and the loops over vector instructions are not used.

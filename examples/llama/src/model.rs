@@ -10,7 +10,7 @@ use nvfp4_gemv::{Output, Vectors};
 
 use crate::config::Config;
 use crate::host;
-use crate::weights::{Mlp, Moe, Product, Weights};
+use crate::weights::{Arithmetic, Mlp, Moe, Product, Weights};
 
 /// Vectors of a pass over the weights at most: as many as the library's kernels take at once.
 pub const PASS: usize = 128;
@@ -140,10 +140,13 @@ impl Model {
         }
         let embeddings = weights.matrix("model.embed_tokens")?;
         let tied = config.tie_word_embeddings;
+        // What is loaded as a layer: the original's matrix, which may be watched, and a directory's own.
+        let as_layer = head == Head::Dense
+            && (weights.gguf().is_none() || weights.arithmetic() == Arithmetic::Original);
         let matrix = match tied {
             true => Some(embeddings.clone()),
+            false if as_layer => None,
             // Without its error: a head that is NVFP4 has no dense matrix.
-            false if head == Head::Dense => None,
             false => weights.matrix("lm_head").ok(),
         };
         let head_is_twice = matrix.is_some() && head == Head::Nvfp4Twice;

@@ -141,8 +141,12 @@ fn write(directory: &Path, model: &str, dialect: Dialect) {
 }
 
 fn load(directory: &Path, arithmetic: Arithmetic) -> Model {
+    load_with(directory, arithmetic, Head::Dense)
+}
+
+fn load_with(directory: &Path, arithmetic: Arithmetic, head: Head) -> Model {
     let (weights, config) = Weights::open(directory, arithmetic, &Device::Cpu).unwrap();
-    Model::load(&weights, config, 256, Head::Dense, 2, |_| ()).unwrap()
+    Model::load(&weights, config, 256, head, 2, |_| ()).unwrap()
 }
 
 fn text() -> Vec<u32> {
@@ -206,6 +210,13 @@ fn a_model_is_its_dense_reference() {
                 found < ROUNDING,
                 "{model}, {dialect}, the last token: {found}"
             );
+            // Vectors in bytes are off by what a 254th of a block's largest element makes of logits.
+            let mut bytes = load(directory.path(), Arithmetic::Nvfp4Bytes);
+            let found = apart(&logits(&mut bytes, &text(), 64), &expected);
+            assert!(
+                (2.0 * ROUNDING..0.05).contains(&found),
+                "{model}, {dialect}, bytes: {found}"
+            );
             // Vectors in NVFP4 are something else, of the same size.
             let mut vectors = load(directory.path(), Arithmetic::Nvfp4Vectors);
             let found = apart(&logits(&mut vectors, &text(), 64), &expected);
@@ -215,6 +226,28 @@ fn a_model_is_its_dense_reference() {
             );
         }
     }
+}
+
+/// The head as two matrices is nearly as it was; as one it is not. Both are what their dense matrices are.
+#[test]
+fn a_head_in_nvfp4_is_its_dense_reference() {
+    let directory = tempfile::tempdir().unwrap();
+    write(directory.path(), "llama", Dialect::ModelOpt);
+    let text = text();
+    let of = |arithmetic, head| {
+        let mut model = load_with(directory.path(), arithmetic, head);
+        logits(&mut model, &text[..40], 20)
+    };
+    let dense = of(Arithmetic::Nvfp4, Head::Dense);
+    let mut off = [Head::Nvfp4Twice, Head::Nvfp4].map(|head| {
+        let found = of(Arithmetic::Nvfp4, head);
+        let from_reference = apart(&found, &of(Arithmetic::Reference, head));
+        assert!(from_reference < ROUNDING, "{head:?}: {from_reference}");
+        apart(&found, &dense)
+    });
+    assert!(off[0] > 0.0, "the head has not been quantised");
+    off[0] *= 8.0;
+    assert!(off[0] < off[1] && off[1] < 0.2, "{off:?}");
 }
 
 #[test]
