@@ -123,6 +123,16 @@ const CLAIMS: [(&str, &str, &str); 9] = [
     ),
 ];
 
+/// Cases that the simulator refuses on purpose, by topic: a kernel's late allocation may wait for one that waits for it.
+const REFUSED: (&str, [&str; 3]) = (
+    "tcgen05_pdl",
+    [
+        "wait_then_allocate_512",
+        "wait_then_allocate_32",
+        "allocate_then_wait_256",
+    ],
+);
+
 /// The claim about dependent launches, which has no row of [`CLAIMS`]: its name is enough.
 const DEPENDENT: &str = "dependent";
 
@@ -507,7 +517,11 @@ impl Night<'_> {
             let different = cases(replay);
             let news = different.iter().filter(|name| {
                 let of_rounding = by_rule.as_ref().is_some_and(|still| !still.contains(name));
-                !name.starts_with("sums") && !of_rounding && known(topic, name).is_none()
+                let refused = topic == REFUSED.0 && REFUSED.1.contains(&name.as_str());
+                !name.starts_with("sums")
+                    && !of_rounding
+                    && !refused
+                    && known(topic, name).is_none()
             });
             match news.count() {
                 0 => {}
@@ -880,6 +894,34 @@ mod tests {
         assert!(page.contains("this rule gives all"), "{page}");
         night.sums()["explained"] = json!(5);
         assert!(super::page(&night.night()).contains("no rule that was tried gives all"));
+    }
+
+    /// What the simulator refuses on purpose is no news of it; another case of the same topic is.
+    #[test]
+    fn cases_that_are_refused_on_purpose_are_no_news() {
+        let mut night = fine();
+        let different = |names: &[&str]| {
+            let case = |name: &&str| json!({"case": name, "status": "ok", "why": "deadlock"});
+            let all: Vec<Value> = names.iter().map(case).collect();
+            json!({"cases": 4, "different": all, "claims": [], "sums": null, "roles": null})
+        };
+        let topic = REFUSED.0.to_owned();
+        night.replays.insert(topic.clone(), different(&REFUSED.1));
+        assert_eq!(night.night().simulator().answer, Answer::Confirmed);
+        let more = [&REFUSED.1[..], &["allocate_while_held_512"]].concat();
+        night.replays.insert(topic, different(&more));
+        assert_eq!(night.night().simulator().answer, Answer::Refuted);
+        let file = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../ptx-sim/probes/blackwell.cpp"
+        );
+        let probes = std::fs::read_to_string(file).unwrap();
+        assert!(
+            REFUSED
+                .1
+                .iter()
+                .all(|name| probes.contains(&format!("\"{name}\"")))
+        );
     }
 
     /// A night of which nothing came.
