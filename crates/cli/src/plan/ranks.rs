@@ -9,7 +9,7 @@ use nvfp4_gemv::{
 use nvfp4_gemv_parallel::shard::{Sharding, Split};
 use serde_json::{Value, json};
 
-use super::reduction::{Collective, MEASURED, Parts, Reduction, share_of_link};
+use super::reduction::{Collective, NVLINK_STEP, Parts, Reduction, SHARE_OF_LINK, START};
 use crate::configs::one_line;
 use crate::report::{Report, bytes, count, time};
 
@@ -339,16 +339,13 @@ fn place(ranks: usize) -> &'static str {
 
 /// The basis of the times of sums and collections.
 fn model() -> String {
-    let [(few, fast), (many, slow)] = MEASURED;
     format!(
-        "model: an all-reduce of {} took {} and one of {} {} between two H200, with NCCL 2.28.9 in a CUDA graph. For other \
-         GPUs and numbers of them nothing was measured: steps of a ring are as NCCL's own model has them, and links give \
-         {:.0}% of their published rate, as NVLink did there.\n",
-        bytes(few as usize),
-        time(fast),
-        bytes(many as usize),
-        time(slow),
-        100.0 * share_of_link(),
+        "model: fitted to sums of 16 KiB to 2 MiB between two H100 and among eight H200 (NVLink, NCCL 2.28.9, no windows, \
+         in CUDA graphs), which it gives within 16%, but for 2 MiB between two (27%): {} to begin, {} for a step of a \
+         ring, and {:.0}% of the link's published rate. Of other GPUs and links nothing was measured.\n",
+        time(START),
+        time(NVLINK_STEP),
+        100.0 * SHARE_OF_LINK,
     )
 }
 

@@ -37,7 +37,19 @@ pub const MEASURED: [SumTime; 6] = [
     time(2048, 30.4, 22.5),
 ];
 
-/// Numbers of ranks of which there are figures.
+/// Bytes and microseconds of sums among eight H200 of one host, in memory as any other: driver 580.159.04, NCCL 2.28.9,
+/// NVLS off, 2026-11-27, b28c8a4f: `nvfp4-gemv bench --suite decode --tensor-parallel 8 --n 1 --n 8 --n 64 --rounds 3`.
+/// Of two pairs of layers the larger. Windows were not measured.
+pub const EIGHT: [(usize, f64); 6] = [
+    (16 << 10, 18.1),
+    (32 << 10, 20.1),
+    (128 << 10, 20.5),
+    (256 << 10, 20.7),
+    (1 << 20, 28.7),
+    (2 << 20, 38.2),
+];
+
+/// Numbers of ranks of which there are figures of both.
 const RANKS: std::ops::RangeInclusive<usize> = 2..=4;
 
 /// Whether a sum of so many bytes over so many ranks of a host takes less time in a window: as the nearest size that was
@@ -99,6 +111,10 @@ mod tests {
         for of in MEASURED {
             let both = format!("{:.1}, {:.1} |", of.plain, of.window);
             assert!(page.contains(&both), "{both}");
+        }
+        for (_, plain) in EIGHT {
+            let one = format!(" | {plain:.1} | ");
+            assert!(page.contains(&one), "{one}");
         }
     }
 }
