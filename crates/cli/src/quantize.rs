@@ -5,6 +5,7 @@ mod choice;
 mod directory;
 mod item;
 mod label;
+mod partial;
 mod rope;
 
 use std::borrow::Cow;

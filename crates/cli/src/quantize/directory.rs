@@ -1,12 +1,12 @@
 //! A directory of a checkpoint that is quantised: written beside its place, file by file, and named at the end.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::UNIX_EPOCH;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use nvfp4_gemv::checkpoint::{AnyCheckpoint, CONFIG_FILE, Gguf, INDEX_FILE, QUANT_CONFIG_FILE};
 use nvfp4_gemv::file::{FileError, TensorFile};
 use nvfp4_gemv_cli::file;
@@ -21,6 +21,7 @@ use serde_json::{Map, Value, json};
 use super::calibration::Calibrations;
 use super::choice::{check_patterns, listed};
 use super::item::{Maker, Matrix, Moved, Piece, Plan, Shard, Sizes, in_order, parts};
+use super::partial::{Partial, done_name, refuse_existing};
 use super::{Args, label, rope};
 use crate::notes;
 use crate::report::{Report, bytes, count, progress, small};
@@ -124,9 +125,6 @@ struct Done {
 pub(super) fn run(args: &Args, to: &Path) -> Result<Report> {
     let shown = printable::path(to).to_string();
     refuse_existing(to)?;
-    let Some(name) = to.file_name() else {
-        bail!("{shown}: names no directory that could be made");
-    };
     let input = Input(AnyCheckpoint::open(&args.input)?);
     let config = input.config()?;
     input.refuse_quantised(&config)?;
@@ -169,31 +167,7 @@ pub(super) fn run(args: &Args, to: &Path) -> Result<Report> {
         None => None,
     };
     let others = others(&input)?;
-    let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let partial = parent
-        .unwrap_or(Path::new("."))
-        .join(format!(".{}.partial", name.to_string_lossy()));
-    fs::create_dir_all(&partial).with_context(|| printable::path(&partial).to_string())?;
-    let lock = match File::create(partial.join(LOCK)) {
-        Ok(lock) => lock,
-        // The directory has gone meanwhile: it has its name.
-        Err(_) if to.symlink_metadata().is_ok() => return Err(existing(to)),
-        Err(error) => return Err(error).context(printable::path(&partial).to_string()),
-    };
-    if lock.try_lock().is_err() {
-        bail!(
-            "{}: another program writes this directory",
-            printable::path(&partial)
-        );
-    }
-    // A program that held the lock before may have written the directory by now: then this one has made another to
-    // lock in, or opened a lock that is no longer in one.
-    if let Err(error) = refuse_existing(to) {
-        let _ = fs::remove_file(partial.join(LOCK));
-        let _ = fs::remove_dir(&partial);
-        return Err(error);
-    }
-    refuse_folders(&partial)?;
+    let partial = Partial::take(to, &others)?;
     let files = plan.shards.len();
     let keys = Keys::of(&input, args, &config, plan.has_split())?;
     let groups = Groups::of(&plan, args.share_scales);
@@ -207,8 +181,8 @@ pub(super) fn run(args: &Args, to: &Path) -> Result<Report> {
             _ => format!("model-{:05}-of-{files:05}.safetensors", at + 1),
         };
         bar.set_message(file.clone());
-        let path = partial.join(&file);
-        let note = partial.join(done_name(&file));
+        let path = partial.path.join(&file);
+        let note = partial.path.join(done_name(&file));
         let key = keys.of_shard(at, files);
         let done = match read_done(&note, &path, &key) {
             Some(done) => {
@@ -236,7 +210,7 @@ pub(super) fn run(args: &Args, to: &Path) -> Result<Report> {
                     Destination::new(&note).replace(true).write(&text)?;
                     Ok(done)
                 })
-                .with_context(|| kept_for_later(&partial))?
+                .with_context(|| partial.kept_for_later())?
             }
         };
         bar.inc(shard.matrices.len() as u64);
@@ -266,24 +240,23 @@ pub(super) fn run(args: &Args, to: &Path) -> Result<Report> {
     }
     for (name, value) in &configs {
         let text = serde_json::to_string_pretty(value)? + "\n";
-        Destination::new(partial.join(name))
+        Destination::new(partial.path.join(name))
             .replace(true)
             .write(text.as_bytes())?;
     }
-    copy_others(&input, &others, &partial).with_context(|| kept_for_later(&partial))?;
+    copy_others(&input, &others, &partial.path).with_context(|| partial.kept_for_later())?;
     let done: Vec<String> = names.iter().map(|name| done_name(name)).collect();
     let made = configs.iter().map(|(name, _)| *name);
     let wanted = [&names, &others, &done].into_iter().flatten();
     let wanted: Vec<&str> = wanted.map(String::as_str).chain(made).collect();
-    clean(&partial, &wanted).with_context(|| kept_for_later(&partial))?;
-    publish(&partial, to, lock).with_context(|| kept_for_later(&partial))?;
+    partial
+        .clean(&wanted)
+        .with_context(|| partial.kept_for_later())?;
+    let kept = partial.kept_for_later();
+    partial.publish(to).context(kept)?;
     // The directory is complete: a note that stays in it means nothing.
     for note in &done {
         let _ = fs::remove_file(to.join(note));
-    }
-    if let Ok(parent) = File::open(parent.unwrap_or(Path::new("."))) {
-        // The name is on disk; where a file system cannot promise that, it is there all the same.
-        let _ = parent.sync_all();
     }
 
     let notes = match &input.0 {
@@ -343,62 +316,6 @@ pub(super) fn run(args: &Args, to: &Path) -> Result<Report> {
 
 /// The output head of transformers' models.
 const HEAD: &str = "lm_head";
-
-/// The file that a run holds while it writes.
-const LOCK: &str = "lock";
-
-fn kept_for_later(partial: &Path) -> String {
-    format!(
-        "nothing was written to the directory; the same command goes on from {}",
-        printable::path(partial)
-    )
-}
-
-/// The note that a file is complete.
-fn done_name(file: &str) -> String {
-    format!("{file}.done")
-}
-
-fn existing(to: &Path) -> anyhow::Error {
-    anyhow!(
-        "{}: is there already; --to writes a new directory",
-        printable::path(to)
-    )
-}
-
-fn refuse_existing(to: &Path) -> Result<()> {
-    match to.symlink_metadata() {
-        Ok(_) => Err(existing(to)),
-        Err(_) => Ok(()),
-    }
-}
-
-/// Refuses what no run leaves in its directory, and what is not removed unasked.
-fn refuse_folders(partial: &Path) -> Result<()> {
-    for entry in fs::read_dir(partial)? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            bail!(
-                "{}: a folder where there are only files that are being written; it has to go first",
-                printable::path(&entry.path())
-            );
-        }
-    }
-    Ok(())
-}
-
-/// Gives the complete directory its name, while the lock keeps others out: a second program that comes late sees the
-/// directory.
-fn publish(partial: &Path, to: &Path, lock: File) -> Result<()> {
-    // A rename replaces an empty directory.
-    refuse_existing(to)?;
-    // Windows renames no directory with an open file.
-    let lock = (!cfg!(windows)).then_some(lock);
-    fs::rename(partial, to).with_context(|| printable::path(to).to_string())?;
-    let _ = fs::remove_file(to.join(LOCK));
-    drop(lock);
-    Ok(())
-}
 
 /// What a complete file of an earlier run was noted to be, if it is the file that would be made now.
 fn read_done(note: &Path, path: &Path, key: &Value) -> Option<Done> {
@@ -594,18 +511,6 @@ fn copy_others(input: &Input, others: &[String], to: &Path) -> Result<()> {
         Destination::new(to.join(name))
             .replace(true)
             .write(&content)?;
-    }
-    Ok(())
-}
-
-/// Removes what is no part of the output: files of an earlier run with other arguments, and their notes.
-fn clean(partial: &Path, wanted: &[&str]) -> Result<()> {
-    for entry in fs::read_dir(partial)? {
-        let entry = entry?;
-        let is_wanted = |name: &&str| entry.file_name() == *name;
-        if !wanted.iter().chain(&[LOCK]).any(is_wanted) {
-            fs::remove_file(entry.path())?;
-        }
     }
     Ok(())
 }
