@@ -2,12 +2,14 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::rc::Rc;
 use std::time::UNIX_EPOCH;
 
 use anyhow::{Context, Result, bail};
-use nvfp4_gemv::checkpoint::{AnyCheckpoint, CONFIG_FILE, Gguf, INDEX_FILE, QUANT_CONFIG_FILE};
+use nvfp4_gemv::checkpoint::{
+    AnyCheckpoint, CONFIG_FILE, Checkpoint, Gguf, INDEX_FILE, QUANT_CONFIG_FILE,
+};
 use nvfp4_gemv::file::{FileError, TensorFile};
 use nvfp4_gemv_cli::file;
 use nvfp4_gemv_files::output::Destination;
@@ -41,27 +43,11 @@ impl Input {
     }
 
     /// The directory of its configs.
-    fn directory(&self) -> Option<PathBuf> {
+    fn directory(&self) -> Option<&Path> {
         match &self.0 {
-            AnyCheckpoint::Safetensors(checkpoint) if checkpoint.path().is_dir() => {
-                Some(checkpoint.path().into())
-            }
-            AnyCheckpoint::Safetensors(checkpoint) => checkpoint.path().parent().map(Into::into),
+            AnyCheckpoint::Safetensors(checkpoint) => Some(directory_of(checkpoint)),
             AnyCheckpoint::Gguf(_) => None,
         }
-    }
-
-    /// The model's config, as an object.
-    fn config(&self) -> Result<Map<String, Value>> {
-        let path = match &self.0 {
-            AnyCheckpoint::Gguf(file) => return gguf_config(file),
-            AnyCheckpoint::Safetensors(_) => self.directory().unwrap_or_default().join(CONFIG_FILE),
-        };
-        if !path.exists() {
-            return Ok(Map::new());
-        }
-        let text = read(&path)?;
-        serde_json::from_slice(&text).with_context(|| printable::path(&path).to_string())
     }
 
     /// Refuses what is quantised already: one label cannot speak of both.
@@ -98,6 +84,25 @@ impl Input {
     }
 }
 
+fn directory_of(checkpoint: &Checkpoint) -> &Path {
+    let path = checkpoint.path();
+    match path.is_dir() {
+        true => path,
+        false => path.parent().unwrap_or(Path::new("")),
+    }
+}
+
+/// The model's config, as an object; empty where there is none.
+pub(super) fn config_of(checkpoint: &Checkpoint) -> Result<Map<String, Value>> {
+    let path = directory_of(checkpoint).join(CONFIG_FILE);
+    // A link that leads nowhere is no missing config.
+    if path.symlink_metadata().is_err() {
+        return Ok(Map::new());
+    }
+    let text = read(&path)?;
+    serde_json::from_slice(&text).with_context(|| printable::path(&path).to_string())
+}
+
 /// About how many bytes of a GGUF file become one file.
 const SHARD_BYTES: usize = 4 << 30;
 /// Limit: bytes of other files that are copied.
@@ -126,7 +131,10 @@ pub(super) fn run(args: &Args, to: &Path) -> Result<Report> {
     let shown = printable::path(to).to_string();
     refuse_existing(to)?;
     let input = Input(AnyCheckpoint::open(&args.input)?);
-    let config = input.config()?;
+    let config = match &input.0 {
+        AnyCheckpoint::Safetensors(checkpoint) => config_of(checkpoint)?,
+        AnyCheckpoint::Gguf(file) => gguf_config(file)?,
+    };
     input.refuse_quantised(&config)?;
     let sizes = Sizes::of(&Value::Object(config.clone()));
     let plan = match &input.0 {
@@ -183,7 +191,7 @@ pub(super) fn run(args: &Args, to: &Path) -> Result<Report> {
         bar.set_message(file.clone());
         let path = partial.path.join(&file);
         let note = partial.path.join(done_name(&file));
-        let key = keys.of_shard(at, files);
+        let key = keys.of_shard(at, shard, files);
         let done = match read_done(&note, &path, &key) {
             Some(done) => {
                 resumed += 1;
@@ -325,6 +333,9 @@ fn read_done(note: &Path, path: &Path, key: &Value) -> Option<Done> {
     (same && TensorFile::open(path).is_ok()).then_some(done)
 }
 
+/// Counted up when other bytes are made of the same input: files of an earlier run are made again then.
+const ARITHMETIC: u32 = 1;
+
 /// What the files are made of.
 struct Keys {
     of_all: Value,
@@ -358,6 +369,7 @@ impl Keys {
         Ok(Self {
             of_all: json!([
                 env!("CARGO_PKG_VERSION"),
+                ARITHMETIC,
                 args.dialect.name(),
                 args.include,
                 args.exclude,
@@ -373,11 +385,13 @@ impl Keys {
         })
     }
 
-    fn of_shard(&self, at: usize, files: usize) -> Value {
-        match self.on_all {
-            true => json!([self.of_all, self.files, at, files]),
-            false => json!([self.of_all, self.files[at], at, files]),
-        }
+    /// What becomes of a tensor depends on the names in other files, too: the plan has it.
+    fn of_shard(&self, at: usize, shard: &Shard<'_>, files: usize) -> Value {
+        let of = match self.on_all {
+            true => &self.files[..],
+            false => &self.files[at..=at],
+        };
+        json!([self.of_all, of, at, files, shard.summary()])
     }
 
     /// The metadata of a file: the input's own, and the entry that transformers' loader asks for.
@@ -487,7 +501,7 @@ fn others(input: &Input) -> Result<Vec<String>> {
         return Ok(Vec::new());
     };
     let mut others = Vec::new();
-    for entry in fs::read_dir(&from)? {
+    for entry in fs::read_dir(from)? {
         let name = entry?.file_name();
         let Some(name) = name.to_str() else { continue };
         let is_made =
@@ -505,7 +519,7 @@ fn others(input: &Input) -> Result<Vec<String>> {
 }
 
 fn copy_others(input: &Input, others: &[String], to: &Path) -> Result<()> {
-    let from = input.directory().unwrap_or_default();
+    let from = input.directory().unwrap_or(Path::new(""));
     for name in others {
         let content = read(&from.join(name))?;
         Destination::new(to.join(name))

@@ -414,6 +414,57 @@ fn a_failure_leaves_nothing_and_the_next_run_goes_on() {
     }
 }
 
+/// What becomes of experts may hang on a tensor in another file: a part that was made of them in another way is made
+/// anew.
+#[test]
+fn a_part_of_another_plan_does_not_count() {
+    const UP: &str = "model.layers.0.mlp.experts.gate_up_proj";
+    let (dir, weird) = (Folder::new(), format!("{UP}_weird"));
+    let (source, out, whole) = (dir.at("model"), dir.at("out"), dir.at("whole"));
+    let first = numbers(1, &[(UP, &[3, 32, HIDDEN]), ("a.weight", &[16, HIDDEN])]);
+    let mut second = numbers(2, &[("b.weight", &[16, HIDDEN]), (&weird, &[2, 2])]);
+    second[0].2[0] = f32::NAN;
+    write_model(Path::new(&source), &[first.clone(), second], &config());
+    let run = ["quantize", &source, "--to", &out];
+    contains(&fails(&run), &["is NaN"]);
+    let second = numbers(2, &[("b.weight", &[16, HIDDEN])]);
+    // The first file keeps its time.
+    let kept = "model-00001-of-00002.safetensors";
+    let [at, aside] = [
+        Path::new(&source).join(kept),
+        Path::new(&dir.at("aside")).to_owned(),
+    ];
+    fs::rename(&at, &aside).unwrap();
+    write_model(Path::new(&source), &[first, second], &config());
+    fs::rename(&aside, &at).unwrap();
+    let report = json(&run);
+    assert_eq!(
+        (&report["resumed"], &report["quantised"]),
+        (&json!(0), &json!(5))
+    );
+    json(&["quantize", &source, "--to", &whole]);
+    let [a, b] = [&whole, &out].map(|at| fs::read(Path::new(at).join(kept)).unwrap());
+    assert!(a == b);
+}
+
+/// The product of a square one would be the transposed matrix's.
+#[test]
+fn weights_of_conv1d_stay() {
+    let dir = Folder::new();
+    let (source, file) = (dir.at("model"), dir.at("file.safetensors"));
+    let names = ["h.0.attn.c_proj.weight", "h.0.mlp.other.weight"];
+    let all = names.map(|name| numbers(1, &[(name, &[HIDDEN, HIDDEN])]));
+    for (kind, stays) in [("gpt2", 1), ("gpt_bigcode", 0)] {
+        write_model(Path::new(&source), &all, &json!({ "model_type": kind }));
+        for run in [["--to", &dir.at(kind)], [&file, "--force"]] {
+            let report = json(&[&["quantize", &source], &run[..]].concat());
+            assert_eq!(report["copied"], stays, "{kind} {run:?}");
+            let said = report["copied_tensors"].to_string();
+            assert_eq!(said.contains("Conv1D"), stays == 1, "{said}");
+        }
+    }
+}
+
 /// How many files are noted as complete.
 fn notes(partial: &str) -> usize {
     let all = fs::read_dir(partial).unwrap();
