@@ -5,6 +5,7 @@ mod choice;
 mod directory;
 mod item;
 mod label;
+mod partial;
 mod rope;
 
 use std::borrow::Cow;
@@ -27,7 +28,7 @@ use crate::destination::{files_of, output};
 use crate::notes;
 use crate::report::{Report, bytes, count, progress};
 use crate::shapes;
-use choice::{Copied, check_patterns, listed, why_copied};
+use choice::{Copied, check_patterns, listed};
 pub(crate) use directory::fused;
 
 /// Quantises the 2-D weights of a safetensors checkpoint to NVFP4 and copies everything else
@@ -120,12 +121,16 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     label::refuse_another_dialect(&checkpoint, dialect)?;
     let tensors = || checkpoint.files().iter().flat_map(|file| file.tensors());
     check_patterns(args, tensors().map(|tensor| tensor.name()))?;
-    let chosen = |tensor: &Tensor<'_>| why_copied(tensor, args).is_none();
+    // One that is not read says nothing of the model.
+    let config = directory::config_of(&checkpoint).unwrap_or_default();
+    let has_conv1d = choice::has_conv1d(&config.into());
+    let why_copied = |tensor: &Tensor<'_>| choice::why_copied(tensor, has_conv1d, args);
+    let chosen = |tensor: &Tensor<'_>| why_copied(tensor).is_none();
     let chosen_tensors = tensors().filter(chosen).count();
     if chosen_tensors == 0 {
         let mut none = Copied::default();
         for tensor in tensors() {
-            let why = why_copied(&tensor, args).unwrap_or_default();
+            let why = why_copied(&tensor).unwrap_or_default();
             none.add(tensor.name(), why);
         }
         bail!(
@@ -145,7 +150,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     let mut copied = Copied::default();
     let (mut taken, mut left) = (Vec::new(), Vec::new());
     for tensor in tensors() {
-        if let Some(why) = why_copied(&tensor, args) {
+        if let Some(why) = why_copied(&tensor) {
             copied.add(tensor.name(), why);
             left.extend(label::module_left(&tensor));
             out.push((tensor.name().into(), Piece::Copy(tensor)));

@@ -6,7 +6,7 @@ use nvfp4_gemv::checkpoint::name_matches;
 use nvfp4_gemv::file::Tensor;
 use nvfp4_gemv_files::printable;
 use safetensors::Dtype;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::Args;
 use crate::report::count;
@@ -36,8 +36,17 @@ pub(super) const BY_DEFAULT: [(&str, &str); 5] = [
 
 /// Why a tensor is copied and not quantised, or nothing where it is a layer's weight that NVFP4 can hold
 /// and that is wanted.
-pub(super) fn why_copied(tensor: &Tensor<'_>, args: &Args) -> Option<String> {
+pub(super) fn why_copied(tensor: &Tensor<'_>, has_conv1d: bool, args: &Args) -> Option<String> {
     let name = tensor.name();
+    let part = name
+        .strip_suffix(".weight")
+        .and_then(|of| of.rsplit('.').next());
+    if has_conv1d && part.is_some_and(|part| CONV1D.contains(&part)) {
+        return Some(
+            "named as GPT-2's Conv1D, whose weight is [K, M], and no config says another model"
+                .into(),
+        );
+    }
     let is_float = is_float(tensor);
     if is_stacked(tensor) {
         return Some("experts stacked in one tensor, which only --to quantises".into());
@@ -55,6 +64,33 @@ pub(super) fn why_copied(tensor: &Tensor<'_>, args: &Args) -> Option<String> {
         },
         args,
     )
+}
+
+/// Modules that are transformers' `Conv1D` in models that have it, and linear layers in others.
+const CONV1D: [&str; 4] = ["c_attn", "c_proj", "c_fc", "q_attn"];
+
+/// Whether a model may have `Conv1D`: a config says that it does, or does not say which model it is.
+pub(super) fn has_conv1d(config: &Value) -> bool {
+    const MODELS: [&str; 5] = [
+        "gpt2",
+        "openai-gpt",
+        "imagegpt",
+        "decision_transformer",
+        "clvp",
+    ];
+    fn kinds<'c>(config: &'c Value, out: &mut Vec<&'c str>) {
+        let Some(entries) = config.as_object() else {
+            return;
+        };
+        out.extend(entries.get("model_type").and_then(Value::as_str));
+        entries.values().for_each(|value| kinds(value, out));
+    }
+    let mut all = Vec::new();
+    kinds(config, &mut all);
+    all.is_empty()
+        || all
+            .iter()
+            .any(|kind| MODELS.iter().any(|of| kind.starts_with(of)))
 }
 
 /// A tensor of floating-point numbers: its name, and its shape.
@@ -199,7 +235,7 @@ mod tests {
             model.layers.0.mlp.experts.3.gate_proj.weight model.layers.0.mlp.shared_expert.gate_proj.weight \
             model.layers.0.mlp.shared_experts.down_proj.weight layers.0.ffn.experts.5.w1.weight \
             encoder.layer.0.attention.output.dense.weight encoder.layer.0.output.dense.weight \
-            transformer_blocks.0.attn.to_out.0.weight transformer.h.0.mlp.c_fc.weight"
+            transformer_blocks.0.attn.to_out.0.weight"
             .split(' ')
         {
             assert_eq!(excluded(name, &[]), None, "{name}");

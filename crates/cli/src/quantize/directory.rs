@@ -1,13 +1,15 @@
 //! A directory of a checkpoint that is quantised: written beside its place, file by file, and named at the end.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::path::Path;
 use std::rc::Rc;
 use std::time::UNIX_EPOCH;
 
-use anyhow::{Context, Result, anyhow, bail};
-use nvfp4_gemv::checkpoint::{AnyCheckpoint, CONFIG_FILE, Gguf, INDEX_FILE, QUANT_CONFIG_FILE};
+use anyhow::{Context, Result, bail};
+use nvfp4_gemv::checkpoint::{
+    AnyCheckpoint, CONFIG_FILE, Checkpoint, Gguf, INDEX_FILE, QUANT_CONFIG_FILE,
+};
 use nvfp4_gemv::file::{FileError, TensorFile};
 use nvfp4_gemv_cli::file;
 use nvfp4_gemv_files::output::Destination;
@@ -21,6 +23,7 @@ use serde_json::{Map, Value, json};
 use super::calibration::Calibrations;
 use super::choice::{check_patterns, listed};
 use super::item::{Maker, Matrix, Moved, Piece, Plan, Shard, Sizes, in_order, parts};
+use super::partial::{Partial, done_name, refuse_existing};
 use super::{Args, label, rope};
 use crate::notes;
 use crate::report::{Report, bytes, count, progress, small};
@@ -40,27 +43,11 @@ impl Input {
     }
 
     /// The directory of its configs.
-    fn directory(&self) -> Option<PathBuf> {
+    fn directory(&self) -> Option<&Path> {
         match &self.0 {
-            AnyCheckpoint::Safetensors(checkpoint) if checkpoint.path().is_dir() => {
-                Some(checkpoint.path().into())
-            }
-            AnyCheckpoint::Safetensors(checkpoint) => checkpoint.path().parent().map(Into::into),
+            AnyCheckpoint::Safetensors(checkpoint) => Some(directory_of(checkpoint)),
             AnyCheckpoint::Gguf(_) => None,
         }
-    }
-
-    /// The model's config, as an object.
-    fn config(&self) -> Result<Map<String, Value>> {
-        let path = match &self.0 {
-            AnyCheckpoint::Gguf(file) => return gguf_config(file),
-            AnyCheckpoint::Safetensors(_) => self.directory().unwrap_or_default().join(CONFIG_FILE),
-        };
-        if !path.exists() {
-            return Ok(Map::new());
-        }
-        let text = read(&path)?;
-        serde_json::from_slice(&text).with_context(|| printable::path(&path).to_string())
     }
 
     /// Refuses what is quantised already: one label cannot speak of both.
@@ -97,6 +84,25 @@ impl Input {
     }
 }
 
+fn directory_of(checkpoint: &Checkpoint) -> &Path {
+    let path = checkpoint.path();
+    match path.is_dir() {
+        true => path,
+        false => path.parent().unwrap_or(Path::new("")),
+    }
+}
+
+/// The model's config, as an object; empty where there is none.
+pub(super) fn config_of(checkpoint: &Checkpoint) -> Result<Map<String, Value>> {
+    let path = directory_of(checkpoint).join(CONFIG_FILE);
+    // A link that leads nowhere is no missing config.
+    if path.symlink_metadata().is_err() {
+        return Ok(Map::new());
+    }
+    let text = read(&path)?;
+    serde_json::from_slice(&text).with_context(|| printable::path(&path).to_string())
+}
+
 /// About how many bytes of a GGUF file become one file.
 const SHARD_BYTES: usize = 4 << 30;
 /// Limit: bytes of other files that are copied.
@@ -124,11 +130,11 @@ struct Done {
 pub(super) fn run(args: &Args, to: &Path) -> Result<Report> {
     let shown = printable::path(to).to_string();
     refuse_existing(to)?;
-    let Some(name) = to.file_name() else {
-        bail!("{shown}: names no directory that could be made");
-    };
     let input = Input(AnyCheckpoint::open(&args.input)?);
-    let config = input.config()?;
+    let config = match &input.0 {
+        AnyCheckpoint::Safetensors(checkpoint) => config_of(checkpoint)?,
+        AnyCheckpoint::Gguf(file) => gguf_config(file)?,
+    };
     input.refuse_quantised(&config)?;
     let sizes = Sizes::of(&Value::Object(config.clone()));
     let plan = match &input.0 {
@@ -169,31 +175,7 @@ pub(super) fn run(args: &Args, to: &Path) -> Result<Report> {
         None => None,
     };
     let others = others(&input)?;
-    let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let partial = parent
-        .unwrap_or(Path::new("."))
-        .join(format!(".{}.partial", name.to_string_lossy()));
-    fs::create_dir_all(&partial).with_context(|| printable::path(&partial).to_string())?;
-    let lock = match File::create(partial.join(LOCK)) {
-        Ok(lock) => lock,
-        // The directory has gone meanwhile: it has its name.
-        Err(_) if to.symlink_metadata().is_ok() => return Err(existing(to)),
-        Err(error) => return Err(error).context(printable::path(&partial).to_string()),
-    };
-    if lock.try_lock().is_err() {
-        bail!(
-            "{}: another program writes this directory",
-            printable::path(&partial)
-        );
-    }
-    // A program that held the lock before may have written the directory by now: then this one has made another to
-    // lock in, or opened a lock that is no longer in one.
-    if let Err(error) = refuse_existing(to) {
-        let _ = fs::remove_file(partial.join(LOCK));
-        let _ = fs::remove_dir(&partial);
-        return Err(error);
-    }
-    refuse_folders(&partial)?;
+    let partial = Partial::take(to, &others)?;
     let files = plan.shards.len();
     let keys = Keys::of(&input, args, &config, plan.has_split())?;
     let groups = Groups::of(&plan, args.share_scales);
@@ -207,9 +189,9 @@ pub(super) fn run(args: &Args, to: &Path) -> Result<Report> {
             _ => format!("model-{:05}-of-{files:05}.safetensors", at + 1),
         };
         bar.set_message(file.clone());
-        let path = partial.join(&file);
-        let note = partial.join(done_name(&file));
-        let key = keys.of_shard(at, files);
+        let path = partial.path.join(&file);
+        let note = partial.path.join(done_name(&file));
+        let key = keys.of_shard(at, shard, files);
         let done = match read_done(&note, &path, &key) {
             Some(done) => {
                 resumed += 1;
@@ -236,7 +218,7 @@ pub(super) fn run(args: &Args, to: &Path) -> Result<Report> {
                     Destination::new(&note).replace(true).write(&text)?;
                     Ok(done)
                 })
-                .with_context(|| kept_for_later(&partial))?
+                .with_context(|| partial.kept_for_later())?
             }
         };
         bar.inc(shard.matrices.len() as u64);
@@ -266,24 +248,23 @@ pub(super) fn run(args: &Args, to: &Path) -> Result<Report> {
     }
     for (name, value) in &configs {
         let text = serde_json::to_string_pretty(value)? + "\n";
-        Destination::new(partial.join(name))
+        Destination::new(partial.path.join(name))
             .replace(true)
             .write(text.as_bytes())?;
     }
-    copy_others(&input, &others, &partial).with_context(|| kept_for_later(&partial))?;
+    copy_others(&input, &others, &partial.path).with_context(|| partial.kept_for_later())?;
     let done: Vec<String> = names.iter().map(|name| done_name(name)).collect();
     let made = configs.iter().map(|(name, _)| *name);
     let wanted = [&names, &others, &done].into_iter().flatten();
     let wanted: Vec<&str> = wanted.map(String::as_str).chain(made).collect();
-    clean(&partial, &wanted).with_context(|| kept_for_later(&partial))?;
-    publish(&partial, to, lock).with_context(|| kept_for_later(&partial))?;
+    partial
+        .clean(&wanted)
+        .with_context(|| partial.kept_for_later())?;
+    let kept = partial.kept_for_later();
+    partial.publish(to).context(kept)?;
     // The directory is complete: a note that stays in it means nothing.
     for note in &done {
         let _ = fs::remove_file(to.join(note));
-    }
-    if let Ok(parent) = File::open(parent.unwrap_or(Path::new("."))) {
-        // The name is on disk; where a file system cannot promise that, it is there all the same.
-        let _ = parent.sync_all();
     }
 
     let notes = match &input.0 {
@@ -344,62 +325,6 @@ pub(super) fn run(args: &Args, to: &Path) -> Result<Report> {
 /// The output head of transformers' models.
 const HEAD: &str = "lm_head";
 
-/// The file that a run holds while it writes.
-const LOCK: &str = "lock";
-
-fn kept_for_later(partial: &Path) -> String {
-    format!(
-        "nothing was written to the directory; the same command goes on from {}",
-        printable::path(partial)
-    )
-}
-
-/// The note that a file is complete.
-fn done_name(file: &str) -> String {
-    format!("{file}.done")
-}
-
-fn existing(to: &Path) -> anyhow::Error {
-    anyhow!(
-        "{}: is there already; --to writes a new directory",
-        printable::path(to)
-    )
-}
-
-fn refuse_existing(to: &Path) -> Result<()> {
-    match to.symlink_metadata() {
-        Ok(_) => Err(existing(to)),
-        Err(_) => Ok(()),
-    }
-}
-
-/// Refuses what no run leaves in its directory, and what is not removed unasked.
-fn refuse_folders(partial: &Path) -> Result<()> {
-    for entry in fs::read_dir(partial)? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            bail!(
-                "{}: a folder where there are only files that are being written; it has to go first",
-                printable::path(&entry.path())
-            );
-        }
-    }
-    Ok(())
-}
-
-/// Gives the complete directory its name, while the lock keeps others out: a second program that comes late sees the
-/// directory.
-fn publish(partial: &Path, to: &Path, lock: File) -> Result<()> {
-    // A rename replaces an empty directory.
-    refuse_existing(to)?;
-    // Windows renames no directory with an open file.
-    let lock = (!cfg!(windows)).then_some(lock);
-    fs::rename(partial, to).with_context(|| printable::path(to).to_string())?;
-    let _ = fs::remove_file(to.join(LOCK));
-    drop(lock);
-    Ok(())
-}
-
 /// What a complete file of an earlier run was noted to be, if it is the file that would be made now.
 fn read_done(note: &Path, path: &Path, key: &Value) -> Option<Done> {
     let text = input::read(note, MOST_COPIED).ok()?;
@@ -407,6 +332,9 @@ fn read_done(note: &Path, path: &Path, key: &Value) -> Option<Done> {
     let same = done.key == *key && fs::metadata(path).ok()?.len() == done.file_bytes;
     (same && TensorFile::open(path).is_ok()).then_some(done)
 }
+
+/// Counted up when other bytes are made of the same input: files of an earlier run are made again then.
+const ARITHMETIC: u32 = 1;
 
 /// What the files are made of.
 struct Keys {
@@ -441,6 +369,7 @@ impl Keys {
         Ok(Self {
             of_all: json!([
                 env!("CARGO_PKG_VERSION"),
+                ARITHMETIC,
                 args.dialect.name(),
                 args.include,
                 args.exclude,
@@ -456,11 +385,13 @@ impl Keys {
         })
     }
 
-    fn of_shard(&self, at: usize, files: usize) -> Value {
-        match self.on_all {
-            true => json!([self.of_all, self.files, at, files]),
-            false => json!([self.of_all, self.files[at], at, files]),
-        }
+    /// What becomes of a tensor depends on the names in other files, too: the plan has it.
+    fn of_shard(&self, at: usize, shard: &Shard<'_>, files: usize) -> Value {
+        let of = match self.on_all {
+            true => &self.files[..],
+            false => &self.files[at..=at],
+        };
+        json!([self.of_all, of, at, files, shard.summary()])
     }
 
     /// The metadata of a file: the input's own, and the entry that transformers' loader asks for.
@@ -570,7 +501,7 @@ fn others(input: &Input) -> Result<Vec<String>> {
         return Ok(Vec::new());
     };
     let mut others = Vec::new();
-    for entry in fs::read_dir(&from)? {
+    for entry in fs::read_dir(from)? {
         let name = entry?.file_name();
         let Some(name) = name.to_str() else { continue };
         let is_made =
@@ -588,24 +519,12 @@ fn others(input: &Input) -> Result<Vec<String>> {
 }
 
 fn copy_others(input: &Input, others: &[String], to: &Path) -> Result<()> {
-    let from = input.directory().unwrap_or_default();
+    let from = input.directory().unwrap_or(Path::new(""));
     for name in others {
         let content = read(&from.join(name))?;
         Destination::new(to.join(name))
             .replace(true)
             .write(&content)?;
-    }
-    Ok(())
-}
-
-/// Removes what is no part of the output: files of an earlier run with other arguments, and their notes.
-fn clean(partial: &Path, wanted: &[&str]) -> Result<()> {
-    for entry in fs::read_dir(partial)? {
-        let entry = entry?;
-        let is_wanted = |name: &&str| entry.file_name() == *name;
-        if !wanted.iter().chain(&[LOCK]).any(is_wanted) {
-            fs::remove_file(entry.path())?;
-        }
     }
     Ok(())
 }

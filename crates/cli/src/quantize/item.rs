@@ -19,7 +19,7 @@ use nvfp4_gemv_files::printable;
 use rayon::prelude::*;
 use safetensors::Dtype;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::calibration::Calibrations;
 use super::choice::{self, Copied, Named};
@@ -339,6 +339,25 @@ pub(super) struct Shard<'a> {
     pub(super) repacked: Vec<String>,
 }
 
+impl Shard<'_> {
+    /// What is in it, without what it is made of.
+    pub(super) fn summary(&self) -> Value {
+        let matrices = self.matrices.iter().map(|matrix| {
+            let is_transposed = matches!(
+                matrix.from,
+                From::Dense {
+                    is_transposed: true,
+                    ..
+                }
+            );
+            json!([matrix.name, matrix.rows, matrix.k, is_transposed])
+        });
+        let kept = self.kept.iter();
+        let kept = kept.map(|(name, of)| json!([name, of.dtype().to_string(), of.shape()]));
+        json!([matrices.collect::<Vec<_>>(), kept.collect::<Vec<_>>()])
+    }
+}
+
 /// Everything that becomes of an input.
 #[derive(Default)]
 pub(super) struct Plan<'a> {
@@ -355,6 +374,7 @@ pub(super) struct Plan<'a> {
 pub(super) struct Sizes {
     hidden: Option<usize>,
     is_transposed: bool,
+    has_conv1d: bool,
 }
 
 impl Sizes {
@@ -366,25 +386,55 @@ impl Sizes {
         Self {
             hidden: hidden.and_then(|hidden| hidden.try_into().ok()),
             is_transposed: kind.starts_with("llama4") || kind == "gpt_oss",
+            has_conv1d: choice::has_conv1d(config),
         }
     }
 
-    /// Whether stacked matrices `[E, a, b]` have rows of K elements, or columns, as far as can be told.
-    fn transposed(&self, name: &str, [a, b]: [usize; 2]) -> Option<bool> {
-        let hidden = self.hidden?;
+    /// Whether stacked matrices have rows of K elements, or columns, as far as can be told from their shape `[E, a, b]`
+    /// or that of another part of the same experts, which lies the same way.
+    fn transposed(
+        &self,
+        name: &str,
+        shape_of: impl Fn(&str) -> Option<[usize; 2]>,
+    ) -> Option<bool> {
         // Of down, the hidden size is M; of the others, K.
-        let part = name.strip_suffix(".weight").unwrap_or(name);
-        let part = part.rsplit('.').next().unwrap_or(part);
-        let (as_k, as_m) = match part {
-            "gate_up_proj" | "gate_proj" | "up_proj" | "w1" | "w3" => (b == hidden, a == hidden),
-            "down_proj" | "w2" => (a == hidden, b == hidden),
-            _ => return None,
+        const PARTS: [(&str, bool); 7] = [
+            ("gate_up_proj", false),
+            ("gate_proj", false),
+            ("up_proj", false),
+            ("w1", false),
+            ("w3", false),
+            ("down_proj", true),
+            ("w2", true),
+        ];
+        let hidden = self.hidden?;
+        let (module, ending) = match name.strip_suffix(".weight") {
+            Some(module) => (module, ".weight"),
+            None => (name, ""),
         };
-        match (as_k, as_m) {
-            (true, false) => Some(false),
-            (false, true) => Some(true),
-            (true, true) => Some(self.is_transposed),
-            (false, false) => None,
+        let (stem, part) = module
+            .rsplit_once('.')
+            .map_or(("", module), |(stem, part)| (stem, part));
+        PARTS.iter().find(|(of, _)| *of == part)?;
+        let mut ways = PARTS.iter().filter_map(|(of, is_down)| {
+            let name = match stem {
+                "" => format!("{of}{ending}"),
+                _ => format!("{stem}.{of}{ending}"),
+            };
+            let [a, b] = shape_of(&name)?;
+            let [as_k, as_m] = if *is_down { [a, b] } else { [b, a] }.map(|size| size == hidden);
+            // Of a square nothing, of what has no such size neither.
+            Some(match (as_k, as_m) {
+                (true, false) => Some(Some(false)),
+                (false, true) => Some(Some(true)),
+                (true, true) => None,
+                (false, false) => Some(None),
+            })
+        });
+        let told = ways.by_ref().flatten().next();
+        match told {
+            Some(way) => way.filter(|way| ways.flatten().all(|other| other == Some(*way))),
+            None => self.is_transposed.then_some(true),
         }
     }
 }
@@ -437,7 +487,7 @@ impl<'a> Plan<'a> {
                 Ok(()) => return,
                 Err(why) => why,
             },
-            false => match choice::why_copied(&tensor, args) {
+            false => match choice::why_copied(&tensor, sizes.has_conv1d, args) {
                 None => {
                     let name = tensor.name();
                     let &[rows, k] = tensor.shape() else {
@@ -473,7 +523,11 @@ impl<'a> Plan<'a> {
         let &[_, a, b] = tensor.shape() else {
             return Err("not three dimensions".into());
         };
-        let Some(is_transposed) = sizes.transposed(name, [a, b]) else {
+        let shape_of = |name: &str| match *checkpoint.tensor(name)?.shape() {
+            [_, a, b] => Some([a, b]),
+            _ => None,
+        };
+        let Some(is_transposed) = sizes.transposed(name, shape_of) else {
             return Err("stacked experts, and no config says which dimension is K".into());
         };
         let (rows, k) = if is_transposed { (b, a) } else { (a, b) };
@@ -826,8 +880,6 @@ fn global_shape(dialect: Dialect) -> &'static [usize] {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
@@ -844,15 +896,50 @@ mod tests {
             (&qwen, up, [64, 32], Some(true)),
             (&qwen, down, [64, 16], Some(false)),
             (&qwen, down, [16, 64], Some(true)),
-            // Square: the model tells.
-            (&qwen, up, [64, 64], Some(false)),
+            // Square: a model that is known tells.
+            (&qwen, up, [64, 64], None),
             (&llama, up, [64, 64], Some(true)),
             (&oss, down, [64, 64], Some(true)),
             (&qwen, up, [32, 48], None),
             (&qwen, "experts.other", [64, 32], None),
             (&of(json!({})), up, [64, 32], None),
         ] {
-            assert_eq!(sizes.transposed(name, shape), expected, "{name} {shape:?}");
+            let told = sizes.transposed(name, |of| (of == name).then_some(shape));
+            assert_eq!(told, expected, "{name} {shape:?}");
+        }
+        // Or the other part.
+        for (down, expected) in [
+            ([64, 32], Some(false)),
+            ([32, 64], Some(true)),
+            ([32, 32], None),
+        ] {
+            let shape_of = |name: &str| match name {
+                "a.experts.gate_up_proj" => Some([64, 64]),
+                "a.experts.down_proj" => Some(down),
+                _ => None,
+            };
+            for name in ["a.experts.gate_up_proj", "a.experts.down_proj"] {
+                assert_eq!(qwen.transposed(name, shape_of), expected, "{name} {down:?}");
+            }
+        }
+        // Parts that lie in different ways.
+        let differ = |name: &str| Some(if name == up { [32, 64] } else { [16, 64] });
+        assert_eq!(qwen.transposed(up, differ), None);
+    }
+
+    /// GPT-2's would be quantised along the wrong dimension.
+    #[test]
+    fn models_that_may_have_conv1d_are_known() {
+        for (config, expected) in [
+            (json!({}), true),
+            (json!({ "model_type": "gpt2" }), true),
+            (
+                json!({ "model_type": "vision-encoder-decoder", "decoder": { "model_type": "gpt2" } }),
+                true,
+            ),
+            (json!({ "model_type": "gpt_bigcode" }), false),
+        ] {
+            assert_eq!(choice::has_conv1d(&config), expected, "{config}");
         }
     }
 }

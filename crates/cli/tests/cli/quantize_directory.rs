@@ -414,6 +414,57 @@ fn a_failure_leaves_nothing_and_the_next_run_goes_on() {
     }
 }
 
+/// What becomes of experts may hang on a tensor in another file: a part that was made of them in another way is made
+/// anew.
+#[test]
+fn a_part_of_another_plan_does_not_count() {
+    const UP: &str = "model.layers.0.mlp.experts.gate_up_proj";
+    let (dir, weird) = (Folder::new(), format!("{UP}_weird"));
+    let (source, out, whole) = (dir.at("model"), dir.at("out"), dir.at("whole"));
+    let first = numbers(1, &[(UP, &[3, 32, HIDDEN]), ("a.weight", &[16, HIDDEN])]);
+    let mut second = numbers(2, &[("b.weight", &[16, HIDDEN]), (&weird, &[2, 2])]);
+    second[0].2[0] = f32::NAN;
+    write_model(Path::new(&source), &[first.clone(), second], &config());
+    let run = ["quantize", &source, "--to", &out];
+    contains(&fails(&run), &["is NaN"]);
+    let second = numbers(2, &[("b.weight", &[16, HIDDEN])]);
+    // The first file keeps its time.
+    let kept = "model-00001-of-00002.safetensors";
+    let [at, aside] = [
+        Path::new(&source).join(kept),
+        Path::new(&dir.at("aside")).to_owned(),
+    ];
+    fs::rename(&at, &aside).unwrap();
+    write_model(Path::new(&source), &[first, second], &config());
+    fs::rename(&aside, &at).unwrap();
+    let report = json(&run);
+    assert_eq!(
+        (&report["resumed"], &report["quantised"]),
+        (&json!(0), &json!(5))
+    );
+    json(&["quantize", &source, "--to", &whole]);
+    let [a, b] = [&whole, &out].map(|at| fs::read(Path::new(at).join(kept)).unwrap());
+    assert!(a == b);
+}
+
+/// The product of a square one would be the transposed matrix's.
+#[test]
+fn weights_of_conv1d_stay() {
+    let dir = Folder::new();
+    let (source, file) = (dir.at("model"), dir.at("file.safetensors"));
+    let names = ["h.0.attn.c_proj.weight", "h.0.mlp.other.weight"];
+    let all = names.map(|name| numbers(1, &[(name, &[HIDDEN, HIDDEN])]));
+    for (kind, stays) in [("gpt2", 1), ("gpt_bigcode", 0)] {
+        write_model(Path::new(&source), &all, &json!({ "model_type": kind }));
+        for run in [["--to", &dir.at(kind)], [&file, "--force"]] {
+            let report = json(&[&["quantize", &source], &run[..]].concat());
+            assert_eq!(report["copied"], stays, "{kind} {run:?}");
+            let said = report["copied_tensors"].to_string();
+            assert_eq!(said.contains("Conv1D"), stays == 1, "{said}");
+        }
+    }
+}
+
 /// How many files are noted as complete.
 fn notes(partial: &str) -> usize {
     let all = fs::read_dir(partial).unwrap();
@@ -493,19 +544,79 @@ fn of_several_at_once_one_writes() {
     assert!(!Path::new(&out).join("lock").exists());
 }
 
-/// What would fail at the end fails before anything is quantised.
+/// What would fail at the end fails before anything is quantised, and what no run made stays.
 #[test]
-fn a_folder_among_the_files_that_are_written_is_refused_first() {
+fn what_no_run_made_is_refused_first_and_stays() {
     let dir = Folder::new();
     let (source, out) = (dir.at("model"), dir.at("out"));
+    let partial = dir.at(".out.partial");
     write_model(Path::new(&source), &dense(), &config());
-    let folder = dir.at(".out.partial") + "/somebody's";
-    fs::create_dir_all(&folder).unwrap();
     let run = ["quantize", &source, "--to", &out];
+    let precious = partial.clone() + "/precious.txt";
+    fs::create_dir(&partial).unwrap();
+    fs::write(&precious, "mine").unwrap();
+    contains(&fails(&run), &[".out.partial", "no run of this program"]);
+    // A lock of somebody else's, too.
+    let lock = partial.clone() + "/lock";
+    for content in ["", "1234"] {
+        fs::write(&lock, content).unwrap();
+        contains(&fails(&run), &[".out.partial", "no run of this program"]);
+        assert_eq!(fs::read(&lock).unwrap(), content.as_bytes());
+    }
+    // In a folder that a run has made.
+    fs::remove_dir_all(&partial).unwrap();
+    let mut spoilt = dense();
+    spoilt[1][0].2[5] = f32::NAN;
+    write_model(Path::new(&source), &spoilt, &config());
+    contains(&fails(&run), &["is NaN"]);
+    fs::write(&precious, "mine").unwrap();
+    contains(&fails(&run), &["precious.txt", "no run makes"]);
+    assert_eq!(fs::read(&precious).unwrap(), b"mine");
+    fs::remove_file(&precious).unwrap();
+    fs::create_dir(partial.clone() + "/somebody's").unwrap();
     contains(&fails(&run), &["somebody's", "a folder"]);
-    assert_eq!(notes(&dir.at(".out.partial")), 0);
-    fs::remove_dir(&folder).unwrap();
-    assert_eq!(json(&run)["resumed"], 0);
+    assert_eq!(notes(&partial), 1);
+    fs::remove_dir(partial + "/somebody's").unwrap();
+    write_model(Path::new(&source), &dense(), &config());
+    assert_eq!(json(&run)["quantised"], 3);
+    assert_eq!(dir.names(), ["model", "out"]);
+}
+
+/// Nothing is written or emptied through a link, and nothing waits for a pipe.
+#[cfg(unix)]
+#[test]
+fn links_and_pipes_at_the_place_of_the_folder_are_refused() {
+    use std::os::unix::fs::symlink;
+    let dir = Folder::new();
+    let (source, out) = (dir.at("model"), dir.at("out"));
+    let [partial, theirs, lock] =
+        [".out.partial", "theirs", ".out.partial/lock"].map(|at| dir.at(at));
+    let file = theirs.clone() + "/file";
+    write_model(Path::new(&source), &dense(), &config());
+    fs::create_dir(&theirs).unwrap();
+    fs::write(&file, "mine").unwrap();
+    let refused = |what: &str| {
+        let error = fails(&["quantize", &source, "--to", &out]);
+        contains(&error, &[what]);
+        assert_eq!(fs::read(&file).unwrap(), b"mine");
+        assert!(!Path::new(&out).exists());
+    };
+    symlink(&theirs, &partial).unwrap();
+    refused(".out.partial: no run");
+    assert_eq!(fs::read_dir(&theirs).unwrap().count(), 1);
+    fs::remove_file(&partial).unwrap();
+    fs::create_dir(&partial).unwrap();
+    symlink(&file, &lock).unwrap();
+    refused("lock: no run");
+    fs::remove_file(&lock).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(&lock).status();
+    assert!(made.unwrap().success());
+    refused("lock: no run");
+    fs::remove_file(&lock).unwrap();
+    // A run's folder, with a link under the name of a file.
+    fs::write(&lock, "nvfp4-gemv quantize --to\n").unwrap();
+    symlink(&file, partial + "/model-00001-of-00002.safetensors").unwrap();
+    refused("no regular file");
 }
 
 /// As in a cache of downloads that lacks a file.
