@@ -42,21 +42,10 @@ impl Reference {
 /// # Errors
 /// The errors of [`gemv`](crate::gemv).
 pub fn gemv(shape: &Shape, weights: &Weights<'_>, vectors: &Vectors<'_>) -> Result<Reference> {
-    weights.check(shape)?;
-    let mut x = decode_vectors(shape, vectors)?;
+    let x = multiplied(shape, weights, vectors)?;
     let vectors = match weights.column_alpha {
-        Some(_) => {
-            if matches!(vectors, Vectors::Nvfp4(_)) {
-                weights.no_column_alpha(NVFP4_ARE_WITHOUT)?;
-            }
-            for (at, vector) in x.chunks_exact_mut(shape.k()).enumerate() {
-                let alpha = weights.column_alpha_of(at / shape.n()).unwrap_or_default();
-                let elements = vector.iter_mut().zip(alpha);
-                elements.for_each(|(x, alpha)| *x *= f64::from(*alpha));
-            }
-            // As which paths compute them.
-            &Vectors::of::<f32>(&[])
-        }
+        // As which paths compute them.
+        Some(_) => &Vectors::of::<f32>(&[]),
         None => vectors,
     };
     // The smallest number that keeps all its bits; what f32 may lose below its smallest normal one, in u = 2^-24.
@@ -109,6 +98,23 @@ pub fn gemv(shape: &Shape, weights: &Weights<'_>, vectors: &Vectors<'_>) -> Resu
         }
     }
     Ok(Reference { y, magnitude })
+}
+
+/// Vectors as numbers, times factors of columns, after a check of all operands.
+fn multiplied(shape: &Shape, weights: &Weights<'_>, vectors: &Vectors<'_>) -> Result<Vec<f64>> {
+    weights.check(shape)?;
+    let mut x = decode_vectors(shape, vectors)?;
+    if weights.column_alpha.is_some() {
+        if matches!(vectors, Vectors::Nvfp4(_)) {
+            weights.no_column_alpha(NVFP4_ARE_WITHOUT)?;
+        }
+        for (at, vector) in x.chunks_exact_mut(shape.k()).enumerate() {
+            let alpha = weights.column_alpha_of(at / shape.n()).unwrap_or_default();
+            let elements = vector.iter_mut().zip(alpha);
+            elements.for_each(|(x, alpha)| *x *= f64::from(*alpha));
+        }
+    }
+    Ok(x)
 }
 
 /// What a block of zero products counts for, beside the powers of two of its scales.
@@ -258,7 +264,7 @@ pub fn error_bound(y: f64, magnitude: f64, roundings: u32, output: FloatType) ->
 
 /// What [`error_bound`]'s `magnitude` is joined by, and the bound itself, where vectors may be multiplied as bytes
 /// ([`Accuracy::Bytes`](crate::cpu::Accuracy::Bytes)): for each element of `y` the most that exact products of bytes
-/// differ. The result is then within `error_bound(y, magnitude + bytes, roundings, output) + bytes`.
+/// differ. The result is then within `error_bound(|y| + bytes, magnitude + bytes, roundings, output) + bytes`.
 ///
 /// A byte stands for a value that lies within a 254th of the largest magnitude of its block of 16, plus 2^-13 of that
 /// for what the scale and the quotient are rounded by. So this is `Σ |w|` times that, by block; no less than 2^-100 / 254
@@ -271,15 +277,9 @@ pub fn bytes_error(
     weights: &Weights<'_>,
     vectors: &Vectors<'_>,
 ) -> Result<Vec<f64>> {
+    let mut x = multiplied(shape, weights, vectors)?;
     if matches!(vectors, Vectors::Nvfp4(_)) {
         return Ok(vec![0.0; shape.outputs()]);
-    }
-    let mut x = decode_vectors(shape, vectors)?;
-    if let Some(alpha) = weights.column_alpha {
-        for vector in x.chunks_exact_mut(shape.k()) {
-            let elements = vector.iter_mut().zip(alpha);
-            elements.for_each(|(x, alpha)| *x *= f64::from(*alpha));
-        }
     }
     for block in x.chunks_exact_mut(BLOCK) {
         let most = block.iter().fold(0.0f64, |most, x| most.max(x.abs()));

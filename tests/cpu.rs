@@ -345,11 +345,15 @@ fn vectors_in_bytes_are_inside_their_bound() {
             let bytes = reference::bytes_error(&shape, &case.weights(), &case.vectors()).unwrap();
             for implementation in implementations() {
                 let roundings = implementation.roundings_in(&shape, activation, Accuracy::Bytes);
-                let got = case.run_in((implementation, Accuracy::Bytes), FloatType::F32);
+                let output = FloatType::ALL[seed as usize % FloatType::ALL.len()];
+                let got = case.run_in((implementation, Accuracy::Bytes), output);
                 for (i, got) in got.into_iter().enumerate() {
                     let (y, bytes) = (truth.y[i], bytes[i]);
                     let magnitude = truth.magnitude[i] + bytes;
-                    let rounded = error_bound(y, magnitude, roundings, FloatType::F32);
+                    let rounded = error_bound(y.abs() + bytes, magnitude, roundings, output);
+                    if rounded.is_infinite() {
+                        continue;
+                    }
                     let error = (got - y).abs();
                     assert!(
                         error <= bytes + rounded,
@@ -365,6 +369,23 @@ fn vectors_in_bytes_are_inside_their_bound() {
     }
     assert!(closest > 0.5, "the worst error is {closest} of its bound");
     assert!(off > 100.0, "products that are exact: {off}");
+}
+
+/// Each matrix has factors of columns of its own, and operands are checked as they are for products.
+#[test]
+fn the_bound_of_bytes_knows_the_matrix() {
+    let (one, two) = (sized(1, 1, 16, 1), sized(1, 1, 16, 2));
+    let (codes, scales) = ([0x22; 16], [0x38; 2]);
+    let linear = ScaleLayout::Linear;
+    let w = Weights::new(&two, &codes, &scales, linear, GlobalScale::ONE).unwrap();
+    let alpha = [[1.0; 16], [1000.0; 16]].concat();
+    let w = w.with_column_alpha(&alpha).unwrap();
+    let x = [0.5f32; 32];
+    let errors = reference::bytes_error(&two, &w, &Vectors::of(&x)).unwrap();
+    assert!(errors[0] > 0.0);
+    assert_eq!(errors[1], 1000.0 * errors[0]);
+    let error = reference::bytes_error(&one, &w, &Vectors::of(&x[..16])).unwrap_err();
+    assert!(matches!(error, Error::ShapeMismatch { .. }), "{error}");
 }
 
 /// One element that bytes cannot be made of, and blocks of zeros and of tiny numbers, which can.
@@ -402,7 +423,8 @@ fn what_is_no_byte_is_multiplied_exactly() {
                     implementation.roundings_in(&shape, Activation::F32, Accuracy::Bytes);
                 for (i, got) in in_bytes(implementation, &x).into_iter().enumerate() {
                     let magnitude = truth.magnitude[i] + bytes[i];
-                    let rounded = error_bound(truth.y[i], magnitude, roundings, FloatType::F32);
+                    let y = truth.y[i].abs() + bytes[i];
+                    let rounded = error_bound(y, magnitude, roundings, FloatType::F32);
                     let error = (f64::from(got) - truth.y[i]).abs();
                     assert!(
                         error <= bytes[i] + rounded,

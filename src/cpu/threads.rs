@@ -36,10 +36,15 @@ use crate::error::{Error, Result};
 pub struct Workers {
     shared: Arc<Shared>,
     handles: Vec<JoinHandle<()>>,
+    /// The process that started the threads. A forked child has none of them.
+    process: u32,
 }
 
 /// How long a worker looks for work before it sleeps, where nothing was said.
 const WAITING: Duration = Duration::from_millis(1);
+
+/// More threads than any machine has processors are a mistake.
+const MOST: usize = 1 << 12;
 
 /// Looks between two glances at the clock.
 const LOOKS: usize = 64;
@@ -51,7 +56,7 @@ impl Workers {
     /// So many threads, the caller's own included: one less is started.
     ///
     /// # Errors
-    /// [`Error::Threads`] for none, and where the system starts no more.
+    /// [`Error::Threads`] for none, for more than 4096, and where the system starts no more.
     pub fn new(threads: usize) -> Result<Self> {
         Self::waiting(threads, WAITING)
     }
@@ -61,17 +66,22 @@ impl Workers {
     /// # Errors
     /// As [`new`](Self::new)'s.
     pub fn waiting(threads: usize, waiting: Duration) -> Result<Self> {
-        let others = (threads.checked_sub(1)).ok_or_else(|| Error::Threads {
-            threads,
-            why: "a call needs one".into(),
-        })?;
+        let why = match threads {
+            0 => Some("a call needs one".into()),
+            1..=MOST => None,
+            _ => Some(format!("{MOST} at most")),
+        };
+        if let Some(why) = why {
+            return Err(Error::Threads { threads, why });
+        }
         let mut workers = Self {
             shared: Arc::new(Shared {
                 threads,
                 waiting,
                 ..Shared::default()
             }),
-            handles: Vec::with_capacity(others),
+            handles: Vec::new(),
+            process: std::process::id(),
         };
         for number in 1..threads {
             let shared = Arc::clone(&workers.shared);
@@ -126,6 +136,10 @@ impl Workers {
 
 impl Drop for Workers {
     fn drop(&mut self) {
+        if self.process != std::process::id() {
+            std::mem::forget(std::mem::take(&mut self.handles));
+            return;
+        }
         self.shared.ends.store(true, Ordering::SeqCst);
         self.shared.wake();
         for handle in self.handles.drain(..) {
@@ -145,7 +159,8 @@ struct Before(Option<Arc<Shared>>);
 
 impl Drop for Before {
     fn drop(&mut self) {
-        CURRENT.replace(self.0.take());
+        // Not there any more where a thread ends.
+        let _ = CURRENT.try_with(|current| current.replace(self.0.take()));
     }
 }
 
@@ -157,10 +172,12 @@ pub(crate) enum Threads {
 
 impl Threads {
     pub(crate) fn current() -> Self {
-        CURRENT.with_borrow(|current| match current {
-            None => Self::Rayon,
-            Some(shared) => Self::Workers(Arc::clone(shared)),
-        })
+        let current = CURRENT.try_with(|current| current.borrow().clone());
+        match current {
+            Ok(Some(shared)) => Self::Workers(shared),
+            // Nothing was said, or the thread ends and has no such variable any more.
+            Ok(None) | Err(_) => Self::Rayon,
+        }
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -258,6 +275,33 @@ struct Call {
     jobs: usize,
 }
 
+/// What the first of several jobs panicked with.
+#[derive(Default)]
+struct First(Option<Box<dyn Any + Send>>);
+
+impl First {
+    /// Does a job, whatever the ones before did.
+    fn of(&mut self, job: impl FnOnce()) {
+        self.keep(panic::catch_unwind(AssertUnwindSafe(job)));
+    }
+
+    fn keep(&mut self, result: thread::Result<()>) {
+        match (result, &self.0) {
+            (Ok(()), _) => {}
+            (Err(panic), None) => self.0 = Some(panic),
+            // To drop it could panic, while others still work on the call.
+            (Err(panic), Some(_)) => std::mem::forget(panic),
+        }
+    }
+
+    /// Panics again, where one did.
+    fn resume(self) {
+        if let Some(panic) = self.0 {
+            panic::resume_unwind(panic);
+        }
+    }
+}
+
 /// What workers and callers share.
 ///
 /// A caller writes `call`, then `left`. Whoever takes one from `left` may read `call`: the caller waits until as many
@@ -274,7 +318,7 @@ pub(crate) struct Shared {
     /// Somebody's call is being served.
     busy: AtomicBool,
     /// What a job of the call has panicked with.
-    panic: Mutex<Option<Box<dyn Any + Send>>>,
+    panic: Mutex<First>,
     /// Workers that sleep. Changed with `bed` locked.
     sleepers: AtomicUsize,
     bed: Mutex<()>,
@@ -303,8 +347,9 @@ impl Shared {
     fn for_each(&self, jobs: usize, f: &(dyn Fn(usize, usize) + Sync)) {
         let is_small = jobs <= 1 || self.threads == 1;
         if is_small || self.busy.swap(true, Ordering::Acquire) {
-            (0..jobs).for_each(|job| f(0, job));
-            return;
+            let mut first = First::default();
+            (0..jobs).for_each(|job| first.of(|| f(0, job)));
+            return first.resume();
         }
         // SAFETY: the lifetime alone changes, and this function returns when no job is running or left.
         let job = unsafe {
@@ -330,11 +375,9 @@ impl Shared {
                 false => thread::yield_now(),
             }
         }
-        let panic = lock(&self.panic).take();
+        let panic = std::mem::take(&mut *lock(&self.panic));
         self.busy.store(false, Ordering::Release);
-        if let Some(panic) = panic {
-            panic::resume_unwind(panic);
-        }
+        panic.resume();
     }
 
     /// Takes jobs until none is left.
@@ -350,9 +393,7 @@ impl Shared {
                 let job = call.jobs - left;
                 panic::catch_unwind(AssertUnwindSafe(|| (*call.job)(thread, job)))
             };
-            if let Err(panic) = result {
-                *lock(&self.panic) = Some(panic);
-            }
+            lock(&self.panic).keep(result);
             self.done.0.fetch_add(1, Ordering::Release);
         }
     }
@@ -484,21 +525,64 @@ mod tests {
 
     #[test]
     fn a_panic_is_the_callers_and_workers_live_on() {
-        let workers = Workers::new(3).unwrap();
-        let ended = AtomicUsize::new(0);
-        let result = panic::catch_unwind(AssertUnwindSafe(|| {
-            workers.for_each(50, |job| {
-                assert!(job != 17, "job {job}");
+        for threads in [1, 3] {
+            let workers = Workers::new(threads).unwrap();
+            let ended = AtomicUsize::new(0);
+            let result = panic::catch_unwind(AssertUnwindSafe(|| {
+                workers.for_each(50, |job| {
+                    assert!(job != 17, "job {job}");
+                    ended.fetch_add(1, Ordering::Relaxed);
+                });
+            }));
+            let message = result.unwrap_err();
+            assert_eq!(*message.downcast::<String>().unwrap(), "job 17");
+            assert_eq!(ended.load(Ordering::Relaxed), 49, "{threads} threads");
+            workers.for_each(50, |_| {
                 ended.fetch_add(1, Ordering::Relaxed);
             });
-        }));
-        let message = result.unwrap_err();
-        assert_eq!(*message.downcast::<String>().unwrap(), "job 17");
-        assert_eq!(ended.load(Ordering::Relaxed), 49);
-        workers.for_each(50, |_| {
-            ended.fetch_add(1, Ordering::Relaxed);
-        });
-        assert_eq!(ended.load(Ordering::Relaxed), 99);
+            assert_eq!(ended.load(Ordering::Relaxed), 99, "{threads} threads");
+        }
+    }
+
+    /// What a job panics with may itself panic when it is dropped: not before all jobs have ended.
+    #[test]
+    fn panics_that_panic_again_are_kept_until_the_end() {
+        struct Bomb;
+        impl Drop for Bomb {
+            fn drop(&mut self) {
+                panic!("dropped");
+            }
+        }
+        for threads in [1, 3] {
+            let workers = Workers::new(threads).unwrap();
+            let ended = AtomicUsize::new(0);
+            let result = panic::catch_unwind(AssertUnwindSafe(|| {
+                workers.for_each(50, |_| {
+                    ended.fetch_add(1, Ordering::Relaxed);
+                    panic::panic_any(Bomb);
+                });
+            }));
+            std::mem::forget(result);
+            assert_eq!(ended.load(Ordering::Relaxed), 50, "{threads} threads");
+        }
+    }
+
+    /// A thread that ends calls from a destructor of its own variables.
+    #[test]
+    fn calls_while_a_thread_ends_are_on_rayons_threads() {
+        struct Last;
+        impl Drop for Last {
+            fn drop(&mut self) {
+                Threads::current().for_each(3, |_, _| {});
+            }
+        }
+        thread_local!(static LAST: Last = const { Last });
+        let ends = || {
+            LAST.with(|_| {});
+            let workers = Workers::new(2).unwrap();
+            workers.install(|| Threads::current().for_each(3, |_, _| {}));
+        };
+        thread::spawn(ends).join().unwrap();
     }
 
     #[test]
@@ -516,5 +600,6 @@ mod tests {
         });
         assert_eq!(count(), 0);
         assert!(Workers::new(0).is_err(), "none computes nothing");
+        assert!(Workers::new(usize::MAX).is_err());
     }
 }
