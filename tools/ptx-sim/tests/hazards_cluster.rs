@@ -33,7 +33,7 @@ fn the_cluster_barrier_orders_what_is_released() {
     let overwritten = |sync: &str| {
         pair(&format!(
             "@!%p8 st.shared.u32 [%s], 5;\n{CLUSTER}\
-             @!%p8 ld.shared::cluster.u32 %r1, [%far];//@earlier\n{sync}\
+             @!%p8 ld.shared::cluster.u32 %r1, [%far];//@earlier\n@!%p8 st.global.u32 [%w], %r1;\n{sync}\
              @!%p8 st.shared.u32 [%s], 6;//@later\n{CLUSTER}"
         ))
     };
