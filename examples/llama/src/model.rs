@@ -371,7 +371,8 @@ impl Layer {
         let (qkv, output) = (qkv.on_host()?.clone(), output.on_host()?.clone());
         let mlp = mlp.on_host()?.clone();
         let layer = || -> Result<host::Layer> {
-            let cache = vec![0.0; host::Decoder::cache_elements(config, most)];
+            // Each from the system, which makes zeros where they are first touched.
+            let cache = || vec![0.0; host::Decoder::cache_elements(config, most)];
             Ok(host::Layer {
                 attention_norm: self.attention_norm.on_host()?,
                 qkv,
@@ -382,8 +383,8 @@ impl Layer {
                 output,
                 mlp_norm: self.mlp_norm.on_host()?,
                 mlp,
-                keys: cache.clone(),
-                values: cache,
+                keys: cache(),
+                values: cache(),
             })
         };
         Some(layer())
