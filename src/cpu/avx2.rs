@@ -110,7 +110,7 @@ impl Vector for Avx2 {
 
     #[inline(always)]
     unsafe fn dot(planes: &[__m256i; 4], x: &[__m256i; 4], corrections: __m256i) -> __m256 {
-        // SAFETY: the caller's CPU has the features. Nothing saturates: a pair is at most 576, four 2304.
+        // SAFETY: the caller's CPU has the features. Nothing saturates: bytes are at most 127, a pair 6096, four 24384.
         unsafe {
             let pairs = _mm256_add_epi16(
                 _mm256_add_epi16(

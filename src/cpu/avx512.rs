@@ -149,7 +149,7 @@ impl<const VNNI: bool> Vector for Avx512<VNNI> {
                 let sum = _mm512_dpbusd_epi32(sum, planes[2], x[2]);
                 _mm512_dpbusd_epi32(sum, planes[3], x[3])
             } else {
-                // Nothing saturates: a pair is at most 576, four 2304.
+                // Nothing saturates: bytes are at most 127, a pair 6096, four 24384.
                 let pairs = _mm512_add_epi16(
                     _mm512_add_epi16(
                         _mm512_maddubs_epi16(planes[0], x[0]),

@@ -163,7 +163,7 @@ fn add_step(
     for (lane, acc) in acc.iter_mut().enumerate() {
         let sum = products(four_words(w, lane), four_words(x, lane)) as f32;
         let scale = f32::from_bits(w[4 * LANES + lane]);
-        // Exact: 12 bits times twice 4.
+        // The product of scales is exact: twice 4 bits, or 4 and 16. So is that with a sum of NVFP4's products.
         *acc += sum * (scale * f32::from_bits(x[4 * LANES + lane]));
     }
 }

@@ -138,7 +138,10 @@ impl Config {
         let (heads, kv) = (self.num_attention_heads, self.kv_heads());
         ensure!(heads > 0, "no head");
         ensure!(
-            kv > 0 && heads.is_multiple_of(kv) && self.head_size().is_multiple_of(2),
+            kv > 0
+                && heads.is_multiple_of(kv)
+                && self.head_size() > 0
+                && self.head_size().is_multiple_of(2),
             "{heads} heads of {} elements, and {kv} of keys and values",
             self.head_size()
         );

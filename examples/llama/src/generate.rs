@@ -55,7 +55,6 @@ impl Generator<'_> {
             ..Times::default()
         };
         let start = Instant::now();
-        let vocabulary = self.model.vocabulary()?;
         let logits = self.model.read(text)?;
         times.reading = start.elapsed();
         let (mut answer, mut shown) = (Vec::new(), 0);
@@ -73,7 +72,7 @@ impl Generator<'_> {
             let step = [&[next], &guesses[..]].concat();
             let logits = self.model.read_all(&step)?;
             let mut read = 0;
-            for (i, logits) in logits.chunks_exact(vocabulary).enumerate() {
+            for (i, logits) in logits.chunks_exact(logits.len() / step.len()).enumerate() {
                 answer.push(step[i]);
                 read = i + 1;
                 next = self.sampling.choose(logits, &mut random);

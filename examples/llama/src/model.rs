@@ -294,11 +294,6 @@ impl Model {
         Ok(&self.logits)
     }
 
-    /// Tokens that there are, as rows of the embeddings: logits behind each token.
-    pub fn vocabulary(&self) -> Result<usize> {
-        Ok(self.embeddings.dim(0)?)
-    }
-
     /// The normalised vectors `[tokens][hidden]` that the head multiplies.
     fn pass(&mut self, tokens: &[u32]) -> Result<Vec<f32>> {
         let n = tokens.len();
