@@ -81,6 +81,47 @@ fn flags_and_atomics() {
         &body("", "relaxed", "relaxed", "fence.acq_rel.cta;\n"),
         NOTHING,
     );
+    // A flag in global memory orders, too.
+    let global = |fence: &str| {
+        body(fence, "relaxed", "relaxed", "fence.acq_rel.gpu;\n")
+            .replace(".cta.shared.u32 [%s+64]", ".gpu.global.u32 [%out+512]")
+            .replace(
+                ".cta.shared.u32 %r3, [%s+64]",
+                ".gpu.global.u32 %r3, [%out+512]",
+            )
+            .replace("st.shared.u32 [%s+64], 0", "st.global.u32 [%out+512], 0")
+    };
+    clean(&global("fence.acq_rel.gpu;\n"));
+    caught(&global(""), NOTHING);
+    // Another thread's store ends what a flag hands over; its atomic addition does not, nor does the thread's own store.
+    // Thread 1 sees `seen`, does something and tells thread 32, in no order with all that, to look at the flag.
+    let chain = |last: &str, seen: u32, second: &str| {
+        let second = format!(
+            "{last}bra E;\nR: setp.ne.u32 %p2, %t, 1;\n@%p2 bra R2;\n\
+             L2: ld.relaxed.cta.shared.u32 %r3, [%s+64];\nsetp.ne.u32 %p3, %r3, {seen};\n@%p3 bra L2;\n\
+             {second}st.relaxed.cta.shared.u32 [%s+68], 1;\nbra E;\nR2:"
+        );
+        let look = "L: ld.relaxed.cta.shared.u32 %r3, [%s+68];";
+        body(
+            "",
+            "release",
+            "acquire",
+            "ld.acquire.cta.shared.u32 %r3, [%s+64];\n",
+        )
+        .replace(
+            "[%s+64], 0;",
+            "[%s+64], 0;\n@!%p8 st.shared.u32 [%s+68], 0;",
+        )
+        .replace("L: ld.acquire.cta.shared.u32 %r3, [%s+64];", look)
+        .replace("bra E;\nR:", &second)
+    };
+    let (store, add) = (
+        "st.relaxed.cta.shared.u32 [%s+64], 2;\n",
+        "red.relaxed.cta.shared.add.u32 [%s+64], 1;\n",
+    );
+    caught(&chain("", 1, store), NOTHING);
+    clean(&chain("", 1, add));
+    clean(&chain(store, 2, ""));
     // Atomics do not race with each other, but with everything else.
     let sum = |sync: &str| {
         kernel(&format!(
