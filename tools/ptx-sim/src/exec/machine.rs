@@ -16,7 +16,7 @@ use super::warp::{State, Wait, Warp};
 use super::wgmma::WgmmaState;
 use crate::coverage::Counters;
 use crate::error::SimError;
-use crate::memory::layout::{SHARED_RANK_SHIFT, SMALL_START};
+use crate::memory::layout::{SHARED_RANK_SHIFT, SHARED_START, SMALL_START};
 use crate::memory::{Fault, Observer, Region, Space, SyncEvent};
 use crate::models::mbarrier::Slot;
 use crate::models::relaxation::Relaxation;
@@ -293,7 +293,11 @@ impl Machine<'_> {
             Special::NSmId => u(self.options.sms),
             Special::GridId => 1,
             Special::DynamicSharedSize => u(self.launch.shared),
-            Special::TotalSharedSize => self.program.dynamic_shared + u(self.launch.shared),
+            // Without what is reserved, in units of 128 bytes.
+            Special::TotalSharedSize => {
+                let end = self.program.dynamic_shared + u(self.launch.shared);
+                (end - SHARED_START).next_multiple_of(128)
+            }
             Special::SharedAddress(at) => u(c.rank << SHARED_RANK_SHIFT | at),
         }
     }

@@ -280,7 +280,7 @@ fn mov(cx: &mut Cx<'_>) -> R<Op> {
         }
     }
     let part = |n: usize| -> R<(Ty, u32)> {
-        match t.bits().checked_div(n as u32) {
+        match t.bits().checked_div(n as u32).filter(|_| n > 1) {
             Some(8) => Ok((Ty::B8, 8)),
             Some(16) => Ok((Ty::B16, 16)),
             Some(32) => Ok((Ty::B32, 32)),
@@ -321,9 +321,6 @@ fn mov(cx: &mut Cx<'_>) -> R<Op> {
         }
         _ if t == Ty::B128 => {
             let (d, a) = (cx.dst(0, t)?, cx.src(1, t)?);
-            if a.0 & Src::CONST != 0 {
-                return Err("a literal has at most 64 bits".into());
-            }
             Ok(Op::Multi(vec![(d, a), (next(d), Src(a.0 + 1))]))
         }
         _ => {

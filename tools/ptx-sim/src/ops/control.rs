@@ -19,18 +19,20 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
             if !cx.mods.take("idx") {
                 return Err(".idx is missing".into());
             }
-            cx.mods.take("uni");
+            let uniform = cx.mods.take("uni");
             cx.mods.finish()?;
+            cx.count(&[2])?;
             Op::BrxIdx {
+                uniform,
                 index: cx.src(0, Ty::U32)?,
                 targets: cx.table(1)?,
             }
         }
         "exit" | "ret" => {
-            cx.mods.take("uni");
+            let uniform = cx.ins.opcode == "ret" && cx.mods.take("uni");
             cx.mods.finish()?;
             cx.count(&[0])?;
-            Op::Exit
+            Op::Exit { uniform }
         }
         "trap" => {
             cx.mods.finish()?;

@@ -252,6 +252,8 @@ impl Builder {
         self.program.reqntid = f.reqntid;
         self.program.maxntid = f.maxntid;
         self.program.cluster = f.cluster;
+        self.program.max_cluster_rank = f.max_cluster_rank;
+        self.program.explicit_cluster = f.explicit_cluster;
         self.scope(0);
         self.params(f)?;
         let body = self.scope(PARAMETERS);

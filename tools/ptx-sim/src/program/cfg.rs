@@ -8,7 +8,7 @@ fn successors(code: &[Ins], pc: usize) -> Vec<usize> {
     let mut out = match &code[pc].op {
         Op::Bra { target, .. } => vec![*target as usize],
         Op::BrxIdx { targets, .. } => targets.iter().map(|t| *t as usize).collect(),
-        Op::Exit | Op::Trap => vec![end],
+        Op::Exit { .. } | Op::Trap => vec![end],
         _ => return vec![next],
     };
     if code[pc].guard.is_some() && !out.contains(&next) {

@@ -94,6 +94,10 @@ pub struct Program {
     pub maxntid: Option<[u32; 3]>,
     /// `.reqnctapercluster`.
     pub cluster: Option<[u32; 3]>,
+    /// `.maxclusterrank`.
+    pub max_cluster_rank: Option<u32>,
+    /// `.explicitcluster`.
+    pub explicit_cluster: bool,
     /// `.file` directives.
     pub files: Vec<(u32, String)>,
 }

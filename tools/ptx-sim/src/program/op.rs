@@ -175,9 +175,12 @@ pub enum Op {
     BrxIdx {
         targets: Vec<u32>,
         index: Src,
+        uniform: bool,
     },
     /// `exit`, and `ret` of a kernel.
-    Exit,
+    Exit {
+        uniform: bool,
+    },
     /// `trap`.
     Trap,
     /// Nothing to compute; hazard checkers may care.
@@ -232,7 +235,7 @@ pub enum Op {
     },
     Match {
         all: bool,
-        d: Dst,
+        d: Option<Dst>,
         p: Option<u32>,
         a: Src,
         mask: Src,
