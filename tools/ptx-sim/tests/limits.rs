@@ -88,6 +88,17 @@ fn variables_of_a_source_count() {
         .unwrap();
     let many = Launch::new("k", [1, 1, 1], [1024, 1, 1]);
     is_about_memory(&refused(module("", local), &many), "1 CTAs");
+    let small: String = (0..2000).map(|i| format!(".local .b8 a{i}; ")).collect();
+    let four = Options {
+        resident: 4,
+        ..Options::default()
+    };
+    let m = module("", &format!("{small} ret;"));
+    let launch = Launch {
+        grid: [4, 1, 1],
+        ..many.clone()
+    };
+    is_about_memory(&Sim::new(m).run(&launch, &four).unwrap_err(), "4 CTAs");
     // Shared memory has a limit of its own.
     let e = refused(module("", ".shared .b8 x[300000]; ret;"), &one_thread());
     assert!(e.to_string().contains("of shared memory"), "{e}");
