@@ -4,8 +4,8 @@
 mod common;
 
 use common::hazard::{READ, caught, caught_as, clean, clean_as, kernel, wait};
-use ptx_sim::Profile;
 use ptx_sim::report::ViolationKind;
+use ptx_sim::{Profile, SimError};
 
 const NOTHING: &str = "nothing orders the two";
 const NO_FENCE: &str = "fence.proxy.async is missing between them";
@@ -34,6 +34,33 @@ fn barriers_of_a_cta() {
     clean_as(&warp(shuffle), Profile::Hardware);
     caught(&warp(shuffle), NOTHING);
     caught_as(&body(racy), Profile::Strict, ViolationKind::Hazard, NOTHING);
+}
+
+#[test]
+fn named_barriers_count_warps() {
+    let first = "setp.lt.u32 %p2, %t, 32;\n";
+    // Two halves of warps are no warp.
+    let halves = kernel(
+        "and.b32 %r1, %t, 16; setp.ne.u32 %p2, %r1, 0;\n@%p2 bra E;\nbarrier.sync 1, 32;\nE: bar.sync 0;",
+    );
+    for o in common::hazard::ways(Profile::Strict) {
+        let e = common::hazard::run(&halves, &o).unwrap_err();
+        assert!(matches!(e, SimError::Deadlock(_)), "{e}");
+    }
+    let bad = |body: &str, why: &str| {
+        caught_as(
+            &kernel(body),
+            Profile::Strict,
+            ViolationKind::Synchronisation,
+            why,
+        );
+    };
+    for other in ["bar.sync 1, 64;", "bar.arrive 1, 64;"] {
+        let body = format!("{first}@%p2 {other}\n@!%p2 bar.red.popc.u32 %r1, 1, 64, %p8;");
+        bad(&body, "by .red and by .sync or .arrive at once");
+    }
+    let twice = format!("{first}@%p2 bar.arrive 1, 64;\n@%p2 bar.sync 1, 64;");
+    bad(&twice, "arrives at barrier 1 again");
 }
 
 #[test]

@@ -30,15 +30,30 @@ use crate::trace::Recorder;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Barrier {
     pub(crate) generation: u64,
-    /// Threads that arrived in this generation.
-    pub(crate) arrived: u32,
+    /// Lanes of each warp that arrived in this generation; empty before the first.
+    pub(crate) arrived: Vec<u32>,
     /// The count that arrivals of this generation gave.
     pub(crate) count: Option<u32>,
+    /// Whether these arrivals are `bar.red`s.
+    pub(crate) reduces: bool,
     pub(crate) popc: u32,
     pub(crate) all: bool,
     pub(crate) any: bool,
     /// Results of the last generations: the number, population count, and, or.
     pub(crate) results: Vec<(u64, u32, bool, bool)>,
+}
+
+impl Barrier {
+    /// Threads that arrived, of a CTA with these live lanes. Where a count is given it is in whole warps: a warp counts
+    /// once all of its lanes have arrived that have not exited.
+    pub(crate) fn threads(&self, live: &[u32]) -> u32 {
+        let threads = |(arrived, live): (&u32, &u32)| match self.count {
+            Some(_) if *arrived == 0 || live & !arrived != 0 => 0,
+            Some(_) => 32,
+            None => arrived.count_ones(),
+        };
+        self.arrived.iter().zip(live).map(threads).sum()
+    }
 }
 
 /// A resident CTA.
