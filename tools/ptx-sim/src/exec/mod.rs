@@ -413,7 +413,7 @@ impl Machine<'_> {
                 let f = crate::memory::Fault::new(ViolationKind::Trap, "trap was executed");
                 return Err(Trouble::Fault(f, None));
             }
-            Op::Hint | Op::Prefetch => {}
+            Op::Hint | Op::Registers | Op::Prefetch => {}
             Op::GridWait => return Ok(self.wait_for_grid_before(c, cur)),
             Op::LaunchDependents => self.launch_dependents(c.cta),
             Op::Fence { kind } => {

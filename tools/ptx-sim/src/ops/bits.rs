@@ -87,6 +87,7 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
         "isspacep" => {
             let (space, own) = cx.space();
             cx.mods.finish()?;
+            cx.count(&[2])?;
             let space = space.ok_or("a state space is missing")?;
             // isspacep.shared asks for this CTA's window, as .shared::cta does.
             Op::IsSpace {
@@ -98,7 +99,19 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
         }
         // A policy is opaque and only ever a hint.
         "createpolicy" => {
-            while cx.mods.find(Some).is_some() {}
+            let operands: &[usize] = match cx.mods.one_of(&["fractional", "range", "cvt"]) {
+                Some("fractional") => &[1, 2],
+                Some("range") => &[4],
+                Some(_) => &[2],
+                None => return Err("the form is missing".into()),
+            };
+            cx.mods.take("global");
+            cx.mods.take("L2");
+            let priority = |m: &str| m.starts_with("L2::evict_").then_some(());
+            let _ = (cx.mods.find(priority), cx.mods.find(priority));
+            cx.mods.take("b64");
+            cx.mods.finish()?;
+            cx.count(operands)?;
             let d = cx.dst(0, Ty::B64)?;
             let policy = cx.b.constant(0x1000_0000_0000_0000);
             Op::Multi(vec![(d, policy)])

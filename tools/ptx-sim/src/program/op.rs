@@ -189,6 +189,8 @@ pub enum Op {
     },
     /// Nothing at all: hints, `nanosleep`.
     Hint,
+    /// `setmaxnreg`, which changes no value.
+    Registers,
     /// `griddepcontrol.wait`.
     GridWait,
     /// `griddepcontrol.launch_dependents`.
@@ -351,6 +353,7 @@ impl Op {
             | Op::Mma(_)
             | Op::Wgmma(_)
             | Op::Wmma(_)
+            | Op::Registers
             | Op::Bar {
                 aligned: true,
                 mode: BarMode::Sync | BarMode::Popc(..) | BarMode::Vote(..),
