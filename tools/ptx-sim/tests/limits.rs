@@ -119,6 +119,19 @@ fn variables_of_a_source_count() {
 }
 
 #[test]
+fn joins_of_branches_are_not_searched_for_ever() {
+    let n = 15_000;
+    let branches: String = (0..n).map(|i| format!("@%p bra L{i};\n")).collect();
+    let labels: String = (0..n).map(|i| format!("L{i}: mov.b32 %r, 0;\n")).collect();
+    let m = module(
+        "",
+        &format!(".reg .pred %p; .reg .b32 %r;\n{branches}{labels}ret;"),
+    );
+    let e = refused(m, &one_thread());
+    assert!(e.to_string().contains("where they meet again"), "{e}");
+}
+
+#[test]
 fn ctas_that_run_at_once_count() {
     let body = ".reg .b64 %d<30000>; ret;";
     let launch = Launch::new("k", [1 << 31, 1, 1], [1024, 1, 1]);

@@ -129,7 +129,13 @@ pub(super) fn build(module: &Module, kernel: &str) -> Result<Program, SimError> 
     }
     // Falling off the end exits, as `ret` does.
     b.program.files = module.files.clone();
-    cfg::set_joins(&mut b.program.code);
+    if cfg::set_joins(&mut b.program.code).is_none() {
+        return fail(
+            f.line,
+            &f.name,
+            "its branches are too many to find where they meet again",
+        );
+    }
     Ok(b.program)
 }
 
