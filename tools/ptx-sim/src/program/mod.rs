@@ -156,9 +156,4 @@ impl Program {
         };
         Some(format!("{name}+{}", at - first))
     }
-
-    /// Size of the parameter block in bytes.
-    pub fn param_bytes(&self) -> u64 {
-        self.params.last().map_or(0, |p| p.offset + p.size)
-    }
 }
