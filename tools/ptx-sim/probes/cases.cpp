@@ -226,7 +226,6 @@ Topic warp() {
         z.grid[0] = 2, z.grid[1] = 3, z.grid[2] = 2;
         z.smem = 1280;
         z.out("out", 12 * 60 * 22 * 4);
-        z.tag("smem_size");  // words 18 and 19 include what the machine reserves
     }
     struct {
         const char* op;

@@ -1,6 +1,7 @@
 //! The parsed module, before names are resolved.
 
-use std::collections::HashSet;
+use std::cell::LazyCell;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -343,6 +344,10 @@ impl Module {
 
     /// Names in the instructions of a function, and of those that it calls.
     pub(crate) fn names_in<'a>(&'a self, function: &'a Function) -> HashSet<&'a str> {
+        let bodies_of = LazyCell::new(|| -> HashMap<&str, &[Stmt]> {
+            let of = |f: &'a Function| Some((f.name.as_str(), f.body.as_deref()?));
+            self.functions.iter().filter_map(of).collect()
+        });
         let mut names = HashSet::new();
         let mut bodies = vec![function.body.as_deref().unwrap_or_default()];
         while let Some(body) = bodies.pop() {
@@ -351,12 +356,8 @@ impl Module {
                     Stmt::Block(inner) => bodies.push(inner),
                     Stmt::Instr(i) => i.operands.iter().for_each(|o| {
                         o.names(&mut |name| {
-                            let called = self
-                                .functions
-                                .iter()
-                                .filter(|f| i.opcode == "call" && f.name == name);
-                            if names.insert(name) {
-                                bodies.extend(called.filter_map(|f| f.body.as_deref()));
+                            if names.insert(name) && i.opcode == "call" {
+                                bodies.extend(bodies_of.get(name).copied());
                             }
                         });
                     }),

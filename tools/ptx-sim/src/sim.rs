@@ -521,10 +521,13 @@ fn total(variables: &[Variable]) -> u64 {
 /// Bytes that a CTA has while it runs: shared and tensor memory, registers, predicates and local memory.
 fn cta_bytes(p: &Program, l: &Launch) -> u64 {
     const LANES: u64 = 32;
+    // What a variable takes beside its bytes.
+    const VARIABLE: u64 = 200;
     let tensor = p.code.iter().any(|i| matches!(i.op, Op::Tcgen05(_)));
     let tensor = u64::from(tensor) * Tmem::BYTES;
     let registers = p.reg_masks.len() as u64 * LANES * 8 + p.preds as u64 * 4;
     let warp = total(&p.local)
+        .saturating_add(p.local.len() as u64 * VARIABLE)
         .saturating_mul(LANES)
         .saturating_add(registers);
     product(l.block)
@@ -570,6 +573,16 @@ fn check(p: &Program, l: &Launch, o: &Options) -> Result<[u32; 3], SimError> {
     };
     if product(cluster) == 0 || product(cluster) > 16 {
         return refuse(format!("a cluster has 1 to 16 CTAs, not {cluster:?}"));
+    }
+    if let Some(most) = p.max_cluster_rank
+        && product(cluster) > u64::from(most)
+    {
+        return refuse(format!(
+            "the kernel allows clusters of {most} CTAs, not of {cluster:?}"
+        ));
+    }
+    if p.explicit_cluster && l.cluster.or(p.cluster).is_none() {
+        return refuse("the kernel requires a cluster (.explicitcluster)".into());
     }
     if (0..3).any(|i| !l.grid[i].is_multiple_of(cluster[i])) {
         return refuse(format!(

@@ -4,8 +4,8 @@
 mod common;
 
 use common::hazard::{READ, caught, caught_as, clean, clean_as, kernel, wait};
-use ptx_sim::Profile;
 use ptx_sim::report::ViolationKind;
+use ptx_sim::{Profile, SimError};
 
 const NOTHING: &str = "nothing orders the two";
 const NO_FENCE: &str = "fence.proxy.async is missing between them";
@@ -34,6 +34,33 @@ fn barriers_of_a_cta() {
     clean_as(&warp(shuffle), Profile::Hardware);
     caught(&warp(shuffle), NOTHING);
     caught_as(&body(racy), Profile::Strict, ViolationKind::Hazard, NOTHING);
+}
+
+#[test]
+fn named_barriers_count_warps() {
+    let first = "setp.lt.u32 %p2, %t, 32;\n";
+    // Two halves of warps are no warp.
+    let halves = kernel(
+        "and.b32 %r1, %t, 16; setp.ne.u32 %p2, %r1, 0;\n@%p2 bra E;\nbarrier.sync 1, 32;\nE: bar.sync 0;",
+    );
+    for o in common::hazard::ways(Profile::Strict) {
+        let e = common::hazard::run(&halves, &o).unwrap_err();
+        assert!(matches!(e, SimError::Deadlock(_)), "{e}");
+    }
+    let bad = |body: &str, why: &str| {
+        caught_as(
+            &kernel(body),
+            Profile::Strict,
+            ViolationKind::Synchronisation,
+            why,
+        );
+    };
+    for other in ["bar.sync 1, 64;", "bar.arrive 1, 64;"] {
+        let body = format!("{first}@%p2 {other}\n@!%p2 bar.red.popc.u32 %r1, 1, 64, %p8;");
+        bad(&body, "by .red and by .sync or .arrive at once");
+    }
+    let twice = format!("{first}@%p2 bar.arrive 1, 64;\n@%p2 bar.sync 1, 64;");
+    bad(&twice, "arrives at barrier 1 again");
 }
 
 #[test]
@@ -81,6 +108,47 @@ fn flags_and_atomics() {
         &body("", "relaxed", "relaxed", "fence.acq_rel.cta;\n"),
         NOTHING,
     );
+    // A flag in global memory orders, too.
+    let global = |fence: &str| {
+        body(fence, "relaxed", "relaxed", "fence.acq_rel.gpu;\n")
+            .replace(".cta.shared.u32 [%s+64]", ".gpu.global.u32 [%out+512]")
+            .replace(
+                ".cta.shared.u32 %r3, [%s+64]",
+                ".gpu.global.u32 %r3, [%out+512]",
+            )
+            .replace("st.shared.u32 [%s+64], 0", "st.global.u32 [%out+512], 0")
+    };
+    clean(&global("fence.acq_rel.gpu;\n"));
+    caught(&global(""), NOTHING);
+    // Another thread's store ends what a flag hands over; its atomic addition does not, nor does the thread's own store.
+    // Thread 1 sees `seen`, does something and tells thread 32, in no order with all that, to look at the flag.
+    let chain = |last: &str, seen: u32, second: &str| {
+        let second = format!(
+            "{last}bra E;\nR: setp.ne.u32 %p2, %t, 1;\n@%p2 bra R2;\n\
+             L2: ld.relaxed.cta.shared.u32 %r3, [%s+64];\nsetp.ne.u32 %p3, %r3, {seen};\n@%p3 bra L2;\n\
+             {second}st.relaxed.cta.shared.u32 [%s+68], 1;\nbra E;\nR2:"
+        );
+        let look = "L: ld.relaxed.cta.shared.u32 %r3, [%s+68];";
+        body(
+            "",
+            "release",
+            "acquire",
+            "ld.acquire.cta.shared.u32 %r3, [%s+64];\n",
+        )
+        .replace(
+            "[%s+64], 0;",
+            "[%s+64], 0;\n@!%p8 st.shared.u32 [%s+68], 0;",
+        )
+        .replace("L: ld.acquire.cta.shared.u32 %r3, [%s+64];", look)
+        .replace("bra E;\nR:", &second)
+    };
+    let (store, add) = (
+        "st.relaxed.cta.shared.u32 [%s+64], 2;\n",
+        "red.relaxed.cta.shared.add.u32 [%s+64], 1;\n",
+    );
+    caught(&chain("", 1, store), NOTHING);
+    clean(&chain("", 1, add));
+    clean(&chain(store, 2, ""));
     // Atomics do not race with each other, but with everything else.
     let sum = |sync: &str| {
         kernel(&format!(

@@ -251,6 +251,178 @@ fn misuse_of_responses_is_found() {
     }
 }
 
+/// The message that a kernel of this body is refused with, without being run.
+fn refused(body: &str) -> String {
+    let e = Sim::new(Module::parse(&kernel(body)).unwrap()).program("k");
+    e.expect_err(body).to_string()
+}
+
+#[test]
+fn operands_of_128_bits_are_registers_of_128_bits() {
+    for i in [
+        "st.global.b128 [%out], 5;",
+        "mov.b128 {%d1, %d2}, 5;",
+        "mov.b128 %q1, %tid.x;",
+        "mov.b128 %q1, response;",
+        "clusterlaunchcontrol.query_cancel.is_canceled.pred.b128 %p1, 5;",
+    ] {
+        let e = refused(i);
+        assert!(e.contains("is not a register of 128 bits"), "{i}: {e}");
+    }
+    for i in ["mov.b64 {%d2}, %d1;", "mov.b64 %d2, {%d1};"] {
+        let e = refused(i);
+        assert!(e.contains("1 parts do not make b64"), "{i}: {e}");
+    }
+}
+
+#[test]
+fn either_result_of_match_all_may_be_dropped() {
+    let two = "match.all.sync.b32 _|%p1, 7, -1; selp.u32 %r1, 1, 0, %p1;";
+    assert_eq!(one("", two), 1);
+    assert_eq!(one("", "match.all.sync.b32 %r1|_, 7, -1;"), u32::MAX);
+    for i in [
+        "match.any.sync.b32 _, 7, -1;",
+        "match.any.sync.b32 %r1|%p1, 7, -1;",
+    ] {
+        assert!(refused(i).contains("match.any has one result"), "{i}");
+    }
+}
+
+#[test]
+fn lanes_that_meet_have_the_same_member_mask() {
+    // Lane 0 names lane 1 too, lane 1 only itself.
+    let lane_1 =
+        "setp.ne.u32 %p1, %t, 0; selp.u32 %r2, 2, 3, %p1; setp.gt.u32 %p2, %t, 1; @%p2 bra E;\n";
+    for i in [
+        "vote.sync.ballot.b32 %r1, 1, %r2;",
+        "match.any.sync.b32 %r1, 7, %r2;",
+        "bar.warp.sync %r2;",
+    ] {
+        let (kind, text) = violation(&run(&kernel(&format!("{lane_1}{i}\nE:")), 1).unwrap_err());
+        assert_eq!(kind, ViolationKind::Synchronisation, "{text}");
+        let masks = "mask 00000003 names lane 1, whose member mask is 00000002";
+        assert!(text.contains(masks), "{text}");
+        // Groups of their own may meet at one place.
+        let own = i.replace("%r2", "%r3");
+        let body = format!("{lane_1}add.u32 %r3, %t, 1;\n{own}\nE:");
+        run(&kernel(&body), 1).unwrap_or_else(|e| panic!("{own}: {e}"));
+    }
+}
+
+#[test]
+fn uniform_branches_and_cluster_directives_hold() {
+    let table = "T: .branchtargets A, B;\n";
+    let three = "setp.gt.u32 %p1, %t, 2;\n";
+    for (body, want) in [
+        (
+            format!("{three}@%p1 bra.uni A;\nA:"),
+            "`@%p1 bra.uni A` is taken by a part",
+        ),
+        (
+            format!("{three}@%p1 ret.uni;"),
+            "`@%p1 ret.uni` is taken by a part",
+        ),
+        (
+            format!("{table}and.b32 %r1, %t, 1; brx.idx.uni %r1, T;\nA: B:"),
+            "a different index in some lanes",
+        ),
+    ] {
+        let (kind, text) = violation(&run(&kernel(&body), 1).unwrap_err());
+        assert_eq!(kind, ViolationKind::Synchronisation, "{text}");
+        assert!(text.contains(want), "{text}");
+    }
+    run(
+        &kernel(&format!(
+            "{table}mov.u32 %r1, 1; brx.idx.uni %r1, T;\nA: B: ret.uni;"
+        )),
+        1,
+    )
+    .unwrap();
+    let clusters = |directives: &str, cluster: Option<[u32; 3]>| {
+        let mut sim = Sim::new(Module::parse(&kernel_with(directives, "")).unwrap());
+        let out = sim.upload("out", &[0; 512]).unwrap();
+        let mut launch = Launch::new("k", [4, 1, 1], [32, 1, 1]).buffer(out);
+        launch.cluster = cluster;
+        sim.run(&launch, &Options::default()).map(drop)
+    };
+    clusters(".maxclusterrank 4", Some([4, 1, 1])).unwrap();
+    clusters(".explicitcluster", Some([1; 3])).unwrap();
+    clusters(".reqnctapercluster 2, 1, 1 .explicitcluster", None).unwrap();
+    for (directive, cluster) in [
+        (".maxclusterrank 2", Some([4, 1, 1])),
+        (".explicitcluster", None),
+    ] {
+        let e = clusters(directive, cluster).unwrap_err();
+        assert!(matches!(e, SimError::Launch(_)), "{directive}: {e}");
+    }
+}
+
+#[test]
+fn forms_that_the_isa_does_not_have_are_refused() {
+    for i in [
+        "copysign.rz.f32 %f1, %f1, %f2;",
+        "copysign.ftz.f32 %f1, %f1, %f2;",
+        "abs.rz.f32 %f1, %f2;",
+        "min.sat.f32 %f1, %f1, %f2;",
+        "neg.sat.bf16 %h1, %h2;",
+        "add.sat.bf16 %h1, %h1, %h2;",
+        "fma.f16 %h1, %h1, %h2, %h3;",
+        "createpolicy.bogus.b64 %d1;",
+        "createpolicy.fractional.L2::evict_first.bogus.b64 %d1;",
+        "prefetch.global.L9 [%out];",
+        "prefetch.global.L1 nothing;",
+        "fence.acquire.release.cta;",
+        "fence.sc.cta.sys;",
+        "fence.sc;",
+        "membar.acq_rel;",
+        "ld.acquire.relaxed.cta.global.u32 %r1, [%w];",
+        "ld.global.ca.cg.u32 %r1, [%w];",
+        "isspacep.global %p1, %d1, %d2;",
+        "and.pred %p1, %p2, %p3, %p0;",
+        "setmaxnreg.u32 24;",
+        "setmaxnreg.inc.sync.aligned.u32 1000;",
+        "setmaxnreg.dec.sync.aligned.u32 25;",
+        "nanosleep.inc.mask 7;",
+    ] {
+        refused(i);
+    }
+    // A lane alone waits for its warp.
+    let alone =
+        "setp.ne.u32 %p1, %t, 0;\n@%p1 bra W;\nsetmaxnreg.dec.sync.aligned.u32 24;\nW: bar.sync 0;";
+    assert!(matches!(run(&kernel(alone), 1), Err(SimError::Deadlock(_))));
+    run(&kernel("setmaxnreg.dec.sync.aligned.u32 24;"), 1).unwrap();
+}
+
+#[test]
+fn the_size_of_shared_memory_is_what_the_kernel_asked_for() {
+    // 24 bytes of variables.
+    let body = "mov.u32 %r1, %total_smem_size; st.global.u32 [%w], %r1;";
+    for (dynamic, want) in [(0, 128), (96, 128), (97, 256)] {
+        let mut sim = Sim::new(Module::parse(&kernel(body)).unwrap());
+        let out = sim.upload("out", &[0; 512]).unwrap();
+        let mut launch = Launch::new("k", [1, 1, 1], [32, 1, 1]).buffer(out);
+        launch.shared = dynamic;
+        sim.run(&launch, &Options::default()).unwrap();
+        assert_eq!(sim.words(out)[0], want, "{dynamic}");
+    }
+}
+
+#[test]
+fn nan_of_f64_becomes_the_lowest_number() {
+    let nan = "mov.f64 %d1, 0d7FF8000000000000;";
+    for (i, want) in [
+        ("cvt.rzi.s16.f64 %r1, %d1;", 0xffff_8000),
+        ("cvt.rzi.s8.f64 %r1, %d1;", 0xffff_ff80),
+        ("cvt.rzi.u16.f64 %r1, %d1;", 0x8000),
+        (
+            "cvt.rzi.s32.f64 %d2, %d1; shr.u64 %d2, %d2, 32; cvt.u32.u64 %r1, %d2;",
+            u32::MAX,
+        ),
+    ] {
+        assert_eq!(one(nan, i), want, "{i}");
+    }
+}
+
 /// 32-byte accesses, of Blackwell: 32-byte aligned, in global memory.
 #[test]
 fn accesses_of_32_bytes() {

@@ -88,6 +88,17 @@ fn variables_of_a_source_count() {
         .unwrap();
     let many = Launch::new("k", [1, 1, 1], [1024, 1, 1]);
     is_about_memory(&refused(module("", local), &many), "1 CTAs");
+    let small: String = (0..2000).map(|i| format!(".local .b8 a{i}; ")).collect();
+    let four = Options {
+        resident: 4,
+        ..Options::default()
+    };
+    let m = module("", &format!("{small} ret;"));
+    let launch = Launch {
+        grid: [4, 1, 1],
+        ..many.clone()
+    };
+    is_about_memory(&Sim::new(m).run(&launch, &four).unwrap_err(), "4 CTAs");
     // Shared memory has a limit of its own.
     let e = refused(module("", ".shared .b8 x[300000]; ret;"), &one_thread());
     assert!(e.to_string().contains("of shared memory"), "{e}");
@@ -105,6 +116,19 @@ fn variables_of_a_source_count() {
         );
         assert!(e.to_string().contains("of shared memory"), "{e}");
     }
+}
+
+#[test]
+fn joins_of_branches_are_not_searched_for_ever() {
+    let n = 15_000;
+    let branches: String = (0..n).map(|i| format!("@%p bra L{i};\n")).collect();
+    let labels: String = (0..n).map(|i| format!("L{i}: mov.b32 %r, 0;\n")).collect();
+    let m = module(
+        "",
+        &format!(".reg .pred %p; .reg .b32 %r;\n{branches}{labels}ret;"),
+    );
+    let e = refused(m, &one_thread());
+    assert!(e.to_string().contains("where they meet again"), "{e}");
 }
 
 #[test]

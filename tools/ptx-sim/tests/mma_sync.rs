@@ -612,7 +612,13 @@ fn whole_matrices_of_a_warp() {
     for ((m, n, k), [ty, of_c, of_d]) in
         all.filter(|((.., k), [ty, ..])| (*k == 8) == (*ty == "tf32"))
     {
-        for [la, lb, lc] in [["row", "col", "row"], ["col", "row", "col"]] {
+        // The last product names other layouts than the loads did: D is another one.
+        for [la, lb, lc, swap] in [
+            ["row", "col", "row", ""],
+            ["col", "row", "col", ""],
+            ["row", "col", "row", "swap"],
+        ] {
+            let [ma, mb] = if swap.is_empty() { [la, lb] } else { [lb, la] };
             let shape = Shape { m, n, k };
             let list = |matrix, name: &str, ty| {
                 let registers = Fragment::of(matrix, shape, ty).unwrap().registers;
@@ -635,7 +641,7 @@ fn whole_matrices_of_a_warp() {
                  ld.param.u64 %p3, [p3];\nwmma.load.a.sync.aligned.{la}.{form}.global.{ty} {a}, [%p0];\n\
                  wmma.load.b.sync.aligned.{lb}.{form}.{ty} {b}, [%p1], 48;\n\
                  wmma.load.c.sync.aligned.{lc}.{form}.{of_c} {c}, [%p2];\n\
-                 wmma.mma.sync.aligned.{la}.{lb}.{form}.{multiplied} {d}, {a}, {b}, {c};\n\
+                 wmma.mma.sync.aligned.{ma}.{mb}.{form}.{multiplied} {d}, {a}, {b}, {c};\n\
                  wmma.store.d.sync.aligned.{lc}.{form}.{of_d} [%p3], {d};\nret;\n}}\n"
             );
             let value =
@@ -674,16 +680,14 @@ fn whole_matrices_of_a_warp() {
             let out = sim.alloc("d", m * n * size).unwrap();
             sim.run(&launch.buffer(out), &Options::default())
                 .unwrap_or_else(|e| panic!("{e}\n{ptx}"));
+            let mut right = true;
             for (r, c) in (0..m).flat_map(|r| (0..n).map(move |c| (r, c))) {
                 let sum: i32 = (0..k).map(|i| value(r, i, 1) * value(i, c, 2)).sum();
                 let at = if lc == "row" { r * n + c } else { c * m + r };
                 let got = &sim.download(out)[at * size..][..size];
-                assert_eq!(
-                    got,
-                    bytes_of(of_d, sum + value(r, c, 3)),
-                    "{form} {ty} {la} {lb} ({r}, {c})"
-                );
+                right &= got == bytes_of(of_d, sum + value(r, c, 3));
             }
+            assert_eq!(right, swap.is_empty(), "{form} {ty} {la} {lb} {ma} {mb}");
         }
     }
 }

@@ -69,26 +69,35 @@ impl Machine<'_> {
             self.collect(c, w, mode, index, generation)?;
             return Ok(Flow::Next);
         }
-        // A given count is in whole warps: one that is complete but partly exited counts in full.
-        let mine = match count {
-            Some(_) if c.active == w.live => 32,
-            _ => c.active.count_ones(),
-        };
-        let barrier = &mut self.ctas[c.cta].barriers[index];
+        let cta = &mut self.ctas[c.cta];
+        let (live, barrier) = (&cta.live, &mut cta.barriers[index]);
         let count = count.map(|n| n as u32);
-        if barrier.arrived > 0 && barrier.count != count {
+        let reduces = matches!(mode, BarMode::Popc(..) | BarMode::Vote(..));
+        if barrier.arrived.is_empty() {
+            barrier.arrived.resize(live.len(), 0);
+            (barrier.popc, barrier.all, barrier.any) = (0, true, false);
+            (barrier.count, barrier.reduces) = (count, reduces);
+        }
+        if barrier.count != count {
             return Err(sync_fault(format!(
                 "barrier {id} is used with two thread counts at once: {} and {}",
                 show(barrier.count),
                 show(count)
             )));
         }
-        if barrier.arrived == 0 {
-            (barrier.popc, barrier.all, barrier.any) = (0, true, false);
+        if barrier.reduces != reduces {
+            return Err(sync_fault(format!(
+                "barrier {id} is used by .red and by .sync or .arrive at once"
+            )));
         }
-        barrier.count = count;
-        barrier.arrived += mine;
-        if count.is_some_and(|n| barrier.arrived > n) {
+        let arrived = &mut barrier.arrived[w.index as usize];
+        if *arrived & c.active != 0 {
+            return Err(sync_fault(format!(
+                "a thread arrives at barrier {id} again before the barrier has completed"
+            )));
+        }
+        *arrived |= c.active;
+        if count.is_some_and(|n| barrier.threads(live) > n) {
             return Err(sync_fault(format!(
                 "more threads than {} arrive at barrier {id}",
                 show(count)
@@ -164,7 +173,7 @@ impl Machine<'_> {
         let c = &mut self.ctas[cta];
         let live: u32 = c.live.iter().map(|l| l.count_ones()).sum();
         let b = &mut c.barriers[index];
-        if b.arrived == 0 || b.arrived < b.count.unwrap_or(live) {
+        if b.arrived.is_empty() || b.threads(&c.live) < b.count.unwrap_or(live) {
             return Ok(());
         }
         if b.results.len() == RESULTS {
@@ -172,7 +181,7 @@ impl Machine<'_> {
         }
         b.results.push((b.generation, b.popc, b.all, b.any));
         b.generation += 1;
-        b.arrived = 0;
+        b.arrived.clear();
         b.count = None;
         let cta = c.linear;
         self.synchronised(SyncEvent::BarrierComplete {

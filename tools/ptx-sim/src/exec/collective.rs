@@ -1,6 +1,6 @@
 //! `shfl`, `vote`, `match`, `redux`, `elect`, `activemask`: the lanes have met already.
 
-use super::machine::{Machine, Tried};
+use super::machine::{Machine, Tried, sync_fault};
 use super::warp::Warp;
 use super::{Ctx, lanes};
 use crate::memory::{Fault, SyncEvent};
@@ -35,6 +35,12 @@ impl Machine<'_> {
                 .filter(|l| masks[*l as usize] as u32 == members)
                 .fold(0, |m, l| m | 1 << l);
             left &= !group;
+            if let Some(other) = lanes(members & w.live & !group).next() {
+                let theirs = masks[other as usize] as u32;
+                return Err(sync_fault(format!(
+                    "member mask {members:08x} names lane {other}, whose member mask is {theirs:08x}"
+                )));
+            }
             self.warp_meets(c, w, group, matches!(op, Op::WarpSync { .. }))?;
             self.group(c, w, op, group, members, &before);
         }
@@ -117,7 +123,9 @@ impl Machine<'_> {
                     };
                 }
                 let every = out[group.trailing_zeros() as usize] == u64::from(group);
-                w.set(p, *d, &out, group);
+                if let Some(d) = d {
+                    w.set(p, *d, &out, group);
+                }
                 if let Some(slot) = pred {
                     w.set_pred(*slot, if every { u32::MAX } else { 0 }, group);
                 }

@@ -1,6 +1,6 @@
 //! Branches, divergence and the end of lanes.
 
-use super::machine::{Machine, OfLane, Tried, Trouble, sync_fault};
+use super::machine::{Machine, OfLane, Tried, Trouble};
 use super::warp::{Part, State, Warp};
 use super::{Ctx, Flow, lanes};
 use crate::memory::Fault;
@@ -15,7 +15,6 @@ impl Machine<'_> {
         w: &mut Warp,
         cur: &mut Part,
         target: u32,
-        uniform: bool,
     ) -> Tried<Flow> {
         let rest = cur.mask & !c.active;
         self.counters.taken[c.pc] = true;
@@ -23,11 +22,6 @@ impl Machine<'_> {
             return Ok(Flow::Jump(target));
         }
         self.counters.fell_through[c.pc] = true;
-        if uniform {
-            return Err(sync_fault(
-                "bra.uni is taken by a part of the active lanes only",
-            ));
-        }
         diverge(c, w, cur, rest, cur.pc + 1);
         Ok(Flow::Jump(target))
     }

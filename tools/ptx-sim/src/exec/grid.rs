@@ -353,12 +353,17 @@ impl Machine<'_> {
                     });
                 }
             }
-            for (id, b) in c.barriers.iter().enumerate().filter(|(_, b)| b.arrived > 0) {
+            for (id, b) in c
+                .barriers
+                .iter()
+                .enumerate()
+                .filter(|(_, b)| !b.arrived.is_empty())
+            {
                 let live: u32 = c.live.iter().map(|l| l.count_ones()).sum();
                 d.state.push(format!(
                     "CTA {:?} barrier {id}: {} of {} threads have arrived",
                     c.id,
-                    b.arrived,
+                    b.threads(&c.live),
                     b.count.unwrap_or(live)
                 ));
             }

@@ -16,7 +16,7 @@ use super::warp::{State, Wait, Warp};
 use super::wgmma::WgmmaState;
 use crate::coverage::Counters;
 use crate::error::SimError;
-use crate::memory::layout::{SHARED_RANK_SHIFT, SMALL_START};
+use crate::memory::layout::{SHARED_RANK_SHIFT, SHARED_START, SMALL_START};
 use crate::memory::{Fault, Observer, Region, Space, SyncEvent};
 use crate::models::mbarrier::Slot;
 use crate::models::relaxation::Relaxation;
@@ -30,15 +30,30 @@ use crate::trace::Recorder;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Barrier {
     pub(crate) generation: u64,
-    /// Threads that arrived in this generation.
-    pub(crate) arrived: u32,
+    /// Lanes of each warp that arrived in this generation; empty before the first.
+    pub(crate) arrived: Vec<u32>,
     /// The count that arrivals of this generation gave.
     pub(crate) count: Option<u32>,
+    /// Whether these arrivals are `bar.red`s.
+    pub(crate) reduces: bool,
     pub(crate) popc: u32,
     pub(crate) all: bool,
     pub(crate) any: bool,
     /// Results of the last generations: the number, population count, and, or.
     pub(crate) results: Vec<(u64, u32, bool, bool)>,
+}
+
+impl Barrier {
+    /// Threads that arrived, of a CTA with these live lanes. Where a count is given it is in whole warps: a warp counts
+    /// once all of its lanes have arrived that have not exited.
+    pub(crate) fn threads(&self, live: &[u32]) -> u32 {
+        let threads = |(arrived, live): (&u32, &u32)| match self.count {
+            Some(_) if *arrived == 0 || live & !arrived != 0 => 0,
+            Some(_) => 32,
+            None => arrived.count_ones(),
+        };
+        self.arrived.iter().zip(live).map(threads).sum()
+    }
 }
 
 /// A resident CTA.
@@ -293,7 +308,11 @@ impl Machine<'_> {
             Special::NSmId => u(self.options.sms),
             Special::GridId => 1,
             Special::DynamicSharedSize => u(self.launch.shared),
-            Special::TotalSharedSize => self.program.dynamic_shared + u(self.launch.shared),
+            // Without what is reserved, in units of 128 bytes.
+            Special::TotalSharedSize => {
+                let end = self.program.dynamic_shared + u(self.launch.shared);
+                (end - SHARED_START).next_multiple_of(128)
+            }
             Special::SharedAddress(at) => u(c.rank << SHARED_RANK_SHIFT | at),
         }
     }

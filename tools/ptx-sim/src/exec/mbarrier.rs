@@ -306,16 +306,14 @@ impl Machine<'_> {
             Err(MbarrierError::Uninitialised {
                 op: "mbarrier.inval",
             }),
-            |s| s.inval(waiters),
+            Slot::inval,
         );
-        let gone = gone.map_err(|e| fault(&e, at))?;
+        gone.map_err(|e| fault(&e, at))?;
         self.ctas[owner].mbarriers.remove(&at);
         self.ctas[owner].shared.forget(at, mbarrier::SIZE)?;
-        if gone.waiters > 0 {
-            let message = format!(
-                "mbarrier.inval while {} parts of warps wait on the object",
-                gone.waiters
-            );
+        if waiters > 0 {
+            let message =
+                format!("mbarrier.inval while {waiters} parts of warps wait on the object");
             return Err(Fault::new(ViolationKind::Synchronisation, message).at(at));
         }
         Ok(None)

@@ -16,6 +16,9 @@ use crate::report::ViolationKind;
 /// Vector elements never number more.
 const MAX_ELEMENTS: usize = 8;
 
+/// Strong loads that a warp remembers.
+const MAX_POLLED: usize = 4096;
+
 impl Machine<'_> {
     pub(super) fn locate(&self, c: &Ctx<'_>, a: &Addr, base: u64, lane: u32) -> Tried<Place> {
         let mut address = base.wrapping_add_signed(a.offset);
@@ -280,17 +283,12 @@ impl Machine<'_> {
                 .for_each(|element| element[lane].hash(&mut hasher));
         }
         let (at, now) = ((c.pc as u32, c.active), hasher.finish());
-        let before = w.polled.iter_mut().find(|(load, _)| *load == at);
-        match before {
-            None => {
-                w.polled.push((at, now));
-                return Flow::Next;
-            }
-            Some((_, found)) if *found != now => {
-                *found = now;
-                return Flow::Next;
-            }
-            Some(_) => {}
+        // Lanes can come to one load in many ways.
+        if w.polled.len() >= MAX_POLLED {
+            w.polled.clear();
+        }
+        if w.polled.insert(at, now) != Some(now) {
+            return Flow::Next;
         }
         cur.pc += 1;
         cur.state = State::Blocked(Wait::Store {

@@ -376,12 +376,32 @@ impl Machine<'_> {
             | Op::Insert { .. }
             | Op::Carry { .. } => registers::execute(p, w, &ins.op, c.active),
             Op::ReadClock { d, which } => self.clock(c, w, *d, *which),
-            Op::Bra { target, uniform } => return self.branch(c, w, cur, *target, *uniform),
-            Op::BrxIdx { targets, index } => {
+            Op::Bra { uniform: true, .. }
+            | Op::BrxIdx { uniform: true, .. }
+            | Op::Exit { uniform: true }
+                if c.active != cur.mask =>
+            {
+                let what = &ins.text;
+                return Err(sync_fault(format!(
+                    "`{what}` is taken by a part of the active lanes only"
+                )));
+            }
+            Op::Bra { target, .. } => return self.branch(c, w, cur, *target),
+            Op::BrxIdx {
+                targets,
+                index,
+                uniform,
+            } => {
                 let v = *w.get(p, *index);
+                let first = v[c.active.trailing_zeros() as usize & 31] as u32;
+                if *uniform && lanes(c.active).any(|l| v[l as usize] as u32 != first) {
+                    return Err(sync_fault(
+                        "brx.idx.uni has a different index in some lanes",
+                    ));
+                }
                 return self.indexed_branch(c, w, cur, targets, &v);
             }
-            Op::Exit => {
+            Op::Exit { .. } => {
                 self.exit(c.cta, w, cur, c.active)?;
                 return Ok(if cur.mask == 0 {
                     Flow::Stop
@@ -393,7 +413,7 @@ impl Machine<'_> {
                 let f = crate::memory::Fault::new(ViolationKind::Trap, "trap was executed");
                 return Err(Trouble::Fault(f, None));
             }
-            Op::Hint | Op::Prefetch => {}
+            Op::Hint | Op::Registers | Op::Prefetch => {}
             Op::GridWait => return Ok(self.wait_for_grid_before(c, cur)),
             Op::LaunchDependents => self.launch_dependents(c.cta),
             Op::Fence { kind } => {

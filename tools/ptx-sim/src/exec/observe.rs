@@ -125,9 +125,15 @@ impl Machine<'_> {
         }
     }
 
-    /// Whether anybody looks at accesses to a space. The tracker sees shared memory only.
-    pub(super) fn observes(&self, space: Space) -> bool {
-        self.observer.is_some() || space == Space::Shared && self.hazards.is_some()
+    /// Whether anybody looks at accesses to a space.
+    pub(super) fn observes(&self, space: Space, order: Order) -> bool {
+        self.observer.is_some() || self.tracks(space, order)
+    }
+
+    /// Whether the tracker does. Of global memory it sees flags only.
+    fn tracks(&self, space: Space, order: Order) -> bool {
+        let flag = space == Space::Global && order.strong;
+        (space == Space::Shared || flag) && self.hazards.is_some()
     }
 
     pub(super) fn observe(
@@ -137,10 +143,10 @@ impl Machine<'_> {
         size: usize,
         (kind, order): (AccessKind, Order),
     ) -> Tried<()> {
-        if !self.observes(at.space) {
+        if !self.observes(at.space, order) {
             return Ok(());
         }
-        let tracked = at.space == Space::Shared && self.hazards.is_some();
+        let tracked = self.tracks(at.space, order);
         let access = Access {
             actor,
             space: at.space,

@@ -225,7 +225,7 @@ impl Machine<'_> {
         s: &Span,
         kind: AccessKind,
     ) -> Tried<()> {
-        if !self.observes(s.place.space) {
+        if !self.observes(s.place.space, t.order) {
             return Ok(());
         }
         for lane in lanes(c.active) {

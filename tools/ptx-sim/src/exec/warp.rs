@@ -5,6 +5,8 @@
 //! a courtesy and not a guarantee (the ISA promises no reconvergence). A part goes on alone when nothing else in its
 //! warp can run, or when the others spin for long.
 
+use rustc_hash::FxHashMap;
+
 use super::poison::{PREDICATE, Poison};
 use crate::memory::{Region, Space};
 use crate::program::{Dst, Lanes, PredSrc, Program, Src};
@@ -90,7 +92,7 @@ pub(crate) struct Warp {
     pub(crate) timed_out: u32,
     /// Strong loads since the warp's last store: instruction and lanes of each, and a hash of the values that it found
     /// last.
-    pub(crate) polled: Vec<((u32, u32), u64)>,
+    pub(crate) polled: FxHashMap<(u32, u32), u64>,
     pub(crate) poison: Poison,
 }
 
@@ -123,7 +125,7 @@ impl Warp {
             impatience: 0,
             waiting: Vec::new(),
             timed_out: 0,
-            polled: Vec::new(),
+            polled: FxHashMap::default(),
             poison: Poison::default(),
         }
     }

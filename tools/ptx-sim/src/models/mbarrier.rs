@@ -48,8 +48,6 @@ pub enum MbarrierError {
         "the state is of phase {state}, only phases {current} and its predecessor may be tested"
     )]
     StaleState { state: u64, current: u64 },
-    #[error("the 8 bytes {found:02x?} are not the mbarrier object that was here: overwritten")]
-    Overwritten { found: [u8; 8] },
 }
 
 /// A valid mbarrier object.
@@ -60,7 +58,6 @@ pub struct Mbarrier {
     expected: u32,
     pending: u32,
     tx: i32,
-    observed: bool,
 }
 
 /// Effect of an arrive or a completed transaction.
@@ -70,21 +67,6 @@ pub struct Effect {
     pub state: u64,
     /// The operation completed the phase: waiters may go on.
     pub completed: bool,
-    /// Whether this is an arrive in a phase whose predecessor nobody has seen complete. Section "Phase of the mbarrier
-    /// object": "at least one test_wait or try_wait must be performed which returns True before an arrive-on operation
-    /// in the subsequent phase".
-    pub unobserved_predecessor: bool,
-}
-
-/// State that an invalidation threw away.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct InvalReport {
-    /// Threads that were waiting and will never be woken.
-    pub waiters: usize,
-    /// Transactions still expected (or completed in advance, if negative).
-    pub tx_count: i32,
-    /// Some, but not all, arrivals of the phase had come.
-    pub partly_arrived: bool,
 }
 
 const STATE_TAG: u64 = 0xb;
@@ -98,7 +80,6 @@ impl Mbarrier {
             expected: count,
             pending: count,
             tx: 0,
-            observed: true,
         })
     }
 
@@ -135,7 +116,6 @@ impl Mbarrier {
         if done {
             self.phase += 1;
             self.pending = self.expected;
-            self.observed = false;
         }
         done
     }
@@ -159,11 +139,7 @@ impl Mbarrier {
         let state = self.state();
         self.add_tx(-i64::from(count))?;
         let completed = self.try_complete();
-        Ok(Effect {
-            state,
-            completed,
-            unobserved_predecessor: false,
-        })
+        Ok(Effect { state, completed })
     }
 
     /// `mbarrier.arrive` with a count; also the arrive-on of commits and async copies.
@@ -179,13 +155,8 @@ impl Mbarrier {
             });
         };
         self.pending = left;
-        let unobserved_predecessor = self.phase > 0 && !self.observed;
         let completed = self.try_complete();
-        Ok(Effect {
-            state,
-            completed,
-            unobserved_predecessor,
-        })
+        Ok(Effect { state, completed })
     }
 
     /// `mbarrier.arrive.noComplete`.
@@ -253,17 +224,15 @@ impl Mbarrier {
     ///
     /// Parity names the current phase or its predecessor, so the answer is whether it differs
     /// from the current one's; a fresh object's predecessor counts as complete.
-    pub fn test_parity(&mut self, parity: u32) -> Result<bool, MbarrierError> {
+    pub fn test_parity(&self, parity: u32) -> Result<bool, MbarrierError> {
         if parity > 1 {
             return Err(MbarrierError::Parity(parity));
         }
-        let done = u64::from(parity) != self.phase & 1;
-        self.observed |= done;
-        Ok(done)
+        Ok(u64::from(parity) != self.phase & 1)
     }
 
     /// `test_wait` / `try_wait` with the state an arrive returned.
-    pub fn test_state(&mut self, state: u64) -> Result<bool, MbarrierError> {
+    pub fn test_state(&self, state: u64) -> Result<bool, MbarrierError> {
         if state >> 60 != STATE_TAG {
             return Err(MbarrierError::NotAState(state));
         }
@@ -271,36 +240,16 @@ impl Mbarrier {
             return Err(MbarrierError::OtherObject);
         }
         let (named, current) = ((state >> 20) & 0xfff_ffff, self.phase & 0xfff_ffff);
-        let done = match current.wrapping_sub(named) & 0xfff_ffff {
-            0 => false,
-            1 => true,
-            _ => {
-                return Err(MbarrierError::StaleState {
-                    state: named,
-                    current,
-                });
-            }
-        };
-        self.observed |= done;
-        Ok(done)
-    }
-
-    /// The eight bytes that stand for this object in shared memory.
-    ///
-    /// 62 bits of counts and parity and a 2-bit tag, mixed so that no small change of the
-    /// bytes is another plausible object.
-    pub fn to_bytes(&self) -> [u8; 8] {
-        let tx = (self.tx as u32 & 0x1f_ffff) as u64;
-        let word = u64::from(self.expected)
-            | u64::from(self.pending) << 20
-            | tx << 40
-            | (self.phase & 1) << 61
-            | 0b10 << 62;
-        word.wrapping_mul(MIX).to_le_bytes()
+        match current.wrapping_sub(named) & 0xfff_ffff {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(MbarrierError::StaleState {
+                state: named,
+                current,
+            }),
+        }
     }
 }
-
-const MIX: u64 = 0x9e37_79b9_7f4a_7c15; // odd, so multiplication is a bijection
 
 /// `mbarrier.pending_count`: the pending count an arrive's state captured.
 pub fn pending_count(state: u64) -> Result<u32, MbarrierError> {
@@ -309,9 +258,6 @@ pub fn pending_count(state: u64) -> Result<u32, MbarrierError> {
     }
     Ok((state & u64::from(MAX_COUNT)) as u32)
 }
-
-/// The bytes an invalidated object leaves: recognisable, and not an object.
-pub const INVALIDATED: [u8; 8] = *b"\xde\xadmbar\xde\xad";
 
 fn in_range(op: &'static str, count: u32) -> Result<(), MbarrierError> {
     if count == 0 || count > MAX_COUNT {
@@ -339,15 +285,11 @@ impl Slot {
         Ok(())
     }
 
-    /// `mbarrier.inval`; `waiters` is how many threads are blocked on the object.
-    pub fn inval(&mut self, waiters: usize) -> Result<InvalReport, MbarrierError> {
-        let gone = self.object.take().ok_or(MbarrierError::Uninitialised {
+    /// `mbarrier.inval`.
+    pub fn inval(&mut self) -> Result<(), MbarrierError> {
+        let gone = self.object.take();
+        gone.map(drop).ok_or(MbarrierError::Uninitialised {
             op: "mbarrier.inval",
-        })?;
-        Ok(InvalReport {
-            waiters,
-            tx_count: gone.tx,
-            partly_arrived: gone.pending != gone.expected,
         })
     }
 
@@ -361,25 +303,5 @@ impl Slot {
     /// The object if there is one, for reports.
     pub fn peek(&self) -> Option<&Mbarrier> {
         self.object.as_ref()
-    }
-
-    /// Checks that the bytes in memory are still this object's ("performing any non-mbarrier
-    /// operation on an initialised object results in undefined behavior").
-    pub fn check_bytes(&self, found: [u8; 8]) -> Result<(), MbarrierError> {
-        match &self.object {
-            Some(object) if object.to_bytes() != found => Err(MbarrierError::Overwritten { found }),
-            _ => Ok(()),
-        }
-    }
-
-    /// Could these eight bytes be an mbarrier object? (For naming things in reports.)
-    pub fn looks_like_object(bytes: [u8; 8]) -> bool {
-        // Newton's iteration gives the inverse of MIX modulo 2^64.
-        let mut inverse = MIX;
-        for _ in 0..6 {
-            inverse = inverse.wrapping_mul(2u64.wrapping_sub(MIX.wrapping_mul(inverse)));
-        }
-        let word = u64::from_le_bytes(bytes).wrapping_mul(inverse);
-        bytes != INVALIDATED && word >> 62 == 0b10 && word & u64::from(MAX_COUNT) != 0
     }
 }

@@ -54,6 +54,8 @@ pub struct Fragment {
     pub registers: usize,
     /// Whether lines are columns.
     pub by_columns: bool,
+    /// A or B with the other layout: it lies in other lanes, because `wmma.mma` must name the layout of the load.
+    pub turned: bool,
 }
 
 impl Fragment {
@@ -83,6 +85,7 @@ impl Fragment {
             bits,
             registers,
             by_columns: matrix == Matrix::B,
+            turned: false,
         })
     }
 
@@ -90,7 +93,11 @@ impl Fragment {
     pub fn place(&self, element: usize) -> (usize, usize, usize) {
         let packed = 32 / self.bits;
         let (slot, i) = (element / packed, element % packed);
-        (slot / 32, slot % 32, i * self.bits)
+        (
+            slot / 32,
+            slot % 32 ^ usize::from(self.turned) * 17,
+            i * self.bits,
+        )
     }
 
     /// The elements that registers hold.

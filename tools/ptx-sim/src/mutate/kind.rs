@@ -63,14 +63,4 @@ impl Kind {
     pub fn is_host(self) -> bool {
         matches!(self, Kind::TensorMap | Kind::Launch)
     }
-
-    /// Whether it concerns plain arithmetic and addresses, of which kernels have thousands, rather
-    /// than synchronisation and asynchronous operations.
-    pub fn is_scalar(self) -> bool {
-        use Kind::*;
-        matches!(
-            self,
-            Compare | Offset | Select | Selector | Shift | Constant | Operation
-        )
-    }
 }

@@ -87,6 +87,7 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
         "isspacep" => {
             let (space, own) = cx.space();
             cx.mods.finish()?;
+            cx.count(&[2])?;
             let space = space.ok_or("a state space is missing")?;
             // isspacep.shared asks for this CTA's window, as .shared::cta does.
             Op::IsSpace {
@@ -98,7 +99,19 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
         }
         // A policy is opaque and only ever a hint.
         "createpolicy" => {
-            while cx.mods.find(Some).is_some() {}
+            let operands: &[usize] = match cx.mods.one_of(&["fractional", "range", "cvt"]) {
+                Some("fractional") => &[1, 2],
+                Some("range") => &[4],
+                Some(_) => &[2],
+                None => return Err("the form is missing".into()),
+            };
+            cx.mods.take("global");
+            cx.mods.take("L2");
+            let priority = |m: &str| m.starts_with("L2::evict_").then_some(());
+            let _ = (cx.mods.find(priority), cx.mods.find(priority));
+            cx.mods.take("b64");
+            cx.mods.finish()?;
+            cx.count(operands)?;
             let d = cx.dst(0, Ty::B64)?;
             let policy = cx.b.constant(0x1000_0000_0000_0000);
             Op::Multi(vec![(d, policy)])
@@ -280,7 +293,7 @@ fn mov(cx: &mut Cx<'_>) -> R<Op> {
         }
     }
     let part = |n: usize| -> R<(Ty, u32)> {
-        match t.bits().checked_div(n as u32) {
+        match t.bits().checked_div(n as u32).filter(|_| n > 1) {
             Some(8) => Ok((Ty::B8, 8)),
             Some(16) => Ok((Ty::B16, 16)),
             Some(32) => Ok((Ty::B32, 32)),
@@ -321,9 +334,6 @@ fn mov(cx: &mut Cx<'_>) -> R<Op> {
         }
         _ if t == Ty::B128 => {
             let (d, a) = (cx.dst(0, t)?, cx.src(1, t)?);
-            if a.0 & Src::CONST != 0 {
-                return Err("a literal has at most 64 bits".into());
-            }
             Ok(Op::Multi(vec![(d, a), (next(d), Src(a.0 + 1))]))
         }
         _ => {

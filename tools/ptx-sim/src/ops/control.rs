@@ -1,7 +1,7 @@
 //! Branches, barriers, fences and hints: sections 9.7.12, 9.7.13 and 9.7.19.
 
 use crate::ast::{Operand, Ty};
-use crate::program::decode::{Cx, R};
+use crate::program::decode::{Cx, R, immediate};
 use crate::program::{BarMode, FenceKind, Op};
 
 pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
@@ -19,18 +19,20 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
             if !cx.mods.take("idx") {
                 return Err(".idx is missing".into());
             }
-            cx.mods.take("uni");
+            let uniform = cx.mods.take("uni");
             cx.mods.finish()?;
+            cx.count(&[2])?;
             Op::BrxIdx {
+                uniform,
                 index: cx.src(0, Ty::U32)?,
                 targets: cx.table(1)?,
             }
         }
         "exit" | "ret" => {
-            cx.mods.take("uni");
+            let uniform = cx.ins.opcode == "ret" && cx.mods.take("uni");
             cx.mods.finish()?;
             cx.count(&[0])?;
-            Op::Exit
+            Op::Exit { uniform }
         }
         "trap" => {
             cx.mods.finish()?;
@@ -47,11 +49,28 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
                 _ => Op::LaunchDependents,
             }
         }
-        "nanosleep" | "setmaxnreg" | "pmevent" => {
-            const KNOWN: &[&str] = &["u32", "inc", "dec", "sync", "aligned", "mask"];
-            while cx.mods.find(|m| KNOWN.contains(&m).then_some(())).is_some() {}
+        "nanosleep" | "pmevent" => {
+            let sleeps = cx.ins.opcode == "nanosleep";
+            cx.mods.take(if sleeps { "u32" } else { "mask" });
             cx.mods.finish()?;
+            cx.count(&[1])?;
+            cx.src(0, Ty::U32)?;
             Op::Hint
+        }
+        "setmaxnreg" => {
+            if cx.mods.one_of(&["inc", "dec"]).is_none() {
+                return Err(".inc or .dec is missing".into());
+            }
+            if !["sync", "aligned", "u32"].iter().all(|m| cx.mods.take(m)) {
+                return Err(".sync.aligned.u32 is missing".into());
+            }
+            cx.mods.finish()?;
+            cx.count(&[1])?;
+            let count = immediate(cx.operand(0)?);
+            if !count.is_some_and(|n| n % 8 == 0 && (24..=256).contains(&n)) {
+                return Err("the count is a multiple of 8 from 24 to 256".into());
+            }
+            Op::Registers
         }
         "membar" | "fence" => fence(cx)?,
         "bar" | "barrier" => barrier(cx)?,
@@ -85,20 +104,23 @@ fn fence(cx: &mut Cx<'_>) -> R<Op> {
             });
         }
         _ => {
-            for m in &cx.ins.mods {
-                let known = [
-                    "sc", "acq_rel", "acquire", "release", "cta", "cluster", "gpu", "sys", "gl",
-                ];
-                if !known.contains(&m.as_str()) {
-                    return Err(format!(".{m} is not modelled here"));
-                }
-            }
-            let has = |m: &str| cx.ins.mods.iter().any(|have| have == m);
-            match () {
-                () if cx.ins.opcode == "membar" || has("sc") => FenceKind::Sc,
-                () if has("acquire") => FenceKind::Acquire,
-                () if has("release") => FenceKind::Release,
-                () => FenceKind::AcqRel,
+            let (sems, scopes): (&[_], &[_]) = match cx.ins.opcode.as_str() {
+                "membar" => (&[], &["cta", "gl", "sys"]),
+                _ => (
+                    &["sc", "acq_rel", "acquire", "release"],
+                    &["cta", "cluster", "gpu", "sys"],
+                ),
+            };
+            let sem = cx.mods.one_of(sems);
+            let scope = cx.mods.one_of(scopes);
+            cx.mods.finish()?;
+            scope.ok_or("a scope is missing")?;
+            match sem {
+                _ if cx.ins.opcode == "membar" => FenceKind::Sc,
+                Some("sc") => FenceKind::Sc,
+                Some("acquire") => FenceKind::Acquire,
+                Some("release") => FenceKind::Release,
+                _ => FenceKind::AcqRel,
             }
         }
     };

@@ -288,6 +288,8 @@ fn float_to_int(m: Mode, to: Ty, from: Ty) -> R<Alu> {
     let bits = to.bits();
     let nan = if from != Ty::F64 && bits != 64 {
         0
+    } else if to.signed() {
+        range(to).0 as u64
     } else {
         1u64 << (bits - 1)
     };

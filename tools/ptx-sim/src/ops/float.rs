@@ -161,10 +161,15 @@ fn two(m: Mode, f: impl Fn(Mode, f32, f32) -> f32 + Send + Sync + 'static) -> Al
 fn single(cx: &mut Cx<'_>, op: &str) -> R<Op> {
     let t = Ty::F32;
     let explicit = cx.ins.mods.iter().any(|m| is_rounding(m));
+    let computes = !matches!(op, "abs" | "neg" | "min" | "max" | "copysign");
     let m = Mode {
-        round: rounding(cx),
-        ftz: cx.mods.take("ftz"),
-        sat: cx.mods.take("sat"),
+        round: if computes {
+            rounding(cx)
+        } else {
+            Round::Nearest
+        },
+        ftz: op != "copysign" && cx.mods.take("ftz"),
+        sat: computes && cx.mods.take("sat"),
     };
     // The everyday case gets a loop without any choice in it.
     let plain = m.round == Round::Nearest && !m.ftz && !m.sat;

@@ -107,7 +107,11 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
         return Ok(None);
     }
     cx.mods.find(Ty::parse);
-    cx.mods.take("rn");
+    let computes = matches!(op, "add" | "sub" | "mul" | "fma");
+    let rounds = computes && cx.mods.take("rn");
+    if op == "fma" && !rounds {
+        return Err("a rounding mode is missing".into());
+    }
     let ftz = cx.mods.take("ftz");
     if ftz && format == BF16 {
         return Err(".ftz is not defined for bf16".into());
@@ -115,7 +119,7 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
     let m = Mode {
         format,
         ftz,
-        sat: cx.mods.take("sat"),
+        sat: computes && format == F16 && cx.mods.take("sat"),
         relu: cx.mods.take("relu"),
     };
     if m.relu && op != "fma" {

@@ -13,15 +13,16 @@ use std::sync::Arc;
 /// are the hazard tracker's matter.
 fn take_ordering(cx: &mut Cx<'_>) -> Order {
     let mut order = Order::default();
+    // At most one of each.
     #[rustfmt::skip]
-    const KNOWN: &[&str] = &[
-        "weak", "relaxed", "acquire", "release", "acq_rel", "volatile", "mmio", "cta", "cluster", "gpu",
-        "sys", "nc", "unified", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "L1::evict_normal",
-        "L1::evict_unchanged", "L1::evict_first", "L1::evict_last", "L1::no_allocate", "L2::evict_normal",
-        "L2::evict_first", "L2::evict_last", "L2::64B", "L2::128B", "L2::256B",
+    const KNOWN: &[&[&str]] = &[
+        &["weak", "relaxed", "acquire", "release", "acq_rel", "volatile"], &["mmio"],
+        &["cta", "cluster", "gpu", "sys"], &["nc"], &["unified"],
+        &["ca", "cg", "cs", "lu", "cv", "wb", "wt"],
+        &["L1::evict_normal", "L1::evict_unchanged", "L1::evict_first", "L1::evict_last", "L1::no_allocate"],
+        &["L2::evict_normal", "L2::evict_first", "L2::evict_last"], &["L2::64B", "L2::128B", "L2::256B"],
     ];
-    let known = |m: &str| KNOWN.iter().find(|k| **k == m).copied();
-    while let Some(m) = cx.mods.find(known) {
+    for m in KNOWN.iter().filter_map(|kind| cx.mods.one_of(kind)) {
         order.strong |= matches!(
             m,
             "relaxed" | "acquire" | "release" | "acq_rel" | "volatile" | "mmio"
@@ -42,7 +43,23 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
         "red" => atomic(cx, false)?,
         "prefetch" | "prefetchu" | "applypriority" => {
             cx.space();
-            while cx.mods.find(Some).is_some() {}
+            let levels = [
+                "L1",
+                "L2",
+                "L2::evict_last",
+                "L2::evict_normal",
+                "tensormap",
+            ];
+            cx.mods.one_of(&levels).ok_or("a level is missing")?;
+            cx.mods.finish()?;
+            cx.count(&[if cx.ins.opcode == "applypriority" {
+                2
+            } else {
+                1
+            }])?;
+            if !matches!(cx.operand(0)?, Operand::Address { .. }) {
+                return Err("an address in brackets is expected".into());
+            }
             Op::Prefetch
         }
         "discard" => {

@@ -39,6 +39,8 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
         "and" | "or" | "xor" | "not" | "mov" if first_type(cx.ins) == Some(Ty::Pred) => {
             cx.mods.take("pred");
             cx.mods.finish()?;
+            let one = matches!(cx.ins.opcode.as_str(), "not" | "mov");
+            cx.count(&[if one { 2 } else { 3 }])?;
             let d = cx.pred_dst(0)?;
             let a = cx.pred(1)?;
             let (op, b) = match cx.ins.opcode.as_str() {

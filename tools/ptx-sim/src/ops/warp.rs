@@ -96,9 +96,12 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
             cx.mods.finish()?;
             cx.count(&[3])?;
             let (d, p) = with_predicate(cx, Ty::B32)?;
+            if !all && (d.is_none() || matches!(cx.operand(0)?, Operand::Pair(..))) {
+                return Err("match.any has one result".into());
+            }
             Op::Match {
                 all,
-                d: need(d)?,
+                d,
                 p,
                 a: cx.src(1, t)?,
                 mask: cx.src(2, Ty::B32)?,

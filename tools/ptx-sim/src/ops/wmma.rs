@@ -25,7 +25,7 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
     };
     let layout = |cx: &mut Cx<'_>| cx.mods.one_of(&["row", "col"]).ok_or("a layout is missing");
     if what == "mma" {
-        let _ = (layout(cx)?, layout(cx)?);
+        let turned = [layout(cx)? == "col", layout(cx)? == "row"];
         let satfinite = cx.mods.take("satfinite");
         let types: Vec<&str> = std::iter::from_fn(|| cx.mods.find(Some)).collect();
         let product = match types[..] {
@@ -36,7 +36,10 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
         let Some(product) = product else {
             return unmodelled();
         };
-        let product = Box::new(product.map_err(|e| e.to_string())?);
+        let mut product = Box::new(product.map_err(|e| e.to_string())?);
+        for (fragment, turned) in product.fragments.iter_mut().zip(turned) {
+            fragment.turned = turned;
+        }
         cx.count(&[4])?;
         let [a, b, c, of_d] = product.fragments;
         let d = results(cx, 0, of_d.registers)?;
@@ -54,10 +57,11 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
     }
     let ty = cx.mods.find(Some).ok_or("the type is missing")?;
     cx.mods.finish()?;
-    let Some(fragment) = Fragment::of(matrix, shape, ty) else {
+    let Some(mut fragment) = Fragment::of(matrix, shape, ty) else {
         return unmodelled();
     };
     let lines_stand = by_columns == fragment.by_columns;
+    fragment.turned = matches!(matrix, Matrix::A | Matrix::B) && !lines_stand;
     let usual = if lines_stand {
         fragment.length
     } else {

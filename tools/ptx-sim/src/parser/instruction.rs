@@ -62,12 +62,11 @@ impl Parser<'_> {
         if self.depth > MAX_DEPTH {
             return self.err("operands are nested too deeply");
         }
-        let o = self.operand_inner()?;
-        self.depth -= 1;
+        let mut o = self.operand_inner()?;
         if self.eat('|') {
-            let second = self.operand_inner()?;
-            return Ok(Operand::Pair(Box::new(o), Box::new(second)));
+            o = Operand::Pair(Box::new(o), Box::new(self.operand_inner()?));
         }
+        self.depth -= 1;
         Ok(o)
     }
 

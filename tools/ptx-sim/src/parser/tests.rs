@@ -51,8 +51,10 @@ fn initialisers() {
 fn deep_nesting_is_an_error_and_not_a_stack_overflow() {
     let src = format!("{HEAD}.entry k() {{ {} ", "{".repeat(100_000));
     assert!(parse(&src).is_err());
-    let src = format!("{HEAD}.entry k() {{ mov.b32 {} ", "{".repeat(100_000));
-    assert!(parse(&src).is_err());
+    for operand in ["{", "a|{"] {
+        let src = format!("{HEAD}.entry k() {{ mov.b32 {} ", operand.repeat(100_000));
+        assert!(parse(&src).is_err());
+    }
 }
 
 #[test]

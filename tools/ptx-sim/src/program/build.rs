@@ -129,7 +129,13 @@ pub(super) fn build(module: &Module, kernel: &str) -> Result<Program, SimError> 
     }
     // Falling off the end exits, as `ret` does.
     b.program.files = module.files.clone();
-    cfg::set_joins(&mut b.program.code);
+    if cfg::set_joins(&mut b.program.code).is_none() {
+        return fail(
+            f.line,
+            &f.name,
+            "its branches are too many to find where they meet again",
+        );
+    }
     Ok(b.program)
 }
 
@@ -252,6 +258,8 @@ impl Builder {
         self.program.reqntid = f.reqntid;
         self.program.maxntid = f.maxntid;
         self.program.cluster = f.cluster;
+        self.program.max_cluster_rank = f.max_cluster_rank;
+        self.program.explicit_cluster = f.explicit_cluster;
         self.scope(0);
         self.params(f)?;
         let body = self.scope(PARAMETERS);

@@ -8,7 +8,7 @@ fn successors(code: &[Ins], pc: usize) -> Vec<usize> {
     let mut out = match &code[pc].op {
         Op::Bra { target, .. } => vec![*target as usize],
         Op::BrxIdx { targets, .. } => targets.iter().map(|t| *t as usize).collect(),
-        Op::Exit | Op::Trap => vec![end],
+        Op::Exit { .. } | Op::Trap => vec![end],
         _ => return vec![next],
     };
     if code[pc].guard.is_some() && !out.contains(&next) {
@@ -21,7 +21,10 @@ fn successors(code: &[Ins], pc: usize) -> Vec<usize> {
 ///
 /// Cooper, Harvey and Kennedy's iteration on the reversed graph, with one node an instruction
 /// and one for the end.
-pub(super) fn set_joins(code: &mut [Ins]) {
+///
+/// `None` where that would take too long: the iteration can be quadratic.
+pub(super) fn set_joins(code: &mut [Ins]) -> Option<()> {
+    let mut steps = 1 << 26;
     let end = code.len();
     let succ: Vec<Vec<usize>> = (0..end).map(|pc| successors(code, pc)).collect();
     let mut pred = vec![Vec::new(); end + 1];
@@ -63,7 +66,7 @@ pub(super) fn set_joins(code: &mut [Ins]) {
                 new = if new == NONE {
                     s
                 } else {
-                    meet(new, s, &idom, &number)
+                    meet(new, s, &idom, &number, &mut steps)?
                 };
             }
             if new != NONE && idom[node] != new {
@@ -76,15 +79,23 @@ pub(super) fn set_joins(code: &mut [Ins]) {
         let branch = matches!(ins.op, Op::Bra { .. } | Op::BrxIdx { .. });
         ins.join = (branch && idom[pc] != NONE && idom[pc] != end).then_some(idom[pc] as u32);
     }
+    Some(())
 }
 
-fn meet(mut a: usize, mut b: usize, idom: &[usize], number: &[usize]) -> usize {
+fn meet(
+    mut a: usize,
+    mut b: usize,
+    idom: &[usize],
+    number: &[usize],
+    steps: &mut u32,
+) -> Option<usize> {
     while a != b {
+        *steps = steps.checked_sub(1)?;
         if number[a] < number[b] {
             a = idom[a];
         } else {
             b = idom[b];
         }
     }
-    a
+    Some(a)
 }

@@ -120,7 +120,11 @@ impl<'a> Cx<'a> {
         self.src_of(o, ty)
     }
 
+    /// A source; of 128 bits, the first of a register's two halves.
     pub(crate) fn src_of(&mut self, o: &Operand, ty: Ty) -> R<Src> {
+        if ty == Ty::B128 && self.reg_ty(o) != Some(Ty::B128) {
+            return Err(format!("{o} is not a register of 128 bits"));
+        }
         if let Some(bits) = literal(o, ty) {
             return Ok(self.b.constant(bits));
         }

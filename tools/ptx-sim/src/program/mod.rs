@@ -94,6 +94,10 @@ pub struct Program {
     pub maxntid: Option<[u32; 3]>,
     /// `.reqnctapercluster`.
     pub cluster: Option<[u32; 3]>,
+    /// `.maxclusterrank`.
+    pub max_cluster_rank: Option<u32>,
+    /// `.explicitcluster`.
+    pub explicit_cluster: bool,
     /// `.file` directives.
     pub files: Vec<(u32, String)>,
 }
@@ -151,10 +155,5 @@ impl Program {
             None => return None,
         };
         Some(format!("{name}+{}", at - first))
-    }
-
-    /// Size of the parameter block in bytes.
-    pub fn param_bytes(&self) -> u64 {
-        self.params.last().map_or(0, |p| p.offset + p.size)
     }
 }

@@ -175,9 +175,12 @@ pub enum Op {
     BrxIdx {
         targets: Vec<u32>,
         index: Src,
+        uniform: bool,
     },
     /// `exit`, and `ret` of a kernel.
-    Exit,
+    Exit {
+        uniform: bool,
+    },
     /// `trap`.
     Trap,
     /// Nothing to compute; hazard checkers may care.
@@ -186,6 +189,8 @@ pub enum Op {
     },
     /// Nothing at all: hints, `nanosleep`.
     Hint,
+    /// `setmaxnreg`, which changes no value.
+    Registers,
     /// `griddepcontrol.wait`.
     GridWait,
     /// `griddepcontrol.launch_dependents`.
@@ -232,7 +237,7 @@ pub enum Op {
     },
     Match {
         all: bool,
-        d: Dst,
+        d: Option<Dst>,
         p: Option<u32>,
         a: Src,
         mask: Src,
@@ -348,6 +353,7 @@ impl Op {
             | Op::Mma(_)
             | Op::Wgmma(_)
             | Op::Wmma(_)
+            | Op::Registers
             | Op::Bar {
                 aligned: true,
                 mode: BarMode::Sync | BarMode::Popc(..) | BarMode::Vote(..),

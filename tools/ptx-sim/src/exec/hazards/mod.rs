@@ -100,6 +100,9 @@ fn barrier(cta: u32, id: u32) -> u64 {
 fn flag(cta: u32, at: u64) -> u64 {
     4 << 60 | u64::from(cta) << 24 | at & 0xff_ffff
 }
+fn global_flag(at: u64) -> u64 {
+    8 << 60 | at
+}
 fn cluster(linear: u32) -> u64 {
     5 << 60 | u64::from(linear)
 }
@@ -183,39 +186,43 @@ impl Hazards {
         all
     }
 
-    /// An ordinary access.
+    /// An ordinary access to shared memory, or a strong one to global memory.
     pub(crate) fn access(&mut self, a: &memory::Access) {
-        if a.space != Space::Shared {
-            return;
-        }
         let actor = (a.actor.cta, a.actor.warp, a.actor.lane);
         let Some(w) = self.world(a.actor.cta) else {
             return;
         };
         let Some(agent) = w.agent(actor) else { return };
         let reads = a.kind == memory::AccessKind::Read;
-        let access = Access::new(
-            Range::new(shared(a.owner), a.address, u64::from(a.size)),
-            match reads {
-                _ if a.order.strong => AccessKind::Sync,
-                true => AccessKind::Read,
-                false => AccessKind::Write,
-            },
-            Proxy::Generic,
-            a.actor.pc,
-        );
-        // "Release and Acquire Patterns": a strong access may be a flag.
-        let object = flag(a.owner, a.address);
+        // "Release and Acquire Patterns": a strong access may be a flag, of global memory too.
         let sem = |strong| if strong { Sem::Strong } else { Sem::Relaxed };
-        w.shared_access(Actor::Agent(agent), a.actor.cta, a.owner, access);
+        let (acquires, releases) = (sem(a.order.acquires), sem(a.order.releases));
+        let in_shared = a.space == Space::Shared;
+        let object = match in_shared {
+            true => flag(a.owner, a.address),
+            false => global_flag(a.address),
+        };
+        if in_shared {
+            let access = Access::new(
+                Range::new(shared(a.owner), a.address, u64::from(a.size)),
+                match reads {
+                    _ if a.order.strong => AccessKind::Sync,
+                    true => AccessKind::Read,
+                    false => AccessKind::Write,
+                },
+                Proxy::Generic,
+                a.actor.pc,
+            );
+            w.shared_access(Actor::Agent(agent), a.actor.cta, a.owner, access);
+        }
         if !a.order.strong {
             return;
         }
-        if !reads {
-            w.tracker.release(agent, object, sem(a.order.releases));
-            w.tracker.complete_phase(object);
-        } else if !a.order.reduces {
-            w.tracker.acquire(agent, object, sem(a.order.acquires));
+        if reads && !a.order.reduces {
+            w.tracker.acquire(agent, object, acquires);
+        } else if !reads && (in_shared || w.tracker.hands_over(agent, object, releases)) {
+            let atomic = a.kind == memory::AccessKind::Atomic;
+            w.tracker.write_flag(agent, object, releases, atomic);
         }
     }
 

@@ -26,7 +26,7 @@ pub use operation::Stamp;
 pub use order::{Fence, OpClass, Profile, Sem};
 
 use super::relaxation::{Allowed, Relaxation};
-use clock::{Known, Merger};
+use clock::{Clock, Known, Merger};
 use object::{AgentState, Object};
 use operation::OpState;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -176,6 +176,31 @@ impl Tracker {
     pub fn complete_phase(&mut self, object: u64) {
         let o = self.objects.entry(object).or_default();
         o.complete(&mut self.merger);
+    }
+
+    /// A strong write of a flag. An atomic operation hands on what the writes before it did; a store hands over what its
+    /// own thread has released with the flag, and no more.
+    pub fn write_flag(&mut self, agent: Agent, object: u64, sem: Sem, atomic: bool) {
+        self.release(agent, object, sem);
+        let o = self.objects.entry(object).or_default();
+        if o.arriving.view.generic != Clock::default() {
+            let own = o.own.entry(agent.0).or_default();
+            self.merger.join(own, &o.arriving.view);
+        }
+        if !atomic {
+            o.complete.view = o.own.get(&agent.0).cloned().unwrap_or_default();
+        }
+        o.complete(&mut self.merger);
+    }
+
+    /// Whether a strong write of an object by this thread could change what the object hands over: a relaxed one
+    /// without a fence before it gives an object that nobody has used nothing.
+    pub fn hands_over(&self, agent: Agent, object: u64, sem: Sem) -> bool {
+        let fenced = &self.agents[agent.0 as usize].fenced_out;
+        sem == Sem::Strong
+            || fenced.time > 0
+            || fenced.view.generic != Clock::default()
+            || self.objects.contains_key(&object)
     }
 
     /// An acquire that saw the object's last completed phase.

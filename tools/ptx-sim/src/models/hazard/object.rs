@@ -24,6 +24,8 @@ pub(super) struct Object {
     /// The view of the last arrival, which most of the next ones share.
     last: Option<Arc<View>>,
     pub(super) complete: Handed,
+    /// Of a flag: what each thread that wrote it has released with it.
+    pub(super) own: BTreeMap<u32, Arc<View>>,
 }
 
 impl Object {
