@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, bail, ensure};
 
 use crate::model::Model;
 use crate::tokens::Tokens;
@@ -58,7 +58,7 @@ impl Generator<'_> {
         let logits = self.model.read(text)?;
         times.reading = start.elapsed();
         let (mut answer, mut shown) = (Vec::new(), 0);
-        let mut next = self.sampling.choose(logits, &mut random);
+        let mut next = self.sampling.choose(logits, &mut random)?;
         let start = Instant::now();
         while answer.len() < most && !self.tokens.is_end(next) {
             // No more than the text and the answer have room for.
@@ -75,7 +75,7 @@ impl Generator<'_> {
             for (i, logits) in logits.chunks_exact(logits.len() / step.len()).enumerate() {
                 answer.push(step[i]);
                 read = i + 1;
-                next = self.sampling.choose(logits, &mut random);
+                next = self.sampling.choose(logits, &mut random)?;
                 let is_right = guesses.get(i) == Some(&next);
                 if !is_right || answer.len() == most || self.tokens.is_end(next) {
                     break;
@@ -115,16 +115,20 @@ fn guesses(text: &[u32], most: usize) -> Vec<u32> {
 
 impl Sampling {
     /// A token by its logits.
-    fn choose(&self, logits: &[f32], random: &mut fastrand::Rng) -> u32 {
+    fn choose(&self, logits: &[f32], random: &mut fastrand::Rng) -> Result<u32> {
+        ensure!(
+            !logits.iter().any(|logit| logit.is_nan()),
+            "the model's logits have a NaN"
+        );
         // Without a branch for each: the first of the largest.
         let most = logits
             .iter()
             .fold(f32::NEG_INFINITY, |most, &logit| most.max(logit));
         let Some(best) = logits.iter().position(|&logit| logit == most) else {
-            return 0;
+            bail!("there is no token");
         };
         if self.temperature <= 0.0 {
-            return best as u32;
+            return Ok(best as u32);
         }
         let share = |logit: &f32| ((logit - most) / self.temperature).exp();
         let mut shares: Vec<(usize, f32)> = logits.iter().map(share).enumerate().collect();
@@ -140,11 +144,11 @@ impl Sampling {
         for (token, share) in &shares {
             at -= share;
             if at <= 0.0 {
-                return *token as u32;
+                return Ok(*token as u32);
             }
         }
-        shares
+        Ok(shares
             .last()
-            .map_or(best as u32, |(token, _)| *token as u32)
+            .map_or(best as u32, |(token, _)| *token as u32))
     }
 }
