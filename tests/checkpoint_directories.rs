@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use nvfp4_gemv::checkpoint::{Checkpoint, CheckpointError, Dialect, INDEX_FILE, Note};
+use nvfp4_gemv::checkpoint::{
+    CONFIG_FILE, Checkpoint, CheckpointError, Dialect, INDEX_FILE, Note, QUANT_CONFIG_FILE,
+};
 use nvfp4_gemv::file::FileError;
 use nvfp4_gemv_cli::file::{self, NewTensor};
 use safetensors::Dtype;
@@ -596,4 +598,35 @@ fn hostile_directories_are_errors() {
         fs::rename(directory.at("a.safetensors"), directory.0.path().join(name)).unwrap();
         assert_eq!(directory.open().layers().collect::<Vec<_>>(), ["a"]);
     }
+}
+
+/// As in a hub's cache in which a config was not downloaded: what it says would go unseen without a word.
+#[cfg(unix)]
+#[test]
+fn a_config_that_leads_nowhere_is_a_note() {
+    for name in [CONFIG_FILE, QUANT_CONFIG_FILE, INDEX_FILE] {
+        let directory = Directory::new();
+        directory.shard("model.safetensors", layer("a", Dialect::ModelOpt));
+        std::os::unix::fs::symlink("nowhere", directory.at(name)).unwrap();
+        let opened = Checkpoint::open(directory.at("model.safetensors")).unwrap();
+        let notes = opened.notes();
+        assert!(
+            matches!(notes, [Note::Unread { file, .. }] if file.ends_with(name)),
+            "{notes:?}"
+        );
+    }
+}
+
+/// Each prefix of a name was looked up, which took time in the square of its length: minutes here.
+#[test]
+fn a_name_of_many_dots_takes_no_longer_than_another() {
+    let (directory, dots) = (Directory::new(), ".".repeat(200_000));
+    let mut tensors = layer("a", Dialect::ModelOpt);
+    tensors.push((format!("{dots}x"), zeros(Dtype::F32, &[2, 2])));
+    tensors.push((format!("{dots}.weight"), zeros(Dtype::F32, &[2, 2])));
+    directory.shard("model.safetensors", tensors);
+    let checkpoint = directory.open();
+    let started = std::time::Instant::now();
+    assert_eq!(checkpoint.modules().len(), 3);
+    assert!(started.elapsed() < std::time::Duration::from_secs(10));
 }

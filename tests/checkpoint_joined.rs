@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use nvfp4_gemv::checkpoint::{
-    Checkpoint, CheckpointError, Dialect, Joined, Piece, Pieces, RowOrder, SendError,
+    Checkpoint, CheckpointError, Dialect, Joined, ModuleKind, Piece, Pieces, RowOrder, SendError,
 };
 use nvfp4_gemv::quantize::{Quantized, quantize};
 use nvfp4_gemv::{
@@ -764,4 +764,56 @@ fn experts_in_another_file_are_not_forgotten() {
     let (order, parts) = (RowOrder::Stacked, &["gate", "up"]);
     let error = Experts::from_checkpoint(&checkpoint, "m.experts", parts, order, "down");
     assert!(elsewhere(error.unwrap_err()));
+}
+
+/// Tensors of stacks are named with `_`, too: one in a file that is not open may change every product.
+#[test]
+fn tensors_of_stacks_in_another_file_are_not_forgotten() {
+    let mx = || {
+        let codes = NewTensor::new(Dtype::U8, &[EXPERTS, 2, 1, 16], vec![0; EXPERTS * 32]);
+        let scales = NewTensor::new(Dtype::U8, &[EXPERTS, 2, 1], vec![127; EXPERTS * 2]);
+        vec![
+            ("m.experts.up_blocks".to_owned(), codes),
+            ("m.experts.up_scales".to_owned(), scales),
+        ]
+    };
+    let dense = || {
+        let all = NewTensor::f32(&[EXPERTS, 2, 16], &[0.0; EXPERTS * 32]);
+        vec![("m.experts.up".to_owned(), all)]
+    };
+    for (kind, here) in [
+        ("NVFP4", stacked("m.experts.up", &[1], '_', false)),
+        ("MXFP4", mx()),
+        ("dense", dense()),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        file::write(&at("a.safetensors"), here, None).unwrap();
+        let error = |other: &str| {
+            let index = serde_json::json!({ "weight_map": { "x": "a.safetensors", other: "b.safetensors" } });
+            std::fs::write(at("model.safetensors.index.json"), index.to_string()).unwrap();
+            let checkpoint = Checkpoint::open(at("a.safetensors")).unwrap();
+            let name = "m.experts.up";
+            let opened = match kind {
+                "NVFP4" => checkpoint
+                    .experts("m.experts", &["up"], RowOrder::Stacked)
+                    .map(|_| ()),
+                "MXFP4" => checkpoint.mxfp4(name).map(|_| ()),
+                _ => checkpoint.dense_experts(name).map(|_| ()),
+            };
+            let modules = checkpoint.modules();
+            let module = modules.iter().find(|module| module.name() == name).unwrap();
+            let is_refused = matches!(module.kind(), ModuleKind::Refused(_));
+            assert_eq!(is_refused, opened.is_err(), "{kind} {other}");
+            opened.err()
+        };
+        assert!(error("m.down").is_none(), "{kind}");
+        for other in ["up_pre_quant_scale", "up_lora_a", "up_bias"] {
+            let error = error(&format!("m.experts.{other}"));
+            assert!(
+                matches!(error, Some(CheckpointError::Elsewhere { .. })),
+                "{kind} {other}: {error:?}"
+            );
+        }
+    }
 }

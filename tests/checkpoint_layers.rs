@@ -270,6 +270,27 @@ fn rows_of_fused_layers_have_their_parts_global_scales() {
     .unwrap();
     let parts = [&[0.5; 64][..], &[0.25; 32], &[0.125; 32]].concat();
     assert_eq!(row_alpha(&files, "m.qkv_proj"), parts);
+    // Not those of another tower's layers that have as many rows.
+    let (several, one) = (
+        json!({ "text_config": text, "vision_config": { "num_heads": 8 } }),
+        heads,
+    );
+    for (name, config, is_told) in [
+        ("visual.blocks.0.attn.qkv_proj", &one, false),
+        ("tower.0.attn.qkv_proj", &one, true),
+        ("tower.0.attn.qkv_proj", &several, false),
+        ("model.layers.0.self_attn.qkv_proj", &several, true),
+    ] {
+        let files = of(name, &[2.0, 4.0, 8.0]);
+        let checkpoint = files.write();
+        std::fs::write(
+            files.directory.path().join("config.json"),
+            config.to_string(),
+        )
+        .unwrap();
+        let layer = Checkpoint::open(checkpoint).unwrap();
+        assert_eq!(layer.layer(name).is_ok(), is_told, "{name} {config}");
+    }
     // Equal ones are one.
     let files = of("m.any", &[2.0, 2.0, 2.0]);
     let checkpoint = Checkpoint::open(files.write()).unwrap();

@@ -56,6 +56,8 @@ pub(super) struct Configs {
     schemes: Vec<Scheme>,
     comfy: Vec<Comfy>,
     heads: Option<Heads>,
+    /// Whether `config.json` has heads of several models.
+    several_heads: bool,
     /// Where there is a config of the model.
     pub(super) gate: Option<SaidOfGate>,
     /// The config files that were read.
@@ -72,7 +74,13 @@ impl Configs {
         for name in [CONFIG_FILE, QUANT_CONFIG_FILE] {
             let file = directory.join(name);
             let read = match input::read(&file, MOST_CONFIG_BYTES) {
-                Err(InputError::Io(e)) if e.kind() == std::io::ErrorKind::NotFound => continue,
+                // A link that leads nowhere, as in a hub's cache that lacks a file, is no missing config.
+                Err(InputError::Io(e))
+                    if e.kind() == std::io::ErrorKind::NotFound
+                        && file.symlink_metadata().is_err() =>
+                {
+                    continue;
+                }
                 Err(error) => Err(reason(error)),
                 Ok(bytes) => json::parsed(&bytes),
             };
@@ -83,6 +91,7 @@ impl Configs {
                 Ok(value) => {
                     all.files.push(file.clone());
                     all.heads = all.heads.or_else(|| heads(&value));
+                    all.several_heads |= with_heads(&value) > 1;
                     let own = value.get("quant_algo").map(|_| &value);
                     all.add(own.into_iter().chain(schemes(&value)).collect(), file, None);
                 }
@@ -188,8 +197,14 @@ impl Configs {
     }
 
     /// Heads of the model's attention.
-    pub(super) fn heads(&self) -> Option<Heads> {
+    /// The heads of a layer's attention: of the language model's, where the name tells that it is one of its layers.
+    pub(super) fn heads(&self, layer: &str) -> Option<Heads> {
+        const OTHERS: [&str; 6] = ["vision", "visual", "encoder", "audio", "image", "vit"];
+        const OWN: [&str; 3] = ["language_model.", "text_model.", "model.layers."];
+        let is_other = OTHERS.iter().any(|other| layer.contains(other));
+        let is_own = OWN.iter().any(|own| layer.contains(own));
         self.heads
+            .filter(|_| !is_other && (is_own || !self.several_heads))
     }
 
     /// Whether a config says that ModelOpt has quantised a layer.
@@ -330,6 +345,17 @@ fn heads(config: &Value) -> Option<Heads> {
         })
     };
     of(config).or_else(|| of(config.get("text_config")?))
+}
+
+/// How many objects have heads.
+fn with_heads(config: &Value) -> usize {
+    let Some(entries) = config.as_object() else {
+        return 0;
+    };
+    let has = ["num_attention_heads", "num_heads"]
+        .iter()
+        .any(|key| entries.contains_key(*key));
+    usize::from(has) + entries.values().map(with_heads).sum::<usize>()
 }
 
 fn reason(error: InputError) -> String {

@@ -272,7 +272,10 @@ impl Checkpoint {
         other::refuse_torchao(self, &found)?;
         let module = found.name().strip_suffix(&format!(".{WEIGHT}"));
         let module = module.unwrap_or(found.name());
-        self.nothing_elsewhere(module)?;
+        match found.shape().len() {
+            3.. => self.nothing_elsewhere_of_stack(module)?,
+            _ => self.nothing_elsewhere(module)?,
+        }
         Ok((module, found))
     }
 

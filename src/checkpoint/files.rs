@@ -100,7 +100,8 @@ impl Found {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let mut is_one_of_several = numbered(&name).is_some_and(|(_, _, total)| total > 1);
         for index in KNOWN_INDICES.map(|index| directory.join(index)) {
-            if !index.exists() {
+            // A link that leads nowhere is an index that is not read.
+            if index.symlink_metadata().is_err() {
                 continue;
             }
             match read_index(&index) {

@@ -246,7 +246,7 @@ impl<'a> Layer<'a> {
     ) -> Result<Self, CheckpointError> {
         let headers = Headers::of(checkpoint, name, exporter)?;
         let scales = headers.scales;
-        let heads = checkpoint.configs().heads();
+        let heads = checkpoint.configs().heads(name);
         let globals = match &headers.global {
             Some(global) => Globals::of(global, exporter, name, &headers.shape, heads)?,
             None => Globals::ONE,

@@ -138,6 +138,9 @@ impl<'a> Module<'a> {
 /// Endings of the names of tensors that are weights.
 const WEIGHTS: [&str; 3] = [".weight", ".weight_packed", ".qweight"];
 
+/// Limit: prefixes of a tensor's name that may be its module's. A hostile name has any number of them.
+const MOST_STEMS: usize = 64;
+
 impl Checkpoint {
     /// All modules in alphabetical order. Every tensor is in one of them. Only headers, configs and ComfyUI's marks are
     /// looked at: opening a [`layer`](Self::layer) may still find a scale that is not usable.
@@ -155,6 +158,7 @@ impl Checkpoint {
         for tensor in self.tensors() {
             let name = tensor.name();
             let ends = name.rmatch_indices(|c| c == '.' || (are_stacked && c == '_'));
+            let ends = ends.take(MOST_STEMS);
             let mut stems = std::iter::once(name).chain(ends.map(|(end, _)| &name[..end]));
             match stems.find(|stem| weights.contains_key(stem)) {
                 Some(stem) => weights.entry(stem).and_modify(|of| of.1.push(tensor)),
@@ -274,7 +278,10 @@ impl Checkpoint {
                 });
             }
         }
-        self.nothing_elsewhere(name)?;
+        match shape.len() {
+            3.. => self.nothing_elsewhere_of_stack(name)?,
+            _ => self.nothing_elsewhere(name)?,
+        }
         if other::is_stacked(self, weight) {
             let experts = Stacked::of(self, *weight)?;
             let of = experts.shape;

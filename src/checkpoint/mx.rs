@@ -163,7 +163,7 @@ impl Checkpoint {
     /// [`CheckpointError::UnknownTensors`], [`CheckpointError::Config`] and [`CheckpointError::Elsewhere`] as
     /// [`layer`](Self::layer)'s.
     pub fn mxfp4(&self, name: &str) -> Result<Gathered<'_>, CheckpointError> {
-        self.nothing_elsewhere(name)?;
+        self.nothing_elsewhere_of_stack(name)?;
         let named = other::MX_NAMES.iter().find_map(|(blocks, scales)| {
             let blocks = self.tensor(&format!("{name}{blocks}"))?;
             Some((blocks, self.tensor(&format!("{name}{scales}"))?))

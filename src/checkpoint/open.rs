@@ -182,8 +182,24 @@ impl Checkpoint {
 
     /// Refuses a layer of which a tensor is in another file than those that are open.
     pub(super) fn nothing_elsewhere(&self, layer: &str) -> Result<(), CheckpointError> {
-        let begin = format!("{layer}.");
-        match self.elsewhere.tensors.beginning(&begin) {
+        self.nothing_elsewhere_behind(layer, &['.'])
+    }
+
+    /// The same of a weight of several matrices, whose other tensors may also be named `NAME_bias`.
+    pub(super) fn nothing_elsewhere_of_stack(&self, name: &str) -> Result<(), CheckpointError> {
+        self.nothing_elsewhere_behind(name, &['.', '_'])
+    }
+
+    fn nothing_elsewhere_behind(
+        &self,
+        name: &str,
+        separators: &[char],
+    ) -> Result<(), CheckpointError> {
+        let begins = separators
+            .iter()
+            .map(|separator| format!("{name}{separator}"));
+        let found = |begin: String| self.elsewhere.tensors.beginning(&begin);
+        match { begins }.find_map(found) {
             Some((tensor, file)) => Err(CheckpointError::Elsewhere {
                 index: self.elsewhere.index.clone(),
                 tensor: tensor.into(),

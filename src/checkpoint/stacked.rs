@@ -49,7 +49,7 @@ impl<'a> Stacked<'a> {
         codes: Tensor<'a>,
     ) -> Result<Self, CheckpointError> {
         let name = stem(codes.name());
-        checkpoint.nothing_elsewhere(name)?;
+        checkpoint.nothing_elsewhere_of_stack(name)?;
         if codes.dtype() == Dtype::U32
             && let Some(scales) = other::mlx_scales(checkpoint, &codes)
         {

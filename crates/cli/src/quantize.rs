@@ -152,7 +152,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     for tensor in tensors() {
         if let Some(why) = why_copied(&tensor) {
             copied.add(tensor.name(), why);
-            left.extend(label::module_left(&tensor));
+            left.extend(label::module_left(&checkpoint, &tensor));
             out.push((tensor.name().into(), Piece::Copy(tensor)));
             continue;
         }

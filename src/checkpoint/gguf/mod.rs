@@ -286,6 +286,11 @@ impl Gguf {
         self.text(ARCHITECTURE)
     }
 
+    /// The keys of the metadata.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        self.metadata.keys().map(|key| &**key)
+    }
+
     /// Whether the metadata has an entry, of whatever type.
     pub fn has_entry(&self, key: &str) -> bool {
         self.metadata.contains_key(key)

@@ -16,20 +16,21 @@ use crate::report::count;
 pub(super) const BY_DEFAULT: [(&str, &str); 5] = [
     (
         "embeddings",
-        "*embed* *.wte.weight *.wpe.weight *.emb.weight *.shared.weight *position_embeddings*",
+        "*embed* *.wte.weight *.wpe.weight *.emb.weight *.shared.weight *position_embeddings* \
+         *token_embd* *_embd.weight",
     ),
     (
         "output heads",
         "*lm_head* output.weight *model.output.weight *output_layer* proj_out.weight head.weight *model.head.weight \
-         score.weight classifier.weight",
+         score.weight classifier.weight cls.output.weight",
     ),
     (
         "routers",
-        "*.gate.* *router* *.gating.* *moe_gate* *shared_expert_gate* *shared_experts_gate*",
+        "*.gate.* *router* *.gating.* *moe_gate* *shared_expert_gate* *shared_experts_gate* *ffn_gate_inp*",
     ),
     (
         "positions of attention",
-        "*relative_attention_bias* *relative_position* *rel_pos*",
+        "*relative_attention_bias* *relative_position* *rel_pos* *attn_rel_b*",
     ),
     ("adapters", "*lora_* *.lora.* *adapter*"),
 ];
@@ -226,7 +227,9 @@ mod tests {
             layers.0.ffn.gate.weight model.layers.0.mlp.gate.wg.weight \
             encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight \
             model.layers.0.self_attn.q_proj.lora_A.weight model.layers.0.self_attn.q_proj.lora_B.default.weight \
-            lora_unet_down_blocks_0.lora_down.weight"
+            lora_unet_down_blocks_0.lora_down.weight \
+            token_embd.weight position_embd.weight per_layer_token_embd.weight cls.output.weight \
+            blk.0.ffn_gate_inp.weight blk.0.ffn_gate_inp_shexp.weight enc.blk.0.attn_rel_b.weight"
             .split(' ')
         {
             assert!(excluded(name, &[]).is_some(), "{name}");
@@ -235,7 +238,8 @@ mod tests {
             model.layers.0.mlp.experts.3.gate_proj.weight model.layers.0.mlp.shared_expert.gate_proj.weight \
             model.layers.0.mlp.shared_experts.down_proj.weight layers.0.ffn.experts.5.w1.weight \
             encoder.layer.0.attention.output.dense.weight encoder.layer.0.output.dense.weight \
-            transformer_blocks.0.attn.to_out.0.weight"
+            transformer_blocks.0.attn.to_out.0.weight blk.0.attn_q.weight blk.0.attn_output.weight \
+            blk.0.ffn_gate.weight blk.0.ffn_gate_exps.weight"
             .split(' ')
         {
             assert_eq!(excluded(name, &[]), None, "{name}");

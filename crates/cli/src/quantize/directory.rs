@@ -1,14 +1,14 @@
 //! A directory of a checkpoint that is quantised: written beside its place, file by file, and named at the end.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::UNIX_EPOCH;
 
 use anyhow::{Context, Result, bail};
 use nvfp4_gemv::checkpoint::{
-    AnyCheckpoint, CONFIG_FILE, Checkpoint, Gguf, INDEX_FILE, QUANT_CONFIG_FILE,
+    AnyCheckpoint, CONFIG_FILE, Checkpoint, Gguf, INDEX_FILE, ModuleKind, Note, QUANT_CONFIG_FILE,
 };
 use nvfp4_gemv::file::{FileError, TensorFile};
 use nvfp4_gemv_cli::file;
@@ -24,7 +24,7 @@ use super::calibration::Calibrations;
 use super::choice::{check_patterns, listed};
 use super::item::{Maker, Matrix, Moved, Piece, Plan, Shard, Sizes, in_order, parts};
 use super::partial::{Partial, done_name, refuse_existing};
-use super::{Args, label, rope};
+use super::{Args, CHANGED, label, rope};
 use crate::notes;
 use crate::report::{Report, bytes, count, progress, small};
 
@@ -55,30 +55,35 @@ impl Input {
         let AnyCheckpoint::Safetensors(checkpoint) = &self.0 else {
             return Ok(());
         };
+        const INSTEAD: &str = "it is quantised already; --to takes models that are not";
         let path = printable::path(checkpoint.path());
         if let Some(layer) = checkpoint.layers().next() {
             bail!(
                 "{path}: layer {layer:?} is NVFP4 already; --to takes models that are not quantised"
             );
         }
-        let keys = [label::CONFIG_ENTRY, "compression_config"];
-        if let Some(key) = keys
-            .iter()
-            .find(|key| config.get(**key).is_some_and(|of| !of.is_null()))
-        {
-            bail!(
-                "{path}: {CONFIG_FILE} has {key:?}: it is quantised already; --to takes models that are not"
-            );
+        if let Some(key) = label::entry_of_quantised(config) {
+            bail!("{path}: {CONFIG_FILE} has {key:?}: {INSTEAD}");
         }
-        if let Some(file) = checkpoint
-            .config_files()
-            .iter()
-            .find(|file| file.ends_with(QUANT_CONFIG_FILE))
-        {
-            bail!(
-                "{}: it is quantised already; --to takes models that are not",
-                printable::path(file)
-            );
+        let is_own = |file: &&PathBuf| file.ends_with(QUANT_CONFIG_FILE);
+        let own = checkpoint.config_files().iter().find(is_own);
+        let declared = checkpoint.declared_exporters().map(|(_, file)| file);
+        let mut declared = declared.chain(checkpoint.comfy_files());
+        if let Some(file) = own.map(|own| &**own).or_else(|| declared.next()) {
+            bail!("{}: {INSTEAD}", printable::path(file));
+        }
+        for module in checkpoint.modules() {
+            let is_quantised = match module.kind() {
+                ModuleKind::Nvfp4 { .. } | ModuleKind::Mxfp4 | ModuleKind::Fp8 { .. } => true,
+                _ => module.tensors().iter().any(label::is_code),
+            };
+            if is_quantised {
+                let tensor = module.tensors().first().map_or("", |tensor| tensor.name());
+                bail!(
+                    "{path}: module {:?} has {tensor:?}: {INSTEAD}",
+                    module.name()
+                );
+            }
         }
         Ok(())
     }
@@ -88,17 +93,26 @@ fn directory_of(checkpoint: &Checkpoint) -> &Path {
     let path = checkpoint.path();
     match path.is_dir() {
         true => path,
-        false => path.parent().unwrap_or(Path::new("")),
+        false => path
+            .parent()
+            .filter(|parent| !parent.as_os_str().is_empty())
+            .unwrap_or(Path::new(".")),
     }
 }
 
 /// The model's config, as an object; empty where there is none.
 pub(super) fn config_of(checkpoint: &Checkpoint) -> Result<Map<String, Value>> {
+    // What a config that is not read says may change every product. Of one that is, the reader bounds the values.
+    let unread = |note: &&Note| matches!(note, Note::Unread { .. });
+    if let Some(note) = checkpoint.notes().iter().find(unread) {
+        bail!("{note}");
+    }
     let path = directory_of(checkpoint).join(CONFIG_FILE);
     // A link that leads nowhere is no missing config.
     if path.symlink_metadata().is_err() {
         return Ok(Map::new());
     }
+    refuse_link_out(directory_of(checkpoint), CONFIG_FILE)?;
     let text = read(&path)?;
     serde_json::from_slice(&text).with_context(|| printable::path(&path).to_string())
 }
@@ -131,6 +145,7 @@ pub(super) fn run(args: &Args, to: &Path) -> Result<Report> {
     let shown = printable::path(to).to_string();
     refuse_existing(to)?;
     let input = Input(AnyCheckpoint::open(&args.input)?);
+    let states = States::of(&input, args)?;
     let config = match &input.0 {
         AnyCheckpoint::Safetensors(checkpoint) => config_of(checkpoint)?,
         AnyCheckpoint::Gguf(file) => gguf_config(file)?,
@@ -169,6 +184,17 @@ pub(super) fn run(args: &Args, to: &Path) -> Result<Report> {
         );
     }
 
+    let mut names = HashSet::new();
+    let all = plan
+        .shards
+        .iter()
+        .flat_map(|shard| shard.names(args.dialect));
+    if let Some(name) = { all }.find(|name| !names.insert(name.clone())) {
+        bail!(
+            "{}: the output would have two tensors {name:?}",
+            printable::path(&args.input)
+        );
+    }
     let all = plan.shards.iter().flat_map(|shard| &shard.matrices);
     let calibrations = match &args.calibration {
         Some(path) => Some(Calibrations::open(path, all)?),
@@ -177,7 +203,7 @@ pub(super) fn run(args: &Args, to: &Path) -> Result<Report> {
     let others = others(&input)?;
     let partial = Partial::take(to, &others)?;
     let files = plan.shards.len();
-    let keys = Keys::of(&input, args, &config, plan.has_split())?;
+    let keys = Keys::of(&input, args, &config, &states, plan.has_split());
     let groups = Groups::of(&plan, args.share_scales);
     let bar = progress(matrices as u64, "quantising");
     let mut layers: BTreeMap<String, Moved> = BTreeMap::new();
@@ -214,6 +240,7 @@ pub(super) fn run(args: &Args, to: &Path) -> Result<Report> {
                     layers,
                 })
                 .and_then(|done| {
+                    states.check(&input, args)?;
                     let text = serde_json::to_vec(&done)?;
                     Destination::new(&note).replace(true).write(&text)?;
                     Ok(done)
@@ -223,12 +250,7 @@ pub(super) fn run(args: &Args, to: &Path) -> Result<Report> {
         };
         bar.inc(shard.matrices.len() as u64);
         for tensor in TensorFile::open(&path)?.tensors() {
-            if let Some(other) = weight_map.insert(tensor.name().to_owned(), file.clone()) {
-                bail!(
-                    "the output would have two tensors {:?}, in {other} and {file}",
-                    tensor.name()
-                );
-            }
+            weight_map.insert(tensor.name().to_owned(), file.clone());
         }
         written += done.file_bytes;
         layers.extend(done.layers);
@@ -250,7 +272,9 @@ pub(super) fn run(args: &Args, to: &Path) -> Result<Report> {
         let text = serde_json::to_string_pretty(value)? + "\n";
         Destination::new(partial.path.join(name))
             .replace(true)
-            .write(text.as_bytes())?;
+            .write(text.as_bytes())
+            .with_context(|| printable::path(&partial.path.join(name)).to_string())
+            .with_context(|| partial.kept_for_later())?;
     }
     copy_others(&input, &others, &partial.path).with_context(|| partial.kept_for_later())?;
     let done: Vec<String> = names.iter().map(|name| done_name(name)).collect();
@@ -261,6 +285,7 @@ pub(super) fn run(args: &Args, to: &Path) -> Result<Report> {
         .clean(&wanted)
         .with_context(|| partial.kept_for_later())?;
     let kept = partial.kept_for_later();
+    states.check(&input, args).context(kept.clone())?;
     partial.publish(to).context(kept)?;
     // The directory is complete: a note that stays in it means nothing.
     for note in &done {
@@ -345,14 +370,16 @@ struct Keys {
     on_all: bool,
 }
 
-impl Keys {
-    fn of(
-        input: &Input,
-        args: &Args,
-        config: &Map<String, Value>,
-        has_split: bool,
-    ) -> Result<Self> {
-        let file = |path: &Path| -> Result<Value> {
+/// What the system says of the files that are read: of other content it says something else.
+#[derive(PartialEq)]
+struct States {
+    files: Vec<Value>,
+    calibration: Option<Value>,
+}
+
+impl States {
+    fn of(input: &Input, args: &Args) -> Result<Self> {
+        let state = |path: &Path| -> Result<Value> {
             let metadata = fs::metadata(path)?;
             let modified = metadata
                 .modified()?
@@ -365,8 +392,42 @@ impl Keys {
                 modified.as_nanos().to_string()
             ]))
         };
-        let files = input.files();
+        let state = |path: &Path| state(path).with_context(|| printable::path(path).to_string());
         Ok(Self {
+            files: input
+                .files()
+                .into_iter()
+                .map(state)
+                .collect::<Result<_>>()?,
+            calibration: args.calibration.as_deref().map(state).transpose()?,
+        })
+    }
+
+    /// Refuses what other programs have written to meanwhile: a part of the output may be of either content.
+    fn check(&self, input: &Input, args: &Args) -> Result<()> {
+        let now = Self::of(input, args)?;
+        if now == *self {
+            return Ok(());
+        }
+        let mut files = now.files.iter().zip(&self.files).zip(input.files());
+        let changed = files.find_map(|((now, before), file)| (now != before).then_some(file));
+        let changed = changed.or(args.calibration.as_deref());
+        bail!(
+            "{}: {CHANGED}",
+            printable::path(changed.unwrap_or(&args.input))
+        );
+    }
+}
+
+impl Keys {
+    fn of(
+        input: &Input,
+        args: &Args,
+        config: &Map<String, Value>,
+        states: &States,
+        has_split: bool,
+    ) -> Self {
+        Self {
             of_all: json!([
                 env!("CARGO_PKG_VERSION"),
                 ARITHMETIC,
@@ -374,15 +435,12 @@ impl Keys {
                 args.include,
                 args.exclude,
                 args.share_scales,
-                args.calibration
-                    .iter()
-                    .map(|path| file(path))
-                    .collect::<Result<Vec<_>>>()?,
+                states.calibration,
                 config,
             ]),
-            files: files.iter().map(|path| file(path)).collect::<Result<_>>()?,
+            files: states.files.clone(),
             on_all: args.share_scales || has_split || matches!(input.0, AnyCheckpoint::Gguf(_)),
-        })
+        }
     }
 
     /// What becomes of a tensor depends on the names in other files, too: the plan has it.
@@ -511,11 +569,37 @@ fn others(input: &Input) -> Result<Vec<String>> {
         if is_made || !is_known || name.starts_with('.') || from.join(name).is_dir() {
             continue;
         }
+        refuse_link_out(from, name)?;
         read(&from.join(name))?;
         others.push(name.to_owned());
     }
     others.sort();
     Ok(others)
+}
+
+/// Refuses a config or a small file that is a link to elsewhere than this directory, or a hub's files of this model: whoever made
+/// the directory does not decide what of the user's is copied.
+fn refuse_link_out(from: &Path, name: &str) -> Result<()> {
+    let path = from.join(name);
+    if !path.symlink_metadata()?.is_symlink() {
+        return Ok(());
+    }
+    let shown = || printable::path(&path).to_string();
+    let (to, from) = (
+        path.canonicalize().with_context(shown)?,
+        from.canonicalize()?,
+    );
+    let blobs = from
+        .parent()
+        .and_then(Path::parent)
+        .map(|hub| hub.join("blobs"));
+    if !to.starts_with(&from) && !blobs.is_some_and(|blobs| to.starts_with(blobs)) {
+        bail!(
+            "{}: a link that leads out of the directory, which is not followed",
+            shown()
+        );
+    }
+    Ok(())
 }
 
 fn copy_others(input: &Input, others: &[String], to: &Path) -> Result<()> {
@@ -524,7 +608,8 @@ fn copy_others(input: &Input, others: &[String], to: &Path) -> Result<()> {
         let content = read(&from.join(name))?;
         Destination::new(to.join(name))
             .replace(true)
-            .write(&content)?;
+            .write(&content)
+            .with_context(|| printable::path(&to.join(name)).to_string())?;
     }
     Ok(())
 }
@@ -555,6 +640,7 @@ fn gguf_config(file: &Gguf) -> Result<Map<String, Value>> {
         return Ok(Map::new());
     };
     refuse_scaled_positions(file, architecture)?;
+    refuse_unsaid(file, architecture)?;
     let scaling = rope::llama3(file, architecture)?;
     let said = |key: &str, is_read: bool, what: &str| {
         if !is_read && file.has_entry(key) {
@@ -625,6 +711,62 @@ fn gguf_config(file: &Gguf) -> Result<Map<String, Value>> {
     ];
     let known = all.into_iter().filter(|(_, value)| !value.is_null());
     Ok(known.map(|(key, value)| (key.to_owned(), value)).collect())
+}
+
+/// Refuses a model with entries and tensors that the config would not speak of: another architecture's, or another
+/// model's, such as Mixtral's experts, which llama.cpp calls `llama`, too.
+fn refuse_unsaid(file: &Gguf, architecture: &str) -> Result<()> {
+    // Those that are read, and those that say nothing, or what the tensors say.
+    const KNOWN: [&str; 11] = [
+        "attention.head_count",
+        "attention.head_count_kv",
+        "attention.key_length",
+        "attention.layer_norm_rms_epsilon",
+        "block_count",
+        "context_length",
+        "embedding_length",
+        "feed_forward_length",
+        "rope.freq_base",
+        "tensor_data_layout",
+        "vocab_size",
+    ];
+    // Experts that are none, and heads whose values, and whose part with positions, are as long as their keys.
+    let of = |key: &str| file.integer(&format!("{architecture}.{key}"));
+    let size = || of("embedding_length")?.checked_div(of("attention.head_count")?);
+    let size = || of("attention.key_length").or_else(size);
+    let is_said = |key: &str| match key {
+        "expert_count" | "expert_used_count" => of(key) == Some(0),
+        // Without heads nobody could tell, and transformers has the size of its class.
+        "attention.value_length" | "rope.dimension_count" => {
+            size().is_none_or(|size| of(key) == Some(size))
+        }
+        // `refuse_scaled_positions` has looked at these.
+        _ => KNOWN.contains(&key) || key.starts_with("rope.scal"),
+    };
+    let shown = printable::path(file.path());
+    let own = |key: &&str| {
+        let key = key
+            .strip_prefix(architecture)
+            .and_then(|rest| rest.strip_prefix('.'));
+        key.is_some_and(|key| !is_said(key))
+    };
+    let mut unsaid: Vec<&str> = file.keys().filter(own).collect();
+    unsaid.sort_unstable();
+    if let Some(key) = unsaid.first() {
+        bail!(
+            "{shown}: the entry {key:?} is not said by the config that would be made, which would be another model's"
+        );
+    }
+    let is_unnamed = |name: &str| !is_in_config(file, name) && !name.contains("rope_f");
+    let mut tensors = file.tensors();
+    if let Some(tensor) = tensors.find(|of| of.name() == of.stored_name() && is_unnamed(of.name()))
+    {
+        bail!(
+            "{shown}: the tensor {:?} has no name in transformers' {architecture}, whose config would be made",
+            tensor.stored_name()
+        );
+    }
+    Ok(())
 }
 
 /// Refuses a model whose rotary positions are scaled: the config would have to say how, and does not.

@@ -245,6 +245,8 @@ pub(super) enum Piece<'a> {
     Widened {
         shape: Vec<usize>,
         dense: Dense<'a>,
+        /// Its file.
+        path: &'a Path,
     },
     /// A part of a matrix that is NVFP4 or MXFP4 in a GGUF file.
     Repacked {
@@ -301,9 +303,9 @@ impl Content for Piece<'_> {
     fn bytes(&self) -> Result<Cow<'_, [u8]>, WriteError> {
         match self {
             Self::Kept(tensor) => tensor.bytes(),
-            Self::Widened { dense, .. } => {
+            Self::Widened { dense, path, .. } => {
                 let values = widened(dense).map_err(|reason| WriteError::Conversion {
-                    file: Default::default(),
+                    file: (*path).into(),
                     tensor: dense.name().into(),
                     reason,
                 })?;
@@ -340,6 +342,16 @@ pub(super) struct Shard<'a> {
 }
 
 impl Shard<'_> {
+    /// The names of the tensors that it becomes.
+    pub(super) fn names(&self, dialect: Dialect) -> impl Iterator<Item = String> {
+        let of_matrix = move |matrix: &Rc<Matrix<'_>>| {
+            parts(dialect, matrix.rows, matrix.k)
+                .map(|(suffix, ..)| format!("{}.{suffix}", matrix.name))
+        };
+        let kept = self.kept.iter().map(|(name, _)| name.clone());
+        self.matrices.iter().flat_map(of_matrix).chain(kept)
+    }
+
     /// What is in it, without what it is made of.
     pub(super) fn summary(&self) -> Value {
         let matrices = self.matrices.iter().map(|matrix| {
@@ -505,7 +517,7 @@ impl<'a> Plan<'a> {
             },
         };
         self.copied.add(tensor.name(), why);
-        self.left.extend(label::module_left(&tensor));
+        self.left.extend(label::module_left(checkpoint, &tensor));
         let kept = NewTensor::new(tensor.dtype(), tensor.shape(), tensor.bytes());
         shard.kept.push((tensor.name().into(), Piece::Kept(kept)));
     }
@@ -699,6 +711,7 @@ impl<'a> Plan<'a> {
                 Piece::Widened {
                     shape: vec![rows, k],
                     dense: file.dense(module)?,
+                    path: file.path(),
                 }
             }
             _ => bail!("{name:?}: {tensor} is neither quantised nor kept"),

@@ -7,9 +7,10 @@ use nvfp4_gemv::BLOCK;
 use nvfp4_gemv::checkpoint::{CONFIG_FILE, Checkpoint, Dialect, Exporter, QUANT_CONFIG_FILE};
 use nvfp4_gemv::file::Tensor;
 use nvfp4_gemv_files::printable;
-use serde_json::{Value, json};
+use safetensors::Dtype;
+use serde_json::{Map, Value, json};
 
-use super::choice::{is_float, is_stacked};
+use super::choice::is_stacked;
 
 /// Refuses an input with layers, or labels, of another dialect or tool than the one that is written: the output would
 /// have both, and readers believe one label.
@@ -60,16 +61,46 @@ pub(super) fn refuse_another_dialect(checkpoint: &Checkpoint, dialect: Dialect) 
     Ok(())
 }
 
-/// The module that a tensor belongs to, where it could have been quantised: what a label lists as left out.
-pub(super) fn module_left(tensor: &Tensor<'_>) -> Option<String> {
+/// The module of a matrix, of whatever type, that stays as it is: what a label lists as left out. NVFP4 layers that were
+/// there are none.
+pub(super) fn module_left(checkpoint: &Checkpoint, tensor: &Tensor<'_>) -> Option<String> {
     let name = tensor.name();
-    let module = match name.strip_suffix(".weight") {
+    let mut modules = [".weight", ".qweight"].into_iter();
+    let module = match modules.find_map(|ending| name.strip_suffix(ending)) {
         Some(module) => module,
         None if is_stacked(tensor) => name.rsplit_once('.').map_or(name, |(module, _)| module),
         None => return None,
     };
-    let is_matrix = is_float(tensor) && tensor.shape().len() == 2;
-    (is_matrix || is_stacked(tensor)).then(|| module.to_owned())
+    let is_left = tensor.shape().len() == 2 || is_stacked(tensor);
+    (is_left && checkpoint.exporter_of(module).is_none()).then(|| module.to_owned())
+}
+
+/// Whether a tensor is codes of a matrix that is quantised, as its type and its name tell. Integers may be masks.
+pub(super) fn is_code(tensor: &Tensor<'_>) -> bool {
+    const CODES: [&str; 5] = [
+        ".weight",
+        ".weight_packed",
+        ".qweight",
+        "_qdata",
+        ".comfy_quant",
+    ];
+    match tensor.dtype() {
+        Dtype::F8_E4M3 | Dtype::F8_E5M2 | Dtype::F8_E8M0 | Dtype::F4 => true,
+        Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16 => false,
+        _ => CODES.iter().any(|ending| tensor.name().ends_with(ending)),
+    }
+}
+
+/// The entry of a config, at any depth, that says how a model is quantised.
+pub(super) fn entry_of_quantised(config: &Map<String, Value>) -> Option<&str> {
+    // The third is MLX's.
+    const KEYS: [&str; 3] = [CONFIG_ENTRY, "compression_config", "quantization"];
+    config.iter().find_map(|(key, value)| match value {
+        Value::Null => None,
+        _ if KEYS.contains(&&**key) => Some(&**key),
+        Value::Object(inner) => entry_of_quantised(inner),
+        _ => None,
+    })
 }
 
 /// The input's own entries, and what readers of the dialect look for. Layers that were NVFP4 before may have input
@@ -90,6 +121,8 @@ pub(super) fn metadata(
     let (scaled, weights_only): (Vec<&str>, Vec<&str>) = layers.partition(has_input_scale);
     let (key, value) = label(dialect, &weights_only, &scaled, left);
     metadata.insert(key.into(), value.to_string());
+    // transformers refuses a file without it.
+    metadata.entry("format".into()).or_insert("pt".into());
     metadata
 }
 
@@ -118,7 +151,7 @@ pub(super) const CONFIG_ENTRY: &str = "quantization_config";
 /// quantised, and ModelOpt's.
 pub(super) fn files(
     dialect: Dialect,
-    mut config: serde_json::Map<String, Value>,
+    mut config: Map<String, Value>,
     left: Vec<String>,
 ) -> Vec<(&'static str, Value)> {
     let (_, label) = label(dialect, &[], &[], left);

@@ -392,10 +392,6 @@ fn a_failure_leaves_nothing_and_the_next_run_goes_on() {
         let first = "model-00001-of-00002.safetensors";
         assert_eq!(left, ["lock", first, &format!("{first}.done")]);
     }
-    // A file of other arguments' does not count.
-    let other = [&run[..], &["--exclude", "*lm_head*"]].concat();
-    contains(&fails(&other), &["is NaN"]);
-    contains(&fails(&run), &["is NaN"]);
 
     write_file(
         &Path::new(&source).join("model-00002-of-00002.safetensors"),
@@ -411,6 +407,47 @@ fn a_failure_leaves_nothing_and_the_next_run_goes_on() {
         let name = entry.unwrap().file_name();
         let [a, b] = [&whole, &out].map(|at| fs::read(Path::new(at).join(&name)).unwrap());
         assert!(a == b, "{name:?}");
+    }
+}
+
+/// Each of these makes other bytes, or may.
+#[test]
+fn a_part_of_other_arguments_does_not_count() {
+    let (dir, model) = (Folder::new(), dense());
+    let (source, out, whole) = (dir.at("model"), dir.at("out"), dir.at("whole"));
+    let mut spoilt = model.clone();
+    spoilt[1][0].2[5] = f32::NAN;
+    write_model(Path::new(&source), &spoilt, &config());
+    let second = Path::new(&source).join("model-00002-of-00002.safetensors");
+    let run = ["quantize", &source, "--to", &out];
+    for other in [
+        &["--dialect", "compressed-tensors"][..],
+        &["--exclude", "*lm_head*"],
+        &["--include", "*_proj*"],
+        &["--share-scales"],
+        &[],
+    ] {
+        write_file(&second, &spoilt[1]);
+        contains(&fails(&run), &["is NaN"]);
+        assert_eq!(notes(&dir.at(".out.partial")), 1);
+        write_file(&second, &model[1]);
+        if other.is_empty() {
+            fs::write(
+                format!("{source}/config.json"),
+                r#"{"model_type": "other"}"#,
+            )
+            .unwrap();
+        }
+        assert_eq!(json(&[&run[..], other].concat())["resumed"], 0, "{other:?}");
+        json(&[&["quantize", &source, "--to", &whole], other].concat());
+        for entry in fs::read_dir(&whole).unwrap() {
+            let name = entry.unwrap().file_name();
+            let [a, b] = [&whole, &out].map(|at| fs::read(Path::new(at).join(&name)).unwrap());
+            assert!(a == b, "{name:?} {other:?}");
+        }
+        for made in [&whole, &out] {
+            fs::remove_dir_all(made).unwrap();
+        }
     }
 }
 
@@ -463,6 +500,145 @@ fn weights_of_conv1d_stay() {
             assert_eq!(said.contains("Conv1D"), stays == 1, "{said}");
         }
     }
+}
+
+/// One label cannot speak of two kinds of layers, wherever the input says what it is.
+#[test]
+fn models_that_are_quantised_are_refused_wherever_they_say_so() {
+    let (dir, plain) = (Folder::new(), config());
+    let (source, out) = (dir.at("model"), dir.at("out"));
+    let with = |key: &str, value: Value| {
+        let mut config = config();
+        config[key] = value;
+        config
+    };
+    let bytes = |name: &str, dtype| (name.to_owned(), NewTensor::zeros(dtype, &[16, 64]));
+    let cases = [
+        (
+            "quantization_config",
+            with("text_config", json!({ "quantization_config": {} })),
+            vec![],
+        ),
+        (
+            "quantization",
+            with("quantization", json!({ "bits": 4 })),
+            vec![],
+        ),
+        (
+            "b.weight",
+            plain.clone(),
+            vec![bytes("b.weight", Dtype::F8_E4M3)],
+        ),
+        (
+            "b.qweight",
+            plain.clone(),
+            vec![bytes("b.qweight", Dtype::I32)],
+        ),
+        (
+            "b.comfy_quant",
+            plain.clone(),
+            vec![bytes("b.comfy_quant", Dtype::U8)],
+        ),
+        (
+            "experts.gate_up_proj",
+            plain.clone(),
+            vec![
+                (
+                    "experts.gate_up_proj".into(),
+                    NewTensor::zeros(Dtype::U8, &[2, 16, 32]),
+                ),
+                (
+                    "experts.gate_up_proj_weight_scale".into(),
+                    NewTensor::zeros(Dtype::F8_E4M3, &[2, 16, 4]),
+                ),
+            ],
+        ),
+    ];
+    fs::create_dir(&source).unwrap();
+    let run = ["quantize", &source, "--to", &out];
+    let write = |config: &Value, others: Vec<(String, NewTensor<'static>)>| {
+        // A mask is no weight.
+        let more = [
+            (
+                "a.weight".to_owned(),
+                NewTensor::f32(&[16, 64], &[1.0; 1024]),
+            ),
+            bytes("a.mask", Dtype::U8),
+        ];
+        let all = others.into_iter().chain(more);
+        file::write(Path::new(&format!("{source}/model.safetensors")), all, None).unwrap();
+        fs::write(format!("{source}/config.json"), config.to_string()).unwrap();
+    };
+    for (named, config, tensors) in cases {
+        write(&config, tensors);
+        contains(&fails(&run), &[named, "quantised already"]);
+    }
+    // A file beside FP8 says that FP8 is left out.
+    write(&plain, vec![bytes("b.weight", Dtype::F8_E4M3)]);
+    let file = dir.at("file.safetensors");
+    json(&["quantize", &source, &file]);
+    let opened = Checkpoint::open(&file).unwrap();
+    // transformers refuses a file without it.
+    assert_eq!(opened.files()[0].metadata()["format"], "pt");
+    let modules = opened.modules();
+    let left = modules.iter().find(|module| module.name() == "b").unwrap();
+    assert_eq!(left.config(), Some("not quantised"));
+    // What a config says that cannot be read is not known.
+    #[cfg(unix)]
+    for name in ["config.json", "hf_quant_config.json"] {
+        write(&plain, vec![]);
+        let at = format!("{source}/{name}");
+        let _ = fs::remove_file(&at);
+        std::os::unix::fs::symlink("nowhere", &at).unwrap();
+        contains(&fails(&run), &[name]);
+        fs::remove_file(&at).unwrap();
+    }
+    write(&plain, vec![]);
+    assert_eq!(json(&run)["quantised"], 1);
+}
+
+/// A part of the output would be of the old content, and a part of the new.
+#[test]
+fn an_input_that_changes_while_it_is_read_is_an_error() {
+    use std::io::{Seek, SeekFrom, Write};
+    let (dir, big) = (Folder::new(), numbers(2, &[("b.weight", &[1024, 1024])]));
+    let (source, out) = (dir.at("model"), dir.at("out"));
+    let first = numbers(1, &[("a.weight", &[1, 1024])]);
+    write_model(Path::new(&source), &[first, big], &config());
+    let run = ["quantize", &source, "--to", &out];
+    let partial = dir.at(".out.partial");
+    let done = Path::new(&partial).join("model-00001-of-00002.safetensors.done");
+    // It may be quicker than this test.
+    let is_noticed = (0..20u8).any(|attempt| {
+        let mut command = crate::command();
+        let command = command.args(run).stdout(std::process::Stdio::null());
+        let child = command
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        while !done.exists() && !Path::new(&out).exists() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        let input = Path::new(&source).join("model-00002-of-00002.safetensors");
+        let mut input = fs::OpenOptions::new().write(true).open(input).unwrap();
+        input.seek(SeekFrom::End(-2)).unwrap();
+        input.write_all(&[attempt, 0]).unwrap();
+        let ended = child.wait_with_output().unwrap();
+        match ended.status.success() {
+            true => fs::remove_dir_all(&out).unwrap(),
+            false => contains(
+                &crate::text(&ended.stderr),
+                &[
+                    "model-00002-of-00002.safetensors",
+                    "has changed while it was read",
+                    "goes on from",
+                ],
+            ),
+        }
+        !ended.status.success()
+    });
+    assert!(is_noticed);
+    assert_eq!(json(&run)["resumed"], 1);
 }
 
 /// How many files are noted as complete.
@@ -631,6 +807,58 @@ fn a_tokenizer_that_cannot_be_read_is_an_error() {
     std::os::unix::fs::symlink("nowhere", &tokenizer).unwrap();
     let error = fails(&["quantize", &source, "--to", &dir.at("out")]);
     contains(&error, &["tokenizer.json"]);
+    assert_eq!(dir.names(), ["model"]);
+}
+
+/// A model folder could have anything that the user can read copied into the output.
+#[cfg(unix)]
+#[test]
+fn links_that_lead_out_of_the_directory_are_not_copied() {
+    let dir = Folder::new();
+    let (cache, secret) = (dir.at("models--a"), dir.at("secret.txt"));
+    let source = cache.clone() + "/snapshots/1";
+    write_model(Path::new(&source), &dense(), &config());
+    fs::create_dir(cache + "/blobs").unwrap();
+    fs::write(dir.at("models--a/blobs/2"), "of the hub").unwrap();
+    fs::write(&secret, "secret").unwrap();
+    let link = |to: &str, name: &str| {
+        std::os::unix::fs::symlink(to, format!("{source}/{name}")).unwrap();
+    };
+    link("../../blobs/2", "merges.txt");
+    link("tokenizer.json", "other.json");
+    let out = dir.at("out");
+    link(&secret, "notes.md");
+    let error = fails(&["quantize", &source, "--to", &out]);
+    contains(&error, &["notes.md", "out of the directory"]);
+    fs::remove_file(source.clone() + "/notes.md").unwrap();
+    // The config is copied, too.
+    let (inside, outside) = (source.clone() + "/config.json", dir.at("secret.json"));
+    fs::rename(&inside, &outside).unwrap();
+    link(&outside, "config.json");
+    let error = fails(&["quantize", &source, "--to", &out]);
+    contains(&error, &["config.json", "out of the directory"]);
+    fs::remove_file(&inside).unwrap();
+    fs::rename(&outside, &inside).unwrap();
+    json(&["quantize", &source, "--to", &out]);
+    assert_eq!(
+        fs::read(out.clone() + "/merges.txt").unwrap(),
+        b"of the hub"
+    );
+    assert!(Path::new(&(out + "/other.json")).exists());
+}
+
+/// Two tensors of one name in two files are an error before anything is quantised.
+#[test]
+fn names_that_meet_in_the_output_are_refused_first() {
+    let dir = Folder::new();
+    let source = dir.at("model");
+    let model = [
+        numbers(1, &[("a.weight", &[16, HIDDEN])]),
+        numbers(2, &[("b.weight", &[16, HIDDEN]), ("a.weight_scale", &[16])]),
+    ];
+    write_model(Path::new(&source), &model, &config());
+    let error = fails(&["quantize", &source, "--to", &dir.at("out")]);
+    contains(&error, &["two tensors \"a.weight_scale\""]);
     assert_eq!(dir.names(), ["model"]);
 }
 
@@ -1031,6 +1259,13 @@ fn what_a_config_of_a_gguf_file_does_not_say_is_refused() {
         ),
         ((heads, ARRAY, per_layer), &[], heads),
         (f32_of("llama.block_count", 1.0), &[], "llama.block_count"),
+        (u32_of("llama.expert_count", 8), &[], "llama.expert_count"),
+        (f32_of("llama.attention.scale", 0.5), &[], "attention.scale"),
+        (
+            entry_of_text(kind, "none"),
+            &[("blk.0.ffn_up_exps.weight", &[2, 16, 32][..])],
+            "blk.0.ffn_up_exps.weight",
+        ),
     ] {
         let ended = run(entry, tensors);
         assert!(!ended.status.success(), "{named}");
@@ -1040,6 +1275,7 @@ fn what_a_config_of_a_gguf_file_does_not_say_is_refused() {
     for (entry, tensors, has_bias) in [
         (entry_of_text(kind, "none"), &[][..], Value::Null),
         (f32_of(factor, 1.0), &[], Value::Null),
+        (u32_of("llama.expert_count", 0), &[], Value::Null),
         (
             u32_of(heads, 2),
             &[("blk.0.attn_v.bias", &[16][..])],
