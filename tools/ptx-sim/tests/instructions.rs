@@ -359,31 +359,15 @@ fn uniform_branches_and_cluster_directives_hold() {
 
 #[test]
 fn forms_that_the_isa_does_not_have_are_refused() {
-    for i in [
-        "copysign.rz.f32 %f1, %f1, %f2;",
-        "copysign.ftz.f32 %f1, %f1, %f2;",
-        "abs.rz.f32 %f1, %f2;",
-        "min.sat.f32 %f1, %f1, %f2;",
-        "neg.sat.bf16 %h1, %h2;",
-        "add.sat.bf16 %h1, %h1, %h2;",
-        "fma.f16 %h1, %h1, %h2, %h3;",
-        "createpolicy.bogus.b64 %d1;",
-        "createpolicy.fractional.L2::evict_first.bogus.b64 %d1;",
-        "prefetch.global.L9 [%out];",
-        "prefetch.global.L1 nothing;",
-        "fence.acquire.release.cta;",
-        "fence.sc.cta.sys;",
-        "fence.sc;",
-        "membar.acq_rel;",
-        "ld.acquire.relaxed.cta.global.u32 %r1, [%w];",
-        "ld.global.ca.cg.u32 %r1, [%w];",
-        "isspacep.global %p1, %d1, %d2;",
-        "and.pred %p1, %p2, %p3, %p0;",
-        "setmaxnreg.u32 24;",
-        "setmaxnreg.inc.sync.aligned.u32 1000;",
-        "setmaxnreg.dec.sync.aligned.u32 25;",
-        "nanosleep.inc.mask 7;",
-    ] {
+    let forms = "copysign.rz.f32 %f1, %f1, %f2; copysign.ftz.f32 %f1, %f1, %f2; abs.rz.f32 %f1, %f2; \
+        min.sat.f32 %f1, %f1, %f2; neg.sat.bf16 %h1, %h2; add.sat.bf16 %h1, %h1, %h2; \
+        fma.f16 %h1, %h1, %h2, %h3; createpolicy.bogus.b64 %d1; \
+        createpolicy.fractional.L2::evict_first.bogus.b64 %d1; prefetch.global.L9 [%out]; \
+        prefetch.global.L1 nothing; fence.acquire.release.cta; fence.sc.cta.sys; fence.sc; membar.acq_rel; \
+        ld.acquire.relaxed.cta.global.u32 %r1, [%w]; ld.global.ca.cg.u32 %r1, [%w]; \
+        isspacep.global %p1, %d1, %d2; and.pred %p1, %p2, %p3, %p0; setmaxnreg.u32 24; \
+        setmaxnreg.inc.sync.aligned.u32 1000; setmaxnreg.dec.sync.aligned.u32 25; nanosleep.inc.mask 7;";
+    for i in forms.split_inclusive(';') {
         refused(i);
     }
     // A lane alone waits for its warp.

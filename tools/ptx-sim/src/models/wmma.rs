@@ -93,11 +93,8 @@ impl Fragment {
     pub fn place(&self, element: usize) -> (usize, usize, usize) {
         let packed = 32 / self.bits;
         let (slot, i) = (element / packed, element % packed);
-        (
-            slot / 32,
-            slot % 32 ^ usize::from(self.turned) * 17,
-            i * self.bits,
-        )
+        let turn = if self.turned { 17 } else { 0 };
+        (slot / 32, (slot % 32) ^ turn, i * self.bits)
     }
 
     /// The elements that registers hold.

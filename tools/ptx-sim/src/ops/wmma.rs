@@ -23,7 +23,6 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
     let Some(shape) = cx.mods.find(Shape::parse) else {
         return unmodelled();
     };
-    let layout = |cx: &mut Cx<'_>| cx.mods.one_of(&["row", "col"]).ok_or("a layout is missing");
     if what == "mma" {
         let turned = [layout(cx)? == "col", layout(cx)? == "row"];
         let satfinite = cx.mods.take("satfinite");
@@ -88,6 +87,12 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
         },
     };
     Ok(Some(Op::Wmma(Box::new(op))))
+}
+
+/// The next layout in order.
+fn layout<'a>(cx: &mut Cx<'a>) -> R<&'a str> {
+    let found = cx.mods.find(|m| matches!(m, "row" | "col").then_some(m));
+    found.ok_or_else(|| "a layout is missing".into())
 }
 
 fn results(cx: &mut Cx<'_>, i: usize, n: usize) -> R<Vec<Option<Dst>>> {
