@@ -4,7 +4,7 @@
 //! such files.
 
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -244,8 +244,16 @@ fn header<C: Content>(
         };
         infos.push((name.clone(), info));
     }
-    let header = Metadata::new(metadata, infos).map_err(|e| e.to_string())?;
-    let mut header = serde_json::to_vec(&header).map_err(|e| e.to_string())?;
+    let of_tensors = Metadata::new(None, infos).map_err(|e| e.to_string())?;
+    let mut header = serde_json::to_vec(&of_tensors).map_err(|e| e.to_string())?;
+    if let Some(metadata) = metadata {
+        // In order: a map's own is another in each run, and the file would be.
+        let metadata: BTreeMap<_, _> = metadata.into_iter().collect();
+        let metadata = serde_json::to_string(&metadata).map_err(|e| e.to_string())?;
+        let more = if header.len() > "{}".len() { "," } else { "" };
+        let first = format!("\"__metadata__\":{metadata}{more}");
+        header.splice(1..1, first.into_bytes());
+    }
     header.resize(header.len().next_multiple_of(size_of::<u64>()), b' ');
     if header.len() > MOST_HEADER_BYTES {
         return Err(format!(
@@ -260,6 +268,28 @@ mod tests {
     use std::fs;
 
     use super::*;
+
+    /// Metadata are in order, so that the same tensors give the same file.
+    #[test]
+    fn a_header_is_the_same_each_time() {
+        let metadata = || {
+            (0..20)
+                .map(|i| (format!("key{i:02}"), i.to_string()))
+                .collect()
+        };
+        let make = |tensors: &[&str]| {
+            let tensor = |name: &&str| (String::from(*name), NewTensor::f32(&[1], &[0.0]));
+            let mut tensors: Vec<_> = tensors.iter().map(tensor).collect();
+            String::from_utf8(header(&mut tensors, Some(metadata())).unwrap()).unwrap()
+        };
+        for tensors in [&["a", "b"][..], &[]] {
+            let header = make(tensors);
+            assert!((0..8).all(|_| make(tensors) == header));
+            let parsed: Metadata = serde_json::from_str(&header).unwrap();
+            assert_eq!(parsed.metadata(), &Some(metadata()));
+            assert_eq!(parsed.tensors().len(), tensors.len());
+        }
+    }
 
     /// A tensor that cannot be made.
     struct Fails;
