@@ -200,9 +200,10 @@ impl ExpertsOnDevice {
         })
     }
 
-    /// Enqueues the vectors `[tokens][K]`, f16, bf16 or f32, whose rows may be apart, into results `[tokens][M of down]`,
-    /// with what the [`Output`] adds. `ids` and `weights` are `[tokens][slots]`, as the buffers were made for. The weighted results of a token are
-    /// summed in f32, in the order of its slots. A slot without an expert counts as nothing, whatever its weight is.
+    /// Enqueues the vectors `[tokens][K]`, f16, bf16 or f32, whose rows may be apart, into results `[tokens][M of
+    /// down]`, with what the [`Output`] adds. `ids` and `weights` are `[tokens][slots]`, as the buffers were made for.
+    /// The weighted results of a token are summed in f32, in the order of its slots. A slot without an expert counts as
+    /// nothing, whatever its weight is.
     ///
     /// # Errors
     /// As [`QuantizedVectors::quantize`]'s and [`gemv_on_device`](crate::gemv_on_device)'s. Ids and weights of another

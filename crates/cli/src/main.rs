@@ -88,6 +88,14 @@ fn wrong_usage(error: clap::Error) -> ! {
     error.exit()
 }
 
+/// The arguments of a command, from the words behind its name.
+#[cfg(test)]
+pub(crate) fn parsed<T: clap::Args>(line: &str) -> T {
+    let command = T::augment_args(clap::Command::new("test").no_binary_name(true));
+    let matches = command.try_get_matches_from(line.split_whitespace());
+    T::from_arg_matches(&matches.unwrap()).unwrap()
+}
+
 impl Command {
     fn run(self, json: bool) -> Result<Report> {
         match self {

@@ -713,26 +713,14 @@ fn label(path: &document::Measured) -> String {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: Args,
-    }
-
-    fn args(line: &str) -> Args {
-        let words = std::iter::once("bench").chain(line.split_whitespace());
-        Line::try_parse_from(words).unwrap().args
-    }
+    use crate::parsed;
 
     /// A document of other problems must not be taken for the suite's.
     #[test]
     fn a_suite_of_which_a_part_is_replaced_is_not_the_suite() {
         let replaces = |line: &str| {
-            let args = args(&format!("--suite all {line}"));
+            let args: Args = parsed(&format!("--suite all {line}"));
             args.replaces_parts(args.ask.ask().unwrap())
         };
         assert!(!replaces("") && !replaces("--rounds 3 --cublas --path cpu"));
@@ -754,13 +742,13 @@ mod tests {
     #[test]
     fn a_problem_is_named_and_found_again() {
         for line in ["--select late", "--select early", "--output-type bf16", ""] {
-            let args = args(line);
+            let args: Args = parsed(line);
             let cases = cases(&args, &Suite::new(args.suite, false)).unwrap();
             for of in cases {
                 assert_eq!(case(&problem(&of)).unwrap(), of);
             }
         }
-        let mut odd = problem(&cases(&args(""), &Suite::new(None, false)).unwrap()[0]);
+        let mut odd = problem(&cases(&parsed(""), &Suite::new(None, false)).unwrap()[0]);
         odd.select = Some("never".into());
         assert!(case(&odd).unwrap_err().to_string().contains("never"));
     }

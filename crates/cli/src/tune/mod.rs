@@ -283,28 +283,13 @@ pub(crate) fn run(args: &Args, _: bool) -> Result<Report> {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: Args,
-    }
-
-    impl Args {
-        /// The arguments of a command line.
-        pub(super) fn of(line: &str) -> Self {
-            let words = std::iter::once("tune").chain(line.split_whitespace());
-            Line::try_parse_from(words).unwrap().args
-        }
-    }
+    use crate::parsed;
 
     /// What is asked for is measured, or refused, and not ignored.
     #[test]
     fn every_option_means_something() {
-        let problems = |line: &str| Args::of(line).problems().unwrap();
+        let problems = |line: &str| parsed::<Args>(line).problems().unwrap();
         let all = problems("--suite");
         assert_eq!(all.len(), suite().unwrap().len());
         let some = problems("--suite --activation f16 --layout linear");
@@ -325,7 +310,7 @@ mod tests {
             defaults,
             ScaleLayout::ALL.map(|layout| (Activation::Nvfp4, layout))
         );
-        let check = |line: &str| Args::of(&format!("--shape 64,64 {line}")).check();
+        let check = |line: &str| parsed::<Args>(&format!("--shape 64,64 {line}")).check();
         for meaningless in [
             "--sustained 5",
             "--rank time --sustained 5",

@@ -90,7 +90,7 @@ mod tests {
         let file = folder.path().join("tuned.jsonl");
         let name = file.display().to_string();
         let store = |options: &str| {
-            let args = Args::of(&format!("--shape 64,64 {options}"));
+            let args = crate::parsed::<Args>(&format!("--shape 64,64 {options}"));
             Store::open(&args, &table.machine, "a test".into()).unwrap()
         };
         let to_file = format!("--out {name}");
