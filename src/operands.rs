@@ -20,6 +20,10 @@ pub struct Operands {
     pub workspace: u64,
     /// Whether each batch says which matrix it has.
     pub select: bool,
+    /// Matrices that there are to select from; 0 where batches do not select.
+    pub matrices: usize,
+    /// Whether no two batches are expected to select the same matrix.
+    pub distinct: bool,
     /// Whether these ids are late: a chained launch then asks for weights only when the launch before has ended.
     pub late: bool,
 }
@@ -37,6 +41,8 @@ impl Operands {
             alignment: Alignment::BEST,
             workspace: 0,
             select: false,
+            matrices: 0,
+            distinct: false,
             late: false,
         }
     }
@@ -139,6 +145,8 @@ pub struct RawSelect {
     /// the chained launch reads them, and asks for weights, only when the launches before it have ended. Otherwise a
     /// chained launch asks for weights before.
     pub late: bool,
+    /// Whether no two batches are expected to select the same matrix: as [`Weights::distinct`](crate::Weights::distinct).
+    pub distinct: bool,
     /// Matrices that there are: from one to [`Shape::MAX_DIM`](crate::Shape::MAX_DIM).
     pub matrices: usize,
 }
@@ -293,6 +301,8 @@ impl Operands {
             },
             workspace: 0,
             select: weights.select.is_some(),
+            matrices: weights.select.map_or(0, |select| select.matrices),
+            distinct: weights.select.is_some_and(|select| select.distinct),
             late: weights.select.is_some_and(|select| select.late),
         }
     }

@@ -90,6 +90,12 @@ pub struct Weights<'a, S: Memory = Host> {
         allow(dead_code, reason = "ids on a device may be late")
     )]
     pub(crate) late: bool,
+    /// Whether no two batches are expected to select the same matrix.
+    #[cfg_attr(
+        not(feature = "device"),
+        allow(dead_code, reason = "ids on a device are not known")
+    )]
+    pub(crate) distinct: bool,
 }
 
 const WEIGHT_SCALES: &str = "weight scales";
@@ -119,6 +125,7 @@ impl<'a, S: Memory> Weights<'a, S> {
             column_alpha: None,
             select: None,
             late: false,
+            distinct: false,
         })
     }
 
@@ -389,6 +396,7 @@ impl<'a> Weights<'a, crate::Device> {
             column_alpha: None,
             select: Some(ids),
             late: false,
+            distinct: false,
         }
     }
 
@@ -398,6 +406,16 @@ impl<'a> Weights<'a, crate::Device> {
     #[must_use]
     pub fn late(self) -> Self {
         Weights { late: true, ..self }
+    }
+
+    /// These weights with ids of which no two are expected to be equal, as the experts of a single token. The choice of
+    /// the kernel then does not count on matrices that several batches share; results are the same whatever the ids are.
+    #[must_use]
+    pub fn distinct(self) -> Self {
+        Weights {
+            distinct: true,
+            ..self
+        }
     }
 
     /// As [`Weights::with_row_alpha`]; the content is not looked at.

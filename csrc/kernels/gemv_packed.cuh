@@ -8,11 +8,12 @@
 // of a row's codes at once, makes operands A of them in registers, and multiplies these with all vectors of the pass.
 //
 // Work is dealt in chunks: a chunk is some spans of a group. The chunks of all groups, one group's after the other's,
-// go to the clusters, of one CTA or two, in equal shares, whatever M is. So a CTA may begin and end within a group. The
-// sums of such a part go to the workspace, and the third launch adds the parts of each group, in the order of K.
+// go to the CTAs in equal shares, whatever M is. So a CTA may begin and end within a group. The sums of such a part go
+// to the workspace, and the third launch adds the parts of each group, in the order of K.
 //
-// Two CTAs may be a cluster. Then a group of the deal is two groups of rows that follow each other, one for each CTA.
-// The vectors of a span are copied for both CTAs at once: each CTA copies half of them into the shared memory of both.
+// Batches that select the same matrix may be multiplied together, as the vectors of a bundle (bundle_batches.cuh). Then
+// a launch in front makes the bundles, and each bundle counts as a batch. How many there are only the device knows: a CTA
+// finds its share of the chunks itself.
 //
 // Order of K. Lane 4 * g + t multiplies 32 elements of each of its two rows in each half of a span. These are two of
 // the eight 16-byte pieces of the row's 128 bytes: piece 2t in the first half, 2t + 1 in the second one. Eight lanes
@@ -36,10 +37,9 @@ enum {
     NVFP4_PACKED_MAX_STAGES = 8,
     /* Least number of vectors that are many. Then half a span is a stage of vectors: a smaller stage is free sooner. */
     NVFP4_PACKED_MANY = 128,
-    /* Bytes of mbarriers of a stage: full and empty of the stage; ready, full and empty of each of its stages of
-     * vectors. */
-    NVFP4_PACKED_BARRIER_BYTES = (2 + 3) * 8,
-    NVFP4_PACKED_BARRIER_BYTES_OF_MANY = (2 + 3 * NVFP4_PACKED_SPAN_STEPS) * 8,
+    /* Bytes of mbarriers of a stage: full and empty of the stage, and of each of its stages of vectors. */
+    NVFP4_PACKED_BARRIER_BYTES = (2 + 2) * 8,
+    NVFP4_PACKED_BARRIER_BYTES_OF_MANY = (2 + 2 * NVFP4_PACKED_SPAN_STEPS) * 8,
     /* Least number of vectors with which matrix instructions add up all spans of a warpgroup. With fewer, threads add
      * each chunk's sums in f32. That is more exact, since matrix instructions cut what they add to, but it takes twice
      * the registers. */
@@ -48,14 +48,13 @@ enum {
     NVFP4_PACKED_ADD_WARPS = 8,  /* of a CTA that adds */
 };
 
-/* The deal of the chunks of all groups. A group is rows of one batch, of all CTAs of a cluster. Groups are counted
- * through all batches. */
+/* The deal of the chunks of all groups. A group is rows of one batch. Groups are counted through all batches. */
 typedef struct nvfp4_packed_deal {
-    uint32_t groups;       /* of a batch */
-    uint32_t chunks;       /* of a group */
-    uint32_t each, more;   /* chunks of each cluster; the first `more` have one more */
-    uint32_t warps;        /* of a CTA, for 16 rows of a group each */
-    uint32_t cluster_log2; /* CTAs of a cluster: 1 or 2 */
+    uint32_t groups;     /* of a batch */
+    uint32_t chunks;     /* of a group */
+    uint32_t ctas;       /* that multiply */
+    uint32_t each, more; /* chunks of each CTA; the first `more` have one more; not known where batches are bundled */
+    uint32_t warps;      /* of a CTA, for 16 rows of a group each */
 } nvfp4_packed_deal;
 
 /* Parameters of the launch that packs vectors. */
@@ -64,6 +63,7 @@ typedef struct nvfp4_pack_params {
     uint32_t k, spans, l; /* of a row: elements, and spans, of which the last one may be shorter; batches */
 
     nvfp4_vectors vectors;
+    nvfp4_bundles bundles; /* whose count is null where batches are not bundled; else l and n are their most */
     /* Packed vectors in the workspace: one half of a span after the other, each as it shall lie in shared memory; whole
      * spans. */
     NVFP4_POINTER(uint8_t) packed;
@@ -93,7 +93,10 @@ typedef struct nvfp4_packed_params {
     NVFP4_POINTER(float) partial;
 
     nvfp4_epilogue epilogue;
-    nvfp4_select select; /* of entry points that take operands of the epilogue */
+    /* Of entry points that take operands of the epilogue. Where batches are bundled, l and n are the most bundles and
+     * vectors of one, and `select` has the bundles' ids. */
+    nvfp4_select select;
+    nvfp4_bundles bundles;
 } nvfp4_packed_params;
 
 /* Parameters of the launch that adds the sums of parts. Its fields are those of nvfp4_packed_params. */
@@ -104,12 +107,12 @@ typedef struct nvfp4_packed_add_params {
     NVFP4_POINTER(const float) partial;
     nvfp4_epilogue epilogue;
     nvfp4_select select;
+    nvfp4_bundles bundles;
 } nvfp4_packed_add_params;
 
 #ifdef __CUDACC__
 
 #include "../arch/cp_async_bulk.cuh"
-#include "../arch/cluster.cuh"
 #include "../arch/griddepcontrol.cuh"
 #include "../arch/mbarrier.cuh"
 #include "../arch/registers.cuh"
@@ -156,17 +159,18 @@ __device__ __forceinline__ void pack(const PackParams &p) {
 
     arch::griddepcontrol_launch_dependents();
     arch::griddepcontrol_wait(); // the previous grid may write vectors, and read the workspace
-    if (batch >= p.l) return;
+    if (batch >= (p.bundles.count ? *p.bundles.count : p.l)) return;
 
     const uint32_t word = lane % 2 + lane / 16 * 2, column = lane / 2 % many::kColumns;
     const uint32_t first = piece % kOfStep * many::kColumns, half = step % kSpanSteps;
     // Vectors past the end repeat the last one: computed, not stored.
     const uint32_t n = min(first + column, uint32_t(p.n) - 1);
     const uint32_t group = step / kSpanSteps * kSpanGroups; // of 64 elements: a lane t's of both halves
-    const uint8_t *const elements = values_of(p.vectors, batch) + n * p.vectors.row_bytes +
+    const Vector of = vector_of(p.bundles, batch, n);
+    const uint8_t *const elements = values_of(p.vectors, of.batch) + of.n * p.vectors.row_bytes +
                                     int64_t(group) * kUnitBytes + (half * 4 + word) * (kUnitBytes / 8);
-    const uint8_t *const scales = scales_of(p.vectors, batch) +
-                                  row_offset(p.vectors.scale_steps, n) + half * 2 + word / 2;
+    const uint8_t *const scales = scales_of(p.vectors, of.batch) +
+                                  row_offset(p.vectors.scale_steps, of.n) + half * 2 + word / 2;
     uint32_t pair[4][4] = {};
 #pragma unroll
     for (uint32_t t = 0; t < 4; ++t) {
@@ -186,26 +190,31 @@ __device__ __forceinline__ void pack(const PackParams &p) {
     arch::fence_proxy_async_global(); // bulk copies read what was stored
 }
 
-// First chunk of a cluster, counted through all groups. For the cluster behind the last one: the number of chunks.
-__device__ __forceinline__ uint32_t first_chunk(const nvfp4_packed_deal &deal, uint32_t cluster) {
-    return cluster * deal.each + min(cluster, deal.more);
-}
+// The chunks of each CTA: the first `more` CTAs have one more than `each`. `may_bundle`: batches may be bundled.
+struct Shares {
+    uint32_t each, more;
 
-// Number of this CTA's cluster, and this CTA's rank in the cluster.
-__device__ __forceinline__ uint32_t cluster_of(const nvfp4_packed_deal &deal) { return blockIdx.x >> deal.cluster_log2; }
-__device__ __forceinline__ uint32_t rank_of(const nvfp4_packed_deal &deal) {
-    return blockIdx.x - (cluster_of(deal) << deal.cluster_log2);
-}
+    template <class P>
+    __device__ __forceinline__ Shares(const P &p, bool may_bundle) : each(p.deal.each), more(p.deal.more) {
+        if (!may_bundle || !p.bundles.count) return;
+        const uint32_t all = *p.bundles.count * p.deal.groups * p.deal.chunks;
+        each = all / p.deal.ctas;
+        more = all - each * p.deal.ctas;
+    }
+
+    // First chunk of a CTA, counted through all groups. For the CTA behind the last one: the number of chunks.
+    __device__ __forceinline__ uint32_t first_chunk(uint32_t cta) const { return cta * each + min(cta, more); }
+};
 
 template <class P>
 __device__ __forceinline__ uint32_t batch_of(const P &p, uint32_t group) {
     return p.l > 1 ? group / p.deal.groups : 0; // a division delays the first copy
 }
 
-// The first row of a CTA in a group of this batch.
+// The first row of a group of this batch.
 template <class P>
-__device__ __forceinline__ uint32_t first_row(const P &p, uint32_t group, uint32_t batch, uint32_t rank) {
-    return (((group - batch * p.deal.groups) << p.deal.cluster_log2) + rank) * p.deal.warps * many::kWarpRows;
+__device__ __forceinline__ uint32_t first_row(const P &p, uint32_t group, uint32_t batch) {
+    return (group - batch * p.deal.groups) * p.deal.warps * many::kWarpRows;
 }
 
 // Warpgroups of a CTA that multiply. The last one may have warps without rows.
@@ -219,11 +228,11 @@ struct Part {
     uint32_t group, chunk, here; // its first chunk, and how many of the group
     uint32_t left;               // chunks of the parts behind it
 
-    __device__ __forceinline__ Part(const Params &p) {
-        const uint32_t cluster = cluster_of(p.deal), first = first_chunk(p.deal, cluster);
+    __device__ __forceinline__ Part(const Params &p, const Shares &shares) {
+        const uint32_t first = shares.first_chunk(blockIdx.x);
         group = first / p.deal.chunks;
         chunk = first - group * p.deal.chunks;
-        left = p.deal.each + (cluster < p.deal.more);
+        left = shares.each + (blockIdx.x < shares.more);
         take(p);
     }
 
@@ -246,9 +255,8 @@ struct Part {
 };
 
 // A warp's position in the stages of shared memory, which spans take in turn. Codes and scales of a stage have the
-// mbarriers `full` and `empty`. Each stage of vectors has mbarriers of these names, and `ready`. A phase of `full` is
-// over when the bytes that were asked for have landed. A phase of `empty` is over when all warps that multiply have
-// read them. A phase of `ready` is over when the cluster's other CTA has room for the bytes that are copied to both.
+// mbarriers `full` and `empty`. Each stage of vectors has mbarriers of these names, too. A phase of `full` is over when
+// the bytes that were asked for have landed. A phase of `empty` is over when all warps that multiply have read them.
 template <int kVectors>
 struct Stage {
     static constexpr uint32_t kStepBytes = kVectors * 2 * many::kVectorRow;
@@ -258,7 +266,7 @@ struct Stage {
     static constexpr uint32_t kBytes = kSteps * kStepBytes;
     static constexpr uint32_t kBarrierBytes =
         kVectors < NVFP4_PACKED_MANY ? NVFP4_PACKED_BARRIER_BYTES : NVFP4_PACKED_BARRIER_BYTES_OF_MANY;
-    static_assert(kBarrierBytes == (2 + 3 * kOfSpan) * 8, "as barriers are counted below");
+    static_assert(kBarrierBytes == (2 + 2 * kOfSpan) * 8, "as barriers are counted below");
 
     uint32_t at = 0, parity = 0;
 
@@ -283,18 +291,13 @@ struct Stage {
     __device__ __forceinline__ uint32_t barrier(const Params &p, uint32_t base, uint32_t index) const {
         return base + p.barriers_at + at * kBarrierBytes + 8 * index;
     }
-    __device__ __forceinline__ uint32_t vectors_ready(const Params &p, uint32_t base, uint32_t of) const {
-        return barrier(p, base, of);
-    }
-    __device__ __forceinline__ uint32_t full(const Params &p, uint32_t base) const { return barrier(p, base, kOfSpan); }
-    __device__ __forceinline__ uint32_t empty(const Params &p, uint32_t base) const {
-        return barrier(p, base, kOfSpan + 1);
-    }
+    __device__ __forceinline__ uint32_t full(const Params &p, uint32_t base) const { return barrier(p, base, 0); }
+    __device__ __forceinline__ uint32_t empty(const Params &p, uint32_t base) const { return barrier(p, base, 1); }
     __device__ __forceinline__ uint32_t vectors_full(const Params &p, uint32_t base, uint32_t of) const {
-        return barrier(p, base, kOfSpan + 2 + of);
+        return barrier(p, base, 2 + of);
     }
     __device__ __forceinline__ uint32_t vectors_empty(const Params &p, uint32_t base, uint32_t of) const {
-        return barrier(p, base, 2 * kOfSpan + 2 + of);
+        return barrier(p, base, 2 + kOfSpan + of);
     }
     // Waits until a stage is empty. Called by warps that bring: the phase before the first one counts as over.
     __device__ __forceinline__ void wait_empty(uint32_t empty) const { arch::mbarrier_wait(empty, parity ^ 1); }
@@ -310,12 +313,12 @@ __device__ __forceinline__ Matrix matrix_of(const P &p, uint32_t batch) {
 // Brings codes: those of a group's span are a box. Zeros in place of a matrix that does not exist. Called by one
 // thread.
 template <int kVectors, bool kOperands>
-__device__ __forceinline__ void bring_codes(const Params &p, const Maps &maps, uint32_t base) {
+__device__ __forceinline__ void bring_codes(const Params &p, const Shares &shares, const Maps &maps, uint32_t base) {
     Stage<kVectors> stage;
     const uint64_t policy = arch::createpolicy_evict_first();
-    Part part(p);
+    Part part(p, shares);
     do {
-        const uint32_t batch = batch_of(p, part.group), row = first_row(p, part.group, batch, rank_of(p.deal));
+        const uint32_t batch = batch_of(p, part.group), row = first_row(p, part.group, batch);
         const Matrix matrix = matrix_of<kOperands>(p, batch);
         const uint32_t of = matrix.exists ? matrix.number : p.select.matrices; // a tensor map has zeros behind its end
 #pragma unroll 1
@@ -329,14 +332,13 @@ __device__ __forceinline__ void bring_codes(const Params &p, const Maps &maps, u
     } while (part.next(p));
 }
 
-// Brings vectors: those of a stage are consecutive bytes. Called by one thread. In a cluster, a CTA copies its half of
-// the vectors when both CTAs have room.
+// Brings vectors: those of a stage are consecutive bytes. Called by one thread.
 template <int kVectors>
-__device__ __forceinline__ void bring_vectors(const Params &p, uint32_t base) {
+__device__ __forceinline__ void bring_vectors(const Params &p, const Shares &shares, uint32_t base) {
     using Of = Stage<kVectors>;
     Of stage;
     const uint64_t policy = arch::createpolicy_evict_last();
-    Part part(p);
+    Part part(p, shares);
     do {
         const uint8_t *const packed = p.packed + batch_of(p, part.group) * p.packed_batch_bytes;
 #pragma unroll 1
@@ -346,17 +348,8 @@ __device__ __forceinline__ void bring_vectors(const Params &p, uint32_t base) {
                 const uint32_t full = stage.vectors_full(p, base, of);
                 stage.wait_empty(stage.vectors_empty(p, base, of));
                 arch::mbarrier_arrive_expect_tx(full, Of::kBytes);
-                const uint32_t to = stage.vectors(p, base, of);
                 const uint8_t *const from = packed + int64_t(span * Of::kOfSpan + of) * Of::kBytes;
-                if (p.deal.cluster_log2 == 0) {
-                    arch::cp_async_bulk(to, from, Of::kBytes, full, policy);
-                } else {
-                    const uint32_t ready = stage.vectors_ready(p, base, of), rank = rank_of(p.deal);
-                    arch::mbarrier_arrive_cluster(arch::mapa(ready, 1 - rank));
-                    arch::mbarrier_wait_cluster(ready, stage.parity);
-                    const uint32_t half = rank * (Of::kBytes / 2);
-                    arch::cp_async_bulk_multicast(to + half, from + half, Of::kBytes / 2, full, 0b11, policy);
-                }
+                arch::cp_async_bulk(stage.vectors(p, base, of), from, Of::kBytes, full, policy);
             }
         }
     } while (part.next(p));
@@ -368,12 +361,12 @@ constexpr uint32_t kScaleThreads = 2 * many::kWarp;
 // one. In the linear layout a unit is a row's. In the 128x4 layout a unit is a line of an atom, and the atoms lie as in
 // memory. Scales outside of W or behind K are 0, so that zeros are multiplied to zeros.
 template <int kVectors, bool kOperands>
-__device__ __forceinline__ void bring_scales(const Params &p, uint32_t base, uint32_t thread) {
+__device__ __forceinline__ void bring_scales(const Params &p, const Shares &shares, uint32_t base, uint32_t thread) {
     Stage<kVectors> stage;
     const uint32_t groups = p.k / (NVFP4_BLOCK * NVFP4_ATOM_BLOCKS); // of a row
-    Part part(p);
+    Part part(p, shares);
     do {
-        const uint32_t batch = batch_of(p, part.group), first = first_row(p, part.group, batch, rank_of(p.deal));
+        const uint32_t batch = batch_of(p, part.group), first = first_row(p, part.group, batch);
         const Matrix matrix = matrix_of<kOperands>(p, batch);
         const uint8_t *const scales = scales_of(p.weights, matrix.number);
 #pragma unroll 1
@@ -418,9 +411,9 @@ struct Outputs {
     Matrix matrix;
 
     template <class P>
-    __device__ __forceinline__ Outputs(const P &p, uint32_t group, uint32_t rank, uint32_t warp, uint32_t lane)
+    __device__ __forceinline__ Outputs(const P &p, uint32_t group, uint32_t warp, uint32_t lane)
         : batch(batch_of(p, group)), matrix(matrix_of<kOperands>(p, batch)) {
-        row[0] = first_row(p, group, batch, rank) + warp * many::kWarpRows + lane / 4;
+        row[0] = first_row(p, group, batch) + warp * many::kWarpRows + lane / 4;
         row[1] = row[0] + 8;
     }
 
@@ -429,13 +422,14 @@ struct Outputs {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const uint32_t n = column * many::kColumns + lane % 4 * 2 + i % 2;
-            if (n < uint32_t(p.n) && row[i / 2] < uint32_t(p.m)) {
-                if constexpr (kOperands) {
-                    nvfp4::store(p.epilogue, prepare(p.epilogue, matrix, batch, row[i / 2], n),
-                                 matrix.exists ? sum[i] : 0.0f);
-                } else {
-                    nvfp4::store<false>(p.epilogue, batch, row[i / 2], n, sum[i]);
-                }
+            if (n >= uint32_t(p.n) || row[i / 2] >= uint32_t(p.m)) continue;
+            if constexpr (kOperands) {
+                const Vector of = vector_of(p.bundles, batch, n);
+                if (!of.exists) continue;
+                nvfp4::store(p.epilogue, prepare(p.epilogue, matrix, of.batch, row[i / 2], of.n),
+                             matrix.exists ? sum[i] : 0.0f);
+            } else {
+                nvfp4::store<false>(p.epilogue, batch, row[i / 2], n, sum[i]);
             }
         }
     }
@@ -476,7 +470,7 @@ struct Lane {
 // Multiplies all parts of the CTA. Called by the warps of a warpgroup that multiplies. kOperands: the epilogue may have
 // operands. kAll: all warps have rows.
 template <class Weights, class Element, int kVectors, bool kOperands, bool kAll>
-__device__ __forceinline__ void multiply_parts(const Params &p, uint32_t base) {
+__device__ __forceinline__ void multiply_parts(const Params &p, const Shares &shares, uint32_t base) {
     using Of = Stage<kVectors>;
     constexpr uint32_t kRows = Of::kStepBytes / 2;
     constexpr bool kLongSums = kVectors >= NVFP4_PACKED_LONG_SUMS;
@@ -540,10 +534,10 @@ __device__ __forceinline__ void multiply_parts(const Params &p, uint32_t base) {
         stage.advance(p);
     };
 
-    Part part(p);
+    Part part(p, shares);
     bool begins = true; // with the CTA's first part
     do {
-        const uint32_t first = first_row(p, part.group, batch_of(p, part.group), rank_of(p.deal));
+        const uint32_t first = first_row(p, part.group, batch_of(p, part.group));
         uint32_t spans = part.end_span(p) - part.first_span(p);
         const uint32_t of_atoms = first % NVFP4_ATOM_ROWS + row;
         weights.scales = p.weights.scale_steps.tiled
@@ -574,7 +568,7 @@ __device__ __forceinline__ void multiply_parts(const Params &p, uint32_t base) {
         }
 
         const bool whole = part.here == p.deal.chunks;
-        const Outputs<kOperands> outputs(p, part.group, rank_of(p.deal), warp, lane);
+        const Outputs<kOperands> outputs(p, part.group, warp, lane);
         const uint32_t columns = (p.n + many::kColumns - 1) / many::kColumns;
         float *const partial = partial_at(p, columns, blockIdx.x, !begins, warp, lane);
 #pragma unroll
@@ -606,73 +600,63 @@ __device__ __forceinline__ void run(const Params &p, const Maps &maps, uint8_t *
             for (uint32_t of = 0; of < Of::kOfSpan; ++of) {
                 arch::mbarrier_init(stage.vectors_full(p, base, of), 1);
                 arch::mbarrier_init(stage.vectors_empty(p, base, of), warps);
-                arch::mbarrier_init(stage.vectors_ready(p, base, of), 1);
             }
         }
         arch::fence_mbarrier_init();
     }
-    if (p.deal.cluster_log2 == 0) {
-        __syncthreads();
-    } else {
-        arch::barrier_cluster_arrive();
-        arch::barrier_cluster_wait();
-    }
+    __syncthreads();
     arch::griddepcontrol_launch_dependents();
     if (kOperands && p.select.late) arch::griddepcontrol_wait();
+    const Shares shares(p, kOperands);
+    if (kOperands && shares.each == 0 && blockIdx.x >= shares.more) return;
     if (threadIdx.x < multiplying) {
         arch::setmaxnreg_inc<kMultiplyingRegisters<kVectors>>();
         arch::griddepcontrol_wait(); // grids before may still read the output
         if (in_all((threadIdx.x / kGroupThreads + 1) * kGroupWarps <= p.deal.warps)) {
-            multiply_parts<Weights, Element, kVectors, kOperands, true>(p, base);
+            multiply_parts<Weights, Element, kVectors, kOperands, true>(p, shares, base);
         } else {
-            multiply_parts<Weights, Element, kVectors, kOperands, false>(p, base);
+            multiply_parts<Weights, Element, kVectors, kOperands, false>(p, shares, base);
         }
     } else {
         arch::setmaxnreg_dec<kBringingRegisters>();
         const uint32_t thread = threadIdx.x - multiplying;
         if (thread == 0) {
-            bring_codes<kVectors, kOperands>(p, maps, base);
+            bring_codes<kVectors, kOperands>(p, shares, maps, base);
         } else if (thread == many::kWarp) {
             arch::griddepcontrol_wait(); // the previous grid packs
-            bring_vectors<kVectors>(p, base);
+            bring_vectors<kVectors>(p, shares, base);
         } else if (thread >= 2 * many::kWarp) {
-            bring_scales<kVectors, kOperands>(p, base, thread - 2 * many::kWarp);
+            bring_scales<kVectors, kOperands>(p, shares, base, thread - 2 * many::kWarp);
         }
-    }
-    if (p.deal.cluster_log2 != 0) { // the other CTA arrives at barriers of this one, and copies into its memory
-        __syncwarp();
-        arch::barrier_cluster_arrive();
-        arch::barrier_cluster_wait();
     }
 }
 
-// Adds the parts of a group and stores the outputs: those of CTA blockIdx.z of a cluster. The group is the one that is
-// divided where cluster blockIdx.x + 1 begins, and nowhere before. A warp has the rows of one warp that multiplied, and
-// one column of vectors.
+// Adds the parts of a group and stores the outputs. The group is the one that is divided where CTA blockIdx.x + 1
+// begins, and nowhere before. A warp has the rows of one warp that multiplied, and one column of vectors.
 __device__ __forceinline__ void add(const AddParams &p) {
     const uint32_t lane = threadIdx.x % many::kWarp;
     const uint32_t piece = blockIdx.y * NVFP4_PACKED_ADD_WARPS + threadIdx.x / many::kWarp;
     const uint32_t warp = piece / p.columns, column = piece - warp * p.columns;
-    const uint32_t border = first_chunk(p.deal, blockIdx.x + 1), group = border / p.deal.chunks;
-    const uint32_t first = group * p.deal.chunks;
     arch::griddepcontrol_launch_dependents();
     arch::griddepcontrol_wait(); // the previous grid writes sums
-    if (first == border || first_chunk(p.deal, blockIdx.x) > first || warp >= p.deal.warps) return;
+    const Shares shares(p, true);
+    const uint32_t border = shares.first_chunk(blockIdx.x + 1), group = border / p.deal.chunks;
+    const uint32_t first = group * p.deal.chunks;
+    if (first == border || shares.first_chunk(blockIdx.x) > first || warp >= p.deal.warps) return;
 
     float sum[4] = {};
-    uint32_t cluster = blockIdx.x, begin = first_chunk(p.deal, cluster);
+    uint32_t cta = blockIdx.x, begin = shares.first_chunk(cta);
 #pragma unroll 1
     do {
-        const uint32_t cta = (cluster << p.deal.cluster_log2) + blockIdx.z;
         const float *const at = partial_at(p, p.columns, cta, begin < first, warp, lane) + column * kColumnFloats;
         const float4 part = *reinterpret_cast<const float4 *>(at);
         sum[0] += part.x;
         sum[1] += part.y;
         sum[2] += part.z;
         sum[3] += part.w;
-        begin = first_chunk(p.deal, ++cluster);
+        begin = shares.first_chunk(++cta);
     } while (begin < first + p.deal.chunks);
-    Outputs<true>(p, group, blockIdx.z, warp, lane).store(p, column, lane, sum);
+    Outputs<true>(p, group, warp, lane).store(p, column, lane, sum);
 }
 
 }  // namespace nvfp4::packed

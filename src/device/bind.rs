@@ -73,6 +73,7 @@ pub(super) fn bind<'a>(
             Some(ids) => Some(RawSelect {
                 ids: guards.keep(read("select", ids, stream)?),
                 late: weights.late,
+                distinct: weights.distinct,
                 matrices: weights.shape().l(),
             }),
             None => None,

@@ -25,6 +25,9 @@ pub enum Target<'a> {
     Gpu(&'a Gpu),
 }
 
+/// Why a kernel that bundles batches comes first.
+const BUNDLES: &str = "matrices that several batches select are read once";
+
 /// Picks the kernel and its config for a problem, or checks that the path, kernel or config that was asked for can
 /// compute the problem.
 ///
@@ -292,11 +295,30 @@ impl Asked {
             && self.path.is_none_or(|asked| asked == kernel.path())
     }
 
+    /// The kernel that bundles batches of the same matrix, where that is worth it and nothing better is known.
+    fn bundling(&self, job: &Job<'_>) -> Option<(Checked, Reason)> {
+        let kernels = Kernel::ALL.iter().filter(|&&kernel| self.takes(kernel));
+        let checked = kernels.copied().find_map(|kernel| kernel.bundles(job))?;
+        let (by, why, evidence) = (self.by, BUNDLES, Evidence::Modelled);
+        let reason = match (self.path, self.kernel) {
+            (None, _) => Reason::Best { why, evidence },
+            (Some(_), None) => Reason::BestOfPath { by, why, evidence },
+            (Some(_), Some(_)) => Reason::Asked { by },
+        };
+        Some((checked, reason))
+    }
+
     fn choose(
         &self,
         job: &Job<'_>,
         tuned: Option<(&Measurements, Evidence)>,
     ) -> Result<(Checked, Reason)> {
+        if self.config.is_none()
+            && tuned.is_none()
+            && let Some(bundling) = self.bundling(job)
+        {
+            return Ok(bundling);
+        }
         match self.config {
             Some(config) => match config.checked(job) {
                 Ok(checked) => Ok((checked, Reason::Asked { by: self.by })),

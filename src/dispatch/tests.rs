@@ -802,6 +802,8 @@ fn chained_calls_with_late_ids_take_what_waits() {
         let shape = Shape::new(Dims { m, n: 1, k, l }).unwrap();
         let with = |late| Operands {
             select: true,
+            matrices: l,
+            distinct: true,
             late,
             ..nvfp4(ScaleLayout::Linear)
         };

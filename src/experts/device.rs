@@ -9,21 +9,23 @@ use super::Experts;
 use crate::check;
 use crate::context::{driver_error, make_current};
 use crate::device::{Kept, gpu, output, read};
-use crate::dispatch::Options;
+use crate::dispatch::{self, Options};
 use crate::error::{Error, Result};
 use crate::gate::Gate;
 use crate::kernel::combine::Combine;
 use crate::linear::{MatricesOnDevice, with_bias};
 use crate::memory::Device;
+use crate::operands::Operands;
 use crate::output::Output;
 use crate::quantized::QuantizedVectors;
 use crate::raw;
 use crate::shape::{Dims, Shape, Strides};
 use crate::tensor::{DenseVectors, Vectors};
-use crate::types::{FloatType, RowOrder, ScaleLayout};
+use crate::types::{Activation, FloatType, RowOrder, ScaleLayout};
+use crate::workspace::Workspace;
 
-/// [`Experts`] in a device's memory, for few tokens: each token and expert of it is a batch of one vector. Five kernels a
-/// call: the vectors are quantised, a copy for each expert; gate and up; the [`Gate`], and quantised again; down; the
+/// [`Experts`] in a device's memory: each token and expert of it is a batch of one vector. Five kernels a call of few
+/// tokens: the vectors are quantised, a copy for each expert; gate and up; the [`Gate`], and quantised again; down; the
 /// weighted sum. Results between the layers are f32.
 ///
 /// Which experts a token has is read on the device. Ids and weights may change between calls and between replays of a
@@ -33,7 +35,9 @@ use crate::types::{FloatType, RowOrder, ScaleLayout};
 /// A call allocates nothing, synchronises nothing, and can be [captured into a CUDA graph](crate#cuda-graphs), once it
 /// was [prepared](Self::prepare), or made, with these buffers and ids. Products of 64 such pairs are kept, then the oldest
 /// is prepared again when it comes. What a call writes between the layers lies in [`ExpertsBuffers`], which layers of one
-/// size share, in calls on one stream. An expert that several tokens chose is read for each of them.
+/// size share, in calls on one stream. With more tokens, where tokens are expected to share experts, products are made
+/// for bundles of tokens that chose the same expert, which is read once for them, and a product is four kernels. An output's
+/// rounding may then depend on what all tokens chose.
 ///
 /// ```no_run
 /// use nvfp4_gemv::cudarc::driver::CudaContext;
@@ -75,6 +79,8 @@ pub struct ExpertsBuffers {
     sums: CudaSlice<f32>,
     between: QuantizedVectors,
     results: CudaSlice<f32>,
+    /// Of the products, where they use one.
+    workspace: Option<Workspace>,
 }
 
 impl Experts {
@@ -112,7 +118,7 @@ impl Experts {
 }
 
 impl ExpertsOnDevice {
-    /// Kernels of a call, where each product is one.
+    /// Kernels of a call of few tokens, where each product is one.
     pub const LAUNCHES: usize = 5;
 
     /// Experts of matrices that are there: those of gate and up have the rows of both, in an order.
@@ -165,7 +171,8 @@ impl ExpertsOnDevice {
     /// Memory for what lies between the layers, for calls with so many tokens and `slots` experts for each.
     ///
     /// # Errors
-    /// Sizes past the address range; errors that CUDA reports of the allocations.
+    /// Sizes past the address range; errors that CUDA reports of the allocations; with many tokens the per-thread default
+    /// stream, as [`Workspace::new`] says.
     pub fn buffers(
         &self,
         stream: &Arc<CudaStream>,
@@ -186,6 +193,7 @@ impl ExpertsOnDevice {
             let count = of_calls(of, tokens, slots)?.outputs();
             stream.alloc_zeros::<f32>(count.max(1)).map_err(error)
         };
+        let workspace = self.workspace_bytes(stream, tokens, slots)?;
         Ok(ExpertsBuffers {
             tokens,
             slots,
@@ -197,6 +205,10 @@ impl ExpertsOnDevice {
             sums: results(&self.gate_up)?,
             between: quantized(&self.down)?,
             results: results(&self.down)?,
+            workspace: match workspace {
+                0 => None,
+                bytes => Some(Workspace::new(stream, bytes)?),
+            },
         })
     }
 
@@ -257,7 +269,9 @@ impl ExpertsOnDevice {
             sums,
             between,
             results,
+            workspace,
         } = buffers;
+        let workspace = workspace.as_ref();
         let (tokens, slots) = (*tokens, *slots);
         let found = [own.shape().k(), between.shape().k(), *rows];
         let needed = [self.k(), self.down.shape.k(), self.rows()];
@@ -308,7 +322,17 @@ impl ExpertsOnDevice {
             let shape = of_calls(&self.gate_up, tokens, slots)?;
             let to = sums.slice_mut(..shape.outputs());
             let vectors = own.vectors();
-            self.product(stream, &self.gate_up, &shape, &ids, &vectors, to, launch)?;
+            self.product(
+                stream,
+                &self.gate_up,
+                &shape,
+                &ids,
+                &vectors,
+                to,
+                workspace,
+                tokens,
+                launch,
+            )?;
             let sums = Vectors::on_device(sums.slice(..shape.outputs()));
             if launch {
                 between.quantize_gated(stream, &sums, self.gate, self.order, None)?;
@@ -316,7 +340,9 @@ impl ExpertsOnDevice {
             let shape = of_calls(&self.down, tokens, slots)?;
             let to = results.slice_mut(..shape.outputs());
             let vectors = between.vectors();
-            self.product(stream, &self.down, &shape, &ids, &vectors, to, launch)?;
+            self.product(
+                stream, &self.down, &shape, &ids, &vectors, to, workspace, tokens, launch,
+            )?;
         }
         if !launch {
             return Ok(());
@@ -329,6 +355,31 @@ impl ExpertsOnDevice {
         unsafe { raw::combine(&out, &combine, stream.cu_stream().cast()) }
     }
 
+    fn options(&self) -> Options<'static> {
+        match self.chained {
+            // SAFETY: whoever called `chained` has promised this for all calls.
+            true => unsafe { Options::new().chained() },
+            false => Options::new(),
+        }
+    }
+
+    /// Bytes of a workspace that the products of a call would use.
+    fn workspace_bytes(&self, stream: &CudaStream, tokens: usize, slots: usize) -> Result<u64> {
+        let gpu = gpu(stream.context().ordinal())?;
+        let bytes = |of: &MatricesOnDevice| {
+            let operands = Operands {
+                select: true,
+                matrices: of.shape.l(),
+                distinct: tokens == 1,
+                late: true,
+                ..Operands::new(Activation::Nvfp4, of.layout)
+            };
+            let shape = of_calls(of, tokens, slots)?;
+            dispatch::workspace_bytes(&shape, &operands, gpu, &self.options())
+        };
+        Ok(bytes(&self.gate_up)?.max(bytes(&self.down)?))
+    }
+
     /// A product of matrices that ids select.
     #[allow(clippy::too_many_arguments, reason = "a call's operands, and how")]
     fn product(
@@ -339,18 +390,20 @@ impl ExpertsOnDevice {
         ids: &CudaView<'_, i32>,
         x: &Vectors<'_, Device>,
         y: cudarc::driver::CudaViewMut<'_, f32>,
+        workspace: Option<&Workspace>,
+        tokens: usize,
         launch: bool,
     ) -> Result<()> {
         let all = of.weights()?;
         let weights = all.select_on_device(ids.slice(..)).late();
+        let weights = match tokens {
+            1 => weights.distinct(),
+            _ => weights,
+        };
         let y = with_bias(Output::on_device(y), of.bias(), |y, bias| {
             y.with_bias_on_device(bias)
         })?;
-        let options = match self.chained {
-            // SAFETY: whoever called `chained` has promised this for all calls.
-            true => unsafe { Options::new().chained() },
-            false => Options::new(),
-        };
+        let options = self.options().workspace(workspace);
         self.kept
             .call(stream, shape, &weights, x, y, &options, launch)?;
         Ok(())

@@ -137,6 +137,7 @@ impl Call {
         self.weights.select = Some(RawSelect {
             ids: 8 << 59,
             late: false,
+            distinct: false,
             matrices: self.shape.l(),
         });
         self

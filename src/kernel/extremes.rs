@@ -49,8 +49,8 @@ fn configs([a, b, c, d, e, f]: [u32; 6], flag: bool) -> Vec<Config> {
             warps: a,
             chunk: b,
             ctas: c,
-            cluster: e,
             vectors: d,
+            bundle: e.is_multiple_of(2),
             waits: flag,
             ..PackedConfig::DEFAULT
         }

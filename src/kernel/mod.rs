@@ -317,6 +317,12 @@ trait KernelConfig: Copy + PartialEq + Sized {
         Err(Refusal::Select)
     }
 
+    /// The config that reads a matrix once for the batches that select it, where the job can have such batches and this
+    /// is expected to be the fastest way of all kernels.
+    fn bundles(_: &Job<'_>) -> Option<Self> {
+        None
+    }
+
     /// Whether the kernel can compute the job at all, with some config.
     fn available(job: &Job<'_>) -> Result<(), Refusal>;
 
@@ -470,6 +476,18 @@ macro_rules! kernels {
                 job.some(|job| match self {
                     $(Self::$kernel => <$config as KernelConfig>::default_for(job).map(Config::from)),*
                 })
+            }
+
+            /// The config that reads a matrix once for the batches that select it, where that is expected to be the
+            /// fastest way of all kernels.
+            pub(crate) fn bundles(self, job: &Job<'_>) -> Option<Checked> {
+                if !job.operands.select || job.shape.is_empty() || self.available(job).is_err() {
+                    return None;
+                }
+                let config = match self {
+                    $(Self::$kernel => <$config as KernelConfig>::bundles(job).map(Config::from)),*
+                };
+                config?.checked(job).ok()
             }
 
             /// The most vectors that any of the kernel's configs takes in a pass over the weights.

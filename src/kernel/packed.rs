@@ -1,16 +1,19 @@
 //! The kernel for up to 128 vectors that a launch before packs into a workspace: `csrc/kernels/gemv_packed.cuh`.
 //! Products are made on Hopper's `wgmma`, and work is dealt evenly to CTAs.
 
+use nvfp4_gemv_targets::units::HELPERS;
+
 use super::many_vectors::{self, at_activation, has_wgmma, takes_operands};
 use super::params::{
-    NVFP4_ATOM_BLOCKS, NVFP4_ATOM_LINES, NVFP4_ATOM_ROWS, NVFP4_BLOCK, NVFP4_MANY_COLUMNS,
+    NVFP4_ATOM_BLOCKS, NVFP4_ATOM_LINES, NVFP4_ATOM_ROWS, NVFP4_BLOCK, NVFP4_BUNDLE_MOST_BATCHES,
+    NVFP4_BUNDLE_MOST_MATRICES, NVFP4_BUNDLE_THREADS, NVFP4_MANY_COLUMNS,
     NVFP4_MANY_VECTOR_STEP_BYTES, NVFP4_MANY_WARP_ROWS, NVFP4_PACKED_ADD_WARPS,
     NVFP4_PACKED_BARRIER_BYTES, NVFP4_PACKED_BARRIER_BYTES_OF_MANY, NVFP4_PACKED_GROUP_WARPS,
     NVFP4_PACKED_LONG_SUMS, NVFP4_PACKED_MANY, NVFP4_PACKED_MAX_STAGES,
     NVFP4_PACKED_MAX_WARPGROUPS, NVFP4_PACKED_MAX_WARPGROUPS_OF_MANY, NVFP4_PACKED_PACK_WARPS,
     NVFP4_PACKED_SCALE_UNIT, NVFP4_PACKED_SPAN_BLOCKS, NVFP4_PACKED_SPAN_BYTES,
-    NVFP4_PACKED_SPAN_STEPS, NVFP4_WARP, nvfp4_pack_params, nvfp4_packed_add_params,
-    nvfp4_packed_deal, nvfp4_packed_params,
+    NVFP4_PACKED_SPAN_STEPS, NVFP4_WARP, nvfp4_bundle_params, nvfp4_bundles, nvfp4_pack_params,
+    nvfp4_packed_add_params, nvfp4_packed_deal, nvfp4_packed_params, nvfp4_select,
 };
 use super::plan::{KernelParameters, Launch, Parameters, Plan};
 use super::stream::scaled_matrix_roundings;
@@ -20,7 +23,7 @@ use super::{
 };
 use crate::operands::RawWorkspace;
 use crate::refusal::Refusal;
-use crate::shape::Shape;
+use crate::shape::{Dims, Shape};
 use crate::types::Activation;
 
 /// The config of the packed kernel. A group is the rows that a CTA multiplies at once, 16 a warp. A span is 256
@@ -32,12 +35,14 @@ pub struct PackedConfig {
     pub warps: u32,
     /// Spans of a chunk. Work is dealt in chunks. With fewer than 33 vectors matrix instructions add up a chunk.
     pub chunk: u32,
-    /// CTAs, up to one for each multiprocessor. Each cluster of them has as many chunks as the others, or one more.
+    /// CTAs, up to one for each multiprocessor. Each has as many chunks as the others, or one more.
     pub ctas: u32,
-    /// CTAs of a cluster, 1 or 2: two copy the vectors for each other.
-    pub cluster: u32,
-    /// Vectors of a pass over the weights, at most: 8, 16, 32, 64 or 128.
+    /// Vectors of a pass over the weights, or of a bundle, at most: 8, 16, 32, 64 or 128.
     pub vectors: u32,
+    /// Whether batches of one vector that select the same matrix are bundled: multiplied together, as vectors of that
+    /// matrix, which is read once for them. A launch in front reads what each batch selects. The order of an output's
+    /// sums depends on what all batches select.
+    pub bundle: bool,
     /// Whether each pass of a chained call is launched without the attribute that makes it overlap: it begins when the
     /// launch before has ended. Without effect on calls that are not chained.
     pub waits: bool,
@@ -49,8 +54,8 @@ impl PackedConfig {
         warps: 1,
         chunk: 1,
         ctas: 1,
-        cluster: 1,
         vectors: 8,
+        bundle: false,
         waits: false,
     };
 }
@@ -98,6 +103,8 @@ const SPAN: usize = (NVFP4_PACKED_SPAN_BLOCKS * NVFP4_BLOCK) as usize;
 const SPAN_INSTRUCTIONS: u32 = SPAN as u32 / 16;
 /// The fewest stages: one that is multiplied, and one that is brought.
 const LEAST_STAGES: u32 = 2;
+/// Bytes of weights that bundles are expected to spare where they are worth their two launches.
+const BUNDLING_BYTES: f64 = 16e6;
 /// Alignment of the place where sums begin in the workspace, in bytes.
 const PARTIAL_ALIGN: u64 = 256;
 
@@ -107,6 +114,8 @@ unsafe impl KernelParameters for nvfp4_pack_params {}
 unsafe impl KernelParameters for nvfp4_packed_params {}
 // SAFETY: as above.
 unsafe impl KernelParameters for nvfp4_packed_add_params {}
+// SAFETY: as above.
+unsafe impl KernelParameters for nvfp4_bundle_params {}
 
 /// Index in [`VECTORS`] of the number that a pass of `n` vectors is compiled for.
 fn at(n: u64) -> usize {
@@ -154,7 +163,11 @@ fn partial_at(vectors: u32, shape: &Shape) -> u64 {
 /// Bytes of the workspace, if passes are as few as can be. The number is the same for all configs: those with fewer
 /// CTAs or vectors would need less.
 fn workspace_bytes(job: &Job<'_>) -> u64 {
-    let vectors = most_at_once(job.shape);
+    workspace_bytes_of(job, most_at_once(job.shape))
+}
+
+/// The same for kernels that are compiled for so many vectors.
+fn workspace_bytes_of(job: &Job<'_>, vectors: u32) -> u64 {
     // A CTA leaves sums of two groups at most: of the group that it begins in, and of the group that it ends in.
     let of_cta = 2
         * u64::from(most_warps(vectors) * NVFP4_MANY_WARP_ROWS * vectors)
@@ -163,6 +176,42 @@ fn workspace_bytes(job: &Job<'_>) -> u64 {
     RawWorkspace::COUNTER_BYTES
         .saturating_add(partial_at(vectors, job.shape))
         .saturating_add(all)
+}
+
+/// Bundles at most, of as many batches of one vector each. Each kind of batches, those of a matrix, or of an id without
+/// one, has one bundle that is not full at most.
+fn most_bundles(batches: usize, matrices: usize, width: u32) -> usize {
+    let width = width as usize;
+    let kinds = matrices.saturating_add(2);
+    let all = batches.saturating_add(kinds.saturating_mul(width - 1)) / width;
+    all.min(batches)
+}
+
+/// Where the lists of bundles lie behind the sums of parts: offsets, in bytes.
+struct Lists {
+    ids: u64,
+    batches: u64,
+    bytes: u64,
+}
+
+impl Lists {
+    fn of(bundles: usize, width: u32) -> Self {
+        let aligned = |bytes: u64| bytes.next_multiple_of(PARTIAL_ALIGN);
+        let ids = aligned(size_of::<u32>() as u64); // the count comes first
+        let batches = ids + aligned((bundles * size_of::<i32>()) as u64);
+        let of_bundle = u64::from(width) * size_of::<i32>() as u64;
+        Self {
+            ids,
+            batches,
+            bytes: batches + bundles as u64 * of_bundle,
+        }
+    }
+}
+
+/// Matrices that batches which select any of them are expected to have, all equally often.
+fn expected_matrices(batches: usize, matrices: usize) -> f64 {
+    let none = (1.0 - 1.0 / matrices.max(1) as f64).powf(batches as f64);
+    matrices as f64 * (1.0 - none)
 }
 
 /// Offsets in a CTA's dynamic shared memory, in bytes: stages of codes, of vectors and of scales; then mbarriers.
@@ -188,8 +237,8 @@ impl PackedConfig {
                 _ => 2,
             },
             ctas: sms,
-            cluster: 1,
             vectors,
+            bundle: false,
             waits: job.dependent() && waits(job.shape.n()),
         };
         let groups = one_a_multiprocessor
@@ -219,7 +268,71 @@ impl PackedConfig {
 
     /// Index in [`VECTORS`] of the number that the first pass, which has most vectors, is compiled for.
     fn compiled(&self, shape: &Shape) -> usize {
-        at((shape.n() as u64).min(self.vectors.into()))
+        match self.bundle {
+            true => at(self.vectors.into()),
+            false => at((shape.n() as u64).min(self.vectors.into())),
+        }
+    }
+
+    /// Asks with the shape that the launches behind the first one have: the most bundles in place of batches, and the
+    /// vectors of a bundle.
+    fn of_bundles<T>(&self, job: &Job<'_>, ask: impl FnOnce(&Job<'_>) -> T) -> T {
+        let shape = job.shape;
+        let (batches, matrices) = (shape.l(), job.operands.matrices);
+        let bundled = || Dims {
+            m: shape.m(),
+            n: self.vectors as usize,
+            k: shape.k(),
+            l: most_bundles(batches, matrices, self.vectors),
+        };
+        match self.bundle.then(|| Shape::new(bundled())) {
+            Some(Ok(shape)) => ask(&Job {
+                shape: &shape,
+                ..*job
+            }),
+            _ => ask(job),
+        }
+    }
+
+    /// Offset of the lists of bundles in the workspace, for a job of bundles.
+    fn lists_at(&self, of: &Job<'_>) -> u64 {
+        let before = workspace_bytes_of(of, self.vectors);
+        before
+            .checked_next_multiple_of(PARTIAL_ALIGN)
+            .unwrap_or(u64::MAX)
+    }
+
+    /// Whether batches can be bundled.
+    fn can_bundle(job: &Job<'_>) -> bool {
+        let (shape, matrices) = (job.shape, job.operands.matrices);
+        job.operands.select
+            && shape.n() == 1
+            && shape.l() > 1
+            && matrices > 0
+            && shape.l() <= NVFP4_BUNDLE_MOST_BATCHES as usize
+            && matrices <= NVFP4_BUNDLE_MOST_MATRICES as usize
+    }
+
+    /// The config for bundles: as many vectors of one as most matrices are expected to have if all are selected equally
+    /// often, and a few more.
+    fn bundling(job: &Job<'_>) -> Self {
+        let batches = job.shape.l();
+        let each = batches as f64 / expected_matrices(batches, job.operands.matrices).max(1.0);
+        let vectors = VECTORS
+            .into_iter()
+            .find(|&most| 2.0 * each <= f64::from(most));
+        Self {
+            warps: 8,
+            chunk: match spans(job.shape) {
+                ..=4 => 1,
+                ..=16 => 2,
+                _ => 4,
+            },
+            ctas: job.gpu.multiprocessors,
+            vectors: vectors.unwrap_or(MOST_VECTORS),
+            bundle: true,
+            waits: false,
+        }
     }
 
     /// Rows of a group.
@@ -273,7 +386,7 @@ impl PackedConfig {
 
     /// Groups of a batch.
     fn groups(&self, job: &Job<'_>) -> u64 {
-        (job.shape.m() as u64).div_ceil((self.rows() * self.cluster).into())
+        (job.shape.m() as u64).div_ceil(self.rows().into())
     }
 
     /// The chunks of all groups, which [`takes_chunks`] has found to be less than 2³¹.
@@ -281,19 +394,18 @@ impl PackedConfig {
         (self.groups(job) * job.shape.l() as u64 * self.chunks(job.shape)) as u32
     }
 
-    /// How the chunks of all groups are dealt, and to how many clusters.
-    fn deal(&self, job: &Job<'_>) -> (nvfp4_packed_deal, u32) {
+    /// How the chunks of all groups are dealt. Where batches are bundled, it is for the most bundles.
+    fn deal(&self, job: &Job<'_>) -> nvfp4_packed_deal {
         let all = self.all_chunks(job);
-        let clusters = (self.ctas / self.cluster).min(all);
-        let deal = nvfp4_packed_deal {
+        let ctas = self.ctas.min(all);
+        nvfp4_packed_deal {
             groups: self.groups(job) as u32,
             chunks: self.chunks(job.shape) as u32,
-            each: all / clusters,
-            more: all % clusters,
+            ctas,
+            each: all / ctas,
+            more: all % ctas,
             warps: self.warps,
-            cluster_log2: self.cluster.ilog2(),
-        };
-        (deal, clusters)
+        }
     }
 
     /// The fewest warps of a group with which there are no more groups than multiprocessors. `None` if a group cannot
@@ -310,7 +422,7 @@ impl PackedConfig {
     fn most_parts(&self, shape: &Shape) -> u32 {
         // This kernel takes only shapes of less than 2^31 chunks.
         let chunks = self.chunks(shape).min(u32::MAX.into()) as u32;
-        chunks.min(self.ctas / self.cluster.max(1))
+        chunks.min(self.ctas)
     }
 }
 
@@ -349,6 +461,162 @@ fn takes_chunks(job: &Job<'_>) -> Result<(), Refusal> {
     }
 }
 
+impl PackedConfig {
+    /// The launches of a call. `of` is the shape that those behind the first one see, with bundles in place of batches.
+    fn launches(&self, call: &Call, job: &Job<'_>, of: &Shape) -> Plan {
+        let seen = &Job { shape: of, ..*job };
+        let (k, l) = (of.k() as u32, of.l() as u32);
+        let spans = spans(of) as u32;
+        let deal = self.deal(seen);
+        // No group is divided if each share is whole groups. How many bundles there are is not known here.
+        let even = !self.bundle && deal.more == 0 && deal.each.is_multiple_of(deal.chunks);
+        let whole = deal.chunks == 1 || even;
+        let activation = at_activation(job.operands.activation);
+        // Behind the counters of other kernels.
+        let packed = call.workspace.address + RawWorkspace::COUNTER_BYTES;
+        let mut select = call.select_operand(job);
+        let mut bundles = nvfp4_bundles::default();
+        let mut plan = Plan::new();
+        if self.bundle {
+            let lists = Lists::of(of.l(), self.vectors);
+            let at = call.workspace.address + self.lists_at(seen);
+            bundles = nvfp4_bundles {
+                count: at,
+                ids: at + lists.ids,
+                batches: at + lists.batches,
+                width: self.vectors,
+                ..nvfp4_bundles::default()
+            };
+            plan.push(Launch {
+                entry: "bundle_batches",
+                unit: HELPERS,
+                grid: [1, 1, 1],
+                threads: NVFP4_BUNDLE_THREADS,
+                dependent: job.dependent() && !self.waits,
+                auxiliary: true,
+                parameters: Parameters::of(&nvfp4_bundle_params {
+                    select,
+                    bundles,
+                    l: job.shape.l() as u32,
+                    ..nvfp4_bundle_params::default()
+                }),
+                ..Launch::default()
+            });
+            // Launches of this call write them.
+            select = nvfp4_select {
+                ids: bundles.ids,
+                late: 1,
+                ..select
+            };
+        }
+        for mut pass in call.passes(self.vectors as usize) {
+            if self.bundle {
+                pass.n = self.vectors as i32;
+            }
+            let compiled = at(pass.n as u64);
+            let vectors = VECTORS[compiled];
+            let packed_columns = vectors / NVFP4_MANY_COLUMNS;
+            let layout = self.layout(vectors, job.operands.tiled(), job.gpu.shared_bytes);
+            let packed_batch_bytes = packed_batch_bytes(vectors, of) as i64;
+            // Columns that have a vector. Sums of other columns are not stored.
+            let columns = (pass.n as u32).div_ceil(NVFP4_MANY_COLUMNS);
+            let partial = packed + partial_at(vectors, of);
+            plan.push(Launch {
+                entry: PACK[activation][compiled],
+                unit: UNIT,
+                grid: [
+                    (l * spans * SPAN_STEPS as u32 * packed_columns)
+                        .div_ceil(NVFP4_PACKED_PACK_WARPS),
+                    1,
+                    1,
+                ],
+                threads: NVFP4_PACKED_PACK_WARPS * NVFP4_WARP,
+                dependent: self.bundle || job.dependent() && !self.waits,
+                auxiliary: true,
+                parameters: Parameters::of(&nvfp4_pack_params {
+                    n: pass.n,
+                    k,
+                    spans,
+                    l,
+                    vectors: pass.vectors,
+                    bundles,
+                    packed,
+                    packed_batch_bytes,
+                }),
+                ..Launch::default()
+            });
+            plan.push(Launch {
+                entry: MULTIPLY
+                    [usize::from(job.operands.select || pass.epilogue.has_operands != 0)]
+                    [activation][compiled],
+                unit: UNIT,
+                grid: [deal.ctas, 1, 1],
+                // The threads of one warpgroup more bring what the others multiply.
+                threads: (self.warps.next_multiple_of(NVFP4_PACKED_GROUP_WARPS)
+                    + NVFP4_PACKED_GROUP_WARPS)
+                    * NVFP4_WARP,
+                dynamic_shared: layout.bytes as u32,
+                // May start while the vectors are packed: until its wait it reads weights alone. They are complete when
+                // the first launch starts: by the stream's order, or by the promise of a chained call.
+                dependent: true,
+                // A box is a group's span.
+                maps: vec![codes_map(call, [NVFP4_PACKED_SPAN_BYTES, self.rows()])],
+                parameters: Parameters::of(&nvfp4_packed_params {
+                    m: of.m() as i32,
+                    n: pass.n,
+                    k,
+                    spans,
+                    l,
+                    chunk: self.chunk,
+                    stages: layout.stages,
+                    deal,
+                    vectors_at: layout.vectors_at as u32,
+                    scales_at: layout.scales_at as u32,
+                    barriers_at: layout.barriers_at as u32,
+                    scale_units: self.scale_units(job.operands.tiled()),
+                    scales_aligned: scales_aligned(job).into(),
+                    weights: pass.weights,
+                    packed,
+                    packed_batch_bytes,
+                    partial,
+                    epilogue: pass.epilogue,
+                    select,
+                    bundles,
+                }),
+                ..Launch::default()
+            });
+            if whole {
+                continue;
+            }
+            plan.push(Launch {
+                entry: "gemv_packed_add",
+                unit: UNIT,
+                grid: [
+                    deal.ctas - 1,
+                    (self.warps * columns).div_ceil(NVFP4_PACKED_ADD_WARPS),
+                    1,
+                ],
+                threads: NVFP4_PACKED_ADD_WARPS * NVFP4_WARP,
+                dependent: true,
+                auxiliary: true,
+                parameters: Parameters::of(&nvfp4_packed_add_params {
+                    m: of.m() as i32,
+                    n: pass.n,
+                    l,
+                    columns,
+                    deal,
+                    partial,
+                    epilogue: pass.epilogue,
+                    select,
+                    bundles,
+                }),
+                ..Launch::default()
+            });
+        }
+        plan
+    }
+}
+
 impl KernelConfig for PackedConfig {
     const MOST_VECTORS: u32 = MOST_VECTORS;
     const WHY: &'static str = many_vectors::WHY;
@@ -373,6 +641,17 @@ impl KernelConfig for PackedConfig {
         Ok(())
     }
 
+    fn bundles(job: &Job<'_>) -> Option<Self> {
+        let (batches, matrices) = (job.shape.l(), job.operands.matrices);
+        if !Self::can_bundle(job) || job.operands.distinct {
+            return None;
+        }
+        let spared = batches as f64 - expected_matrices(batches, matrices);
+        let bytes = job.shape.weight_bytes() as f64 / batches as f64;
+        let bundling = Self::bundling(job);
+        (spared * bytes >= BUNDLING_BYTES && bundling.check(job).is_ok()).then_some(bundling)
+    }
+
     fn available(job: &Job<'_>) -> Result<(), Refusal> {
         has_wgmma(job)?;
         job.image(UNIT)?;
@@ -394,6 +673,9 @@ impl KernelConfig for PackedConfig {
     /// have as many warps as can be, if most multiprocessors then have a group, and eight warps if not. There is one
     /// CTA a multiprocessor, or nearly so many if no group is then divided, or all are divided alike.
     fn default_for(job: &Job<'_>) -> Result<Self, Refusal> {
+        if let Some(bundling) = Self::bundles(job) {
+            return Ok(bundling);
+        }
         let sms = u64::from(job.gpu.multiprocessors);
         let most = most_warps(most_at_once(job.shape));
         let rows = u64::from(most * NVFP4_MANY_WARP_ROWS);
@@ -434,14 +716,22 @@ impl KernelConfig for PackedConfig {
                     chunk: config.chunk / by,
                     ..config
                 }));
-                configs.push(Self {
-                    ctas: config.ctas / 2 * 2,
-                    cluster: 2,
-                    ..config
-                });
             }
         }
         configs.extend(VECTORS.map(|vectors| Self { vectors, ..default }));
+        if Self::can_bundle(job) {
+            let one = Self::bundling(job);
+            let more = |vectors| {
+                [4, 8, 12].map(|warps| Self {
+                    warps,
+                    vectors,
+                    ..one
+                })
+            };
+            let all = VECTORS.into_iter().flat_map(more);
+            let chunks = |config: Self| [1, 2, 4].map(|chunk| Self { chunk, ..config });
+            configs.extend(all.flat_map(chunks));
+        }
         if job.dependent() {
             let ways = |config: Self| {
                 let waits = !config.waits;
@@ -457,8 +747,8 @@ impl KernelConfig for PackedConfig {
             warps,
             chunk,
             ctas,
-            cluster,
             vectors,
+            bundle,
             waits: _,
         } = *self;
         field(
@@ -466,6 +756,12 @@ impl KernelConfig for PackedConfig {
             vectors,
             "8, 16, 32, 64 or 128",
             VECTORS.contains(&vectors),
+        )?;
+        field(
+            "bundle",
+            bundle.into(),
+            "1 only for 2 to 4096 batches of one vector that select from at most 4096 matrices",
+            !bundle || Self::can_bundle(job),
         )?;
         let compiled = VECTORS[self.compiled(job.shape)];
         let most = most_warps(compiled);
@@ -481,13 +777,13 @@ impl KernelConfig for PackedConfig {
             "1 to the number of multiprocessors",
             (1..=job.gpu.multiprocessors).contains(&ctas),
         )?;
-        field("cluster", cluster, "1 or 2", (1..=2).contains(&cluster))?;
-        field(
-            "ctas",
-            ctas,
-            "a multiple of those of a cluster",
-            ctas.is_multiple_of(cluster),
-        )?;
+        if bundle {
+            self.of_bundles(job, takes_chunks)?;
+            let (needed, given) = (self.workspace_bytes(job), job.operands.workspace);
+            if needed > given {
+                return Err(Refusal::Workspace { needed, given });
+            }
+        }
         let layout = self.layout(compiled, job.operands.tiled(), job.gpu.shared_bytes);
         shared_memory(layout.bytes, job.gpu)
     }
@@ -512,120 +808,18 @@ impl KernelConfig for PackedConfig {
     }
 
     fn plan(&self, call: &Call, job: &Job<'_>) -> Plan {
-        let shape = &call.shape;
-        let (k, l) = (shape.k() as u32, shape.l() as u32);
-        let spans = spans(shape) as u32;
-        let (deal, clusters) = self.deal(job);
-        // No group is divided if each share is whole groups.
-        let whole = deal.chunks == 1 || deal.more == 0 && deal.each.is_multiple_of(deal.chunks);
-        let activation = at_activation(job.operands.activation);
-        let mut plan = Plan::new();
-        for pass in call.passes(self.vectors as usize) {
-            let compiled = at(pass.n as u64);
-            let vectors = VECTORS[compiled];
-            let packed_columns = vectors / NVFP4_MANY_COLUMNS;
-            let layout = self.layout(vectors, job.operands.tiled(), job.gpu.shared_bytes);
-            // Behind the counters of other kernels.
-            let packed = call.workspace.address + RawWorkspace::COUNTER_BYTES;
-            let packed_batch_bytes = packed_batch_bytes(vectors, shape) as i64;
-            // Columns that have a vector. Sums of other columns are not stored.
-            let columns = (pass.n as u32).div_ceil(NVFP4_MANY_COLUMNS);
-            let partial = packed + partial_at(vectors, shape);
-            plan.push(Launch {
-                entry: PACK[activation][compiled],
-                unit: UNIT,
-                grid: [
-                    (l * spans * SPAN_STEPS as u32 * packed_columns)
-                        .div_ceil(NVFP4_PACKED_PACK_WARPS),
-                    1,
-                    1,
-                ],
-                threads: NVFP4_PACKED_PACK_WARPS * NVFP4_WARP,
-                dependent: job.dependent() && !self.waits,
-                auxiliary: true,
-                parameters: Parameters::of(&nvfp4_pack_params {
-                    n: pass.n,
-                    k,
-                    spans,
-                    l,
-                    vectors: pass.vectors,
-                    packed,
-                    packed_batch_bytes,
-                }),
-                ..Launch::default()
-            });
-            plan.push(Launch {
-                entry: MULTIPLY
-                    [usize::from(job.operands.select || pass.epilogue.has_operands != 0)]
-                    [activation][compiled],
-                unit: UNIT,
-                grid: [clusters * self.cluster, 1, 1],
-                cluster: if self.cluster > 1 { self.cluster } else { 0 },
-                // The threads of one warpgroup more bring what the others multiply.
-                threads: (self.warps.next_multiple_of(NVFP4_PACKED_GROUP_WARPS)
-                    + NVFP4_PACKED_GROUP_WARPS)
-                    * NVFP4_WARP,
-                dynamic_shared: layout.bytes as u32,
-                // May start while the vectors are packed: until its wait it reads weights alone. They are complete when
-                // the first launch starts: by the stream's order, or by the promise of a chained call.
-                dependent: true,
-                // A box is a group's span.
-                maps: vec![codes_map(call, [NVFP4_PACKED_SPAN_BYTES, self.rows()])],
-                parameters: Parameters::of(&nvfp4_packed_params {
-                    m: shape.m() as i32,
-                    n: pass.n,
-                    k,
-                    spans,
-                    l,
-                    chunk: self.chunk,
-                    stages: layout.stages,
-                    deal,
-                    vectors_at: layout.vectors_at as u32,
-                    scales_at: layout.scales_at as u32,
-                    barriers_at: layout.barriers_at as u32,
-                    scale_units: self.scale_units(job.operands.tiled()),
-                    scales_aligned: scales_aligned(job).into(),
-                    weights: pass.weights,
-                    packed,
-                    packed_batch_bytes,
-                    partial,
-                    epilogue: pass.epilogue,
-                    select: call.select_operand(job),
-                }),
-                ..Launch::default()
-            });
-            if whole {
-                continue;
-            }
-            plan.push(Launch {
-                entry: "gemv_packed_add",
-                unit: UNIT,
-                grid: [
-                    clusters - 1,
-                    (self.warps * columns).div_ceil(NVFP4_PACKED_ADD_WARPS),
-                    self.cluster,
-                ],
-                threads: NVFP4_PACKED_ADD_WARPS * NVFP4_WARP,
-                dependent: true,
-                auxiliary: true,
-                parameters: Parameters::of(&nvfp4_packed_add_params {
-                    m: shape.m() as i32,
-                    n: pass.n,
-                    l,
-                    columns,
-                    deal,
-                    partial,
-                    epilogue: pass.epilogue,
-                    select: call.select_operand(job),
-                }),
-                ..Launch::default()
-            });
-        }
-        plan
+        self.of_bundles(job, |of| self.launches(call, job, of.shape))
     }
 
     fn workspace_bytes(&self, job: &Job<'_>) -> u64 {
-        workspace_bytes(job)
+        match self.bundle {
+            false => workspace_bytes(job),
+            true => self.of_bundles(job, |of| {
+                let lists = Lists::of(of.shape.l(), self.vectors).bytes;
+                // At least what every config has.
+                (self.lists_at(of).saturating_add(lists)).max(workspace_bytes(job))
+            }),
+        }
     }
 
     fn bytes_in_flight(&self, job: &Job<'_>) -> u64 {
@@ -655,7 +849,6 @@ mod tests {
     use super::*;
     use crate::gpu::Gpu;
     use crate::kernel::{Config, Kernel};
-    use crate::shape::Dims;
     use crate::types::{Activation, ScaleLayout};
 
     /// The first of three launches reads data that the call before may write. The second and the third follow launches

@@ -62,6 +62,15 @@ pub struct nvfp4_select {
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
+pub struct nvfp4_bundles {
+    pub count: u64,
+    pub ids: u64,
+    pub batches: u64,
+    pub width: u32,
+    pub __bindgen_padding_0: [u8; 4usize],
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
 pub struct nvfp4_vectors {
     pub values: u64,
     pub scales: u64,
@@ -251,8 +260,8 @@ pub const NVFP4_PACKED_SCALE_UNIT: u32 = 16;
 pub const NVFP4_PACKED_COLUMN_BYTES: u32 = 512;
 pub const NVFP4_PACKED_MAX_STAGES: u32 = 8;
 pub const NVFP4_PACKED_MANY: u32 = 128;
-pub const NVFP4_PACKED_BARRIER_BYTES: u32 = 40;
-pub const NVFP4_PACKED_BARRIER_BYTES_OF_MANY: u32 = 64;
+pub const NVFP4_PACKED_BARRIER_BYTES: u32 = 32;
+pub const NVFP4_PACKED_BARRIER_BYTES_OF_MANY: u32 = 48;
 pub const NVFP4_PACKED_LONG_SUMS: u32 = 64;
 pub const NVFP4_PACKED_PACK_WARPS: u32 = 8;
 pub const NVFP4_PACKED_ADD_WARPS: u32 = 8;
@@ -261,10 +270,10 @@ pub const NVFP4_PACKED_ADD_WARPS: u32 = 8;
 pub struct nvfp4_packed_deal {
     pub groups: u32,
     pub chunks: u32,
+    pub ctas: u32,
     pub each: u32,
     pub more: u32,
     pub warps: u32,
-    pub cluster_log2: u32,
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -274,6 +283,7 @@ pub struct nvfp4_pack_params {
     pub spans: u32,
     pub l: u32,
     pub vectors: nvfp4_vectors,
+    pub bundles: nvfp4_bundles,
     pub packed: u64,
     pub packed_batch_bytes: i64,
 }
@@ -299,6 +309,7 @@ pub struct nvfp4_packed_params {
     pub partial: u64,
     pub epilogue: nvfp4_epilogue,
     pub select: nvfp4_select,
+    pub bundles: nvfp4_bundles,
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -311,6 +322,7 @@ pub struct nvfp4_packed_add_params {
     pub partial: u64,
     pub epilogue: nvfp4_epilogue,
     pub select: nvfp4_select,
+    pub bundles: nvfp4_bundles,
 }
 pub const NVFP4_RING_UNIT_ROWS: u32 = 4;
 pub const NVFP4_RING_CHUNK_BYTES: u32 = 16;
@@ -397,6 +409,17 @@ pub struct nvfp4_tcgen05_params {
     pub arrivals: u64,
     pub partial: u64,
     pub epilogue: nvfp4_epilogue,
+}
+pub const NVFP4_BUNDLE_THREADS: u32 = 1024;
+pub const NVFP4_BUNDLE_MOST_BATCHES: u32 = 4096;
+pub const NVFP4_BUNDLE_MOST_MATRICES: u32 = 4096;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct nvfp4_bundle_params {
+    pub select: nvfp4_select,
+    pub bundles: nvfp4_bundles,
+    pub l: u32,
+    pub __bindgen_padding_0: [u8; 4usize],
 }
 pub const NVFP4_COMBINE_THREADS: u32 = 128;
 #[repr(C)]

@@ -70,7 +70,7 @@ pub struct MatricesOnDevice {
     pub(crate) shape: Shape,
     codes: Arc<CudaSlice<u8>>,
     scales: Arc<CudaSlice<u8>>,
-    layout: ScaleLayout,
+    pub(crate) layout: ScaleLayout,
     global: GlobalScale,
     row_alpha: Option<Arc<CudaSlice<f32>>>,
     bias: Option<Arc<CudaSlice<f32>>>,

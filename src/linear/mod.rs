@@ -261,6 +261,7 @@ impl Linear {
             column_alpha: parts.column_alpha.as_deref(),
             select: None,
             late: false,
+            distinct: false,
         }
     }
 

@@ -64,6 +64,7 @@ mod tcgen05 {
 }
 
 mod packed {
+    pub(super) mod bundles;
     #[cfg(feature = "device")]
     pub(crate) mod gpu;
     pub(crate) mod refuse;
@@ -124,6 +125,7 @@ const WITH_OR_WITHOUT_CUDA: &[Trials] = &[
     mma_fp4::sim::trials,
     overlap::trials,
     packed::refuse::trials,
+    packed::bundles::trials,
     packed::sim::trials,
     predicted::trials,
     previous_grid::trials,

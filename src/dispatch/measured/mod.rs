@@ -157,6 +157,8 @@ pub(crate) fn comparable(operands: &Operands) -> Operands {
         alignment,
         workspace: 0,
         select: false,
+        matrices: 0,
+        distinct: false,
         late: false,
         ..*operands
     }

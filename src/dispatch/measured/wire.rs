@@ -130,6 +130,8 @@ fn read(line: Line) -> Result<Entry, String> {
             },
             workspace: 0,
             select: false,
+            matrices: 0,
+            distinct: false,
             late: false,
         },
         ceiling_seconds: seconds("a ceiling", line.ceiling_seconds)?,

@@ -75,6 +75,8 @@ const OPERANDS: Operands = Operands {
     alignment: Alignment::BEST,
     workspace: 0,
     select: false,
+    matrices: 0,
+    distinct: false,
     late: false,
 };
 

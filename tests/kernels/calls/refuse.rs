@@ -267,6 +267,7 @@ fn selections() {
         Some(RawSelect {
             ids,
             late: false,
+            distinct: false,
             matrices,
         })
     };
@@ -289,6 +290,7 @@ fn selections() {
     let shape = operands().shape;
     let operands = nvfp4_gemv::Operands {
         select: true,
+        matrices: 4,
         ..nvfp4_gemv::Operands::new(Activation::Nvfp4, ScaleLayout::Tiled128x4)
             .with_workspace(u64::MAX)
     };

@@ -41,7 +41,6 @@ fn configs() {
         ("warps", &[0, 17, u32::MAX]),
         ("chunk", &[0]),
         ("ctas", &[0, 133, u32::MAX]),
-        ("cluster", &[0, 3, u32::MAX]),
         ("vectors", &[0, 4, 12, 256]),
     ]);
 }

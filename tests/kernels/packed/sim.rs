@@ -45,12 +45,11 @@ const ADD: &[(At, &str)] = &crate::words![AddParams:
 
 pub(crate) const KERNEL: Kernel = Kernel {
     unit: "gemv_packed",
-    config: |[warps, cluster, chunk, ctas, vectors]| {
+    config: |[warps, _, chunk, ctas, vectors]| {
         Config::from(PackedConfig {
             warps,
             chunk,
-            ctas: ctas.next_multiple_of(cluster.max(1)),
-            cluster,
+            ctas,
             vectors,
             ..PackedConfig::DEFAULT
         })
@@ -82,7 +81,7 @@ pub(crate) const KERNEL: Kernel = Kernel {
     faulty: [
         // More spans than there are stages, the last chunk shorter; a warpgroup of which one warp has rows.
         cutting((70, 4352, 1), Linear, [5, 1, 3, 2]),
-        cutting((40, 1472, 3), Tiled128x4, [2, 2, 2, 4]),
+        cutting((40, 1472, 3), Tiled128x4, [2, 1, 2, 4]),
         // Groups that are divided, and groups that are not.
         cutting((9, 2112, 3), Linear, [4, 1, 1, 2]),
         cutting((21, 512, 3), Linear, [4, 1, 1, 4]),
@@ -93,9 +92,9 @@ pub(crate) const KERNEL: Kernel = Kernel {
     ),
     never_taken: &[
         // A span has as many pieces as a CTA packs, or a multiple of them.
-        ("if (batch >= p.l) return;", "_n32"),
-        ("if (batch >= p.l) return;", "_n64"),
-        ("if (batch >= p.l) return;", "_n128"),
+        ("if (batch >= (p.bundles.count ?", "_n32"),
+        ("if (batch >= (p.bundles.count ?", "_n64"),
+        ("if (batch >= (p.bundles.count ?", "_n128"),
         // At least one column of vectors exists.
         ("i < 4 * columns;", ""),
         // A span has at least 64 elements.
@@ -161,8 +160,4 @@ const CUTTINGS: &[Cutting] = &[
     cutting((300, 832, 1), Tiled128x4, [3, 1, 2, 5]),
     cutting((500, 320, 1), Tiled128x4, [11, 1, 1, 3]),
     cutting((460, 512, 1), Tiled128x4, [14, 1, 1, 2]),
-    // Clusters: of whole groups, of parts, and with a CTA that has no rows; batches.
-    cutting((120, 1088, 1), Linear, [4, 2, 1, 4]).under_every_schedule(),
-    cutting((140, 576, 1), Tiled128x4, [3, 2, 1, 6]),
-    cutting((130, 1344, 2), Linear, [4, 2, 2, 2]).always_under_every_schedule(),
 ];

@@ -85,6 +85,8 @@ pub(crate) struct Case {
     pub(crate) unknown: Option<i32>,
     /// How far on the matrices are that it selects: each batch has all of them in turn.
     pub(crate) turned: usize,
+    /// Batches in front that all select the first matrix.
+    pub(crate) hot: usize,
 }
 
 impl Case {
@@ -109,6 +111,7 @@ impl Case {
             late: false,
             unknown: None,
             turned: 0,
+            hot: 0,
         }
     }
 
@@ -165,6 +168,10 @@ impl Case {
         nvfp4_gemv::Operands {
             vector_layout: self.vector_layout,
             select: self.select,
+            matrices: match self.select {
+                true => self.matrices(),
+                false => 0,
+            },
             ..nvfp4_gemv::Operands::new(self.activation, self.weight_layout)
                 .with_workspace(u64::MAX)
         }
@@ -181,7 +188,10 @@ impl Case {
     /// Index of the matrix of each batch.
     pub(crate) fn ids(&self) -> Vec<i32> {
         (0..self.shape.l())
-            .map(|batch| ((batch / 2 * 2 + 1 + self.turned) % self.matrices()) as i32)
+            .map(|batch| match batch < self.hot {
+                true => 0,
+                false => ((batch / 2 * 2 + 1 + self.turned) % self.matrices()) as i32,
+            })
             .collect()
     }
 

@@ -77,6 +77,7 @@ impl Operands {
             select: (!self.select.is_empty()).then(|| RawSelect {
                 ids: upload("select", &words(&self.select)),
                 late: self.late,
+                distinct: false,
                 matrices: self.codes.len() / (self.shape.m() * self.shape.row_code_bytes()),
             }),
         };

@@ -51,6 +51,8 @@ impl Case {
     pub(crate) fn dispatch(&self) -> Operands {
         Operands {
             select: self.select.is_some(),
+            matrices: self.select.map_or(0, |_| self.shape.l()),
+            distinct: self.select.is_some(),
             ..Operands::new(self.activation, self.layout).with_workspace(u64::MAX)
         }
     }

@@ -161,7 +161,7 @@ impl Cuda {
         let ids = self.upload(&ids)?;
         let selecting: Vec<Weights<'_, Device>> = weights
             .iter()
-            .map(|weights| weights.select_on_device(ids.as_view()))
+            .map(|weights| weights.select_on_device(ids.as_view()).distinct())
             .map(|weights| match case.select {
                 Some(Ids::Late) => weights.late(),
                 _ => weights,
