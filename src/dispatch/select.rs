@@ -195,6 +195,23 @@ pub fn workspace_bytes(
         .map_or(0, |config| config.workspace_bytes(&job)))
 }
 
+/// Bytes of a workspace that a call would use if it bundles batches that select the same matrix; 0 where it does not.
+///
+/// # Errors
+/// As [`select`]'s, on this GPU.
+#[cfg(feature = "device")]
+pub(crate) fn bundling_bytes(
+    shape: &Shape,
+    operands: &Operands,
+    gpu: &Gpu,
+    options: &Options<'_>,
+) -> Result<u64> {
+    let operands = operands.with_workspace(u64::MAX);
+    let job = Job::new(shape, &operands, gpu).chained(options.is_chained());
+    let bundling = Asked::of(options)?.bundling(&job);
+    Ok(bundling.map_or(0, |(checked, _)| checked.config().workspace_bytes(&job)))
+}
+
 /// The path, kernel and config that a caller or the environment asks for. A config implies its kernel, a kernel its
 /// path.
 #[derive(Clone, Copy, PartialEq)]

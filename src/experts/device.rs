@@ -79,7 +79,8 @@ pub struct ExpertsBuffers {
     sums: CudaSlice<f32>,
     between: QuantizedVectors,
     results: CudaSlice<f32>,
-    /// Of the products, where they use one.
+    /// Whether gate and up, and down, bundle tokens; and a workspace for those that do.
+    bundles: [bool; 2],
     workspace: Option<Workspace>,
 }
 
@@ -193,7 +194,7 @@ impl ExpertsOnDevice {
             let count = of_calls(of, tokens, slots)?.outputs();
             stream.alloc_zeros::<f32>(count.max(1)).map_err(error)
         };
-        let workspace = self.workspace_bytes(stream, tokens, slots)?;
+        let bytes = self.bundling_bytes(stream, tokens, slots)?;
         Ok(ExpertsBuffers {
             tokens,
             slots,
@@ -205,9 +206,10 @@ impl ExpertsOnDevice {
             sums: results(&self.gate_up)?,
             between: quantized(&self.down)?,
             results: results(&self.down)?,
-            workspace: match workspace {
-                0 => None,
-                bytes => Some(Workspace::new(stream, bytes)?),
+            bundles: bytes.map(|bytes| bytes != 0),
+            workspace: match bytes.into_iter().max() {
+                Some(bytes @ 1..) => Some(Workspace::new(stream, bytes)?),
+                _ => None,
             },
         })
     }
@@ -269,9 +271,10 @@ impl ExpertsOnDevice {
             sums,
             between,
             results,
+            bundles,
             workspace,
         } = buffers;
-        let workspace = workspace.as_ref();
+        let workspaces = bundles.map(|bundles| workspace.as_ref().filter(|_| bundles));
         let (tokens, slots) = (*tokens, *slots);
         let found = [own.shape().k(), between.shape().k(), *rows];
         let needed = [self.k(), self.down.shape.k(), self.rows()];
@@ -329,7 +332,7 @@ impl ExpertsOnDevice {
                 &ids,
                 &vectors,
                 to,
-                workspace,
+                workspaces[0],
                 tokens,
                 launch,
             )?;
@@ -341,7 +344,15 @@ impl ExpertsOnDevice {
             let to = results.slice_mut(..shape.outputs());
             let vectors = between.vectors();
             self.product(
-                stream, &self.down, &shape, &ids, &vectors, to, workspace, tokens, launch,
+                stream,
+                &self.down,
+                &shape,
+                &ids,
+                &vectors,
+                to,
+                workspaces[1],
+                tokens,
+                launch,
             )?;
         }
         if !launch {
@@ -363,8 +374,8 @@ impl ExpertsOnDevice {
         }
     }
 
-    /// Bytes of a workspace that the products of a call would use.
-    fn workspace_bytes(&self, stream: &CudaStream, tokens: usize, slots: usize) -> Result<u64> {
+    /// Bytes of a workspace for each product that bundles tokens; 0 for one that does not.
+    fn bundling_bytes(&self, stream: &CudaStream, tokens: usize, slots: usize) -> Result<[u64; 2]> {
         let gpu = gpu(stream.context().ordinal())?;
         let bytes = |of: &MatricesOnDevice| {
             let operands = Operands {
@@ -375,9 +386,9 @@ impl ExpertsOnDevice {
                 ..Operands::new(Activation::Nvfp4, of.layout)
             };
             let shape = of_calls(of, tokens, slots)?;
-            dispatch::workspace_bytes(&shape, &operands, gpu, &self.options())
+            dispatch::bundling_bytes(&shape, &operands, gpu, &self.options())
         };
-        Ok(bytes(&self.gate_up)?.max(bytes(&self.down)?))
+        Ok([bytes(&self.gate_up)?, bytes(&self.down)?])
     }
 
     /// A product of matrices that ids select.

@@ -103,8 +103,10 @@ const SPAN: usize = (NVFP4_PACKED_SPAN_BLOCKS * NVFP4_BLOCK) as usize;
 const SPAN_INSTRUCTIONS: u32 = SPAN as u32 / 16;
 /// The fewest stages: one that is multiplied, and one that is brought.
 const LEAST_STAGES: u32 = 2;
-/// Bytes of weights that bundles are expected to spare where they are worth their two launches.
+/// Bytes of weights that bundles are expected to spare where they are worth their launches.
 const BUNDLING_BYTES: f64 = 16e6;
+/// Time of a bundle, in that of the fastest kernel for a batch: four tokens of DeepSeek-V3 on an H100.
+const BUNDLED_TIME: f64 = 1.15;
 /// Alignment of the place where sums begin in the workspace, in bytes.
 const PARTIAL_ALIGN: u64 = 256;
 
@@ -313,21 +315,17 @@ impl PackedConfig {
             && matrices <= NVFP4_BUNDLE_MOST_MATRICES as usize
     }
 
-    /// The config for bundles: as many vectors of one as most matrices are expected to have if all are selected equally
-    /// often, and a few more.
+    /// The config for bundles: as many vectors of one as a matrix is expected to have batches if all are selected equally
+    /// often, and half as many more. Fitted on an H100: docs/notes/experts.md.
     fn bundling(job: &Job<'_>) -> Self {
         let batches = job.shape.l();
         let each = batches as f64 / expected_matrices(batches, job.operands.matrices).max(1.0);
         let vectors = VECTORS
             .into_iter()
-            .find(|&most| 2.0 * each <= f64::from(most));
+            .find(|&most| 1.5 * each <= f64::from(most));
         Self {
             warps: 8,
-            chunk: match spans(job.shape) {
-                ..=4 => 1,
-                ..=16 => 2,
-                _ => 4,
-            },
+            chunk: 4,
             ctas: job.gpu.multiprocessors,
             vectors: vectors.unwrap_or(MOST_VECTORS),
             bundle: true,
@@ -646,7 +644,8 @@ impl KernelConfig for PackedConfig {
         if !Self::can_bundle(job) || job.operands.distinct {
             return None;
         }
-        let spared = batches as f64 - expected_matrices(batches, matrices);
+        let read = expected_matrices(batches, matrices) * BUNDLED_TIME;
+        let spared = batches as f64 - read;
         let bytes = job.shape.weight_bytes() as f64 / batches as f64;
         let bundling = Self::bundling(job);
         (spared * bytes >= BUNDLING_BYTES && bundling.check(job).is_ok()).then_some(bundling)
@@ -721,16 +720,18 @@ impl KernelConfig for PackedConfig {
         configs.extend(VECTORS.map(|vectors| Self { vectors, ..default }));
         if Self::can_bundle(job) {
             let one = Self::bundling(job);
+            let near = one.vectors / 2..=one.vectors * 2;
+            let near = VECTORS.into_iter().filter(|vectors| near.contains(vectors));
             let more = |vectors| {
-                [4, 8, 12].map(|warps| Self {
+                let sizes = [(8, 4), (8, 1), (12, 4), (16, 4)];
+                sizes.map(|(warps, chunk)| Self {
                     warps,
+                    chunk,
                     vectors,
                     ..one
                 })
             };
-            let all = VECTORS.into_iter().flat_map(more);
-            let chunks = |config: Self| [1, 2, 4].map(|chunk| Self { chunk, ..config });
-            configs.extend(all.flat_map(chunks));
+            configs.extend(near.flat_map(more));
         }
         if job.dependent() {
             let ways = |config: Self| {
