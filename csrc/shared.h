@@ -103,13 +103,11 @@ typedef struct nvfp4_select {
     uint32_t late;                    /* a grid of the chain may write the ids: 1 or 0 */
 } nvfp4_select;
 
-/* Batches that select the same matrix, as `bundle_batches` lists them: each bundle has a matrix and up to `width` batches
- * of one vector each, which are multiplied as vectors of that matrix. */
+/* Batches of one vector that select the same matrix, as `bundle_batches` lists them. A bundle is a matrix and such batches,
+ * up to `width`, whose vectors are multiplied as vectors of that matrix. */
 typedef struct nvfp4_bundles {
     NVFP4_POINTER(uint32_t) count;  /* of bundles; or null: batches are not bundled */
-    NVFP4_POINTER(int32_t) ids;     /* of each bundle's matrix, or a number that is none of a matrix */
     NVFP4_POINTER(int32_t) batches; /* [bundles][width]: -1 behind a bundle's last batch */
-    uint32_t width;
 } nvfp4_bundles;
 
 /* The vectors of a pass: those of a batch follow each other. All batches share them where a batch's bytes are 0. */

@@ -40,9 +40,9 @@ struct Vector {
     bool exists;
 };
 
-__device__ __forceinline__ Vector vector_of(const nvfp4_bundles &b, uint32_t batch, uint32_t n) {
+__device__ __forceinline__ Vector vector_of(const nvfp4_bundles &b, uint32_t width, uint32_t batch, uint32_t n) {
     if (!b.count) return {batch, n, true};
-    const int32_t *const batches = b.batches + int64_t(batch) * b.width;
+    const int32_t *const batches = b.batches + int64_t(batch) * width;
     const int32_t of = batches[n];
     return {uint32_t(of < 0 ? batches[0] : of), 0, of >= 0};
 }

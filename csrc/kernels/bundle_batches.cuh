@@ -17,8 +17,9 @@ enum {
 
 typedef struct nvfp4_bundle_params {
     nvfp4_select select;
-    nvfp4_bundles bundles; /* where they go */
-    uint32_t l;            /* batches */
+    nvfp4_bundles bundles;      /* where they go */
+    NVFP4_POINTER(int32_t) ids; /* of each bundle's matrix, or a number that is none of a matrix */
+    uint32_t l, width;          /* batches, and batches of a bundle, at most */
 } nvfp4_bundle_params;
 
 #ifdef __CUDACC__
@@ -56,7 +57,7 @@ __device__ __forceinline__ void bundle_batches(const nvfp4_bundle_params &p) {
     __shared__ alignas(16) uint32_t kind[NVFP4_BUNDLE_MOST_BATCHES];
     __shared__ uint32_t of_kind[kMostKinds]; // its batches; then its first bundle
     __shared__ uint32_t of_warp[kBundleWarps];
-    const uint32_t kinds = p.select.matrices + 2, width = p.bundles.width;
+    const uint32_t kinds = p.select.matrices + 2, width = p.width;
 
     arch::griddepcontrol_launch_dependents();
     for (uint32_t i = threadIdx.x; i < kinds; i += kBundleThreads) of_kind[i] = 0;
@@ -120,9 +121,8 @@ __device__ __forceinline__ void bundle_batches(const nvfp4_bundle_params &p) {
         int32_t *const batches = p.bundles.batches + int64_t(bundle) * width;
         batches[at] = int32_t(i);
         if (at == 0) {
-            p.bundles.ids[bundle] = own < p.select.matrices    ? int32_t(own)
-                                    : own == p.select.matrices ? -1
-                                                               : -2; // some number
+            // Of batches without a matrix: -1, or any number that is none of a matrix.
+            p.ids[bundle] = own < p.select.matrices ? int32_t(own) : int32_t(p.select.matrices - own) - 1;
         }
         if (number[each] + 1 == all[each]) { // the last one of its kind
             for (uint32_t none = at + 1; none < width; ++none) batches[none] = -1;

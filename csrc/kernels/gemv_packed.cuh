@@ -94,7 +94,7 @@ typedef struct nvfp4_packed_params {
 
     nvfp4_epilogue epilogue;
     /* Of entry points that take operands of the epilogue. Where batches are bundled, l and n are the most bundles and
-     * vectors of one, and `select` has the bundles' ids. */
+     * vectors of one, and `select` has the ids of bundles. */
     nvfp4_select select;
     nvfp4_bundles bundles;
 } nvfp4_packed_params;
@@ -166,7 +166,7 @@ __device__ __forceinline__ void pack(const PackParams &p) {
     // Vectors past the end repeat the last one: computed, not stored.
     const uint32_t n = min(first + column, uint32_t(p.n) - 1);
     const uint32_t group = step / kSpanSteps * kSpanGroups; // of 64 elements: a lane t's of both halves
-    const Vector of = vector_of(p.bundles, batch, n);
+    const Vector of = vector_of(p.bundles, p.n, batch, n);
     const uint8_t *const elements = values_of(p.vectors, of.batch) + of.n * p.vectors.row_bytes +
                                     int64_t(group) * kUnitBytes + (half * 4 + word) * (kUnitBytes / 8);
     const uint8_t *const scales = scales_of(p.vectors, of.batch) +
@@ -424,7 +424,7 @@ struct Outputs {
             const uint32_t n = column * many::kColumns + lane % 4 * 2 + i % 2;
             if (n >= uint32_t(p.n) || row[i / 2] >= uint32_t(p.m)) continue;
             if constexpr (kOperands) {
-                const Vector of = vector_of(p.bundles, batch, n);
+                const Vector of = vector_of(p.bundles, p.n, batch, n);
                 if (!of.exists) continue;
                 nvfp4::store(p.epilogue, prepare(p.epilogue, matrix, of.batch, row[i / 2], of.n),
                              matrix.exists ? sum[i] : 0.0f);

@@ -480,11 +480,9 @@ impl PackedConfig {
             let at = call.workspace.address + self.lists_at(seen);
             bundles = nvfp4_bundles {
                 count: at,
-                ids: at + lists.ids,
                 batches: at + lists.batches,
-                width: self.vectors,
-                ..nvfp4_bundles::default()
             };
+            let ids = at + lists.ids;
             plan.push(Launch {
                 entry: "bundle_batches",
                 unit: HELPERS,
@@ -495,14 +493,15 @@ impl PackedConfig {
                 parameters: Parameters::of(&nvfp4_bundle_params {
                     select,
                     bundles,
+                    ids,
                     l: job.shape.l() as u32,
-                    ..nvfp4_bundle_params::default()
+                    width: self.vectors,
                 }),
                 ..Launch::default()
             });
             // Launches of this call write them.
             select = nvfp4_select {
-                ids: bundles.ids,
+                ids,
                 late: 1,
                 ..select
             };

@@ -64,10 +64,7 @@ pub struct nvfp4_select {
 #[derive(Debug, Default, Copy, Clone)]
 pub struct nvfp4_bundles {
     pub count: u64,
-    pub ids: u64,
     pub batches: u64,
-    pub width: u32,
-    pub __bindgen_padding_0: [u8; 4usize],
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -418,8 +415,9 @@ pub const NVFP4_BUNDLE_MOST_MATRICES: u32 = 4096;
 pub struct nvfp4_bundle_params {
     pub select: nvfp4_select,
     pub bundles: nvfp4_bundles,
+    pub ids: u64,
     pub l: u32,
-    pub __bindgen_padding_0: [u8; 4usize],
+    pub width: u32,
 }
 pub const NVFP4_COMBINE_THREADS: u32 = 128;
 #[repr(C)]

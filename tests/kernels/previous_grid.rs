@@ -20,14 +20,16 @@ crate::trials! {
         every_kernel_of_hopper, consumer_blackwell, counters_of_the_call_before;
 }
 
-/// The default config; for `stream`, with each place at which it can wait.
+/// The default config; for `stream`, with each place at which it can wait; a config that bundles batches.
 fn configs(simulator: &Simulator, case: &Case, kernel: Kernel) -> Vec<Config> {
     simulator.job(case, true, |job| {
         let Ok(default) = kernel.default_config(job) else {
             return Vec::new();
         };
+        let bundles = |config: &Config| matches!(config, Config::Packed(packed) if packed.bundle);
+        let bundling = kernel.candidates(job).into_iter().find(bundles);
         let Config::Stream(stream) = default else {
-            return vec![default];
+            return [default].into_iter().chain(bundling).collect();
         };
         let behind = |behind| StreamConfig { behind, ..stream }.into();
         (0..stream.stages).map(behind).collect()

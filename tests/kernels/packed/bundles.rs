@@ -5,7 +5,9 @@ use nvfp4_gemv::kernel::params::nvfp4_bundle_params as BundleParams;
 use nvfp4_gemv::{Activation, FloatType, ScaleLayout};
 use ptx_sim::{Uninitialised, mutate};
 
-use crate::support::faults::{At, Run, SAMPLE, demand, demand_right_plans, no_arithmetic, subject};
+use crate::support::faults::{
+    ALL_MATRICES, At, Run, SAMPLE, demand, demand_right_plans, no_arithmetic, subject,
+};
 use crate::support::operands::{Case, Data};
 use crate::support::schedules::few;
 use crate::support::sim::Simulator;
@@ -15,8 +17,7 @@ crate::trials! {
     simulator:
         results,
         many_batches,
-        faults_of_bundling = || faults("bundle", Run::first, SAMPLE, 8),
-        faults_of_bundles = || faults("bundles", Run::new, 2 * SAMPLE, 8),
+        faults_of_bundling,
         wrong_plans;
 }
 
@@ -101,40 +102,36 @@ fn many_batches() {
     simulator.check(&case, bundling.2, false, &few(1)[0]);
 }
 
-fn runs(of: fn(&'static str, &Case, PackedConfig, bool, Uninitialised) -> Run) -> Vec<Run> {
+/// Runs with faults in the launch that bundles; some batch has an id of no matrix.
+fn runs() -> Vec<Run> {
     let some = bundlings().into_iter().take(3).enumerate();
     let run = |(i, bundling): (usize, Bundling)| {
         let case = case(&bundling, i, Activation::Nvfp4, Data::Integers).for_faults(i);
-        of("90a", &case, bundling.2, true, Uninitialised::Error)
+        let case = case.with_unknown_ids()[i + 1];
+        Run::first("90a", &case, bundling.2, true, Uninitialised::Error)
     };
     some.map(run).collect()
 }
 
-/// Plants one in `share` of the faults in the launch that `of` chooses; there must be at least `least`.
-fn faults(
-    name: &str,
-    of: fn(&'static str, &Case, PackedConfig, bool, Uninitialised) -> Run,
-    share: u64,
-    least: usize,
-) {
+/// Plants faults in the launch that bundles. Those of the others are planted where batches are not bundled; that they
+/// wait for this launch is a trial of `previous_grid`.
+fn faults_of_bundling() {
     let subject = subject(
-        &format!("gemv_packed_{name}"),
+        "gemv_packed_bundle",
         "90a",
-        runs(of),
+        runs(),
         mutate::schedules(2),
-        move |mutant| no_arithmetic(mutant) && mutant.is_in_share(share),
+        move |mutant| no_arithmetic(mutant) && mutant.is_in_share(SAMPLE),
     );
-    demand(
-        &subject,
-        include_str!("../many_vectors/equivalent_faults.txt"),
-        least,
-    );
+    let list = include_str!("../many_vectors/equivalent_faults.txt");
+    demand(&subject, list, 8);
 }
 
 /// Words of the plan of the launch that bundles.
 fn wrong_plans() {
     const HARMLESS: &[(At, &str)] = &crate::words![BundleParams:
+        select.matrices = ALL_MATRICES,
         select.late = "this launch always waits",
     ];
-    demand_right_plans("90a", &runs(Run::first), HARMLESS, 1);
+    demand_right_plans("90a", &runs(), HARMLESS, 1);
 }

@@ -30,10 +30,15 @@ crate::trials! {
 }
 
 const MULTIPLES: &str = "multiples of 64 end in the same step";
+const NO_BUNDLES: &str = "batches are not bundled";
 const BATCHES: &str = "one batch, or several";
 
 /// Words of the other launches' plans that may be wrong.
-const PACK: &[(At, &str)] = &crate::words![PackParams: k = MULTIPLES];
+const PACK: &[(At, &str)] = &crate::words![PackParams:
+    k = MULTIPLES,
+    bundles.batches = NO_BUNDLES,
+    bundles.batches + 4 = NO_BUNDLES,
+];
 const ADD: &[(At, &str)] = &crate::words![AddParams:
     l = BATCHES,
     epilogue.has_operands = ANY_OPERAND,
@@ -41,6 +46,9 @@ const ADD: &[(At, &str)] = &crate::words![AddParams:
     epilogue.bias_batch + 4 = NO_BIAS,
     select.matrices = ALL_MATRICES,
     select.late = NOT_LATE,
+    deal.ctas = NO_BUNDLES,
+    bundles.batches = NO_BUNDLES,
+    bundles.batches + 4 = NO_BUNDLES,
 ];
 
 pub(crate) const KERNEL: Kernel = Kernel {
@@ -118,6 +126,9 @@ pub(crate) const KERNEL: Kernel = Kernel {
         epilogue.bias_batch + 4 = NO_BIAS,
         select.matrices = ALL_MATRICES,
         select.late = NOT_LATE,
+        deal.ctas = NO_BUNDLES,
+        bundles.batches = NO_BUNDLES,
+        bundles.batches + 4 = NO_BUNDLES,
         ; unread in weights
     ],
 };
