@@ -52,6 +52,7 @@ fn configs([a, b, c, d, e, f]: [u32; 6], flag: bool) -> Vec<Config> {
             cluster: e,
             vectors: d,
             waits: flag,
+            long_sums: flag,
             ..PackedConfig::DEFAULT
         }
         .into(),
