@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::cpu::{self, Accuracy};
+use crate::cpu::{self, Accuracy, Manner};
 use crate::dispatch::{self, Choice, Options, Target};
 use crate::error::Result;
 use crate::operands::Operands;
@@ -76,7 +76,7 @@ pub struct PreparedGemv<'a, 'w> {
     shape: Shape,
     weights: &'a Weights<'w>,
     choice: Choice,
-    accuracy: Accuracy,
+    manner: Manner,
     pool: Arc<cpu::Pool>,
 }
 
@@ -92,7 +92,10 @@ impl<'a, 'w> PreparedGemv<'a, 'w> {
             shape: *shape,
             weights,
             choice,
-            accuracy: Accuracy::Exact,
+            manner: Manner {
+                accuracy: Accuracy::Exact,
+                batch_invariant: options.is_batch_invariant(),
+            },
             pool: cpu::Pool::shared(),
         })
     }
@@ -100,7 +103,11 @@ impl<'a, 'w> PreparedGemv<'a, 'w> {
     /// These calls with vectors that need not be multiplied exactly.
     #[must_use]
     pub fn with_accuracy(self, accuracy: Accuracy) -> Self {
-        Self { accuracy, ..self }
+        let manner = Manner {
+            accuracy,
+            ..self.manner
+        };
+        Self { manner, ..self }
     }
 
     /// Makes memory for vectors of a type now, so that the first call allocates nothing either. Calls that run at the
@@ -111,7 +118,7 @@ impl<'a, 'w> PreparedGemv<'a, 'w> {
     pub fn reserve(&self, activation: Activation) -> Result<()> {
         let weights = self.weights;
         let has_column_alpha = weights.column_alpha.is_some();
-        let vectors = (activation, self.accuracy);
+        let vectors = (activation, self.manner);
         (self.pool).reserve(1, &self.shape, weights.layout, vectors, has_column_alpha)
     }
 
@@ -120,7 +127,7 @@ impl<'a, 'w> PreparedGemv<'a, 'w> {
     /// # Errors
     /// Vectors or an output that contradict the shape; vectors' scales that are NaN or negative.
     pub fn run(&self, vectors: &Vectors<'_>, output: Output<'_>) -> Result<()> {
-        let how = (&*self.pool, self.accuracy);
+        let how = (&*self.pool, self.manner);
         cpu::gemv(&self.shape, self.weights, vectors, output, how)
     }
 

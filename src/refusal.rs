@@ -132,6 +132,12 @@ pub enum Refusal {
          vectors are not f32"
     )]
     SelectWhole,
+    /// Results shall not depend on other vectors, and the order of the kernel's or config's sums does.
+    #[error(
+        "batch invariance is asked for, and the order in which it adds up a vector's products depends on the number of \
+         vectors"
+    )]
+    BatchInvariant,
     /// A config's value that no kernel is compiled for, or that this problem has no use for.
     #[error("{name} is {value}, and may be {takes}")]
     Field {

@@ -1,11 +1,14 @@
 //! The CPU path: every implementation that this machine has, against the f64 reference.
 
 use half::{bf16, f16};
-use nvfp4_gemv::cpu::{Accuracy, Implementation, Workers, gemv_in, gemv_with};
+use nvfp4_gemv::cpu::{
+    Accuracy, Implementation, Workers, gemv_batch_invariant, gemv_in, gemv_with,
+};
 use nvfp4_gemv::reference::{self, Reference, error_bound};
 use nvfp4_gemv::{
-    Activation, DenseVectors, Dims, Element, Error, FloatType, GlobalScale, Nvfp4Vectors, Output,
-    ScaleLayout, Shape, Strides, VectorScale, Vectors, Weights, convert_scales,
+    Activation, DenseVectors, Dims, Element, Error, FloatType, GlobalScale, Linear, Nvfp4Vectors,
+    Options, Output, ScaleLayout, Shape, Strides, VectorScale, Vectors, Weights, convert_scales,
+    gemv,
 };
 
 fn implementations() -> impl Iterator<Item = Implementation> {
@@ -1099,4 +1102,164 @@ fn implementations_are_named_and_what_is_absent_says_so() {
             assert_eq!((result, y[0]), (Err(error), 7.0));
         }
     }
+}
+
+/// Vectors of which some suit no bytes or no BF16 instructions, packed, with linear scales.
+const MIXED: usize = 24;
+
+fn mixed(m: usize, k: usize, l: usize, activation: Activation, seed: u64) -> Case {
+    let shape = sized(m, MIXED, k, l);
+    let mut cases = (seed..).map(|seed| Case::new(shape, activation, Data::FullRange, seed));
+    let is_plain = |case: &Case| !case.padded && case.x_layout == ScaleLayout::Linear;
+    let mut case = cases.find(is_plain).unwrap();
+    // A bf16 number that instructions flush; one that is no byte; none of the two, and no f16 number.
+    let odd = [1e-33, 2f32.powi(91), 2f32.powi(112), f32::INFINITY];
+    for (i, odd) in odd.into_iter().enumerate() {
+        let at = (i * 5 + 1) * k + i;
+        case.x32[at] = odd;
+        case.xb16[at] = bf16::from_f32(odd);
+        case.x16[at] = f16::from_f32(odd);
+    }
+    case
+}
+
+impl Case {
+    /// These of its vectors of each batch, in this order.
+    fn picked(&self, picks: &[usize]) -> Self {
+        let (n, l) = (self.shape.n(), self.shape.l());
+        fn of<T: Copy>(all: &[T], (n, l): (usize, usize), picks: &[usize]) -> Vec<T> {
+            let each = all.len() / (n * l);
+            let batches = (0..l).flat_map(|batch| picks.iter().map(move |pick| batch * n + pick));
+            let vectors = batches.flat_map(|vector| &all[vector * each..][..each]);
+            vectors.copied().collect()
+        }
+        Self {
+            shape: sized(self.shape.m(), picks.len(), self.shape.k(), l),
+            codes: self.codes.clone(),
+            scales: self.scales.clone(),
+            row_alpha: self.row_alpha.clone(),
+            x_codes: of(&self.x_codes, (n, l), picks),
+            x_scales: of(&self.x_scales, (n, l), picks),
+            per_vector: (self.per_vector.as_ref()).map(|alpha| of(alpha, (n, l), picks)),
+            x16: of(&self.x16, (n, l), picks),
+            xb16: of(&self.xb16, (n, l), picks),
+            x32: of(&self.x32, (n, l), picks),
+            ..*self
+        }
+    }
+
+    /// The bits of f32 results, with an order of sums that does not depend on the vectors or with the fastest one.
+    fn bits(&self, how: (Implementation, Accuracy), invariant: bool) -> Vec<u32> {
+        let mut y = vec![f32::NAN; self.shape.outputs()];
+        let (w, x) = (self.weights(), self.vectors());
+        let gemv = if invariant {
+            gemv_batch_invariant
+        } else {
+            gemv_in
+        };
+        gemv(how, &self.shape, &w, &x, Output::of(&mut y)).unwrap();
+        y.into_iter().map(f32::to_bits).collect()
+    }
+}
+
+/// Results of vectors of calls of 1 to 24 that differ in a bit from what they are beside all others: of vectors that are
+/// picked at random, so that they stand at any place among any others.
+fn differing(case: &Case, how: (Implementation, Accuracy), invariant: bool) -> usize {
+    let rng = &mut fastrand::Rng::with_seed(5);
+    let (m, l) = (case.shape.m(), case.shape.l());
+    let all = case.bits(how, invariant);
+    let mut differ = 0;
+    for size in [1, 1, 1, 2, 2, 3, 4, 5, 7, 8, 9, 12, 16, 17] {
+        let picks: Vec<usize> = (0..size).map(|_| rng.usize(..MIXED)).collect();
+        let some = case.picked(&picks).bits(how, invariant);
+        for (i, pick) in (0..l).flat_map(|batch| {
+            let picks = picks.iter().enumerate();
+            picks.map(move |(i, pick)| (batch * size + i, batch * MIXED + pick))
+        }) {
+            differ += usize::from(some[i * m..][..m] != all[pick * m..][..m]);
+        }
+    }
+    differ
+}
+
+/// Options::batch_invariant: neither the number of vectors, nor a vector's place, nor the others change a bit.
+#[test]
+fn other_vectors_do_not_change_a_bit_where_that_is_asked_for() {
+    let mut free = 0;
+    for (i, (m, k, l)) in [(130, 16, 1), (35, 1040, 1), (33, 4112, 2), (129, 2048, 1)]
+        .into_iter()
+        .enumerate()
+    {
+        for activation in Activation::ALL {
+            let case = mixed(m, k, l, activation, 3000 + i as u64);
+            for implementation in implementations() {
+                for accuracy in [Accuracy::Exact, Accuracy::Bytes] {
+                    let how = (implementation, accuracy);
+                    let what = format!("{implementation} {accuracy:?} {}", case.describe());
+                    assert_eq!(differing(&case, how, true), 0, "{what}");
+                    free += usize::from(differing(&case, how, false) != 0);
+                }
+            }
+        }
+    }
+    // The fastest orders depend on the vectors: otherwise this test tests nothing.
+    assert!(free > 8, "{free}");
+}
+
+/// The order that does not depend on the vectors has a bound of its own.
+#[test]
+fn batch_invariant_results_are_inside_their_bound() {
+    let mut closest = 0f64;
+    for (i, (m, k)) in [(35, 1040), (33, 4112), (40, 272)].into_iter().enumerate() {
+        for activation in Activation::ALL {
+            for n in [1, 3, 9] {
+                let seed = 4000 + (i * 10 + n) as u64;
+                let case = Case::new(sized(m, n, k, 1), activation, Data::FullRange, seed);
+                let truth = case.reference();
+                for implementation in implementations() {
+                    let roundings = implementation.roundings_batch_invariant(
+                        &case.shape,
+                        activation,
+                        Accuracy::Exact,
+                    );
+                    let got = case.bits((implementation, Accuracy::Exact), true);
+                    for (i, got) in got.into_iter().enumerate() {
+                        let (y, magnitude) = (truth.y[i], truth.magnitude[i]);
+                        let bound = error_bound(y, magnitude, roundings, FloatType::F32);
+                        let error = (f64::from(f32::from_bits(got)) - y).abs();
+                        assert!(error <= bound, "{implementation} {}", case.describe());
+                        closest = closest.max(error / bound);
+                    }
+                }
+            }
+        }
+    }
+    assert!(closest > 0.1, "the worst error is {closest} of its bound");
+}
+
+/// A call, a prepared call and a layer that are asked for it have the same bits.
+#[test]
+fn options_and_layers_ask_for_batch_invariance() {
+    let case = mixed(70, 1040, 1, Activation::F32, 5000);
+    let one = case.picked(&[3]);
+    let (w, shape) = (one.weights(), one.shape);
+    let expected = one.bits((Implementation::best(), Accuracy::Exact), true);
+    let bits = |y: &[f32]| y.iter().map(|y| y.to_bits()).collect::<Vec<_>>();
+    let mut y = [0.0f32; 70];
+    let options = Options::new().batch_invariant(true);
+    gemv(&shape, &w, &one.vectors(), Output::of(&mut y), &options).unwrap();
+    assert_eq!(bits(&y), expected);
+    let (codes, scales) = (one.codes.clone(), one.scales.clone());
+    let layer = Linear::new(70, 1040, codes, scales, one.layout, one.global).unwrap();
+    let layer = layer.with_batch_invariance(true);
+    let layer = match one.row_alpha.clone() {
+        Some(alpha) => layer.with_row_alpha(alpha).unwrap(),
+        None => layer,
+    };
+    assert!(layer.is_batch_invariant());
+    let mut y = [0.0f32; MIXED * 70];
+    layer
+        .forward(&case.vectors(), MIXED, Output::of(&mut y))
+        .unwrap();
+    assert_eq!(bits(&y[3 * 70..][..70]), expected);
 }

@@ -42,7 +42,7 @@ enum {
     NVFP4_PACKED_BARRIER_BYTES_OF_MANY = (2 + 2 * NVFP4_PACKED_SPAN_STEPS) * 8,
     /* Least number of vectors with which matrix instructions add up all spans of a warpgroup. With fewer, threads add
      * each chunk's sums in f32. That is more exact, since matrix instructions cut what they add to, but it takes twice
-     * the registers. */
+     * the registers. A call whose sums shall not depend on its number of vectors takes long sums in any case. */
     NVFP4_PACKED_LONG_SUMS = 64,
     NVFP4_PACKED_PACK_WARPS = 8, /* of a CTA that packs */
     NVFP4_PACKED_ADD_WARPS = 8,  /* of a CTA that adds */
@@ -77,6 +77,9 @@ typedef struct nvfp4_packed_params {
     uint32_t k, spans; /* as above */
     uint32_t l;        /* batches */
     uint32_t chunk;    /* spans */
+    /* Spans that matrix instructions add up, at most, with fewer than NVFP4_PACKED_LONG_SUMS vectors: a chunk, or
+     * UINT32_MAX for all that a warpgroup has of a group. */
+    uint32_t summed;
     uint32_t stages;   /* spans that shared memory has room for */
     nvfp4_packed_deal deal;
     /* Offsets in dynamic shared memory, in bytes: vectors, scales, mbarriers. Codes come first. */
@@ -555,7 +558,7 @@ __device__ __forceinline__ void multiply_parts(const Params &p, const Shares &sh
         } else {
 #pragma unroll 1
             while (spans != 0) {
-                const uint32_t of_chunk = min(p.chunk, spans);
+                const uint32_t of_chunk = min(p.summed, spans);
                 spans -= of_chunk;
                 float own[kVectors / 2];
 #pragma unroll 1

@@ -7,7 +7,7 @@ use crate::cpu::parallel::Scratch;
 use crate::cpu::prepare::{Form, Line, Tiles};
 use crate::cpu::rows::WHOLE_ROWS_UP_TO;
 use crate::cpu::threads::Threads;
-use crate::cpu::{Accuracy, Implementation};
+use crate::cpu::{Implementation, Manner};
 use crate::error::{Error, Result};
 use crate::shape::Shape;
 use crate::types::{Activation, ScaleLayout};
@@ -69,7 +69,7 @@ impl Pool {
         at_once: usize,
         shape: &Shape,
         layout: ScaleLayout,
-        (activation, accuracy): (Activation, Accuracy),
+        (activation, manner): (Activation, Manner),
         has_column_alpha: bool,
     ) -> Result<()> {
         if shape.is_empty() {
@@ -91,12 +91,12 @@ impl Pool {
             };
             let threads = Threads::current().count().max(scratch.len());
             scratch.resize_with(threads, Mutex::default);
-            for form in Form::possible(activation, kernels, accuracy) {
-                let family = kernels.family(form);
+            for form in Form::possible(activation, kernels, manner.accuracy) {
+                let family = &kernels.family_in(form, manner.batch_invariant);
                 // Tiles of K are longer for fewer vectors.
                 for n in [1, WHOLE_ROWS_UP_TO, family.direct_up_to, shape.n()] {
                     let shape = &shape.with_vectors(n.min(shape.n()))?;
-                    let tiles = Tiles::new(shape, form, kernels);
+                    let tiles = Tiles::new(shape, form, (kernels, manner.batch_invariant));
                     reserve(lines, tiles.lines(shape.l()))?;
                     for scratch in &mut *scratch {
                         lock(scratch).reserve(family, shape, layout, &tiles)?;

@@ -541,6 +541,7 @@ macro_rules! family {
             direct_tile: $direct_tile,
             direct_up_to: $direct_up_to,
             decoding: None,
+            only_tile: None,
         }
     }};
     (

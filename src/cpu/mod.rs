@@ -34,6 +34,11 @@
 //! implementation. For f16 and bf16 vectors it also depends on whether all values of all vectors of the call suit BF16
 //! instructions. It does not depend on the threads, on M or L, or on the layout of the
 //! scales.
+//!
+//! Where results shall not depend on other vectors ([`Options::batch_invariant`](crate::Options::batch_invariant)), tiles
+//! have one length for all N, and vectors that are no NVFP4 ones meet weights in one way, in registers. Each vector by
+//! itself decides whether its values suit BF16 instructions: those that do and those that do not are two sets, whose
+//! results are computed one after the other.
 
 // Elsewhere there is `portable` alone, and the loops over vector instructions are not used.
 #![cfg_attr(
@@ -79,8 +84,8 @@ use crate::shape::Shape;
 use crate::tensor::{self, Vectors, Weights};
 use crate::types::{Activation, named};
 use buffers::Buffers;
-use prepare::{Form, Prepared};
-use rows::Kernels;
+use prepare::{Form, Forms, Line, Prepared};
+use rows::{Family, Kernels};
 
 named! {
     /// A way to compute on the CPU, from the slowest to the fastest. Which are available depends on the CPU.
@@ -119,6 +124,14 @@ pub enum Accuracy {
     /// This is a permission. Vectors with a NaN, an infinity or a magnitude above 2^90 are multiplied exactly, all of a
     /// call. So are vectors on devices.
     Bytes,
+}
+
+/// How vectors are multiplied, beside the implementation.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Manner {
+    pub(crate) accuracy: Accuracy,
+    /// Whether a vector's results have the bits that they have beside any other vectors.
+    pub(crate) batch_invariant: bool,
 }
 
 impl Implementation {
@@ -206,22 +219,46 @@ impl Implementation {
         activation: Activation,
         accuracy: Accuracy,
     ) -> u32 {
+        let manner = Manner {
+            accuracy,
+            batch_invariant: false,
+        };
+        self.roundings_of(shape, activation, manner)
+    }
+
+    /// As [`roundings_in`](Self::roundings_in), where results do not depend on other vectors:
+    /// [`Options::batch_invariant`](crate::Options::batch_invariant).
+    pub const fn roundings_batch_invariant(
+        self,
+        shape: &Shape,
+        activation: Activation,
+        accuracy: Accuracy,
+    ) -> u32 {
+        let manner = Manner {
+            accuracy,
+            batch_invariant: true,
+        };
+        self.roundings_of(shape, activation, manner)
+    }
+
+    const fn roundings_of(self, shape: &Shape, activation: Activation, manner: Manner) -> u32 {
+        let invariant = manner.batch_invariant;
         let sum = match activation {
-            Activation::Nvfp4 => self.sum_roundings(shape, Form::Nvfp4),
-            _ if matches!(accuracy, Accuracy::Bytes) => {
+            Activation::Nvfp4 => self.sum_roundings(shape, Form::Nvfp4, invariant),
+            _ if matches!(manner.accuracy, Accuracy::Bytes) => {
                 // The values decide which of the two forms is used. A sum of integers times its scales has more bits than
                 // f32: where that is no part of an addition it rounds, too.
-                let bytes = 1 + self.sum_roundings(shape, Form::Bytes);
-                let exact = 1 + self.sum_roundings(shape, Form::F32);
+                let bytes = 1 + self.sum_roundings(shape, Form::Bytes, invariant);
+                let exact = 1 + self.sum_roundings(shape, Form::F32, invariant);
                 if bytes > exact { bytes } else { exact }
             }
             // The products round; those with 16-bit values are exact.
-            Activation::F32 => 1 + self.sum_roundings(shape, Form::F32),
+            Activation::F32 => 1 + self.sum_roundings(shape, Form::F32, invariant),
             Activation::F16 | Activation::Bf16 => {
                 let parts = matches!(activation, Activation::F16) as usize + 1;
-                let as_f32 = self.sum_roundings(shape, Form::F32);
+                let as_f32 = self.sum_roundings(shape, Form::F32, invariant);
                 let in_parts = match self.kernels().parts {
-                    Some(_) => self.sum_roundings(shape, Form::Parts(parts)),
+                    Some(_) => self.sum_roundings(shape, Form::Parts(parts), invariant),
                     None => 0,
                 };
                 // The values decide which of the two forms is used.
@@ -235,8 +272,8 @@ impl Implementation {
     }
 
     /// Roundings in the sum of a row, after the products.
-    const fn sum_roundings(self, shape: &Shape, form: Form) -> usize {
-        let (family, n) = (self.kernels().family(form), shape.n());
+    const fn sum_roundings(self, shape: &Shape, form: Form, batch_invariant: bool) -> usize {
+        let (family, n) = (self.kernels().family_in(form, batch_invariant), shape.n());
         let tile = family.tile(n, shape.blocks());
         let of_tile = match form {
             Form::Nvfp4 | Form::Bytes => self.nvfp4_roundings(tile),
@@ -320,9 +357,9 @@ pub(crate) fn gemv(
     weights: &Weights<'_>,
     vectors: &Vectors<'_>,
     output: Output<'_>,
-    (pool, accuracy): (&Pool, Accuracy),
+    (pool, manner): (&Pool, Manner),
 ) -> Result<()> {
-    let how = (Implementation::best(), accuracy);
+    let how = (Implementation::best(), manner);
     pool.with(|buffers| compute(how, shape, weights, vectors, output, buffers))
 }
 
@@ -342,12 +379,45 @@ pub fn gemv_with(
     gemv_in(how, shape, weights, vectors, output)
 }
 
+/// As [`gemv_in`], with results that do not depend on other vectors:
+/// [`Options::batch_invariant`](crate::Options::batch_invariant).
+///
+/// # Errors
+/// As [`gemv_with`]'s.
+pub fn gemv_batch_invariant(
+    (implementation, accuracy): (Implementation, Accuracy),
+    shape: &Shape,
+    weights: &Weights<'_>,
+    vectors: &Vectors<'_>,
+    output: Output<'_>,
+) -> Result<()> {
+    let manner = Manner {
+        accuracy,
+        batch_invariant: true,
+    };
+    gemv_of((implementation, manner), shape, weights, vectors, output)
+}
+
 /// As [`gemv_with`], with an [`Accuracy`], too.
 ///
 /// # Errors
 /// As [`gemv_with`]'s.
 pub fn gemv_in(
     (implementation, accuracy): (Implementation, Accuracy),
+    shape: &Shape,
+    weights: &Weights<'_>,
+    vectors: &Vectors<'_>,
+    output: Output<'_>,
+) -> Result<()> {
+    let manner = Manner {
+        accuracy,
+        batch_invariant: false,
+    };
+    gemv_of((implementation, manner), shape, weights, vectors, output)
+}
+
+fn gemv_of(
+    (implementation, manner): (Implementation, Manner),
     shape: &Shape,
     weights: &Weights<'_>,
     vectors: &Vectors<'_>,
@@ -362,7 +432,7 @@ pub fn gemv_in(
     weights.check(shape)?;
     let buffers = &mut Buffers::default();
     compute(
-        (implementation, accuracy),
+        (implementation, manner),
         shape,
         weights,
         vectors,
@@ -373,7 +443,7 @@ pub fn gemv_in(
 
 /// `implementation` is available.
 fn compute(
-    how: (Implementation, Accuracy),
+    how: (Implementation, Manner),
     shape: &Shape,
     weights: &Weights<'_>,
     vectors: &Vectors<'_>,
@@ -392,7 +462,7 @@ fn compute(
 
 /// As [`compute`], of vectors that were multiplied by factors of columns.
 fn product(
-    (implementation, accuracy): (Implementation, Accuracy),
+    (implementation, manner): (Implementation, Manner),
     shape: &Shape,
     weights: &Weights<'_>,
     vectors: &Vectors<'_>,
@@ -403,24 +473,37 @@ fn product(
     let alpha = tensor::alpha(weights.global, vectors)?;
     let layout = output.resolve(shape, weights.shape().l())?;
     let Buffers { lines, scratch, .. } = buffers;
-    let prepared = Prepared::new(shape, vectors, (kernels, accuracy), lines)?;
-    if shape.is_empty() {
-        return Ok(());
-    }
-    let family = kernels.family(prepared.form());
-    // SAFETY: every caller has seen that the CPU runs this implementation.
-    unsafe {
-        parallel::run(
-            family,
-            shape,
-            weights,
-            vectors,
-            (&prepared, scratch),
-            alpha,
-            (output, layout),
-        );
+    let with = (kernels, manner.batch_invariant);
+    let run = |sets: &[_]| {
+        if !shape.is_empty() {
+            let to = (output, layout);
+            // SAFETY: every caller has seen that the CPU runs this implementation.
+            unsafe { parallel::run(sets, shape, weights, vectors, scratch, alpha, to) };
+        }
+    };
+    match Forms::of(shape, vectors, kernels, manner)? {
+        Forms::One(form) => run(&[set(shape, vectors, (form, None), with, lines)?]),
+        Forms::OfEach { form, fit } => {
+            let others: Vec<bool> = fit.iter().map(|fits| !fits).collect();
+            let mut more = Vec::new();
+            let fit = set(shape, vectors, (form, Some(&fit)), with, lines)?;
+            let others = (Form::F32, Some(&others[..]));
+            run(&[fit, set(shape, vectors, others, with, &mut more)?]);
+        }
     }
     Ok(())
+}
+
+/// Vectors in a form, and the kernels for them.
+fn set<'b>(
+    shape: &Shape,
+    vectors: &Vectors<'_>,
+    of: (Form, Option<&'b [bool]>),
+    with: (&Kernels, bool),
+    lines: &'b mut Vec<Line>,
+) -> Result<(Family, Prepared<'b>)> {
+    let family = with.0.family_in(of.0, with.1);
+    Ok((family, Prepared::new(shape, vectors, of, with, lines)?))
 }
 
 const _: () = {

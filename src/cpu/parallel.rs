@@ -580,16 +580,17 @@ impl Call<'_, '_> {
     }
 }
 
-/// Computes all rows of all batches. `scratch` gets a set for each thread, where it has fewer.
+/// Computes all rows of all batches: of each of the prepared sets of vectors, with its kernels, the results of the vectors
+/// that it has. `scratch` gets a set for each thread, where it has fewer.
 ///
 /// # Safety
 /// The CPU has what the kernels need.
 pub(super) unsafe fn run(
-    family: &Family,
+    sets: &[(Family, Prepared<'_>)],
     shape: &Shape,
     weights: &Weights<'_>,
     vectors: &Vectors<'_>,
-    (prepared, scratch): (&Prepared<'_>, &mut Vec<Mutex<Scratch>>),
+    scratch: &mut Vec<Mutex<Scratch>>,
     alpha: f32,
     (output, layout): (Output<'_>, OutputLayout),
 ) {
@@ -611,12 +612,26 @@ pub(super) unsafe fn run(
         },
         vectors: shape.n(),
     };
-    let call = Call {
-        family,
-        shape,
-        weights,
-        prepared,
-    };
+    /// # Safety
+    /// The CPU has what the kernels need.
+    unsafe fn all<T: Element>(
+        sets: &[(Family, Prepared<'_>)],
+        (shape, weights): (&Shape, &Weights<'_>),
+        (scaling, out): (&Scaling<'_>, &Out<'_, T>),
+        on: (&Threads, &[Mutex<Scratch>]),
+    ) {
+        for (family, prepared) in sets {
+            let call = Call {
+                family,
+                shape,
+                weights,
+                prepared,
+            };
+            // SAFETY: the caller's promise.
+            unsafe { call.run(scaling, out, on) };
+        }
+    }
+    let of = (shape, weights);
     let Output {
         elements,
         bias,
@@ -627,9 +642,30 @@ pub(super) unsafe fn run(
     // SAFETY: the caller's promise.
     unsafe {
         match elements {
-            FloatsMut::F16(y) => call.run(&scaling, &Out::new(y, layout, bias, residual), on),
-            FloatsMut::Bf16(y) => call.run(&scaling, &Out::new(y, layout, bias, residual), on),
-            FloatsMut::F32(y) => call.run(&scaling, &Out::new(y, layout, bias, residual), on),
+            FloatsMut::F16(y) => {
+                all(
+                    sets,
+                    of,
+                    (&scaling, &Out::new(y, layout, bias, residual)),
+                    on,
+                );
+            }
+            FloatsMut::Bf16(y) => {
+                all(
+                    sets,
+                    of,
+                    (&scaling, &Out::new(y, layout, bias, residual)),
+                    on,
+                );
+            }
+            FloatsMut::F32(y) => {
+                all(
+                    sets,
+                    of,
+                    (&scaling, &Out::new(y, layout, bias, residual)),
+                    on,
+                );
+            }
         }
     }
 }
@@ -784,7 +820,7 @@ impl Call<'_, '_> {
             // SAFETY: the caller's promise.
             unsafe { self.job(batch, block, first, groups, scratch) };
             // Vector by vector: the results of one row lie M apart, for many M all in one set of the first-level cache.
-            for v in 0..n {
+            for v in (0..n).filter(|&v| self.prepared.has(batch, v)) {
                 let sums = scratch.sums.iter().skip(v).step_by(n);
                 for (&JobRow { row, .. }, &sum) in scratch.rows.iter().zip(sums) {
                     let y = scaling.apply(sum, matrix, row, batch * n + v);

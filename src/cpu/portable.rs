@@ -32,6 +32,7 @@ pub(super) const KERNELS: Kernels = Kernels {
             tile: 64,
             rows: 8,
         }),
+        only_tile: None,
     },
     dense: Family {
         direct: dense,
@@ -40,6 +41,7 @@ pub(super) const KERNELS: Kernels = Kernels {
         direct_up_to: MAX_VECTORS,
         // Was slower: without fused multiply-add, decoding is a small part of the work.
         decoding: None,
+        only_tile: None,
     },
     parts: None,
 };

@@ -22,9 +22,9 @@
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-use crate::cpu::Accuracy;
 use crate::cpu::rows::{Kernels, WHOLE_ROWS_UP_TO};
 use crate::cpu::threads::Threads;
+use crate::cpu::{Accuracy, Manner};
 use crate::error::Result;
 use crate::format::{e2m1, e4m3};
 use crate::reference::BYTES_LEAST;
@@ -101,42 +101,53 @@ pub(super) enum Form {
     Bytes,
 }
 
-impl Form {
-    /// The form that suits the vectors and the kernels.
-    fn of(
+/// The forms of the vectors of a call.
+pub(super) enum Forms {
+    /// All have this one.
+    One(Form),
+    /// Those that fit have a form, and the others are f32 values: where another vector shall not decide. `[L][N]`.
+    OfEach { form: Form, fit: Vec<bool> },
+}
+
+impl Forms {
+    /// The forms that suit the vectors and the kernels.
+    pub(super) fn of(
         shape: &Shape,
         vectors: &Vectors<'_>,
         kernels: &Kernels,
-        accuracy: Accuracy,
+        manner: Manner,
     ) -> Result<Self> {
-        if accuracy == Accuracy::Bytes {
-            let fit = match vectors {
-                Vectors::Nvfp4(_) => return Ok(Self::Nvfp4),
-                Vectors::F16(v) => every(shape, v.resolve(shape)?, v.values, f16_fits),
-                Vectors::Bf16(v) => every(shape, v.resolve(shape)?, v.values, |x| {
-                    fits_bytes(x.to_f32())
-                }),
-                Vectors::F32(v) => every(shape, v.resolve(shape)?, v.values, fits_bytes),
-            };
-            return Ok(if fit { Self::Bytes } else { Self::F32 });
-        }
-        if kernels.parts.is_none() {
-            return Ok(match vectors {
-                Vectors::Nvfp4(_) => Self::Nvfp4,
-                Vectors::F16(_) | Vectors::Bf16(_) | Vectors::F32(_) => Self::F32,
-            });
-        }
-        let (parts, fit) = match vectors {
-            Vectors::Nvfp4(_) => return Ok(Self::Nvfp4),
-            Vectors::F32(_) => return Ok(Self::F32),
+        let bytes = manner.accuracy == Accuracy::Bytes;
+        let form = match vectors {
+            Vectors::Nvfp4(_) => return Ok(Self::One(Form::Nvfp4)),
+            _ if bytes => Form::Bytes,
             // With more vectors than those, two parts are slower than one value.
-            Vectors::F16(_) if shape.n() > WHOLE_ROWS_UP_TO => return Ok(Self::F32),
-            Vectors::F16(v) => (2, every(shape, v.resolve(shape)?, v.values, f16_fits)),
-            Vectors::Bf16(v) => (1, every(shape, v.resolve(shape)?, v.values, bf16_fits)),
+            Vectors::F16(_) if shape.n() > WHOLE_ROWS_UP_TO && !manner.batch_invariant => Form::F32,
+            Vectors::F16(_) if kernels.parts.is_some() => Form::Parts(2),
+            Vectors::Bf16(_) if kernels.parts.is_some() => Form::Parts(1),
+            Vectors::F16(_) | Vectors::Bf16(_) | Vectors::F32(_) => Form::F32,
         };
-        Ok(if fit { Self::Parts(parts) } else { Self::F32 })
+        if form == Form::F32 {
+            return Ok(Self::One(form));
+        }
+        let fit = match vectors {
+            Vectors::F16(v) => fit(shape, v.resolve(shape)?, v.values, manner, f16_fits),
+            Vectors::Bf16(v) if bytes => fit(shape, v.resolve(shape)?, v.values, manner, |x| {
+                fits_bytes(x.to_f32())
+            }),
+            Vectors::Bf16(v) => fit(shape, v.resolve(shape)?, v.values, manner, bf16_fits),
+            Vectors::F32(v) => fit(shape, v.resolve(shape)?, v.values, manner, fits_bytes),
+            Vectors::Nvfp4(_) => Fit::All,
+        };
+        Ok(match fit {
+            Fit::All => Self::One(form),
+            Fit::NotAll => Self::One(Form::F32),
+            Fit::OfEach(fit) => Self::OfEach { form, fit },
+        })
     }
+}
 
+impl Form {
     /// The forms that vectors of a type may have, as their values decide.
     pub(super) fn possible(
         activation: Activation,
@@ -155,12 +166,32 @@ impl Form {
     }
 }
 
-/// Whether all elements of all vectors fit.
-fn every<T: Copy>(shape: &Shape, at: Strides, values: &[T], fits: impl Fn(T) -> bool) -> bool {
-    let vectors = (0..shape.l()).flat_map(|l| (0..shape.n()).map(move |v| (l, v)));
-    let mut vectors = vectors.map(|(l, v)| &values[l * at.batch + v * at.row..][..shape.k()]);
-    // All of a vector, because that takes fewer instructions than to stop early.
-    vectors.all(|vector| vector.iter().fold(true, |all, &x| all & fits(x)))
+/// Whether all elements of vectors fit.
+enum Fit {
+    All,
+    NotAll,
+    /// Of each vector, where they differ and where that matters.
+    OfEach(Vec<bool>),
+}
+
+fn fit<T: Copy>(
+    shape: &Shape,
+    at: Strides,
+    values: &[T],
+    manner: Manner,
+    fits: impl Fn(T) -> bool,
+) -> Fit {
+    let vectors = || (0..shape.l()).flat_map(|l| (0..shape.n()).map(move |v| (l, v)));
+    let fits = |(l, v): (usize, usize)| {
+        let vector = &values[l * at.batch + v * at.row..][..shape.k()];
+        // All of a vector, because that takes fewer instructions than to stop early.
+        vector.iter().fold(true, |all, &x| all & fits(x))
+    };
+    match vectors().all(fits) {
+        true => Fit::All,
+        false if manner.batch_invariant => Fit::OfEach(vectors().map(fits).collect()),
+        false => Fit::NotAll,
+    }
 }
 
 /// Whether the kernels for parts can take a value: it is finite. Its parts are normal numbers, and
@@ -249,13 +280,17 @@ pub(super) struct Tiles {
 }
 
 impl Tiles {
-    pub(super) fn new(shape: &Shape, form: Form, kernels: &Kernels) -> Self {
+    pub(super) fn new(
+        shape: &Shape,
+        form: Form,
+        (kernels, batch_invariant): (&Kernels, bool),
+    ) -> Self {
         let (n, blocks) = (shape.n(), shape.blocks());
         Self {
             form,
             n,
             blocks,
-            tile: kernels.family(form).tile(n, blocks),
+            tile: kernels.family_in(form, batch_invariant).tile(n, blocks),
             step: match form {
                 Form::Nvfp4 | Form::Bytes => kernels.lanes.len(),
                 Form::F32 | Form::Parts(_) => DENSE_STEP,
@@ -300,6 +335,8 @@ impl Tiles {
 pub(super) struct Prepared<'b> {
     lines: &'b mut Vec<Line>,
     tiles: Tiles,
+    /// The vectors that are meant, `[L][N]`, where not all are. The others are zeros.
+    only: Option<&'b [bool]>,
 }
 
 impl<'b> Prepared<'b> {
@@ -307,12 +344,12 @@ impl<'b> Prepared<'b> {
     pub(super) fn new(
         shape: &Shape,
         vectors: &Vectors<'_>,
-        (kernels, accuracy): (&Kernels, Accuracy),
+        (form, only): (Form, Option<&'b [bool]>),
+        (kernels, batch_invariant): (&Kernels, bool),
         lines: &'b mut Vec<Line>,
     ) -> Result<Self> {
-        let form = Form::of(shape, vectors, kernels, accuracy)?;
-        let tiles = Tiles::new(shape, form, kernels);
-        let mut prepared = Self { lines, tiles };
+        let tiles = Tiles::new(shape, form, (kernels, batch_invariant));
+        let mut prepared = Self { lines, tiles, only };
         match vectors {
             Vectors::Nvfp4(v) => prepared.fill_nvfp4(shape, v, kernels.lanes)?,
             Vectors::F16(v) => {
@@ -340,9 +377,9 @@ impl<'b> Prepared<'b> {
         Ok(prepared)
     }
 
-    /// The form that the vectors have.
-    pub(super) fn form(&self) -> Form {
-        self.tiles.form
+    /// Whether a vector of a batch is meant.
+    pub(super) fn has(&self, batch: usize, vector: usize) -> bool {
+        (self.only).is_none_or(|only| only[batch * self.tiles.n + vector])
     }
 
     /// How they are divided.
@@ -372,7 +409,7 @@ impl<'b> Prepared<'b> {
         shape: &Shape,
         fill: impl Fn(usize, usize, usize, usize, &mut [u32]) + Sync,
     ) {
-        let tiles = &self.tiles;
+        let (tiles, only) = (&self.tiles, self.only);
         let batch_words = tiles.batch_words();
         if batch_words == 0 {
             return; // no vector
@@ -385,7 +422,10 @@ impl<'b> Prepared<'b> {
             let (first, blocks) = tiles.blocks_of(tile);
             let words_each = tiles.padded(blocks) * tiles.block_words;
             for (vector, words) in words.chunks_exact_mut(words_each).enumerate() {
-                fill(batch, vector, first, blocks, words);
+                match only.is_none_or(|only| only[batch * tiles.n + vector]) {
+                    true => fill(batch, vector, first, blocks, words),
+                    false => words.fill(0),
+                }
             }
         };
         let words = words_mut(self.lines);

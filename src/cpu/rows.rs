@@ -51,9 +51,20 @@ impl Kernels {
             (Form::Parts(_), None) => panic!("no kernels for parts"),
         }
     }
+
+    /// As [`family`](Self::family); with an order of sums that the number of vectors does not change, where that is asked
+    /// for. The integer that the products of a block make is the same in both kernels.
+    pub(super) const fn family_in(&self, form: Form, batch_invariant: bool) -> Family {
+        let family = *self.family(form);
+        match batch_invariant {
+            true => family.batch_invariant(matches!(form, Form::Nvfp4 | Form::Bytes)),
+            false => family,
+        }
+    }
 }
 
 /// The kernels for one kind of vectors, and the sizes that suit them.
+#[derive(Clone, Copy)]
 pub(super) struct Family {
     /// The kernel for few vectors: multiplies weights while they are in registers.
     ///
@@ -68,9 +79,12 @@ pub(super) struct Family {
     pub(super) direct_up_to: usize,
     /// The kernels for more vectors, where decoding once is ever faster.
     pub(super) decoding: Option<Decoding>,
+    /// Blocks of a K tile whatever the number of vectors; `None`: as their number suits.
+    pub(super) only_tile: Option<usize>,
 }
 
 /// Kernels that decode weights once for all vectors.
+#[derive(Clone, Copy)]
 pub(super) struct Decoding {
     /// Decodes a row of a K tile into the lines that `multiply` reads.
     pub(super) decode: unsafe fn(&Row<'_>, &mut [Line]),
@@ -85,6 +99,20 @@ pub(super) struct Decoding {
 }
 
 impl Family {
+    /// These kernels for sums whose order does not depend on the number of vectors: K is cut alike for all. `alike` says
+    /// whether `direct` and `decoding` add up a tile alike; where they do not, all vectors take `direct`.
+    const fn batch_invariant(self, alike: bool) -> Self {
+        let (tile, up_to) = match self.decoding {
+            Some(decoding) if alike => (decoding.tile, self.direct_up_to),
+            _ => (self.direct_tile / 2, usize::MAX),
+        };
+        Self {
+            direct_up_to: up_to,
+            only_tile: Some(tile),
+            ..self
+        }
+    }
+
     /// The kernels that decode the weights once for `n` vectors; `None` where the direct kernel takes the vectors.
     pub(super) const fn decoding(&self, n: usize) -> Option<&Decoding> {
         if n <= self.direct_up_to {
@@ -96,16 +124,17 @@ impl Family {
 
     /// Whether the only K tile for `n` vectors is the whole K, whatever K is.
     pub(super) const fn reads_whole_rows(&self, n: usize) -> bool {
-        n <= WHOLE_ROWS_UP_TO && self.decoding(n).is_none()
+        n <= WHOLE_ROWS_UP_TO && self.decoding(n).is_none() && self.only_tile.is_none()
     }
 
     /// Blocks of a K tile for `n` vectors. Each tile's sums are added to those of the tiles before.
     pub(super) const fn tile(&self, n: usize, blocks: usize) -> usize {
-        let tile = match self.decoding(n) {
-            Some(decoding) => decoding.tile,
-            None if self.reads_whole_rows(n) => blocks,
-            None if n > MAX_VECTORS => self.direct_tile / 2,
-            None => self.direct_tile,
+        let tile = match (self.only_tile, self.decoding(n)) {
+            (Some(tile), _) => tile,
+            (None, Some(decoding)) => decoding.tile,
+            (None, None) if self.reads_whole_rows(n) => blocks,
+            (None, None) if n > MAX_VECTORS => self.direct_tile / 2,
+            (None, None) => self.direct_tile,
         };
         if blocks <= tile {
             return blocks;

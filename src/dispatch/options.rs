@@ -51,6 +51,7 @@ pub struct Options<'a> {
     pub(crate) config: Option<Config>,
     pub(crate) tuned: Option<&'a Measurements>,
     chained: bool,
+    batch_invariant: bool,
     pub(crate) environment: bool,
     #[cfg(feature = "device")]
     pub(crate) workspace: Option<&'a Workspace>,
@@ -66,6 +67,7 @@ impl Default for Options<'_> {
             config: None,
             tuned: None,
             chained: false,
+            batch_invariant: false,
             environment: true,
             #[cfg(feature = "device")]
             workspace: None,
@@ -120,6 +122,33 @@ impl<'a> Options<'a> {
     pub fn without_environment(mut self) -> Self {
         self.environment = false;
         self
+    }
+
+    /// Asks for results whose bits do not depend on the other vectors of a call: neither on their number nor on what they
+    /// are. The field calls this batch invariance. So a text that is generated beside others, or checked several tokens at
+    /// once, is the text that is generated alone.
+    ///
+    /// A vector's products are then added up in an order that follows from the GPU, M, K, L, the type of the vectors, the
+    /// layout and alignment of the weights, and the kernel or config that is asked for; on the CPU from K, the type and the
+    /// [`Implementation`](crate::cpu::Implementation). Nothing else decides: tables of measurements, which know configs by
+    /// their number of vectors, are not asked. So it is slower than the free choice where that differs.
+    ///
+    /// On a GPU it is for NVFP4, f16 and bf16 vectors and batches that select no matrix. The kernel may need a
+    /// [workspace](Self::workspace). Where the call gives too little, that is an error, and no other kernel takes the call. Not
+    /// all results of two versions of the crate, or of two machines, are equal. Quantising vectors on the way is the
+    /// caller's: a global scale of several vectors together depends on all of them.
+    ///
+    /// # Errors
+    /// Of the calls: [`Refusal::BatchInvariant`] where a path, kernel or config that is asked for cannot do this.
+    #[must_use]
+    pub fn batch_invariant(mut self, asked: bool) -> Self {
+        self.batch_invariant = asked;
+        self
+    }
+
+    /// Whether results [do not depend](Self::batch_invariant) on other vectors.
+    pub fn is_batch_invariant(&self) -> bool {
+        self.batch_invariant
     }
 
     /// Gives memory for intermediate data of the call: without it, kernels that need some are not chosen. A call in
@@ -280,6 +309,8 @@ pub enum Reason {
         /// The evidence for that.
         evidence: Evidence,
     },
+    /// The order of its sums does not depend on the number of vectors, which was asked for.
+    BatchInvariant,
     /// A better kernel cannot run this.
     Instead {
         /// The better kernel.
@@ -299,6 +330,9 @@ impl fmt::Display for Reason {
             ),
             Self::OperandsOnHost => f.write_str("the operands are in host memory"),
             Self::Best { why, evidence } => write!(f, "{why} ({evidence})"),
+            Self::BatchInvariant => f.write_str(
+                "the order in which it adds up a vector's products does not depend on the number of vectors",
+            ),
             Self::Instead { of, because } => write!(f, "not {of}: {because}"),
         }
     }

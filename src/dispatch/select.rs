@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::gpu::Gpu;
 use crate::kernel::plan::Plan;
 use crate::kernel::{Call, Checked, Config, Job, Kernel};
-use crate::operands::Operands;
+use crate::operands::{Alignment, Operands};
 use crate::refusal::Refusal;
 use crate::shape::Shape;
 use crate::types::GemvPath;
@@ -220,7 +220,11 @@ pub(super) struct Asked {
     kernel: Option<Kernel>,
     config: Option<Config>,
     by: Asker,
+    batch_invariant: bool,
 }
+
+/// Vectors of the call that kernels are ranked for where their number shall decide nothing.
+const RANKED_FOR: usize = 32;
 
 impl Asked {
     fn of(options: &Options<'_>) -> Result<Self> {
@@ -253,6 +257,7 @@ impl Asked {
             kernel,
             config: options.config,
             by,
+            batch_invariant: options.is_batch_invariant(),
         })
     }
 
@@ -287,6 +292,7 @@ impl Asked {
             }
         }
         match tuned {
+            _ if self.batch_invariant => lately(self, job, || self.invariant(job)),
             Some(table) => self.choose(job, Some((table, Evidence::Tuned))),
             None => lately(self, job, || self.choose(job, None)),
         }
@@ -297,7 +303,8 @@ impl Asked {
     #[cfg(all(feature = "device", feature = "tune"))]
     fn may_measure(&self, job: &Job<'_>, options: &Options<'_>) -> bool {
         let tuned = |table: &Measurements| table.find(job.shape, job.operands).is_some();
-        options.measure.is_some() && self.config.is_none() && !options.tuned.is_some_and(tuned)
+        let is_free = self.config.is_none() && !self.batch_invariant;
+        options.measure.is_some() && is_free && !options.tuned.is_some_and(tuned)
     }
 
     /// The path and the kernel that are asked for.
@@ -342,6 +349,73 @@ impl Asked {
                 Err(reason) => Err(refused(&config, reason)),
             },
             None => self.best(&Tables::of(job, tuned)),
+        }
+    }
+
+    /// The config that is asked for, or else that of the kernel which is the fastest for some number of vectors, of
+    /// kernels that have a config whose sums are [batch invariant](Options::batch_invariant). What is said here of the job
+    /// does not depend on its number of vectors, on what else is measured of it, or on its workspace.
+    fn invariant(&self, job: &Job<'_>) -> Result<(Checked, Reason)> {
+        if let Some(config) = self.config {
+            let checked =
+                config
+                    .checked(job)
+                    .and_then(|checked| match config.is_batch_invariant(job) {
+                        true => Ok(checked),
+                        false => Err(Refusal::BatchInvariant),
+                    });
+            let reason = Reason::Asked { by: self.by };
+            return (checked.map(|checked| (checked, reason)))
+                .map_err(|refusal| refused(&config, refusal));
+        }
+        let shape = job.shape.with_vectors(RANKED_FOR)?;
+        // What the vectors of this call happen to be like, other than their type, decides nothing either.
+        let operands = Operands {
+            alignment: Alignment {
+                codes: job.operands.alignment.codes,
+                scales: job.operands.alignment.scales,
+                ..Alignment::BEST
+            },
+            select: job.operands.select,
+            ..Operands::new(job.operands.activation, job.operands.weight_layout)
+        };
+        let operands = operands.with_workspace(u64::MAX);
+        let some = Job {
+            shape: &shape,
+            operands: &operands,
+            chained: false,
+            ..*job
+        };
+        let tables = Tables::of(&some, None);
+        let has = |kernel: Kernel| kernel.batch_invariant_config(&some).is_ok();
+        let mut ranked = tables.rank(|kernel| self.takes(kernel) && has(kernel));
+        let Some((kernel, _)) = ranked.next() else {
+            return Err(self.not_invariant(&some));
+        };
+        let config = kernel.batch_invariant_config(&Job {
+            operands: &operands,
+            ..*job
+        });
+        match config.and_then(|config| config.checked(job)) {
+            Ok(checked) => Ok((checked, Reason::BatchInvariant)),
+            Err(reason) => Err(Error::KernelUnavailable {
+                kernel: kernel.name(),
+                reason,
+            }),
+        }
+    }
+
+    /// The error where no kernel of those that are asked for has a batch invariant config: why the kernel, or those of
+    /// the path, cannot run at all, or that they have none.
+    fn not_invariant(&self, job: &Job<'_>) -> Error {
+        let path = self.path.unwrap_or(GemvPath::CudaCore);
+        let mut runs = Kernel::ALL.iter().filter(|&&kernel| self.takes(kernel));
+        if runs.any(|kernel| kernel.available(job).is_ok()) {
+            return self.unavailable(path, Refusal::BatchInvariant);
+        }
+        match self.best(&Tables::of(job, None)) {
+            Err(error) => error,
+            Ok(_) => self.unavailable(path, Refusal::BatchInvariant),
         }
     }
 

@@ -814,3 +814,132 @@ fn chained_calls_with_late_ids_take_what_waits() {
     }
     assert!(differ > 0);
 }
+
+/// What decides the order of a config's sums, for every number of vectors: where nothing of it differs, neither do bits.
+fn order_of_sums(config: &Config) -> String {
+    match config {
+        Config::Packed(one) => {
+            assert!(one.long_sums);
+            format!("packed {} {} {}", one.warps, one.chunk, one.ctas)
+        }
+        // Each step is added by itself, in the order of K.
+        Config::Mma(one) if (one.parts, one.cluster) == (1, 1) => "mma".into(),
+        Config::Mma(one) => format!("mma {} {} {}", one.parts, one.chunk, one.cluster),
+        Config::Wgmma(one) => format!("wgmma {} {} {}", one.parts, one.chunk, one.cluster),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Whatever the number of vectors, their layout and alignment, and the workspace, as long as it is enough; and whatever
+/// was measured.
+#[test]
+fn the_order_of_batch_invariant_sums_does_not_depend_on_the_vectors() {
+    const N: [usize; 15] = [1, 2, 3, 4, 7, 8, 9, 16, 17, 32, 33, 64, 65, 128, 300];
+    let mut differ = 0;
+    for gpu in [
+        h200(),
+        gpu((9, 0)),
+        gpu((8, 0)),
+        gpu((8, 9)),
+        gpu((10, 0)),
+        gpu((12, 0)),
+    ] {
+        for (m, k, l) in [
+            (1024, 4096, 1),
+            (4096, 4096, 1),
+            (6144, 4096, 1),
+            (28672, 8192, 1),
+            (4096, 14336, 1),
+            (7168, 2048, 4),
+            (1000, 4112, 3),
+            (1, 64, 1),
+        ] {
+            for activation in [Activation::Nvfp4, Activation::F16, Activation::Bf16] {
+                for layout in ScaleLayout::ALL {
+                    let choice = |n, invariant| {
+                        let shape = Shape::new(Dims { m, n, k, l }).unwrap();
+                        let mut operands =
+                            Operands::new(activation, layout).with_workspace(1 << 40);
+                        if activation == Activation::Nvfp4 {
+                            operands.vector_layout = ScaleLayout::ALL[n % 2];
+                            operands.alignment.vectors = 1 << (n % 5);
+                        }
+                        let options = options().batch_invariant(invariant);
+                        let options = options.as_if_chained(n % 3 == 0);
+                        select(&shape, &operands, Target::Gpu(&gpu), &options).unwrap()
+                    };
+                    let first = choice(1, true);
+                    assert_eq!(first.reason, Reason::BatchInvariant);
+                    let orders = N.map(|n| order_of_sums(&choice(n, true).config.unwrap()));
+                    let same = |order: &String| *order == orders[0];
+                    assert!(
+                        orders.iter().all(same),
+                        "{m}x{k}x{l} {activation}: {orders:?}"
+                    );
+                    let free = N.map(|n| choice(n, false).config);
+                    differ += usize::from(free.iter().any(|config| *config != free[0]));
+                }
+            }
+        }
+    }
+    // Otherwise this test tests nothing.
+    assert!(differ > 200, "{differ}");
+}
+
+/// A config of `packed` whose sums are short for few vectors is none; a table knows such configs.
+#[test]
+fn what_cannot_be_batch_invariant_is_refused() {
+    let (shape, gpu) = (Shape::matrix(4096, 4096).unwrap(), h200());
+    let of = |operands: Operands, options: Options<'_>| {
+        let options = options.batch_invariant(true);
+        select(&shape, &operands, Target::Gpu(&gpu), &options)
+    };
+    let refusal = |result: Result<Choice, Error>| match result.unwrap_err() {
+        Error::KernelUnavailable { reason, .. }
+        | Error::PathUnavailable { reason, .. }
+        | Error::Config { reason, .. } => reason,
+        other => panic!("{other}"),
+    };
+    let enough = nvfp4(ScaleLayout::Linear).with_workspace(u64::MAX);
+    let not = Refusal::BatchInvariant;
+    // No other kernel takes what lacks a workspace.
+    let without = refusal(of(nvfp4(ScaleLayout::Linear), options()));
+    assert!(matches!(without, Refusal::Workspace { .. }), "{without}");
+    let select = Operands {
+        select: true,
+        ..enough
+    };
+    let f32 = Operands::new(Activation::F32, ScaleLayout::Linear).with_workspace(u64::MAX);
+    for operands in [select, f32] {
+        assert_eq!(refusal(of(operands, options())), not, "{operands:?}");
+    }
+    for kernel in [Kernel::Ring, Kernel::Stream, Kernel::Direct] {
+        assert_eq!(refusal(of(enough, options().kernel(kernel))), not);
+    }
+    let cores = refusal(of(enough, options().path(GemvPath::TensorCore)));
+    assert!(
+        matches!(cores, Refusal::ComputeCapability { .. }),
+        "{cores}"
+    );
+    for kernel in [Kernel::Packed, Kernel::Wgmma, Kernel::Mma] {
+        let choice = of(enough, options().kernel(kernel)).unwrap();
+        assert_eq!(choice.kernel(), Some(kernel));
+        let again = of(enough, options().config(choice.config)).unwrap();
+        assert_eq!(again.config, choice.config);
+        assert_eq!(again.reason, Reason::Asked { by: Asker::Caller });
+    }
+    let job = Job::new(&shape, &enough, &gpu);
+    let short = Kernel::Packed.default_config(&job).unwrap();
+    assert_eq!(refusal(of(enough, options().config(short))), not);
+    // A file that knows the problem is not asked.
+    let table = &measured::builtin()[0];
+    let tuned = of(enough, options().tuned(table)).unwrap();
+    assert_eq!(tuned.reason, Reason::BatchInvariant);
+    let host = super::select(
+        &shape,
+        &enough,
+        Target::Host,
+        &options().batch_invariant(true),
+    );
+    assert_eq!(host.unwrap().path, GemvPath::Cpu);
+}

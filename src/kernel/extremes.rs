@@ -52,6 +52,7 @@ fn configs([a, b, c, d, e, f]: [u32; 6], flag: bool) -> Vec<Config> {
             vectors: d,
             bundle: e.is_multiple_of(2),
             waits: flag,
+            long_sums: flag,
             ..PackedConfig::DEFAULT
         }
         .into(),

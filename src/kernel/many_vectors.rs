@@ -145,6 +145,15 @@ macro_rules! divided {
                 Division::default_for(KIND, job).map(Self::from)
             }
 
+            fn batch_invariant(job: &Job<'_>) -> Option<Self> {
+                Division::batch_invariant(KIND, job).map(Self::from)
+            }
+
+            fn is_batch_invariant(&self, _: &Job<'_>) -> bool {
+                // As Division::batch_invariant says.
+                true
+            }
+
             fn candidates(job: &Job<'_>) -> Vec<Self> {
                 let candidates = Division::candidates(KIND, job);
                 candidates.into_iter().map(Self::from).collect()
@@ -538,11 +547,43 @@ impl Division {
         (kind.default)(kind, job).ok_or(Refusal::VectorMemory)
     }
 
+    /// A config whose order of sums follows from all of the job but N.
+    ///
+    /// The order is that of `parts`, `chunk` and `cluster`, for every number of vectors that the kernel is compiled for:
+    /// matrix instructions of a number of columns add to each other as those of another. It is neither that of `tiles`,
+    /// which only says whose rows they are, nor that of passes. So it is taken from the default for `FEW` vectors, with
+    /// which passes of fewer are legal, too. More vectors take passes of so many; or of more where the order is the plain
+    /// one of K, whatever the chunk: one set of warps has all of it, and adds each step by itself.
+    pub(super) fn batch_invariant(kind: &Kind, job: &Job<'_>) -> Option<Self> {
+        const FEW: usize = 32;
+        let n = job.shape.n();
+        let with = |n| job.shape.with_vectors(n).ok();
+        let of = |shape| Job { shape, ..*job };
+        let with_few = with(FEW)?;
+        let few = (kind.default)(kind, &of(&with_few))?;
+        let each_step = (kind.summed_steps)(&Self {
+            chunk: 2,
+            parts: 1,
+            ..few
+        }) == 1;
+        let is_plain = |config: &Self| config.parts == 1 && config.cluster == 1;
+        if n > FEW && each_step && is_plain(&few) {
+            let most = with(n.min(kind.most_vectors() as usize))?;
+            return Self::least_time_of(kind, &of(&most), is_plain).or(Some(few));
+        }
+        Some(few)
+    }
+
     /// The config of least time, as counted here. A wave is as many CTAs as there are SMs. The time of a wave is the
     /// steps of all warps of a CTA, and 30 such steps more to begin and to end. Fewer than eight warps take as much
     /// time as eight. Of configs that take the same time, the one that divides K least has the fewest sums to add.
     /// docs/notes/many-vectors.md, "mma: which config", has measurements.
     pub(super) fn least_time(kind: &Kind, job: &Job<'_>) -> Option<Self> {
+        Self::least_time_of(kind, job, |_| true)
+    }
+
+    /// As [`least_time`](Self::least_time), of some configs.
+    fn least_time_of(kind: &Kind, job: &Job<'_>, among: impl Fn(&Self) -> bool) -> Option<Self> {
         let compiled = kind.most_at_once(job);
         let vectors = kind.vectors[compiled];
         let sms = u64::from(job.gpu.multiprocessors);
@@ -561,7 +602,7 @@ impl Division {
                 })
             })
         });
-        all.min_by_key(|config| {
+        all.filter(among).min_by_key(|config| {
             let warps = config.warps(kind);
             let divided = u64::from(config.parts * config.cluster);
             let waves = config.ctas(kind, job).div_ceil(sms.max(1));

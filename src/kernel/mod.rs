@@ -332,6 +332,18 @@ trait KernelConfig: Copy + PartialEq + Sized {
     /// Configs worth measuring, the default first; none if the kernel cannot compute the job.
     fn candidates(job: &Job<'_>) -> Vec<Self>;
 
+    /// A config for a job that the kernel can compute, with which the bits of a vector's results do not depend on other
+    /// vectors, nor on their number. The order in which it adds up follows from the GPU and from all of the job but N and
+    /// the workspace. `None` where the kernel has no such config.
+    fn batch_invariant(_: &Job<'_>) -> Option<Self> {
+        None
+    }
+
+    /// Whether this config is of that kind, if calls of any number of vectors have it.
+    fn is_batch_invariant(&self, _: &Job<'_>) -> bool {
+        false
+    }
+
     /// Whether this config can compute a job that the kernel can compute: there is an entry point for it, and room on
     /// the GPU. `check` does not panic, whatever the fields say.
     fn check(&self, job: &Job<'_>) -> Result<(), Refusal>;
@@ -490,6 +502,19 @@ macro_rules! kernels {
                 config?.checked(job).ok()
             }
 
+            /// The kernel's config for a job with which the bits of a vector's results do not depend on other vectors, nor
+            /// on their number: [`Options::batch_invariant`](crate::Options::batch_invariant).
+            ///
+            /// # Errors
+            /// Why it cannot compute the job so.
+            pub fn batch_invariant_config(self, job: &Job<'_>) -> Result<Config, Refusal> {
+                self.available(job)?;
+                let config = job.some(|job| match self {
+                    $(Self::$kernel => <$config as KernelConfig>::batch_invariant(job).map(Config::from)),*
+                });
+                config.ok_or(Refusal::BatchInvariant)
+            }
+
             /// The most vectors that any of the kernel's configs takes in a pass over the weights.
             pub(crate) const fn most_vectors(self) -> u32 {
                 match self { $(Self::$kernel => <$config as KernelConfig>::MOST_VECTORS),* }
@@ -572,6 +597,14 @@ macro_rules! kernels {
                     return Ok(());
                 }
                 match self { $(Self::$kernel(config) => config.check(job)),* }
+            }
+
+            /// Whether the bits of a vector's results do not depend on other vectors, nor on their number, where calls of
+            /// any number of vectors have this config.
+            pub fn is_batch_invariant(&self, job: &Job<'_>) -> bool {
+                job.some(|job| match self {
+                    $(Self::$kernel(config) => KernelConfig::is_batch_invariant(config, job)),*
+                })
             }
 
             /// The config for a chained job, if this config was the fastest of launches that wait and no chain was

@@ -33,7 +33,8 @@ use crate::types::Activation;
 pub struct PackedConfig {
     /// Warps of a group: 1 to 16, or to 12 with more than 64 vectors.
     pub warps: u32,
-    /// Spans of a chunk. Work is dealt in chunks. With fewer than 33 vectors matrix instructions add up a chunk.
+    /// Spans of a chunk. Work is dealt in chunks. With fewer than 33 vectors matrix instructions add up a chunk, unless
+    /// sums are [long](Self::long_sums).
     pub chunk: u32,
     /// CTAs, up to one for each multiprocessor. Each has as many chunks as the others, or one more.
     pub ctas: u32,
@@ -46,6 +47,10 @@ pub struct PackedConfig {
     /// Whether each pass of a chained call is launched without the attribute that makes it overlap: it begins when the
     /// launch before has ended. Without effect on calls that are not chained.
     pub waits: bool,
+    /// Whether matrix instructions add up all that a CTA has of a group with fewer than 64 vectors, too, as with more.
+    /// Then a vector's sums are added in an order that the number of vectors does not change.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub long_sums: bool,
 }
 
 impl PackedConfig {
@@ -57,6 +62,7 @@ impl PackedConfig {
         vectors: 8,
         bundle: false,
         waits: false,
+        long_sums: false,
     };
 }
 
@@ -242,6 +248,7 @@ impl PackedConfig {
             vectors,
             bundle: false,
             waits: job.dependent() && waits(job.shape.n()),
+            long_sums: false,
         };
         let groups = one_a_multiprocessor
             .groups(job)
@@ -330,6 +337,7 @@ impl PackedConfig {
             vectors: vectors.unwrap_or(MOST_VECTORS),
             bundle: true,
             waits: false,
+            long_sums: false,
         }
     }
 
@@ -565,6 +573,10 @@ impl PackedConfig {
                     spans,
                     l,
                     chunk: self.chunk,
+                    summed: match self.long_sums {
+                        true => u32::MAX,
+                        false => self.chunk,
+                    },
                     stages: layout.stages,
                     deal,
                     vectors_at: layout.vectors_at as u32,
@@ -579,6 +591,7 @@ impl PackedConfig {
                     epilogue: pass.epilogue,
                     select,
                     bundles,
+                    ..nvfp4_packed_params::default()
                 }),
                 ..Launch::default()
             });
@@ -693,6 +706,28 @@ impl KernelConfig for PackedConfig {
         fit.next().ok_or(Refusal::VectorMemory)
     }
 
+    /// The default for as many vectors as a pass takes, with long sums.
+    fn batch_invariant(job: &Job<'_>) -> Option<Self> {
+        let shape = job.shape.with_vectors(MOST_VECTORS as usize).ok()?;
+        let config = Self::default_for(&Job {
+            shape: &shape,
+            ..*job
+        });
+        let config = Self {
+            waits: job.dependent() && waits(job.shape.n()),
+            long_sums: true,
+            ..config.ok()?
+        };
+        config.is_batch_invariant(job).then_some(config)
+    }
+
+    /// Matrix instructions add to a sum in the order of K, whatever their number of columns. A part of a group is added
+    /// up by them, and parts are added in the order of K. Where parts begin follows from the config, M, K and L. Batches
+    /// that select their matrix are as many as there are vectors, or more.
+    fn is_batch_invariant(&self, job: &Job<'_>) -> bool {
+        self.long_sums && !job.operands.select
+    }
+
     fn in_chain(&self, job: &Job<'_>) -> Option<Self> {
         Some(Self {
             waits: job.dependent() && waits(job.shape.n()),
@@ -750,6 +785,7 @@ impl KernelConfig for PackedConfig {
             vectors,
             bundle,
             waits: _,
+            long_sums: _,
         } = *self;
         field(
             "vectors",
@@ -789,14 +825,16 @@ impl KernelConfig for PackedConfig {
     }
 
     /// A term passes through the sixteen matrix instructions of each span that are added to one another. The spans of a
-    /// chunk are added so, or with many vectors all spans of the term's part of a group. Each instruction counts for
+    /// chunk are added so, or with many vectors or long sums all spans of the term's part of a group. Each instruction counts for
     /// [`scaled_matrix_roundings`]. The additions of chunks and of parts follow. The factor that ends a sum is a power
     /// of two, and exact.
     fn roundings(&self, shape: &Shape, activation: Activation) -> u32 {
         let spans = spans(shape).min(u32::MAX.into()) as u32;
         let chunk = self.chunk.max(1);
         let (summed, chunks) = match VECTORS[self.compiled(shape)] {
-            ..NVFP4_PACKED_LONG_SUMS => (chunk.min(spans), spans.div_ceil(chunk)),
+            ..NVFP4_PACKED_LONG_SUMS if !self.long_sums => {
+                (chunk.min(spans), spans.div_ceil(chunk))
+            }
             _ => (spans, 1),
         };
         let parts = Self { chunk, ..*self }.most_parts(shape);

@@ -58,6 +58,7 @@ pub struct LinearOnDevice {
     #[cfg(feature = "tune")]
     measure: Option<std::time::Duration>,
     chained: bool,
+    batch_invariant: bool,
     /// Calls that were prepared with these settings.
     kept: Arc<Kept>,
 }
@@ -211,6 +212,7 @@ impl LinearOnDevice {
             #[cfg(feature = "tune")]
             measure: None,
             chained: false,
+            batch_invariant: false,
             kept: Arc::default(),
         }
     }
@@ -259,6 +261,13 @@ impl LinearOnDevice {
     #[must_use]
     pub fn with_measure(self, budget: std::time::Duration) -> Self {
         self.with(|layer| layer.measure = Some(budget))
+    }
+
+    /// This layer with results that do not depend on the other vectors of a call, or that may: as
+    /// [`Options::batch_invariant`].
+    #[must_use]
+    pub fn with_batch_invariance(self, batch_invariant: bool) -> Self {
+        self.with(|layer| layer.batch_invariant = batch_invariant)
     }
 
     /// This layer with chained launches: as [`Options::chained`].
@@ -332,6 +341,7 @@ impl LinearOnDevice {
 
     fn options(&self) -> Options<'_> {
         let mut options = Options::new().workspace(self.workspace.as_ref());
+        options = options.batch_invariant(self.batch_invariant);
         options.tuned = self.tuned.as_ref().map(|table| (**table).as_ref());
         #[cfg(feature = "tune")]
         if let Some(budget) = self.measure {
@@ -550,6 +560,7 @@ impl fmt::Debug for LinearOnDevice {
             .field("parts", &self.parts)
             .field("workspace", &self.workspace)
             .field("chained", &self.chained)
+            .field("batch_invariant", &self.batch_invariant)
             .finish_non_exhaustive()
     }
 }

@@ -20,7 +20,7 @@ pub use pieces::DevicePieces;
 
 use crate::Dialect;
 use crate::check;
-use crate::cpu::{self, Accuracy, Pool};
+use crate::cpu::{self, Accuracy, Manner, Pool};
 use crate::dispatch::{Choice, Options};
 use crate::element::Element;
 use crate::error::{Error, Result};
@@ -55,7 +55,7 @@ use crate::types::{Activation, ScaleLayout};
 #[derive(Clone, Debug)]
 pub struct Linear {
     parts: Arc<Parts>,
-    accuracy: Accuracy,
+    manner: Manner,
     pool: Arc<Pool>,
 }
 
@@ -116,7 +116,7 @@ impl Linear {
         };
         Self {
             parts: Arc::new(parts),
-            accuracy: Accuracy::Exact,
+            manner: Manner::default(),
             pool: Pool::shared(),
         }
     }
@@ -196,12 +196,32 @@ impl Linear {
     /// This layer with vectors that need not be multiplied exactly.
     #[must_use]
     pub fn with_accuracy(self, accuracy: Accuracy) -> Self {
-        Self { accuracy, ..self }
+        let manner = Manner {
+            accuracy,
+            ..self.manner
+        };
+        Self { manner, ..self }
+    }
+
+    /// This layer with results that do not depend on the other vectors of a call, or that may: as
+    /// [`Options::batch_invariant`].
+    #[must_use]
+    pub fn with_batch_invariance(self, batch_invariant: bool) -> Self {
+        let manner = Manner {
+            batch_invariant,
+            ..self.manner
+        };
+        Self { manner, ..self }
+    }
+
+    /// Whether results do not depend on the other vectors of a call.
+    pub fn is_batch_invariant(&self) -> bool {
+        self.manner.batch_invariant
     }
 
     /// How exactly vectors are multiplied.
     pub fn accuracy(&self) -> Accuracy {
-        self.accuracy
+        self.manner.accuracy
     }
 
     /// Computes `n` vectors `[n][K]`, f16, bf16, f32 or NVFP4, into results `[n][rows]`: `y = W x + bias`, with what the
@@ -215,7 +235,7 @@ impl Linear {
         let shape = self.shape(n)?;
         choice_on_host(&shape, self.parts.layout, &Options::new())?;
         let y = with_bias(y, self.bias(), |y, bias| y.with_bias(bias))?;
-        cpu::gemv(&shape, &self.weights(), x, y, (&self.pool, self.accuracy))
+        cpu::gemv(&shape, &self.weights(), x, y, (&self.pool, self.manner))
     }
 
     /// Makes memory for calls with up to `n` vectors of a type, on the pool of threads that is current, so that the
@@ -236,7 +256,7 @@ impl Linear {
     ) -> Result<()> {
         let (shape, layout) = (self.shape(n)?, self.parts.layout);
         let has_column_alpha = self.parts.column_alpha.is_some();
-        let vectors = (activation, self.accuracy);
+        let vectors = (activation, self.manner);
         (self.pool).reserve(at_once, &shape, layout, vectors, has_column_alpha)
     }
 

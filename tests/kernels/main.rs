@@ -5,6 +5,7 @@
 //! `cargo xtask check simulator`, or `cargo test --test kernels -- --ignored long`, runs them. Where the
 //! others plant a share of some faults, long ones plant all of them.
 
+mod batch_invariant;
 mod calls;
 mod entries;
 #[cfg(feature = "jit")]
@@ -111,6 +112,7 @@ use libtest_mimic::Trial;
 type Trials = fn() -> Vec<Trial>;
 
 const WITH_OR_WITHOUT_CUDA: &[Trials] = &[
+    batch_invariant::trials,
     calls::operands::trials,
     calls::options::trials,
     calls::refuse::trials,
@@ -161,6 +163,7 @@ const WITH_CUDA: &[Trials] = &[];
 
 #[cfg(feature = "device")]
 const WITH_CUDA: &[Trials] = &[
+    batch_invariant::gpu::trials,
     calls::device::trials,
     calls::experts::trials,
     calls::linear::trials,

@@ -323,6 +323,35 @@ impl Operands {
         Self::with(case, &problem, Some(&Arc::new(nothing)))
     }
 
+    /// The problem with these of its vectors, in this order: the same ones of each batch. For NVFP4 vectors whose scales
+    /// are linear, without padding, and for results without strides.
+    pub(crate) fn picked(&self, picks: &[usize]) -> Self {
+        let (n, l) = (self.case.shape.n(), self.case.shape.l());
+        let shape = sized(self.case.shape.m(), picks.len(), self.case.shape.k(), l);
+        fn of<T: Copy>(all: &[T], (n, l): (usize, usize), picks: &[usize]) -> Vec<T> {
+            let each = all.len() / (n * l);
+            let batches = (0..l).flat_map(|batch| picks.iter().map(move |pick| batch * n + pick));
+            let vectors = batches.flat_map(|vector| &all[vector * each..][..each]);
+            vectors.copied().collect()
+        }
+        let mut picked = self.clone();
+        picked.case.shape = shape;
+        let (to, from) = (&mut picked.bytes, &self.bytes);
+        to.shape = shape;
+        to.vectors = of(&from.vectors, (n, l), picks);
+        to.vector_scales = of(&from.vector_scales, (n, l), picks);
+        to.vector_alpha = of(&from.vector_alpha, (n, l), picks);
+        for strides in [&mut to.vector_strides, &mut to.vector_scale_strides] {
+            *strides = Strides::packed(picks.len(), strides.row);
+        }
+        picked.added = of(&self.added, (n, l), picks);
+        picked.truth = Arc::new(Reference {
+            y: of(&self.truth.y, (n, l), picks),
+            magnitude: of(&self.truth.magnitude, (n, l), picks),
+        });
+        picked
+    }
+
     /// Operands with the same numbers in other layouts, with or without padding, for another type of output.
     #[cfg(feature = "device")]
     pub(crate) fn again(&self, case: &Case) -> Self {
