@@ -13,6 +13,11 @@ enum {
     /* What a CTA has shared memory for. */
     NVFP4_BUNDLE_MOST_BATCHES = 4096,
     NVFP4_BUNDLE_MOST_MATRICES = 4096,
+    /* Kinds of batches: those of a matrix, those with the id -1, and those with another id that is none of a matrix. */
+    NVFP4_BUNDLE_MOST_KINDS = NVFP4_BUNDLE_MOST_MATRICES + 2,
+    /* Shared memory: a word for each batch, each kind and each warp. */
+    NVFP4_BUNDLE_SHARED_BYTES =
+        (NVFP4_BUNDLE_MOST_BATCHES + NVFP4_BUNDLE_MOST_KINDS + NVFP4_BUNDLE_THREADS / NVFP4_WARP) * 4,
 };
 
 typedef struct nvfp4_bundle_params {
@@ -49,7 +54,7 @@ __device__ __forceinline__ uint32_t sum_before(uint32_t own, uint32_t *of_warp) 
 }
 
 __device__ __forceinline__ void bundle_batches(const nvfp4_bundle_params &p) {
-    constexpr uint32_t kMostKinds = NVFP4_BUNDLE_MOST_MATRICES + 2;
+    constexpr uint32_t kMostKinds = NVFP4_BUNDLE_MOST_KINDS;
     // Batches of a thread, at most; and kinds.
     constexpr uint32_t kEach = NVFP4_BUNDLE_MOST_BATCHES / kBundleThreads;
     constexpr uint32_t kEachKind = (kMostKinds + kBundleThreads - 1) / kBundleThreads;
@@ -57,6 +62,7 @@ __device__ __forceinline__ void bundle_batches(const nvfp4_bundle_params &p) {
     __shared__ alignas(16) uint32_t kind[NVFP4_BUNDLE_MOST_BATCHES];
     __shared__ uint32_t of_kind[kMostKinds]; // its batches; then its first bundle
     __shared__ uint32_t of_warp[kBundleWarps];
+    static_assert(sizeof kind + sizeof of_kind + sizeof of_warp == NVFP4_BUNDLE_SHARED_BYTES, "as the plan says");
     const uint32_t kinds = p.select.matrices + 2, width = p.width;
 
     arch::griddepcontrol_launch_dependents();

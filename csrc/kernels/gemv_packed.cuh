@@ -21,6 +21,7 @@
 // pieces where the other row has those of the other half. So every bank is used once. Vectors are packed in the same
 // order.
 
+#include "bundle_batches.cuh"
 #include "many_vectors.cuh"
 
 enum {
@@ -708,7 +709,7 @@ extern "C" __global__ void __launch_bounds__(NVFP4_PACKED_ADD_WARPS * NVFP4_WARP
     gemv_packed_add(const __grid_constant__ nvfp4_packed_add_params p) {
     nvfp4::packed::add(p);
 })
-#define GEMV_PACKED_ALL(X) GEMV_PACKED_PACK(X) GEMV_PACKED(X) X(gemv_packed_add)
+#define GEMV_PACKED_ALL(X) BUNDLE_BATCHES(X) GEMV_PACKED_PACK(X) GEMV_PACKED(X) X(gemv_packed_add)
 NVFP4_TABLE(gemv_packed, GEMV_PACKED_ALL)
 
 #endif

@@ -1,5 +1,4 @@
 // The kernels beside GEMV, compiled together: most of what they take to compile is headers.
-#include "bundle_batches.cuh"
 #include "combine.cuh"
 #include "quantize.cuh"
 #include "read_only.cuh"
@@ -7,7 +6,7 @@
 
 #ifdef __CUDACC__
 
-#define HELPERS(X) BUNDLE_BATCHES(X) COMBINE(X) QUANTIZE(X) READ_ONLY(X) RELAYOUT(X)
+#define HELPERS(X) COMBINE(X) QUANTIZE(X) READ_ONLY(X) RELAYOUT(X)
 NVFP4_TABLE(helpers, HELPERS)
 
 #endif

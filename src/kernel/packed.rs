@@ -1,13 +1,11 @@
 //! The kernel for up to 128 vectors that a launch before packs into a workspace: `csrc/kernels/gemv_packed.cuh`.
 //! Products are made on Hopper's `wgmma`, and work is dealt evenly to CTAs.
 
-use nvfp4_gemv_targets::units::HELPERS;
-
 use super::many_vectors::{self, at_activation, has_wgmma, takes_operands};
 use super::params::{
     NVFP4_ATOM_BLOCKS, NVFP4_ATOM_LINES, NVFP4_ATOM_ROWS, NVFP4_BLOCK, NVFP4_BUNDLE_MOST_BATCHES,
-    NVFP4_BUNDLE_MOST_MATRICES, NVFP4_BUNDLE_THREADS, NVFP4_MANY_COLUMNS,
-    NVFP4_MANY_VECTOR_STEP_BYTES, NVFP4_MANY_WARP_ROWS, NVFP4_PACKED_ADD_WARPS,
+    NVFP4_BUNDLE_MOST_MATRICES, NVFP4_BUNDLE_SHARED_BYTES, NVFP4_BUNDLE_THREADS,
+    NVFP4_MANY_COLUMNS, NVFP4_MANY_VECTOR_STEP_BYTES, NVFP4_MANY_WARP_ROWS, NVFP4_PACKED_ADD_WARPS,
     NVFP4_PACKED_BARRIER_BYTES, NVFP4_PACKED_BARRIER_BYTES_OF_MANY, NVFP4_PACKED_GROUP_WARPS,
     NVFP4_PACKED_LONG_SUMS, NVFP4_PACKED_MANY, NVFP4_PACKED_MAX_STAGES,
     NVFP4_PACKED_MAX_WARPGROUPS, NVFP4_PACKED_MAX_WARPGROUPS_OF_MANY, NVFP4_PACKED_PACK_WARPS,
@@ -493,9 +491,10 @@ impl PackedConfig {
             let ids = at + lists.ids;
             plan.push(Launch {
                 entry: "bundle_batches",
-                unit: HELPERS,
+                unit: UNIT,
                 grid: [1, 1, 1],
                 threads: NVFP4_BUNDLE_THREADS,
+                static_shared: NVFP4_BUNDLE_SHARED_BYTES,
                 dependent: job.dependent() && !self.waits,
                 auxiliary: true,
                 parameters: Parameters::of(&nvfp4_bundle_params {

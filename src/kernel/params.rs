@@ -247,6 +247,20 @@ pub const NVFP4_WGMMA_MAX_GROUPS_OF_64: u32 = 3;
 pub const NVFP4_WGMMA_MAX_GROUPS_OF_128: u32 = 2;
 pub const NVFP4_WGMMA_BUFFERS: u32 = 3;
 pub const NVFP4_WGMMA_BARRIER_BYTES: u32 = 8;
+pub const NVFP4_BUNDLE_THREADS: u32 = 1024;
+pub const NVFP4_BUNDLE_MOST_BATCHES: u32 = 4096;
+pub const NVFP4_BUNDLE_MOST_MATRICES: u32 = 4096;
+pub const NVFP4_BUNDLE_MOST_KINDS: u32 = 4098;
+pub const NVFP4_BUNDLE_SHARED_BYTES: u32 = 32904;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct nvfp4_bundle_params {
+    pub select: nvfp4_select,
+    pub bundles: nvfp4_bundles,
+    pub ids: u64,
+    pub l: u32,
+    pub width: u32,
+}
 pub const NVFP4_PACKED_GROUP_WARPS: u32 = 4;
 pub const NVFP4_PACKED_MAX_WARPGROUPS: u32 = 4;
 pub const NVFP4_PACKED_MAX_WARPGROUPS_OF_MANY: u32 = 3;
@@ -408,18 +422,6 @@ pub struct nvfp4_tcgen05_params {
     pub arrivals: u64,
     pub partial: u64,
     pub epilogue: nvfp4_epilogue,
-}
-pub const NVFP4_BUNDLE_THREADS: u32 = 1024;
-pub const NVFP4_BUNDLE_MOST_BATCHES: u32 = 4096;
-pub const NVFP4_BUNDLE_MOST_MATRICES: u32 = 4096;
-#[repr(C)]
-#[derive(Debug, Default, Copy, Clone)]
-pub struct nvfp4_bundle_params {
-    pub select: nvfp4_select,
-    pub bundles: nvfp4_bundles,
-    pub ids: u64,
-    pub l: u32,
-    pub width: u32,
 }
 pub const NVFP4_COMBINE_THREADS: u32 = 128;
 #[repr(C)]

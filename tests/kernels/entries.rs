@@ -44,6 +44,13 @@ pub(crate) fn planned(arch: &'static str) -> Vec<Launch> {
             }
         }
     }
+    // Batches that may select the same matrix, of few vectors a bundle and of many.
+    for l in [8, 64, 512] {
+        let (m, n, k) = (128, 1, 256);
+        let shape = Shape::new(Dims { m, n, k, l }).expect("a shape");
+        let call = Call::nowhere(&shape, Activation::Nvfp4, ScaleLayout::Linear, 32);
+        planned.extend(planned_for(&call.selecting_nowhere(), &gpu));
+    }
     let shape = Shape::matrix(128, 256).expect("a shape");
     for layout in ScaleLayout::ALL {
         for (element, input) in FloatType::ALL

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use nvfp4_gemv::kernel::params::nvfp4_ring_params;
 use nvfp4_gemv::kernel::{Config, Kernel, RingConfig, StreamConfig};
 use nvfp4_gemv::{Activation, ScaleLayout, Shape};
-use ptx_sim::report::ViolationKind;
 use nvfp4_gemv_simulate::ptx::Entry;
+use ptx_sim::report::ViolationKind;
 use ptx_sim::{Launch, SimError};
 
 use crate::ring::refuse::COUNTING;

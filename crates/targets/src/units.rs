@@ -63,7 +63,7 @@ pub const UNITS: &[Unit] = &[
     ),
     // The tensor cores of compute capability 10.x.
     whole("gemv_tcgen05", Needs::MajorSpecific(10)),
-    // bundle_batches, combine, quantize, relayout, read_only.
+    // combine, quantize, relayout, read_only.
     whole(HELPERS, Needs::Nothing),
     whole("read_bulk", Needs::Newer(90)),
 ];
