@@ -127,12 +127,11 @@ impl QuantizedVectors {
         Ok(Self { chained, ..self })
     }
 
-    /// [`chained`](Self::chained), but each launch lets the next one start at once: what that one reads before it waits was
-    /// complete before the launch in front of this one started.
+    /// [`chained`](Self::chained), where products with late ids follow: they fetch nothing before they wait.
     ///
     /// # Safety
     /// As [`chained`](Self::chained)'s.
-    pub(crate) unsafe fn chained_and_early(self) -> Result<Self> {
+    pub(crate) unsafe fn chained_before_late(self) -> Result<Self> {
         let early = true;
         // SAFETY: this function's own contract.
         unsafe { Self { early, ..self }.chained() }

@@ -181,16 +181,13 @@ impl ExpertsOnDevice {
         slots: usize,
     ) -> Result<ExpertsBuffers> {
         let error = |error| driver_error("allocating buffers of experts", error);
-        let quantized = |of: &MatricesOnDevice, early: bool| {
+        let quantized = |of: &MatricesOnDevice| {
             let shape = of_calls(of, tokens, slots)?;
             let vectors = QuantizedVectors::new(stream, &shape, ScaleLayout::Linear)?;
-            match (self.chained, early) {
-                (false, _) => Ok(vectors),
-                // The first launch of a call. Behind its wait ids are complete, and products may read them at once.
+            match self.chained {
                 // SAFETY: whoever called `chained` has promised more.
-                (true, false) => unsafe { vectors.chained() },
-                // SAFETY: as above.
-                (true, true) => unsafe { vectors.chained_and_early() },
+                true => unsafe { vectors.chained_before_late() },
+                false => Ok(vectors),
             }
         };
         let results = |of: &MatricesOnDevice| {
@@ -203,11 +200,11 @@ impl ExpertsOnDevice {
             slots,
             rows: self.rows(),
             x: match slots {
-                0 => quantized(&self.gate_up, false)?,
-                _ => quantized(&self.gate_up, false)?.with_copies(slots)?,
+                0 => quantized(&self.gate_up)?,
+                _ => quantized(&self.gate_up)?.with_copies(slots)?,
             },
             sums: results(&self.gate_up)?,
-            between: quantized(&self.down, true)?,
+            between: quantized(&self.down)?,
             results: results(&self.down)?,
             bundles: bytes.map(|bytes| bytes != 0),
             workspace: match bytes.into_iter().max() {
@@ -385,6 +382,7 @@ impl ExpertsOnDevice {
                 select: true,
                 matrices: of.shape.l(),
                 distinct: tokens == 1,
+                late: true,
                 ..Operands::new(Activation::Nvfp4, of.layout)
             };
             let shape = of_calls(of, tokens, slots)?;
@@ -408,8 +406,7 @@ impl ExpertsOnDevice {
         launch: bool,
     ) -> Result<()> {
         let all = of.weights()?;
-        // Not late: complete when a product starts, since the first launch of a call waits before it lets others start.
-        let weights = all.select_on_device(ids.slice(..));
+        let weights = all.select_on_device(ids.slice(..)).late();
         let weights = match tokens {
             1 => weights.distinct(),
             _ => weights,

@@ -2,12 +2,9 @@
 //! ids of a selection. The tensor-core kernel, which shares more than memory with that grid, has its own trials:
 //! `overlap.rs`.
 
-use std::sync::Arc;
-
 use nvfp4_gemv::kernel::params::nvfp4_ring_params;
 use nvfp4_gemv::kernel::{Config, Kernel, RingConfig, StreamConfig};
 use nvfp4_gemv::{Activation, ScaleLayout, Shape};
-use nvfp4_gemv_simulate::ptx::Entry;
 use ptx_sim::report::ViolationKind;
 use ptx_sim::{Launch, SimError};
 
@@ -20,11 +17,10 @@ use crate::support::{ptx, sized};
 
 crate::trials! {
     simulator:
-        every_kernel_of_hopper, consumer_blackwell, counters_of_the_call_before,
-        ids_behind_a_grid_that_waits;
+        every_kernel_of_hopper, consumer_blackwell, counters_of_the_call_before;
 }
 
-/// The default config; for `stream`, with each place at which it can wait; a config that bundles batches.
+/// The default config; for `stream`, with each place at which it can wait; and one that bundles batches.
 fn configs(simulator: &Simulator, case: &Case, kernel: Kernel) -> Vec<Config> {
     simulator.job(case, true, |job| {
         let Ok(default) = kernel.default_config(job) else {
@@ -136,54 +132,6 @@ fn every_kernel_of_hopper() {
 fn consumer_blackwell() {
     let calls = calls_of(Kernel::MmaFp4, &Simulator::new(ptx::CONSUMER));
     assert!(calls > 0);
-}
-
-/// A grid that executes these two instructions in this order, and ends long after.
-fn grid_between(first: &str, second: &str) -> Ready {
-    const REST: &str = "
-    mov.u32 %r2, 0;
-AGAIN:
-    add.u32 %r2, %r2, 1;
-    setp.lt.u32 %p, %r2, 5000;
-    @%p bra AGAIN;
-";
-    let text = format!(
-        ".version 9.0\n.target sm_90a\n.address_size 64\n.visible .entry between() {{\n\
-         .reg .pred %p; .reg .b32 %r<3>;\n{first};\n{second};\n{REST}ret;\n}}\n"
-    );
-    let launch = Launch::new("between", [2, 1, 1], [32, 1, 1]);
-    (Arc::new(Entry::new(&text, "between")), launch)
-}
-
-/// Ids that a grid wrote two launches ago are early where the launch between lets this one start behind its own wait, as
-/// the quantiser does in a layer of experts; not where it lets it start before.
-fn ids_behind_a_grid_that_waits() {
-    const START: &str = "griddepcontrol.launch_dependents";
-    let wait = WAIT.trim_end_matches(';');
-    let simulator = Simulator::with_multiprocessors("90a", 4);
-    for kernel in [Kernel::Ring, Kernel::Stream, Kernel::Direct] {
-        let shape = sized(128, 1, 512, 3);
-        let case = Case {
-            select: true,
-            ..Case::new(shape, Data::Integers, ScaleLayout::Linear, 3)
-        };
-        let config = configs(&simulator, &case, kernel)[0];
-        let call = Chained::new(&simulator, &case, config);
-        let ids = call.address_of("select");
-        let writer = call.writer_of(&[ids], "");
-        let ours = call.ready(str::to_string);
-        let behind = [writer.clone(), grid_between(wait, START)];
-        call.demand_right(&[&behind[..], &ours].concat(), 1);
-
-        let before = [writer, grid_between(START, wait)];
-        let all = [&before[..], &ours].concat();
-        let noticed = |options| match call.run(&all, &options) {
-            Ok(()) => false,
-            Err(SimError::Violation(v)) if v.kind == ViolationKind::Hazard => true,
-            other => panic!("{other:?}"),
-        };
-        assert!(few(1).into_iter().any(noticed), "{kernel:?}");
-    }
 }
 
 /// A grid that writes a zero to the counter of a call of `ring`, and ends long after.

@@ -102,11 +102,6 @@ impl Chained {
         LATE.into_iter().filter(late).filter_map(of).collect()
     }
 
-    /// The address of an operand.
-    pub(crate) fn address_of(&self, operand: &str) -> u64 {
-        self.loaded.memory.addresses[operand]
-    }
-
     /// A [late kernel](late_kernel) that writes a byte of each operand that a grid before may write, and then executes
     /// `behind`.
     pub(crate) fn writer(&self, behind: &str) -> Ready {
