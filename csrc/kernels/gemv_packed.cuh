@@ -423,18 +423,24 @@ struct Outputs {
 
     template <class P>
     __device__ __forceinline__ void store(const P &p, uint32_t column, uint32_t lane, const float (&sum)[4]) const {
+        // All operands of the epilogue are asked for before the first one is used.
+        Place place[4];
+        bool exists[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            const uint32_t n = column * many::kColumns + lane % 4 * 2 + i % 2;
-            if (n >= uint32_t(p.n) || row[i / 2] >= uint32_t(p.m)) continue;
+            const uint32_t n = column * many::kColumns + lane % 4 * 2 + i % 2, at = row[i / 2];
+            exists[i] = n < uint32_t(p.n) && at < uint32_t(p.m);
             if constexpr (kOperands) {
                 const Vector of = vector_of(p.bundles, p.n, batch, n);
-                if (!of.exists) continue;
-                nvfp4::store(p.epilogue, prepare(p.epilogue, matrix, of.batch, row[i / 2], of.n),
-                             matrix.exists ? sum[i] : 0.0f);
+                exists[i] = exists[i] && of.exists;
+                place[i] = prepare(p.epilogue, matrix, of.batch, at, of.n, exists[i]);
             } else {
-                nvfp4::store<false>(p.epilogue, batch, row[i / 2], n, sum[i]);
+                place[i] = prepare<false>(p.epilogue, batch, at, n);
             }
+        }
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            if (exists[i]) nvfp4::store(p.epilogue, place[i], !kOperands || matrix.exists ? sum[i] : 0.0f);
         }
     }
 };
