@@ -409,38 +409,41 @@ __device__ __forceinline__ void bring_scales(const Params &p, const Shares &shar
 }
 
 // Stores the outputs of a column's sums: rows g and g + 8 of a warp's rows, with vectors 2t and 2t + 1 of the column.
-template <bool kOperands>
+// Operands of the epilogue are asked for kTogether outputs at once.
+template <bool kOperands, int kTogether>
 struct Outputs {
-    uint32_t batch, row[2];
+    uint32_t batch, row;
     Matrix matrix;
 
     template <class P>
     __device__ __forceinline__ Outputs(const P &p, uint32_t group, uint32_t warp, uint32_t lane)
         : batch(batch_of(p, group)), matrix(matrix_of<kOperands>(p, batch)) {
-        row[0] = first_row(p, group, batch) + warp * many::kWarpRows + lane / 4;
-        row[1] = row[0] + 8;
+        row = first_row(p, group, batch) + warp * many::kWarpRows + lane / 4;
     }
 
     template <class P>
     __device__ __forceinline__ void store(const P &p, uint32_t column, uint32_t lane, const float (&sum)[4]) const {
-        // All operands of the epilogue are asked for before the first one is used.
-        Place place[4];
-        bool exists[4];
+        Place place[kTogether];
+        bool exists[kTogether];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const uint32_t n = column * many::kColumns + lane % 4 * 2 + i % 2, at = row[i / 2];
-            exists[i] = n < uint32_t(p.n) && at < uint32_t(p.m);
-            if constexpr (kOperands) {
-                const Vector of = vector_of(p.bundles, p.n, batch, n);
-                exists[i] = exists[i] && of.exists;
-                place[i] = prepare(p.epilogue, matrix, of.batch, at, of.n, exists[i]);
-            } else {
-                place[i] = prepare<false>(p.epilogue, batch, at, n);
+        for (int first = 0; first < 4; first += kTogether) {
+#pragma unroll
+            for (int i = first; i < first + kTogether; ++i) {
+                const uint32_t n = column * many::kColumns + lane % 4 * 2 + i % 2, at = row + i / 2 * 8;
+                exists[i - first] = n < uint32_t(p.n) && at < uint32_t(p.m);
+                if constexpr (kOperands) {
+                    const Vector of = vector_of(p.bundles, p.n, batch, n);
+                    exists[i - first] = exists[i - first] && of.exists;
+                    place[i - first] = prepare(p.epilogue, matrix, of.batch, at, of.n, exists[i - first]);
+                } else {
+                    place[i - first] = prepare<false>(p.epilogue, batch, at, n);
+                }
             }
-        }
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            if (exists[i]) nvfp4::store(p.epilogue, place[i], !kOperands || matrix.exists ? sum[i] : 0.0f);
+            for (int i = first; i < first + kTogether; ++i) {
+                const float y = !kOperands || matrix.exists ? sum[i] : 0.0f;
+                if (exists[i - first]) nvfp4::store(p.epilogue, place[i - first], y);
+            }
         }
     }
 };
@@ -577,19 +580,29 @@ __device__ __forceinline__ void multiply_parts(const Params &p, const Shares &sh
             }
         }
 
-        const bool whole = part.here == p.deal.chunks;
-        const Outputs<kOperands> outputs(p, part.group, warp, lane);
-        const uint32_t columns = (p.n + many::kColumns - 1) / many::kColumns;
-        float *const partial = partial_at(p, columns, blockIdx.x, !begins, warp, lane);
-#pragma unroll
-        for (int column = 0; column < kVectors / many::kColumns; ++column) {
-            if (!has_rows) break;
-            float of[4];
+        const auto scaled = [&](int column, float(&of)[4]) {
 #pragma unroll
             for (int i = 0; i < 4; ++i) of[i] = sum[4 * column + i] * kFactor;
-            if (whole) {
+        };
+        constexpr int kAll = kVectors / many::kColumns;
+        if (!has_rows) {
+        } else if (part.here == p.deal.chunks) {
+            // With more vectors there are no registers for more.
+            const Outputs<kOperands, kVectors <= 16 ? 4 : 1> outputs(p, part.group, warp, lane);
+#pragma unroll
+            for (int column = 0; column < kAll; ++column) {
+                float of[4];
+                scaled(column, of);
                 outputs.store(p, column, lane, of);
-            } else if (column < columns) {
+            }
+        } else {
+            const uint32_t columns = (p.n + many::kColumns - 1) / many::kColumns;
+            float *const partial = partial_at(p, columns, blockIdx.x, !begins, warp, lane);
+#pragma unroll
+            for (int column = 0; column < kAll; ++column) {
+                float of[4];
+                scaled(column, of);
+                if (column >= columns) break;
                 arch::st_global_v4_f32(partial + column * kColumnFloats, of, arch::createpolicy_evict_last());
             }
         }
@@ -666,7 +679,7 @@ __device__ __forceinline__ void add(const AddParams &p) {
         sum[3] += part.w;
         begin = shares.first_chunk(++cta);
     } while (begin < first + p.deal.chunks);
-    Outputs<true>(p, group, warp, lane).store(p, column, lane, sum);
+    Outputs<true, 4>(p, group, warp, lane).store(p, column, lane, sum);
 }
 
 }  // namespace nvfp4::packed
