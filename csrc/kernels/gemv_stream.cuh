@@ -137,22 +137,24 @@ struct Staging {
         }
     }
 
-    // Loads and stores all that is left after the first blocks of the first batch's first vectors.
-    __device__ __forceinline__ void finish(const Params &p, uint8_t *shared, uint32_t first_batch) {
+    // Loads and stores all that is left after the first blocks of the first batch's first vectors: of the batches that
+    // the CTA has places of, or of the first one where all batches share their vectors.
+    __device__ __forceinline__ void finish(const Params &p, uint8_t *shared, const Work &work) {
         const uint32_t threads = p.warps * kWarp;
-        const uint32_t batches = min(p.x_batches, p.l - first_batch);
-        uint32_t first = kEach * threads;
+        uint32_t first = kEach * threads, batch = 0, begin = 0; // the batch's places begin there
 #pragma unroll 1
-        for (uint32_t batch = 0; batch < batches; ++batch) {
+        do {
 #pragma unroll 1
             for (int vector = 0; vector < kVectors; vector += kAtOnce, first = 0) {
 #pragma unroll 1
                 for (; first < p.steps * kStepBlocks; first += kEach * threads) {
-                    load(p, first_batch + batch, first, vector);
+                    load(p, work.batch + batch, first, vector);
                     store(p, shared, batch, first, vector);
                 }
             }
-        }
+            ++batch;
+            begin += p.places;
+        } while (batch < p.x_batches && begin < work.end);
         if constexpr (Vectors::kZeroBlocks != 0) {
             if (threadIdx.x < Vectors::kZeroBlocks * Vectors::kBlockBytes / 16) {
                 reinterpret_cast<uint4 *>(shared + p.zero_at)[threadIdx.x] = make_uint4(0, 0, 0, 0);
@@ -266,11 +268,12 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     }
     fill(last);
     staging.store(p, shared, 0, 0, 0);
-    staging.finish(p, shared, work.batch);
+    staging.finish(p, shared, work);
     __syncthreads();
 
     Tile at(p, work, tile);
-    Products products(p, base, lane, at.batch, group.of_row(step), group.beside_log2);
+    // Where a CTA keeps the vectors of one batch, all its places have those.
+    Products products(p, base, lane, p.x_batches > 1 ? at.batch : 0, group.of_row(step), group.beside_log2);
     Steps::Reader reader;
     reader.enter(p, work.batch + at.batch, at.place, lane);
     auto *const sums = reinterpret_cast<float *>(shared + p.sums_at);
@@ -307,7 +310,7 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
         if (at.place >= p.places) { // the next batch's vectors follow
             at.place -= p.places;
             ++at.batch;
-            products.next_batch(p);
+            if (p.x_batches > 1) products.next_batch(p);
         }
         reader.enter(p, work.batch + at.batch, at.place, lane);
     }

@@ -52,7 +52,7 @@ typedef struct nvfp4_stream_params {
     uint32_t places;    /* of a batch */
     uint32_t unit_log2; /* places that stay together: a row, or four */
     uint32_t units_per_cta, units_left; /* each CTA takes so many units; the first units_left one more */
-    uint32_t x_batches; /* batches whose vectors a CTA keeps */
+    uint32_t x_batches; /* batches whose vectors a CTA keeps, at most; 1 where all batches share their vectors */
     uint32_t ahead; /* stages, below `stages`, that are asked for before the previous grid has ended */
     uint32_t far_ahead; /* fetch 256 bytes into L2 at once, not 128 */
 

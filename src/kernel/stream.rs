@@ -85,6 +85,12 @@ const WARPS: [u32; 9] = [12, 8, 7, 6, 5, 4, 3, 2, 1];
 /// vectors. On an H200 that was better for rows of 4096 and 5120 elements, and worse for 8192 (docs/notes/stream.md,
 /// "Chains").
 const SHORT_ROWS: usize = 5120;
+/// Bytes that a multiprocessor of an H200 could read until a CTA's vectors are in its shared memory: 2500 cycles, of a
+/// short vector (docs/notes/stream.md, "Vectors of several batches").
+const START_BYTES: f64 = 48e3;
+/// Fraction of the bytes (`Bytes`) of one number of CTAs below which another is taken for several batches: what was
+/// measured of such problems, with about as many bytes, has one CTA for each multiprocessor.
+const CLEARLY_LESS: f64 = 0.875;
 /// Numbers of stages that the kernel knows how to wait for.
 const STAGES: [u32; 3] = [3, 4, 6];
 /// Numbers of warps that may take steps side by side. More than one warp was faster with few vectors and linear scales
@@ -138,10 +144,11 @@ impl KernelConfig for StreamConfig {
 
     /// The fraction of the share that is left with few warps, if vectors leave shared memory for few. Measured on an
     /// H200 with one bf16 vector of 36864 to 53248 elements (docs/notes/stream.md, "Long vectors"); one warp was not
-    /// measured.
+    /// measured. And, by bytes alone, what is left with several batches where CTAs that come one after the other stage
+    /// vectors for longer than they multiply.
     fn share_left(&self, job: &Job<'_>) -> f64 {
         let ctas = self.ctas / job.gpu.multiprocessors.max(1);
-        match self.warps.saturating_mul(ctas.max(1)) {
+        let of_warps = match self.warps.saturating_mul(ctas.max(1)) {
             ..=1 => 0.2,
             2 => 0.41,
             3 => 0.59,
@@ -149,6 +156,11 @@ impl KernelConfig for StreamConfig {
             5 | 6 => 0.78,
             7 => 0.89,
             _ => 1.0,
+        };
+        let bytes = self.bytes(job);
+        match job.shape.l() > 1 && bytes.ctas > 1.0 {
+            true => of_warps * (bytes.tiles / bytes.start).min(1.0),
+            false => of_warps,
         }
     }
 
@@ -194,13 +206,17 @@ impl KernelConfig for StreamConfig {
 
     /// The config that was fastest or nearly so for problems measured on an H200. There are fewer warps where shared
     /// memory is short. There are more CTAs than SMs where a CTA's sums or the vectors of all its batches would not
-    /// fit.
+    /// fit. Of several batches, fewer CTAs than SMs may divide each evenly: where the vectors of two would not fit, or
+    /// where a multiprocessor then reads clearly fewer bytes (`Bytes`).
     fn default_for(job: &Job<'_>) -> Result<Self, Refusal> {
         let shape = job.shape;
         let units = units(job);
         let sms = u64::from(job.gpu.multiprocessors.max(1));
-        let batches = shape.l() as u64;
-        let ctas = [sms, 2 * sms, 4 * sms, 16 * sms, batches, 8 * batches];
+        let of_sms = [1, 2, 4, 16].map(|times| times * sms);
+        let of_batches = [1, 2, 4, 8].map(|times| times * shape.l() as u64);
+        let of_batches = of_batches.into_iter().filter(|&ctas| is_busy(ctas, sms));
+        let ctas = of_sms.into_iter().chain(even(job)).chain(of_batches);
+        let ctas: Vec<u64> = ctas.collect();
         // Little work starts and ends sooner with fewer warps.
         let most = match shape.weight_bytes() as u64 / sms {
             ..SMALL_BYTES => 8,
@@ -216,7 +232,7 @@ impl KernelConfig for StreamConfig {
         };
         let find = |fewest: u32, ctas: &[u64]| {
             numbers(job).find_map(|vectors| {
-                ctas.iter().find_map(|&ctas| {
+                let fit = ctas.iter().filter_map(|&ctas| {
                     warps_of(fewest).find_map(|warps| {
                         let config = Self {
                             warps,
@@ -230,6 +246,14 @@ impl KernelConfig for StreamConfig {
                         };
                         config.check(job).is_ok().then_some(config)
                     })
+                });
+                // Of one matrix the first that fits reads least.
+                fit.reduce(|best, other| {
+                    let [least, bytes] = [best, other].map(|config| config.bytes(job).all());
+                    match bytes < least * CLEARLY_LESS {
+                        true => other,
+                        false => best,
+                    }
                 })
             })
         };
@@ -257,9 +281,13 @@ impl KernelConfig for StreamConfig {
             true => &BESIDE[..],
             false => &BESIDE[..1],
         };
-        for (warps, per_sm) in [(6, 2), (8, 1), (8, 2), (10, 1), (12, 1), (14, 1), (16, 1)] {
+        let sms = u64::from(job.gpu.multiprocessors);
+        let usual = [(6, 2), (8, 1), (8, 2), (10, 1), (12, 1), (14, 1), (16, 1)];
+        let usual = usual.map(|(warps, per_sm)| (warps, sms * per_sm));
+        let even = even(job).map(|ctas| [8, 12].map(|warps| (warps, ctas)));
+        for (warps, ctas) in usual.into_iter().chain(even.into_iter().flatten()) {
             for stages in STAGES {
-                let ctas = (u64::from(job.gpu.multiprocessors) * per_sm).clamp(1, units(job));
+                let ctas = ctas.clamp(1, units(job));
                 configs.extend(beside.iter().map(|&beside| Self {
                     warps,
                     stages,
@@ -382,9 +410,9 @@ impl KernelConfig for StreamConfig {
             counted.saturating_mul(steps.max(warps.into())) < 1 << 32,
         )?;
         // The last pass may need more than the first: fewer vectors, but in another form.
-        self.passes(job.shape)
-            .into_iter()
-            .try_for_each(|vectors| shared_memory(self.layout(job, vectors).bytes, job.gpu))
+        self.passes(job.shape).into_iter().try_for_each(|vectors| {
+            shared_memory(self.layout(job, vectors, self.batches(job)).bytes, job.gpu)
+        })
     }
 
     /// One vector at least, whatever the config says.
@@ -435,7 +463,12 @@ impl KernelConfig for StreamConfig {
         let mut plan = Plan::new();
         for pass in call.passes(self.vectors as usize) {
             let vectors = (pass.n as u32).next_power_of_two();
-            let layout = self.layout(job, vectors);
+            // Vectors that all batches share are kept once.
+            let x_batches = match (pass.vectors.batch_bytes, pass.vectors.scale_batch_bytes) {
+                (0, 0) => 1,
+                _ => self.batches(job),
+            };
+            let layout = self.layout(job, vectors, x_batches);
             let parameters = nvfp4_stream_params {
                 m: shape.m() as i32,
                 n: pass.n,
@@ -451,7 +484,7 @@ impl KernelConfig for StreamConfig {
                 unit_log2: unit(job).ilog2(),
                 units_per_cta: (units / ctas) as u32,
                 units_left: (units % ctas) as u32,
-                x_batches: layout.x_batches as u32,
+                x_batches: x_batches as u32,
                 ahead: match job.dependent() {
                     true => self.stages - 1 - self.behind,
                     false => 0,
@@ -615,10 +648,8 @@ fn entry(job: &Job<'_>, vectors: u32, beside: bool) -> &'static str {
     }
 }
 
-/// Offsets in a CTA's dynamic shared memory, in bytes, and the number of batches whose vectors it holds. The queues
-/// stand first.
+/// Offsets in a CTA's dynamic shared memory, in bytes. The queues stand first.
 struct Layout {
-    x_batches: u64,
     x_at: u64,
     zero_at: u64,
     x_scale_at: u64,
@@ -627,7 +658,35 @@ struct Layout {
     bytes: u64,
 }
 
+/// What a multiprocessor does in a pass, in bytes, where CTAs come one after the other.
+struct Bytes {
+    /// CTAs of a multiprocessor, at most.
+    ctas: f64,
+    /// A CTA's start, and the vectors of its batches.
+    start: f64,
+    /// A CTA's tiles, with rows that it does not have, which are multiplied as others are.
+    tiles: f64,
+}
+
+impl Bytes {
+    fn all(&self) -> f64 {
+        self.ctas * (self.start + self.tiles)
+    }
+}
+
 impl StreamConfig {
+    fn bytes(&self, job: &Job<'_>) -> Bytes {
+        let kept = Kept::new(job.operands.activation, self.passes(job.shape)[0]);
+        let blocks = steps(job.shape) * u64::from(NVFP4_STREAM_STEP_BLOCKS);
+        let of_batch = blocks * (kept.columns * kept.block_bytes + kept.scale_bytes);
+        let of_row = job.shape.row_code_bytes() + job.shape.blocks();
+        Bytes {
+            ctas: f64::from(self.ctas.div_ceil(job.gpu.multiprocessors.max(1))),
+            start: START_BYTES + (self.batches(job) * of_batch) as f64,
+            tiles: (self.tiles(job) * TILE_ROWS) as f64 * of_row as f64,
+        }
+    }
+
     /// This config with what is best in chains, by measurements on an H200 (docs/notes/stream.md, "Chains").
     fn for_chain(self, job: &Job<'_>) -> Self {
         if !(job.dependent() && job.ahead()) {
@@ -656,14 +715,39 @@ impl StreamConfig {
         [n.min(most), (n - 1) % most + 1].map(u32::next_power_of_two)
     }
 
-    /// The most places of a CTA.
-    fn most_places(&self, job: &Job<'_>) -> u64 {
-        units(job).div_ceil(self.ctas.into()) * unit(job)
+    /// The most tiles of a CTA.
+    fn tiles(&self, job: &Job<'_>) -> u64 {
+        match job.shape.l() {
+            // Its first tile begins where the CTA does.
+            ..=1 => (units(job).div_ceil(self.ctas.into()) * unit(job)).div_ceil(TILE_ROWS),
+            _ => self.most_pieces(job, TILE_ROWS),
+        }
     }
 
-    /// The most tiles of a CTA: one more if alignment cuts the first one.
-    fn tiles(&self, job: &Job<'_>) -> u64 {
-        self.most_places(job).div_ceil(TILE_ROWS) + u64::from(job.shape.l() > 1)
+    /// The most batches that a CTA has places of.
+    fn batches(&self, job: &Job<'_>) -> u64 {
+        self.most_pieces(job, places(job))
+    }
+
+    /// The most pieces of `piece` places that a CTA has places of. The places of all batches are whole pieces.
+    ///
+    /// Where CTAs take `units` units each from the first place on, this is as many pieces as hold `units`, or one more:
+    /// where a piece ends within a CTA, at another place than pieces do that the CTA begins with. The part of a CTA
+    /// beyond whole pieces decides that, as if it were all. If a piece is a multiple of it, none ends within. If not,
+    /// the first piece does, if the CTAs reach so far. The CTAs with one unit more come first. The others end with the
+    /// last place: counted from there, they lie as these do.
+    fn most_pieces(&self, job: &Job<'_>, piece: u64) -> u64 {
+        let (all, ctas, piece) = (units(job), u64::from(self.ctas.max(1)), piece / unit(job));
+        let of = |ctas: u64, units: u64| {
+            if ctas == 0 || units == 0 {
+                return 0;
+            }
+            let beyond = units % piece;
+            let cuts = beyond != 0 && !piece.is_multiple_of(beyond) && ctas * beyond > piece;
+            units.div_ceil(piece) + u64::from(cuts)
+        };
+        let (units, left) = (all / ctas, all % ctas);
+        of(left, units + 1).max(of(ctas - left, units))
     }
 
     /// Warps that take steps of a row side by side in a call.
@@ -674,15 +758,13 @@ impl StreamConfig {
         }
     }
 
-    /// Shared memory of a pass whose kernel is compiled for `vectors` vectors.
-    fn layout(&self, job: &Job<'_>, vectors: u32) -> Layout {
+    /// Shared memory of a pass whose kernel is compiled for `vectors` vectors, of a CTA that keeps those of `x_batches`
+    /// batches.
+    fn layout(&self, job: &Job<'_>, vectors: u32, x_batches: u64) -> Layout {
         let kept = Kept::new(job.operands.activation, vectors);
         // Whole steps: zeros stand behind a row's end.
         let blocks = steps(job.shape) * u64::from(NVFP4_STREAM_STEP_BLOCKS);
-        let places = places(job);
         let (warps, tiles) = (u64::from(self.warps), self.tiles(job));
-        let x_batches = (self.most_places(job) + places - 2) / places + 1;
-        let x_batches = x_batches.min(job.shape.l() as u64);
         let x_at = warps * u64::from(self.stages * stage_bytes(job));
         // A column has one block more than there are, or columns that are read at once would lie in the same banks.
         let column_bytes = (blocks + 1) * kept.block_bytes;
@@ -692,7 +774,6 @@ impl StreamConfig {
         let parts = warps + tiles * u64::from(self.beside(job));
         let parts_at = sums_at + parts * TILE_ROWS * kept.columns * 4;
         Layout {
-            x_batches,
             x_at,
             zero_at,
             x_scale_at,
@@ -820,6 +901,23 @@ fn places(job: &Job<'_>) -> u64 {
 /// Places that a CTA takes together: rows 32 apart, whose 128x4 scales are one word.
 fn unit(job: &Job<'_>) -> u64 {
     if job.operands.tiled() { 4 } else { 1 }
+}
+
+/// Whether so many CTAs leave no more than a twentieth of the multiprocessors without one.
+fn is_busy(ctas: u64, sms: u64) -> bool {
+    20 * ctas >= 19 * sms
+}
+
+/// CTAs, one a multiprocessor at most, that divide each of several batches evenly, if they keep multiprocessors busy.
+fn even(job: &Job<'_>) -> Option<u64> {
+    let (batches, sms) = (job.shape.l() as u64, u64::from(job.gpu.multiprocessors));
+    if batches < 2 {
+        return None;
+    }
+    let of_batch = places(job) / unit(job);
+    let divides = |ctas: &u64| of_batch.is_multiple_of(*ctas);
+    let ctas = (1..=sms / batches).rev().find(divides)? * batches;
+    is_busy(ctas, sms).then_some(ctas)
 }
 
 /// Units of all batches.

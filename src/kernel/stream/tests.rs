@@ -193,7 +193,7 @@ fn shared_memory_by_hand() {
         (Activation::Bf16, 2, 2, 2 * 257 * 32),
     ] {
         let layout = of((4096, n, 4096, 1), activation, LINEAR, |job| {
-            USUAL.layout(job, USUAL.passes(job.shape)[0])
+            USUAL.layout(job, USUAL.passes(job.shape)[0], 1)
         });
         assert_eq!(layout.x_at, queues);
         assert_eq!(
@@ -202,6 +202,121 @@ fn shared_memory_by_hand() {
             "{activation} {n}"
         );
     }
+}
+
+/// Tiles and batches of each CTA, counted one by one as the kernel counts them (`stream_work.cuh`).
+#[test]
+fn the_most_tiles_and_batches_of_a_cta() {
+    let most = |m, l, layout, ctas: u64| {
+        of((m, 1, 256, l), Activation::F16, layout, |job| {
+            let (units, unit, places) = (units(job), unit(job), places(job));
+            let (each, left) = (units / ctas, units % ctas);
+            let of = |cta: u64| {
+                let begin = (cta * each + cta.min(left)) * unit;
+                let end = begin + (each + u64::from(cta < left)) * unit;
+                let first = begin / places;
+                let origin = if l > 1 { begin / 16 * 16 } else { begin };
+                (
+                    (end - origin).div_ceil(16),
+                    end.div_ceil(places).max(first + 1) - first,
+                )
+            };
+            let (tiles, batches): (Vec<_>, Vec<_>) = (0..ctas).map(of).unzip();
+            let config = StreamConfig {
+                ctas: ctas as u32,
+                ..USUAL
+            };
+            assert_eq!(
+                (config.tiles(job), config.batches(job)),
+                (*tiles.iter().max().unwrap(), *batches.iter().max().unwrap()),
+                "{m} rows, {l} batches, {layout}, {ctas} CTAs"
+            );
+            config.batches(job)
+        })
+    };
+    for m in [1, 16, 17, 100, 256, 300] {
+        for l in [1, 2, 3, 7, 40] {
+            for layout in ScaleLayout::ALL {
+                let units = of((m, 1, 256, l), Activation::F16, layout, units);
+                for ctas in (1..units.min(150)).chain([units / 3, units / 2, units - 1, units]) {
+                    most(m, l, layout, ctas.max(1));
+                }
+            }
+        }
+    }
+    // 248 rows and a few: seven of the CTAs have rows of two batches.
+    assert_eq!(most(4096, 8, LINEAR, 132), 2);
+    assert_eq!(most(4096, 8, LINEAR, 128), 1);
+    assert_eq!(most(4096, 8, TILED, 128), 1);
+}
+
+/// Eight f16 vectors of two batches of 7168 elements do not fit a CTA: CTAs that divide batches evenly have those of
+/// one. Few rows have a tile for each CTA, not two.
+#[test]
+fn ctas_divide_batches_evenly_where_that_is_clearly_less() {
+    let ctas = |shape, activation| {
+        let config = default(shape, activation, LINEAR).unwrap();
+        (config.ctas, config.vectors)
+    };
+    let f16 = Activation::F16;
+    assert_eq!(ctas((4096, 8, 7168, 8), f16), (128, 8));
+    assert_eq!(ctas((4096, 4, 7168, 8), f16), (132, 8));
+    assert_eq!(ctas((4096, 8, 7168, 1), f16), (132, 8));
+    for n in 1..=8 {
+        assert_eq!(ctas((256, n, 8192, 8), f16), (128, 8), "{n}");
+        assert_eq!(ctas((256, n, 8192, 8), Activation::Nvfp4), (128, 8), "{n}");
+    }
+    // No more than 96 CTAs would divide three batches evenly.
+    assert_eq!(ctas((256, 1, 8192, 3), f16), (132, 8));
+    // Half a batch for each of 512 CTAs, in one pass: the sums of a whole one would not fit.
+    assert_eq!(ctas((2048, 8, 7168, 256), f16), (512, 8));
+}
+
+/// The rule of before there were bytes: the first number of CTAs that fits, of the most vectors.
+#[test]
+fn one_matrix_takes_the_first_ctas_that_fit() {
+    for m in [1, 17, 129, 256, 1000, 2112, 4096, 28672, 1_000_000] {
+        for k in [256, 1040, 4096, 8192, 28672, 65536] {
+            for n in [1, 2, 3, 5, 8, 16] {
+                for (activation, layout) in [
+                    (Activation::Nvfp4, TILED),
+                    (Activation::F16, LINEAR),
+                    (Activation::F32, LINEAR),
+                ] {
+                    let Ok(config) = default((m, n, k, 1), activation, layout) else {
+                        continue;
+                    };
+                    of((m, n, k, 1), activation, layout, |job| {
+                        let units = units(job) as u32;
+                        let before = [1, 2, 4, 16].map(|times| (times * 132).min(units));
+                        let before = before.into_iter().take_while(|&ctas| ctas < config.ctas);
+                        for ctas in before {
+                            let fewer = StreamConfig { ctas, ..config };
+                            assert_ne!(fewer.check(job), Ok(()), "{m}x{k} {n} {activation}");
+                        }
+                        assert!(config.ctas >= units.min(132), "{m}x{k} {n} {activation}");
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// A CTA for each row of 256x8192x8 stages five vectors 16 times on a multiprocessor, and multiplies a tile each time.
+#[test]
+fn vectors_that_are_staged_again_cost_share() {
+    let left = |l, ctas| {
+        of((256, 5, 8192, l), Activation::F16, LINEAR, |job| {
+            StreamConfig { ctas, ..USUAL }.share_left(job)
+        })
+    };
+    // The kernel is for eight vectors, of 16 KiB each. A row is 4 KiB of codes, and an eighth of that of scales.
+    let staged = 48e3 + 8.0 * 16384.0;
+    assert_eq!(left(8, 2048), 16.0 * 4608.0 / staged);
+    // Nothing is staged again, or there are no other batches.
+    assert_eq!([left(8, 128), left(8, 132), left(1, 256)], [1.0; 3]);
+    // Eight tiles take longer than staging.
+    assert_eq!(left(80, 160), 1.0);
 }
 
 /// Three bf16 vectors in passes of two: the second one, of a single vector, has zeros besides its columns.
@@ -222,7 +337,7 @@ fn the_last_pass_may_need_more_than_the_first() {
         ..USUAL
     };
     let mut gpu = h200();
-    let first = pairs.layout(&Job::new(&two, &operands, &gpu), 2).bytes;
+    let first = pairs.layout(&Job::new(&two, &operands, &gpu), 2, 1).bytes;
     gpu.shared_bytes = first as u32;
     assert_eq!(pairs.check(&Job::new(&two, &operands, &gpu)), Ok(()));
     let refusal = Refusal::SharedMemory {
