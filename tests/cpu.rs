@@ -1162,8 +1162,8 @@ impl Case {
     }
 }
 
-/// Results of vectors of calls of 1 to 24 that differ in a bit from what they are beside all others: of vectors that are
-/// picked at random, so that they stand at any place among any others.
+/// Results of vectors of calls of 1 to 24 that differ in a bit from what they are beside all others: of vectors that
+/// are picked at random, so that they stand at any place among any others.
 fn differing(case: &Case, how: (Implementation, Accuracy), invariant: bool) -> usize {
     let rng = &mut fastrand::Rng::with_seed(5);
     let (m, l) = (case.shape.m(), case.shape.l());

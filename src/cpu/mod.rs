@@ -35,11 +35,11 @@
 //! instructions. It does not depend on the threads, on M or L, or on the layout of the
 //! scales.
 //!
-//! Where results shall not depend on other vectors ([`Options::batch_invariant`](crate::Options::batch_invariant)), lanes
-//! are added up after the same blocks for all N, a *cut*, also within tiles and whole rows. NVFP4 vectors, and bytes, keep
-//! both ways to meet weights, which add up a cut alike; others meet weights in registers, and f16 ones become f32 values.
-//! Each vector by itself decides whether its values suit BF16 instructions or bytes: those that do and those that do not
-//! are two sets, whose results are computed one after the other.
+//! Where results shall not depend on other vectors ([`Options::batch_invariant`](crate::Options::batch_invariant)),
+//! lanes are added up after the same blocks for all N, a *cut*, also within tiles and whole rows. NVFP4 vectors, and
+//! bytes, keep both ways to meet weights, which add up a cut alike; others meet weights in registers, and f16 ones
+//! become f32 values. Each vector by itself decides whether its values suit BF16 instructions or bytes: those that do
+//! and those that do not are two sets, whose results are computed one after the other.
 
 // Elsewhere there is `portable` alone, and the loops over vector instructions are not used.
 #![cfg_attr(

@@ -582,8 +582,8 @@ impl Call<'_, '_> {
     }
 }
 
-/// Computes all rows of all batches: of each of the prepared sets of vectors, with its kernels, the results of the vectors
-/// that it has. `scratch` gets a set for each thread, where it has fewer.
+/// Computes all rows of all batches: of each of the prepared sets of vectors, with its kernels, the results of the
+/// vectors that it has. `scratch` gets a set for each thread, where it has fewer.
 ///
 /// # Safety
 /// The CPU has what the kernels need.

@@ -52,8 +52,8 @@ impl Kernels {
         }
     }
 
-    /// As [`family`](Self::family); with an order of sums that the number of vectors does not change, where that is asked
-    /// for. The integer that the products of a block make is the same in both kernels.
+    /// As [`family`](Self::family); with an order of sums that the number of vectors does not change, where that is
+    /// asked for. The integer that the products of a block make is the same in both kernels.
     pub(super) const fn family_in(&self, form: Form, batch_invariant: bool) -> Family {
         let family = *self.family(form);
         match batch_invariant {
@@ -68,7 +68,8 @@ impl Kernels {
 pub(super) struct Family {
     /// The kernel for few vectors: multiplies weights while they are in registers.
     ///
-    /// The kernel takes one row or a group of rows times up to [`MAX_VECTORS`] vectors of a tile, and adds to their sums.
+    /// The kernel takes one row or a group of rows times up to [`MAX_VECTORS`] vectors of a tile, and adds to their
+    /// sums.
     pub(super) direct: unsafe fn(&Rows<'_>, &Tile<'_>, &mut Sums),
     /// `direct` for many groups of rows and as many vectors as have whole rows, where there is one.
     pub(super) run: Option<unsafe fn(&Run<'_>, &Tile<'_>, &mut [f32])>,
@@ -100,8 +101,8 @@ pub(super) struct Decoding {
 }
 
 impl Family {
-    /// These kernels for sums whose order does not depend on the number of vectors: K is cut alike for all. `alike` says
-    /// whether `direct` and `decoding` add up blocks alike; where they do not, all vectors take `direct`.
+    /// These kernels for sums whose order does not depend on the number of vectors: K is cut alike for all. `alike`
+    /// says whether `direct` and `decoding` add up blocks alike; where they do not, all vectors take `direct`.
     const fn batch_invariant(self, alike: bool) -> Self {
         let (cut, up_to) = match self.decoding {
             Some(decoding) if alike => (decoding.tile, self.direct_up_to),

@@ -813,7 +813,8 @@ fn chained_calls_with_late_ids_take_what_waits() {
     assert!(differ > 0);
 }
 
-/// What decides the order of a config's sums, for every number of vectors: where nothing of it differs, neither do bits.
+/// What decides the order of a config's sums, for every number of vectors: where nothing of it differs, neither do
+/// bits.
 fn order_of_sums(config: &Config) -> String {
     match config {
         Config::Packed(one) => {

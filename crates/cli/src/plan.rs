@@ -65,7 +65,8 @@ pub(crate) struct Args {
     layout: ScaleLayout,
     #[command(flatten)]
     ask: AskArgs,
-    /// With results whose bits do not depend on the other vectors of a call, nor on their number; no tuned file is asked
+    /// With results whose bits do not depend on the other vectors of a call, nor on their number; no tuned file is
+    /// asked
     #[arg(long)]
     batch_invariant: bool,
     /// For launches that follow each other with programmatic dependent launch, as layers of a model can

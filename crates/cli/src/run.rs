@@ -59,7 +59,8 @@ pub(crate) struct Args {
     n: Option<usize>,
     #[command(flatten)]
     ask: AskArgs,
-    /// With results whose bits do not depend on the other vectors of a call, nor on their number; no tuned file is asked
+    /// With results whose bits do not depend on the other vectors of a call, nor on their number; no tuned file is
+    /// asked
     #[arg(long)]
     batch_invariant: bool,
     /// Element type of the result

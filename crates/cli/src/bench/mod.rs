@@ -106,7 +106,8 @@ pub(crate) struct Args {
     select: Option<Ids>,
     #[command(flatten)]
     ask: AskArgs,
-    /// With results whose bits do not depend on the other vectors of a call, nor on their number; no tuned file is asked
+    /// With results whose bits do not depend on the other vectors of a call, nor on their number; no tuned file is
+    /// asked
     #[arg(long, conflicts_with_all = ["ceiling", "serve", "tensor_parallel"])]
     batch_invariant: bool,
     #[command(flatten)]
