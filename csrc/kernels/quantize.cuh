@@ -83,8 +83,7 @@ __device__ __forceinline__ void load_piece(const uint8_t *elements, int32_t i, f
     for (int j = 0; j < kLoads; ++j) Load::unpack(from[j], out + j * (kPiece / kLoads));
 }
 
-// The three sources of what is quantised. `begin` is called by all threads of a CTA, with a vector's first element. Then
-// `piece` gives each thread the pieces that it asks for. `good` is false where elements are no numbers that count,
+// The three sources of what is quantised. All threads of a CTA make one, with a vector's first element. Then `piece` gives each thread the pieces that it asks for. `good` is false where elements are no numbers that count,
 // though they may look like some.
 template <class Load>
 struct Plain {

@@ -57,11 +57,13 @@ type Lanes<K> = <<K as Kernel>::Vector as Vector>::Floats;
 pub(super) unsafe fn direct<K: Kernel, const R: usize, const N: usize>(
     rows: &Rows<'_>,
     x: &Tile<'_>,
-) -> Sums {
-    let blocks = x.blocks();
-    rows.rows.iter().for_each(|row| row.assert_blocks(blocks));
-    let x = x.vectors::<N>(blocks.next_multiple_of(K::PADDING) * K::WORDS);
-    let mut result = [[0.0; MAX_VECTORS]; GROUP_ROWS];
+    result: &mut Sums,
+) {
+    let blocks = [x.blocks(), x.cut()];
+    rows.rows
+        .iter()
+        .for_each(|row| row.assert_blocks(blocks[0]));
+    let x = x.vectors::<N>(blocks[0].next_multiple_of(K::PADDING) * K::WORDS);
     // Four rows and four vectors at once would not fit the registers.
     let at_once = match N <= WHOLE_ROWS_UP_TO {
         true => R,
@@ -71,19 +73,18 @@ pub(super) unsafe fn direct<K: Kernel, const R: usize, const N: usize>(
         // SAFETY: the lengths were asserted; the caller's CPU has the instructions.
         unsafe {
             match at_once {
-                1 => some_rows::<K, 1, N>(rows, first, blocks, &x, &mut result),
-                2 => some_rows::<K, 2, N>(rows, first, blocks, &x, &mut result),
-                _ => some_rows::<K, R, N>(rows, first, blocks, &x, &mut result),
+                1 => some_rows::<K, 1, N>(rows, first, blocks, &x, result),
+                2 => some_rows::<K, 2, N>(rows, first, blocks, &x, result),
+                _ => some_rows::<K, R, N>(rows, first, blocks, &x, result),
             }
         }
     }
-    result
 }
 
 /// [`direct`] for many groups of four rows: `Family::run`. Writes `[group][row][vector]`.
 #[inline(always)]
 pub(super) unsafe fn run<K: Kernel, const N: usize>(run: &Run<'_>, x: &Tile<'_>, sums: &mut [f32]) {
-    let blocks = x.blocks();
+    let (blocks, cut, zero) = (x.blocks(), x.cut(), x.zero());
     run.assert_blocks(blocks);
     let x = x.vectors::<N>(blocks.next_multiple_of(K::PADDING) * K::WORDS);
     let sums = sums.as_chunks_mut::<N>().0.as_chunks_mut::<GROUP_ROWS>().0;
@@ -98,29 +99,43 @@ pub(super) unsafe fn run<K: Kernel, const N: usize>(run: &Run<'_>, x: &Tile<'_>,
                 run.row(group, 2, blocks),
                 run.row(group, 3, blocks),
             ];
-            *sums = sums_of::<K, GROUP_ROWS, N>(&rows, blocks, &x);
+            *sums = [[zero; N]; GROUP_ROWS];
+            add_rows::<K, GROUP_ROWS, N>(&rows, [blocks, cut], &x, sums);
         }
     }
 }
 
-/// The sums of `R` rows.
+/// Adds the products of `R` rows to their sums: those of so many blocks at once, one cut after the other.
 #[inline(always)]
-unsafe fn sums_of<K: Kernel, const R: usize, const N: usize>(
+unsafe fn add_rows<K: Kernel, const R: usize, const N: usize>(
     rows: &[Row<'_>; R],
-    blocks: usize,
+    [blocks, cut]: [usize; 2],
     x: &[*const u32; N],
-) -> [[f32; N]; R] {
+    result: &mut [[f32; N]; R],
+) {
     let (steps, left) = (blocks / K::Vector::LANES, blocks % K::Vector::LANES);
-    // SAFETY: the caller asserted the lengths and has the instructions; steps stay inside the lengths.
-    unsafe {
-        let mut acc = [[K::Vector::splat(0.0); N]; R];
-        for s in 0..steps {
-            K::step::<R, N, false>(rows, x, s, &mut acc);
+    let all = steps + usize::from(left > 0);
+    let cut = cut.div_ceil(K::Vector::LANES);
+    let mut first = 0;
+    while first < all {
+        let end = first.saturating_add(cut);
+        // SAFETY: the caller asserted the lengths and has the instructions; steps stay inside the lengths.
+        let sums = unsafe {
+            let mut acc = [[K::Vector::splat(0.0); N]; R];
+            for s in first..end.min(steps) {
+                K::step::<R, N, false>(rows, x, s, &mut acc);
+            }
+            if left > 0 && end > steps {
+                K::step::<R, N, true>(rows, x, steps, &mut acc);
+            }
+            K::Vector::sums(acc)
+        };
+        for (result, sums) in result.iter_mut().zip(sums) {
+            for (result, sum) in result.iter_mut().zip(sums) {
+                *result += sum;
+            }
         }
-        if left > 0 {
-            K::step::<R, N, true>(rows, x, steps, &mut acc);
-        }
-        K::Vector::sums(acc)
+        first = end;
     }
 }
 
@@ -129,15 +144,19 @@ unsafe fn sums_of<K: Kernel, const R: usize, const N: usize>(
 unsafe fn some_rows<K: Kernel, const R: usize, const N: usize>(
     rows: &Rows<'_>,
     first: usize,
-    blocks: usize,
+    blocks: [usize; 2],
     x: &[*const u32; N],
     result: &mut Sums,
 ) {
     let Some(rows) = rows.rows[first..].first_chunk::<R>() else {
         unreachable!("{R} rows from {first} on");
     };
+    let mut sums = [[0.0; N]; R];
+    for (sums, result) in sums.iter_mut().zip(&result[first..]) {
+        sums.copy_from_slice(&result[..N]);
+    }
     // SAFETY: the caller asserted the lengths and has the instructions.
-    let sums = unsafe { sums_of::<K, R, N>(rows, blocks, x) };
+    unsafe { add_rows::<K, R, N>(rows, blocks, x, &mut sums) };
     for (result, sums) in result[first..].iter_mut().zip(sums) {
         result[..N].copy_from_slice(&sums);
     }
@@ -506,21 +525,25 @@ macro_rules! family {
         use $crate::cpu::rows::{Family, Rows, Sums};
         // A function each, so that code that is not optimised has no frame for all of them at once.
         #[target_feature(enable = $features)]
-        fn direct_of<const R: usize, const N: usize>(rows: &Rows<'_>, x: &Tile<'_>) -> Sums {
+        fn direct_of<const R: usize, const N: usize>(
+            rows: &Rows<'_>,
+            x: &Tile<'_>,
+            sums: &mut Sums,
+        ) {
             // SAFETY: this function's features are all that is used.
-            unsafe { $crate::cpu::loops::direct::<$kernel, R, N>(rows, x) }
+            unsafe { $crate::cpu::loops::direct::<$kernel, R, N>(rows, x, sums) }
         }
         #[target_feature(enable = $features)]
-        fn direct(rows: &Rows<'_>, x: &Tile<'_>) -> Sums {
+        fn direct(rows: &Rows<'_>, x: &Tile<'_>, sums: &mut Sums) {
             match (rows.count, x.count()) {
-                (4, 1) => direct_of::<4, 1>(rows, x),
-                (4, 2) => direct_of::<4, 2>(rows, x),
-                (4, 3) => direct_of::<4, 3>(rows, x),
-                (4, 4) => direct_of::<4, 4>(rows, x),
-                (1, 1) => direct_of::<1, 1>(rows, x),
-                (1, 2) => direct_of::<1, 2>(rows, x),
-                (1, 3) => direct_of::<1, 3>(rows, x),
-                (1, 4) => direct_of::<1, 4>(rows, x),
+                (4, 1) => direct_of::<4, 1>(rows, x, sums),
+                (4, 2) => direct_of::<4, 2>(rows, x, sums),
+                (4, 3) => direct_of::<4, 3>(rows, x, sums),
+                (4, 4) => direct_of::<4, 4>(rows, x, sums),
+                (1, 1) => direct_of::<1, 1>(rows, x, sums),
+                (1, 2) => direct_of::<1, 2>(rows, x, sums),
+                (1, 3) => direct_of::<1, 3>(rows, x, sums),
+                (1, 4) => direct_of::<1, 4>(rows, x, sums),
                 (rows, vectors) => unreachable!("{rows} rows, {vectors} vectors"),
             }
         }
@@ -541,7 +564,7 @@ macro_rules! family {
             direct_tile: $direct_tile,
             direct_up_to: $direct_up_to,
             decoding: None,
-            only_tile: None,
+            cut: None,
         }
     }};
     (

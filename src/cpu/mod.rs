@@ -35,10 +35,11 @@
 //! instructions. It does not depend on the threads, on M or L, or on the layout of the
 //! scales.
 //!
-//! Where results shall not depend on other vectors ([`Options::batch_invariant`](crate::Options::batch_invariant)), tiles
-//! have one length for all N, and vectors that are no NVFP4 ones meet weights in one way, in registers. Each vector by
-//! itself decides whether its values suit BF16 instructions: those that do and those that do not are two sets, whose
-//! results are computed one after the other.
+//! Where results shall not depend on other vectors ([`Options::batch_invariant`](crate::Options::batch_invariant)),
+//! lanes are added up after the same blocks for all N, a *cut*, also within tiles and whole rows. NVFP4 vectors, and
+//! bytes, keep both ways to meet weights, which add up a cut alike; others meet weights in registers, and f16 ones
+//! become f32 values. Each vector by itself decides whether its values suit BF16 instructions or bytes: those that do
+//! and those that do not are two sets, whose results are computed one after the other.
 
 // Elsewhere there is `portable` alone, and the loops over vector instructions are not used.
 #![cfg_attr(
@@ -274,7 +275,8 @@ impl Implementation {
     /// Roundings in the sum of a row, after the products.
     const fn sum_roundings(self, shape: &Shape, form: Form, batch_invariant: bool) -> usize {
         let (family, n) = (self.kernels().family_in(form, batch_invariant), shape.n());
-        let tile = family.tile(n, shape.blocks());
+        let (tile, cut) = (family.tile(n, shape.blocks()), family.cut(shape.blocks()));
+        let tile = if cut < tile { cut } else { tile };
         let of_tile = match form {
             Form::Nvfp4 | Form::Bytes => self.nvfp4_roundings(tile),
             Form::F32 => self.dense_roundings(tile, family.decoding(n).is_none()),

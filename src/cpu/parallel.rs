@@ -527,12 +527,14 @@ impl Call<'_, '_> {
             for first in (0..n).step_by(MAX_VECTORS) {
                 let vectors = MAX_VECTORS.min(n - first);
                 let x = self.prepared.tile(strip.batch, strip.tile, first, vectors);
+                let mut of_group = [[0.0; MAX_VECTORS]; GROUP_ROWS];
+                for (of_row, sums) in of_group.iter_mut().zip(&sums).take(count) {
+                    of_row[..vectors].copy_from_slice(&sums[first..][..vectors]);
+                }
                 // SAFETY: the caller's promise.
-                let sums_of_group = unsafe { (self.family.direct)(&rows, &x) };
-                for (sums, more) in sums.iter_mut().zip(&sums_of_group).take(count) {
-                    for (sum, more) in sums[first..][..vectors].iter_mut().zip(more) {
-                        *sum += more;
-                    }
+                unsafe { (self.family.direct)(&rows, &x, &mut of_group) };
+                for (sums, of_row) in sums.iter_mut().zip(&of_group).take(count) {
+                    sums[first..][..vectors].copy_from_slice(&of_row[..vectors]);
                 }
             }
         }
@@ -580,8 +582,8 @@ impl Call<'_, '_> {
     }
 }
 
-/// Computes all rows of all batches: of each of the prepared sets of vectors, with its kernels, the results of the vectors
-/// that it has. `scratch` gets a set for each thread, where it has fewer.
+/// Computes all rows of all batches: of each of the prepared sets of vectors, with its kernels, the results of the
+/// vectors that it has. `scratch` gets a set for each thread, where it has fewer.
 ///
 /// # Safety
 /// The CPU has what the kernels need.
@@ -744,7 +746,7 @@ impl Call<'_, '_> {
             let sums = &mut sums[..groups * GROUP_ROWS * n];
             // SAFETY: the caller's promise.
             unsafe { run(&of_groups, &x, sums) };
-            for v in 0..n {
+            for v in (0..n).filter(|&v| self.prepared.has(batch, v)) {
                 for r in 0..GROUP_ROWS {
                     let sums = sums[r * n + v..].iter().step_by(GROUP_ROWS * n);
                     let at = [batch, v, block + r * step + first];
@@ -766,9 +768,11 @@ impl Call<'_, '_> {
                     count: 1,
                     rows: [row_of; GROUP_ROWS],
                 };
+                let mut sums = [[x.zero(); MAX_VECTORS]; GROUP_ROWS];
                 // SAFETY: the caller's promise.
-                let [sums, ..] = unsafe { (self.family.direct)(&rows, &x) };
-                for (v, sum) in sums[..n].iter().enumerate() {
+                unsafe { (self.family.direct)(&rows, &x, &mut sums) };
+                let sums = sums[0][..n].iter().enumerate();
+                for (v, sum) in sums.filter(|&(v, _)| self.prepared.has(batch, v)) {
                     // SAFETY: the caller's promise.
                     unsafe {
                         out.set_rows([batch, v, row], matrix, ([sum].into_iter(), 1), scaling)

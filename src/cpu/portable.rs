@@ -8,7 +8,7 @@ use crate::cpu::prepare::{
     CHUNK, DENSE_STEP, DOUBLED, Line, NVFP4_WORDS, SCALE_FACTOR, Tile, words, words_mut,
 };
 use crate::cpu::rows::{
-    Decoded, Decoding, Family, GROUP_ROWS, Kernels, MAX_VECTORS, Row, Rows, Sums, SumsOfRows,
+    Decoded, Decoding, Family, Kernels, MAX_VECTORS, Row, Rows, Sums, SumsOfRows,
 };
 use crate::format::{e2m1, e4m3};
 use crate::shape::BLOCK;
@@ -32,7 +32,7 @@ pub(super) const KERNELS: Kernels = Kernels {
             tile: 64,
             rows: 8,
         }),
-        only_tile: None,
+        cut: None,
     },
     dense: Family {
         direct: dense,
@@ -41,7 +41,7 @@ pub(super) const KERNELS: Kernels = Kernels {
         direct_up_to: MAX_VECTORS,
         // Was slower: without fused multiply-add, decoding is a small part of the work.
         decoding: None,
-        only_tile: None,
+        cut: None,
     },
     parts: None,
 };
@@ -122,23 +122,34 @@ fn vectors<'a>(x: &Tile<'a>, words_each: usize) -> [&'a [u32]; MAX_VECTORS] {
     vectors
 }
 
-fn nvfp4(rows: &Rows<'_>, x: &Tile<'_>) -> Sums {
-    let mut sums = [[0.0; MAX_VECTORS]; GROUP_ROWS];
+fn nvfp4(rows: &Rows<'_>, x: &Tile<'_>, sums: &mut Sums) {
+    let cut = x.cut().min(x.blocks());
     let words_each = x.blocks().next_multiple_of(LANES) * NVFP4_WORDS;
     let all = vectors(x, words_each).map(|x| x.as_chunks::<{ LANES * NVFP4_WORDS }>().0);
     let x = &all[..x.count()];
-    for (row, sums) in rows.rows.iter().zip(&mut sums).take(rows.count) {
-        let mut acc = [[0.0f32; LANES]; MAX_VECTORS];
-        let steps = row.codes.chunks(8 * LANES).zip(row.scales.chunks(LANES));
-        for (s, (codes, scales)) in steps.enumerate() {
-            let w = decode_step(codes, scales);
-            for (x, acc) in x.iter().zip(&mut acc) {
-                add_step(&w, &x[s], acc);
+    for (row, sums) in rows.rows.iter().zip(sums).take(rows.count) {
+        let cuts = row.codes.chunks(8 * cut).zip(row.scales.chunks(cut));
+        for (number, (codes, scales)) in cuts.enumerate() {
+            let mut acc = [[0.0f32; LANES]; MAX_VECTORS];
+            let first = number * cut / LANES;
+            let steps = codes.chunks(8 * LANES).zip(scales.chunks(LANES));
+            for (s, (codes, scales)) in steps.enumerate() {
+                let w = decode_step(codes, scales);
+                for (x, acc) in x.iter().zip(&mut acc) {
+                    add_step(&w, &x[first + s], acc);
+                }
             }
+            add_lanes(sums, acc, x.len());
         }
-        *sums = acc.map(sum_lanes);
     }
-    sums
+}
+
+/// Adds the lanes of so many vectors' sums to the sums.
+#[inline(always)]
+fn add_lanes(sums: &mut [f32; MAX_VECTORS], acc: [[f32; LANES]; MAX_VECTORS], count: usize) {
+    for (sum, acc) in sums.iter_mut().zip(acc).take(count) {
+        *sum += sum_lanes(acc);
+    }
 }
 
 /// Up to eight blocks: planes as in prepared vectors, then scales.
@@ -198,26 +209,28 @@ fn nvfp4_multiply(decoded: &Decoded<'_>, x: &Tile<'_>, sums: SumsOfRows<'_>) {
     }
 }
 
-fn dense(rows: &Rows<'_>, x: &Tile<'_>) -> Sums {
-    let mut sums = [[0.0; MAX_VECTORS]; GROUP_ROWS];
+fn dense(rows: &Rows<'_>, x: &Tile<'_>, sums: &mut Sums) {
+    let cut = x.cut().min(x.blocks());
     let words_each = x.blocks().next_multiple_of(DENSE_STEP) * BLOCK;
     let all = vectors(x, words_each).map(|x| x.as_chunks::<BLOCK>().0);
     let x = &all[..x.count()];
-    for (row, sums) in rows.rows.iter().zip(&mut sums).take(rows.count) {
-        let mut acc = [[0.0f32; LANES]; MAX_VECTORS];
-        for (j, (codes, &scale)) in row.codes.chunks_exact(8).zip(row.scales).enumerate() {
-            let w = values(codes);
-            let scale = SCALES[usize::from(scale)];
-            for (x, acc) in x.iter().zip(&mut acc) {
-                let x = x[j].map(f32::from_bits);
-                for i in 0..LANES {
-                    acc[i] += (w[i] * x[i] + w[i + LANES] * x[i + LANES]) * scale;
+    for (row, sums) in rows.rows.iter().zip(sums).take(rows.count) {
+        let cuts = row.codes.chunks(8 * cut).zip(row.scales.chunks(cut));
+        for (number, (codes, scales)) in cuts.enumerate() {
+            let mut acc = [[0.0f32; LANES]; MAX_VECTORS];
+            for (j, (codes, &scale)) in codes.chunks_exact(8).zip(scales).enumerate() {
+                let w = values(codes);
+                let scale = SCALES[usize::from(scale)];
+                for (x, acc) in x.iter().zip(&mut acc) {
+                    let x = x[number * cut + j].map(f32::from_bits);
+                    for i in 0..LANES {
+                        acc[i] += (w[i] * x[i] + w[i + LANES] * x[i + LANES]) * scale;
+                    }
                 }
             }
+            add_lanes(sums, acc, x.len());
         }
-        *sums = acc.map(sum_lanes);
     }
-    sums
 }
 
 /// The values of a block.

@@ -122,7 +122,7 @@ impl Forms {
             Vectors::Nvfp4(_) => return Ok(Self::One(Form::Nvfp4)),
             _ if bytes => Form::Bytes,
             // With more vectors than those, two parts are slower than one value.
-            Vectors::F16(_) if shape.n() > WHOLE_ROWS_UP_TO && !manner.batch_invariant => Form::F32,
+            Vectors::F16(_) if manner.batch_invariant || shape.n() > WHOLE_ROWS_UP_TO => Form::F32,
             Vectors::F16(_) if kernels.parts.is_some() => Form::Parts(2),
             Vectors::Bf16(_) if kernels.parts.is_some() => Form::Parts(1),
             Vectors::F16(_) | Vectors::Bf16(_) | Vectors::F32(_) => Form::F32,
@@ -238,6 +238,7 @@ pub(super) struct Tile<'a> {
     lines: &'a [Line],
     count: usize,
     blocks: usize,
+    cut: usize,
 }
 
 impl<'a> Tile<'a> {
@@ -249,6 +250,17 @@ impl<'a> Tile<'a> {
     /// Blocks of K in this tile, without padding.
     pub(super) fn blocks(&self) -> usize {
         self.blocks
+    }
+
+    /// Blocks whose lanes are added up before the next ones are begun: some steps, or more than the tile has.
+    pub(super) fn cut(&self) -> usize {
+        self.cut
+    }
+
+    /// What sums begin with where this tile is the only one: 0, or what nothing changes. The first tile of several is
+    /// added to 0, and so is the first cut.
+    pub(super) fn zero(&self) -> f32 {
+        if self.cut == usize::MAX { -0.0 } else { 0.0 }
     }
 
     /// The words of all vectors.
@@ -273,6 +285,8 @@ pub(super) struct Tiles {
     blocks: usize,
     /// Blocks of a K tile; the last may have fewer.
     tile: usize,
+    /// As [`Family::cut`](crate::cpu::rows::Family::cut) says.
+    cut: usize,
     /// Blocks to a multiple of which a tile is padded.
     step: usize,
     /// Words of a block.
@@ -286,11 +300,13 @@ impl Tiles {
         (kernels, batch_invariant): (&Kernels, bool),
     ) -> Self {
         let (n, blocks) = (shape.n(), shape.blocks());
+        let family = kernels.family_in(form, batch_invariant);
         Self {
             form,
             n,
             blocks,
-            tile: kernels.family_in(form, batch_invariant).tile(n, blocks),
+            tile: family.tile(n, blocks),
+            cut: family.cut(blocks),
             step: match form {
                 Form::Nvfp4 | Form::Bytes => kernels.lanes.len(),
                 Form::F32 | Form::Parts(_) => DENSE_STEP,
@@ -399,6 +415,7 @@ impl<'b> Prepared<'b> {
             lines: &self.lines[start / 16..][..count * words_each / 16],
             count,
             blocks,
+            cut: tiles.cut,
         }
     }
 

@@ -52,8 +52,8 @@ impl Kernels {
         }
     }
 
-    /// As [`family`](Self::family); with an order of sums that the number of vectors does not change, where that is asked
-    /// for. The integer that the products of a block make is the same in both kernels.
+    /// As [`family`](Self::family); with an order of sums that the number of vectors does not change, where that is
+    /// asked for. The integer that the products of a block make is the same in both kernels.
     pub(super) const fn family_in(&self, form: Form, batch_invariant: bool) -> Family {
         let family = *self.family(form);
         match batch_invariant {
@@ -68,8 +68,9 @@ impl Kernels {
 pub(super) struct Family {
     /// The kernel for few vectors: multiplies weights while they are in registers.
     ///
-    /// The kernel takes one row or a group of rows times up to [`MAX_VECTORS`] vectors of a tile.
-    pub(super) direct: unsafe fn(&Rows<'_>, &Tile<'_>) -> Sums,
+    /// The kernel takes one row or a group of rows times up to [`MAX_VECTORS`] vectors of a tile, and adds to their
+    /// sums.
+    pub(super) direct: unsafe fn(&Rows<'_>, &Tile<'_>, &mut Sums),
     /// `direct` for many groups of rows and as many vectors as have whole rows, where there is one.
     pub(super) run: Option<unsafe fn(&Run<'_>, &Tile<'_>, &mut [f32])>,
     /// Blocks of a K tile for `direct` and up to [`MAX_VECTORS`], where it does not read whole rows; for more, tiles
@@ -79,8 +80,9 @@ pub(super) struct Family {
     pub(super) direct_up_to: usize,
     /// The kernels for more vectors, where decoding once is ever faster.
     pub(super) decoding: Option<Decoding>,
-    /// Blocks of a K tile whatever the number of vectors; `None`: as their number suits.
-    pub(super) only_tile: Option<usize>,
+    /// Blocks, about, whose lanes are added up before the next ones are begun, whatever the number of vectors; `None`:
+    /// those of a K tile, whose length is as their number suits.
+    pub(super) cut: Option<usize>,
 }
 
 /// Kernels that decode weights once for all vectors.
@@ -99,16 +101,16 @@ pub(super) struct Decoding {
 }
 
 impl Family {
-    /// These kernels for sums whose order does not depend on the number of vectors: K is cut alike for all. `alike` says
-    /// whether `direct` and `decoding` add up a tile alike; where they do not, all vectors take `direct`.
+    /// These kernels for sums whose order does not depend on the number of vectors: K is cut alike for all. `alike`
+    /// says whether `direct` and `decoding` add up blocks alike; where they do not, all vectors take `direct`.
     const fn batch_invariant(self, alike: bool) -> Self {
-        let (tile, up_to) = match self.decoding {
+        let (cut, up_to) = match self.decoding {
             Some(decoding) if alike => (decoding.tile, self.direct_up_to),
             _ => (self.direct_tile / 2, usize::MAX),
         };
         Self {
             direct_up_to: up_to,
-            only_tile: Some(tile),
+            cut: Some(cut),
             ..self
         }
     }
@@ -124,25 +126,43 @@ impl Family {
 
     /// Whether the only K tile for `n` vectors is the whole K, whatever K is.
     pub(super) const fn reads_whole_rows(&self, n: usize) -> bool {
-        n <= WHOLE_ROWS_UP_TO && self.decoding(n).is_none() && self.only_tile.is_none()
+        n <= WHOLE_ROWS_UP_TO && self.decoding(n).is_none()
     }
 
     /// Blocks of a K tile for `n` vectors. Each tile's sums are added to those of the tiles before.
     pub(super) const fn tile(&self, n: usize, blocks: usize) -> usize {
-        let tile = match (self.only_tile, self.decoding(n)) {
-            (Some(tile), _) => tile,
-            (None, Some(decoding)) => decoding.tile,
-            (None, None) if self.reads_whole_rows(n) => blocks,
-            (None, None) if n > MAX_VECTORS => self.direct_tile / 2,
-            (None, None) => self.direct_tile,
+        let tile = match self.decoding(n) {
+            Some(decoding) => decoding.tile,
+            None if self.reads_whole_rows(n) => blocks,
+            None if n > MAX_VECTORS => self.direct_tile / 2,
+            None => self.direct_tile,
         };
-        if blocks <= tile {
-            return blocks;
+        let equal = equal_parts(blocks, tile);
+        match self.cut {
+            // Whole cuts.
+            Some(cut) if equal < blocks => {
+                let cut = equal_parts(blocks, cut);
+                let tile = cut * if tile < cut { 1 } else { tile / cut };
+                if tile < blocks { tile } else { blocks }
+            }
+            _ => equal,
         }
-        // Equal ones, in whole steps of any kernel.
-        blocks
-            .div_ceil(blocks.div_ceil(tile))
-            .next_multiple_of(DENSE_STEP)
+    }
+
+    /// Blocks whose lanes are added up before the next ones are begun, where these are fewer than a K tile's.
+    pub(super) const fn cut(&self, blocks: usize) -> usize {
+        match self.cut {
+            Some(cut) => equal_parts(blocks, cut),
+            None => usize::MAX,
+        }
+    }
+}
+
+/// Blocks of each of equal parts of so many blocks, of at most about `most`: whole steps of any kernel.
+const fn equal_parts(blocks: usize, most: usize) -> usize {
+    match blocks <= most {
+        true => blocks,
+        false => (blocks.div_ceil(blocks.div_ceil(most))).next_multiple_of(DENSE_STEP),
     }
 }
 

@@ -353,8 +353,8 @@ impl Asked {
     }
 
     /// The config that is asked for, or else that of the kernel which is the fastest for some number of vectors, of
-    /// kernels that have a config whose sums are [batch invariant](Options::batch_invariant). What is said here of the job
-    /// does not depend on its number of vectors, on what else is measured of it, or on its workspace.
+    /// kernels that have a config whose sums are [batch invariant](Options::batch_invariant). What is said here of the
+    /// job does not depend on its number of vectors, on what else is measured of it, or on its workspace.
     fn invariant(&self, job: &Job<'_>) -> Result<(Checked, Reason)> {
         if let Some(config) = self.config {
             let checked =

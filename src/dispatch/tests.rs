@@ -815,7 +815,8 @@ fn chained_calls_with_late_ids_take_what_waits() {
     assert!(differ > 0);
 }
 
-/// What decides the order of a config's sums, for every number of vectors: where nothing of it differs, neither do bits.
+/// What decides the order of a config's sums, for every number of vectors: where nothing of it differs, neither do
+/// bits.
 fn order_of_sums(config: &Config) -> String {
     match config {
         Config::Packed(one) => {
@@ -942,4 +943,50 @@ fn what_cannot_be_batch_invariant_is_refused() {
         &options().batch_invariant(true),
     );
     assert_eq!(host.unwrap().path, GemvPath::Cpu);
+}
+
+/// Calls of mixtures of experts: tokens that share experts are bundled, where that spares enough and there is a
+/// workspace; ids that are all distinct, as those of one token, are not.
+#[test]
+fn batches_that_share_matrices_are_bundled() {
+    let of = |tokens: usize, workspace, distinct, (m, k): (usize, usize), chained| {
+        let l = 8 * tokens;
+        let shape = Shape::new(Dims { m, n: 1, k, l }).unwrap();
+        let operands = Operands {
+            select: true,
+            matrices: 128,
+            distinct,
+            late: true,
+            ..nvfp4(ScaleLayout::Linear).with_workspace(workspace)
+        };
+        choose(&shape, &operands, &h200(), chained)
+    };
+    let bundles = |choice: &Choice| match choice.config {
+        Some(Config::Packed(config)) => config.bundle.then_some(config.vectors),
+        _ => None,
+    };
+    // Two layers of Qwen3-30B-A3B.
+    for layer in [(1536, 2048), (2048, 768)] {
+        for chained in [false, true] {
+            let choice = of(16, u64::MAX, false, layer, chained);
+            assert_eq!(bundles(&choice), Some(8));
+            assert!(choice.reason.to_string().contains("are read once"));
+            // 512 batches have 126 of 128 matrices, four each; 4096 have 32 each.
+            let vectors =
+                [64, 512].map(|tokens| bundles(&of(tokens, u64::MAX, false, layer, chained)));
+            assert_eq!(vectors, [Some(8), Some(64)]);
+            for (tokens, workspace, distinct) in [
+                (1, u64::MAX, false),
+                (4, u64::MAX, false),
+                (16, 0, false),
+                (16, 1 << 20, false),
+                (16, u64::MAX, true),
+                // More batches than a launch bundles.
+                (513, u64::MAX, false),
+            ] {
+                let choice = of(tokens, workspace, distinct, layer, chained);
+                assert_eq!(bundles(&choice), None, "{tokens} tokens, {choice:?}");
+            }
+        }
+    }
 }

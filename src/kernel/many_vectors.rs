@@ -549,11 +549,11 @@ impl Division {
 
     /// A config whose order of sums follows from all of the job but N.
     ///
-    /// The order is that of `parts`, `chunk` and `cluster`, for every number of vectors that the kernel is compiled for:
-    /// matrix instructions of a number of columns add to each other as those of another. It is neither that of `tiles`,
-    /// which only says whose rows they are, nor that of passes. So it is taken from the default for `FEW` vectors, with
-    /// which passes of fewer are legal, too. More vectors take passes of so many; or of more where the order is the plain
-    /// one of K, whatever the chunk: one set of warps has all of it, and adds each step by itself.
+    /// The order is that of `parts`, `chunk` and `cluster`, for every number of vectors that the kernel is compiled
+    /// for: matrix instructions of a number of columns add to each other as those of another. It is neither that of
+    /// `tiles`, which only says whose rows they are, nor that of passes. So it is taken from the default for `FEW`
+    /// vectors, with which passes of fewer are legal, too. More vectors take passes of so many; or of more where the
+    /// order is the plain one of K, whatever the chunk: one set of warps has all of it, and adds each step by itself.
     pub(super) fn batch_invariant(kind: &Kind, job: &Job<'_>) -> Option<Self> {
         const FEW: usize = 32;
         let n = job.shape.n();

@@ -333,8 +333,8 @@ trait KernelConfig: Copy + PartialEq + Sized {
     fn candidates(job: &Job<'_>) -> Vec<Self>;
 
     /// A config for a job that the kernel can compute, with which the bits of a vector's results do not depend on other
-    /// vectors, nor on their number. The order in which it adds up follows from the GPU and from all of the job but N and
-    /// the workspace. `None` where the kernel has no such config.
+    /// vectors, nor on their number. The order in which it adds up follows from the GPU and from all of the job but N
+    /// and the workspace. `None` where the kernel has no such config.
     fn batch_invariant(_: &Job<'_>) -> Option<Self> {
         None
     }
@@ -502,8 +502,8 @@ macro_rules! kernels {
                 config?.checked(job).ok()
             }
 
-            /// The kernel's config for a job with which the bits of a vector's results do not depend on other vectors, nor
-            /// on their number: [`Options::batch_invariant`](crate::Options::batch_invariant).
+            /// The kernel's config for a job with which the bits of a vector's results do not depend on other vectors,
+            /// nor on their number: [`Options::batch_invariant`](crate::Options::batch_invariant).
             ///
             /// # Errors
             /// Why it cannot compute the job so.
@@ -599,8 +599,8 @@ macro_rules! kernels {
                 match self { $(Self::$kernel(config) => config.check(job)),* }
             }
 
-            /// Whether the bits of a vector's results do not depend on other vectors, nor on their number, where calls of
-            /// any number of vectors have this config.
+            /// Whether the bits of a vector's results do not depend on other vectors, nor on their number, where calls
+            /// of any number of vectors have this config.
             pub fn is_batch_invariant(&self, job: &Job<'_>) -> bool {
                 job.some(|job| match self {
                     $(Self::$kernel(config) => KernelConfig::is_batch_invariant(config, job)),*

@@ -41,6 +41,7 @@ pub struct PackedConfig {
     /// Whether batches of one vector that select the same matrix are bundled: multiplied together, as vectors of that
     /// matrix, which is read once for them. A launch in front reads what each batch selects. The order of an output's
     /// sums depends on what all batches select.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub bundle: bool,
     /// Whether each pass of a chained call is launched without the attribute that makes it overlap: it begins when the
     /// launch before has ended. Without effect on calls that are not chained.
@@ -721,8 +722,8 @@ impl KernelConfig for PackedConfig {
     }
 
     /// Matrix instructions add to a sum in the order of K, whatever their number of columns. A part of a group is added
-    /// up by them, and parts are added in the order of K. Where parts begin follows from the config, M, K and L. Batches
-    /// that select their matrix are as many as there are vectors, or more.
+    /// up by them, and parts are added in the order of K. Where parts begin follows from the config, M, K and L.
+    /// Batches that select their matrix are as many as there are vectors, or more.
     fn is_batch_invariant(&self, job: &Job<'_>) -> bool {
         self.long_sums && !job.operands.select
     }
@@ -824,9 +825,9 @@ impl KernelConfig for PackedConfig {
     }
 
     /// A term passes through the sixteen matrix instructions of each span that are added to one another. The spans of a
-    /// chunk are added so, or with many vectors or long sums all spans of the term's part of a group. Each instruction counts for
-    /// [`scaled_matrix_roundings`]. The additions of chunks and of parts follow. The factor that ends a sum is a power
-    /// of two, and exact.
+    /// chunk are added so, or with many vectors or long sums all spans of the term's part of a group. Each instruction
+    /// counts for [`scaled_matrix_roundings`]. The additions of chunks and of parts follow. The factor that ends a sum
+    /// is a power of two, and exact.
     fn roundings(&self, shape: &Shape, activation: Activation) -> u32 {
         let spans = spans(shape).min(u32::MAX.into()) as u32;
         let chunk = self.chunk.max(1);

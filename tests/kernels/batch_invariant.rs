@@ -29,8 +29,8 @@ crate::trials! {
 /// Vectors that calls pick theirs from.
 const ALL: usize = 128;
 
-/// Multiprocessors, M, K and L, layout, type of the vectors, and numbers of vectors of calls. On few multiprocessors CTAs
-/// begin and end within groups, and have several chunks of one.
+/// Multiprocessors, M, K and L, layout, type of the vectors, and numbers of vectors of calls. On few multiprocessors
+/// CTAs begin and end within groups, and have several chunks of one.
 const CASES: &[Sizes] = &[
     (
         3,

@@ -44,6 +44,7 @@ Examples:
   nvfp4-gemv plan 7168,16384 --n 4 --activation bf16
   nvfp4-gemv plan 4096,7168,8 --layout 128x4 --tuned tuned.jsonl
   nvfp4-gemv plan 4096,7168,8 --layout 128x4 --gpu h200 --chained
+  nvfp4-gemv plan 4096,14336 --n 4 --gpu h200 --batch-invariant
   nvfp4-gemv plan 4096,7168,8,4 --layout 128x4 --gpu b200
   nvfp4-gemv plan 7168,16384 --n 16 --layout 128x4 --gpu b200 --no-workspace
   nvfp4-gemv plan 14336,4096 --gpu dgx-spark --json
@@ -64,6 +65,10 @@ pub(crate) struct Args {
     layout: ScaleLayout,
     #[command(flatten)]
     ask: AskArgs,
+    /// With results whose bits do not depend on the other vectors of a call, nor on their number; no tuned file is
+    /// asked
+    #[arg(long)]
+    batch_invariant: bool,
     /// For launches that follow each other with programmatic dependent launch, as layers of a model can
     #[arg(long)]
     chained: bool,
@@ -277,6 +282,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         call = call.with_workspace(RawWorkspace::NONE)?;
     }
     let mut ask = args.ask.ask()?;
+    ask = ask.batch_invariant(args.batch_invariant);
     if args.chained {
         ask = ask.chained();
     }
@@ -385,6 +391,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
             "activation": activation.name(),
             "layout": layout.name(),
             "chained": args.chained,
+            "batch_invariant": args.batch_invariant,
             "gpu": product.map(|product| json!({
                 "name": product.name,
                 "full_name": product.full_name,

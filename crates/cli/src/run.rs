@@ -59,6 +59,10 @@ pub(crate) struct Args {
     n: Option<usize>,
     #[command(flatten)]
     ask: AskArgs,
+    /// With results whose bits do not depend on the other vectors of a call, nor on their number; no tuned file is
+    /// asked
+    #[arg(long)]
+    batch_invariant: bool,
     /// Element type of the result
     #[arg(long, value_parser = shapes::output_type(), default_value = "f32")]
     output_type: FloatType,
@@ -75,6 +79,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<Report> {
     let ask = args.ask.ask()?;
+    let ask = ask.batch_invariant(args.batch_invariant);
     let checkpoint = Checkpoint::open(&args.checkpoint)?;
     let layer = checkpoint.layer(&args.layer)?;
     if let Some(n) = args.n {

@@ -120,7 +120,9 @@ pub(crate) const KERNEL: Kernel = Kernel {
     harmless: &crate::words![Params:
         k = MULTIPLES,
         l = BATCHES,
+        summed = "exact sums, of more or fewer at once",
         stages = "fewer are enough",
+        scales_aligned + 4 = "padding",
         epilogue.has_operands = ANY_OPERAND,
         epilogue.bias_batch = NO_BIAS,
         epilogue.bias_batch + 4 = NO_BIAS,

@@ -323,8 +323,8 @@ impl Operands {
         Self::with(case, &problem, Some(&Arc::new(nothing)))
     }
 
-    /// The problem with these of its vectors, in this order: the same ones of each batch. For NVFP4 vectors whose scales
-    /// are linear, without padding, and for results without strides.
+    /// The problem with these of its vectors, in this order: the same ones of each batch. For NVFP4 vectors whose
+    /// scales are linear, without padding, and for results without strides.
     pub(crate) fn picked(&self, picks: &[usize]) -> Self {
         let (n, l) = (self.case.shape.n(), self.case.shape.l());
         let shape = sized(self.case.shape.m(), picks.len(), self.case.shape.k(), l);

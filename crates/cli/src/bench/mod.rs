@@ -55,6 +55,10 @@ the weighted sum, five kernels, chained, in one CUDA graph. --n is the number of
 Its share counts the bytes of a call's experts, each once. Calls take turns over as many layers that they read --cold of \
 them: with 4096, 17 to 140 GB of memory. A model that does not fit is left out.
 
+--batch-invariant measures results whose bits do not depend on other vectors, with the kernel and config that are for \
+that, in place of the fastest ones. What it costs is the share that it has, beside the share without it in the same \
+machine start.
+
 isolated: a launch starts when the one before has ended. chained: programmatic dependent launch, where the \
 path has it, for one vector, and with --suite decode for any number; it reads its weights while the one before still runs.
 
@@ -76,6 +80,7 @@ Examples:
   nvfp4-gemv bench --suite moe --n 1
   nvfp4-gemv bench --shape 14336,4096 --n 1 --n 16 --activation f16 --cublas
   nvfp4-gemv bench --ceiling --shape 4096,4096 --shape 28672,8192
+  nvfp4-gemv bench --batch-invariant --shape 4096,4096 --n 1 --n 8 --n 64
   nvfp4-gemv bench --kernel stream --shape 4096,7168 --n 1 --n 2 --n 4
   nvfp4-gemv bench --path cpu --shape 4096,4096,1,8 --rounds 51")]
 pub(crate) struct Args {
@@ -101,6 +106,10 @@ pub(crate) struct Args {
     select: Option<Ids>,
     #[command(flatten)]
     ask: AskArgs,
+    /// With results whose bits do not depend on the other vectors of a call, nor on their number; no tuned file is
+    /// asked
+    #[arg(long, conflicts_with_all = ["ceiling", "serve", "tensor_parallel"])]
+    batch_invariant: bool,
     #[command(flatten)]
     gpu: GpuArgs,
     /// With the configs of a file of `nvfp4-gemv tune`, made on this machine, where it has the problem.
@@ -199,6 +208,7 @@ impl Args {
 
 pub(crate) fn run(args: &Args) -> Result<Report> {
     let ask = args.ask.ask()?;
+    let ask = ask.batch_invariant(args.batch_invariant);
     let engine = args.gpu.open(ask)?;
     let table = args.tuned.as_deref().map(TunedTable::load).transpose()?;
     let ask = ask.tuned(table);
@@ -319,6 +329,7 @@ fn mixtures(args: &Args, engine: &dyn Engine, plan: Plan) -> Result<Report> {
         ("--output-type", args.output_type.is_some()),
         (asked_by.unwrap_or_default(), asked_by.is_some()),
         ("--tuned", args.tuned.is_some()),
+        ("--batch-invariant", args.batch_invariant),
         ("--ceiling", args.ceiling),
         ("--cublas", args.cublas),
         ("--slow-down", !args.slow_down.is_empty()),

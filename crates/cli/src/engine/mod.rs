@@ -101,6 +101,8 @@ pub(crate) struct Ask {
     by_environment: bool,
     /// Whether launches use programmatic dependent launch.
     pub(crate) is_chained: bool,
+    /// Whether results shall not depend on other vectors.
+    pub(crate) is_batch_invariant: bool,
     /// Configs that were measured on this machine.
     tuned: Option<TunedTable>,
 }
@@ -131,6 +133,7 @@ impl Ask {
         kernel: None,
         by_environment: false,
         is_chained: false,
+        is_batch_invariant: false,
         tuned: None,
     };
 
@@ -155,14 +158,26 @@ impl Ask {
         }
     }
 
+    /// This ask for results that do not depend on other vectors, or that may.
+    pub(crate) fn batch_invariant(self, is_batch_invariant: bool) -> Self {
+        Self {
+            is_batch_invariant,
+            ..self
+        }
+    }
+
     /// This ask for any path and kernel.
     pub(crate) fn of_any(self) -> Self {
-        Self::ANY.tuned(self.tuned)
+        let any = Self::ANY.tuned(self.tuned);
+        any.batch_invariant(self.is_batch_invariant)
     }
 
     /// This ask for any kernel of a path.
     pub(crate) fn on(self, path: GemvPath) -> Self {
-        Self::of_path(path).tuned(self.tuned)
+        Self {
+            path: Some(path),
+            ..self.of_any()
+        }
     }
 
     pub(crate) fn chained(self) -> Self {
@@ -187,6 +202,7 @@ impl Ask {
             Some(TunedTable(table)) => options.tuned(table),
             None => options,
         };
+        let options = options.batch_invariant(self.is_batch_invariant);
         match self.is_chained {
             false => options,
             // SAFETY: copies write the weights of this program, and no kernel does.
@@ -216,7 +232,11 @@ impl std::fmt::Display for Ask {
             (None, Some(path)) => path.fmt(f),
             (None, None) => f.write_str("auto"),
         }?;
-        f.write_str(if self.is_chained { " chained" } else { "" })
+        f.write_str(if self.is_chained { " chained" } else { "" })?;
+        f.write_str(match self.is_batch_invariant {
+            true => " batch-invariant",
+            false => "",
+        })
     }
 }
 

@@ -292,6 +292,24 @@ fn plan_without_a_workspace() {
     }
 }
 
+/// One config for any number of vectors, where the free choice has several; or an error.
+#[test]
+fn plan_of_batch_invariant_calls() {
+    let asked = |n, others: &[&'static str]| {
+        let plan = words("plan 4096,4096 --gpu h200 --n");
+        [&plan[..], &[n], others].concat()
+    };
+    let config = |n, others: &[&'static str]| json(&asked(n, others))["config"].clone();
+    let [one, more @ ..] = ["1", "8", "128"].map(|n| config(n, &["--batch-invariant"]));
+    assert_eq!(one["packed"]["long_sums"], true, "{one}");
+    assert!(more.iter().all(|config| *config == one), "{one} {more:?}");
+    assert_ne!(config("1", &[]), config("128", &[]));
+    let workspace = fails(&asked("1", &["--batch-invariant", "--no-workspace"]));
+    contains(&workspace, &["packed", "workspace"]);
+    let f32 = fails(&asked("1", &["--batch-invariant", "--activation", "f32"]));
+    contains(&f32, &["batch invariance"]);
+}
+
 #[test]
 fn plan_explains() {
     if !compiled_for_blackwell() {

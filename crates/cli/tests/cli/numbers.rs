@@ -133,7 +133,7 @@ fn every_problem_is_checked_against_memory_and_one_does_not_lose_the_others() {
 /// Options that take no number, or one that a test above puts in the place of a `{}`. Whoever adds an option
 /// adds it here, and above if it takes a number.
 const KNOWN: &str = "\
-    --a --activation --adversarial --b --calibration --case --ceiling --chain --chained --checkpoint --cold --commit --compute-capability \
+    --a --activation --adversarial --b --batch-invariant --calibration --case --ceiling --chain --chained --checkpoint --cold --commit --compute-capability \
     --contest --cublas --dialect --dump --each --exclude --force --gpu --help --include --input --json --kernel --layer --layout --list \
     --n --no-workspace --out --output --output-type --path --problem --random --rank --replace --require-gpu --rounds --seconds --select --shape --share-scales --soak --split --suite \
     --sustained --tensor-parallel --to --tuned --version --windows";

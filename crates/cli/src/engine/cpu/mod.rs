@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::hint::black_box;
 use std::time::Instant;
 
-use nvfp4_gemv::cpu::Implementation;
+use nvfp4_gemv::cpu::{Accuracy, Implementation};
 use nvfp4_gemv::kernel::read_only::ReadConfig;
 use nvfp4_gemv::{Choice, GemvPath, Output, Result, Shape, Target, Vectors, Weights, gemv};
 
@@ -81,7 +81,14 @@ impl Engine for Cpu {
                 Some(reason) => reason.clone(),
                 None => choice.reason.to_string(),
             },
-            roundings: Implementation::best().roundings(&operands.shape, x.activation()),
+            roundings: match ask.is_batch_invariant {
+                false => Implementation::best().roundings(&operands.shape, x.activation()),
+                true => Implementation::best().roundings_batch_invariant(
+                    &operands.shape,
+                    x.activation(),
+                    Accuracy::Exact,
+                ),
+            },
         })
     }
 
