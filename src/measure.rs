@@ -4,6 +4,7 @@
 //! part is not in the figure; about half a microsecond of graph node a launch is. Callers rotate over copies of the
 //! weights larger than twice the L2 cache, so that every launch reads memory.
 
+use std::ptr;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaEvent, CudaGraph, CudaSlice, CudaStream, DevicePtr, DriverError, sys};
@@ -153,6 +154,19 @@ impl Replay {
     /// The number of launches that a replay makes.
     pub fn launches(&self) -> usize {
         self.launches
+    }
+
+    /// The number of kernels, copies and fills that a replay runs, of which a captured launch may have several.
+    ///
+    /// # Errors
+    /// Errors that CUDA reports.
+    pub fn nodes(&self) -> Result<usize> {
+        let mut count = 0;
+        // SAFETY: the graph lives as long as `self`. Without a place for the nodes, CUDA writes their number alone.
+        let got =
+            unsafe { sys::cuGraphGetNodes(self.graph.cu_graph(), ptr::null_mut(), &raw mut count) };
+        let error = |error| driver_error("counting what a graph runs", error);
+        got.result().map(|()| count).map_err(error)
     }
 
     /// Enqueues one replay.

@@ -108,6 +108,7 @@ pub(super) fn times(cuda: &Cuda, mixture: &Mixture, plan: &Plan) -> Result<Mixtu
     stream.synchronize()?;
     // SAFETY: all memory that the calls use lives until the replays have been waited for, and nobody else uses it.
     let replay = unsafe { Replay::capture(stream, calls, &mut call) }?;
+    let launches = replay.nodes()? / calls;
     let extent = Extent {
         bytes: touched,
         rotated_bytes: touched * layers,
@@ -135,7 +136,7 @@ pub(super) fn times(cuda: &Cuda, mixture: &Mixture, plan: &Plan) -> Result<Mixtu
         turns: turns.into_iter().flatten().collect(),
         layers,
         distinct: found as f64 / calls as f64,
-        launches: ExpertsOnDevice::LAUNCHES,
+        launches,
     })
 }
 
