@@ -584,13 +584,13 @@ __device__ __forceinline__ void multiply_parts(const Params &p, const Shares &sh
 #pragma unroll
             for (int i = 0; i < 4; ++i) of[i] = sum[4 * column + i] * kFactor;
         };
-        constexpr int kAll = kVectors / many::kColumns;
+        constexpr int kOfPass = kVectors / many::kColumns; // columns
         if (!has_rows) {
         } else if (part.here == p.deal.chunks) {
             // With more vectors there are no registers for more.
             const Outputs<kOperands, kVectors <= 16 ? 4 : 1> outputs(p, part.group, warp, lane);
 #pragma unroll
-            for (int column = 0; column < kAll; ++column) {
+            for (int column = 0; column < kOfPass; ++column) {
                 float of[4];
                 scaled(column, of);
                 outputs.store(p, column, lane, of);
@@ -599,7 +599,7 @@ __device__ __forceinline__ void multiply_parts(const Params &p, const Shares &sh
             const uint32_t columns = (p.n + many::kColumns - 1) / many::kColumns;
             float *const partial = partial_at(p, columns, blockIdx.x, !begins, warp, lane);
 #pragma unroll
-            for (int column = 0; column < kAll; ++column) {
+            for (int column = 0; column < kOfPass; ++column) {
                 float of[4];
                 scaled(column, of);
                 if (column >= columns) break;
