@@ -37,6 +37,7 @@ const CASES: &[Sizes] = &[
         (140, 576, 1),
         ScaleLayout::Linear,
         Activation::Nvfp4,
+        Data::FullRange,
         &[1, 9, 64],
     ),
     (
@@ -44,6 +45,7 @@ const CASES: &[Sizes] = &[
         (40, 1600, 1),
         ScaleLayout::Linear,
         Activation::F16,
+        Data::FullRange,
         &[1, 17, 130],
     ),
     (
@@ -51,15 +53,20 @@ const CASES: &[Sizes] = &[
         (20, 832, 2),
         ScaleLayout::Tiled128x4,
         Activation::Bf16,
+        EXPONENTS_OF_BF16,
         &[2, 33],
     ),
 ];
+
+/// Also the smallest ones, beside which a sum of nothing may count.
+const EXPONENTS_OF_BF16: Data = Data::Exponents(0, 230, 1);
 
 type Sizes = (
     u32,
     (usize, usize, usize),
     ScaleLayout,
     Activation,
+    Data,
     &'static [usize],
 );
 
@@ -100,20 +107,25 @@ fn differing(
     differ
 }
 
-fn case((m, k, l): (usize, usize, usize), layout: ScaleLayout, activation: Activation) -> Case {
+fn case(
+    (m, k, l): (usize, usize, usize),
+    layout: ScaleLayout,
+    activation: Activation,
+    data: Data,
+) -> Case {
     Case {
         activation,
         vector_layout: ScaleLayout::Linear,
-        ..Case::new(sized(m, ALL, k, l), Data::FullRange, layout, 11)
+        ..Case::new(sized(m, ALL, k, l), data, layout, 11)
     }
 }
 
 /// As [`differing`], in the simulator, with the configs that `config` picks.
 fn simulated(sizes: &Sizes, config: impl Fn(&Case, &Gpu) -> Config) -> usize {
-    let &(multiprocessors, shape, layout, activation, numbers) = sizes;
+    let &(multiprocessors, shape, layout, activation, data, numbers) = sizes;
     let mut simulator = Simulator::new("90a");
     simulator.gpu.multiprocessors = multiprocessors;
-    let operands = Operands::new(&case(shape, layout, activation));
+    let operands = Operands::new(&case(shape, layout, activation, data));
     differing(&operands, numbers.iter().copied(), |operands| {
         let config = config(&operands.case, &simulator.gpu);
         let schedule = &few(operands.case.shape.n() as u64)[0];
@@ -130,8 +142,8 @@ fn invariant(kernel: Kernel, cases: &[Sizes]) {
 
 /// With other configs bits differ: so the trials above can fail.
 fn differs(config: impl Fn(&Case, &Gpu) -> Config) {
-    let (multiprocessors, shape, layout, activation, _) = CASES[1];
-    let few = (multiprocessors, shape, layout, activation, &[1, 16][..]);
+    let (multiprocessors, shape, layout, activation, data, _) = CASES[1];
+    let few: Sizes = (multiprocessors, shape, layout, activation, data, &[1, 16]);
     assert_ne!(simulated(&few, config), 0);
 }
 
@@ -153,8 +165,13 @@ pub(crate) mod gpu {
             ((1024, 14336, 1), ScaleLayout::Linear, &some),
             ((300, 1088, 3), ScaleLayout::Linear, &some),
         ] {
-            for activation in [Activation::Nvfp4, Activation::F16, Activation::Bf16] {
-                let case = case(sizes, layout, activation);
+            for (activation, data) in [
+                (Activation::Nvfp4, Data::FullRange),
+                (Activation::F16, Data::FullRange),
+                (Activation::Bf16, Data::FullRange),
+                (Activation::Bf16, EXPONENTS_OF_BF16),
+            ] {
+                let case = case(sizes, layout, activation, data);
                 let operands = Operands::without_truth(&case, None);
                 let differ = differing(&operands, numbers.iter().copied(), |operands| {
                     let config = batch_invariant(kernel, &operands.case, &gpu.info);
