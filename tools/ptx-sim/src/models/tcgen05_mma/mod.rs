@@ -218,7 +218,7 @@ impl Mma {
                 _ => ScaledKind::Mxf8f6f4,
             },
             count: s.vec.count() as usize,
-            ty: i.scale.into(),
+            ty: i.scale,
         });
         sums.rule(&Form {
             instruction: Instruction::Tcgen05 {
@@ -226,8 +226,8 @@ impl Mma {
                 scales_d: self.scale_input_d != 0,
             },
             k: i.kind.k() as usize,
-            a: i.a.into(),
-            b: i.b.into(),
+            a: i.a,
+            b: i.b,
             d: i.d,
             scales,
         })
