@@ -306,6 +306,19 @@ pub fn signed_zero_sum(sum: f64, a: f64, b: f64, mode: Round) -> f64 {
     sum
 }
 
+/// Smaller or larger; -0 is below +0; a NaN loses unless `nan` lets it win.
+pub(crate) fn extreme(a: f32, b: f32, max: bool, nan: bool) -> f32 {
+    if a.is_nan() || b.is_nan() {
+        return match (nan, a.is_nan(), b.is_nan()) {
+            (false, false, _) => a,
+            (false, _, false) => b,
+            _ => f32::NAN,
+        };
+    }
+    let a_first = if a == b { a.is_sign_negative() } else { a < b };
+    if a_first != max { a } else { b }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -104,10 +104,11 @@ impl Accumulator {
     }
 }
 
-/// Type of block scales.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-pub enum ScaleType {
-    Ue8m0,
-    Ue4m3,
+named! {
+    /// Type of block scales.
+    #[allow(missing_docs)]
+    ScaleType {
+        Ue8m0 "ue8m0",
+        Ue4m3 "ue4m3",
+    }
 }

@@ -7,31 +7,21 @@ pub use super::element::{Accumulator, Element, ScaleType};
 use super::smem_desc::Major;
 use thiserror::Error;
 
-/// `.kind` of a `tcgen05.mma`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-pub enum Kind {
-    F16,
-    Tf32,
-    F8f6f4,
-    I8,
-    Mxf8f6f4,
-    Mxf4,
-    Mxf4nvf4,
+named! {
+    /// `.kind` of a matrix instruction.
+    #[allow(missing_docs)]
+    Kind {
+        F16 "f16",
+        Tf32 "tf32",
+        F8f6f4 "f8f6f4",
+        I8 "i8",
+        Mxf8f6f4 "mxf8f6f4",
+        Mxf4 "mxf4",
+        Mxf4nvf4 "mxf4nvf4",
+    }
 }
 
 impl Kind {
-    /// All kinds.
-    pub const ALL: [Kind; 7] = [
-        Kind::F16,
-        Kind::Tf32,
-        Kind::F8f6f4,
-        Kind::I8,
-        Kind::Mxf8f6f4,
-        Kind::Mxf4,
-        Kind::Mxf4nvf4,
-    ];
-
     /// Does this kind take `.block_scale`?
     pub fn is_block_scaled(self) -> bool {
         matches!(self, Kind::Mxf8f6f4 | Kind::Mxf4 | Kind::Mxf4nvf4)

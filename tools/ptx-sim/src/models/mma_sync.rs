@@ -4,6 +4,7 @@
 //! the one that an H200 was recorded to follow (`docs/semantics.md`).
 
 pub use super::element::{Accumulator, Element, ScaleType};
+pub use super::idesc::Kind;
 pub use super::matrix_sums::Lanes;
 use super::matrix_sums::{Lines, gather, scatter, whole};
 use super::mma_number::Number;
@@ -68,15 +69,6 @@ pub struct Modifiers {
     pub scaling: Option<Scaling>,
 }
 
-/// `.kind` of an instruction with block scales.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-pub enum ScaledKind {
-    Mxf8f6f4,
-    Mxf4,
-    Mxf4nvf4,
-}
-
 /// Bytes and lanes that hold scales: `{byte-id, thread-id}`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Selector {
@@ -90,7 +82,7 @@ pub struct Selector {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Scaling {
     /// `.kind`.
-    pub kind: ScaledKind,
+    pub kind: Kind,
     /// Scales of a row or column: `.scale_vec::1X`, 2 or 4.
     pub vector: usize,
     /// `.stype`.
@@ -104,8 +96,8 @@ pub struct Scaling {
 impl Scaling {
     /// Table 36, as PTX 9.1 has it, and table 37.
     fn is_defined(&self) -> bool {
+        use Kind::*;
         use ScaleType::*;
-        use ScaledKind::*;
         let combination = matches!(
             (self.kind, self.vector, self.ty),
             (Mxf8f6f4, 1, Ue8m0) | (Mxf4 | Mxf4nvf4, 2, Ue8m0) | (Mxf4nvf4, 4, _)
@@ -179,7 +171,7 @@ impl Mma {
                     .filter(Scaling::is_defined)
                     .map(|scaling| scaling.kind);
                 let elements = match kind {
-                    Some(ScaledKind::Mxf8f6f4) => k == 32 && a.is_f8f6f4() && b.is_f8f6f4(),
+                    Some(Kind::Mxf8f6f4) => k == 32 && a.is_f8f6f4() && b.is_f8f6f4(),
                     Some(_) => k == 64 && (a, b) == (E2m1, E2m1),
                     None => false,
                 };
@@ -238,7 +230,7 @@ impl Mma {
     /// Whether E2M1 has no padding.
     fn is_fp4(&self) -> bool {
         let kind = self.modifiers.scaling.map(|scaling| scaling.kind);
-        matches!(kind, Some(ScaledKind::Mxf4 | ScaledKind::Mxf4nvf4))
+        matches!(kind, Some(Kind::Mxf4 | Kind::Mxf4nvf4))
     }
 
     /// Elements in a register of A or B.

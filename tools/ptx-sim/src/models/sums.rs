@@ -11,9 +11,9 @@
 //! all other terms of a sum are below 2^-101.
 
 use super::element::{Accumulator, Element, ScaleType};
+use super::idesc::Kind;
 use super::matrix_sums::{Lines, add_products};
 use super::mma_number::{Number, Sum};
-use super::mma_sync::ScaledKind;
 use crate::softfloat::{E2M1_DOUBLED, E4M3, F32};
 
 named! {
@@ -114,7 +114,7 @@ pub enum Instruction {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Scales {
     /// `.kind`.
-    pub kind: ScaledKind,
+    pub kind: Kind,
     /// Scales of a row, over the K of the instruction.
     pub count: usize,
     /// Their type.
@@ -259,8 +259,8 @@ fn published(silicon: Silicon, form: &Form, whole: Rule) -> Option<Rule> {
         // MMA-Sim lists E2M1 with one scale for 32 products as well, and cannot compute it.
         return match (of.kind, k) {
             _ if !instruction || d != InF32 => None,
-            (ScaledKind::Mxf8f6f4, 32) => (fp8(a) && fp8(b)).then_some(whole),
-            (ScaledKind::Mxf4 | ScaledKind::Mxf4nvf4, 64) => Some(fp4),
+            (Kind::Mxf8f6f4, 32) => (fp8(a) && fp8(b)).then_some(whole),
+            (Kind::Mxf4 | Kind::Mxf4nvf4, 64) => Some(fp4),
             _ => None,
         };
     }
@@ -392,7 +392,7 @@ pub fn nvfp4(silicon: Silicon) -> Result<Rule, NoRule> {
         b: Element::E2m1,
         d: Accumulator::F32,
         scales: Some(Scales {
-            kind: ScaledKind::Mxf4nvf4,
+            kind: Kind::Mxf4nvf4,
             count: 4,
             ty: ScaleType::Ue4m3,
         }),
