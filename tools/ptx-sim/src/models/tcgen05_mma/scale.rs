@@ -198,27 +198,20 @@ pub(super) fn read<S: SharedRead + ?Sized>(
     let share = i.m / mma.group.ctas() as u32;
     for (cta, memory) in ctas.iter().enumerate() {
         let tmem = &*memory.tmem;
-        let sfa = Reader {
+        let reader = |which, id, base| Reader {
             count,
             scale,
-            which: 'A',
-            id: i.sfa_id,
-            base: s.a,
+            which,
+            id,
+            base,
             cta,
             tmem,
         };
+        let sfa = reader('A', i.sfa_id, s.a);
         for row in 0..share {
             sfa.read(row, sfa_cell(row), &mut out.a)?;
         }
-        let sfb = Reader {
-            count,
-            scale,
-            which: 'B',
-            id: i.sfb_id,
-            base: s.b,
-            cta,
-            tmem,
-        };
+        let sfb = reader('B', i.sfb_id, s.b);
         let mut b = Vec::with_capacity((i.n * count) as usize);
         for col in 0..i.n {
             sfb.read(col, sfb_cell(mma.group, i.m, i.n, col), &mut b)?;
