@@ -1,5 +1,5 @@
 //! Sums of products of many lines with many others, as the warp-level tensor core forms them: the sums of [`Sum`], all
-//! columns of a row at a time.
+//! columns of a row at a time; and the registers that C and D lie in.
 //!
 //! A product of two elements has at most 22 bits, so f64 holds it exactly. The product is multiplied by a power of two,
 //! which is exact as well, so that the place where terms are cut is that of 1. To cut a term is then to round it toward

@@ -342,9 +342,12 @@ impl Mma {
         rule: Option<Rule>,
     ) {
         let (Some(of_a), Some(of_b), Some(rule)) = (self.a.format(), self.b.format(), rule) else {
-            let line = |all, i: usize| -> &[u32] { &<[u32]>::as_ref(all)[i * self.k..][..self.k] };
             for (i, c) in c.iter_mut().enumerate() {
-                let products = line(a, i / N).iter().zip(line(b, i % N));
+                let (row, column) = (
+                    &a[i / N * self.k..][..self.k],
+                    &b[i % N * self.k..][..self.k],
+                );
+                let products = row.iter().zip(column);
                 let products = products.map(|(x, y)| match self.modifiers.product {
                     Product::Times => self.a.integer(*x) * self.b.integer(*y),
                     Product::And => i64::from(x & y),
