@@ -139,15 +139,25 @@ impl Format {
     /// The value of a code, exactly.
     #[inline(always)]
     pub fn to_f64(self, bits: u32) -> f64 {
+        match self.normal(bits) {
+            Some((x, _)) => x,
+            None => self.special_to_f64(bits),
+        }
+    }
+
+    /// Value and exponent of most numbers: of codes with another exponent than the least, which zeros and subnormal ones
+    /// have, and than the largest, which has NaN and infinities in most formats.
+    #[inline(always)]
+    pub(crate) fn normal(self, bits: u32) -> Option<(f64, i32)> {
         let (m, sign) = (self.mantissa_bits, self.sign_bit());
         let exponent = (bits & (sign - 1)) >> m;
-        // Most numbers are normal. The largest exponent has NaN and infinities in most formats.
         if exponent == 0 || exponent == (sign - 1) >> m {
-            return self.special_to_f64(bits);
+            return None;
         }
         let magnitude = u64::from(bits & (sign - 1)) << (52 - m);
         let negative = u64::from(bits & sign != 0) << 63;
-        f64::from_bits(negative | (magnitude + ((1023 - self.bias()) as u64 * (1 << 52))))
+        let x = negative | (magnitude + ((1023 - self.bias()) as u64 * (1 << 52)));
+        Some((f64::from_bits(x), exponent as i32 - self.bias()))
     }
 
     /// As [`to_f64`](Self::to_f64), of any code.

@@ -132,6 +132,9 @@ impl Finite {
 
     /// `None` of an infinity or a NaN.
     fn of(format: Format, code: u32) -> Option<Self> {
+        if let Some((value, exponent)) = format.normal(code) {
+            return Some(Self { value, exponent });
+        }
         let value = format.to_f64(code);
         let exponent = match value == 0.0 {
             true => ZERO,

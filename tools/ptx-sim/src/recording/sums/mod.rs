@@ -71,13 +71,13 @@ pub struct Verdict {
 /// Value in units of 2^-9, and exponent, of a UE4M3 scale.
 fn scale(byte: u32) -> (i128, i32) {
     let x = E4M3.to_f64(byte & 0x7f);
-    ((x * 512.0) as i128, E4M3.exponent(x))
+    ((x * 512.0) as i64 as i128, E4M3.exponent(x))
 }
 
 /// Value in halves, and exponent, of an E2M1 code.
 fn code(bits: u32) -> (i128, i32) {
     let x = E2M1.to_f64(bits);
-    ((x * 2.0) as i128, E2M1.exponent(x))
+    ((x * 2.0) as i64 as i128, E2M1.exponent(x))
 }
 
 /// The position of the top bit; the smallest of all for zero, which is no term.
