@@ -1,4 +1,4 @@
-//! Exact rounding into the small binary formats.
+//! The binary formats, the values of their codes, and exact rounding into them.
 //!
 //! Every operation computes its exact result as a finite f64 and, where f64 cannot hold it, as
 //! that f64 rounded to odd: the last bit stands for everything below. f64 has at least two bits
@@ -30,7 +30,7 @@ enum Specials {
     Ieee,
     /// Only the largest code is NaN, and nothing is infinite (E4M3).
     OneNan,
-    /// Every code is finite (E2M1).
+    /// Every code is finite (FP6 and FP4).
     Finite,
 }
 
@@ -56,8 +56,28 @@ pub const TF32: Format = Format::of(8, 10, Specials::Ieee, 0x3ffff);
 pub const E4M3: Format = Format::of(4, 3, Specials::OneNan, 0x7f);
 /// E5M2 with infinity.
 pub const E5M2: Format = Format::of(5, 2, Specials::Ieee, 0x7f);
-/// E2M1, all codes finite. `nan` is the code that a NaN converts to: the largest value.
+/// E3M2, all codes finite. `nan` of such formats is the code that a NaN converts to: the largest value.
+pub const E3M2: Format = Format::of(3, 2, Specials::Finite, 0x1f);
+/// E2M3, all codes finite.
+pub const E2M3: Format = Format::of(2, 3, Specials::Finite, 0x1f);
+/// E2M1, all codes finite.
 pub const E2M1: Format = Format::of(2, 1, Specials::Finite, 0x7);
+
+/// Twice the values of E2M1.
+pub const E2M1_DOUBLED: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+
+/// UE4M3: E4M3 without a sign. The top bit is padding and must be 0; `None` if it is not.
+pub fn ue4m3(bits: u8) -> Option<f64> {
+    (bits < 0x80).then(|| E4M3.to_f64(bits.into()))
+}
+
+/// UE8M0: a power of two from 2^-127; 255 is NaN.
+pub fn ue8m0(bits: u8) -> f64 {
+    if bits == u8::MAX {
+        return f64::NAN;
+    }
+    f64::from_bits((u64::from(bits) + 1023 - 127) << 52)
+}
 
 impl Format {
     const fn of(exponent_bits: u32, mantissa_bits: u32, specials: Specials, nan: u32) -> Self {
@@ -73,7 +93,20 @@ impl Format {
         (1 << (self.exponent_bits - 1)) - 1
     }
 
-    fn sign_bit(self) -> u32 {
+    /// The exponent of subnormal numbers.
+    pub(crate) fn least_exponent(self) -> i32 {
+        1 - self.bias()
+    }
+
+    /// The exponent that a number's code says: that of its leading bit, but for zero and subnormal ones, which have the
+    /// least.
+    #[inline]
+    pub(crate) fn exponent(self, x: f64) -> i32 {
+        ((x.to_bits() >> 52 & 0x7ff) as i32 - 1023).max(self.least_exponent())
+    }
+
+    /// The bit that says that a number is negative.
+    pub(crate) fn sign_bit(self) -> u32 {
         1 << (self.exponent_bits + self.mantissa_bits)
     }
 
@@ -106,15 +139,25 @@ impl Format {
     /// The value of a code, exactly.
     #[inline(always)]
     pub fn to_f64(self, bits: u32) -> f64 {
+        match self.normal(bits) {
+            Some((x, _)) => x,
+            None => self.special_to_f64(bits),
+        }
+    }
+
+    /// Value and exponent of most numbers: of codes with another exponent than the least, which zeros and subnormal ones
+    /// have, and than the largest, which has NaN and infinities in most formats.
+    #[inline(always)]
+    pub(crate) fn normal(self, bits: u32) -> Option<(f64, i32)> {
         let (m, sign) = (self.mantissa_bits, self.sign_bit());
         let exponent = (bits & (sign - 1)) >> m;
-        // Most numbers are normal. The largest exponent has NaN and infinities in most formats.
         if exponent == 0 || exponent == (sign - 1) >> m {
-            return self.special_to_f64(bits);
+            return None;
         }
         let magnitude = u64::from(bits & (sign - 1)) << (52 - m);
         let negative = u64::from(bits & sign != 0) << 63;
-        f64::from_bits(negative | (magnitude + ((1023 - self.bias()) as u64 * (1 << 52))))
+        let x = negative | (magnitude + ((1023 - self.bias()) as u64 * (1 << 52)));
+        Some((f64::from_bits(x), exponent as i32 - self.bias()))
     }
 
     /// As [`to_f64`](Self::to_f64), of any code.
@@ -166,7 +209,7 @@ impl Format {
         let raw = (magnitude >> 52) as i32;
         let mantissa = magnitude & 0x000f_ffff_ffff_ffff | if raw == 0 { 0 } else { 1 << 52 };
         let exponent = raw.max(1) - 1023;
-        let lowest = 1 - self.bias();
+        let lowest = self.least_exponent();
         // Bits below the format's last place.
         let shift = 52 - self.mantissa_bits + (lowest - exponent).max(0) as u32;
         let (kept, rest, half) = if shift >= 63 {
@@ -273,6 +316,19 @@ pub fn signed_zero_sum(sum: f64, a: f64, b: f64, mode: Round) -> f64 {
     sum
 }
 
+/// Smaller or larger; -0 is below +0; a NaN loses unless `nan` lets it win.
+pub(crate) fn extreme(a: f32, b: f32, max: bool, nan: bool) -> f32 {
+    if a.is_nan() || b.is_nan() {
+        return match (nan, a.is_nan(), b.is_nan()) {
+            (false, false, _) => a,
+            (false, _, false) => b,
+            _ => f32::NAN,
+        };
+    }
+    let a_first = if a == b { a.is_sign_negative() } else { a < b };
+    if a_first != max { a } else { b }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -280,7 +336,7 @@ mod tests {
 
     #[test]
     fn every_code_of_16_bits_and_less_comes_back() {
-        for f in [F16, BF16, E4M3, E5M2, E2M1] {
+        for f in [F16, BF16, E4M3, E5M2, E3M2, E2M3, E2M1] {
             for bits in 0..f.sign_bit() * 2 {
                 if f.is_nan(bits) {
                     assert!(f.to_f64(bits).is_nan());
@@ -307,6 +363,23 @@ mod tests {
         assert_eq!(F16.round(65520.0, Round::Zero, false), 0x7bff);
         assert_eq!(F32.round(1e-60, Round::Up, false), 1);
         assert_eq!(F32.round(-1e-60, Round::Up, false), 1 << 31);
+        let all: Vec<f64> = (0..8).map(|code| E2M1.to_f64(code)).collect();
+        assert_eq!(all, [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]);
+        for (code, doubled) in (0..).zip(E2M1_DOUBLED) {
+            assert_eq!(E2M1.to_f64(code) * 2.0, f64::from(doubled));
+        }
+        assert!(E4M3.to_f64(0xff).is_nan() && E4M3.to_f64(0x7f).is_nan());
+        assert_eq!(
+            (E5M2.to_f64(0x7b), E5M2.to_f64(1)),
+            (57344.0, 1.0 / 65536.0)
+        );
+        assert!(E5M2.to_f64(0xfc) == f64::NEG_INFINITY && E5M2.to_f64(0x7d).is_nan());
+        let e2m3 = [0x1f, 1, 0x20].map(|code| E2M3.to_f64(code));
+        assert_eq!(e2m3, [7.5, 0.125, 0.0]);
+        assert_eq!((E3M2.to_f64(0x1f), E3M2.to_f64(1)), (28.0, 0.0625));
+        assert_eq!((ue8m0(127), ue8m0(0)), (1.0, 2f64.powi(-127)));
+        assert!(ue8m0(255).is_nan());
+        assert_eq!((ue4m3(0x38), ue4m3(0x80)), (Some(1.0), None));
     }
 
     proptest! {

@@ -525,6 +525,12 @@ fn decode_errors_name_the_instruction() {
         "ld.global.v4.b64 {%d1, %d2}, [%out];",
         "st.const.u32 [%d1], %r1;",
         "ld.global.u32 %r1, [%r2];",
+        // Reductions of a type or into a memory that the ISA does not have.
+        "atom.global.add.s64 %d1, [%out], %d2;",
+        "red.global.min.noftz.f16 [%out], %h1;",
+        "red.async.shared::cluster.mbarrier::complete_tx::bytes.add.f32 [%r1], %r2, [%r3];",
+        "cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.or.b64 [%r1], [%r2], 16, [%r3];",
+        "redux.sync.inc.u32 %r1, %r2, -1;",
     ] {
         let e = fails(&kernel(body), 32);
         let Decode(d) = &e else { panic!("{body}: {e}") };

@@ -3,7 +3,10 @@
 //! layout is two lists, shape and stride. A lane's v-th value is found by counting lane and v in digits of the shape,
 //! and adding up digit times stride.
 
-use ptx_sim::models::float::{e2m1, e4m3};
+#[path = "common/float.rs"]
+mod float;
+
+use float::float;
 use ptx_sim::{Launch, Module, Options, Sim};
 
 /// Digits and strides of the lane, then of the value.
@@ -113,7 +116,8 @@ fn fragments_and_scales_are_where_cutlass_has_them() {
     let product = |row: usize, column: usize| -> f64 {
         let term = |k: usize| {
             let (x, y) = (row + ROWS * k, column + COLUMNS * k);
-            e2m1(a[x]) * e4m3(a_scales[x]) * e2m1(b[y]) * e4m3(b_scales[y])
+            let of_a = float(a[x], 2, 1) * float(a_scales[x], 4, 3);
+            of_a * float(b[y], 2, 1) * float(b_scales[y], 4, 3)
         };
         (0..K).map(term).sum()
     };

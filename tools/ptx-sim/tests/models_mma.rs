@@ -1,9 +1,12 @@
 //! tcgen05.mma against an independent matrix product, for every kind and layout.
 
+#[path = "common/float.rs"]
+mod float;
 #[macro_use]
 #[path = "common/refused.rs"]
 mod refused;
 
+use float::float;
 use half::{bf16, f16};
 use proptest::prelude::*;
 use ptx_sim::models::idesc::{Accumulator, Element, Idesc, Kind, ScaleType};
@@ -58,7 +61,7 @@ fn place(d: &SmemDesc, major: Major, size: u32, row: u32, k_byte: u32) -> u32 {
     d.swizzle.apply(d.start + x)
 }
 
-fn element_bits(e: Element, kind: Kind, rng: &mut Rng, integers: bool) -> (u32, f64) {
+fn element_bits(e: Element, rng: &mut Rng, integers: bool) -> (u32, f64) {
     let bits = rng.next() as u32;
     let small = (rng.below(7) as i32 - 3) as f32;
     match e {
@@ -89,36 +92,22 @@ fn element_bits(e: Element, kind: Kind, rng: &mut Rng, integers: bool) -> (u32, 
         }
         Element::S8 => (bits & 0xff, f64::from(bits as u8 as i8)),
         Element::U8 => (bits & 0xff, f64::from(bits as u8)),
-        Element::E2m1 => {
-            let v = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0][(bits & 7) as usize];
-            let _ = kind;
-            (bits & 0xf, if bits & 8 != 0 { -v } else { v })
-        }
-        Element::E4m3 | Element::E5m2 | Element::E2m3 | Element::E3m2 => {
-            let (exp, man, bias) = match e {
-                Element::E4m3 => (4, 3, 7),
-                Element::E5m2 => (5, 2, 15),
-                Element::E2m3 => (2, 3, 1),
-                _ => (3, 2, 3),
+        // Exponent and mantissa bits, and the largest exponent that is drawn.
+        _ => {
+            let (exp, man, top) = match e {
+                Element::E4m3 => (4, 3, 0xe),
+                Element::E5m2 => (5, 2, 0x1e),
+                Element::E2m3 => (2, 3, 3),
+                Element::E3m2 => (3, 2, 7),
+                _ => (2, 1, 3),
             };
-            let top = if e == Element::E4m3 {
-                0xe
-            } else if e == Element::E5m2 {
-                0x1e
-            } else {
-                (1 << exp) - 1
-            };
-            let (x, f) = (bits % (top + 1), bits >> 8 & ((1 << man) - 1));
-            let v = if x == 0 {
-                f64::from(f) * 2f64.powi(1 - bias - man)
-            } else {
-                (1.0 + f64::from(f) / f64::from(1 << man)) * 2f64.powi(x as i32 - bias)
-            };
-            let sign = bits >> 20 & 1;
-            (
-                sign << (exp + man as u32) | x << man | f,
-                if sign == 1 { -v } else { v },
-            )
+            let (x, f, sign) = (
+                bits % (top + 1),
+                bits >> 8 & ((1 << man) - 1),
+                bits >> 20 & 1,
+            );
+            let code = sign << (exp + man) | x << man | f;
+            (code, float(code as u8, exp, man))
         }
     }
 }
@@ -223,7 +212,7 @@ fn run(case: &Case) -> Result<Outcome, MmaError> {
     for row in 0..m {
         let mut a_row = Bytes::new();
         for kk in 0..k {
-            let (bits, value) = element_bits(i.a, i.kind, &mut rng, case.integers);
+            let (bits, value) = element_bits(i.a, &mut rng, case.integers);
             a[(row * k + kk) as usize] = if i.negate_a { -value } else { value };
             let cta = (row / m_share) as usize;
             put(
@@ -256,7 +245,7 @@ fn run(case: &Case) -> Result<Outcome, MmaError> {
     }
     for col in 0..n {
         for kk in 0..k {
-            let (bits, value) = element_bits(i.b, i.kind, &mut rng, case.integers);
+            let (bits, value) = element_bits(i.b, &mut rng, case.integers);
             b[(col * k + kk) as usize] = if i.negate_b { -value } else { value };
             let cta = (col / n_share) as usize;
             put(
@@ -287,15 +276,7 @@ fn run(case: &Case) -> Result<Outcome, MmaError> {
                 (_, ScaleType::Ue4m3) if case.integers => (0x38, 1.0),
                 (_, ScaleType::Ue4m3) => {
                     let c = rng.below(0x7f) as u8;
-                    let (x, f) = (i32::from(c >> 3), f64::from(c & 7) / 8.0);
-                    (
-                        c,
-                        if x == 0 {
-                            f * 2f64.powi(-6)
-                        } else {
-                            (1.0 + f) * 2f64.powi(x - 7)
-                        },
-                    )
+                    (c, float(c, 4, 3))
                 }
             })
             .collect()

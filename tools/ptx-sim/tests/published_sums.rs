@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use ptx_sim::models::element::{Accumulator, Element};
-use ptx_sim::models::mma_sync::{ScaleType, ScaledKind};
+use ptx_sim::models::idesc::{Kind, ScaleType};
 use ptx_sim::models::sums::{Form, Instruction, NoRule, Nvfp4, Rule, Scales, nvfp4};
 use ptx_sim::recording::{End, Recording, outputs, replay};
 use ptx_sim::{Silicon, SumRule};
@@ -333,7 +333,7 @@ fn rules_by_gpu() {
         scales: Some(Scales { kind, count, ty }),
         ..form(instruction, k, a, f32)
     };
-    let (mx8, mx4) = (ScaledKind::Mxf8f6f4, ScaledKind::Mxf4);
+    let (mx8, mx4) = (Kind::Mxf8f6f4, Kind::Mxf4);
     for (silicon, instruction) in [
         (Silicon::Blackwell, TCGEN05),
         (Silicon::RtxBlackwell, MmaSync),

@@ -1,8 +1,9 @@
 //! Barriers of CTAs and clusters.
 
 use super::machine::{Machine, Tried, sync_fault};
+use super::tcgen05::uniform;
 use super::warp::{Part, State, Wait, Warp};
-use super::{Ctx, Flow, lanes};
+use super::{Ctx, Flow};
 use crate::memory::SyncEvent;
 use crate::program::{BarMode, Op};
 
@@ -21,18 +22,10 @@ impl Machine<'_> {
             Op::Bar {
                 mode, id, count, ..
             } => {
-                let uniform = |w: &Warp, s| -> Tried<u64> {
-                    let v = w.get(c.program, s);
-                    let first = v[c.active.trailing_zeros() as usize];
-                    if lanes(c.active).any(|l| v[l as usize] != first) {
-                        return Err(sync_fault(
-                            "lanes of a warp name different barriers or counts",
-                        ));
-                    }
-                    Ok(first & 0xffff_ffff)
-                };
-                let id = uniform(w, *id)?;
-                let count = count.map(|s| uniform(w, s)).transpose()?;
+                let uniform = |s, what| uniform(c, w, s, what).map(|v| v & 0xffff_ffff);
+                let id = uniform(*id, "barriers")?;
+                let count = count.map(|s| uniform(s, "thread counts of a barrier"));
+                let count = count.transpose()?;
                 self.cta_barrier(c, w, cur, *mode, id, count)
             }
             Op::ClusterArrive { relaxed, .. } => self.cluster_arrive(c, w, *relaxed),
@@ -126,14 +119,7 @@ impl Machine<'_> {
             self.collect(c, w, mode, index, generation)?;
             return Ok(Flow::Next);
         }
-        if cur.mask != c.active {
-            // Lanes whose guard is false do not wait.
-            let mut rest = cur.clone();
-            rest.mask &= !c.active;
-            rest.pc += 1;
-            cur.mask = c.active;
-            w.parts.push(rest);
-        }
+        w.leave_rest(cur, c.active);
         w.waiting.push((c.pc, c.active, generation));
         cur.state = State::Blocked(Wait::Bar {
             id: index as u32,
@@ -235,13 +221,7 @@ impl Machine<'_> {
             return Ok(Flow::Next);
         }
         let phase = *phase;
-        if cur.mask != c.active {
-            let mut rest = cur.clone();
-            rest.mask &= !c.active;
-            rest.pc += 1;
-            cur.mask = c.active;
-            w.parts.push(rest);
-        }
+        w.leave_rest(cur, c.active);
         // Executed again once the phase is over.
         cur.state = State::Blocked(Wait::Cluster { phase });
         Ok(Flow::Stop)

@@ -5,7 +5,8 @@ use super::warp::Warp;
 use super::{Ctx, lanes};
 use crate::memory::{Fault, SyncEvent};
 use crate::models::relaxation::Relaxation;
-use crate::program::{Op, ReduxOp, ShflMode, Src, VoteMode};
+use crate::models::tma_bulk::reduced;
+use crate::program::{Op, ShflMode, Src, VoteMode};
 use crate::report::ViolationKind;
 
 impl Machine<'_> {
@@ -130,21 +131,12 @@ impl Machine<'_> {
                     w.set_pred(*slot, if every { u32::MAX } else { 0 }, group);
                 }
             }
-            Op::Redux { op, d, .. } => {
-                let r = lanes(group)
-                    .map(|l| s.a[l as usize] as u32)
-                    .reduce(|x, y| match op {
-                        ReduxOp::Add => x.wrapping_add(y),
-                        ReduxOp::MinU => x.min(y),
-                        ReduxOp::MaxU => x.max(y),
-                        ReduxOp::MinS => (x as i32).min(y as i32) as u32,
-                        ReduxOp::MaxS => (x as i32).max(y as i32) as u32,
-                        ReduxOp::And => x & y,
-                        ReduxOp::Or => x | y,
-                        ReduxOp::Xor => x ^ y,
-                    })
-                    .unwrap_or(0);
-                w.set(p, *d, &[u64::from(r); 32], group);
+            Op::Redux {
+                op: (op, ty), d, ..
+            } => {
+                let values = lanes(group).map(|l| s.a[l as usize] & 0xffff_ffff);
+                let r = values.reduce(|x, y| reduced(*op, *ty, x, y));
+                w.set(p, *d, &[r.unwrap_or(0); 32], group);
             }
             Op::Elect { d, p: pred, .. } => {
                 let among = members & group;

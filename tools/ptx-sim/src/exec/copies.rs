@@ -9,7 +9,7 @@ use super::pieces::{From, Piece};
 use crate::memory::{Actor, Fault, Permuted, Space};
 use crate::models::hazard::{Op as TrackedOp, Stamp};
 use crate::models::swizzle::Swizzle;
-use crate::models::tma_bulk::{ReduceDst, reduce};
+use crate::models::tma_bulk::reduce;
 use crate::program::Reduction;
 use crate::report::ViolationKind;
 use crate::softfloat::{F32, Round, TF32};
@@ -281,11 +281,7 @@ impl Copy {
                         let f = Fault::new(ViolationKind::Uninitialised, message).at(p.to.start);
                         m.uninitialised(f, self.actor).map_err(plain)?;
                     }
-                    let place = match p.to.space {
-                        Space::Shared => ReduceDst::SharedCluster,
-                        _ => ReduceDst::Global,
-                    };
-                    reduce(op, ty, place, &mut old, d)
+                    reduce(op, ty, &mut old, d)
                         .map_err(|e| Fault::new(ViolationKind::Other, e.to_string()))?;
                     m.async_write(p.to, &old)?;
                 }

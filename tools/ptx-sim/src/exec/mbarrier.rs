@@ -101,14 +101,8 @@ impl Machine<'_> {
         at: u64,
         bytes: u32,
     ) -> Result<(), Fault> {
-        let i = self.cta_index(owner)?;
-        let effect = self
-            .object(i, at, "complete_tx of an asynchronous operation")?
-            .complete_tx(bytes);
-        let effect = effect.map_err(|e| fault(&e, at))?;
-        self.phase_over(effect, owner, at);
-        self.pending.progressed();
-        Ok(())
+        let what = "complete_tx of an asynchronous operation";
+        self.async_effect(owner, at, what, |object| object.complete_tx(bytes))
     }
 
     /// The arrive-on of an asynchronous operation that a thread of the CTA `issuer` started.
@@ -128,11 +122,19 @@ impl Machine<'_> {
         if issuer == owner && self.resident(owner).is_none() {
             return Ok(());
         }
+        let what = "arrive of an asynchronous operation";
+        self.async_effect(owner, at, what, |object| object.arrive(count))
+    }
+
+    fn async_effect(
+        &mut self,
+        owner: u32,
+        at: u64,
+        what: &'static str,
+        f: impl FnOnce(&mut Mbarrier) -> Result<Effect, MbarrierError>,
+    ) -> Result<(), Fault> {
         let i = self.cta_index(owner)?;
-        let effect = self
-            .object(i, at, "arrive of an asynchronous operation")?
-            .arrive(count);
-        let effect = effect.map_err(|e| fault(&e, at))?;
+        let effect = f(self.object(i, at, what)?).map_err(|e| fault(&e, at))?;
         self.phase_over(effect, owner, at);
         self.pending.progressed();
         Ok(())

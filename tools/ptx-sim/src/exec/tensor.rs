@@ -8,30 +8,31 @@ use super::pieces::{From, Piece};
 
 use super::transfer::refuse;
 use super::warp::Warp;
+use crate::ast::Ty;
 use crate::memory::Space;
 use crate::models::hazard::Proxy;
 use crate::models::tensor_map::{DataType, TensorMap};
 use crate::models::tma::{Direction, GlobalSide, Move, Plan, plan};
-use crate::models::tma_bulk::{ReduceDst, ReduceOp, ReduceType, check_reduction};
+use crate::models::tma_bulk::{ReduceDst, ReduceOp, check_reduction};
 use crate::program::{Completion, Src, Transfer};
 
 /// Alignment of a tensor map.
 const MAP_ALIGN: u64 = 64;
 
 /// Element type that a reduction has by its tensor map.
-fn reduce_type(op: ReduceOp, t: DataType) -> Option<ReduceType> {
+fn reduce_type(op: ReduceOp, t: DataType) -> Option<Ty> {
     let logic = matches!(op, ReduceOp::And | ReduceOp::Or | ReduceOp::Xor);
     Some(match t {
-        DataType::Uint32 | DataType::Int32 if logic => ReduceType::B32,
-        DataType::Uint64 | DataType::Int64 if logic => ReduceType::B64,
-        DataType::Uint32 => ReduceType::U32,
-        DataType::Int32 => ReduceType::S32,
-        DataType::Uint64 => ReduceType::U64,
-        DataType::Int64 => ReduceType::S64,
-        DataType::Float16 => ReduceType::F16,
-        DataType::Bfloat16 => ReduceType::Bf16,
-        DataType::Float32 | DataType::Float32Ftz => ReduceType::F32,
-        DataType::Float64 => ReduceType::F64,
+        DataType::Uint32 | DataType::Int32 if logic => Ty::B32,
+        DataType::Uint64 | DataType::Int64 if logic => Ty::B64,
+        DataType::Uint32 => Ty::U32,
+        DataType::Int32 => Ty::S32,
+        DataType::Uint64 => Ty::U64,
+        DataType::Int64 => Ty::S64,
+        DataType::Float16 => Ty::F16,
+        DataType::Bfloat16 => Ty::Bf16,
+        DataType::Float32 | DataType::Float32Ftz => Ty::F32,
+        DataType::Float64 => Ty::F64,
         _ => return None,
     })
 }
@@ -101,7 +102,7 @@ impl Machine<'_> {
             .of_lane(lane)?;
         let reduce = match *reduce {
             None => None,
-            Some((op, _)) => {
+            Some(op) => {
                 let data = map.args().data_type;
                 let ty = reduce_type(op, data).ok_or_else(|| {
                     refuse(

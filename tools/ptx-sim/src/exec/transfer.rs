@@ -12,7 +12,7 @@ use crate::memory::{Fault, Space};
 use crate::models::hazard::{Op as TrackedOp, OpClass, Proxy, Stamp};
 use crate::models::relaxation::Relaxation;
 use crate::models::swizzle::Swizzle;
-use crate::models::tma_bulk::{ReduceDst, check_bulk, check_reduction};
+use crate::models::tma_bulk::check_bulk;
 use crate::program::{Completion, Reduction, Src, Transfer};
 use crate::report::ViolationKind;
 
@@ -344,14 +344,6 @@ impl Machine<'_> {
             .map_err(|e| refuse(lane, to.address, e.to_string()))?;
         self.check_range(&to, size, 16, "asynchronous write", lane)?;
         self.check_range(&from, size, 16, "asynchronous read", lane)?;
-        if let Some((op, ty)) = reduce {
-            let place = if to.space == Space::Shared {
-                ReduceDst::SharedCluster
-            } else {
-                ReduceDst::Global
-            };
-            check_reduction(op, ty, place).map_err(|e| refuse(lane, to.address, e.to_string()))?;
-        }
         let targets = match mask {
             Some(m) => self.multicast(c, value(m), lane)?,
             None => vec![to.owner],

@@ -97,6 +97,17 @@ pub(crate) struct Warp {
 }
 
 impl Warp {
+    /// A part stays at its instruction with some of its lanes. The others, whose guard is false, go on behind it.
+    pub(super) fn leave_rest(&mut self, part: &mut Part, staying: u32) {
+        if part.mask != staying {
+            let mut rest = part.clone();
+            rest.mask &= !staying;
+            rest.pc += 1;
+            part.mask = staying;
+            self.parts.push(rest);
+        }
+    }
+
     pub(crate) fn new(program: &Program, index: u32, lanes: u32) -> Self {
         let mut preds = vec![0; program.preds];
         preds[0] = u32::MAX;

@@ -1,9 +1,8 @@
 //! Elements of buffers: how numbers lie in them.
 
-use half::{bf16, f16};
 use serde::Deserialize;
 
-use crate::models::float;
+use crate::softfloat::{BF16, E2M1, E4M3, E5M2, F16, F32, Format, Round, ue4m3, ue8m0};
 
 /// The type of a buffer's elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -44,23 +43,32 @@ impl BufferType {
         bits.is_multiple_of(8).then_some(bits / 8)
     }
 
+    fn format(self) -> Option<Format> {
+        Some(match self {
+            BufferType::F32 => F32,
+            BufferType::F16 => F16,
+            BufferType::Bf16 => BF16,
+            BufferType::E4m3 => E4M3,
+            BufferType::E5m2 => E5M2,
+            BufferType::E2m1 => E2M1,
+            _ => return None,
+        })
+    }
+
     /// The value of a bit pattern. NaN for patterns that have none.
     pub fn value(self, bits: u64) -> f64 {
+        let bits = bits & (u64::MAX >> (64 - self.bits()));
         let byte = bits as u8;
         match self {
             BufferType::F64 => f64::from_bits(bits),
-            BufferType::F32 => f64::from(f32::from_bits(bits as u32)),
-            BufferType::F16 => f64::from(f16::from_bits(bits as u16)),
-            BufferType::Bf16 => f64::from(bf16::from_bits(bits as u16)),
-            BufferType::E4m3 => float::e4m3(byte),
-            BufferType::E5m2 => float::e5m2(byte),
-            BufferType::E2m1 => float::e2m1(byte),
-            BufferType::Ue4m3 => float::ue4m3(byte).unwrap_or(f64::NAN),
-            BufferType::Ue8m0 => float::ue8m0(byte),
-            BufferType::U8 => f64::from(byte),
+            BufferType::Ue4m3 => ue4m3(byte).unwrap_or(f64::NAN),
+            BufferType::Ue8m0 => ue8m0(byte),
             BufferType::I8 => f64::from(byte as i8),
-            BufferType::U32 => f64::from(bits as u32),
             BufferType::I32 => f64::from(bits as u32 as i32),
+            _ => match self.format() {
+                Some(format) => format.to_f64(bits as u32),
+                None => f64::from(bits as u32),
+            },
         }
     }
 
@@ -68,13 +76,13 @@ impl BufferType {
     pub fn pattern(self, value: f64) -> Option<u64> {
         let bits = match self {
             BufferType::F64 => value.to_bits(),
-            BufferType::F32 => u64::from((value as f32).to_bits()),
-            BufferType::F16 => u64::from(f16::from_f64(value).to_bits()),
-            BufferType::Bf16 => u64::from(bf16::from_f64(value).to_bits()),
             BufferType::U32 => u64::from(value as u32),
             BufferType::I32 => u64::from(value as i32 as u32),
-            // These types have so few bit patterns that all can be tried.
-            _ => (0..1 << self.bits()).find(|bits| self.value(*bits) == value)?,
+            _ => match self.format() {
+                Some(format) => u64::from(format.round(value, Round::Nearest, false)),
+                // These types have so few bit patterns that all can be tried.
+                None => (0..1 << self.bits()).find(|bits| self.value(*bits) == value)?,
+            },
         };
         (self.value(bits) == value).then_some(bits)
     }

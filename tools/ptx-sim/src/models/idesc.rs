@@ -3,35 +3,25 @@
 //! Source: PTX ISA "Instruction descriptor", its three tables, and "Transpose and Negate
 //! operations". Every bit is either a field with its values checked or reserved and zero.
 
-pub use super::element::Accumulator;
+pub use super::element::{Accumulator, Element, ScaleType};
 use super::smem_desc::Major;
 use thiserror::Error;
 
-/// `.kind` of a `tcgen05.mma`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-pub enum Kind {
-    F16,
-    Tf32,
-    F8f6f4,
-    I8,
-    Mxf8f6f4,
-    Mxf4,
-    Mxf4nvf4,
+named! {
+    /// `.kind` of a matrix instruction.
+    #[allow(missing_docs)]
+    Kind {
+        F16 "f16",
+        Tf32 "tf32",
+        F8f6f4 "f8f6f4",
+        I8 "i8",
+        Mxf8f6f4 "mxf8f6f4",
+        Mxf4 "mxf4",
+        Mxf4nvf4 "mxf4nvf4",
+    }
 }
 
 impl Kind {
-    /// All kinds.
-    pub const ALL: [Kind; 7] = [
-        Kind::F16,
-        Kind::Tf32,
-        Kind::F8f6f4,
-        Kind::I8,
-        Kind::Mxf8f6f4,
-        Kind::Mxf4,
-        Kind::Mxf4nvf4,
-    ];
-
     /// Does this kind take `.block_scale`?
     pub fn is_block_scaled(self) -> bool {
         matches!(self, Kind::Mxf8f6f4 | Kind::Mxf4 | Kind::Mxf4nvf4)
@@ -46,56 +36,6 @@ impl Kind {
             Kind::Mxf4 | Kind::Mxf4nvf4 => 64,
         }
     }
-}
-
-/// Element type of A or B.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-pub enum Element {
-    F16,
-    Bf16,
-    Tf32,
-    E4m3,
-    E5m2,
-    E2m3,
-    E3m2,
-    E2m1,
-    U8,
-    S8,
-}
-
-impl From<Element> for super::element::Element {
-    fn from(e: Element) -> Self {
-        match e {
-            Element::F16 => Self::F16,
-            Element::Bf16 => Self::Bf16,
-            Element::Tf32 => Self::Tf32,
-            Element::E4m3 => Self::E4m3,
-            Element::E5m2 => Self::E5m2,
-            Element::E2m3 => Self::E2m3,
-            Element::E3m2 => Self::E3m2,
-            Element::E2m1 => Self::E2m1,
-            Element::U8 => Self::U8,
-            Element::S8 => Self::S8,
-        }
-    }
-}
-
-impl From<ScaleType> for super::mma_sync::ScaleType {
-    fn from(ty: ScaleType) -> Self {
-        match ty {
-            ScaleType::Ue4m3 => Self::Ue4m3,
-            ScaleType::Ue8m0 => Self::Ue8m0,
-        }
-    }
-}
-
-/// Type of the scale factors.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-pub enum ScaleType {
-    Ue4m3,
-    Ue8m0,
 }
 
 /// A field that holds a value the ISA does not allow for the kind.

@@ -1,122 +1,7 @@
 //! Numbers and sums of the warp-level tensor core: products are exact, and a sum aligns its terms
 //! to the largest of them. How many places are kept is said in [`sums`](super::sums).
 
-use crate::softfloat::{self, Round};
-
-/// A binary format as the multiplier reads it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Format {
-    exponent_bits: u32,
-    mantissa_bits: u32,
-    /// Low bits of the container that do not count.
-    ignored: u32,
-    /// Meaning of the largest exponent.
-    top: Top,
-}
-
-/// Meaning of codes of the largest exponent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Top {
-    /// Infinities and NaNs.
-    Special,
-    /// Numbers, but for one NaN.
-    OneNan,
-    /// Numbers.
-    Numbers,
-}
-
-/// A format whose codes are all numbers.
-const fn narrow(exponent_bits: u32, mantissa_bits: u32) -> Format {
-    Format {
-        top: Top::Numbers,
-        ..ieee(exponent_bits, mantissa_bits)
-    }
-}
-
-const fn ieee(exponent_bits: u32, mantissa_bits: u32) -> Format {
-    Format {
-        exponent_bits,
-        mantissa_bits,
-        ignored: 0,
-        top: Top::Special,
-    }
-}
-
-impl Format {
-    pub(super) const F32: Self = ieee(8, 23);
-    pub(super) const F16: Self = ieee(5, 10);
-    pub(super) const BF16: Self = ieee(8, 7);
-    pub(super) const E5M2: Self = ieee(5, 2);
-    /// The FP6 and FP4 formats have neither infinities nor NaNs.
-    pub(super) const E3M2: Self = narrow(3, 2);
-    pub(super) const E2M3: Self = narrow(2, 3);
-    pub(super) const E2M1: Self = narrow(2, 1);
-    pub(super) const TF32: Self = Self {
-        ignored: 13,
-        ..ieee(8, 10)
-    };
-    pub(super) const E4M3: Self = Self {
-        top: Top::OneNan,
-        ..ieee(4, 3)
-    };
-
-    /// The bit that says that a number is negative.
-    pub(super) fn sign(self) -> u32 {
-        1 << (self.exponent_bits + self.mantissa_bits + self.ignored)
-    }
-
-    /// The exponent of subnormal numbers.
-    pub(super) fn least_exponent(self) -> i32 {
-        1 - ((1 << (self.exponent_bits - 1)) - 1)
-    }
-
-    /// Value and exponent of a number, if it is neither subnormal nor zero nor of the largest exponent.
-    #[inline]
-    pub(super) fn normal(self, bits: u32) -> Option<(f64, i32)> {
-        let bits = u64::from(bits >> self.ignored);
-        let ones = (1 << self.exponent_bits) - 1;
-        let field = bits >> self.mantissa_bits & ones;
-        if field == 0 || field == ones {
-            return None;
-        }
-        let exponent = field as i32 - (ones >> 1) as i32;
-        let sign = bits >> (self.exponent_bits + self.mantissa_bits) & 1;
-        let mantissa = bits & ((1 << self.mantissa_bits) - 1);
-        let of_f64 = (1023 + i64::from(exponent)) as u64;
-        let value = sign << 63 | of_f64 << 52 | mantissa << (52 - self.mantissa_bits);
-        Some((f64::from_bits(value), exponent))
-    }
-
-    pub(super) fn decode(self, bits: u32) -> Number {
-        let bits = bits >> self.ignored;
-        let ones = (1 << self.exponent_bits) - 1;
-        let bias = ones >> 1;
-        let negative = bits >> (self.exponent_bits + self.mantissa_bits) & 1 == 1;
-        let field = (bits >> self.mantissa_bits & ones) as i32;
-        let mantissa = i64::from(bits & ((1 << self.mantissa_bits) - 1));
-        let hidden = 1i64 << self.mantissa_bits;
-        if field == ones as i32 {
-            match self.top {
-                Top::Special if mantissa == 0 => return Number::Infinite { negative },
-                Top::Special => return Number::Nan,
-                Top::OneNan if mantissa == hidden - 1 => return Number::Nan,
-                Top::OneNan | Top::Numbers => {}
-            }
-        }
-        let magnitude = if field == 0 {
-            mantissa
-        } else {
-            mantissa | hidden
-        };
-        let exponent = field.max(1) - bias as i32;
-        Number::Finite {
-            negative,
-            magnitude,
-            exponent,
-            unit: exponent - self.mantissa_bits as i32,
-        }
-    }
-}
+use crate::softfloat::{F16, Format, Round, ue8m0};
 
 /// A value: an integer times two to the power `unit`, and the exponent that alignment goes by, which
 /// is that of the format's fields and not of the leading bit.
@@ -143,6 +28,11 @@ impl Number {
             exponent: 0,
             unit,
         }
+    }
+
+    /// The number that a code of a format is.
+    pub(super) fn of(format: Format, code: u32) -> Self {
+        Self::of_value(format.to_f64(code), format.least_exponent())
     }
 
     /// The number of a format that has this value; `least` is the exponent of its subnormal numbers.
@@ -200,18 +90,9 @@ impl Number {
         Self::whole(sum, UNIT)
     }
 
-    /// UE8M0: a power of two from 2^-127 on; 255 is NaN.
+    /// A block scale of type UE8M0.
     pub(super) fn power_of_two(bits: u8) -> Self {
-        if bits == u8::MAX {
-            return Self::Nan;
-        }
-        let exponent = i32::from(bits) - 127;
-        Self::Finite {
-            negative: false,
-            magnitude: 1,
-            exponent,
-            unit: exponent,
-        }
+        Self::of_value(ue8m0(bits), -127)
     }
 
     /// The product, exactly.
@@ -345,65 +226,51 @@ impl Sum {
         Total::Finite(sum as f64 * 2f64.powi(place))
     }
 
-    /// The sum as f32, cut toward zero.
-    pub(super) fn to_f32(&self) -> u32 {
-        self.round(softfloat::F32, Round::Zero)
-    }
-
-    /// The sum as f16, to nearest.
-    pub(super) fn to_f16(&self) -> u32 {
-        self.round(softfloat::F16, Round::Nearest)
-    }
-
-    fn round(&self, format: softfloat::Format, mode: Round) -> u32 {
+    /// The sum in the format of D.
+    pub(super) fn to(&self, format: Format) -> u32 {
         match self.total() {
             Total::Nan => format.nan,
             Total::Infinite(negative) => {
-                let x = if negative {
-                    f64::NEG_INFINITY
-                } else {
-                    f64::INFINITY
-                };
-                format.round(x, Round::Nearest, false)
+                let sign = if negative { -1.0 } else { 1.0 };
+                format.round(sign * f64::INFINITY, Round::Nearest, false)
             }
-            Total::Finite(x) => finish(x, format, mode),
+            Total::Finite(x) => finish(x, format),
         }
     }
 }
 
-/// Rounds a sum. A value of 2^128 or more in magnitude is infinite, whichever way is cut. A sum that becomes zero is
-/// +0, also if the sum is negative.
-pub(super) fn finish(x: f64, format: softfloat::Format, mode: Round) -> u32 {
-    let mode = match x.abs() >= 2f64.powi(128) {
+/// Rounds a sum: to nearest in f16, and cuts it toward zero in f32. A value of 2^128 or more in magnitude is infinite
+/// all the same. A sum that becomes zero is +0, also if the sum is negative.
+pub(super) fn finish(x: f64, format: Format) -> u32 {
+    let mode = match format == F16 || x.abs() >= 2f64.powi(128) {
         true => Round::Nearest,
-        false => mode,
+        false => Round::Zero,
     };
-    let bits = format.round(x, mode, false);
-    let negative_zero = format.round(-0.0, mode, false);
-    match bits == negative_zero {
-        true => 0,
-        false => bits,
+    match format.round(x, mode, false) {
+        bits if bits == format.sign_bit() => 0,
+        bits => bits,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::softfloat::{BF16, F32};
 
     /// Zero times a large element has a large exponent, and counts for nothing.
     #[test]
     fn zeros_do_not_count_whatever_their_exponents() {
-        let bf16 = |bits| Format::BF16.decode(bits);
+        let bf16 = |bits| Number::of(BF16, bits);
         let one = bf16(0x3f80);
-        let mut sum = Sum::new(Format::F32.decode(0), 3, 25);
+        let mut sum = Sum::new(Number::of(F32, 0), 3, 25);
         sum.add(one.times(one));
         sum.add(bf16(0x7f00).times(bf16(0))); // 2^127 * 0
         sum.add(bf16(0x0001).times(one)); // a subnormal: cut away
-        assert_eq!(sum.to_f32(), 1f32.to_bits());
+        assert_eq!(sum.to(F32), 1f32.to_bits());
         // Too far above the others to be aligned to them.
-        let mut sum = Sum::new(Format::F32.decode(0), 3, 25);
+        let mut sum = Sum::new(Number::of(F32, 0), 3, 25);
         sum.add(bf16(0x0040).times(one)); // 2^-127
         sum.add(bf16(0x7f00).times(bf16(0)));
-        assert_eq!(sum.to_f32(), 0x0040_0000);
+        assert_eq!(sum.to(F32), 0x0040_0000);
     }
 }

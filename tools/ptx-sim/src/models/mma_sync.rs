@@ -3,37 +3,19 @@
 //! PTX ISA 9.7.14.5. The ISA leaves order and rounding of the sum open: [`sums`](super::sums) has the rules, by default
 //! the one that an H200 was recorded to follow (`docs/semantics.md`).
 
-pub use super::element::{Accumulator, Element};
-use super::matrix_sums::{Lines, SumOf, add_products};
-use super::mma_number::{Format, Number};
+pub use super::element::{Accumulator, Element, ScaleType};
+pub use super::idesc::Kind;
+pub use super::matrix_sums::Lanes;
+use super::matrix_sums::{Lines, gather, scatter, whole};
+use super::mma_number::Number;
 use super::sums::{Form, Instruction, NoRule, Rule, Scales, SumRule};
-
-/// Registers of a warp, one value a lane.
-pub type Lanes = [u64; 32];
+use crate::softfloat::{E4M3, ue4m3};
 
 impl Element {
-    /// The element of a register's bits. Narrow elements are taken without the padding, which is not looked at. E2M1
-    /// stands in the central four bits of its byte, E3M2 and E2M3 in the lower six.
-    fn unpadded(self, bits: u32) -> u32 {
-        match self {
-            Self::E3m2 | Self::E2m3 => bits & 0x3f,
-            Self::E2m1 => bits >> 2 & 0xf,
-            _ => bits,
-        }
-    }
-
     /// Whether `.kind::f8f6f4` has it.
     fn is_f8f6f4(self) -> bool {
         use Element::*;
         matches!(self, E4m3 | E5m2 | E3m2 | E2m3 | E2m1)
-    }
-
-    fn integer(self, bits: u32) -> i64 {
-        match self {
-            Self::S8 => i64::from(bits as u8 as i8),
-            Self::S4 => i64::from((bits << 4) as u8 as i8 >> 4),
-            _ => i64::from(bits),
-        }
     }
 }
 
@@ -87,23 +69,6 @@ pub struct Modifiers {
     pub scaling: Option<Scaling>,
 }
 
-/// `.kind` of an instruction with block scales.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-pub enum ScaledKind {
-    Mxf8f6f4,
-    Mxf4,
-    Mxf4nvf4,
-}
-
-/// Type of block scales.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-pub enum ScaleType {
-    Ue8m0,
-    Ue4m3,
-}
-
 /// Bytes and lanes that hold scales: `{byte-id, thread-id}`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Selector {
@@ -117,7 +82,7 @@ pub struct Selector {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Scaling {
     /// `.kind`.
-    pub kind: ScaledKind,
+    pub kind: Kind,
     /// Scales of a row or column: `.scale_vec::1X`, 2 or 4.
     pub vector: usize,
     /// `.stype`.
@@ -131,8 +96,8 @@ pub struct Scaling {
 impl Scaling {
     /// Table 36, as PTX 9.1 has it, and table 37.
     fn is_defined(&self) -> bool {
+        use Kind::*;
         use ScaleType::*;
-        use ScaledKind::*;
         let combination = matches!(
             (self.kind, self.vector, self.ty),
             (Mxf8f6f4, 1, Ue8m0) | (Mxf4 | Mxf4nvf4, 2, Ue8m0) | (Mxf4nvf4, 4, _)
@@ -159,8 +124,9 @@ impl Scaling {
         let all = bytes[selector.byte..][..self.vector].iter();
         all.map(|bits| match self.ty {
             ScaleType::Ue8m0 => Ok(Number::power_of_two(*bits)),
-            ScaleType::Ue4m3 if *bits >= 0x80 => Err("a scale of type ue4m3 has its top bit set"),
-            ScaleType::Ue4m3 => Ok(Format::E4M3.decode(u32::from(*bits))),
+            ScaleType::Ue4m3 => ue4m3(*bits)
+                .map(|scale| Number::of_value(scale, E4M3.least_exponent()))
+                .ok_or("a scale of type ue4m3 has its top bit set"),
         })
         .collect()
     }
@@ -205,7 +171,7 @@ impl Mma {
                     .filter(Scaling::is_defined)
                     .map(|scaling| scaling.kind);
                 let elements = match kind {
-                    Some(ScaledKind::Mxf8f6f4) => k == 32 && a.is_f8f6f4() && b.is_f8f6f4(),
+                    Some(Kind::Mxf8f6f4) => k == 32 && a.is_f8f6f4() && b.is_f8f6f4(),
                     Some(_) => k == 64 && (a, b) == (E2m1, E2m1),
                     None => false,
                 };
@@ -264,7 +230,7 @@ impl Mma {
     /// Whether E2M1 has no padding.
     fn is_fp4(&self) -> bool {
         let kind = self.modifiers.scaling.map(|scaling| scaling.kind);
-        matches!(kind, Some(ScaledKind::Mxf4 | ScaledKind::Mxf4nvf4))
+        matches!(kind, Some(Kind::Mxf4 | Kind::Mxf4nvf4))
     }
 
     /// Elements in a register of A or B.
@@ -361,31 +327,9 @@ impl Mma {
             }
             _ => None,
         };
-        let narrow = self.d == Accumulator::F16;
-        // Places of elements of C or D: lane, register and first bit; and row and column.
-        let places = || {
-            let of_lane = |lane| (0..self.m / 4).map(move |i| (lane, i));
-            (0..32).flat_map(of_lane).map(move |(lane, i)| {
-                let (row, column) = (lane / 4 + 8 * (i / 2), lane % 4 * 2 + i % 2);
-                let (register, bit) = if narrow {
-                    (i / 2, 16 * (i % 2))
-                } else {
-                    (i, 0)
-                };
-                (lane, register, bit, row * N + column)
-            })
-        };
-        let mask = if narrow { 0xffff } else { u32::MAX };
-        let mut sums = vec![0; self.m * N];
-        for (lane, register, bit, at) in places() {
-            sums[at] = (c[register][lane] >> bit) as u32 & mask;
-        }
+        let mut sums = gather(c, (self.m, N), self.d);
         self.add_to(&mut sums, (&a, &b), factors, rule);
-        let mut d = vec![[0; 32]; self.registers().2];
-        for (lane, register, bit, at) in places() {
-            d[register][lane] |= u64::from(sums[at]) << bit;
-        }
-        Ok(d)
+        Ok(scatter(&sums, N, self.d))
     }
 
     /// Adds the products to C, which has a row for each of A's. `scales`: those of each row and each column. Floats
@@ -399,66 +343,38 @@ impl Mma {
     ) {
         let (Some(of_a), Some(of_b), Some(rule)) = (self.a.format(), self.b.format(), rule) else {
             for (i, c) in c.iter_mut().enumerate() {
-                let (row, column) = (line(a, i / N, self.k), line(b, i % N, self.k));
-                *c = self.integer(row, column, *c);
+                let (row, column) = (
+                    &a[i / N * self.k..][..self.k],
+                    &b[i % N * self.k..][..self.k],
+                );
+                let products = row.iter().zip(column);
+                let products = products.map(|(x, y)| match self.modifiers.product {
+                    Product::Times => self.a.integer(*x) * self.b.integer(*y),
+                    Product::And => i64::from(x & y),
+                    Product::Xor => i64::from(x ^ y),
+                });
+                *c = whole(*c, products, self.modifiers.satfinite);
             }
             return;
         };
-        let elements = |of: Element, all: &[u32]| -> Vec<u32> {
-            let bits = |x: &u32| if self.is_fp4() { *x } else { of.unpadded(*x) };
-            all.iter().map(bits).collect()
+        let lines = |of: Element, format, all: &[u32]| {
+            let codes = all.iter().map(|x| match self.is_fp4() {
+                true => *x,
+                false => of.code(*x),
+            });
+            Lines::new(format, self.k, codes, false)
         };
-        let (a, b) = (elements(self.a, a), elements(self.b, b));
+        let (a, b) = (lines(self.a, of_a, a), lines(self.b, of_b, b));
         let Some([rows, columns]) = scales else {
-            let result = match self.d {
-                Accumulator::F16 => SumOf::F16,
-                _ => SumOf::F32,
-            };
-            let chain = rule.chain.min(self.k);
-            for first in (0..self.k).step_by(chain) {
-                let part = first..(first + chain).min(self.k);
-                let lines = |format, bits: &[u32]| {
-                    let lines = bits.chunks_exact(self.k);
-                    let bits = lines.flat_map(|line| line[part.clone()].iter().copied());
-                    Lines::new(format, part.len(), bits, false)
-                };
-                add_products(&lines(of_a, &a), &lines(of_b, &b), c, result, rule.fraction);
-                if result == SumOf::F32 {
-                    c.iter_mut().for_each(|sum| *sum = rule.kept(*sum));
-                }
-            }
-            return;
+            return rule.add_lines(self.d, (&a, &b), c);
         };
-        let numbers = |format: Format, bits: &[u32]| -> Vec<Number> {
-            bits.iter().map(|x| format.decode(*x)).collect()
-        };
-        let (a, b) = (numbers(of_a, &a), numbers(of_b, &b));
+        let numbers =
+            |lines: &Lines, n| -> Vec<Vec<_>> { (0..n).map(|i| lines.line(i).collect()).collect() };
+        let (a, b) = (numbers(&a, self.m), numbers(&b, N));
         for (i, c) in c.iter_mut().enumerate() {
             let (row, column) = (i / N, i % N);
             let scales = (&rows[row][..], &columns[column][..]);
-            let lines = (line(&a, row, self.k), line(&b, column, self.k));
-            *c = rule.add(self.d, *c, lines, Some(scales));
+            *c = rule.add(self.d, *c, (&a[row], &b[column]), Some(scales));
         }
     }
-
-    fn integer(&self, a: &[u32], b: &[u32], c: u32) -> u32 {
-        let products = a.iter().zip(b);
-        let sum: i64 = products
-            .map(|(x, y)| match self.modifiers.product {
-                Product::Times => self.a.integer(*x) * self.b.integer(*y),
-                Product::And => i64::from(x & y),
-                Product::Xor => i64::from(x ^ y),
-            })
-            .sum::<i64>()
-            + i64::from(c as i32);
-        if self.modifiers.satfinite {
-            sum.clamp(i32::MIN.into(), i32::MAX.into()) as u32
-        } else {
-            sum as u32
-        }
-    }
-}
-
-fn line<T>(all: &[T], i: usize, k: usize) -> &[T] {
-    &all[i * k..][..k]
 }

@@ -46,7 +46,6 @@ pub(crate) trait Enumeration {
 
 pub mod approx;
 pub mod element;
-pub mod float;
 pub mod hazard;
 pub mod idesc;
 mod matrix_sums;

@@ -10,9 +10,11 @@
 //! zero an exponent of -126 plus the other factor's. Here such a product counts for nothing, which differs only where
 //! all other terms of a sum are below 2^-101.
 
-use super::element::{Accumulator, Element};
-use super::mma_number::{Format, Number, Sum};
-use super::mma_sync::{ScaleType, ScaledKind};
+use super::element::{Accumulator, Element, ScaleType};
+use super::idesc::Kind;
+use super::matrix_sums::{Lines, add_products};
+use super::mma_number::{Number, Sum};
+use crate::softfloat::{E2M1_DOUBLED, E4M3, F32};
 
 named! {
     /// A kind of GPU that a published model of sums exists for.
@@ -112,7 +114,7 @@ pub enum Instruction {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Scales {
     /// `.kind`.
-    pub kind: ScaledKind,
+    pub kind: Kind,
     /// Scales of a row, over the K of the instruction.
     pub count: usize,
     /// Their type.
@@ -257,8 +259,8 @@ fn published(silicon: Silicon, form: &Form, whole: Rule) -> Option<Rule> {
         // MMA-Sim lists E2M1 with one scale for 32 products as well, and cannot compute it.
         return match (of.kind, k) {
             _ if !instruction || d != InF32 => None,
-            (ScaledKind::Mxf8f6f4, 32) => (fp8(a) && fp8(b)).then_some(whole),
-            (ScaledKind::Mxf4 | ScaledKind::Mxf4nvf4, 64) => Some(fp4),
+            (Kind::Mxf8f6f4, 32) => (fp8(a) && fp8(b)).then_some(whole),
+            (Kind::Mxf4 | Kind::Mxf4nvf4, 64) => Some(fp4),
             _ => None,
         };
     }
@@ -309,11 +311,21 @@ impl Rule {
     }
 
     /// The bits that an f32 sum keeps.
-    pub(super) fn kept(&self, sum: u32) -> u32 {
+    fn kept(&self, sum: u32) -> u32 {
         let cut = F32_MANTISSA.saturating_sub(self.mantissa);
         match f32::from_bits(sum).is_finite() {
             true => sum >> cut << cut,
             false => sum,
+        }
+    }
+
+    /// C and products of each row of A with each column of B: C is `[row][column]`, as bits of D's type.
+    pub(super) fn add_lines(&self, d: Accumulator, (a, b): (&Lines, &Lines), c: &mut [u32]) {
+        for part in a.parts(self.chain) {
+            add_products((a, b), &part, c, d.format(), self.fraction);
+            if d != Accumulator::F16 {
+                c.iter_mut().for_each(|sum| *sum = self.kept(*sum));
+            }
         }
     }
 
@@ -326,10 +338,7 @@ impl Rule {
         (a, b): (&[Number], &[Number]),
         scales: Option<(&[Number], &[Number])>,
     ) -> u32 {
-        let format = match d {
-            Accumulator::F16 => Format::F16,
-            _ => Format::F32,
-        };
+        let format = d.format();
         let scale = |k: usize| {
             let of = |all: &[Number]| all[k * all.len() / a.len()];
             scales.map(|(row, column)| of(row).times(of(column)))
@@ -337,7 +346,7 @@ impl Rule {
         let mut bits = c;
         for first in (0..a.len()).step_by(self.chain) {
             let end = (first + self.chain).min(a.len());
-            let mut sum = Sum::new(format.decode(bits), end - first, self.fraction);
+            let mut sum = Sum::new(Number::of(format, bits), end - first, self.fraction);
             for k in (first..end).step_by(self.block) {
                 let products = (k..(k + self.block).min(end)).map(|k| a[k].times(b[k]));
                 match scale(k) {
@@ -352,8 +361,8 @@ impl Rule {
                 sum.reach(OF_ZERO);
             }
             bits = match d {
-                Accumulator::F16 => sum.to_f16(),
-                _ => self.kept(sum.to_f32()),
+                Accumulator::F16 => sum.to(format),
+                _ => self.kept(sum.to(format)),
             };
         }
         bits
@@ -383,7 +392,7 @@ pub fn nvfp4(silicon: Silicon) -> Result<Rule, NoRule> {
         b: Element::E2m1,
         d: Accumulator::F32,
         scales: Some(Scales {
-            kind: ScaledKind::Mxf4nvf4,
+            kind: Kind::Mxf4nvf4,
             count: 4,
             ty: ScaleType::Ue4m3,
         }),
@@ -397,19 +406,19 @@ impl Rule {
     /// ([`nvfp4`]): for whole problems, which are too long to execute. Signs of scales are ignored.
     pub fn nvfp4(&self, c: f32, (a, of_a): &Nvfp4, (b, of_b): &Nvfp4) -> f32 {
         // Not `add`, which would decode every code by itself: it takes ten times as long.
-        let mut sum = Sum::new(Format::F32.decode(c.to_bits()), 4, self.fraction);
+        let mut sum = Sum::new(Number::of(F32, c.to_bits()), 4, self.fraction);
         let blocks = a.as_chunks::<8>().0.iter().zip(b.as_chunks::<8>().0);
         for ((x, y), (of_x, of_y)) in blocks.zip(of_a.iter().zip(of_b)) {
-            let double = |code: u8| i64::from(super::float::e2m1_doubled(code));
+            let double = |code: u8| i64::from(E2M1_DOUBLED[usize::from(code)]);
             let pair = |(x, y): (&u8, &u8)| {
                 double(x & 15) * double(y & 15) + double(x >> 4) * double(y >> 4)
             };
             let quarters: i64 = x.iter().zip(y).map(pair).sum();
-            let scale = |bits: u8| Format::E4M3.decode(u32::from(bits & 0x7f));
+            let scale = |bits: u8| Number::of(E4M3, u32::from(bits & 0x7f));
             let scale = scale(*of_x).times(scale(*of_y));
             sum.add_block(Number::whole(quarters, -2).times(scale), scale);
         }
         sum.reach(OF_ZERO);
-        f32::from_bits(self.kept(sum.to_f32()))
+        f32::from_bits(self.kept(sum.to(F32)))
     }
 }

@@ -6,15 +6,16 @@
 use super::tmem::{Tmem, TmemAddr, TmemError, check_warp_lanes};
 use thiserror::Error;
 
-/// `.shape`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-pub enum Shape {
-    S16x64b,
-    S16x128b,
-    S16x256b,
-    S32x32b,
-    S16x32bx2,
+named! {
+    /// `.shape`.
+    #[allow(missing_docs)]
+    Shape {
+        S16x64b "16x64b",
+        S16x128b "16x128b",
+        S16x256b "16x256b",
+        S32x32b "32x32b",
+        S16x32bx2 "16x32bx2",
+    }
 }
 
 /// The rule a load or store breaks.

@@ -2,10 +2,11 @@
 //!
 //! Sources: PTX ISA `cp.async.bulk`, `cp.reduce.async.bulk`, `cp.reduce.async.bulk.tensor`.
 
-use half::{bf16, f16};
 use thiserror::Error;
 
+use crate::ast::Ty;
 use crate::memory::layout::MAX_SHARED;
+use crate::softfloat::{self, BF16, Round, add_odd, extreme};
 
 /// The rule a bulk copy breaks.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -25,14 +26,14 @@ pub enum BulkError {
         address: u64,
         size: u32,
     },
-    #[error("reduction {op:?} is not defined for {ty:?} towards {dst:?}")]
+    #[error("reduction {op} is not defined for {ty} towards {dst:?}")]
     Reduction {
         op: ReduceOp,
-        ty: ReduceType,
+        ty: Ty,
         dst: ReduceDst,
     },
-    #[error("{len} bytes are not a whole number of {ty:?} elements, or the sides differ")]
-    ReductionLength { len: usize, ty: ReduceType },
+    #[error("{len} bytes are not a whole number of {ty} elements, or the sides differ")]
+    ReductionLength { len: usize, ty: Ty },
 }
 
 /// Checks size, alignment and extent of a `cp.async.bulk` in any direction.
@@ -64,34 +65,19 @@ pub fn check_bulk(size: u32, sides: [(&'static str, u64, u64); 2]) -> Result<(),
     Ok(())
 }
 
-/// `.redOp`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-pub enum ReduceOp {
-    Add,
-    Min,
-    Max,
-    Inc,
-    Dec,
-    And,
-    Or,
-    Xor,
-}
-
-/// Element type of a reduction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-pub enum ReduceType {
-    U32,
-    S32,
-    U64,
-    S64,
-    B32,
-    B64,
-    F16,
-    Bf16,
-    F32,
-    F64,
+named! {
+    /// `.redOp`.
+    #[allow(missing_docs)]
+    ReduceOp {
+        Add "add",
+        Min "min",
+        Max "max",
+        Inc "inc",
+        Dec "dec",
+        And "and",
+        Or "or",
+        Xor "xor",
+    }
 }
 
 /// Memory of a reduction's destination.
@@ -102,21 +88,10 @@ pub enum ReduceDst {
     Global,
 }
 
-impl ReduceType {
-    /// Bytes of an element.
-    pub fn bytes(self) -> usize {
-        match self {
-            Self::F16 | Self::Bf16 => 2,
-            Self::U32 | Self::S32 | Self::B32 | Self::F32 => 4,
-            Self::U64 | Self::S64 | Self::B64 | Self::F64 => 8,
-        }
-    }
-}
-
 /// The table of valid operation, type and destination of `cp.reduce.async.bulk`.
-pub fn check_reduction(op: ReduceOp, ty: ReduceType, dst: ReduceDst) -> Result<(), BulkError> {
+pub fn check_reduction(op: ReduceOp, ty: Ty, dst: ReduceDst) -> Result<(), BulkError> {
     use ReduceOp::*;
-    use ReduceType::*;
+    use Ty::*;
     let global = dst == ReduceDst::Global;
     let ok = match op {
         Add => matches!(ty, U32 | S32 | U64) || (global && matches!(ty, F32 | F64 | F16 | Bf16)),
@@ -131,32 +106,23 @@ pub fn check_reduction(op: ReduceOp, ty: ReduceType, dst: ReduceDst) -> Result<(
     }
 }
 
-/// Reduces `src` into `dst`, element by element.
-pub fn reduce(
-    op: ReduceOp,
-    ty: ReduceType,
-    place: ReduceDst,
-    dst: &mut [u8],
-    src: &[u8],
-) -> Result<(), BulkError> {
-    check_reduction(op, ty, place)?;
-    let n = ty.bytes();
+/// Reduces `src` into `dst`, element by element; [`check_reduction`] has passed.
+pub fn reduce(op: ReduceOp, ty: Ty, dst: &mut [u8], src: &[u8]) -> Result<(), BulkError> {
+    let n = ty.bytes() as usize;
     if dst.len() != src.len() || !dst.len().is_multiple_of(n) {
         return Err(BulkError::ReductionLength { len: dst.len(), ty });
     }
     for (d, s) in dst.chunks_exact_mut(n).zip(src.chunks_exact(n)) {
-        let (mut a, mut b) = ([0u8; 8], [0u8; 8]);
-        a[..n].copy_from_slice(d);
-        b[..n].copy_from_slice(s);
-        let out = element(op, ty, u64::from_le_bytes(a), u64::from_le_bytes(b));
-        d.copy_from_slice(&out.to_le_bytes()[..n]);
+        let [a, b] = [&*d, s].map(|all| all.iter().rev().fold(0, |v, b| v << 8 | u64::from(*b)));
+        d.copy_from_slice(&reduced(op, ty, a, b).to_le_bytes()[..n]);
     }
     Ok(())
 }
 
-fn element(op: ReduceOp, ty: ReduceType, d: u64, s: u64) -> u64 {
+/// An element after a reduction that [`check_reduction`] lets pass.
+pub(crate) fn reduced(op: ReduceOp, ty: Ty, d: u64, s: u64) -> u64 {
     use ReduceOp::*;
-    use ReduceType::*;
+    use Ty::*;
     let (d32, s32) = (d as u32, s as u32);
     match (op, ty) {
         (And, _) => d & s,
@@ -164,23 +130,14 @@ fn element(op: ReduceOp, ty: ReduceType, d: u64, s: u64) -> u64 {
         (Xor, _) => d ^ s,
         (Inc, _) => u64::from(if d32 >= s32 { 0 } else { d32 + 1 }),
         (Dec, _) => u64::from(if d32 == 0 || d32 > s32 { s32 } else { d32 - 1 }),
-        (_, F16) => {
-            let (a, b) = (f16::from_bits(d as u16), f16::from_bits(s as u16));
-            let f = float(op, f64::from(a), f64::from(b));
-            u64::from(if f.is_nan() {
-                0x7fff
-            } else {
-                f16::from_f64(f).to_bits()
-            })
-        }
-        (_, Bf16) => {
-            let (a, b) = (bf16::from_bits(d as u16), bf16::from_bits(s as u16));
-            let f = float(op, f64::from(a), f64::from(b));
-            u64::from(if f.is_nan() {
-                0x7fff
-            } else {
-                bf16::from_f64(f).to_bits()
-            })
+        (_, F16 | Bf16) => {
+            let format = if ty == F16 { softfloat::F16 } else { BF16 };
+            let [a, b] = [d32, s32].map(|bits| format.to_f64(bits & 0xffff));
+            let x = match op {
+                Add => add_odd(a, b),
+                _ => f64::from(extreme(a as f32, b as f32, op == Max, false)),
+            };
+            u64::from(format.round(x, Round::Nearest, false))
         }
         (_, F32) => {
             // Hopper keeps subnormals here, whatever the text says of "the current implementation".
@@ -191,7 +148,7 @@ fn element(op: ReduceOp, ty: ReduceType, d: u64, s: u64) -> u64 {
         (_, F64) if f64::from_bits(d).is_nan() => d,
         (_, F64) if f64::from_bits(s).is_nan() => s,
         (_, F64) => (f64::from_bits(d) + f64::from_bits(s)).to_bits(),
-        (Add, U32 | S32 | B32) => u64::from(d32.wrapping_add(s32)),
+        (Add, U32 | S32) => u64::from(d32.wrapping_add(s32)),
         (Add, _) => d.wrapping_add(s),
         (Min, S32) => u64::from((d32 as i32).min(s32 as i32) as u32),
         (Max, S32) => u64::from((d32 as i32).max(s32 as i32) as u32),
@@ -199,29 +156,6 @@ fn element(op: ReduceOp, ty: ReduceType, d: u64, s: u64) -> u64 {
         (Max, S64) => (d as i64).max(s as i64) as u64,
         (Min, _) => d.min(s),
         (Max, _) => d.max(s),
-    }
-}
-
-fn float(op: ReduceOp, a: f64, b: f64) -> f64 {
-    match op {
-        // -0 is below +0.
-        ReduceOp::Min if a == b => {
-            if a.is_sign_negative() {
-                a
-            } else {
-                b
-            }
-        }
-        ReduceOp::Max if a == b => {
-            if a.is_sign_negative() {
-                b
-            } else {
-                a
-            }
-        }
-        ReduceOp::Min => a.min(b),
-        ReduceOp::Max => a.max(b),
-        _ => a + b, // exact in f64 for f16; bf16's far exponents round to the same bf16
     }
 }
 
@@ -258,24 +192,24 @@ mod tests {
     #[test]
     fn reduction_table() {
         use ReduceDst::*;
-        assert!(check_reduction(Add, ReduceType::F32, SharedCluster).is_err());
-        assert!(check_reduction(Add, ReduceType::F32, Global).is_ok());
-        assert!(check_reduction(Inc, ReduceType::S32, Global).is_err());
-        assert!(check_reduction(Xor, ReduceType::B64, Global).is_ok());
-        assert!(check_reduction(Min, ReduceType::F32, Global).is_err());
-        let g = |op, ty, d: u64, s: u64| element(op, ty, d, s);
-        assert_eq!(g(Inc, ReduceType::U32, 5, 5), 0);
-        assert_eq!(g(Inc, ReduceType::U32, 4, 5), 5);
-        assert_eq!(g(Dec, ReduceType::U32, 0, 5), 5);
-        assert_eq!(g(Dec, ReduceType::U32, 9, 5), 5);
-        assert_eq!(g(Min, ReduceType::S32, 0xffff_ffff, 1), 0xffff_ffff);
+        assert!(check_reduction(Add, Ty::F32, SharedCluster).is_err());
+        assert!(check_reduction(Add, Ty::F32, Global).is_ok());
+        assert!(check_reduction(Inc, Ty::S32, Global).is_err());
+        assert!(check_reduction(Xor, Ty::B64, Global).is_ok());
+        assert!(check_reduction(Min, Ty::F32, Global).is_err());
+        let g = reduced;
+        assert_eq!(g(Inc, Ty::U32, 5, 5), 0);
+        assert_eq!(g(Inc, Ty::U32, 4, 5), 5);
+        assert_eq!(g(Dec, Ty::U32, 0, 5), 5);
+        assert_eq!(g(Dec, Ty::U32, 9, 5), 5);
+        assert_eq!(g(Min, Ty::S32, 0xffff_ffff, 1), 0xffff_ffff);
         let mut d = 1.5f32.to_le_bytes();
-        reduce(Add, ReduceType::F32, Global, &mut d, &2.25f32.to_le_bytes()).unwrap();
+        reduce(Add, Ty::F32, &mut d, &2.25f32.to_le_bytes()).unwrap();
         assert_eq!(f32::from_le_bytes(d), 3.75);
         let tiny = f32::from_bits(1).to_le_bytes();
         let mut d = 0f32.to_le_bytes();
-        reduce(Add, ReduceType::F32, Global, &mut d, &tiny).unwrap();
+        reduce(Add, Ty::F32, &mut d, &tiny).unwrap();
         assert_eq!(f32::from_le_bytes(d).to_bits(), 1);
-        assert!(reduce(Add, ReduceType::F32, Global, &mut d, &[0; 3]).is_err());
+        assert!(reduce(Add, Ty::F32, &mut d, &[0; 3]).is_err());
     }
 }

@@ -9,14 +9,12 @@
 use thiserror::Error;
 
 pub use super::element::{Accumulator, Element};
-use super::matrix_sums::{Lines, SumOf, add_products};
+pub use super::matrix_sums::Lanes;
+use super::matrix_sums::{Lines, gather, scatter, whole};
 use super::memory::{SharedRead, SharedReadError};
 use super::smem_desc::{Layout, Major, SmemDesc, SmemDescError};
 use super::sums::{Form, Instruction, NoRule, Rule, SumRule};
 use super::swizzle::Swizzle;
-
-/// Registers of a warp, one value a lane.
-pub type Lanes = [u64; 32];
 
 /// Rows of A and D.
 pub const M: u32 = 64;
@@ -151,10 +149,7 @@ impl Shape {
 
     /// Registers of a lane that hold D: a 32-bit sum each, or two f16.
     pub fn d_registers(&self) -> usize {
-        match self.accumulator {
-            Accumulator::F32 | Accumulator::S32 => self.n as usize / 2,
-            Accumulator::F16 => self.n as usize / 4,
-        }
+        self.n as usize * self.accumulator.bits() / 64
     }
 
     /// Tells accumulators apart that need a fence or a wait between them: those of instructions of one
@@ -303,109 +298,40 @@ impl Product {
                 .map_err(fail('A'))?,
         };
         let columns = self.b.read(0, self.shape.n, shared).map_err(fail('B'))?;
-        let (of_a, of_b) = (self.shape.a, self.shape.b);
-        let formats = (of_a.format(), of_b.format(), rule);
-        let (Some(format_a), Some(format_b), Some(rule)) = formats else {
-            return Ok(self.whole_numbers(&rows, &columns, d));
-        };
-        let k = self.shape.k() as usize;
-        let (chain, bytes) = (rule.chain.min(k), K_BYTES as usize);
-        let lines = |all: &[u8], of: Element, format, negated, first: usize| {
-            let size = of.bytes() as usize;
-            let part = first * size..((first + chain) * size).min(bytes);
-            let lines = all.chunks_exact(bytes);
-            let bits = lines.flat_map(|line| elements(&line[part.clone()], of.bytes()));
-            Lines::new(format, part.len() / size, bits, negated)
-        };
+        let (of_a, of_b, ty) = (self.shape.a, self.shape.b, self.shape.accumulator);
+        let (rows, columns) = (elements(&rows, of_a), elements(&columns, of_b));
         let n = self.shape.n as usize;
-        let result = match self.shape.accumulator {
-            Accumulator::F32 | Accumulator::S32 => SumOf::F32,
-            Accumulator::F16 => SumOf::F16,
+        let mut sums = match self.accumulate {
+            true => gather(d, (WARP_ROWS as usize, n), ty),
+            false => vec![0; WARP_ROWS as usize * n],
         };
-        // Place of an element of D: its register, and its first bit there.
-        let place = |i: usize| match result {
-            SumOf::F32 => (i, 0),
-            SumOf::F16 => (i / 2, 16 * (i % 2)),
-        };
-        let mask = if result == SumOf::F16 {
-            0xffff
+        let k = (K_BYTES / of_a.bytes()) as usize;
+        if let (Some(format_a), Some(format_b), Some(rule)) = (of_a.format(), of_b.format(), rule) {
+            let rows = Lines::new(format_a, k, rows, self.negate_a);
+            let columns = Lines::new(format_b, k, columns, self.negate_b);
+            rule.add_lines(ty, (&rows, &columns), &mut sums);
         } else {
-            u32::MAX
-        };
-        let places = || (0..32).flat_map(|lane| (0..n / 2).map(move |i| (lane, i)));
-        let mut sums = vec![0; WARP_ROWS as usize * n];
-        if self.accumulate {
-            for (lane, i) in places() {
-                let ((row, column), (register, bit)) = (d_element(lane, i), place(i));
-                sums[row * n + column] = (d[register][lane] >> bit) as u32 & mask;
-            }
-        }
-        for first in (0..k).step_by(chain) {
-            let rows = lines(&rows, of_a, format_a, self.negate_a, first);
-            let columns = lines(&columns, of_b, format_b, self.negate_b, first);
-            add_products(&rows, &columns, &mut sums, result, rule.fraction);
-            if result == SumOf::F32 {
-                sums.iter_mut().for_each(|sum| *sum = rule.kept(*sum));
-            }
-        }
-        let mut out = vec![[0; 32]; self.shape.d_registers()];
-        for (lane, i) in places() {
-            let ((row, column), (register, bit)) = (d_element(lane, i), place(i));
-            let sum = sums[row * n + column];
-            out[register][lane] |= match result {
-                SumOf::F32 => u64::from(sum),
-                SumOf::F16 => u64::from(sum) << bit,
-            };
-        }
-        Ok(out)
-    }
-
-    /// The new D of bytes or single bits: products and D are added exactly, and wrap or saturate.
-    fn whole_numbers(&self, rows: &[u8], columns: &[u8], d: &[Lanes]) -> Vec<Lanes> {
-        let number = |element: Element, byte: u8| match element {
-            Element::S8 => i64::from(byte as i8),
-            _ => i64::from(byte),
-        };
-        let line = |i: usize| i * K_BYTES as usize..(i + 1) * K_BYTES as usize;
-        let mut out = vec![[0; 32]; self.shape.d_registers()];
-        for lane in 0..32 {
-            for (i, out) in out.iter_mut().enumerate() {
-                let (row, column) = d_element(lane, i);
-                let (x, y) = (&rows[line(row)], &columns[line(column)]);
-                let products = x.iter().zip(y).map(|(x, y)| match self.shape.a {
+            let (rows, columns): (Vec<_>, Vec<_>) = (rows.collect(), columns.collect());
+            for (i, sum) in sums.iter_mut().enumerate() {
+                let (x, y) = (&rows[i / n * k..][..k], &columns[i % n * k..][..k]);
+                let products = x.iter().zip(y).map(|(x, y)| match of_a {
                     Element::B1 => i64::from((x & y).count_ones()),
-                    a => number(a, *x) * number(self.shape.b, *y),
+                    _ => of_a.integer(*x) * of_b.integer(*y),
                 });
-                let old = if self.accumulate {
-                    d[i][lane] as i32
-                } else {
-                    0
-                };
-                let sum = i64::from(old) + products.sum::<i64>();
-                let sum = match self.saturate {
-                    true => sum.clamp(i32::MIN.into(), i32::MAX.into()) as i32,
-                    false => sum as i32,
-                };
-                out[lane] = u64::from(sum as u32);
+                *sum = whole(*sum, products, self.saturate);
             }
         }
-        out
+        Ok(scatter(&sums, n, ty))
     }
 }
 
-/// Little-endian elements of so many bytes.
-fn elements(line: &[u8], bytes: u32) -> impl Iterator<Item = u32> + '_ {
-    line.chunks_exact(bytes as usize).map(|element| {
+/// Codes of elements, from their bytes; of single bits, eight at a time.
+fn elements(bytes: &[u8], of: Element) -> impl Iterator<Item = u32> + '_ {
+    let all = bytes.chunks_exact(of.bytes() as usize);
+    all.map(move |element| {
         let one = |all: u32, byte: &u8| all << 8 | u32::from(*byte);
-        element.iter().rev().fold(0, one)
+        of.code(element.iter().rev().fold(0, one))
     })
-}
-
-/// Row, of the warp's sixteen, and column of element `i` of a lane's D.
-fn d_element(lane: usize, i: usize) -> (usize, usize) {
-    let row = lane / 4 + 8 * (i / 2 % 2);
-    let column = 8 * (i / 4) + 2 * (lane % 4) + i % 2;
-    (row, column)
 }
 
 /// Rows of A of the warp, 32 bytes each. Register r of a lane holds four bytes of a row, from `4 * (lane % 4)` on of 16

@@ -7,7 +7,9 @@ use super::first_type;
 use crate::ast::Ty;
 use crate::program::decode::{Cx, R};
 use crate::program::{Alu, Op};
-use crate::softfloat::{self, F32, Round, add_odd, div_odd, fma_odd, signed_zero_sum, sqrt_odd};
+use crate::softfloat::{
+    self, F32, Round, add_odd, div_odd, extreme, fma_odd, signed_zero_sum, sqrt_odd,
+};
 
 /// Takes a rounding modifier; nearest if there is none.
 pub(crate) fn rounding(cx: &mut Cx<'_>) -> Round {
@@ -287,19 +289,6 @@ fn is_rounding(modifier: &str) -> bool {
 
 fn canonical(r: f32) -> u64 {
     u64::from(if r.is_nan() { F32.nan } else { r.to_bits() })
-}
-
-/// Smaller or larger; -0 is below +0; a NaN loses unless `nan` lets it win.
-pub(crate) fn extreme(a: f32, b: f32, max: bool, nan: bool) -> f32 {
-    if a.is_nan() || b.is_nan() {
-        return match (nan, a.is_nan(), b.is_nan()) {
-            (false, false, _) => a,
-            (false, _, false) => b,
-            _ => f32::NAN,
-        };
-    }
-    let a_first = if a == b { a.is_sign_negative() } else { a < b };
-    if a_first != max { a } else { b }
 }
 
 fn pair(cx: &mut Cx<'_>, op: &str) -> R<Op> {

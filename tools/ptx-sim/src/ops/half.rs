@@ -3,11 +3,10 @@
 //! Every operation is exact in f64, or rounded to odd there, and rounded once.
 
 use super::first_type;
-use super::float::extreme;
 use crate::ast::Ty;
 use crate::program::decode::{Cx, R};
 use crate::program::{Alu, Op};
-use crate::softfloat::{BF16, F16, Format, Round, add_odd, fma_odd};
+use crate::softfloat::{BF16, F16, Format, Round, add_odd, extreme, fma_odd};
 
 #[derive(Clone, Copy)]
 struct Mode {

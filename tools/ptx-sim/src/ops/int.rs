@@ -94,14 +94,7 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
     if !known {
         return Ok(None);
     }
-    cx.mods.take(
-        &cx.ins
-            .mods
-            .iter()
-            .find(|m| Ty::parse(m).is_some())
-            .cloned()
-            .unwrap_or_default(),
-    );
+    cx.mods.ty()?;
     let op = if packed_ty {
         packed_op(cx, op, ty)?
     } else {

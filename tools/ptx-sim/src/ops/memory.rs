@@ -1,11 +1,10 @@
 //! Loads, stores, atomics: which bytes move. Section 9.7.9 and 9.7.13.5 of the ISA.
 
-use super::{sext, zext};
 use crate::ast::{Operand, Ty};
 use crate::memory::Space;
+use crate::models::tma_bulk::{ReduceDst, ReduceOp, check_reduction, reduced};
 use crate::program::decode::{Cx, R, immediate};
 use crate::program::{AtomicFn, Dst, Op, Order, Src};
-use crate::softfloat::{self, Format, Round, add_odd};
 
 use std::sync::Arc;
 
@@ -90,15 +89,6 @@ fn vector(cx: &mut Cx<'_>) -> usize {
     }
 }
 
-fn elements(o: &Operand, n: usize) -> R<Vec<&Operand>> {
-    match (o, n) {
-        (Operand::Vector(v), n) if v.len() == n => Ok(v.iter().collect()),
-        (Operand::Vector(v), 1) => Err(format!("{} elements without a vector modifier", v.len())),
-        (o, 1) => Ok(vec![o]),
-        _ => Err(format!("a vector of {n} elements is expected")),
-    }
-}
-
 /// Bytes of an element, and of all, which are the alignment.
 fn sizes(t: Ty, n: usize, space: Option<Space>) -> R<(u32, u32)> {
     if t == Ty::Pred {
@@ -133,7 +123,7 @@ fn load(cx: &mut Cx<'_>) -> R<Op> {
     cx.mods.finish()?;
     let (bytes, align) = sizes(t, n, space)?;
     let mut d = Vec::new();
-    for o in elements(cx.operand(0)?, n)? {
+    for o in cx.vector(0, n)? {
         let r = cx.dst_of(o, t)?;
         d.push(r);
         if t == Ty::B128 {
@@ -162,7 +152,7 @@ fn store(cx: &mut Cx<'_>) -> R<Op> {
     cx.mods.finish()?;
     let (bytes, align) = sizes(t, n, space)?;
     let mut s = Vec::new();
-    for o in elements(cx.operand(1)?, n)? {
+    for o in cx.vector(1, n)? {
         let r = cx.src_of(o, t)?;
         s.push(r);
         if t == Ty::B128 {
@@ -228,39 +218,15 @@ fn atomic(cx: &mut Cx<'_>, returns: bool) -> R<Op> {
 
 /// The new value from the old one, b and c.
 fn atomic_fn(op: &str, t: Ty, noftz: bool) -> R<AtomicFn> {
-    let bits = t.bits();
+    use Ty::*;
     let make = |f| AtomicFn {
         f,
         compares: op == "cas",
     };
     let wrap = |f: fn(u64, u64, u64) -> u64| make(Arc::new(f));
-    let packed = |f: Format, both: bool| {
-        make(Arc::new(move |old: u64, b: u64, _| {
-            let one = |s: u32| {
-                let v = |x: u64| f.to_f64((x >> s & 0xffff) as u32);
-                u64::from(f.round(add_odd(v(old), v(b)), Round::Nearest, false)) << s
-            };
-            if both { one(0) | one(16) } else { one(0) }
-        }))
-    };
-    use Ty::*;
     Ok(match (op, t) {
-        ("and", B32 | B64) => wrap(|o, b, _| o & b),
-        ("or", B32 | B64) => wrap(|o, b, _| o | b),
-        ("xor", B32 | B64) => wrap(|o, b, _| o ^ b),
         ("exch", B32 | B64) => wrap(|_, b, _| b),
         ("cas", B16 | B32 | B64) => wrap(|o, b, c| if o == b { c } else { o }),
-        ("add", U32 | S32 | U64) => make(Arc::new(move |o, b, _| zext(o.wrapping_add(b), bits))),
-        ("min", U32 | U64) => wrap(|o, b, _| o.min(b)),
-        ("max", U32 | U64) => wrap(|o, b, _| o.max(b)),
-        ("min", S32 | S64) => make(Arc::new(
-            move |o, b, _| if sext(b, bits) < sext(o, bits) { b } else { o },
-        )),
-        ("max", S32 | S64) => make(Arc::new(
-            move |o, b, _| if sext(b, bits) > sext(o, bits) { b } else { o },
-        )),
-        ("inc", U32) => wrap(|o, b, _| if o >= b { 0 } else { o + 1 }),
-        ("dec", U32) => wrap(|o, b, _| if o == 0 || o > b { b } else { o - 1 }),
         // On global memory the sum of f32 flushes subnormals, on shared memory it does not.
         ("add", F32) => wrap(|o, b, global| {
             let flush = |x: f32| {
@@ -278,12 +244,24 @@ fn atomic_fn(op: &str, t: Ty, noftz: bool) -> R<AtomicFn> {
             })
         }),
         ("add", F64) => wrap(|o, b, _| (f64::from_bits(o) + f64::from_bits(b)).to_bits()),
-        ("add", F16) if noftz => packed(softfloat::F16, false),
-        ("add", Bf16) if noftz => packed(softfloat::BF16, false),
-        ("add", F16x2) if noftz => packed(softfloat::F16, true),
-        ("add", Bf16x2) if noftz => packed(softfloat::BF16, true),
         _ => {
-            return Err(format!("atomic {op} of {t} is not defined or not modelled"));
+            let (of, packed) = match t {
+                F16x2 => (F16, true),
+                Bf16x2 => (Bf16, true),
+                _ => (t, false),
+            };
+            let half = matches!(of, F16 | Bf16);
+            let op = ReduceOp::parse(op)
+                .filter(|op| check_reduction(*op, of, ReduceDst::Global).is_ok())
+                .filter(|op| !half || noftz && *op == ReduceOp::Add)
+                .ok_or_else(|| format!("atomic {op} of {t} is not defined or not modelled"))?;
+            make(Arc::new(move |old, b, _| match packed {
+                false => reduced(op, of, old, b),
+                true => {
+                    let upper = reduced(op, of, old >> 16, b >> 16);
+                    upper << 16 | reduced(op, of, old & 0xffff, b & 0xffff)
+                }
+            }))
         }
     })
 }

@@ -1,11 +1,11 @@
 //! `mma.sync` of a warp: section 9.7.14.5.14.
 
-use crate::ast::{Operand, Ty};
+use crate::ast::Ty;
 use crate::models::mma_sync::{
-    Accumulator, Element, Mma, Modifiers, Product, ScaleType, ScaledKind, Scaling, Selector,
+    Accumulator, Element, Kind, Mma, Modifiers, Product, ScaleType, Scaling, Selector,
 };
 use crate::program::decode::{Cx, R};
-use crate::program::{BlockScales, MmaSync, Op};
+use crate::program::{BlockScales, Dst, MmaSync, Op, Src};
 
 /// Forms that are parsed and named, by a modifier that gives them away.
 const UNMODELLED: &[(&str, &str)] = &[
@@ -62,11 +62,8 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
     }
     let scales = match scaling {
         Some((kind, vector)) => {
-            let ty = match cx.mods.one_of(&["ue8m0", "ue4m3"]) {
-                Some("ue8m0") => ScaleType::Ue8m0,
-                Some(_) => ScaleType::Ue4m3,
-                None => return Err("the type of the scales is missing".into()),
-            };
+            let ty = cx.mods.find(ScaleType::parse);
+            let ty = ty.ok_or("the type of the scales is missing")?;
             cx.count(&[8])?;
             let (a, b) = (
                 Selector { byte: 0, thread: 0 },
@@ -89,17 +86,12 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
     cx.mods.finish()?;
     let mma = Mma::new(shape, a, b, d, modifiers).map_err(|e| e.to_string())?;
     let (na, nb, nc) = mma.registers();
-    let d = registers(cx, 0, nc)?
-        .iter()
-        .map(|o| cx.dst_of(o, Ty::B32))
-        .collect::<R<_>>()?;
-    let mut sources = |i, n| -> R<Vec<_>> {
-        registers(cx, i, n)?
-            .iter()
-            .map(|o| cx.src_of(o, Ty::B32))
-            .collect()
-    };
-    let (a, b, c) = (sources(1, na)?, sources(2, nb)?, sources(3, nc)?);
+    let d = results(cx, 0, nc)?;
+    let (a, b, c) = (
+        sources(cx, 1, na)?,
+        sources(cx, 2, nb)?,
+        sources(cx, 3, nc)?,
+    );
     Ok(Some(Op::Mma(Box::new(MmaSync {
         mma,
         d,
@@ -111,13 +103,13 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
 }
 
 /// `.kind` and scales of a row, of an instruction with block scales.
-fn scaled_kind(cx: &mut Cx<'_>) -> R<(ScaledKind, usize)> {
-    let kinds = ["kind::mxf8f6f4", "kind::mxf4", "kind::mxf4nvf4"];
-    let (kind, default) = match cx.mods.one_of(&kinds) {
-        Some("kind::mxf8f6f4") => (ScaledKind::Mxf8f6f4, Some(1)),
-        Some("kind::mxf4") => (ScaledKind::Mxf4, Some(2)),
-        Some(_) => (ScaledKind::Mxf4nvf4, None),
-        None => return Err("the .kind of the scaling is missing".into()),
+fn scaled_kind(cx: &mut Cx<'_>) -> R<(Kind, usize)> {
+    let kind = cx.mods.find(kind).filter(|kind| kind.is_block_scaled());
+    let kind = kind.ok_or("the .kind of the scaling is missing")?;
+    let default = match kind {
+        Kind::Mxf8f6f4 => Some(1),
+        Kind::Mxf4 => Some(2),
+        _ => None,
     };
     let vectors = ["scale_vec::1X", "scale_vec::2X", "scale_vec::4X"];
     let vector = match cx.mods.one_of(&vectors) {
@@ -131,8 +123,8 @@ fn scaled_kind(cx: &mut Cx<'_>) -> R<(ScaledKind, usize)> {
 
 /// A register of scales and, behind it, `{byte-id, thread-id}`: constants or registers.
 fn block_scales(cx: &mut Cx<'_>, i: usize) -> R<BlockScales> {
-    let register = registers(cx, i, 1)?;
-    let selector = registers(cx, i + 1, 2)?;
+    let register = cx.vector(i, 1)?;
+    let selector = cx.vector(i + 1, 2)?;
     Ok(BlockScales {
         register: cx.src_of(&register[0], Ty::B32)?,
         selector: [
@@ -142,17 +134,25 @@ fn block_scales(cx: &mut Cx<'_>, i: usize) -> R<BlockScales> {
     })
 }
 
+/// The kind that a modifier names.
+pub(super) fn kind(modifier: &str) -> Option<Kind> {
+    modifier.strip_prefix("kind::").and_then(Kind::parse)
+}
+
 /// M and K of a shape; N is 8.
 fn shape(name: &str) -> Option<(usize, usize)> {
     let (m, k) = name.strip_prefix('m')?.split_once("n8k")?;
     Some((m.parse().ok()?, k.parse().ok()?))
 }
 
-/// The registers of a fragment; one may stand without braces.
-pub(super) fn registers<'a>(cx: &Cx<'a>, i: usize, n: usize) -> R<&'a [Operand]> {
-    match cx.operand(i)? {
-        Operand::Vector(v) if v.len() == n => Ok(v),
-        o @ Operand::Name(_) if n == 1 => Ok(std::slice::from_ref(o)),
-        _ => Err(format!("{n} registers are expected as operand {}", i + 1)),
-    }
+/// The registers that a fragment's results go to.
+pub(super) fn results(cx: &mut Cx<'_>, i: usize, n: usize) -> R<Vec<Option<Dst>>> {
+    let all = cx.vector(i, n)?.iter();
+    all.map(|o| cx.dst_of(o, Ty::B32)).collect()
+}
+
+/// The registers of a fragment.
+pub(super) fn sources(cx: &mut Cx<'_>, i: usize, n: usize) -> R<Vec<Src>> {
+    let all = cx.vector(i, n)?.iter();
+    all.map(|o| cx.src_of(o, Ty::B32)).collect()
 }

@@ -158,23 +158,6 @@ fn copy(cx: &mut Cx<'_>) -> R<Tcgen05> {
     })
 }
 
-fn kind(cx: &mut Cx<'_>) -> R<Kind> {
-    let m = cx
-        .mods
-        .find(|m| m.strip_prefix("kind::"))
-        .ok_or(".kind is missing")?;
-    Ok(match m {
-        "f16" => Kind::F16,
-        "tf32" => Kind::Tf32,
-        "f8f6f4" => Kind::F8f6f4,
-        "i8" => Kind::I8,
-        "mxf8f6f4" => Kind::Mxf8f6f4,
-        "mxf4" => Kind::Mxf4,
-        "mxf4nvf4" => Kind::Mxf4nvf4,
-        _ => return Err(format!(".kind::{m} is not known")),
-    })
-}
-
 fn scale_vec(cx: &mut Cx<'_>, kind: Kind) -> R<ScaleVec> {
     if !cx.mods.take("block_scale") {
         return Err(".block_scale is missing".into());
@@ -187,8 +170,7 @@ fn scale_vec(cx: &mut Cx<'_>, kind: Kind) -> R<ScaleVec> {
         "block32",
     ]);
     let block = |n| {
-        ScaleVec::from_block(n, kind)
-            .ok_or_else(|| format!(".block{n} is not defined for {kind:?}"))
+        ScaleVec::from_block(n, kind).ok_or_else(|| format!(".block{n} is not defined for {kind}"))
     };
     match given {
         Some("scale_vec::1X") => Ok(ScaleVec::X1),
@@ -204,7 +186,8 @@ fn scale_vec(cx: &mut Cx<'_>, kind: Kind) -> R<ScaleVec> {
 
 fn mma(cx: &mut Cx<'_>) -> R<Tcgen05> {
     let group = group(cx)?;
-    let kind = kind(cx)?;
+    let kind = cx.mods.find(super::mma::kind);
+    let kind = kind.ok_or("a known .kind is missing")?;
     let vec = if kind.is_block_scaled() {
         Some(scale_vec(cx, kind)?)
     } else {
@@ -296,17 +279,8 @@ fn commit(cx: &mut Cx<'_>) -> R<Tcgen05> {
 
 fn load_store(cx: &mut Cx<'_>, store: bool) -> R<Tcgen05> {
     aligned(cx)?;
-    let shape = match cx
-        .mods
-        .one_of(&["16x64b", "16x128b", "16x256b", "32x32b", "16x32bx2"])
-    {
-        Some("16x64b") => Shape::S16x64b,
-        Some("16x128b") => Shape::S16x128b,
-        Some("16x256b") => Shape::S16x256b,
-        Some("32x32b") => Shape::S32x32b,
-        Some(_) => Shape::S16x32bx2,
-        None => return Err("the shape is missing".into()),
-    };
+    let shape = cx.mods.find(Shape::parse);
+    let shape = shape.ok_or("the shape is missing")?;
     let num = cx
         .mods
         .find(|m| m.strip_prefix('x').and_then(|n| n.parse::<u32>().ok()))
@@ -331,26 +305,16 @@ fn load_store(cx: &mut Cx<'_>, store: bool) -> R<Tcgen05> {
     };
     let shape = LdSt::new(shape, num, packed, half).map_err(|e| e.to_string())?;
     let address = tensor_addr(cx, address)?;
-    let list = match cx.operand(regs)? {
-        Operand::Vector(v) => v.iter().collect(),
-        o => vec![o],
-    };
-    if list.len() != shape.registers() {
-        return Err(format!(
-            "{} registers given, {} needed",
-            list.len(),
-            shape.registers()
-        ));
-    }
+    let list = cx.vector(regs, shape.registers())?;
     if store {
         let s = list
-            .into_iter()
+            .iter()
             .map(|o| cx.src_of(o, Ty::B32))
             .collect::<R<_>>()?;
         return Ok(Tcgen05::St { shape, s, address });
     }
     let d = list
-        .into_iter()
+        .iter()
         .map(|o| {
             cx.dst_of(o, Ty::B32)?
                 .ok_or_else(|| "`_` cannot be the result here".to_string())

@@ -3,7 +3,7 @@
 use crate::ast::{Operand, Ty};
 use crate::memory::Space;
 use crate::models::tma::Direction;
-use crate::models::tma_bulk::{ReduceOp, ReduceType};
+use crate::models::tma_bulk::{ReduceDst, ReduceOp, check_reduction};
 use crate::program::decode::{Cx, R, immediate};
 use crate::program::{Addr, Completion, Op, Reduction, Src, Transfer};
 
@@ -157,37 +157,23 @@ fn small(cx: &mut Cx<'_>) -> R<Option<Op>> {
     })
 }
 
-fn reduction(cx: &mut Cx<'_>) -> R<ReduceOp> {
-    let name = cx
-        .mods
-        .one_of(&["add", "min", "max", "inc", "dec", "and", "or", "xor"])
-        .ok_or("the reduction is missing")?;
-    Ok(match name {
-        "add" => ReduceOp::Add,
-        "min" => ReduceOp::Min,
-        "max" => ReduceOp::Max,
-        "inc" => ReduceOp::Inc,
-        "dec" => ReduceOp::Dec,
-        "and" => ReduceOp::And,
-        "or" => ReduceOp::Or,
-        _ => ReduceOp::Xor,
-    })
+fn operation(cx: &mut Cx<'_>) -> R<ReduceOp> {
+    let found = cx.mods.find(ReduceOp::parse);
+    found.ok_or_else(|| "the reduction is missing".into())
 }
 
-fn reduce_type(t: Ty) -> R<ReduceType> {
-    Ok(match t {
-        Ty::U32 => ReduceType::U32,
-        Ty::S32 => ReduceType::S32,
-        Ty::U64 => ReduceType::U64,
-        Ty::S64 => ReduceType::S64,
-        Ty::B32 => ReduceType::B32,
-        Ty::B64 => ReduceType::B64,
-        Ty::F16 => ReduceType::F16,
-        Ty::Bf16 => ReduceType::Bf16,
-        Ty::F32 => ReduceType::F32,
-        Ty::F64 => ReduceType::F64,
-        _ => return Err(format!("reductions of {t} are not modelled")),
-    })
+/// Operation and type of a reduction into some memory.
+fn reduction(cx: &mut Cx<'_>, into: Space) -> R<Reduction> {
+    let (op, noftz, ty) = (operation(cx)?, cx.mods.take("noftz"), cx.mods.ty()?);
+    let dst = match into {
+        Space::Shared => ReduceDst::SharedCluster,
+        _ => ReduceDst::Global,
+    };
+    check_reduction(op, ty, dst).map_err(|e| e.to_string())?;
+    if (matches!(ty, Ty::F16 | Ty::Bf16) && op == ReduceOp::Add) != noftz {
+        return Err(".noftz goes with additions of f16 and bf16".into());
+    }
+    Ok((op, ty))
 }
 
 fn reduces(cx: &Cx<'_>) -> bool {
@@ -241,17 +227,9 @@ fn plain(cx: &mut Cx<'_>, hint: bool) -> R<Option<Op>> {
     if multicast && (src_space != Space::Global || dst_own) {
         return Err("multicast goes from global memory to shared::cluster".into());
     }
-    let reduce = if reduce {
-        let o = reduction(cx)?;
-        let noftz = cx.mods.take("noftz");
-        let t = reduce_type(cx.mods.ty()?)?;
-        let half = matches!(t, ReduceType::F16 | ReduceType::Bf16) && o == ReduceOp::Add;
-        if half != noftz {
-            return Err(".noftz goes with additions of f16 and bf16".into());
-        }
-        Some((o, t))
-    } else {
-        None
+    let reduce = match reduce {
+        true => Some(reduction(cx, dst_space)?),
+        false => None,
     };
     let mut at = Operands { next: 0 };
     let dst = cx.addr(at.take(), Some(dst_space), dst_own)?;
@@ -345,7 +323,10 @@ fn tensor(cx: &mut Cx<'_>, prefetch: bool, hint: bool) -> R<Option<Op>> {
     if (multicast || group.is_some()) && (!load || (dst_own && multicast)) {
         return Err("multicast and CTA groups go with loads to shared::cluster".into());
     }
-    let reduce: Option<ReduceOp> = if reduce { Some(reduction(cx)?) } else { None };
+    let reduce = match reduce {
+        true => Some(operation(cx)?),
+        false => None,
+    };
     let mut at = Operands { next: 0 };
     let (map, coords, shared, completion);
     if load {
@@ -368,8 +349,6 @@ fn tensor(cx: &mut Cx<'_>, prefetch: bool, hint: bool) -> R<Option<Op>> {
         (false, None) => Direction::Store,
         (false, Some(_)) => Direction::Reduce,
     };
-    // The element type of a reduction is the tensor map's.
-    let reduce: Option<Reduction> = reduce.map(|o| (o, ReduceType::U32));
     let pair = group == Some("cta_group::2");
     op(Transfer::Tensor {
         map,
@@ -396,24 +375,17 @@ fn store(cx: &mut Cx<'_>, reduces: bool) -> R<Option<Op>> {
         Some(_) => 4,
         None => 1,
     };
-    let what = if reduces { Some(reduction(cx)?) } else { None };
-    let t = cx.mods.ty()?;
+    let (reduce, t) = match reduces {
+        true => reduction(cx, Space::Shared).map(|(op, ty)| (Some((op, ty)), ty))?,
+        false => (None, cx.mods.ty()?),
+    };
     if !matches!(t.bits(), 32 | 64) {
         return Err(format!("{t} is not a type of st.async or red.async"));
     }
-    let reduce = match what {
-        Some(o) => Some((o, reduce_type(t)?)),
-        None => None,
-    };
     cx.count(&[3])?;
     let dst = cx.addr(0, Some(Space::Shared), false)?;
-    let values = match cx.operand(1)? {
-        Operand::Vector(v) if v.len() == n => {
-            v.iter().map(|o| cx.src_of(o, t)).collect::<R<Vec<_>>>()?
-        }
-        o if n == 1 => vec![cx.src_of(o, t)?],
-        _ => return Err(format!("{n} values are expected")),
-    };
+    let values = cx.vector(1, n)?.iter().map(|o| cx.src_of(o, t));
+    let values = values.collect::<R<_>>()?;
     let mbarrier = cx.addr(2, Some(Space::Shared), false)?;
     op(Transfer::Store {
         dst,

@@ -1,8 +1,9 @@
 //! Instructions across the lanes of a warp: section 9.7.13 and 9.7.9.6.
 
 use crate::ast::{Operand, Ty};
+use crate::models::tma_bulk::{ReduceDst, ReduceOp, check_reduction};
 use crate::program::decode::{Cx, R};
-use crate::program::{Dst, Op, ReduxOp, ShflMode, VoteMode};
+use crate::program::{Dst, Op, ShflMode, VoteMode};
 
 /// `d`, or `d|p`.
 fn with_predicate(cx: &mut Cx<'_>, ty: Ty) -> R<(Option<Dst>, Option<u32>)> {
@@ -33,13 +34,7 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
     }
     let op = match opcode {
         "shfl" => {
-            let mode = match cx.mods.one_of(&["up", "down", "bfly", "idx"]) {
-                Some("up") => ShflMode::Up,
-                Some("down") => ShflMode::Down,
-                Some("bfly") => ShflMode::Bfly,
-                Some(_) => ShflMode::Idx,
-                None => return Err("a mode is missing".into()),
-            };
+            let mode = cx.mods.find(ShflMode::parse).ok_or("a mode is missing")?;
             if !cx.mods.take("b32") {
                 return Err("shfl moves b32".into());
             }
@@ -71,12 +66,7 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
                     mask,
                 }
             } else {
-                let mode = match cx.mods.one_of(&["all", "any", "uni"]) {
-                    Some("all") => VoteMode::All,
-                    Some("any") => VoteMode::Any,
-                    Some(_) => VoteMode::Uni,
-                    None => return Err("a mode is missing".into()),
-                };
+                let mode = cx.mods.find(VoteMode::parse).ok_or("a mode is missing")?;
                 cx.mods.take("pred");
                 cx.mods.finish()?;
                 Op::Vote {
@@ -108,23 +98,16 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
             }
         }
         "redux" => {
-            let op = cx.mods.one_of(&["add", "min", "max", "and", "or", "xor"]);
+            let op = cx.mods.find(ReduceOp::parse);
             let t = cx.mods.ty()?;
             cx.mods.finish()?;
             cx.count(&[3])?;
-            let op = match (op, t) {
-                (Some("add"), Ty::U32 | Ty::S32) => ReduxOp::Add,
-                (Some("min"), Ty::U32) => ReduxOp::MinU,
-                (Some("max"), Ty::U32) => ReduxOp::MaxU,
-                (Some("min"), Ty::S32) => ReduxOp::MinS,
-                (Some("max"), Ty::S32) => ReduxOp::MaxS,
-                (Some("and"), Ty::B32) => ReduxOp::And,
-                (Some("or"), Ty::B32) => ReduxOp::Or,
-                (Some("xor"), Ty::B32) => ReduxOp::Xor,
-                _ => return Err("this reduction is not modelled".into()),
-            };
+            let op = op
+                .filter(|op| !matches!(op, ReduceOp::Inc | ReduceOp::Dec) && t.bits() == 32)
+                .filter(|op| check_reduction(*op, t, ReduceDst::SharedCluster).is_ok())
+                .ok_or("this reduction is not modelled")?;
             Op::Redux {
-                op,
+                op: (op, t),
                 d: cx.dst(0, t)?,
                 a: cx.src(1, t)?,
                 mask: cx.src(2, Ty::B32)?,

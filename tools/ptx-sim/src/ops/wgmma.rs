@@ -123,12 +123,7 @@ fn size(modifier: &str) -> Option<(u32, u32)> {
 }
 
 fn registers(cx: &mut Cx<'_>, i: usize, n: usize) -> R<Vec<Dst>> {
-    let Operand::Vector(all) = cx.operand(i)? else {
-        return Err(format!("{n} registers are expected as operand {}", i + 1));
-    };
-    if all.len() != n {
-        return Err(format!("{n} registers are expected as operand {}", i + 1));
-    }
+    let all = cx.vector(i, n)?;
     let one = |o| -> R<Dst> {
         cx.dst_of(o, Ty::B32)?
             .ok_or_else(|| "`_` cannot be a part of a matrix".into())

@@ -1,11 +1,11 @@
 //! `wmma`: section 9.7.14.4.
 
-use super::mma::registers;
+use super::mma::{results, sources};
 use crate::ast::Ty;
 use crate::memory::Space;
 use crate::models::wmma::{Fragment, Matrix, Shape, WmmaProduct};
 use crate::program::decode::{Cx, R};
-use crate::program::{Dst, Op, Src, Wmma};
+use crate::program::{Op, Wmma};
 
 pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
     if cx.ins.opcode != "wmma" {
@@ -42,7 +42,11 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
         cx.count(&[4])?;
         let [a, b, c, of_d] = product.fragments;
         let d = results(cx, 0, of_d.registers)?;
-        let s = [sources(cx, 1, a)?, sources(cx, 2, b)?, sources(cx, 3, c)?];
+        let s = [
+            sources(cx, 1, a.registers)?,
+            sources(cx, 2, b.registers)?,
+            sources(cx, 3, c.registers)?,
+        ];
         return Ok(Some(Op::Wmma(Box::new(Wmma::Mma { product, d, s }))));
     }
     let matrix = cx.mods.find(Matrix::parse).ok_or("the matrix is missing")?;
@@ -81,7 +85,7 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
         _ => Wmma::Store {
             fragment,
             by_columns,
-            s: sources(cx, 1, fragment)?,
+            s: sources(cx, 1, fragment.registers)?,
             addr: cx.addr(0, space, own)?,
             stride,
         },
@@ -93,14 +97,4 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
 fn layout<'a>(cx: &mut Cx<'a>) -> R<&'a str> {
     let found = cx.mods.find(|m| matches!(m, "row" | "col").then_some(m));
     found.ok_or_else(|| "a layout is missing".into())
-}
-
-fn results(cx: &mut Cx<'_>, i: usize, n: usize) -> R<Vec<Option<Dst>>> {
-    let all = registers(cx, i, n)?.iter();
-    all.map(|o| cx.dst_of(o, Ty::B32)).collect()
-}
-
-fn sources(cx: &mut Cx<'_>, i: usize, f: Fragment) -> R<Vec<Src>> {
-    let all = registers(cx, i, f.registers)?.iter();
-    all.map(|o| cx.src_of(o, Ty::B32)).collect()
 }

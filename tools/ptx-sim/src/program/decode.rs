@@ -102,6 +102,18 @@ impl<'a> Cx<'a> {
             .ok_or_else(|| format!("operand {} is missing", i + 1))
     }
 
+    /// A vector of `n` elements; one may stand without braces.
+    pub(crate) fn vector(&self, i: usize, n: usize) -> R<&'a [Operand]> {
+        match self.operand(i)? {
+            Operand::Vector(v) if v.len() == n => Ok(v),
+            o if n == 1 && !matches!(o, Operand::Vector(_)) => Ok(std::slice::from_ref(o)),
+            o => Err(format!(
+                "{n} registers are expected as operand {}, not {o}",
+                i + 1
+            )),
+        }
+    }
+
     pub(crate) fn guard(&mut self) -> R<Option<PredSrc>> {
         let Some(g) = &self.ins.guard else {
             return Ok(None);

@@ -2,37 +2,25 @@
 
 use super::{Dst, PredSrc, Src};
 
-/// Modes of `shfl`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum ShflMode {
-    Up,
-    Down,
-    Bfly,
-    Idx,
+named! {
+    /// Modes of `shfl`.
+    #[allow(missing_docs)]
+    ShflMode {
+        Up "up",
+        Down "down",
+        Bfly "bfly",
+        Idx "idx",
+    }
 }
 
-/// Modes of `vote` and reductions over predicates.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum VoteMode {
-    All,
-    Any,
-    Uni,
-}
-
-/// Reductions of `redux.sync`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum ReduxOp {
-    Add,
-    MinU,
-    MaxU,
-    MinS,
-    MaxS,
-    And,
-    Or,
-    Xor,
+named! {
+    /// Modes of `vote` and reductions over predicates.
+    #[allow(missing_docs)]
+    VoteMode {
+        All "all",
+        Any "any",
+        Uni "uni",
+    }
 }
 
 /// Kind of a fence, by the accesses that it orders.

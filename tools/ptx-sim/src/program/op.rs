@@ -2,7 +2,7 @@
 
 use super::{
     Addr, Alu, AtomicFn, BarMode, BoolOp, CarryForm, Compare, Dst, FenceKind, MbarrierOp, Order,
-    PredSrc, ReduxOp, ShflMode, Src, Transfer, VoteMode,
+    PredSrc, Reduction, ShflMode, Src, Transfer, VoteMode,
 };
 use crate::memory::Space;
 use crate::models::approx::Approx;
@@ -243,7 +243,7 @@ pub enum Op {
         mask: Src,
     },
     Redux {
-        op: ReduxOp,
+        op: Reduction,
         d: Dst,
         a: Src,
         mask: Src,

@@ -1,8 +1,9 @@
 //! Asynchronous copies and reductions, and the groups that threads wait for them by.
 
 use super::{Addr, PredSrc, Src};
+use crate::ast::Ty;
 use crate::models::tma::Direction;
-use crate::models::tma_bulk::{ReduceOp, ReduceType};
+use crate::models::tma_bulk::ReduceOp;
 
 /// Signal of a copy that it has completed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,7 +15,7 @@ pub enum Completion {
 }
 
 /// Operation and element type of a reduction.
-pub type Reduction = (ReduceOp, ReduceType);
+pub type Reduction = (ReduceOp, Ty);
 
 /// An instruction about asynchronous copies.
 #[derive(Debug, Clone)]
@@ -45,7 +46,8 @@ pub enum Transfer {
         direction: Direction,
         completion: Completion,
         mask: Option<Src>,
-        reduce: Option<Reduction>,
+        /// The tensor map has the type.
+        reduce: Option<ReduceOp>,
         pair: bool,
     },
     /// `st.async` and `red.async`.

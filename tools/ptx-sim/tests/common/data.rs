@@ -6,6 +6,8 @@
 //!
 //! `conformance/cases.json` is written from the same descriptions by `tests/conformance_data.rs`.
 
+use super::float::float;
+
 /// One launch of one kernel: how to start it, what it reads, and what it must have written.
 #[derive(Debug)]
 pub(crate) struct Case {
@@ -70,30 +72,16 @@ impl Rng {
 
 // ---- number formats ----
 
-/// Sign, `exponent_bits` with `bias`, then `mantissa_bits`; no infinities or NaN among the codes
-/// that are drawn.
-pub(crate) fn decode_float(code: u8, exponent_bits: u32, mantissa_bits: u32, bias: i32) -> f64 {
-    let mantissa = f64::from(code & ((1 << mantissa_bits) - 1));
-    let exponent = i32::from((code >> mantissa_bits) & ((1 << exponent_bits) - 1));
-    let fraction = mantissa / f64::from(1 << mantissa_bits);
-    let magnitude = match exponent {
-        0 => fraction * 2f64.powi(1 - bias),
-        e => (1.0 + fraction) * 2f64.powi(e - bias),
-    };
-    let negative = code >> (exponent_bits + mantissa_bits) & 1 == 1;
-    if negative { -magnitude } else { magnitude }
-}
-
 pub(crate) fn e2m1(code: u8) -> f64 {
-    decode_float(code, 2, 1, 1)
+    float(code, 2, 1)
 }
 
 pub(crate) fn e4m3(code: u8) -> f64 {
-    decode_float(code, 4, 3, 7)
+    float(code, 4, 3)
 }
 
 pub(crate) fn e5m2(code: u8) -> f64 {
-    decode_float(code, 5, 2, 15)
+    float(code, 5, 2)
 }
 
 pub(crate) fn ue8m0(code: u8) -> f64 {

@@ -3,6 +3,7 @@
 
 pub(crate) mod conformance;
 pub(crate) mod data;
+pub(crate) mod float;
 pub(crate) mod hazard;
 pub(crate) mod ones;
 pub(crate) mod options;

@@ -1,13 +1,12 @@
 //! `tcgen05.cp`.
 
-use super::{Pending, READ_UNWRITTEN, SharedView, broken, shared_reads, tensor_address, trouble};
+use super::{Pending, SharedView, broken, shared_reads, tensor_address, trouble};
 use crate::exec::Ctx;
 use crate::exec::event::Event;
 use crate::exec::machine::{Machine, Tried};
 use crate::exec::warp::Warp;
 use crate::memory::Fault;
 use crate::models::hazard::{AccessKind, OpClass};
-use crate::models::relaxation::Relaxation;
 use crate::models::smem_desc::SmemDesc;
 use crate::models::tcgen05_cp::{CpFormat, CpShape, copy, source_ranges};
 use crate::models::tmem::TmemAddr;
@@ -74,11 +73,7 @@ impl Event for CpEvent {
             }
             Ok(unwritten)
         })?;
-        if unwritten {
-            m.note(Relaxation::Unwritten, self.pc, READ_UNWRITTEN);
-        }
-        m.tensor.pending.remove(&self.id);
-        m.pending.finished(self.reads);
+        m.tensor_done(self.id, self.reads, self.pc, unwritten);
         Ok(())
     }
 }
@@ -136,7 +131,7 @@ impl Machine<'_> {
             self.remember(issuer, tracked);
         }
         self.check_hazards().map_err(&t)?;
-        let reads = self.will_read(&reads, c.pc).map_err(&t)?;
+        let reads = self.begin_reads(c.pc, &reads).map_err(&t)?;
         let id = self.tensor_issue(Pending {
             what,
             issuer,

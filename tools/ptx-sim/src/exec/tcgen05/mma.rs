@@ -3,9 +3,7 @@
 
 use std::sync::Arc;
 
-use super::{
-    Pending, READ_UNWRITTEN, SharedView, TensorState, broken, shared_reads, tensor_address, trouble,
-};
+use super::{Pending, SharedView, TensorState, broken, shared_reads, tensor_address, trouble};
 use crate::exec::Ctx;
 use crate::exec::event::Event;
 use crate::exec::machine::{Machine, Tried};
@@ -81,11 +79,7 @@ impl Event for MmaEvent {
                 on_memories(m, indices, memories, |ctas| execute(&self.mma, ctas))
             })?
         };
-        if unwritten {
-            m.note(Relaxation::Unwritten, self.pc, READ_UNWRITTEN);
-        }
-        m.tensor.pending.remove(&self.id);
-        m.pending.finished(self.reads);
+        m.tensor_done(self.id, self.reads, self.pc, unwritten);
         Ok(())
     }
 }
@@ -253,7 +247,7 @@ impl Machine<'_> {
             self.remember(issuer, op);
         }
         self.check_hazards().map_err(&t)?;
-        let reads = self.will_read(&reads, c.pc).map_err(&t)?;
+        let reads = self.begin_reads(c.pc, &reads).map_err(&t)?;
         let id = self.tensor_issue(Pending {
             what,
             issuer,

@@ -307,21 +307,21 @@ impl Machine<'_> {
         Ok(Flow::Next)
     }
 
-    /// Registers shared memory that an operation will read, so that no write comes in between.
-    pub(in crate::exec) fn will_read(
-        &mut self,
-        reads: &[SharedReads],
-        pc: usize,
-    ) -> Result<u64, Fault> {
-        self.begin_reads(pc, reads)
-    }
-
     /// Notes an operation in flight and gives it a number.
     fn tensor_issue(&mut self, p: Pending) -> u64 {
         let id = self.tensor.next;
         self.tensor.next += 1;
         self.tensor.pending.insert(id, p);
         id
+    }
+
+    /// An operation in flight has completed; `unwritten`: it read bytes that nothing wrote.
+    fn tensor_done(&mut self, id: u64, reads: u64, pc: usize, unwritten: bool) {
+        if unwritten {
+            self.note(Relaxation::Unwritten, pc, READ_UNWRITTEN);
+        }
+        self.tensor.pending.remove(&id);
+        self.pending.finished(reads);
     }
 
     /// Runs `f` on the tensor memories of some CTAs, which must all be resident.

@@ -412,7 +412,7 @@ impl Machine<'_> {
             tracked = Some(op);
         }
         self.check_hazards().map_err(warp)?;
-        let reads = self.will_read(&reads, c.pc).map_err(warp)?;
+        let reads = self.begin_reads(c.pc, &reads).map_err(warp)?;
         let me = (cta, w.index);
         let group = (cta, w.index / WARPS as u32);
         self.wgmma.running.insert((group.0, group.1, id));

@@ -1,14 +1,14 @@
 //! The arithmetic. Products are exact; the ISA leaves the order and rounding of sums open.
 
-use super::super::element::Element as NumberOf;
 use super::super::idesc::{Accumulator, Element, Idesc, Kind, ScaleType};
 use super::super::memory::SharedRead;
-use super::super::mma_number::{Format, Number};
+use super::super::mma_number::Number;
 use super::super::sums::Rule;
 use super::inner::{self, Link, NAN_F32, ROWS, Transposed};
 use super::operand::{self, Values};
 use super::scale::{self, Factors};
 use super::{CtaMemory, Mma, MmaError};
+use crate::softfloat::{E4M3, Format};
 use half::f16;
 
 /// Rounding of the sum over K, and onto D. All variants agree wherever every partial sum is exact, so running a kernel
@@ -56,9 +56,7 @@ struct ByRule {
 impl ByRule {
     fn new(i: &Idesc, a: &Values, b: &Values, factors: Option<Factors>) -> Self {
         let numbers = |values: &Values, of: Element| -> Vec<Number> {
-            let least = NumberOf::from(of)
-                .format()
-                .map_or(0, Format::least_exponent);
+            let least = of.format().map_or(0, Format::least_exponent);
             match values {
                 Values::Doubled(all) => {
                     let halves = all.iter().map(|v| f64::from(*v) * 0.5);
@@ -72,7 +70,7 @@ impl ByRule {
         };
         let scale = |all: Vec<f64>| -> Vec<Number> {
             let least = match i.scale {
-                ScaleType::Ue4m3 => Format::E4M3.least_exponent(),
+                ScaleType::Ue4m3 => E4M3.least_exponent(),
                 ScaleType::Ue8m0 => -127,
             };
             let all = all.into_iter();

@@ -20,7 +20,6 @@ pub use shape::check_shape;
 
 use super::idesc::{Idesc, IdescError, Kind};
 use super::memory::{SharedRead, SharedReadError};
-use super::mma_sync::ScaledKind;
 use super::smem_desc::{SmemDesc, SmemDescError};
 use super::sums::{Form, Instruction, NoRule, Rule, SumRule};
 use super::tmem::{Tmem, TmemAddr, TmemError};
@@ -212,13 +211,9 @@ impl Mma {
     pub fn rule(&self, sums: SumRule) -> Result<Option<Rule>, NoRule> {
         let i = &self.idesc;
         let scales = self.scales.map(|s| super::sums::Scales {
-            kind: match i.kind {
-                Kind::Mxf4 => ScaledKind::Mxf4,
-                Kind::Mxf4nvf4 => ScaledKind::Mxf4nvf4,
-                _ => ScaledKind::Mxf8f6f4,
-            },
+            kind: i.kind,
             count: s.vec.count() as usize,
-            ty: i.scale.into(),
+            ty: i.scale,
         });
         sums.rule(&Form {
             instruction: Instruction::Tcgen05 {
@@ -226,8 +221,8 @@ impl Mma {
                 scales_d: self.scale_input_d != 0,
             },
             k: i.kind.k() as usize,
-            a: i.a.into(),
-            b: i.b.into(),
+            a: i.a,
+            b: i.b,
             d: i.d,
             scales,
         })

@@ -1,6 +1,5 @@
 //! Reading A and B: 32 bytes of K per row for every kind, decoded once per MMA.
 
-use super::super::float;
 use super::super::idesc::{Element, Kind};
 use super::super::memory::SharedRead;
 use super::super::smem_desc::{Layout, Major, SmemDesc};
@@ -9,6 +8,7 @@ use super::MmaError::*;
 use super::inner;
 use super::small::Integers;
 use super::{AOperand, CtaGroup, CtaMemory, Footprint, Mma, MmaError, TmemBlock};
+use crate::softfloat::E2M1_DOUBLED;
 use std::sync::LazyLock;
 
 /// Bytes of K one row takes in shared memory, for every dense kind.
@@ -121,28 +121,19 @@ fn whole_groups<S: SharedRead + ?Sized>(
     Some(())
 }
 
-/// The values of an element of at most eight bits.
-fn byte_values(value: fn(u8) -> f64) -> [f32; 256] {
-    std::array::from_fn(|bits| value(bits as u8) as f32)
-}
-
-/// The value of each bit pattern of an element of at most eight bits.
+/// The value of each code of an element of at most eight bits; bits above a code do not count.
 fn table(e: Element) -> &'static [f32; 256] {
-    macro_rules! table {
-        ($value:expr) => {{
-            static TABLE: LazyLock<[f32; 256]> = LazyLock::new(|| byte_values($value));
-            &TABLE
-        }};
-    }
-    match e {
-        Element::E4m3 => table!(float::e4m3),
-        Element::E5m2 => table!(float::e5m2),
-        Element::E2m1 => table!(float::e2m1),
-        Element::E2m3 => table!(float::e2m3),
-        Element::E3m2 => table!(float::e3m2),
-        Element::S8 => table!(|b| f64::from(b as i8)),
-        _ => table!(f64::from),
-    }
+    static TABLES: LazyLock<Vec<(Element, [f32; 256])>> = LazyLock::new(|| {
+        let value = |e: Element, bits| match e.format() {
+            Some(format) => format.to_f64(bits & (2 * format.sign_bit() - 1)) as f32,
+            None => e.integer(bits) as f32,
+        };
+        let table = |e| (e, std::array::from_fn(|bits| value(e, bits as u32)));
+        let eight = Element::ALL.into_iter().filter(|e| e.bits() == 8);
+        eight.map(table).collect()
+    });
+    let found = TABLES.iter().find(|(of, _)| *of == e);
+    found.map_or(&[f32::NAN; 256], |(_, table)| table)
 }
 
 /// Decodes rows of 32 bytes.
@@ -150,7 +141,11 @@ fn decode(kind: Kind, e: Element, negate: bool, rows: &[[u8; 32]]) -> Values {
     if matches!(kind, Kind::Mxf4 | Kind::Mxf4nvf4) {
         let sign = if negate { -1 } else { 1 };
         let nibbles = rows.iter().flatten().flat_map(|b| [b & 0xf, b >> 4]);
-        return Values::Doubled(nibbles.map(|c| sign * float::e2m1_doubled(c)).collect());
+        return Values::Doubled(
+            nibbles
+                .map(|c| sign * E2M1_DOUBLED[usize::from(c)])
+                .collect(),
+        );
     }
     let mut out: Vec<f32> = Vec::with_capacity(rows.len() * kind.k() as usize);
     if e == Element::F16 {
@@ -162,16 +157,18 @@ fn decode(kind: Kind, e: Element, negate: bool, rows: &[[u8; 32]]) -> Values {
             Element::F16 => {}
             Element::Bf16 => out.extend(pairs(row).map(|b| f32::from_bits(u32::from(b) << 16))),
             Element::Tf32 => out.extend(
-                row.chunks_exact(4)
-                    .map(|b| float::tf32(u32::from_le_bytes([b[0], b[1], b[2], b[3]])) as f32),
+                row.as_chunks()
+                    .0
+                    .iter()
+                    .map(|b| f32::from_bits(u32::from_le_bytes(*b) & 0xffff_e000)),
             ),
-            Element::E4m3 | Element::E5m2 | Element::U8 | Element::S8 => {
-                let table = table(e);
-                out.extend(row.iter().map(|b| table[usize::from(*b)]));
-            }
             // Sixteen packed elements at the front of every 16-byte slot, then padding.
             Element::E2m1 => packed(row, 4, table(e), &mut out),
             Element::E2m3 | Element::E3m2 => packed(row, 6, table(e), &mut out),
+            _ => {
+                let table = table(e);
+                out.extend(row.iter().map(|b| table[usize::from(*b)]));
+            }
         }
     }
     if negate {

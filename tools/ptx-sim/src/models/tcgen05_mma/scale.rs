@@ -1,10 +1,10 @@
 //! Scale factors in tensor memory: "Block Scaling", "Scale Factor A ID", "Scale Factor B ID".
 
-use super::super::float;
 use super::super::idesc::{Idesc, Kind, ScaleType};
 use super::super::memory::SharedRead;
 use super::super::tmem::TmemAddr;
 use super::{CtaGroup, CtaMemory, Footprint, Mma, MmaError, TmemBlock};
+use crate::softfloat::{ue4m3, ue8m0};
 
 /// `.scale_vec::NX`, which `.block16` and `.block32` are aliases of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -155,8 +155,8 @@ impl Reader<'_> {
         for block in 0..self.count {
             let value = (word >> (8 * block)) as u8;
             out.push(match self.scale {
-                ScaleType::Ue8m0 => float::ue8m0(value),
-                ScaleType::Ue4m3 => float::ue4m3(value).ok_or(MmaError::ScaleSign {
+                ScaleType::Ue8m0 => ue8m0(value),
+                ScaleType::Ue4m3 => ue4m3(value).ok_or(MmaError::ScaleSign {
                     which: self.which,
                     row,
                     block,
@@ -198,27 +198,20 @@ pub(super) fn read<S: SharedRead + ?Sized>(
     let share = i.m / mma.group.ctas() as u32;
     for (cta, memory) in ctas.iter().enumerate() {
         let tmem = &*memory.tmem;
-        let sfa = Reader {
+        let reader = |which, id, base| Reader {
             count,
             scale,
-            which: 'A',
-            id: i.sfa_id,
-            base: s.a,
+            which,
+            id,
+            base,
             cta,
             tmem,
         };
+        let sfa = reader('A', i.sfa_id, s.a);
         for row in 0..share {
             sfa.read(row, sfa_cell(row), &mut out.a)?;
         }
-        let sfb = Reader {
-            count,
-            scale,
-            which: 'B',
-            id: i.sfb_id,
-            base: s.b,
-            cta,
-            tmem,
-        };
+        let sfb = reader('B', i.sfb_id, s.b);
         let mut b = Vec::with_capacity((i.n * count) as usize);
         for col in 0..i.n {
             sfb.read(col, sfb_cell(mma.group, i.m, i.n, col), &mut b)?;

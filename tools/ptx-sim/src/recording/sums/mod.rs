@@ -11,6 +11,7 @@ pub use self::machine::{Cut, Exponents, Machine};
 use self::machine::{NONE, Product, Terms, UNIT};
 use super::{Recording, RecordingError};
 use crate::models::sums::{Silicon, nvfp4};
+use crate::softfloat::{E2M1, E4M3};
 
 /// Names of the series of `probes/sums.h`, in the order of their numbers.
 const SERIES: [&str; 10] = [
@@ -67,23 +68,16 @@ pub struct Verdict {
     pub roundings: BTreeMap<&'static str, f64>,
 }
 
-/// Value in units of 2^-9, and exponent, of a UE4M3 scale. Subnormal ones have the exponent of the smallest normal one.
+/// Value in units of 2^-9, and exponent, of a UE4M3 scale.
 fn scale(byte: u32) -> (i128, i32) {
-    let (e, m) = ((byte >> 3 & 15) as i32, i128::from(byte & 7));
-    match e {
-        0 => (m, -6),
-        _ => ((8 + m) << (e - 1), e - 7),
-    }
+    let x = E4M3.to_f64(byte & 0x7f);
+    ((x * 512.0) as i64 as i128, E4M3.exponent(x))
 }
 
 /// Value in halves, and exponent, of an E2M1 code.
 fn code(bits: u32) -> (i128, i32) {
-    let (e, m) = ((bits >> 1 & 3) as i32, i128::from(bits & 1));
-    let (value, exponent) = match e {
-        0 => (m, 0),
-        _ => ((2 + m) << (e - 1), e - 1),
-    };
-    (if bits & 8 != 0 { -value } else { value }, exponent)
+    let x = E2M1.to_f64(bits);
+    ((x * 2.0) as i64 as i128, E2M1.exponent(x))
 }
 
 /// The position of the top bit; the smallest of all for zero, which is no term.
