@@ -185,6 +185,15 @@ pub enum CheckpointError {
         /// The file's statement that would change the product.
         says: String,
     },
+    /// Configs or metadata say so much of modules that comparing it with this checkpoint's names would not end soon.
+    /// Nothing of the checkpoint was opened.
+    #[error("{}: not read: {reason}", printable::path(file))]
+    ConfigLimit {
+        /// The file that says it, or the most of it.
+        file: PathBuf,
+        /// The limit, and what is beyond it.
+        reason: String,
+    },
     /// The index says that a tensor of the layer is in a file that was not opened, or has no such tensor.
     #[error(
         "{}: says that tensor {tensor:?} is in {file:?}, which {}",
