@@ -443,7 +443,7 @@ impl Gguf {
         match weight.element() {
             GgufElement::Nvfp4 => {
                 self.beside(name, &[GLOBALS, INPUTS].concat())?;
-                let globals = self.globals(name, &GLOBALS, shape.l())?;
+                let globals = self.named_globals(name, &GLOBALS, shape.l())?;
                 nvfp4(weight, shape, order, globals)
             }
             GgufElement::Mxfp4 => {
@@ -456,22 +456,39 @@ impl Gguf {
         }
     }
 
+    /// The global scales of an NVFP4 module that the file has, one, or one for each expert: `.scale` or `.weight.scale`.
+    /// [`weights`](Self::weights) has them, too; here nothing else of the module is read.
+    ///
+    /// # Errors
+    /// As [`input_globals`](Self::input_globals).
+    pub fn globals(&self, name: &str) -> Result<Option<Vec<GlobalScale>>, CheckpointError> {
+        self.globals_of_weight(name, &GLOBALS)
+    }
+
     /// The global scales for vectors of an NVFP4 module that the file has, one, or one for each expert: `.input_scale`.
     ///
     /// # Errors
     /// [`CheckpointError::NoTensor`] for the module, [`CheckpointError::File`] for a scale of another type or shape, or
     /// one that is [not usable](crate::Error::GlobalScale).
     pub fn input_globals(&self, name: &str) -> Result<Option<Vec<GlobalScale>>, CheckpointError> {
+        self.globals_of_weight(name, &INPUTS)
+    }
+
+    fn globals_of_weight(
+        &self,
+        name: &str,
+        names: &[&str],
+    ) -> Result<Option<Vec<GlobalScale>>, CheckpointError> {
         let (name, weight) = self.weight(name)?;
         let experts = match *weight.shape() {
             [experts, _, _] => experts,
             _ => 1,
         };
-        self.globals(name, &INPUTS, experts)
+        self.named_globals(name, names, experts)
     }
 
     /// A module's global scales of one of these names.
-    fn globals(
+    fn named_globals(
         &self,
         module: &str,
         names: &[&str],
