@@ -5,7 +5,9 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use nvfp4_gemv::checkpoint::{Checkpoint, CheckpointError, Dialect, INDEX_FILE, Note, RowOrder};
+use nvfp4_gemv::checkpoint::{
+    Checkpoint, CheckpointError, Dialect, INDEX_FILE, ModuleKind, Note, RowOrder,
+};
 use nvfp4_gemv::file::FileError;
 use nvfp4_gemv::{GlobalScale, Linear, Options, Output, ScaleLayout, Vectors, gemv, half};
 use nvfp4_gemv_cli::file::{self, NewTensor};
@@ -1096,6 +1098,33 @@ fn what_changes_the_product_is_found_wherever_a_config_has_it() {
     files.not_opened(&["config.json", "more than 16 configs"]);
     let files = Files::new(Dialect::ModelOpt).metadata("quantization_config", many);
     files.not_opened(&["model.safetensors", "more than 16 configs"]);
+}
+
+/// The first of them has all others' tensors below its name. Looking each up, and naming all in each error, would take
+/// hours and gigabytes for a file that is not yet a large one.
+#[test]
+fn modules_in_each_other_are_listed_in_bounded_time_and_memory() {
+    const DEEP: usize = 600;
+    let mut files = Files::new(Dialect::ModelOpt);
+    for depth in 1..=DEEP {
+        files.layer(&"m.".repeat(depth)[..2 * depth - 1], Dialect::ModelOpt);
+    }
+    let checkpoint = Checkpoint::open(files.write()).unwrap();
+    let modules = checkpoint.modules();
+    let refused = modules.iter().filter_map(|module| match module.kind() {
+        ModuleKind::Refused(error) => Some(&**error),
+        _ => None,
+    });
+    let mut most = 0;
+    for error in refused {
+        let CheckpointError::UnknownTensors { tensors, total, .. } = error else {
+            panic!("{error}");
+        };
+        assert!(tensors.len() <= 6, "{error}");
+        most = most.max(*total);
+    }
+    assert_eq!(most % (DEEP - 1), 0);
+    assert!(most > 3 * DEEP, "{most}");
 }
 
 /// Asking a config's patterns for each name takes as long as their number times the names' lengths. Without a limit each

@@ -108,6 +108,16 @@ impl Pattern {
         }
     }
 
+    /// What the names begin with that it describes, where it says no more.
+    pub(super) fn beginning(&self) -> Option<&str> {
+        match self {
+            Self::Glob(pattern) => pattern
+                .strip_suffix('*')
+                .filter(|begin| !begin.contains(['*', ANY])),
+            Self::Regex(..) => None,
+        }
+    }
+
     /// How many characters of a name are looked at for one that it has, about: the work of asking for a name is this
     /// times the name's length, at most.
     pub(super) fn work(&self) -> usize {
