@@ -68,6 +68,7 @@ fuzz_target!(|data: &[u8]| {
     let Ok(Value::Object(entries)) = serde_json::from_slice(data) else {
         return;
     };
+    // Of this name, by which paths of the corpus lead out of it and back.
     let place = SCRATCH.path().join("d");
     directory::make(&place, &entries).expect("a fuzz target writes into its temporary directory");
     open(&place);
