@@ -165,8 +165,8 @@ impl Configs {
             Some((file, _)) if total > MOST_WORK => Err(CheckpointError::ConfigLimit {
                 file: (*file).into(),
                 reason: format!(
-                    "its patterns and groups, compared with the names of this checkpoint's tensors, make {total} steps, \
-                     and {MOST_WORK} are the most"
+                    "its patterns and groups, compared with the names of this checkpoint's tensors, make {total} \
+                     steps, and {MOST_WORK} are the most"
                 ),
             }),
             _ => Ok(()),
