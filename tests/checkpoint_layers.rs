@@ -5,7 +5,9 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use nvfp4_gemv::checkpoint::{Checkpoint, CheckpointError, Dialect, INDEX_FILE, Note, RowOrder};
+use nvfp4_gemv::checkpoint::{
+    Checkpoint, CheckpointError, Dialect, INDEX_FILE, ModuleKind, Note, RowOrder,
+};
 use nvfp4_gemv::file::FileError;
 use nvfp4_gemv::{GlobalScale, Linear, Options, Output, ScaleLayout, Vectors, gemv, half};
 use nvfp4_gemv_cli::file::{self, NewTensor};
@@ -119,6 +121,17 @@ impl Files {
     }
 
     #[track_caller]
+    /// Demands that its configs are beyond a limit, and that the error has these parts.
+    fn not_opened(&self, parts: &[&str]) {
+        let error = Checkpoint::open(self.write()).unwrap_err();
+        let limit = matches!(error, CheckpointError::ConfigLimit { .. });
+        let error = error.to_string();
+        assert!(
+            limit && parts.iter().all(|part| error.contains(part)),
+            "{error}"
+        );
+    }
+
     fn error_of(&self, layer: &str) -> CheckpointError {
         let checkpoint = Checkpoint::open(self.write()).unwrap();
         checkpoint.layer(layer).unwrap_err()
@@ -1080,9 +1093,77 @@ fn what_changes_the_product_is_found_wherever_a_config_has_it() {
     let files = Files::new(Dialect::ModelOpt).beside("config.json", twice);
     files.notes_that(&["\"fp8\""]);
     // More labels than a file can have.
-    let many = vec![json!({ "quantization_config": {} }); 1025];
-    let files = Files::new(Dialect::ModelOpt).beside("config.json", json!(many));
-    files.notes_that(&["config.json", "more than 1024"]);
+    let many = json!(vec![json!({ "quantization_config": {} }); 17]);
+    let files = Files::new(Dialect::ModelOpt).beside("config.json", &many);
+    files.not_opened(&["config.json", "more than 16 configs"]);
+    let files = Files::new(Dialect::ModelOpt).metadata("quantization_config", many);
+    files.not_opened(&["model.safetensors", "more than 16 configs"]);
+}
+
+/// The first of them has all others' tensors below its name. Looking each up, and naming all in each error, would take
+/// hours and gigabytes for a file that is not yet a large one.
+#[test]
+fn modules_in_each_other_are_listed_in_bounded_time_and_memory() {
+    const DEEP: usize = 600;
+    let mut files = Files::new(Dialect::ModelOpt);
+    for depth in 1..=DEEP {
+        files.layer(&"m.".repeat(depth)[..2 * depth - 1], Dialect::ModelOpt);
+    }
+    let checkpoint = Checkpoint::open(files.write()).unwrap();
+    let modules = checkpoint.modules();
+    let refused = modules.iter().filter_map(|module| match module.kind() {
+        ModuleKind::Refused(error) => Some(&**error),
+        _ => None,
+    });
+    let mut most = 0;
+    for error in refused {
+        let CheckpointError::UnknownTensors { tensors, total, .. } = error else {
+            panic!("{error}");
+        };
+        assert!(tensors.len() <= 6, "{error}");
+        most = most.max(*total);
+    }
+    assert_eq!(most % (DEEP - 1), 0);
+    assert!(most > 3 * DEEP, "{most}");
+}
+
+/// Asking a config's patterns for each name takes as long as their number times the names' lengths. Without a limit each
+/// of these would take minutes or hours when its modules are listed.
+#[test]
+fn configs_that_would_be_compared_with_names_for_ever_are_refused() {
+    let with_names = |names: &mut dyn Iterator<Item = String>| {
+        names.fold(Files::new(Dialect::ModelOpt), |files, name| {
+            files.with(&name, one(1.0))
+        })
+    };
+    let patterns = |how: &str| -> Vec<String> {
+        let of = |i: usize| how.replace('#', &i.to_string());
+        (0..50_000).map(of).collect()
+    };
+    let ignored = |how: &str| json!({ "ignore": patterns(how) });
+    let groups = |how: &str| {
+        let group = |target: String| (target.clone(), json!({ "targets": [target] }));
+        let groups: serde_json::Map<_, _> = patterns(how).into_iter().map(group).collect();
+        json!({ "config_groups": groups })
+    };
+    for said in [ignored("*#*"), groups("Linear#"), ignored("re:.*#.*")] {
+        let long = || (0..1000).map(|i| format!("{}{i}", "module".repeat(300)));
+        for place in ["config.json", "hf_quant_config.json"] {
+            let files = with_names(&mut long()).beside(place, json!({ "quantization": said }));
+            files.not_opened(&[place, "its patterns and groups"]);
+        }
+        let files = with_names(&mut long()).metadata("quantization_config", &said);
+        files.not_opened(&["model.safetensors", "its patterns and groups"]);
+        // The same beside few names.
+        let files = Files::new(Dialect::ModelOpt).metadata("quantization_config", &said);
+        Checkpoint::open(files.write()).unwrap();
+    }
+    // A name of many modules, each of which a config may name.
+    let deep = || with_names(&mut std::iter::once("m.".repeat(200_000)));
+    deep()
+        .metadata("quantization_config", json!({ "ignore": ["x"] }))
+        .not_opened(&["its patterns and groups"]);
+    Checkpoint::open(deep().write()).unwrap();
 }
 
 /// Python writes numbers that JSON does not have, as configs of hybrid models do.

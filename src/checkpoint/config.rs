@@ -3,8 +3,9 @@
 //! The tensors are computed. A config may say that they mean something else, which is an error. Or a config may be
 //! wrong about them, as published labels are, which is a [`Note`].
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use nvfp4_gemv_files::input::{self, InputError};
@@ -14,7 +15,7 @@ use super::comfy::Mark;
 use super::gate::SaidOfGate;
 use super::globals::Heads;
 use super::json;
-use super::pattern::{Pattern, Regexes, name_matches};
+use super::pattern::{Pattern, Regexes};
 use super::{CheckpointError, Dialect, Exporter, Note};
 use crate::BLOCK;
 use crate::file::TensorFile;
@@ -36,8 +37,12 @@ const SCHEME_KEYS: [&str; 3] = [CONFIG_ENTRY, "quantization", "compression_confi
 /// More than any config has: most have less than 1 MB, one that lists 70,000 modules by name 8 to 16.
 const MOST_CONFIG_BYTES: u64 = 32 << 20;
 
-/// Limit: more than any file has of [`SCHEME_KEYS`].
-const MOST_SCHEMES: usize = 1024;
+/// Limit: more than any file has of [`SCHEME_KEYS`]. Each may have a note on each module.
+const MOST_SCHEMES: usize = 16;
+
+/// Limit: characters of names that are looked at to ask all configs for all of a checkpoint's names. A model of 370,000
+/// tensors and 1700 patterns of the kind that is not looked up is at it, and takes a minute; published ones have a few.
+const MOST_WORK: u128 = 1 << 36;
 
 /// Facts about a layer's tensors that a config can agree or disagree with.
 #[derive(Clone, Copy, Debug)]
@@ -53,7 +58,11 @@ pub(super) struct Facts<'a> {
 /// Everything that configs and metadata say of a checkpoint's layers.
 #[derive(Debug, Default)]
 pub(super) struct Configs {
+    /// Those of config files, then those of each file's metadata.
     schemes: Vec<Scheme>,
+    /// How many are of config files.
+    of_configs: usize,
+    of_files: HashMap<PathBuf, Range<usize>>,
     comfy: Vec<Comfy>,
     heads: Option<Heads>,
     /// Whether `config.json` has heads of several models.
@@ -69,7 +78,10 @@ pub(super) struct Configs {
 
 impl Configs {
     /// Reads what lies in a checkpoint's directory and in its files' metadata.
-    pub(super) fn read(directory: &Path, files: &[TensorFile]) -> Self {
+    ///
+    /// # Errors
+    /// [`CheckpointError::ConfigLimit`] where asking it for the files' modules would not end soon.
+    pub(super) fn read(directory: &Path, files: &[TensorFile]) -> Result<Self, CheckpointError> {
         let mut all = Self::default();
         for name in [CONFIG_FILE, QUANT_CONFIG_FILE] {
             let file = directory.join(name);
@@ -93,31 +105,75 @@ impl Configs {
                     all.heads = all.heads.or_else(|| heads(&value));
                     all.several_heads |= with_heads(&value) > 1;
                     let own = value.get("quant_algo").map(|_| &value);
-                    all.add(own.into_iter().chain(schemes(&value)).collect(), file, None);
+                    all.add(own.into_iter().chain(schemes(&value)).collect(), file, None)?;
                 }
                 Err(reason) => all.notes.push(Note::Unread { file, reason }),
             }
         }
+        all.of_configs = all.schemes.len();
         for file in files {
-            all.read_metadata(file);
+            let before = all.schemes.len();
+            all.read_metadata(file)?;
+            let own = before..all.schemes.len();
+            if !own.is_empty() {
+                all.of_files.insert(file.path().into(), own);
+            }
         }
-        all
+        all.limit_work(files)?;
+        Ok(all)
     }
 
-    fn add(&mut self, found: Vec<&Value>, file: PathBuf, entry: Option<&'static str>) {
+    fn add(
+        &mut self,
+        found: Vec<&Value>,
+        file: PathBuf,
+        entry: Option<&'static str>,
+    ) -> Result<(), CheckpointError> {
         if found.len() > MOST_SCHEMES {
-            self.notes.push(Note::Unread {
-                file: file.clone(),
-                reason: format!("more than {MOST_SCHEMES} configs of quantisation in it"),
-            });
+            let reason = format!("it has more than {MOST_SCHEMES} configs of quantisation");
+            return Err(CheckpointError::ConfigLimit { file, reason });
         }
         let regexes = &mut self.regexes;
         let scheme = |said: &Value| Scheme::of(said, file.clone(), entry, regexes);
-        let found = found.into_iter().take(MOST_SCHEMES);
-        self.schemes.extend(found.map(scheme));
+        self.schemes.extend(found.into_iter().map(scheme));
+        Ok(())
     }
 
-    fn read_metadata(&mut self, file: &TensorFile) {
+    /// Refuses configs that have so many patterns and groups, or names so long, that they are a hostile checkpoint's.
+    fn limit_work(&self, files: &[TensorFile]) -> Result<(), CheckpointError> {
+        if self.schemes.is_empty() && self.comfy.is_empty() {
+            return Ok(());
+        }
+        let of_files: Vec<NameLengths> = files.iter().map(NameLengths::of).collect();
+        let all = of_files
+            .iter()
+            .fold(NameLengths::default(), |a, b| a.and(*b));
+        let of_configs = self.schemes[..self.of_configs].iter();
+        let mut works: Vec<(&Path, u128)> = of_configs
+            .map(|scheme| (&*scheme.file, scheme.work(all)))
+            .collect();
+        for (file, lengths) in files.iter().zip(of_files) {
+            let own = self.of_files.get(file.path()).cloned().unwrap_or_default();
+            let own = self.schemes[own].iter();
+            works.extend(own.map(|scheme| (file.path(), scheme.work(lengths))));
+        }
+        // Each is asked for a layer's name, and for all that it ends in.
+        let comfy = self.comfy.iter();
+        works.extend(comfy.map(|comfy| (&*comfy.file, all.of_parts)));
+        let total: u128 = works.iter().map(|(_, work)| work).sum();
+        match works.iter().max_by_key(|(_, work)| *work) {
+            Some((file, _)) if total > MOST_WORK => Err(CheckpointError::ConfigLimit {
+                file: (*file).into(),
+                reason: format!(
+                    "its patterns and groups, compared with the names of this checkpoint's tensors, make {total} \
+                     steps, and {MOST_WORK} are the most"
+                ),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    fn read_metadata(&mut self, file: &TensorFile) -> Result<(), CheckpointError> {
         for entry in [QUANT_CONFIG_ENTRY, CONFIG_ENTRY] {
             let Some(text) = file.metadata().get(entry) else {
                 continue;
@@ -129,7 +185,7 @@ impl Configs {
                     if found.is_empty() || value.get("quant_algo").is_some() {
                         found.insert(0, &value);
                     }
-                    self.add(found, path, Some(entry));
+                    self.add(found, path, Some(entry))?;
                 }
                 Err(reason) => self.notes.push(Note::Unread {
                     file: path,
@@ -140,6 +196,7 @@ impl Configs {
         if let Some(text) = file.metadata().get(COMFY_ENTRY) {
             self.comfy.push(Comfy::of(text, file));
         }
+        Ok(())
     }
 
     /// The tools that are said to have quantised the checkpoint, each with the file that says so.
@@ -249,8 +306,12 @@ impl Configs {
 
     /// The schemes that speak of a module: a file's metadata speak of the file's own modules only.
     fn about(&self, files: &[&Path]) -> impl Iterator<Item = &Scheme> {
-        let speaks = |scheme: &&Scheme| scheme.entry.is_none() || files.contains(&&*scheme.file);
-        self.schemes.iter().filter(speaks)
+        let of_files = files.iter().filter_map(|file| self.of_files.get(*file));
+        let mut of_files: Vec<Range<usize>> = of_files.cloned().collect();
+        of_files.sort_unstable_by_key(|of_file| of_file.start);
+        of_files.dedup();
+        let all = std::iter::once(0..self.of_configs).chain(of_files);
+        all.flat_map(|some| &self.schemes[some])
     }
 
     /// The quantisation of a module in words, as configs have them: `NVFP4`, `not quantised`; `None` where nothing is
@@ -278,6 +339,36 @@ impl Configs {
             notes.extend(note.filter(|note| !notes.contains(note)));
         }
         notes
+    }
+}
+
+/// Lengths of a file's names, all together.
+#[derive(Clone, Copy, Debug, Default)]
+struct NameLengths {
+    names: u128,
+    /// Each as often as it has parts between dots.
+    of_parts: u128,
+}
+
+impl NameLengths {
+    fn of(file: &TensorFile) -> Self {
+        let of_name = |name: &str| {
+            let names = name.len() as u128;
+            let parts = 1 + name.bytes().filter(|c| *c == b'.').count() as u128;
+            Self {
+                names,
+                of_parts: names * parts,
+            }
+        };
+        let names = file.tensors().map(|tensor| of_name(tensor.name()));
+        names.fold(Self::default(), Self::and)
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self {
+            names: self.names + other.names,
+            of_parts: self.of_parts + other.of_parts,
+        }
     }
 }
 
@@ -403,6 +494,11 @@ fn schemes(value: &Value) -> Vec<&Value> {
 #[derive(Debug, Default)]
 struct Names {
     exact: HashSet<String>,
+    /// What names begin with: most patterns are so. Each with what the config has for it.
+    begins: HashMap<String, String>,
+    /// The lengths of these in bytes.
+    begin_lengths: BTreeSet<usize>,
+    /// All others.
     patterns: Vec<(String, Pattern)>,
 }
 
@@ -428,10 +524,17 @@ impl Names {
                 return true;
             }
         };
-        let is_pattern = pattern.is_some();
-        let pattern = pattern.map(|pattern| (name.into(), pattern));
-        self.patterns.extend(pattern);
-        is_pattern
+        let Some(pattern) = pattern else {
+            return false;
+        };
+        match pattern.beginning() {
+            Some(begin) => {
+                self.begin_lengths.insert(begin.len());
+                self.begins.insert(begin.into(), name.into());
+            }
+            None => self.patterns.push((name.into(), pattern)),
+        }
+        true
     }
 
     /// The name or pattern that names a layer or a module that it is in.
@@ -446,9 +549,18 @@ impl Names {
         self.exact.contains(layer) || self.pattern_of(layer).is_some()
     }
 
+    /// As [`Pattern::work`].
+    fn work(&self) -> usize {
+        let of_patterns = self.patterns.iter().map(|(_, pattern)| pattern.work());
+        self.begin_lengths.len() + of_patterns.sum::<usize>()
+    }
+
     fn pattern_of(&self, layer: &str) -> Option<&str> {
+        let begins = |length: &usize| self.begins.get(layer.get(..*length)?);
+        let begin = self.begin_lengths.iter().find_map(begins);
         let fits = |(_, pattern): &&(String, Pattern)| pattern.describes(layer);
-        self.patterns.iter().find(fits).map(|(name, _)| &**name)
+        let other = || self.patterns.iter().find(fits).map(|(name, _)| name);
+        begin.or_else(other).map(String::as_str)
     }
 }
 
@@ -470,7 +582,7 @@ struct Scheme {
     of_all: Algorithm,
     /// Algorithms by module, where there are several.
     of_layers: Option<HashMap<String, Algorithm>>,
-    of_patterns: Vec<(String, Algorithm)>,
+    of_patterns: Vec<(Pattern, Algorithm)>,
     excluded: Names,
     /// The first format that is named, where none is NVFP4's.
     other_format: Option<String>,
@@ -613,7 +725,10 @@ impl Scheme {
             modes,
             of_all: Algorithm::of(value),
             of_layers: layers.map(|_| exact.into_iter().collect()),
-            of_patterns: patterns,
+            of_patterns: patterns
+                .into_iter()
+                .map(|(name, of)| (Pattern::Glob(name), of))
+                .collect(),
             excluded: Names::of(lists.iter().filter_map(|list| value.get(list)), regexes),
             other_format: match formats.clone().any(|format| format == NVFP4_FORMAT) {
                 true => None,
@@ -622,6 +737,14 @@ impl Scheme {
             groups: groups().map(|group| Group::of(group, regexes)).collect(),
             transforms: value.get("transform_config").is_some_and(transforms),
         }
+    }
+
+    /// The characters that are looked at to ask it for all names of these lengths, about.
+    fn work(&self, names: NameLengths) -> u128 {
+        let of_patterns = self.of_patterns.iter().map(|(pattern, _)| pattern.work());
+        let of_groups = self.groups.iter().map(|group| 1 + group.targets.work());
+        let all = self.excluded.work() + of_patterns.chain(of_groups).sum::<usize>();
+        all as u128 * names.names + names.of_parts
     }
 
     /// What it says, with where.
@@ -644,7 +767,7 @@ impl Scheme {
     fn algorithm(&self, module: &str) -> Option<(&Algorithm, bool)> {
         match (&self.of_layers, &self.of_all.name) {
             (Some(of_layers), name) if name.as_deref().is_none_or(|name| name == MIXED) => {
-                let fits = |(name, _): &&(String, Algorithm)| name_matches(name, module);
+                let fits = |(pattern, _): &&(Pattern, Algorithm)| pattern.describes(module);
                 let pattern = || self.of_patterns.iter().find(fits).map(|(_, of)| of);
                 let exact = modules(module).find_map(|module| of_layers.get(module));
                 exact.or_else(pattern).map(|algorithm| (algorithm, true))
@@ -937,6 +1060,8 @@ struct Comfy {
     file: PathBuf,
     /// The layers that it names, with their marks; `None` where it does not say which it means.
     layers: Option<HashMap<String, Result<Mark, String>>>,
+    /// Their names, in the order of the names read backwards: those that end alike follow each other.
+    by_end: Vec<String>,
     /// Whether the file's metadata have ModelOpt's config, too. ModelOpt writes this entry as well: with the low nibble
     /// first, and with block scales in either layout, of which the entry says nothing.
     beside_modelopt: bool,
@@ -954,9 +1079,13 @@ impl Comfy {
             layers.collect()
         };
         let has = |entry: &str| file.metadata().contains_key(entry);
+        let names = layers.into_iter().flat_map(Map::keys);
+        let mut by_end: Vec<String> = names.cloned().collect();
+        by_end.sort_unstable_by(|a, b| a.bytes().rev().cmp(b.bytes().rev()));
         Self {
             file: file.path().into(),
             layers: layers.map(marks),
+            by_end,
             beside_modelopt: has(CONFIG_ENTRY) || has(QUANT_CONFIG_ENTRY),
         }
     }
@@ -976,11 +1105,12 @@ impl Comfy {
         }
         let shorter = std::iter::successors(Some(name), |name| Some(name.split_once('.')?.1));
         let end = format!(".{name}");
-        let longer = layers.iter().filter(|(listed, _)| listed.ends_with(&end));
-        // Of several the first by name.
-        let longer = longer.min_by_key(|(listed, _)| *listed);
+        let before = |listed: &String| listed.bytes().rev().lt(end.bytes().rev());
+        let longer = self.by_end[self.by_end.partition_point(before)..].iter();
+        let longer = longer.take_while(|listed| listed.ends_with(&end));
         let mut shorter = shorter.filter_map(|name| layers.get(name));
-        let mark = shorter.next().or_else(|| longer.map(|(_, mark)| mark));
+        // Of several the first by name.
+        let mark = shorter.next().or_else(|| layers.get(longer.min()?));
         mark.map(Some)
     }
 }

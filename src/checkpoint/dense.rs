@@ -341,11 +341,11 @@ impl Checkpoint {
         }
         match unknown.first() {
             None => Ok(notes),
-            Some(first) => Err(CheckpointError::UnknownTensors {
-                file: first.file().path().into(),
-                layer: name.into(),
-                tensors: unknown.iter().map(|t| t.name().into()).collect(),
-            }),
+            Some(first) => {
+                let names: Vec<&str> = unknown.iter().map(Tensor::name).collect();
+                let file = first.file().path();
+                Err(CheckpointError::unknown_tensors(file, name, &names))
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Errors of checkpoints.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use nvfp4_gemv_files::printable;
 
@@ -161,15 +161,17 @@ pub enum CheckpointError {
     #[error(
         "{}: layer {layer:?} is not computed: its product might depend on what is not known here: {}",
         printable::path(file),
-        quoted(tensors)
+        quoted_of(tensors, *total)
     )]
     UnknownTensors {
         /// The file that holds the first of them.
         file: PathBuf,
         /// The layer.
         layer: String,
-        /// The tensors.
+        /// The first of them.
         tensors: Vec<String>,
+        /// How many there are.
+        total: usize,
     },
     /// A config or metadata say what would make the layer's product another one.
     #[error(
@@ -184,6 +186,15 @@ pub enum CheckpointError {
         layer: String,
         /// The file's statement that would change the product.
         says: String,
+    },
+    /// Configs or metadata say so much of modules that comparing it with this checkpoint's names would not end soon.
+    /// Nothing of the checkpoint was opened.
+    #[error("{}: not read: {reason}", printable::path(file))]
+    ConfigLimit {
+        /// The file that says it, or the most of it.
+        file: PathBuf,
+        /// The limit, and what is beyond it.
+        reason: String,
     },
     /// The index says that a tensor of the layer is in a file that was not opened, or has no such tensor.
     #[error(
@@ -323,12 +334,36 @@ fn describe_notes(notes: &[Note]) -> String {
     all.collect()
 }
 
+impl CheckpointError {
+    /// That these tensors are not known. A few of the names are kept: of layers that are in each other all together have
+    /// as many as there are pairs of layers.
+    pub(super) fn unknown_tensors(file: &Path, layer: &str, tensors: &[&str]) -> Self {
+        Self::UnknownTensors {
+            file: file.into(),
+            layer: layer.into(),
+            tensors: tensors
+                .iter()
+                .take(NAMED)
+                .map(|&name| name.into())
+                .collect(),
+            total: tensors.len(),
+        }
+    }
+}
+
+/// Names that are shown of several.
+const NAMED: usize = 6;
+
 /// Names of tensors or files, the first few of them.
 fn quoted(names: &[String]) -> String {
-    const MOST: usize = 6;
-    let first = names.iter().take(MOST).map(|name| format!("{name:?}"));
+    quoted_of(names, names.len())
+}
+
+/// The same of so many, of which these are the first.
+fn quoted_of(names: &[String], total: usize) -> String {
+    let first = names.iter().take(NAMED).map(|name| format!("{name:?}"));
     let first = first.collect::<Vec<_>>().join(", ");
-    match names.len().saturating_sub(MOST) {
+    match total.saturating_sub(NAMED) {
         0 => first,
         more => format!("{first} and {more} more"),
     }

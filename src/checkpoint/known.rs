@@ -92,8 +92,14 @@ const TABLE: &[(&str, Meaning)] = &[
     ("original_*", Nothing),
 ];
 
+/// Limit: bytes of a name behind a layer's that is looked up. Longer ones are those of modules far inside of it.
+const LONGEST: usize = 128;
+
 /// Effect of a tensor, by the part of its name behind the layer's name and a dot; `None` for an unknown tensor.
 pub(super) fn meaning(rest: &str) -> Option<Meaning> {
+    if rest.len() > LONGEST {
+        return None;
+    }
     let rest = rest.to_lowercase();
     // A module of its own below the layer: only what changes the product is known of those.
     let is_nested = rest.contains('.');

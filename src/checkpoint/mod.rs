@@ -410,7 +410,7 @@ impl<'a> Beside<'a> {
         own: &[&str],
     ) -> Result<Self, CheckpointError> {
         let mut beside = Self::default();
-        let mut unknown: Vec<Tensor<'_>> = Vec::new();
+        let mut unknown: Vec<Tensor<'a>> = Vec::new();
         for (rest, tensor) in tensors {
             if own.contains(&rest) {
                 continue;
@@ -447,11 +447,11 @@ impl<'a> Beside<'a> {
         }
         match unknown.first() {
             None => Ok(beside),
-            Some(first) => Err(CheckpointError::UnknownTensors {
-                file: first.file().path().into(),
-                layer: layer.into(),
-                tensors: unknown.iter().map(|t| t.name().into()).collect(),
-            }),
+            Some(first) => {
+                let names: Vec<&str> = unknown.iter().map(Tensor::name).collect();
+                let file = first.file().path();
+                Err(CheckpointError::unknown_tensors(file, layer, &names))
+            }
         }
     }
 

@@ -43,7 +43,8 @@ impl Checkpoint {
     ///
     /// # Errors
     /// [`CheckpointError`]: files that cannot be read, are damaged or missing, a nonsensical index, a
-    /// directory without safetensors files. A config that cannot be read is a [note](Self::notes).
+    /// directory without safetensors files, configs beyond [limits](CheckpointError::ConfigLimit). A config that cannot
+    /// be read is a [note](Self::notes).
     pub fn open(path: impl AsRef<Path>) -> Result<Self, CheckpointError> {
         let path = path.as_ref();
         let found = Found::at(path)?;
@@ -52,7 +53,7 @@ impl Checkpoint {
             .into_iter()
             .map(TensorFile::open)
             .collect::<Result<Vec<_>, _>>()?;
-        let configs = Configs::read(&found.directory, &files);
+        let configs = Configs::read(&found.directory, &files)?;
         let mut checkpoint = Self {
             path: path.into(),
             tensors: places(&files)?,

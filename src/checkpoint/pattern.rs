@@ -16,58 +16,64 @@ pub fn name_matches(pattern: &str, name: &str) -> bool {
     glob(pattern, name) || without.is_some_and(|pattern| glob(pattern, name))
 }
 
+/// What stands between stars is looked for once, from left to right: the first place where a part fits leaves the most to
+/// those behind it.
 fn glob(pattern: &str, name: &str) -> bool {
-    // Of UTF-8 only `?` has to know how long a character is.
-    let [pattern, name] = [pattern, name].map(str::as_bytes);
-    let length = |begin: u8| match begin {
-        0..0xc0 => 1,
-        0xc0..0xe0 => 2,
-        0xe0..0xf0 => 3,
-        _ => 4,
+    let Some((first, rest)) = pattern.split_once('*') else {
+        return after(pattern, name) == Some("");
     };
-    let (mut p, mut n) = (0, 0);
-    // Positions at which to go on when a later part does not fit: the last star, one character further.
-    let mut retry = None;
-    while n < name.len() {
-        match pattern.get(p) {
-            Some(b'*') => {
-                retry = Some((p, n));
-                p += 1;
-            }
-            Some(b'?') => {
-                p += 1;
-                n += length(name[n]);
-            }
-            Some(&c) if c == name[n] => {
-                p += 1;
-                n += 1;
-            }
-            _ => {
-                let Some((star, from)) = retry else {
-                    return false;
-                };
-                let from = from + length(name[from]);
-                retry = Some((star, from));
-                (p, n) = (star + 1, from);
-            }
-        }
-    }
-    pattern[p..].iter().all(|c| *c == b'*')
+    let (middle, last) = rest.rsplit_once('*').unwrap_or(("", rest));
+    let behind_first = after(first, name);
+    let behind_all = behind_first.and_then(|name| {
+        middle
+            .split('*')
+            .try_fold(name, |name, part| behind(part, name))
+    });
+    behind_all.is_some_and(|name| ends(last, name))
 }
+
+/// What follows a part without stars, where a name begins with it.
+fn after<'a>(part: &str, name: &'a str) -> Option<&'a str> {
+    if !part.contains(ANY) {
+        return name.strip_prefix(part);
+    }
+    let mut chars = name.chars();
+    let fits = |p: char| chars.next().is_some_and(|c| p == ANY || p == c);
+    part.chars().all(fits).then_some(chars.as_str())
+}
+
+/// What follows the first place where a name has a part without stars.
+fn behind<'a>(part: &str, name: &'a str) -> Option<&'a str> {
+    if !part.contains(ANY) {
+        return name.find(part).map(|at| &name[at + part.len()..]);
+    }
+    let mut places = name.char_indices();
+    places.find_map(|(at, _)| after(part, &name[at..]))
+}
+
+/// Whether a name ends with a part without stars.
+fn ends(part: &str, name: &str) -> bool {
+    let mut chars = name.chars().rev();
+    let fits = |p: char| chars.next().is_some_and(|c| p == ANY || p == c);
+    part.chars().rev().all(fits)
+}
+
+/// The sign that stands for one character.
+const ANY: char = '?';
 
 /// One name of a config, or several.
 #[derive(Debug)]
 pub(super) enum Pattern {
     /// As [`name_matches`] has them.
     Glob(String),
-    /// Anything else: alternatives, classes.
-    Regex(Regex),
+    /// Anything else: alternatives, classes; with the size of its program, of [`REGEX_SIZES`].
+    Regex(Regex, usize),
 }
 
-/// Limits of regular expressions that are no simple patterns: how many all configs of a checkpoint may have, and bytes
-/// of each. Published configs have a few.
+/// Limits of regular expressions that are no simple patterns: how many all configs of a checkpoint may have, and KiB
+/// of the program of each, of which the least that is enough is its size. Published configs have a few.
 const MOST_REGEXES: usize = 256;
-const MOST_REGEX_BYTES: usize = 256 << 10;
+const REGEX_SIZES: [usize; 3] = [16, 64, 256];
 
 /// How many more regular expressions are compiled.
 #[derive(Debug)]
@@ -86,20 +92,40 @@ impl Pattern {
             return Some(Self::Glob(glob));
         }
         left.0 = left.0.checked_sub(1)?;
-        let mut regex = RegexBuilder::new(&format!("^(?:{regex})"));
-        let regex = regex.size_limit(MOST_REGEX_BYTES);
-        let regex = regex.dfa_size_limit(MOST_REGEX_BYTES).build();
-        regex.ok().map(Self::Regex)
+        let regex = format!("^(?:{regex})");
+        let of_size = |size: &usize| {
+            let mut regex = RegexBuilder::new(&regex);
+            let regex = regex.size_limit(size << 10).dfa_size_limit(256 << 10);
+            Some(Self::Regex(regex.build().ok()?, *size))
+        };
+        REGEX_SIZES.iter().find_map(of_size)
     }
 
     pub(super) fn describes(&self, name: &str) -> bool {
         match self {
-            // A config may have hundreds, few of which begin as a name does.
-            Self::Glob(pattern) => {
-                let literal = pattern.find(['*', '?']).unwrap_or(pattern.len());
-                name.starts_with(&pattern[..literal]) && name_matches(pattern, name)
-            }
-            Self::Regex(regex) => regex.is_match(name),
+            Self::Glob(pattern) => name_matches(pattern, name),
+            Self::Regex(regex, _) => regex.is_match(name),
+        }
+    }
+
+    /// What the names begin with that it describes, where it says no more.
+    pub(super) fn beginning(&self) -> Option<&str> {
+        match self {
+            Self::Glob(pattern) => pattern
+                .strip_suffix('*')
+                .filter(|begin| !begin.contains(['*', ANY])),
+            Self::Regex(..) => None,
+        }
+    }
+
+    /// How many characters of a name are looked at for one that it has, about: the work of asking for a name is this
+    /// times the name's length, at most.
+    pub(super) fn work(&self) -> usize {
+        match self {
+            // What follows a star begins at each character anew.
+            Self::Glob(pattern) if pattern.contains(ANY) => 2 * pattern.len(),
+            Self::Glob(_) => 2,
+            Self::Regex(_, size) => *size,
         }
     }
 }
@@ -155,6 +181,12 @@ mod tests {
             ("a??b", "aüb", false),
             ("*?b", "a𝄞b", true),
             ("*ü*み", "größe.ü.重み", true),
+            ("ab*ba", "aba", false),
+            ("a*?", "a", false),
+            ("a*?c*d", "abcxcd", true),
+            ("*?x*", "重x", true),
+            ("a*b", "ab", true),
+            ("*a?", "aaü", true),
         ] {
             assert_eq!(name_matches(pattern, name), yes, "{pattern} {name}");
         }
@@ -185,7 +217,7 @@ mod tests {
             ("a|b", "cb", false),
         ] {
             let found = of(regex).unwrap();
-            assert!(matches!(found, Pattern::Regex(_)), "{regex}");
+            assert!(matches!(found, Pattern::Regex(..)), "{regex}");
             assert_eq!(found.describes(name), yes, "{regex} {name}");
         }
         // What Python alone has, what is wrong, and what would take too much memory.

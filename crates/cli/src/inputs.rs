@@ -5,13 +5,14 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use half::{bf16, f16};
-use nvfp4_gemv::checkpoint::{Checkpoint, Dialect, Layer};
+use nvfp4_gemv::checkpoint::{Checkpoint, Dialect};
 use nvfp4_gemv::quantize::{quantize, quantize_vectors};
 use nvfp4_gemv::{Activation, GlobalScale, ScaleLayout};
 use nvfp4_gemv_files::printable;
 
 use crate::destination::files_of;
 use crate::engine::{InputScale, Inputs};
+use crate::layer::OpenLayer;
 use crate::report::count;
 
 /// Name of a layer's own test data, by convention of this project's test files.
@@ -33,8 +34,7 @@ pub(crate) struct Source {
 impl Source {
     /// The vectors that the flags ask for: `input` is `FILE:TENSOR`.
     pub(crate) fn find(
-        checkpoint: &Checkpoint,
-        layer: &Layer<'_>,
+        layer: &OpenLayer<'_>,
         input: Option<&str>,
         random: Option<u64>,
         n: Option<usize>,
@@ -54,7 +54,9 @@ impl Source {
         if let Some(seed) = random {
             return Ok(Self::random(seed, n.unwrap_or(1), layer.k()));
         }
-        if checkpoint.tensor(&test_input).is_some() {
+        if let Some(checkpoint) = layer.safetensors()
+            && checkpoint.tensor(&test_input).is_some()
+        {
             return Self::read(checkpoint, &test_input, layer.k(), n, true);
         }
         Ok(Self::random(0, n.unwrap_or(1), layer.k()))

@@ -16,6 +16,7 @@ mod inspect;
 #[cfg(feature = "jit")]
 mod jit;
 mod kernels;
+mod layer;
 mod measure;
 mod notes;
 mod plan;

@@ -5,16 +5,17 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use nvfp4_gemv::checkpoint::{Checkpoint, Layer};
+use nvfp4_gemv::checkpoint::{AnyCheckpoint, Checkpoint};
 use nvfp4_gemv::reference::Reference;
 use nvfp4_gemv::{Activation, FloatType, Kernel, ScaleLayout, Shape};
 use nvfp4_gemv_cli::file::{self, NewTensor};
 use nvfp4_gemv_files::printable;
 use serde_json::{Value, json};
 
-use crate::destination::{files_of, output};
+use crate::destination::output;
 use crate::engine::{self, AskArgs, Budget, Inputs, Operands};
 use crate::inputs::Source;
+use crate::layer::{OpenLayer, inputs_of};
 use crate::measure::{Check, truth};
 use crate::notes;
 use crate::report::{Report, bytes, number};
@@ -37,9 +38,10 @@ Examples:
   nvfp4-gemv run --checkpoint model/ --layer model.layers.0.mlp.down_proj --random 1 --n 4 \\
       --activation bf16 --path cuda-core
   nvfp4-gemv run --checkpoint m.safetensors --layer fc1 --input x.safetensors:x \\
-      --output y.safetensors")]
+      --output y.safetensors
+  nvfp4-gemv run --checkpoint model.gguf --layer model.layers.0.mlp.down_proj --activation f16")]
 pub(crate) struct Args {
-    /// Checkpoint: a .safetensors file, its index, or a directory; ModelOpt or compressed-tensors
+    /// Checkpoint: a .safetensors file, its index, a directory, or a GGUF file
     #[arg(long, value_name = "F")]
     checkpoint: PathBuf,
     /// The layer's name, without `.weight`
@@ -80,19 +82,18 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<Report> {
     let ask = args.ask.ask()?;
     let ask = ask.batch_invariant(args.batch_invariant);
-    let checkpoint = Checkpoint::open(&args.checkpoint)?;
-    let layer = checkpoint.layer(&args.layer)?;
+    let checkpoint = AnyCheckpoint::open(&args.checkpoint)?;
+    let layer = OpenLayer::of(&checkpoint, &args.layer)?;
     if let Some(n) = args.n {
         engine::check_memory_of(&layer.shape(n)?)?;
     }
     let input = args.input.as_deref();
-    let mut source = Source::find(&checkpoint, &layer, input, args.random, args.n)?;
+    let mut source = Source::find(&layer, input, args.random, args.n)?;
     if let Some(alpha) = layer.column_alpha() {
         source.multiply(alpha);
     }
-    let inputs = files_of(&checkpoint)
+    let inputs = inputs_of(&checkpoint)
         .into_iter()
-        .chain(checkpoint.config_files().to_vec())
         .chain(source.files.clone());
     let output = args.output.as_ref();
     let output = output
@@ -114,7 +115,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     let y = outcome.y.to_f64();
     let truth = truth(&operands)?;
     let check = Check::derived(&y, &truth, outcome.roundings, operands.output);
-    let recorded = recorded(&checkpoint, &layer, &source, activation)?.map(|(name, recorded)| {
+    let recorded = recorded(&layer, &source, activation)?.map(|(name, recorded)| {
         let against = Reference {
             y: recorded,
             magnitude: truth.magnitude.clone(),
@@ -136,7 +137,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
          shape       M = {}, K = {}, N = {}; {} of weights\n\
          vectors     {activation}, from {}\n",
         printable::text(layer.name()),
-        layer.exporter(),
+        layer.stored(),
         printable::path(layer.path()),
         shape.m(),
         shape.k(),
@@ -182,14 +183,15 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     if let Some(path) = &args.output {
         text.push_str(&format!("written     {}:y\n", printable::path(path)));
     }
-    let notes = notes::show(checkpoint.notes().iter().chain(layer.notes()));
+    let of_checkpoint = layer.safetensors().map_or(&[][..], Checkpoint::notes);
+    let notes = notes::show(of_checkpoint.iter().chain(layer.notes()));
     let passed = check.passed && recorded.as_ref().is_none_or(|(_, check)| check.passed);
     Ok(Report {
         text,
         json: json!({
             "layer": layer.name(),
             "file": layer.path().display().to_string(),
-            "dialect": layer.exporter().name(),
+            "dialect": layer.dialect(),
             "m": shape.m(), "n": shape.n(), "k": shape.k(),
             "activation": activation.name(),
             "output_type": operands.output.name(),
@@ -229,7 +231,7 @@ const BUDGET: Budget = Budget {
 
 /// The layer and the vectors, as an engine takes them.
 fn operands<'a>(
-    layer: &'a Layer<'_>,
+    layer: &'a OpenLayer<'_>,
     shape: Shape,
     mut x: Inputs,
     args: &Args,
@@ -272,22 +274,23 @@ fn operands<'a>(
 
 /// The result that the checkpoint records for its test input, where that is what was computed.
 fn recorded(
-    checkpoint: &Checkpoint,
-    layer: &Layer<'_>,
+    layer: &OpenLayer<'_>,
     source: &Source,
     activation: Activation,
 ) -> Result<Option<(String, Vec<f64>)>> {
     let name = format!("{}.test_output_w4a16_f64", layer.name());
-    let Some(tensor) = checkpoint.tensor(&name) else {
+    let tensor = layer.safetensors().and_then(|of| of.tensor(&name));
+    let Some(tensor) = tensor else {
         return Ok(None);
     };
     if !source.is_test_input || activation != Activation::F32 {
         return Ok(None);
     }
     let mut y = tensor.to_f64()?;
-    y.truncate(source.n * layer.rows());
-    if y.len() != source.n * layer.rows() {
-        let expected = format!("F64 [{} or more, {}]", source.n, layer.rows());
+    let rows = layer.shape(1)?.m();
+    y.truncate(source.n * rows);
+    if y.len() != source.n * rows {
+        let expected = format!("F64 [{} or more, {rows}]", source.n);
         return Err(tensor.wrong(expected).into());
     }
     Ok(Some((name, y)))

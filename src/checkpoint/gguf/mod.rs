@@ -354,7 +354,7 @@ impl Gguf {
     /// [`CheckpointError::NoTensor`]; [`CheckpointError::File`] for another type or shape, and for rows of q and k
     /// whose number does not go with the heads'; [`CheckpointError::UnknownTensors`] for a scale beside it.
     pub fn dense(&self, name: &str) -> Result<Dense<'_>, CheckpointError> {
-        let (name, weight) = self.weight(name)?;
+        let (name, weight) = self.module(name)?;
         let &[rows, k] = weight.shape() else {
             return Err(weight.wrong("a matrix [M, K]").into());
         };
@@ -366,7 +366,7 @@ impl Gguf {
     /// # Errors
     /// As [`dense`](Self::dense)'s.
     pub fn dense_experts(&self, name: &str) -> Result<Vec<Dense<'_>>, CheckpointError> {
-        let (name, weight) = self.weight(name)?;
+        let (name, weight) = self.module(name)?;
         let &[experts, rows, k] = weight.shape() else {
             return Err(weight.wrong("stacked matrices [E, M, K]").into());
         };
@@ -432,7 +432,7 @@ impl Gguf {
     /// another type or shape, for a scale of NVFP4 that has a sign, or a global scale that is
     /// [not usable](crate::Error::GlobalScale). Others as of [`dense`](Self::dense).
     pub fn weights(&self, name: &str) -> Result<Gathered<'static>, CheckpointError> {
-        let (name, weight) = self.weight(name)?;
+        let (name, weight) = self.module(name)?;
         let (l, m, k) = match *weight.shape() {
             [m, k] => (1, m, k),
             [l, m, k] => (l, m, k),
@@ -442,12 +442,12 @@ impl Gguf {
         let order = self.order(&weight, m)?;
         match weight.element() {
             GgufElement::Nvfp4 => {
-                self.beside(name, &[GLOBALS, INPUTS].concat())?;
-                let globals = self.globals(name, &GLOBALS, shape.l())?;
+                self.notes(name)?;
+                let globals = self.named_globals(name, &GLOBALS, shape.l())?;
                 nvfp4(weight, shape, order, globals)
             }
             GgufElement::Mxfp4 => {
-                self.beside(name, &INPUTS)?;
+                self.notes(name)?;
                 let mx = mxfp4(weight, shape, order);
                 mx.to_nvfp4()
                     .map_err(|row| mx::mx_row(weight.path(), name, row))
@@ -456,22 +456,39 @@ impl Gguf {
         }
     }
 
+    /// The global scales of an NVFP4 module that the file has, one, or one for each expert: `.scale` or `.weight.scale`.
+    /// [`weights`](Self::weights) has them, too; here nothing else of the module is read.
+    ///
+    /// # Errors
+    /// As [`input_globals`](Self::input_globals).
+    pub fn globals(&self, name: &str) -> Result<Option<Vec<GlobalScale>>, CheckpointError> {
+        self.globals_of_weight(name, &GLOBALS)
+    }
+
     /// The global scales for vectors of an NVFP4 module that the file has, one, or one for each expert: `.input_scale`.
     ///
     /// # Errors
     /// [`CheckpointError::NoTensor`] for the module, [`CheckpointError::File`] for a scale of another type or shape, or
     /// one that is [not usable](crate::Error::GlobalScale).
     pub fn input_globals(&self, name: &str) -> Result<Option<Vec<GlobalScale>>, CheckpointError> {
-        let (name, weight) = self.weight(name)?;
+        self.globals_of_weight(name, &INPUTS)
+    }
+
+    fn globals_of_weight(
+        &self,
+        name: &str,
+        names: &[&str],
+    ) -> Result<Option<Vec<GlobalScale>>, CheckpointError> {
+        let (name, weight) = self.module(name)?;
         let experts = match *weight.shape() {
             [experts, _, _] => experts,
             _ => 1,
         };
-        self.globals(name, &INPUTS, experts)
+        self.named_globals(name, names, experts)
     }
 
     /// A module's global scales of one of these names.
-    fn globals(
+    fn named_globals(
         &self,
         module: &str,
         names: &[&str],
@@ -514,16 +531,14 @@ impl Gguf {
                 }),
                 // Experts have others' names between: those are modules of their own.
                 _ if self.is_module(&entry.name, module) => {}
-                _ => unknown.push(entry.stored.to_string()),
+                _ => unknown.push(&*entry.stored),
             }
         }
         match unknown.is_empty() {
             true => Ok(notes),
-            false => Err(CheckpointError::UnknownTensors {
-                file: self.path.clone(),
-                layer: module.into(),
-                tensors: unknown,
-            }),
+            false => Err(CheckpointError::unknown_tensors(
+                &self.path, module, &unknown,
+            )),
         }
     }
 
@@ -537,8 +552,30 @@ impl Gguf {
         })
     }
 
+    /// The tensor of a module's weight, by the module's name or the tensor's.
+    ///
+    /// # Errors
+    /// [`CheckpointError::NoTensor`].
+    pub fn weight(&self, name: &str) -> Result<GgufTensor<'_>, CheckpointError> {
+        Ok(self.module(name)?.1)
+    }
+
+    /// Notes on what is beside a module's weight and changes no product, such as a bias.
+    ///
+    /// # Errors
+    /// [`CheckpointError::NoTensor`] for the module; [`CheckpointError::UnknownTensors`].
+    pub fn notes(&self, name: &str) -> Result<Vec<Note>, CheckpointError> {
+        let (name, weight) = self.module(name)?;
+        let own = match weight.element() {
+            GgufElement::Nvfp4 => [GLOBALS, INPUTS].concat(),
+            GgufElement::Mxfp4 => INPUTS.to_vec(),
+            _ => Vec::new(),
+        };
+        self.beside(name, &own)
+    }
+
     /// The tensor of a module's weight, with the module's name.
-    fn weight(&self, name: &str) -> Result<(&str, GgufTensor<'_>), CheckpointError> {
+    fn module(&self, name: &str) -> Result<(&str, GgufTensor<'_>), CheckpointError> {
         let name = name.trim_end_matches('.');
         let weight = match self.tensor(&format!("{name}.{WEIGHT}")) {
             Some(weight) => weight,
@@ -550,10 +587,18 @@ impl Gguf {
     }
 
     fn find(&self, name: &str) -> Result<GgufTensor<'_>, CheckpointError> {
+        // Of a weight its module's name, unless the tensor's own was asked for.
+        let end = if name.ends_with(WEIGHT) {
+            ""
+        } else {
+            ".weight"
+        };
+        let names = self.tensors.iter().map(|entry| &*entry.name);
+        let names = names.map(|name| name.strip_suffix(end).unwrap_or(name));
         self.tensor(name).ok_or_else(|| CheckpointError::NoTensor {
             checkpoint: self.path.clone(),
             tensor: name.into(),
-            close: closest(name, self.tensors.iter().map(|entry| &*entry.name), 3),
+            close: closest(name, names, 3),
         })
     }
 

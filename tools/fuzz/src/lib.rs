@@ -3,6 +3,8 @@
 //! `cargo xtask fuzz` builds and runs the targets with a stable compiler, `cargo fuzz run NAME` with a nightly one and
 //! the address sanitizer. docs/notes/testing.md says more.
 
+pub mod directory;
+pub mod exercise;
 pub mod json;
 pub mod scratch;
 pub mod tensors;

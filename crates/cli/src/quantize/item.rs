@@ -625,8 +625,7 @@ impl<'a> Plan<'a> {
         let module = name.strip_suffix(".weight").unwrap_or(name);
         match tensor.element() {
             GgufElement::Nvfp4 | GgufElement::Mxfp4 => {
-                shard.repack(file, tensor, module, args.dialect, &self.opened);
-                return Ok(());
+                return shard.repack(file, tensor, module, args.dialect, &self.opened);
             }
             GgufElement::Other(element) => bail!(
                 "{}: tensor {:?} is {element}, which is not read",
@@ -808,19 +807,7 @@ impl Repacked<'_> {
             ));
         }
         // One of the two is 1.
-        let multiplier = gathered.global().stored() * factor;
-        let global = match dialect {
-            Dialect::ModelOpt => GlobalScale::Multiplier(multiplier),
-            Dialect::CompressedTensors => GlobalScale::Divisor(1.0 / multiplier),
-        };
-        match global.multiplier() == f64::from(multiplier) {
-            true => Ok(global),
-            false => Err(format!(
-                "its global scale {multiplier} has no exact reciprocal, which the dialect {dialect} stores; --dialect \
-                 {} has the scale itself",
-                Dialect::ModelOpt
-            )),
-        }
+        in_dialect(gathered.global().stored() * factor, dialect)
     }
 
     fn refused(&self, reason: String) -> WriteError {
@@ -832,8 +819,27 @@ impl Repacked<'_> {
     }
 }
 
+/// A global scale as a dialect stores it, exactly.
+fn in_dialect(multiplier: f32, dialect: Dialect) -> Result<GlobalScale, String> {
+    let global = match dialect {
+        Dialect::ModelOpt => GlobalScale::Multiplier(multiplier),
+        Dialect::CompressedTensors => GlobalScale::Divisor(1.0 / multiplier),
+    };
+    match global.multiplier() == f64::from(multiplier) {
+        true => Ok(global),
+        false => Err(format!(
+            "its global scale {multiplier} has no exact reciprocal, which the dialect {dialect} stores; --dialect {} \
+             has the scale itself",
+            Dialect::ModelOpt
+        )),
+    }
+}
+
 impl<'a> Shard<'a> {
     /// Matrices that are NVFP4 or MXFP4 already, as tensors of the dialect.
+    ///
+    /// # Errors
+    /// NVFP4's global scales are read now: one that the dialect does not hold is an error before anything is converted.
     fn repack(
         &mut self,
         file: &'a Gguf,
@@ -841,7 +847,11 @@ impl<'a> Shard<'a> {
         module: &str,
         dialect: Dialect,
         opened: &Opened,
-    ) {
+    ) -> Result<()> {
+        let globals = match tensor.element() {
+            GgufElement::Nvfp4 => file.globals(module)?,
+            _ => None,
+        };
         let (experts, m, k) = match *tensor.shape() {
             [experts, m, k] => (experts, m, k),
             [m, k] => (1, m, k),
@@ -862,12 +872,19 @@ impl<'a> Shard<'a> {
                 dialect,
                 opened: Rc::clone(opened),
             });
+            let of_expert = globals.as_ref();
+            // One may be for all experts.
+            let of_expert = of_expert.and_then(|all| all.get(expert).or(all.first()));
+            if let Some(global) = of_expert {
+                in_dialect(global.stored(), dialect).map_err(|reason| of.refused(reason))?;
+            }
             for (suffix, part, shape) in parts(dialect, m, k) {
                 let (of, name) = (Rc::clone(&of), format!("{name}.{suffix}"));
                 self.kept.push((name, Piece::Repacked { of, part, shape }));
             }
             self.repacked.push(name);
         }
+        Ok(())
     }
 }
 

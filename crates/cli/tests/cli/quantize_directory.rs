@@ -1101,9 +1101,21 @@ fn a_gguf_file_becomes_a_directory() {
     assert_eq!(listed["kinds"]["NVFP4"]["tensors"], 2);
 }
 
-/// A GGUF file, version 3, of entries (key, type, bytes) and F32 tensors, whose shapes begin with the outermost
-/// dimension.
+/// A GGUF file of entries (key, type, bytes) and F32 tensors.
 fn write_gguf(path: &str, entries: &[(&str, u32, Vec<u8>)], tensors: &Numbers) {
+    let of = |(name, shape, values): &(String, Vec<usize>, Vec<f32>)| {
+        let bytes = values.iter().flat_map(|x| x.to_le_bytes());
+        (name.clone(), shape.clone(), 0, bytes.collect())
+    };
+    let tensors: Vec<_> = tensors.iter().map(of).collect();
+    write_gguf_of(path, entries, &tensors);
+}
+
+/// A tensor of GGUF: name, shape that begins with the outermost dimension, type, bytes.
+type Stored = (String, Vec<usize>, u32, Vec<u8>);
+
+/// A GGUF file, version 3.
+fn write_gguf_of(path: &str, entries: &[(&str, u32, Vec<u8>)], tensors: &[Stored]) {
     let text = |text: &str| [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat();
     let mut header = b"GGUF\x03\0\0\0".to_vec();
     header.extend((tensors.len() as u64).to_le_bytes());
@@ -1112,14 +1124,14 @@ fn write_gguf(path: &str, entries: &[(&str, u32, Vec<u8>)], tensors: &Numbers) {
         header.extend([&text(key), &kind.to_le_bytes()[..], value].concat());
     }
     let mut data = Vec::new();
-    for (name, shape, values) in tensors {
+    for (name, shape, kind, bytes) in tensors {
         header.extend(text(name));
         header.extend((shape.len() as u32).to_le_bytes());
         let innermost_first = shape.iter().rev();
         header.extend(innermost_first.flat_map(|size| (*size as u64).to_le_bytes()));
-        header.extend(0u32.to_le_bytes());
+        header.extend(kind.to_le_bytes());
         header.extend((data.len() as u64).to_le_bytes());
-        data.extend(values.iter().flat_map(|x| x.to_le_bytes()));
+        data.extend(bytes);
         data.resize(data.len().next_multiple_of(32), 0);
     }
     header.resize(header.len().next_multiple_of(32), 0);
@@ -1159,6 +1171,79 @@ fn the_bias_of_stacked_experts_of_a_gguf_file_goes_with_them() {
     write_gguf(&source, &[architecture], &tensors);
     let error = fails(&["quantize", &source, "--to", &dir.at("none")]);
     contains(&error, &[stacked, "[3, 2]", "not the bias [2, 3]"]);
+}
+
+/// It was found when the layer was written, after those before it had been quantised.
+#[test]
+fn a_global_scale_that_the_dialect_does_not_hold_is_refused_first() {
+    const NVFP4: u32 = 40;
+    let dir = Folder::new();
+    let source = dir.at("m.gguf");
+    // 64 elements: four scales of 1, 32 bytes of codes.
+    let row = [&[0x38; 4][..], &[0x21; 32]].concat();
+    let write = |globals: &[f32]| {
+        let shape = match globals.len() {
+            1 => vec![2, 64],
+            experts => vec![experts, 2, 64],
+        };
+        let rows = row.repeat(2 * globals.len());
+        let scale = globals.iter().flat_map(|x| x.to_le_bytes()).collect();
+        let dense = vec![0; 4 * 2 * 64];
+        write_gguf_of(
+            &source,
+            &[entry_of_text("general.architecture", "none")],
+            &[
+                ("a.0.dense.weight".into(), vec![2, 64], 0, dense),
+                ("a.1.up.weight".into(), shape, NVFP4, rows),
+                ("a.1.up.scale".into(), vec![globals.len()], 0, scale),
+            ],
+        );
+    };
+    let run = |out: &str, dialect: Dialect| {
+        crate::program(&[
+            "quantize",
+            &source,
+            "--to",
+            out,
+            "--dialect",
+            dialect.name(),
+        ])
+    };
+    for globals in [&[0.3][..], &[0.25, 0.3]] {
+        write(globals);
+        let ended = run(&dir.at("out"), Dialect::CompressedTensors);
+        assert!(!ended.status.success());
+        let why = [
+            "m.gguf",
+            "a.1.up",
+            "0.3",
+            "no exact reciprocal",
+            "--dialect modelopt",
+        ];
+        contains(&crate::text(&ended.stderr), &why);
+        // Nothing was begun.
+        assert_eq!(dir.names(), ["m.gguf"]);
+    }
+    for (dialect, globals) in [
+        (Dialect::ModelOpt, &[0.3][..]),
+        (Dialect::CompressedTensors, &[0.25]),
+        (Dialect::CompressedTensors, &[0.25, 4.0]),
+    ] {
+        write(globals);
+        let out = dir.at("out");
+        let ended = run(&out, dialect);
+        assert!(ended.status.success(), "{}", crate::text(&ended.stderr));
+        let checkpoint = Checkpoint::open(&out).unwrap();
+        for (expert, global) in globals.iter().enumerate() {
+            let name = match globals.len() {
+                1 => "a.1.up".into(),
+                _ => format!("a.1.{expert}.up"),
+            };
+            let found = checkpoint.layer(&name).unwrap().global();
+            assert_eq!(found.multiplier(), f64::from(*global));
+        }
+        fs::remove_dir_all(out).unwrap();
+    }
 }
 
 /// Llama 3.1's factors of rotary positions become the config's `rope_scaling`, from which transformers makes them again;

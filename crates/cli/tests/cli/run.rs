@@ -114,3 +114,102 @@ fn bad_input_of_run_is_named() {
     assert!(layer("tests", LAYER).contains("*.safetensors"));
     assert!(layer("Cargo.toml", LAYER).contains("not a valid safetensors file"));
 }
+
+/// Held against what PyPI `gguf` dequantises the files' tensors to, and not only against the operands that were read.
+#[test]
+fn run_computes_layers_of_gguf_files() {
+    let dir = Folder::new();
+    let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/gguf/");
+    let [x_file, y_file] = ["x.safetensors", "y.safetensors"].map(|name| dir.at(name));
+    for (file, layer, stored, factor) in [
+        ("llama", "model.layers.0.mlp.gate_proj", "GGUF's NVFP4", 1.0),
+        // Its rows are in another order in the file.
+        (
+            "llama",
+            "model.layers.0.self_attn.k_proj",
+            "GGUF's NVFP4",
+            0.25,
+        ),
+        ("llama", "model.layers.0.mlp.up_proj", "GGUF's MXFP4", 1.0),
+        // Each row has a factor.
+        ("types", "mxfp4_wide", "GGUF's MXFP4", 1.0),
+        ("types", "nvfp4_scaled", "GGUF's NVFP4", 0.0123f32),
+    ] {
+        let expected = TensorFile::open(format!("{data}{file}.safetensors")).unwrap();
+        let expected = expected.get(&format!("{layer}.weight")).unwrap();
+        let &[m, k] = expected.shape() else {
+            panic!("{expected}")
+        };
+        let weights = expected.to_f32().unwrap();
+        let x: Vec<f32> = (0..2 * k)
+            .map(|i| ((i * 37 % 64) as f32 - 31.0) / 32.0)
+            .collect();
+        let x_tensor = NewTensor::f32(&[2, k], &x);
+        file::write(Path::new(&x_file), [("x".to_owned(), x_tensor)], None).unwrap();
+        let checkpoint = format!("{data}{file}.gguf");
+        let input = format!("{x_file}:x");
+        let rest = [
+            "--input",
+            &input,
+            "--activation",
+            "f32",
+            "--output",
+            &y_file,
+            "--force",
+        ];
+        let run = json(&run_layer(&checkpoint, layer, &rest));
+        assert_eq!(
+            (&run["passed"], &run["dialect"]),
+            (&true.into(), &"gguf".into())
+        );
+        let dimensions = ["m", "k", "n"].map(|name| run[name].as_u64().unwrap() as usize);
+        assert_eq!((dimensions, &run["layer"]), ([m, k, 2], &layer.into()));
+        let y = TensorFile::open(&y_file).unwrap();
+        let y = y.get("y").unwrap().to_f32().unwrap();
+        for (at, y) in y.iter().enumerate() {
+            let products = weights[at % m * k..][..k].iter().zip(&x[at / m * k..]);
+            let products = products.map(|(w, x)| f64::from(w * factor) * f64::from(*x));
+            let (sum, size) = products.fold((0.0, 0.0), |(sum, size), p| (sum + p, size + p.abs()));
+            assert!(
+                (f64::from(*y) - sum).abs() <= 1e-5 * size,
+                "{layer} {at}: {y} and {sum}"
+            );
+        }
+        contains(
+            &prints(&run_layer(&checkpoint, layer, &[])),
+            &[stored, layer, ".gguf"],
+        );
+    }
+    let [types, llama] = ["types", "llama"].map(|name| format!("{data}{name}.gguf"));
+    let calibrated = json(&run_layer(
+        &types,
+        "nvfp4_scaled",
+        &["--activation", "nvfp4"],
+    ));
+    contains(calibrated["input_scale"].as_str().unwrap(), &["calibrated"]);
+    for (file, layer, parts) in [
+        (
+            &types,
+            "nvfp4_exps",
+            &["nvfp4_exps", "stacked experts", "[3, 4, 64]"][..],
+        ),
+        (
+            &types,
+            "nvfp4_signed",
+            &["nvfp4_signed", "scales without a sign"],
+        ),
+        (&types, "mxfp4_too_wide", &["mxfp4_too_wide", "row"]),
+        (&types, "lora", &["lora_a"]),
+        (&types, "f16", &["expected NVFP4 or MXFP4"]),
+        (
+            &llama,
+            "model.layers.0.mlp.gate_prj",
+            &["model.layers.0.mlp.gate_proj"],
+        ),
+    ] {
+        contains(&fails(&run_layer(file, layer, &[])), parts);
+    }
+    // An input is not written over.
+    let over = ["--output", &types, "--force"];
+    contains(&fails(&run_layer(&types, "nvfp4", &over)), &["types.gguf"]);
+}
