@@ -409,7 +409,7 @@ impl<'a> Weights<'a, crate::Device> {
     }
 
     /// These weights with ids of which no two are expected to be equal, as the experts of a single token. The choice of
-    /// the kernel then does not count on matrices that several batches share; results are the same whatever the ids are.
+    /// the kernel then does not count on matrices that several batches share. Results are right whatever the ids are.
     #[must_use]
     pub fn distinct(self) -> Self {
         Weights {
