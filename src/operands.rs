@@ -145,7 +145,7 @@ pub struct RawSelect {
     /// the chained launch reads them, and asks for weights, only when the launches before it have ended. Otherwise a
     /// chained launch asks for weights before.
     pub late: bool,
-    /// Whether no two batches are expected to select the same matrix: as [`Weights::distinct`](crate::Weights::distinct).
+    /// Whether no two batches are expected to select the same matrix, as `Weights::distinct` says on a device.
     pub distinct: bool,
     /// Matrices that there are: from one to [`Shape::MAX_DIM`](crate::Shape::MAX_DIM).
     pub matrices: usize,
