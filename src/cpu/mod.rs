@@ -135,6 +135,15 @@ pub(crate) struct Manner {
     pub(crate) batch_invariant: bool,
 }
 
+impl Manner {
+    const fn new(accuracy: Accuracy, batch_invariant: bool) -> Self {
+        Self {
+            accuracy,
+            batch_invariant,
+        }
+    }
+}
+
 impl Implementation {
     /// Instructions that a CPU must have for it, as text.
     pub const fn needs(self) -> &'static str {
@@ -220,11 +229,7 @@ impl Implementation {
         activation: Activation,
         accuracy: Accuracy,
     ) -> u32 {
-        let manner = Manner {
-            accuracy,
-            batch_invariant: false,
-        };
-        self.roundings_of(shape, activation, manner)
+        self.roundings_of(shape, activation, Manner::new(accuracy, false))
     }
 
     /// As [`roundings_in`](Self::roundings_in), where results do not depend on other vectors:
@@ -235,11 +240,7 @@ impl Implementation {
         activation: Activation,
         accuracy: Accuracy,
     ) -> u32 {
-        let manner = Manner {
-            accuracy,
-            batch_invariant: true,
-        };
-        self.roundings_of(shape, activation, manner)
+        self.roundings_of(shape, activation, Manner::new(accuracy, true))
     }
 
     const fn roundings_of(self, shape: &Shape, activation: Activation, manner: Manner) -> u32 {
@@ -393,11 +394,8 @@ pub fn gemv_batch_invariant(
     vectors: &Vectors<'_>,
     output: Output<'_>,
 ) -> Result<()> {
-    let manner = Manner {
-        accuracy,
-        batch_invariant: true,
-    };
-    gemv_of((implementation, manner), shape, weights, vectors, output)
+    let how = (implementation, Manner::new(accuracy, true));
+    gemv_of(how, shape, weights, vectors, output)
 }
 
 /// As [`gemv_with`], with an [`Accuracy`], too.
@@ -411,20 +409,18 @@ pub fn gemv_in(
     vectors: &Vectors<'_>,
     output: Output<'_>,
 ) -> Result<()> {
-    let manner = Manner {
-        accuracy,
-        batch_invariant: false,
-    };
-    gemv_of((implementation, manner), shape, weights, vectors, output)
+    let how = (implementation, Manner::new(accuracy, false));
+    gemv_of(how, shape, weights, vectors, output)
 }
 
 fn gemv_of(
-    (implementation, manner): (Implementation, Manner),
+    how: (Implementation, Manner),
     shape: &Shape,
     weights: &Weights<'_>,
     vectors: &Vectors<'_>,
     output: Output<'_>,
 ) -> Result<()> {
+    let implementation = how.0;
     if !implementation.available() {
         return Err(Error::ImplementationUnavailable {
             implementation: implementation.name(),
@@ -433,14 +429,7 @@ fn gemv_of(
     }
     weights.check(shape)?;
     let buffers = &mut Buffers::default();
-    compute(
-        (implementation, manner),
-        shape,
-        weights,
-        vectors,
-        output,
-        buffers,
-    )
+    compute(how, shape, weights, vectors, output, buffers)
 }
 
 /// `implementation` is available.

@@ -36,9 +36,8 @@ use crate::workspace::Workspace;
 /// was [prepared](Self::prepare), or made, with these buffers and ids. Products of 64 such pairs are kept, then the oldest
 /// is prepared again when it comes. What a call writes between the layers lies in [`ExpertsBuffers`], which layers of one
 /// size share, in calls on one stream. With more tokens, where tokens are expected to share experts, products are made
-/// for bundles of tokens that chose the same expert, which is read once for them, and a product is three or four
-/// kernels. An output's
-/// rounding may then depend on what all tokens chose.
+/// for bundles of tokens that chose the same expert, which is read once for a bundle, and a product is three or four
+/// kernels. An output's rounding may then depend on what all tokens chose.
 ///
 /// ```no_run
 /// use nvfp4_gemv::cudarc::driver::CudaContext;
@@ -120,9 +119,6 @@ impl Experts {
 }
 
 impl ExpertsOnDevice {
-    /// Kernels of a call of few tokens, where each product is one.
-    pub const LAUNCHES: usize = 5;
-
     /// Experts of matrices that are there: those of gate and up have the rows of both, in an order.
     ///
     /// # Errors
