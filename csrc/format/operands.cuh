@@ -33,14 +33,15 @@ __device__ __forceinline__ const uint8_t *scales_of(const nvfp4_weights &w, uint
     return w.scales + int64_t(matrix) * w.scale_matrix_bytes;
 }
 
-// A vector by its batch, and its number in that batch. Where batches are bundled, vector n of a bundle (`batch` is the
-// bundle's number then) is that of the bundle's n-th batch. Places behind a bundle's last batch do not exist. They have
-// batch 0, so that their loads are legal.
+// A vector by its batch, and its number in that batch.
 struct Vector {
     uint32_t batch, n;
     bool exists;
 };
 
+// Vector n of a batch. Where batches are bundled, `batch` is the number of a bundle, and vector n is that of the bundle's
+// n-th batch. Places behind a bundle's last batch have no vector: they have the address of batch 0's, so that they can be
+// loaded from.
 __device__ __forceinline__ Vector vector_of(const nvfp4_bundles &b, uint32_t width, uint32_t batch, uint32_t n) {
     if (!b.count) return {batch, n, true};
     const int32_t of = b.batches[int64_t(batch) * width + n];

@@ -1,6 +1,6 @@
-// GEMV for many vectors on Hopper's warpgroup matrix instructions (wgmma), in two or three launches. The first launch
-// packs the vectors into a workspace, as 16-bit floats in the order in which they shall lie in shared memory. The
-// second launch multiplies. sm_90a; K a multiple of 64.
+// GEMV for many vectors on Hopper's warpgroup matrix instructions (wgmma), in two or three launches, and one more in
+// front where batches are bundled. The first launch packs the vectors into a workspace, as 16-bit floats in the order in
+// which they shall lie in shared memory. The second launch multiplies. sm_90a; K a multiple of 64.
 //
 // A group is the rows of W that a CTA multiplies at once, 16 a warp. A span is 256 elements of K: 128 bytes of codes of
 // a row. The warps of one more warpgroup bring a span's operands to shared memory, stages ahead (bring_codes,
@@ -12,8 +12,8 @@
 // to the workspace, and the third launch adds the parts of each group, in the order of K.
 //
 // Batches that select the same matrix may be multiplied together, as the vectors of a bundle (bundle_batches.cuh). Then
-// a launch in front makes the bundles, and each bundle counts as a batch. How many there are only the device knows: a CTA
-// finds its share of the chunks itself.
+// the launch in front makes the bundles, and each bundle counts as a batch. How many there are only the device knows: a
+// CTA finds its share of the chunks itself.
 //
 // Order of K. Lane 4 * g + t multiplies 32 elements of each of its two rows in each half of a span. These are two of
 // the eight 16-byte pieces of the row's 128 bytes: piece 2t in the first half, 2t + 1 in the second one. Eight lanes

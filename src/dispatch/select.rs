@@ -185,14 +185,9 @@ pub fn workspace_bytes(
     gpu: &Gpu,
     options: &Options<'_>,
 ) -> Result<u64> {
-    let operands = operands.with_workspace(u64::MAX);
-    #[cfg(feature = "device")]
-    let options = &options.workspace(None);
-    let choice = select(shape, &operands, Target::Gpu(gpu), options)?;
-    let job = Job::new(shape, &operands, gpu).chained(options.is_chained());
-    Ok(choice
-        .config
-        .map_or(0, |config| config.workspace_bytes(&job)))
+    used_bytes(shape, operands, gpu, options, |asked, job| {
+        Ok(Some(asked.on_gpu(job, options)?.0))
+    })
 }
 
 /// Bytes of a workspace that a call would use if it bundles batches that select the same matrix; 0 where it does not.
@@ -206,10 +201,23 @@ pub(crate) fn bundling_bytes(
     gpu: &Gpu,
     options: &Options<'_>,
 ) -> Result<u64> {
+    used_bytes(shape, operands, gpu, options, |asked, job| {
+        Ok(asked.bundling(job).map(|(checked, _)| checked))
+    })
+}
+
+/// Bytes of a workspace that a call would use with the config that `choose` picks where there is always enough.
+fn used_bytes(
+    shape: &Shape,
+    operands: &Operands,
+    gpu: &Gpu,
+    options: &Options<'_>,
+    choose: impl FnOnce(&Asked, &Job<'_>) -> Result<Option<Checked>>,
+) -> Result<u64> {
     let operands = operands.with_workspace(u64::MAX);
     let job = Job::new(shape, &operands, gpu).chained(options.is_chained());
-    let bundling = Asked::of(options)?.bundling(&job);
-    Ok(bundling.map_or(0, |(checked, _)| checked.config().workspace_bytes(&job)))
+    let checked = choose(&Asked::of(options)?, &job)?;
+    Ok(checked.map_or(0, |checked| checked.config().workspace_bytes(&job)))
 }
 
 /// The path, kernel and config that a caller or the environment asks for. A config implies its kernel, a kernel its
