@@ -169,13 +169,6 @@ pub mod cpu;
 #[cfg(feature = "device")]
 mod device;
 mod dialect;
-#[cfg_attr(
-    not(feature = "device"),
-    allow(
-        rustdoc::broken_intra_doc_links,
-        reason = "what feature `device` adds is linked to"
-    )
-)]
 pub mod dispatch;
 mod element;
 mod error;

@@ -33,18 +33,19 @@ __device__ __forceinline__ const uint8_t *scales_of(const nvfp4_weights &w, uint
     return w.scales + int64_t(matrix) * w.scale_matrix_bytes;
 }
 
-// A vector by its batch, and its number in that batch. Where batches are bundled, vector n of a bundle is that of the
-// bundle's n-th batch. Places behind a bundle's last batch repeat the first one, and do not exist.
+// A vector by its batch, and its number in that batch.
 struct Vector {
     uint32_t batch, n;
     bool exists;
 };
 
+// Vector n of a batch. Where batches are bundled, `batch` is the number of a bundle, and vector n is that of the bundle's
+// n-th batch. Places behind a bundle's last batch have no vector: they have the address of batch 0's, so that they can be
+// loaded from.
 __device__ __forceinline__ Vector vector_of(const nvfp4_bundles &b, uint32_t width, uint32_t batch, uint32_t n) {
     if (!b.count) return {batch, n, true};
-    const int32_t *const batches = b.batches + int64_t(batch) * width;
-    const int32_t of = batches[n];
-    return {uint32_t(of < 0 ? batches[0] : of), 0, of >= 0};
+    const int32_t of = b.batches[int64_t(batch) * width + n];
+    return {uint32_t(max(of, 0)), 0, of >= 0};
 }
 
 // The batch whose vectors a batch multiplies with, a tensor map's coordinate: 0 where all batches share vectors.

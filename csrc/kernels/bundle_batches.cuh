@@ -2,8 +2,8 @@
 // matrix once for up to `width` batches. A launch of one CTA.
 //
 // Bundles come in the order of their matrices, and batches of a matrix in their own order. So the same ids give the same
-// bundles, and the same bits of every result. Batches without a matrix are bundled as if they had one more: those with
-// the id -1, and those with another number that is none of a matrix.
+// bundles, and the same bits of every result. Batches without a matrix are bundled as if they had one of two more: those
+// with the id -1 have one, and those with another number that is none of a matrix have the other.
 #pragma once
 
 #include "../shared.h"

@@ -27,13 +27,30 @@ struct Place {
     float row_alpha, vector_alpha, added;
 };
 
-// Bias and residual, added to the output at index `at`, which is of this row. -0 where there is neither: adding -0
-// changes no number.
+// A row's factor and bias, and a vector's factor; where there are none, numbers that change nothing. Adding -0 changes
+// no number.
+__device__ __forceinline__ float row_alpha_of(const nvfp4_epilogue &e, int32_t matrix, int32_t row) {
+    return e.row_alpha ? e.row_alpha[matrix * e.row_alpha_batch + row] : 1.0f;
+}
+__device__ __forceinline__ float bias_of(const nvfp4_epilogue &e, int32_t matrix, int32_t row) {
+    return e.bias ? e.bias[matrix * e.bias_batch + row] : -0.0f;
+}
+__device__ __forceinline__ float vector_alpha_of(const nvfp4_epilogue &e, int32_t batch, int n) {
+    return e.vector_alpha ? e.vector_alpha[batch * e.vector_alpha_batch + n] : 1.0f;
+}
+
+// Bias and residual, added to the output at index `at`, which is of this row.
 __device__ __forceinline__ float added_to(const nvfp4_epilogue &e, int32_t matrix, int32_t row, int64_t at) {
-    float added = -0.0f;
-    if (e.bias) added = e.bias[matrix * e.bias_batch + row];
-    if (e.residual) added += load_float(e.residual, e.output_type, at);
-    return added;
+    const float bias = bias_of(e, matrix, row);
+    return e.residual ? bias + load_float(e.residual, e.output_type, at) : bias;
+}
+
+// The same with a selection. What is added to nothing is the residual where the id is -1, and NaN where it is another
+// number.
+__device__ __forceinline__ float added_to(const nvfp4_epilogue &e, const Matrix &matrix, int32_t row, int64_t at) {
+    if (matrix.exists) return added_to(e, matrix.number, row, at);
+    if (matrix.id != -1) return __int_as_float(0x7fffffff);
+    return e.residual ? load_float(e.residual, e.output_type, at) : -0.0f;
 }
 
 // The Place of an output of a batch that has matrix `matrix`, whose row factors and bias it takes. Reads nothing where
@@ -44,8 +61,8 @@ __device__ __forceinline__ Place prepare(const nvfp4_epilogue &e, int32_t batch,
                                          bool exists) {
     Place place = {batch * e.output_batch + int64_t(n) * e.output_vector + row, 1.0f, 1.0f, -0.0f};
     if (!kOperands || !e.has_operands || !exists) return place;
-    if (e.row_alpha) place.row_alpha = e.row_alpha[matrix * e.row_alpha_batch + row];
-    if (e.vector_alpha) place.vector_alpha = e.vector_alpha[batch * e.vector_alpha_batch + n];
+    place.row_alpha = row_alpha_of(e, matrix, row);
+    place.vector_alpha = vector_alpha_of(e, batch, n);
     place.added = added_to(e, matrix, row, place.at);
     return place;
 }
@@ -57,14 +74,11 @@ __device__ __forceinline__ Place prepare(const nvfp4_epilogue &e, int32_t batch,
     return prepare<kOperands>(e, batch, batch, row, n, exists);
 }
 
-// The same with a selection. Without a matrix there are no factors and no bias: what is added to nothing is the
-// residual where the id is -1, and NaN where it is another number.
+// The same with a selection. Without a matrix there are no factors and no bias.
 __device__ __forceinline__ Place prepare(const nvfp4_epilogue &e, const Matrix &matrix, int32_t batch, int32_t row,
                                          int n, bool exists = true) {
     Place place = prepare(e, batch, matrix.number, row, n, exists && matrix.exists);
-    if (!exists || matrix.exists) return place;
-    if (matrix.id != -1) place.added = __int_as_float(0x7fffffff);
-    else if (e.residual) place.added = load_float(e.residual, e.output_type, place.at);
+    if (exists && !matrix.exists) place.added = added_to(e, matrix, row, place.at);
     return place;
 }
 
@@ -73,7 +87,7 @@ __device__ __forceinline__ void next_vector(const nvfp4_epilogue &e, int32_t bat
                                             int step, Place &place) {
     place.at += int64_t(step) * e.output_vector;
     if (!e.has_operands || !exists) return;
-    if (e.vector_alpha) place.vector_alpha = e.vector_alpha[batch * e.vector_alpha_batch + n];
+    place.vector_alpha = vector_alpha_of(e, batch, n);
     if (e.residual) place.added = added_to(e, batch, row, place.at);
 }
 

@@ -1,6 +1,6 @@
-// GEMV for many vectors on Hopper's warpgroup matrix instructions (wgmma), in two or three launches. The first launch
-// packs the vectors into a workspace, as 16-bit floats in the order in which they shall lie in shared memory. The
-// second launch multiplies. sm_90a; K a multiple of 64.
+// GEMV for many vectors on Hopper's warpgroup matrix instructions (wgmma), in two or three launches, and one more in
+// front where batches are bundled. The first launch packs the vectors into a workspace, as 16-bit floats in the order in
+// which they shall lie in shared memory. The second launch multiplies. sm_90a; K a multiple of 64.
 //
 // A group is the rows of W that a CTA multiplies at once, 16 a warp. A span is 256 elements of K: 128 bytes of codes of
 // a row. The warps of one more warpgroup bring a span's operands to shared memory, stages ahead (bring_codes,
@@ -12,8 +12,8 @@
 // to the workspace, and the third launch adds the parts of each group, in the order of K.
 //
 // Batches that select the same matrix may be multiplied together, as the vectors of a bundle (bundle_batches.cuh). Then
-// a launch in front makes the bundles, and each bundle counts as a batch. How many there are only the device knows: a CTA
-// finds its share of the chunks itself.
+// the launch in front makes the bundles, and each bundle counts as a batch. How many there are only the device knows: a
+// CTA finds its share of the chunks itself.
 //
 // Order of K. Lane 4 * g + t multiplies 32 elements of each of its two rows in each half of a span. These are two of
 // the eight 16-byte pieces of the row's 128 bytes: piece 2t in the first half, 2t + 1 in the second one. Eight lanes
@@ -408,42 +408,76 @@ __device__ __forceinline__ void bring_scales(const Params &p, const Shares &shar
     } while (part.next(p));
 }
 
-// Stores the outputs of a column's sums: rows g and g + 8 of a warp's rows, with vectors 2t and 2t + 1 of the column.
-// Operands of the epilogue are asked for kTogether outputs at once.
+// Stores a lane's four outputs of a column: those of rows g and g + 8 of the warp's rows with vectors 2t and 2t + 1 of
+// the column. What the outputs of kTogether vectors need beside their sums is asked for together: before the sums are
+// known, where registers hold it.
 template <bool kOperands, int kTogether>
 struct Outputs {
     uint32_t batch, row;
     Matrix matrix;
+    float row_alpha[2];
+    // Of each vector: whether its outputs exist, the index of its output of row 0, and its factor.
+    bool exists[kTogether];
+    int64_t at[kTogether];
+    float vector_alpha[kTogether];
 
+    Outputs() = default;
     template <class P>
     __device__ __forceinline__ Outputs(const P &p, uint32_t group, uint32_t warp, uint32_t lane)
         : batch(batch_of(p, group)), matrix(matrix_of<kOperands>(p, batch)) {
         row = first_row(p, group, batch) + warp * many::kWarpRows + lane / 4;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const uint32_t of = row + 8 * i;
+            const bool has = kOperands && p.epilogue.has_operands && matrix.exists && of < uint32_t(p.m);
+            row_alpha[i] = has ? row_alpha_of(p.epilogue, matrix.number, of) : 1.0f;
+        }
     }
 
+    // Asks for what the outputs of vector n and those behind it need.
     template <class P>
-    __device__ __forceinline__ void store(const P &p, uint32_t column, uint32_t lane, const float (&sum)[4]) const {
-        Place place[kTogether];
-        bool exists[kTogether];
+    __device__ __forceinline__ void ask(const P &p, uint32_t n) {
 #pragma unroll
-        for (int first = 0; first < 4; first += kTogether) {
+        for (int i = 0; i < kTogether; ++i) {
+            Vector of = {batch, n + i, n + i < uint32_t(p.n)};
+            if (kOperands && of.exists) of = vector_of(p.bundles, p.n, batch, n + i);
+            exists[i] = of.exists;
+            at[i] = prepare<false>(p.epilogue, of.batch, 0, of.n).at;
+            const bool has = kOperands && p.epilogue.has_operands && matrix.exists && of.exists;
+            vector_alpha[i] = has ? vector_alpha_of(p.epilogue, of.batch, of.n) : 1.0f;
+        }
+    }
+
+    // `first`: the first of these vectors among the two of the column.
+    template <class P>
+    __device__ __forceinline__ void store(const P &p, int first, const float (&sum)[4]) const {
+        constexpr int kOutputs = 2 * kTogether;
+        float added[kOutputs];
+        bool stored[kOutputs];
 #pragma unroll
-            for (int i = first; i < first + kTogether; ++i) {
-                const uint32_t n = column * many::kColumns + lane % 4 * 2 + i % 2, at = row + i / 2 * 8;
-                exists[i - first] = n < uint32_t(p.n) && at < uint32_t(p.m);
-                if constexpr (kOperands) {
-                    const Vector of = vector_of(p.bundles, p.n, batch, n);
-                    exists[i - first] = exists[i - first] && of.exists;
-                    place[i - first] = prepare(p.epilogue, matrix, of.batch, at, of.n, exists[i - first]);
-                } else {
-                    place[i - first] = prepare<false>(p.epilogue, batch, at, n);
-                }
-            }
+        for (int i = 0; i < kOutputs; ++i) {
+            const int vector = i % kTogether, second = i / kTogether;
+            const uint32_t of = row + 8 * second;
+            stored[i] = exists[vector] && of < uint32_t(p.m);
+            const bool has = kOperands && stored[i] && (p.epilogue.has_operands || !matrix.exists);
+            added[i] = has ? added_to(p.epilogue, matrix, of, at[vector] + of) : -0.0f;
+        }
 #pragma unroll
-            for (int i = first; i < first + kTogether; ++i) {
-                const float y = !kOperands || matrix.exists ? sum[i] : 0.0f;
-                if (exists[i - first]) nvfp4::store(p.epilogue, place[i - first], y);
-            }
+        for (int i = 0; i < kOutputs; ++i) {
+            const int vector = i % kTogether, second = i / kTogether;
+            const Place place = {at[vector] + row + 8 * second, row_alpha[second], vector_alpha[vector], added[i]};
+            const float y = !kOperands || matrix.exists ? sum[2 * second + first + vector] : 0.0f;
+            if (stored[i]) nvfp4::store(p.epilogue, place, y);
+        }
+    }
+
+    // Asks for and stores the outputs of a column.
+    template <class P>
+    __device__ __forceinline__ void column(const P &p, uint32_t column, uint32_t lane, const float (&sum)[4]) {
+#pragma unroll
+        for (int first = 0; first < 2; first += kTogether) {
+            ask(p, column * many::kColumns + lane % 4 * 2 + first);
+            store(p, first, sum);
         }
     }
 };
@@ -487,6 +521,9 @@ __device__ __forceinline__ void multiply_parts(const Params &p, const Shares &sh
     using Of = Stage<kVectors>;
     constexpr uint32_t kRows = Of::kStepBytes / 2;
     constexpr bool kLongSums = kVectors >= NVFP4_PACKED_LONG_SUMS;
+    // Whether the operands of the epilogue are asked for before a part is multiplied: where registers hold them.
+    constexpr bool kEarly = kOperands && kVectors == many::kColumns;
+    constexpr int kTogether = kVectors <= 16 ? 2 : 1; // with more vectors there are no registers for more
     // Words of a lane's codes that are decoded and multiplied together, of the four in a step.
     constexpr int kWords = kVectors < NVFP4_PACKED_MANY ? 2 : 1;
     constexpr float kFactor = 1.0f / Weights::kFactor; // a power of two
@@ -558,6 +595,11 @@ __device__ __forceinline__ void multiply_parts(const Params &p, const Shares &sh
                                    of_atoms % NVFP4_ATOM_LINES * NVFP4_ATOM_LINE_BYTES +
                                    of_atoms % NVFP4_ATOM_ROWS / NVFP4_ATOM_LINES * 4
                              : row * kScaleUnit + t * 4;
+        Outputs<kOperands, kTogether> outputs;
+        if constexpr (kEarly) {
+            outputs = {p, part.group, warp, lane};
+            outputs.ask(p, 2 * t);
+        }
         float sum[kVectors / 2] = {};
         arch::wgmma_pin(sum);
         if constexpr (kLongSums) {
@@ -587,13 +629,13 @@ __device__ __forceinline__ void multiply_parts(const Params &p, const Shares &sh
         constexpr int kOfPass = kVectors / many::kColumns; // columns
         if (!has_rows) {
         } else if (part.here == p.deal.chunks) {
-            // With more vectors there are no registers for more.
-            const Outputs<kOperands, kVectors <= 16 ? 4 : 1> outputs(p, part.group, warp, lane);
+            if constexpr (!kEarly) outputs = {p, part.group, warp, lane};
 #pragma unroll
             for (int column = 0; column < kOfPass; ++column) {
                 float of[4];
                 scaled(column, of);
-                outputs.store(p, column, lane, of);
+                if constexpr (kEarly) outputs.store(p, 0, of);
+                else outputs.column(p, column, lane, of);
             }
         } else {
             const uint32_t columns = (p.n + many::kColumns - 1) / many::kColumns;
@@ -679,7 +721,7 @@ __device__ __forceinline__ void add(const AddParams &p) {
         sum[3] += part.w;
         begin = shares.first_chunk(++cta);
     } while (begin < first + p.deal.chunks);
-    Outputs<true, 4>(p, group, warp, lane).store(p, column, lane, sum);
+    Outputs<true, 2>(p, group, warp, lane).column(p, column, lane, sum);
 }
 
 }  // namespace nvfp4::packed

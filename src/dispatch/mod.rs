@@ -32,7 +32,7 @@ pub use rank::{Estimate, Evidence, Ranked, rank};
 pub(crate) use select::bundling_bytes;
 pub use select::{Target, plan, select, workspace_bytes};
 #[cfg(all(feature = "device", feature = "tune"))]
-pub(crate) use select::{ToMeasure, to_measure};
+pub(crate) use select::{ToMeasure, rivals, to_measure};
 
 #[cfg(test)]
 mod tests;

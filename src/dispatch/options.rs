@@ -130,13 +130,14 @@ impl<'a> Options<'a> {
     ///
     /// A vector's products are then added up in an order that follows from the GPU, M, K, L, the type of the vectors,
     /// the layout and alignment of the weights, and the kernel or config that is asked for; on the CPU from K, the type
-    /// and the [`Implementation`](crate::cpu::Implementation). Nothing else decides: tables of measurements, which know
-    /// configs by their number of vectors, are not asked. So it is slower than the free choice where that differs.
+    /// and the [`Implementation`](crate::cpu::Implementation). Nothing else decides. Built-in tables say which kernel is
+    /// the fastest, as if the call had 32 vectors, and not which config, since they know configs by their number of
+    /// vectors. Tuned files are not asked. So it is slower than the free choice where that differs.
     ///
     /// On a GPU it is for NVFP4, f16 and bf16 vectors and batches that select no matrix. The kernel may need a
-    /// [workspace](Self::workspace). Where the call gives too little, that is an error, and no other kernel takes the
-    /// call. Not all results of two versions of the crate, or of two machines, are equal. Quantising vectors on the way
-    /// is the caller's: a global scale of several vectors together depends on all of them.
+    /// workspace. Where the call gives too little, that is an error, and no other kernel takes the call. Not all
+    /// results of two versions of the crate, or of two machines, are equal. Quantising vectors on the way is the
+    /// caller's: a global scale of several vectors together depends on all of them.
     ///
     /// # Errors
     /// Of the calls: [`Refusal::BatchInvariant`] where a path, kernel or config that is asked for cannot do this.

@@ -293,17 +293,22 @@ impl<'t> Tables<'t> {
     }
 
     /// The configs that may be the fastest of some kernels', the likeliest first, at most `most`. The first one is what is
-    /// taken where nobody measures. Kernels that are far behind have none; of the others each has one, and the rest is
-    /// shared so that a kernel has as many as those behind it together.
+    /// taken where nobody measures. Kernels whose share is less than `far` of the best have none; of the others each has
+    /// one, and the rest is shared so that a kernel has as many as those behind it together.
     #[cfg(all(feature = "device", feature = "tune"))]
-    pub(super) fn likeliest(&self, among: impl Fn(Kernel) -> bool, most: usize) -> Vec<Config> {
+    pub(super) fn likeliest(
+        &self,
+        among: impl Fn(Kernel) -> bool,
+        most: usize,
+        far: f64,
+    ) -> Vec<Config> {
         let runs = self.rank(among).filter_map(|(kernel, estimate)| {
             let first = self.config(kernel).ok()?.config();
             Some((kernel, first, estimate?.share))
         });
         let runs: Vec<_> = runs.collect();
         let best = runs.iter().map(|run| run.2).fold(0.0, f64::max);
-        let near = runs.iter().filter(|run| run.2 >= FAR * best);
+        let near = runs.iter().filter(|run| run.2 >= far * best);
         let kernels: Vec<_> = near.take(most).collect();
         let mut rest = most.saturating_sub(kernels.len());
         let mut all: Vec<Config> = kernels.iter().map(|run| run.1).collect();
@@ -513,10 +518,6 @@ impl<'t> Tables<'t> {
         }
     }
 }
-
-/// Share, of that of the first kernel, below which a kernel is not worth measuring when a call is prepared.
-#[cfg(all(feature = "device", feature = "tune"))]
-const FAR: f64 = 0.7;
 
 /// Factor by which the model must see a kernel in front of the kernel that was no slower at the nearest problem. The
 /// share that the model starts from is only one that the kernel did not exceed there.

@@ -96,6 +96,13 @@ pub fn plan(call: &Call, gpu: &Gpu, options: &Options<'_>) -> Result<(Choice, Pl
     Ok((chosen(&checked, reason), checked.plan(call, gpu)))
 }
 
+/// Share, of that of the first kernel, below which a kernel is not worth measuring when a call is prepared.
+#[cfg(all(feature = "device", feature = "tune"))]
+const FAR: f64 = 0.7;
+/// The same where a choice is judged: the estimates themselves may be wrong.
+#[cfg(all(feature = "device", feature = "tune"))]
+const FAR_RIVAL: f64 = 0.45;
+
 /// What is to be measured before a call is prepared.
 #[cfg(all(feature = "device", feature = "tune"))]
 #[derive(Debug)]
@@ -132,7 +139,8 @@ pub(crate) fn to_measure(
     if shape.is_empty() || known || !asked.may_measure(&job, options) {
         return Ok(None);
     }
-    let likeliest = |job: &Job<'_>| Tables::of(job, None).likeliest(|one| asked.takes(one), most);
+    let likeliest =
+        |job: &Job<'_>| Tables::of(job, None).likeliest(|one| asked.takes(one), most, FAR);
     let chained = match remembered::overlaps(&job) {
         true => likeliest(&job),
         false => Vec::new(),
@@ -155,11 +163,26 @@ pub(crate) fn to_measure(
     )
 }
 
+/// The choice for a call that asks for nothing, and the configs that may be faster, the likeliest first, at most `most`
+/// with the choice.
+///
+/// # Errors
+/// As [`select`]'s.
+#[cfg(all(feature = "device", feature = "tune"))]
+pub(crate) fn rivals(job: &Job<'_>, most: usize) -> Result<(Choice, Vec<Config>)> {
+    let (checked, reason) = Asked::of(&Options::new().without_environment())?.choose(job, None)?;
+    let mut configs = Tables::of(job, None).likeliest(|_| true, most, FAR_RIVAL);
+    let config = checked.config();
+    configs.retain(|rival| *rival != config);
+    configs.truncate(most.saturating_sub(1));
+    Ok((chosen(&checked, reason), configs))
+}
+
 /// The configs that are likely to be the fastest of a job, among those that are asked for, for a test.
 #[cfg(all(test, feature = "device", feature = "tune"))]
 pub(super) fn likeliest(job: &Job<'_>, options: &Options<'_>, most: usize) -> Result<Vec<Config>> {
     let asked = Asked::of(options)?;
-    Ok(Tables::of(job, None).likeliest(|one| asked.takes(one), most))
+    Ok(Tables::of(job, None).likeliest(|one| asked.takes(one), most, FAR))
 }
 
 /// Bytes of a workspace that a call would use: those of the kernel and config that [`select`] picks where there is
@@ -185,14 +208,9 @@ pub fn workspace_bytes(
     gpu: &Gpu,
     options: &Options<'_>,
 ) -> Result<u64> {
-    let operands = operands.with_workspace(u64::MAX);
-    #[cfg(feature = "device")]
-    let options = &options.workspace(None);
-    let choice = select(shape, &operands, Target::Gpu(gpu), options)?;
-    let job = Job::new(shape, &operands, gpu).chained(options.is_chained());
-    Ok(choice
-        .config
-        .map_or(0, |config| config.workspace_bytes(&job)))
+    used_bytes(shape, operands, gpu, options, |asked, job| {
+        Ok(Some(asked.on_gpu(job, options)?.0))
+    })
 }
 
 /// Bytes of a workspace that a call would use if it bundles batches that select the same matrix; 0 where it does not.
@@ -206,10 +224,23 @@ pub(crate) fn bundling_bytes(
     gpu: &Gpu,
     options: &Options<'_>,
 ) -> Result<u64> {
+    used_bytes(shape, operands, gpu, options, |asked, job| {
+        Ok(asked.bundling(job).map(|(checked, _)| checked))
+    })
+}
+
+/// Bytes of a workspace that a call would use with the config that `choose` picks where there is always enough.
+fn used_bytes(
+    shape: &Shape,
+    operands: &Operands,
+    gpu: &Gpu,
+    options: &Options<'_>,
+    choose: impl FnOnce(&Asked, &Job<'_>) -> Result<Option<Checked>>,
+) -> Result<u64> {
     let operands = operands.with_workspace(u64::MAX);
     let job = Job::new(shape, &operands, gpu).chained(options.is_chained());
-    let bundling = Asked::of(options)?.bundling(&job);
-    Ok(bundling.map_or(0, |(checked, _)| checked.config().workspace_bytes(&job)))
+    let checked = choose(&Asked::of(options)?, &job)?;
+    Ok(checked.map_or(0, |checked| checked.config().workspace_bytes(&job)))
 }
 
 /// The path, kernel and config that a caller or the environment asks for. A config implies its kernel, a kernel its

@@ -364,7 +364,7 @@ impl KernelConfig for MmaFp4Config {
                 dependent: job.dependent(),
                 maps: self.maps(call, &pass),
                 parameters: Parameters::of(&parameters),
-                repeat: Some(Repeat {
+                repeat: (batches > MOST_GRID_Y).then_some(Repeat {
                     batches,
                     first_batch: offset_of!(nvfp4_mma_fp4_params, first_batch),
                 }),

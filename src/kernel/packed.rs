@@ -31,8 +31,8 @@ use crate::types::Activation;
 pub struct PackedConfig {
     /// Warps of a group: 1 to 16, or to 12 with more than 64 vectors.
     pub warps: u32,
-    /// Spans of a chunk. Work is dealt in chunks. With fewer than 33 vectors matrix instructions add up a chunk, unless
-    /// sums are [long](Self::long_sums).
+    /// Spans of a chunk. Work is dealt in chunks. In a pass of up to 32 vectors matrix instructions add up a chunk,
+    /// unless sums are [long](Self::long_sums).
     pub chunk: u32,
     /// CTAs, up to one for each multiprocessor. Each has as many chunks as the others, or one more.
     pub ctas: u32,
@@ -46,8 +46,8 @@ pub struct PackedConfig {
     /// Whether each pass of a chained call is launched without the attribute that makes it overlap: it begins when the
     /// launch before has ended. Without effect on calls that are not chained.
     pub waits: bool,
-    /// Whether matrix instructions add up all that a CTA has of a group with fewer than 64 vectors, too, as with more.
-    /// Then a vector's sums are added in an order that the number of vectors does not change.
+    /// Whether matrix instructions add up all that a CTA has of a group in passes of up to 32 vectors, too, as they do
+    /// in passes of more. Then a vector's sums are added in an order that the number of vectors does not change.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub long_sums: bool,
 }
@@ -562,7 +562,8 @@ impl PackedConfig {
                     * NVFP4_WARP,
                 dynamic_shared: layout.bytes as u32,
                 // May start while the vectors are packed: until its wait it reads weights alone. They are complete when
-                // the first launch starts: by the stream's order, or by the promise of a chained call.
+                // the first launch starts: by the stream's order, or by the promise of a chained call. With bundles it
+                // reads nothing before its wait, since the launch in front writes which weights these are.
                 dependent: true,
                 // A box is a group's span.
                 maps: vec![codes_map(call, [NVFP4_PACKED_SPAN_BYTES, self.rows()])],

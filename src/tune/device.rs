@@ -14,6 +14,8 @@ use crate::dispatch::measured::{Entry, GpuModel, Machine};
 use crate::dispatch::{Options, Target, select};
 use crate::error::{Error, Result};
 use crate::gpu::Gpu;
+#[cfg(feature = "jit")]
+use crate::kernel::plan::Plan;
 use crate::kernel::read_only::ReadConfig;
 use crate::kernel::{Call, Config, Job, Kernel};
 use crate::measure::{ReadOnly, Replay, time_launches};
@@ -282,7 +284,7 @@ impl Tuner {
             return Err(self.no_candidates(shape, &operands));
         }
         #[cfg(feature = "jit")]
-        self.compile_ahead(&alone)?;
+        self.compile(&calls[0], &alone.candidates, alone.chained)?;
         let parts = if chains { 2.0 } else { 1.0 };
         let mut part = |done: f64, at: Progress| {
             progress(Progress {
@@ -397,14 +399,20 @@ impl Tuner {
         Ok((ranking, failed))
     }
 
-    /// Compiles what the candidates need and this process does not have, on all processors: one after another, when
+    /// Compiles what configs of a call need and this process does not have, on all processors: one after another, when
     /// they are prepared, takes minutes.
     #[cfg(feature = "jit")]
-    fn compile_ahead(&self, race: &Race<'_>) -> Result<()> {
+    pub(super) fn compile(&self, call: &Call, configs: &[Config], chained: bool) -> Result<()> {
         make_current(&self.stream)?;
-        let plan = |config: &Config| config.plan(&race.calls[0], &self.gpu, race.chained).ok();
-        let plans: Vec<_> = race.candidates.iter().filter_map(plan).collect();
+        let plans = self.plans(call, configs, chained);
         raw::compile_ahead(plans.iter().flat_map(|plan| plan.launches()))
+    }
+
+    /// The plans of configs, as far as they compute a call.
+    #[cfg(feature = "jit")]
+    pub(super) fn plans(&self, call: &Call, configs: &[Config], chained: bool) -> Vec<Plan> {
+        let plan = |config: &Config| config.plan(call, &self.gpu, chained).ok();
+        configs.iter().filter_map(plan).collect()
     }
 
     /// Calls with a config, one a copy of the weights.
@@ -461,7 +469,7 @@ impl Tuner {
         Ok((seconds, fastest.map(|(config, _)| *config).collect()))
     }
 
-    fn no_candidates(&self, shape: &Shape, operands: &Operands) -> TuneError {
+    pub(super) fn no_candidates(&self, shape: &Shape, operands: &Operands) -> TuneError {
         let job = Job::new(shape, operands, &self.gpu);
         let why = |kernel: &Kernel| Some(format!("{kernel}: {}", kernel.available(&job).err()?));
         TuneError::NoCandidates {

@@ -42,6 +42,8 @@ mod descent;
 mod device;
 mod error;
 #[cfg(feature = "device")]
+mod judge;
+#[cfg(feature = "device")]
 mod prepare;
 #[cfg(any(feature = "device", test))]
 mod ranking;
@@ -56,6 +58,8 @@ pub use chain::ChainOutcome;
 #[cfg(feature = "device")]
 pub use device::{Outcome, Repeat, Sustained, Took, Tuner, machine};
 pub use error::TuneError;
+#[cfg(feature = "device")]
+pub use judge::Judged;
 #[cfg(feature = "device")]
 pub(crate) use prepare::at_prepare;
 #[cfg(feature = "device")]

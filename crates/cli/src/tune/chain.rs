@@ -8,10 +8,10 @@ use nvfp4_gemv::tune::{ChainOutcome, Limits, TuneError, Tuner};
 use nvfp4_gemv::{Activation, Operands, ScaleLayout, Shape};
 use serde_json::{Value, json};
 
-use super::Args;
 use super::measure::{Bar, STEPS, begin, describe, end, to_json, today};
 use super::parts::{Ended, Part, one_by_one};
 use super::store::Store;
+use super::{Args, SECONDS};
 use crate::configs::one_line;
 use crate::report::{Report, Table, count, time};
 
@@ -20,11 +20,11 @@ pub(super) fn run(args: &Args, as_json: bool) -> Result<Report> {
     let from = format!(
         "{}, `nvfp4-gemv tune --chain`, {} s a problem",
         today(),
-        args.seconds
+        args.seconds.unwrap_or(SECONDS)
     );
     let mut store = Store::open(args, tuner.machine(), from)?;
     let limits = Limits {
-        time: Duration::from_secs_f64(args.seconds),
+        time: Duration::from_secs_f64(args.seconds.unwrap_or(SECONDS)),
         ..Limits::default()
     };
     let gpu = tuner.machine().gpu.clone();

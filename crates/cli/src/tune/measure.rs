@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::parts::{Ended, Part, one_by_one};
 use super::store::Store;
-use super::{Args, Rank, SUSTAINED, chain, sustain};
+use super::{Args, Rank, SECONDS, SUSTAINED, chain, sustain};
 use crate::configs::one_line;
 use crate::engine::Energy;
 use crate::report::{Report, Table, count, time};
@@ -38,7 +38,7 @@ pub(super) fn run(args: &Args, as_json: bool) -> Result<Report> {
             Rank::Sustained => " --rank sustained",
             Rank::Energy => " --rank energy",
         },
-        args.seconds
+        args.seconds.unwrap_or(SECONDS)
     );
     let energy = Energy::of_device(0)?;
     if args.rank == Rank::Energy && energy.joules().is_none() {
@@ -46,7 +46,7 @@ pub(super) fn run(args: &Args, as_json: bool) -> Result<Report> {
     }
     let mut store = Store::open(args, tuner.machine(), from)?;
     let limits = Limits {
-        time: Duration::from_secs_f64(args.seconds),
+        time: Duration::from_secs_f64(args.seconds.unwrap_or(SECONDS)),
         ..Limits::default()
     };
     let gpu = tuner.machine().gpu.clone();
@@ -142,7 +142,7 @@ fn in_problem(error: Error, shape: &Shape, operands: &Operands) -> anyhow::Error
     error.into()
 }
 
-fn title(shape: &Shape, operands: &Operands) -> String {
+pub(super) fn title(shape: &Shape, operands: &Operands) -> String {
     format!(
         "{shape}, {} vectors, {} scales",
         operands.activation, operands.weight_layout

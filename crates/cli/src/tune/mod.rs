@@ -4,9 +4,14 @@
 mod chain;
 mod checkpoint;
 #[cfg(feature = "device")]
+mod judge;
+#[cfg(any(feature = "device", test))]
+mod lost;
+#[cfg(feature = "device")]
 mod measure;
 #[cfg(feature = "device")]
 mod parts;
+mod sample;
 #[cfg(feature = "device")]
 mod store;
 #[cfg(feature = "device")]
@@ -53,6 +58,11 @@ as they are, until nothing gets faster: a minute for four layers, for each type 
 is saved after each chain. It has one config for a problem: chains that share shapes belong into one command, or into files of \
 their own. `nvfp4-gemv bench --suite decode` prints the layers of three models.
 
+--sample judges what calls take without a file: problems are drawn at random, and in each of them that choice takes turns \
+with up to 95 configs that may be faster. A problem has a line, and a summary says how many lose how much. Nothing is \
+stored. --seconds is about all of it, but for kernels that have to be compiled: problems that it does not suffice for are \
+left out, and counted.
+
 Examples:
   nvfp4-gemv tune --shape 4096,7168 --out tuned.jsonl
   nvfp4-gemv tune --shape 4096,7168,8 --shape 8192,4096,1,4 --layout 128x4 --out tuned.jsonl
@@ -61,7 +71,8 @@ Examples:
   nvfp4-gemv tune --chain --layout linear --shape 6144,4096 --shape 4096,4096 --shape 28672,4096 --shape 4096,14336 \
       --out llama-8b.jsonl   # qkv, o, gate and up, down; then: bench --suite decode --tuned llama-8b.jsonl
   nvfp4-gemv tune --checkpoint model/ --n 1 --n 4 --layout linear --chained --out model.jsonl
-  nvfp4-gemv tune --suite --chained --seconds 1.5 --replace --out h200.jsonl   # a built-in table, in minutes")]
+  nvfp4-gemv tune --suite --chained --seconds 1.5 --replace --out h200.jsonl   # a built-in table, in minutes
+  nvfp4-gemv tune --sample 100 --seed 7 --seconds 90   # how good the choice is where no table helps")]
 pub(crate) struct Args {
     /// M,K or M,K,L or M,K,L,N, also with `x` between: rows of the weights, elements of a row (a multiple of
     /// 16), batches, vectors a batch; may be repeated
@@ -77,6 +88,15 @@ pub(crate) struct Args {
     /// Print the problems, and measure nothing
     #[arg(long, conflicts_with_all = ["chain", "out", "replace"])]
     list: bool,
+    /// Judge the choice that calls take without a file, by so many problems drawn at random: layers of models, shards of
+    /// them and shapes around them; 1 to 128 vectors, NVFP4, f16 and bf16; both layouts; isolated and chained
+    #[arg(long, value_name = "PROBLEMS", value_parser = sampled, conflicts_with_all = [
+        "shapes", "checkpoint", "suite", "activation", "layout", "chained", "rank", "out", "replace"
+    ])]
+    sample: Option<usize>,
+    /// The problems that --sample draws: the same number draws the same ones [default: 1]
+    #[arg(long, requires = "sample")]
+    seed: Option<u64>,
     /// The problems of the built-in tables: usual layer shapes, 1 to 16 vectors, all types (minutes). --activation and
     /// --layout leave those that have others out
     #[arg(long)]
@@ -102,9 +122,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SECONDS", value_parser = sustained)]
     sustained: Option<f64>,
     /// Seconds after which the search of a problem begins no further round. Its first round, which measures each
-    /// candidate once, is always whole, and what comes before the search is not counted
-    #[arg(long, default_value_t = 3.0, value_parser = seconds)]
-    seconds: f64,
+    /// candidate once, is always whole, and what comes before the search is not counted. Of --sample: seconds of all
+    /// problems together [default: 3, and of --sample 120]
+    #[arg(long, value_parser = seconds)]
+    seconds: Option<f64>,
     /// The file to store in [default: NVFP4_GEMV_TUNED, or none]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -127,6 +148,21 @@ enum Rank {
 /// Seconds that a config is repeated for, where nothing else is asked for.
 #[cfg(feature = "device")]
 const SUSTAINED: f64 = 4.0;
+
+/// Seconds of a problem's search, where nothing else is asked for.
+#[cfg(feature = "device")]
+const SECONDS: f64 = 3.0;
+/// The same of a sample.
+#[cfg(feature = "device")]
+const SAMPLE_SECONDS: f64 = 120.0;
+
+/// Problems of a sample: as many as a day is enough for.
+fn sampled(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(problems) if (1..=10_000).contains(&problems) => Ok(problems),
+        _ => Err("expected 1 to 10000 problems".into()),
+    }
+}
 
 /// Below a second the power limit is not reached.
 fn sustained(text: &str) -> Result<f64, String> {
@@ -177,6 +213,19 @@ impl Args {
             [] => &[ScaleLayout::Linear, ScaleLayout::Tiled128x4],
             asked => asked,
         }
+    }
+
+    /// The problems that are asked for, each once, and whether calls are chained. With `--chained` they are so, too.
+    fn listed(&self) -> Result<Vec<sample::Drawn>> {
+        if let Some(problems) = self.sample {
+            return Ok(sample::draw(problems, self.seed.unwrap_or(1)));
+        }
+        let drawn = |(shape, operands)| sample::Drawn {
+            shape,
+            operands,
+            chained: self.chained,
+        };
+        Ok(self.problems()?.into_iter().map(drawn).collect())
     }
 
     /// The problems that are asked for, each once.
@@ -240,17 +289,23 @@ fn suite() -> Result<Vec<(Shape, Activation, ScaleLayout)>> {
 }
 
 /// The problems, as a table and JSON.
-fn list(problems: &[(Shape, Operands)]) -> Report {
-    let mut table = Table::new("M|K|L|N|vectors|scales".split('|'));
+fn list(problems: &[sample::Drawn]) -> Report {
+    let mut table = Table::new("M|K|L|N|vectors|scales|chained".split('|'));
     let mut all = Vec::new();
-    for (shape, of) in problems {
-        let (vectors, scales) = (of.activation.name(), of.weight_layout.name());
+    for sample::Drawn {
+        shape,
+        operands,
+        chained,
+    } in problems
+    {
+        let (vectors, scales) = (operands.activation.name(), operands.weight_layout.name());
         let numbers = [shape.m(), shape.k(), shape.l(), shape.n()];
         let numbers = numbers.map(|number| number.to_string());
-        table.row([&numbers[..], &[vectors, scales].map(String::from)].concat());
+        let words = [vectors, scales, if *chained { "yes" } else { "no" }];
+        table.row([&numbers[..], &words.map(String::from)].concat());
         all.push(json!({
             "m": shape.m(), "k": shape.k(), "l": shape.l(), "n": shape.n(),
-            "activation": vectors, "layout": scales,
+            "activation": vectors, "layout": scales, "chained": chained,
         }));
     }
     Report::new(table.to_string(), json!({ "problems": all }))
@@ -260,20 +315,21 @@ fn list(problems: &[(Shape, Operands)]) -> Report {
 #[cfg(feature = "device")]
 pub(crate) fn run(args: &Args, json: bool) -> Result<Report> {
     args.check()?;
-    match args.list {
-        true => Ok(list(&args.problems()?)),
-        false => measure::run(args, json),
+    match args.sample {
+        _ if args.list => Ok(list(&args.listed()?)),
+        Some(problems) => judge::run(args, problems, json),
+        None => measure::run(args, json),
     }
 }
 
 #[cfg(not(feature = "device"))]
 pub(crate) fn run(args: &Args, _: bool) -> Result<Report> {
     args.check()?;
-    let problems = args.problems()?;
+    let problems = args.listed()?;
     if args.list {
         return Ok(list(&problems));
     }
-    let _ = (args.seconds, args.chained, args.chain);
+    let _ = (args.seconds, args.chain);
     Err(nvfp4_gemv::Error::PathUnavailable {
         path: nvfp4_gemv::GemvPath::CudaCore,
         reason: nvfp4_gemv::Refusal::BuiltWithoutCuda,
@@ -320,6 +376,10 @@ mod tests {
             assert!(error.contains("--rank sustained"), "{error}");
         }
         check("--rank energy --sustained 5").unwrap();
+        let sampled = parsed::<Args>("--sample 5 --seed 3 --list").listed();
+        assert_eq!(sampled.unwrap(), sample::draw(5, 3));
+        let listed = parsed::<Args>("--shape 64,64 --chained --list").listed();
+        assert!(listed.unwrap().iter().all(|problem| problem.chained));
         check("--replace --out f").unwrap();
         if std::env::var_os(TUNED_VARIABLE).is_none() {
             assert!(

@@ -3,7 +3,7 @@
 use crate::{LAYER, MODELOPT, contains, program, text, words};
 
 /// Options that take a number or several, with a call that has everything else. `{}` is the number.
-const NUMBERS: [&str; 24] = [
+const NUMBERS: [&str; 26] = [
     "plan {} 16",
     "plan 16 {}",
     "plan 16 16 {}",
@@ -19,6 +19,8 @@ const NUMBERS: [&str; 24] = [
     "run --checkpoint MODELOPT --layer LAYER --path cpu --random {}",
     "tune --shape {},2147483520",
     "tune --shape 16,16 --seconds {}",
+    "tune --list --sample {}",
+    "tune --list --sample 3 --seed {}",
     "tune --shape 16,16 --rank sustained --sustained {}",
     "bench --path cpu --shape 16,16 --cold 0 --rounds 1 --n {}",
     "bench --path cpu --suite decode --cold 0 --rounds 1 --n {}",
@@ -135,7 +137,7 @@ fn every_problem_is_checked_against_memory_and_one_does_not_lose_the_others() {
 const KNOWN: &str = "\
     --a --activation --adversarial --b --batch-invariant --calibration --case --ceiling --chain --chained --checkpoint --cold --commit --compute-capability \
     --contest --cublas --dialect --dump --each --exclude --force --gpu --help --include --input --json --kernel --layer --layout --list \
-    --n --no-workspace --out --output --output-type --path --problem --random --rank --replace --require-gpu --rounds --seconds --select --shape --share-scales --soak --split --suite \
+    --n --no-workspace --out --output --output-type --path --problem --random --rank --replace --require-gpu --rounds --sample --seconds --seed --select --shape --share-scales --soak --split --suite \
     --sustained --tensor-parallel --to --tuned --version --windows";
 
 #[test]

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{H200, compiled_for, contains, fails, json, prints, refuses, there_is_a_device};
+use super::{H200, compiled_for, contains, fails, json, prints, refuses, there_is_a_device, words};
 
 #[test]
 fn plan_ranks_the_kernels_of_a_measured_gpu() {
@@ -143,6 +143,32 @@ fn tune_finds_the_shapes_of_a_checkpoint() {
     ]);
     assert!(error.contains("make"), "{error}");
     refuses(&["tune", "--shape", "16,16", "--n", "4"]);
+}
+
+/// What one machine measured, another one measures again.
+#[test]
+fn a_sample_is_drawn_by_its_seed() {
+    let listed = |line: &str| json(&words(line))["problems"].clone();
+    let some = listed("tune --list --sample 5 --seed 3");
+    assert_eq!(some.as_array().unwrap().len(), 5);
+    assert_eq!(some, listed("tune --list --sample 5 --seed 3"));
+    assert_eq!(
+        listed("tune --list --sample 5"),
+        listed("tune --list --sample 5 --seed 1")
+    );
+    assert_ne!(some, listed("tune --list --sample 5"));
+    for meaningless in [
+        "tune --seed 3",
+        "tune --sample 0",
+        "tune --sample 2 --out f",
+        "tune --sample 2 --shape 16,16",
+    ] {
+        refuses(&words(meaningless));
+    }
+    if !there_is_a_device() {
+        let error = fails(&words("tune --sample 2"));
+        assert!(error.contains("hint: "), "{error}");
+    }
 }
 
 #[test]
