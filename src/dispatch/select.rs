@@ -3,6 +3,7 @@
 use super::environment;
 use super::lately::lately;
 use super::measured::Measurements;
+use super::model::{self, Way};
 use super::options::{Asker, Choice, Options, Reason};
 use super::rank::{Estimate, Evidence, Tables};
 #[cfg(all(feature = "device", feature = "tune"))]
@@ -387,18 +388,40 @@ impl Asked {
             ..*job
         };
         let tables = Tables::of(&some, None);
-        let has = |kernel: Kernel| kernel.batch_invariant_config(&some).is_ok();
-        let mut ranked = tables.rank(|kernel| self.takes(kernel) && has(kernel));
-        let Some((kernel, _)) = ranked.next() else {
+        let has = |kernel: Kernel| self.takes(kernel) && kernel.batch_invariant_config(&some).is_ok();
+        // First those that take so many vectors in a pass.
+        let ranked: Vec<Kernel> = tables.rank(has).map(|(kernel, _)| kernel).collect();
+        let in_a_pass = |kernel: &Kernel| kernel.most_vectors() as usize >= RANKED_FOR;
+        let first = ranked.iter().copied().find(in_a_pass);
+        let Some(kernel) = first.or(ranked.first().copied()) else {
             return Err(self.not_invariant(&some));
         };
-        let config = kernel.batch_invariant_config(&Job {
-            operands: &operands,
-            ..*job
-        });
-        match config.and_then(|config| config.checked(job)) {
-            Ok(checked) => Ok((checked, Reason::BatchInvariant)),
-            Err(reason) => Err(Error::KernelUnavailable {
+        let of = |kernel: Kernel, job: &Job<'_>| {
+            let config = kernel.batch_invariant_config(&Job {
+                operands: &operands,
+                ..*job
+            })?;
+            Ok((config.chain(&some), config.checked(job)?))
+        };
+        // Kernels with the same order of sums give the same bits, and the model says which is faster for the vectors of
+        // this call.
+        let own = of(kernel, job);
+        let order = kernel.batch_invariant_config(&some).ok();
+        let order = order.and_then(|config| config.chain(&some));
+        let others = ranked.iter().filter(|&&other| other != kernel);
+        let others = others.filter_map(|&other| of(other, job).ok());
+        let others = others.filter(|(chain, _)| order.is_some() && *chain == order);
+        let alike = own.ok().into_iter().chain(others);
+        let share = |checked: &Checked| {
+            let way = Way::of(&checked.config(), job);
+            model::share(&way, job.shape, job.operands)
+        };
+        let fastest = alike.map(|(_, checked)| (share(&checked), checked));
+        let fastest = fastest.reduce(|best, one| if one.0 > best.0 { one } else { best });
+        match (fastest, own) {
+            (Some((_, checked)), _) => Ok((checked, Reason::BatchInvariant)),
+            (None, Ok(_)) => unreachable!("it is one of them"),
+            (None, Err(reason)) => Err(Error::KernelUnavailable {
                 kernel: kernel.name(),
                 reason,
             }),

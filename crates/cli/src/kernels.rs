@@ -314,6 +314,7 @@ mod tests {
             ("gemv_packed_f16_n8_operands", [false, true, false, false]),
             ("gemv_ring_select", [false, true, true, true]),
             ("gemv_stream_select", [true; 4]),
+            ("gemv_stream_ordered", [false, true, false, false]),
             ("gemv_tcgen05", [false, false, true, false]),
             ("gemv_mma_fp4_n128", [false, false, false, true]),
         ] {
