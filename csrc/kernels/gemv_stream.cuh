@@ -358,8 +358,8 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
             behind = from + p.parts;
         } else {
             const Parts part = parts[of];
-            from = (part.first + of) << group.beside_log2;
             behind = (part.last + of + 1) << group.beside_log2;
+            from = (part.first + of) << group.beside_log2;
         }
 #pragma unroll 4
         for (uint32_t i = from; i < behind; ++i) {

@@ -388,7 +388,8 @@ impl Asked {
             ..*job
         };
         let tables = Tables::of(&some, None);
-        let has = |kernel: Kernel| self.takes(kernel) && kernel.batch_invariant_config(&some).is_ok();
+        let has =
+            |kernel: Kernel| self.takes(kernel) && kernel.batch_invariant_config(&some).is_ok();
         // First those that take so many vectors in a pass.
         let ranked: Vec<Kernel> = tables.rank(has).map(|(kernel, _)| kernel).collect();
         let in_a_pass = |kernel: &Kernel| kernel.most_vectors() as usize >= RANKED_FOR;

@@ -3,6 +3,7 @@
 
 use std::cmp::Reverse;
 
+use super::packed::spans;
 use super::params::{
     NVFP4_ATOM_ROWS, NVFP4_BLOCK, NVFP4_MANY_COLUMNS, NVFP4_MANY_HOLD_ONE,
     NVFP4_MANY_RAGGED_STAGE_BYTES, NVFP4_MANY_STAGE_BYTES, NVFP4_MANY_STAGES,
@@ -10,11 +11,11 @@ use super::params::{
     NVFP4_MANY_VECTORS_ALIGN, NVFP4_MANY_WARP_ROWS, NVFP4_PACKED_MANY, NVFP4_WARP,
     nvfp4_many_params,
 };
-use super::packed::spans;
 use super::plan::{KernelParameters, Launch, Parameters, Plan};
 use super::stream::{scaled_matrix_roundings, time_in_parts};
 use super::{
-    ALPHAS, Call, Cost, Job, MainLoop, PackedConfig, Products, distinct, expected, field, shared_memory,
+    ALPHAS, Call, Cost, Job, MainLoop, PackedConfig, Products, distinct, expected, field,
+    shared_memory,
 };
 use crate::operands::Operands;
 use crate::refusal::Refusal;

@@ -1,14 +1,15 @@
 //! The kernel whose warps stream rows through queues of their own in shared memory: `csrc/kernels/gemv_stream.cuh`.
 
+use super::many_vectors::{has_wgmma, invariant_part};
 use super::params::{
     NVFP4_ATOM_ROWS, NVFP4_BLOCK, NVFP4_STREAM_BF16_COLUMNS, NVFP4_STREAM_F32_COLUMNS,
     NVFP4_STREAM_FLOAT_BYTES, NVFP4_STREAM_INTEGER_BYTES, NVFP4_STREAM_MAX_WARPS,
-    NVFP4_STREAM_MAX_WARPS_OF_MANY, NVFP4_STREAM_MAX_WARPS_ORDERED, NVFP4_STREAM_PART_BYTES, NVFP4_STREAM_RAGGED_STAGE_BYTES,
-    NVFP4_STREAM_SCALED_FROM, NVFP4_STREAM_SCALED_FROM_BF16, NVFP4_STREAM_SCALED_FROM_F32,
-    NVFP4_STREAM_STAGE_BYTES, NVFP4_STREAM_STEP_BLOCKS, NVFP4_STREAM_TILE_ROWS,
-    NVFP4_STREAM_X_SCALE_BYTES, NVFP4_STREAM_ZERO_BLOCKS, NVFP4_WARP, nvfp4_stream_params,
+    NVFP4_STREAM_MAX_WARPS_OF_MANY, NVFP4_STREAM_MAX_WARPS_ORDERED, NVFP4_STREAM_PART_BYTES,
+    NVFP4_STREAM_RAGGED_STAGE_BYTES, NVFP4_STREAM_SCALED_FROM, NVFP4_STREAM_SCALED_FROM_BF16,
+    NVFP4_STREAM_SCALED_FROM_F32, NVFP4_STREAM_STAGE_BYTES, NVFP4_STREAM_STEP_BLOCKS,
+    NVFP4_STREAM_TILE_ROWS, NVFP4_STREAM_X_SCALE_BYTES, NVFP4_STREAM_ZERO_BLOCKS, NVFP4_WARP,
+    nvfp4_stream_params,
 };
-use super::many_vectors::{has_wgmma, invariant_part};
 use super::plan::{KernelParameters, Launch, Parameters, Plan};
 use super::{
     ALPHAS, Call, Cost, Job, KernelConfig, MainLoop, Products, apart, distinct, expected, few,
@@ -310,20 +311,24 @@ impl KernelConfig for StreamConfig {
     fn batch_invariant(job: &Job<'_>) -> Option<Self> {
         let part = invariant_part(job);
         let default = Self::default_for(job).ok()?;
-        let passes = VECTORS.into_iter().filter(|&vectors| vectors <= MOST_ORDERED);
+        let passes = VECTORS
+            .into_iter()
+            .filter(|&vectors| vectors <= MOST_ORDERED);
         let configs = passes.flat_map(|vectors| {
-            (1..=NVFP4_STREAM_MAX_WARPS_ORDERED).rev().flat_map(move |warps| {
-                let enough = |stages: &u32| warps * (stages - 1) >= IN_FLIGHT_STAGES;
-                let stages = STAGES.into_iter().find(enough).unwrap_or(STAGES[2]);
-                [stages, STAGES[0]].map(|stages| Self {
-                    warps,
-                    stages,
-                    vectors,
-                    beside: 1,
-                    part,
-                    ..default
+            (1..=NVFP4_STREAM_MAX_WARPS_ORDERED)
+                .rev()
+                .flat_map(move |warps| {
+                    let enough = |stages: &u32| warps * (stages - 1) >= IN_FLIGHT_STAGES;
+                    let stages = STAGES.into_iter().find(enough).unwrap_or(STAGES[2]);
+                    [stages, STAGES[0]].map(|stages| Self {
+                        warps,
+                        stages,
+                        vectors,
+                        beside: 1,
+                        part,
+                        ..default
+                    })
                 })
-            })
         });
         let legal = configs.filter(|config| config.check(job).is_ok());
         // Of configs that take the same time, the one with the most vectors a pass, the most warps and the most stages.

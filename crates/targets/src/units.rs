@@ -142,7 +142,10 @@ mod tests {
         assert_eq!(units("80"), everywhere);
         assert_eq!(units("89"), everywhere);
         for (arch, more) in [
-            ("90a", &["gemv_wgmma", "gemv_packed", "gemv_stream_ordered"][..]),
+            (
+                "90a",
+                &["gemv_wgmma", "gemv_packed", "gemv_stream_ordered"][..],
+            ),
             ("100", &[]),
             ("100f", &["gemv_tcgen05"]),
             ("103a", &["gemv_tcgen05"]),
