@@ -388,45 +388,39 @@ impl Asked {
             ..*job
         };
         let tables = Tables::of(&some, None);
-        let has =
-            |kernel: Kernel| self.takes(kernel) && kernel.batch_invariant_config(&some).is_ok();
+        let of = |kernel: Kernel, job: &Job<'_>| kernel.batch_invariant_config(job);
+        let ranked = tables.rank(|kernel| self.takes(kernel) && of(kernel, &some).is_ok());
+        let ranked: Vec<Kernel> = ranked.map(|(kernel, _)| kernel).collect();
         // First those that take so many vectors in a pass.
-        let ranked: Vec<Kernel> = tables.rank(has).map(|(kernel, _)| kernel).collect();
-        let in_a_pass = |kernel: &Kernel| kernel.most_vectors() as usize >= RANKED_FOR;
-        let first = ranked.iter().copied().find(in_a_pass);
-        let Some(kernel) = first.or(ranked.first().copied()) else {
+        let in_a_pass = |kernel: &&Kernel| kernel.most_vectors() as usize >= RANKED_FOR;
+        let first = ranked.iter().find(in_a_pass).or(ranked.first());
+        let Some(&kernel) = first else {
             return Err(self.not_invariant(&some));
         };
-        let of = |kernel: Kernel, job: &Job<'_>| {
-            let config = kernel.batch_invariant_config(&Job {
-                operands: &operands,
-                ..*job
-            })?;
-            Ok((config.chain(&some), config.checked(job)?))
+        // Kernels with the same order of sums give the same bits. The model says which of them is the fastest for the
+        // vectors of this call.
+        let order = |kernel: Kernel| of(kernel, &some).ok()?.chain(&some);
+        let alike = |other: &Kernel| {
+            *other == kernel || order(kernel).is_some() && order(*other) == order(kernel)
         };
-        // Kernels with the same order of sums give the same bits, and the model says which is faster for the vectors of
-        // this call.
-        let own = of(kernel, job);
-        let order = kernel.batch_invariant_config(&some).ok();
-        let order = order.and_then(|config| config.chain(&some));
-        let others = ranked.iter().filter(|&&other| other != kernel);
-        let others = others.filter_map(|&other| of(other, job).ok());
-        let others = others.filter(|(chain, _)| order.is_some() && *chain == order);
-        let alike = own.ok().into_iter().chain(others);
+        let with = |kernel: Kernel| {
+            let operands = &operands;
+            let config = of(kernel, &Job { operands, ..*job })?;
+            config.checked(job)
+        };
         let share = |checked: &Checked| {
             let way = Way::of(&checked.config(), job);
             model::share(&way, job.shape, job.operands)
         };
-        let fastest = alike.map(|(_, checked)| (share(&checked), checked));
-        let fastest = fastest.reduce(|best, one| if one.0 > best.0 { one } else { best });
-        match (fastest, own) {
-            (Some((_, checked)), _) => Ok((checked, Reason::BatchInvariant)),
-            (None, Ok(_)) => unreachable!("it is one of them"),
-            (None, Err(reason)) => Err(Error::KernelUnavailable {
+        let alike = ranked.iter().copied().filter(alike);
+        let checked = alike.filter_map(|one| with(one).ok());
+        let fastest = checked.max_by(|a, b| share(a).total_cmp(&share(b)));
+        fastest
+            .map(|checked| (checked, Reason::BatchInvariant))
+            .ok_or_else(|| Error::KernelUnavailable {
                 kernel: kernel.name(),
-                reason,
-            }),
-        }
+                reason: with(kernel).expect_err("it is one of them"),
+            })
     }
 
     /// The error where no kernel of those that are asked for has a batch invariant config: why the kernel, or those of
