@@ -244,6 +244,10 @@ pub(crate) mod gpu {
             ((1024, 14336, 1), ScaleLayout::Linear, &some),
             ((300, 1088, 3), ScaleLayout::Linear, &some),
         ] {
+            // For other rows `stream` has no such order.
+            if kernel == Some(Kernel::Stream) && sizes.1 % 256 != 0 {
+                continue;
+            }
             for (activation, data) in [
                 (Activation::Nvfp4, Data::FullRange),
                 (Activation::F16, Data::FullRange),
