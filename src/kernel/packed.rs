@@ -278,8 +278,9 @@ impl PackedConfig {
     /// vectors, and its time, in that of a span of one warp. Each CTA has one part; or where groups have one part, the
     /// whole of some groups. `None` if there are more parts than multiprocessors with every number of warps.
     pub(super) fn for_parts(job: &Job<'_>, part: u32, vectors: u32) -> Option<(u64, Self)> {
-        /// Fewer warps are taken to need as much time as so many. With eight vectors on an H100, parts of 14 spans with
-        /// eight warps took 0.87 of the time of parts of 12 with ten (docs/notes/many-vectors.md, "Batch invariance").
+        /// Fewer warps are taken to need as much time as so many. With eight vectors of 4096x14336 on an H100, parts of 14
+        /// spans with eight warps took 1.07 times as long as the free choice, parts of 12 with ten 1.24 times
+        /// (docs/notes/many-vectors.md, "Few vectors with the bits of packed").
         const LEAST_WARPS: u64 = 8;
         /// Time of the launch that adds parts: about 3 us.
         const ADDING: u64 = 16;
