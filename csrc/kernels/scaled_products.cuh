@@ -1,9 +1,9 @@
 // A step of gemv_stream for many vectors, a column of B for each, and for f32 vectors, three columns for each. Matrix
 // instructions sum over K, and so over blocks of all lanes. So each weight is multiplied by its block's scale before.
-// Eight instructions in a chain make half a step; src/kernel/stream.rs derives what that may lose. Or, with kOrdered, all
-// instructions of a part of a row are a chain, as in gemv_packed with long sums. Each instruction then has the same
-// elements as one of gemv_packed's, and the chain the same order: the bits are the same, where mma.sync and wgmma sum by
-// one rule.
+// Eight instructions in a chain make half a step; src/kernel/stream.rs derives what that may lose. Or, with kOrdered,
+// all instructions of a part of a row are a chain, as in gemv_packed with long sums. Each instruction then has the same
+// elements as one of gemv_packed's, and the chain the same order: the bits are the same, where mma.sync and wgmma sum
+// by one rule.
 #pragma once
 
 #include <cuda_fp16.h>

@@ -19,8 +19,8 @@ struct WholeSteps {
     // Blocks of a row.
     __device__ static __forceinline__ uint32_t blocks(const Params &p) { return p.steps * kStepBlocks; }
 
-    // Sources of a lane's copies, for the steps of a tile that its warp takes. Lane 4 * g + t copies word t of the scales,
-    // too.
+    // Sources of a lane's copies, for the steps of a tile that its warp takes. Lane 4 * g + t copies word t of the
+    // scales, too.
     struct Sources {
         const uint8_t *codes[2], *scales[2]; // in rows g and g + 8, past the last of the steps
         bool has[2];                         // there are such rows

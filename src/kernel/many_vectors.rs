@@ -349,8 +349,8 @@ pub(super) fn steps(shape: &Shape) -> u64 {
 /// bits.
 ///
 /// The number follows from M, K, L, the layout and the GPU alone. It is the one with which both kernels lose least: the
-/// product of their times is the smallest, and of equal ones the parts are the longest. `packed` is for 128 vectors there,
-/// with which it has the fewest configs, and `stream` for one.
+/// product of their times is the smallest, and of equal ones the parts are the longest. `packed` is for 128 vectors
+/// there, with which it has the fewest configs, and `stream` for one.
 pub(super) fn invariant_part(job: &Job<'_>) -> u32 {
     /// The third launch of `packed` reads and adds all parts.
     const MOST_PARTS: u64 = 16;

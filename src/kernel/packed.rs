@@ -274,12 +274,12 @@ impl PackedConfig {
         [one_a_multiprocessor, even]
     }
 
-    /// The config with long sums whose groups all have parts of `part` spans, for a kernel that is compiled for `vectors`
-    /// vectors, and its time, in that of a span of one warp. Each CTA has one part; or where groups have one part, the
-    /// whole of some groups. `None` if there are more parts than multiprocessors with every number of warps.
+    /// The config with long sums whose groups all have parts of `part` spans, for a kernel that is compiled for
+    /// `vectors` vectors, and its time, in that of a span of one warp. Each CTA has one part; or where groups have one
+    /// part, the whole of some groups. `None` if there are more parts than multiprocessors with every number of warps.
     pub(super) fn for_parts(job: &Job<'_>, part: u32, vectors: u32) -> Option<(u64, Self)> {
-        /// Fewer warps are taken to need as much time as so many. With eight vectors of 4096x14336 on an H100, parts of 14
-        /// spans with eight warps took 1.07 times as long as the free choice, parts of 12 with ten 1.24 times
+        /// Fewer warps are taken to need as much time as so many. With eight vectors of 4096x14336 on an H100, parts of
+        /// 14 spans with eight warps took 1.07 times as long as the free choice, parts of 12 with ten 1.24 times
         /// (docs/notes/many-vectors.md, "Few vectors with the bits of packed").
         const LEAST_WARPS: u64 = 8;
         /// Time of the launch that adds parts: about 3 us.

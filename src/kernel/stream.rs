@@ -51,12 +51,12 @@ pub struct StreamConfig {
     /// CTAs that share the rows of all batches: no more than there are rows, or fours of rows where the
     /// weights' scales are in the 128x4 layout.
     pub ctas: u32,
-    /// Steps of a part: a row is divided into parts from its beginning on, of which the last may be shorter. One warp adds
-    /// up a part, in a chain of matrix instructions, and the parts are added in the order of K. So sums have the bits of
-    /// the `packed` kernel with [long sums](super::PackedConfig::long_sums) and the same parts, whatever the number of
-    /// vectors. 0: a warp ends where its share of the steps does, and adds each step or half a step by itself. A part
-    /// needs compute capability 9.0, rows that are not ragged, vectors of 16 bits or NVFP4, passes of up to eight,
-    /// batches that do not select their matrix, and a `beside` of 1.
+    /// Steps of a part: a row is divided into parts from its beginning on, of which the last may be shorter. One warp
+    /// adds up a part, in a chain of matrix instructions, and the parts are added in the order of K. So sums have the
+    /// bits of the `packed` kernel with [long sums](super::PackedConfig::long_sums) and the same parts, whatever the
+    /// number of vectors. 0: a warp ends where its share of the steps does, and adds each step or half a step by
+    /// itself. A part needs compute capability 9.0, rows that are not ragged, vectors of 16 bits or NVFP4, passes of up
+    /// to eight, batches that do not select their matrix, and a `beside` of 1.
     #[serde(skip_serializing_if = "is_zero")]
     pub part: u32,
 }
@@ -82,8 +82,8 @@ impl StreamConfig {
     };
 }
 
-/// The unit for problems that are not [ragged](is_ragged); the one where batches select their matrix; the one for problems
-/// that are ragged; and the one for sums in parts.
+/// The unit for problems that are not [ragged](is_ragged); the one where batches select their matrix; the one for
+/// problems that are ragged; and the one for sums in parts.
 const UNIT: &str = "gemv_stream";
 const SELECT_UNIT: &str = "gemv_stream_select";
 const RAGGED_UNIT: &str = "gemv_stream_ragged";
@@ -790,8 +790,8 @@ fn parts(shape: &Shape, part: u32) -> u32 {
     steps(shape).div_ceil(part.into()) as u32
 }
 
-/// Time of a CTA's parts, in that of one part of one warp among eight. Each warp takes whole parts. Fewer than eight warps
-/// take as much time as eight.
+/// Time of a CTA's parts, in that of one part of one warp among eight. Each warp takes whole parts. Fewer than eight
+/// warps take as much time as eight.
 fn time_of_parts(parts: u64, warps: u32) -> u64 {
     parts.div_ceil(warps.into()) * u64::from(warps.max(8))
 }

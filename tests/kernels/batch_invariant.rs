@@ -69,8 +69,8 @@ const CASES: &[Sizes] = &[
     ),
 ];
 
-/// As [`CASES`], of whole steps of 256 elements: `stream` takes few vectors, `packed` the others. Rows in parts that CTAs
-/// share, and whole ones; parts of several steps, of which the last one is shorter; batches.
+/// As [`CASES`], of whole steps of 256 elements: `stream` takes few vectors, `packed` the others. Rows in parts that
+/// CTAs share, and whole ones; parts of several steps, of which the last one is shorter; batches.
 const TOGETHER: &[Sizes] = &[
     (
         3,

@@ -14,7 +14,8 @@ crate::trials! {
     simulator: plans_and_units_agree;
 }
 
-/// The launches of all defaults, candidates and batch invariant configs for many problems, and of kernels that are no GEMV.
+/// The launches of all defaults, candidates and batch invariant configs for many problems, and of kernels that are no
+/// GEMV.
 pub(crate) fn planned(arch: &'static str) -> Vec<Launch> {
     let gpu = gpu(arch);
     let mut planned = Vec::new();

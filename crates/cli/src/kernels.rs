@@ -107,7 +107,8 @@ fn gpu(arch: &str) -> Result<Gpu> {
     Ok(Gpu::of_compute_capability(compute_capability, images))
 }
 
-/// The entry points that some default, candidate or batch invariant config takes, and those of kernels that have no config.
+/// The entry points that some default, candidate or batch invariant config takes, and those of kernels that have no
+/// config.
 fn entries(problem: &Shape, gpu: &Gpu) -> Result<Vec<Entry>> {
     let mut entries = helpers(problem, gpu);
     for activation in Activation::ALL {

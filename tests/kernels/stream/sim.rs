@@ -567,8 +567,8 @@ fn beside_cases() -> Vec<Cutting> {
     ]
 }
 
-/// Cuttings like [`cases`] with sums in parts: warps with several parts of a tile, with several tiles, and with none; last
-/// parts that are shorter.
+/// Cuttings like [`cases`] with sums in parts: warps with several parts of a tile, with several tiles, and with none;
+/// last parts that are shorter.
 fn ordered_cases() -> Vec<Cutting> {
     use ScaleLayout::{Linear, Tiled128x4};
     vec![
