@@ -1,8 +1,9 @@
 // GEMV on the path of CUDA cores, multiplied on mma.sync, sm_80 and newer. Blocks are multiplied by themselves
-// (block_products.cuh), or weights are multiplied by their scales first (scaled_products.cuh). Three units are made of
+// (block_products.cuh), or weights are multiplied by their scales first (scaled_products.cuh). Four units are made of
 // this source. gemv_stream takes K a multiple of 256 in operands aligned to 16 bytes (whole_steps.cuh).
 // gemv_stream_select takes the same, where batches select their matrix. gemv_stream_ragged takes other operands, and
-// f32 vectors (ragged_steps.cuh).
+// f32 vectors (ragged_steps.cuh). gemv_stream_ordered takes what gemv_stream takes, and adds up in the order of
+// gemv_packed with long sums: a row is divided into parts, each of which one warp adds up.
 //
 // A CTA takes a contiguous range of rows in tiles of 16. A step is 256 elements of K of a tile's 16 rows; each warp
 // takes as many steps as the others. A warp's steps lie one after the other in memory. Or the steps of a group of warps
@@ -47,10 +48,11 @@ constexpr int scaled_from(int activation) {
 
 template <int kActivation, int kVectors>
 using Products =
-    std::conditional_t<(kVectors < scaled_from(kActivation)), BlockProducts<kActivation, kVectors>,
+    std::conditional_t<(!kOrdered && kVectors < scaled_from(kActivation)), BlockProducts<kActivation, kVectors>,
                        ScaledProducts<kActivation, kVectors>>;
 
 constexpr uint32_t max_warps(int vectors) {
+    if (kOrdered) return NVFP4_STREAM_MAX_WARPS_ORDERED;
     return vectors <= NVFP4_FEW_VECTORS ? NVFP4_STREAM_MAX_WARPS : NVFP4_STREAM_MAX_WARPS_OF_MANY;
 }
 
@@ -240,13 +242,20 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     const uint32_t base = arch::shared_address(shared);
     const uint32_t queue = base + warp * p.stages * kStageBytes + lane * 16;
 
-    // Each group has as many steps as the others; the first groups have one more.
+    // Each group has as many steps as the others, or parts; the first groups have one more.
     const Group<kBeside> group(p, warp);
-    const uint32_t total = work.tiles * p.group_steps, each = divide(total, p.groups_magic);
+    const uint32_t of_tile = kOrdered ? p.parts : p.group_steps;
+    const uint32_t total = work.tiles * of_tile, each = divide(total, p.groups_magic);
     const uint32_t more = total - each * (p.warps >> group.beside_log2);
     const uint32_t first = group.number * each + min(group.number, more);
     uint32_t left = each + (group.number < more);
-    uint32_t tile = divide(first, p.group_steps_magic), step = first - tile * p.group_steps;
+    uint32_t tile = divide(first, p.dealt_magic), step = first - tile * of_tile;
+    uint32_t part = first; // of the CTA's
+    if constexpr (kOrdered) { // in steps from here on
+        const uint32_t behind = first + left, last = divide(behind, p.dealt_magic);
+        left = (last - tile) * p.steps + (behind - last * of_tile - step) * p.part_steps;
+        step *= p.part_steps;
+    }
 
     Loads<kBeside> loads;
     loads.left = left;
@@ -279,9 +288,14 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     auto *const sums = reinterpret_cast<float *>(shared + p.sums_at);
     auto *const parts = reinterpret_cast<Parts *>(shared + p.parts_at);
     const bool notes = lane == 0 && group.member == 0; // for the group
-    if (left != 0 && step == 0 && notes) parts[tile].first = group.number;
+    if (!kOrdered && left != 0 && step == 0 && notes) parts[tile].first = group.number;
 
-    uint32_t here = min(left, p.group_steps - step), end = step + here; // steps of this tile, and where they end
+    // Steps of this tile that are added up, and where they end.
+    const auto of_sum = [&](uint32_t from) {
+        const uint32_t steps = min(left, p.group_steps - from);
+        return kOrdered ? min(steps, p.part_steps) : steps;
+    };
+    uint32_t here = of_sum(step), end = step + here;
     left -= here;
     uint32_t from = queue;
 #pragma unroll 1
@@ -298,12 +312,25 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
         products.step(codes, scale_codes);
         if (--here != 0) continue;
 
-        products.store(sums + group.part(tile) * kValues);
-        if (end != p.group_steps) break;
-        if (notes) parts[tile].last = group.number;
-        ++tile;
-        if (left != 0 && notes) parts[tile].first = group.number;
-        here = end = min(left, p.group_steps);
+        if constexpr (kOrdered) {
+            products.store(sums + part * kValues);
+            ++part;
+            if (end != p.group_steps) {
+                here = of_sum(end);
+                end += here;
+                left -= here;
+                products.clear();
+                continue;
+            }
+            ++tile;
+        } else {
+            products.store(sums + group.part(tile) * kValues);
+            if (end != p.group_steps) break;
+            if (notes) parts[tile].last = group.number;
+            ++tile;
+            if (left != 0 && notes) parts[tile].first = group.number;
+        }
+        here = end = of_sum(0);
         left -= here;
         products.begin(p);
         at.place += kTileRows;
@@ -324,11 +351,18 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
         const uint32_t counted = work.origin + of * kTileRows + within;
         const uint32_t row = row_at(p.weights.scale_steps, in.place + within);
         if (counted < work.begin || counted >= work.end || row >= uint32_t(p.m) || n >= p.n) continue;
-        const Parts part = parts[of];
+        uint32_t from, behind; // the tile's sums
         float y[kParts] = {};
-        const uint32_t behind = (part.last + of + 1) << group.beside_log2;
+        if constexpr (kOrdered) {
+            from = of * p.parts;
+            behind = from + p.parts;
+        } else {
+            const Parts part = parts[of];
+            behind = (part.last + of + 1) << group.beside_log2;
+            from = (part.first + of) << group.beside_log2;
+        }
 #pragma unroll 4
-        for (uint32_t i = (part.first + of) << group.beside_log2; i < behind; ++i) {
+        for (uint32_t i = from; i < behind; ++i) {
 #pragma unroll
             for (int j = 0; j < kParts; ++j) y[j] += sums[i * kValues + value * kParts + j];
         }
@@ -369,6 +403,12 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     GEMV_STREAM_WHOLE(X, gemv_stream_select_nvfp4, NVFP4_ACTIVATION_NVFP4) \
     GEMV_STREAM_WHOLE(X, gemv_stream_select_f16, NVFP4_ACTIVATION_F16)     \
     GEMV_STREAM_WHOLE(X, gemv_stream_select_bf16, NVFP4_ACTIVATION_BF16)
+#elif defined(NVFP4_UNIT_ORDERED)
+#define UNIT gemv_stream_ordered
+#define GEMV_STREAM(X)                                                      \
+    GEMV_STREAM_OF(X, gemv_stream_ordered_nvfp4, NVFP4_ACTIVATION_NVFP4) \
+    GEMV_STREAM_OF(X, gemv_stream_ordered_f16, NVFP4_ACTIVATION_F16)     \
+    GEMV_STREAM_OF(X, gemv_stream_ordered_bf16, NVFP4_ACTIVATION_BF16)
 #else
 #define UNIT gemv_stream
 #define GEMV_STREAM_MORE(X, name, activation)     \

@@ -1,6 +1,9 @@
 // A step of gemv_stream for many vectors, a column of B for each, and for f32 vectors, three columns for each. Matrix
 // instructions sum over K, and so over blocks of all lanes. So each weight is multiplied by its block's scale before.
-// Eight instructions in a chain make half a step; src/kernel/stream.rs derives what that may lose.
+// Eight instructions in a chain make half a step; src/kernel/stream.rs derives what that may lose. Or, with kOrdered,
+// all instructions of a part of a row are a chain, as in gemv_packed with long sums. Each instruction then has the same
+// elements as one of gemv_packed's, and the chain the same order: the bits are the same, where mma.sync and wgmma sum
+// by one rule.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -118,6 +121,8 @@ class ScaledProducts {
             return p.steps * kStepBlocks * kBlockBytes + kBlockBytes / 2;
         }
         __device__ static __forceinline__ uint32_t block_at(uint32_t block) {
+            // Lane t's blocks of a step are 2t, 2t + 1, 2t + 8 and 2t + 9, or 4t to 4t + 3.
+            if (kOrdered) return ((block & ~15u) + block % 4 * 4 + block / 4 % 4) * kBlockBytes;
             return ((block & ~7u) + block % 2 * 4 + block / 2 % 4) * kBlockBytes;
         }
         __device__ static __forceinline__ void put(const Raw &raw, float scale, int part, uint4 *to) {
@@ -149,7 +154,8 @@ class ScaledProducts {
             for (int i = 0; i < 2; ++i) Weights::scales(scale_codes[i][h], scale[i]);
             // Sums of half a step, added to `sum` behind it, not in the matrix instructions: those cut what they add
             // to.
-            float d[kTiles][4] = {};
+            float own[kTiles][4] = {};
+            float (&d)[kTiles][4] = kOrdered ? sum : own;
 #pragma unroll
             for (int word = 0; word < 4; ++word) {
                 const uint4 &u = codes[0][h], &l = codes[1][h];
@@ -166,7 +172,7 @@ class ScaledProducts {
                 }
             }
 #pragma unroll
-            for (uint32_t i = 0; i < 4 * kTiles; ++i) sum[i] += d[i / 4][i % 4];
+            for (uint32_t i = 0; i < 4 * kTiles && !kOrdered; ++i) sum[i / 4][i % 4] += d[i / 4][i % 4];
         }
         advance(apart);
     }
@@ -182,15 +188,19 @@ class ScaledProducts {
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
                 float *const row = to + (g + 8 * i) * kColumns + column;
-                row[0] = sum[4 * tile + 2 * i];
-                if (kColumns % 2 == 0 || column + 1 < kColumns) row[1] = sum[4 * tile + 2 * i + 1];
+                row[0] = sum[tile][2 * i] * kStored;
+                if (kColumns % 2 == 0 || column + 1 < kColumns) row[1] = sum[tile][2 * i + 1] * kStored;
             }
         }
     }
 
-    __device__ __forceinline__ void begin(const Params &p) {
+    __device__ __forceinline__ void clear() {
 #pragma unroll
-        for (uint32_t i = 0; i < 4 * kTiles; ++i) sum[i] = 0.0f;
+        for (uint32_t i = 0; i < 4 * kTiles; ++i) sum[i / 4][i % 4] = 0.0f;
+    }
+
+    __device__ __forceinline__ void begin(const Params &p) {
+        clear();
         advance(-(p.steps * kStepBytes));
     }
 
@@ -200,11 +210,15 @@ class ScaledProducts {
         float y = sums[0];
 #pragma unroll
         for (int i = 1; i < Vector::kParts; ++i) y += sums[i];
-        return y * (1.0f / Weights::kFactor);
+        return y * (kFactor / kStored);
     }
 
   private:
     static constexpr uint32_t kStepBytes = kStepBlocks * Vectors::kBlockBytes;
+    // The factor that ends a sum, a power of two, and what of it is in sums that are stored. gemv_packed multiplies
+    // before it adds parts, which may overflow.
+    static constexpr float kFactor = 1.0f / Weights::kFactor;
+    static constexpr float kStored = kOrdered ? kFactor : 1.0f;
 
     __device__ __forceinline__ void advance(uint32_t bytes) {
 #pragma unroll
@@ -213,7 +227,7 @@ class ScaledProducts {
 
     uint32_t lane, apart;
     uint32_t x[kTiles]; // shared addresses, of this lane's next blocks
-    float sum[4 * kTiles] = {};
+    float sum[kTiles][4] = {};
 };
 
 }  // namespace nvfp4::stream

@@ -18,6 +18,7 @@ enum {
      * take registers, of which a thread has 128 or 168. */
     NVFP4_STREAM_MAX_WARPS = 16,
     NVFP4_STREAM_MAX_WARPS_OF_MANY = 12,
+    NVFP4_STREAM_MAX_WARPS_ORDERED = 16, /* of gemv_stream_ordered */
 
     /* Least number of vectors with which weights carry their scales (scaled_products.cuh). With fewer, blocks are
      * multiplied by themselves (block_products.cuh). Measured on an H200: docs/notes/stream.md. One or two vectors
@@ -48,7 +49,8 @@ typedef struct nvfp4_stream_params {
     /* Warps that take steps of a row side by side are a group: 1 << beside_log2 of them. A group has group_steps of a
      * row, of which each of its warps takes one step. */
     uint32_t beside_log2, group_steps;
-    uint32_t group_steps_magic, groups_magic; /* of the groups of a CTA: see divide */
+    /* See divide: of what warps are dealt of a tile, group_steps or parts, and of the groups of a CTA. */
+    uint32_t dealt_magic, groups_magic;
     uint32_t places;    /* of a batch */
     uint32_t unit_log2; /* places that stay together: a row, or four */
     uint32_t units_per_cta, units_left; /* each CTA takes so many units; the first units_left one more */
@@ -63,6 +65,9 @@ typedef struct nvfp4_stream_params {
     nvfp4_vectors vectors;
     nvfp4_epilogue epilogue;
     nvfp4_select select; /* of gemv_stream_select */
+    /* Of gemv_stream_ordered: steps that matrix instructions add up, of the last part of a row perhaps fewer; and parts
+     * of a row. A warp takes whole parts. */
+    uint32_t part_steps, parts;
 } nvfp4_stream_params;
 
 #ifdef __CUDACC__
@@ -82,6 +87,12 @@ using Params = nvfp4_stream_params;
 constexpr bool kSelects = true;
 #else
 constexpr bool kSelects = false;
+#endif
+// Whether sums are added in the order of gemv_packed with long sums.
+#ifdef NVFP4_UNIT_ORDERED
+constexpr bool kOrdered = true;
+#else
+constexpr bool kOrdered = false;
 #endif
 constexpr int kWarp = NVFP4_WARP;
 constexpr int kBlock = NVFP4_BLOCK;

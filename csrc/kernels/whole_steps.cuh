@@ -1,4 +1,8 @@
 // Whole steps of gemv_stream: K is a multiple of 256, and codes and scales are aligned to 16 bytes.
+//
+// A row's step is eight pieces of 16 bytes of codes. Lane 4 * g + t copies pieces t and t + 4 of rows g and g + 8. It
+// multiplies these, or in the order of gemv_packed (kOrdered) pieces 2t and 2t + 1, which other lanes copied. So that
+// the eight lanes that read together use every bank once, lanes exchange the places of pieces t + 4 in pairs.
 #pragma once
 
 #include "../arch/cp_async.cuh"
@@ -15,8 +19,8 @@ struct WholeSteps {
     // Blocks of a row.
     __device__ static __forceinline__ uint32_t blocks(const Params &p) { return p.steps * kStepBlocks; }
 
-    // Sources of a lane's copies, for the steps of a tile that its warp takes. Lane 4 * g + t copies the codes that it
-    // will multiply, and word t of the scales.
+    // Sources of a lane's copies, for the steps of a tile that its warp takes. Lane 4 * g + t copies word t of the
+    // scales, too.
     struct Sources {
         const uint8_t *codes[2], *scales[2]; // in rows g and g + 8, past the last of the steps
         bool has[2];                         // there are such rows
@@ -51,7 +55,8 @@ struct WholeSteps {
                 } else {
                     arch::cp_async_16<128>(to + 2 * i * kPieceBytes, from, has[i]);
                 }
-                arch::cp_async_16<128>(to + (2 * i + 1) * kPieceBytes, from + kRowCodes / 2, has[i]);
+                const uint32_t second = kOrdered ? to ^ 16 : to;
+                arch::cp_async_16<128>(second + (2 * i + 1) * kPieceBytes, from + kRowCodes / 2, has[i]);
                 const uint32_t row_to = scales_to + i * 8 * kStepBlocks;
                 const uint8_t *const row = arch::mad_wide_s32(here, scale_step, scales[i]);
                 if constexpr (kBeside) {
@@ -71,6 +76,20 @@ struct WholeSteps {
         __device__ __forceinline__ void read(const Params &, uint32_t, uint32_t from, uint32_t lane,
                                              uint4 (&codes)[2][2], uint32_t (&scale_codes)[2][2]) const {
             const uint32_t g = lane / 4, t = lane % 4;
+            if constexpr (kOrdered) {
+                const uint32_t stage = from - lane * 16;
+                const uint32_t first = stage + t / 2 * kPieceBytes + (4 * g + t % 2 * 2 + t / 2) * 16;
+#pragma unroll
+                for (int i = 0; i < 2; ++i) {
+                    const uint32_t scales = arch::ld_shared_32(stage + kStageCodes + (g + 8 * i) * kStepBlocks + 4 * t);
+#pragma unroll
+                    for (int h = 0; h < 2; ++h) {
+                        codes[i][h] = arch::ld_shared_128((first ^ h * 16) + 2 * i * kPieceBytes);
+                        scale_codes[i][h] = scales >> 16 * h;
+                    }
+                }
+                return;
+            }
             const uint32_t scales_from = from + kStageCodes - lane * 16 + g * kStepBlocks + 2 * t;
 #pragma unroll
             for (int i = 0; i < 2; ++i) {

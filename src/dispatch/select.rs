@@ -3,6 +3,7 @@
 use super::environment;
 use super::lately::lately;
 use super::measured::Measurements;
+use super::model::{self, Way};
 use super::options::{Asker, Choice, Options, Reason};
 use super::rank::{Estimate, Evidence, Tables};
 #[cfg(all(feature = "device", feature = "tune"))]
@@ -418,22 +419,39 @@ impl Asked {
             ..*job
         };
         let tables = Tables::of(&some, None);
-        let has = |kernel: Kernel| kernel.batch_invariant_config(&some).is_ok();
-        let mut ranked = tables.rank(|kernel| self.takes(kernel) && has(kernel));
-        let Some((kernel, _)) = ranked.next() else {
+        let of = |kernel: Kernel, job: &Job<'_>| kernel.batch_invariant_config(job);
+        let ranked = tables.rank(|kernel| self.takes(kernel) && of(kernel, &some).is_ok());
+        let ranked: Vec<Kernel> = ranked.map(|(kernel, _)| kernel).collect();
+        // First those that take so many vectors in a pass.
+        let in_a_pass = |kernel: &&Kernel| kernel.most_vectors() as usize >= RANKED_FOR;
+        let first = ranked.iter().find(in_a_pass).or(ranked.first());
+        let Some(&kernel) = first else {
             return Err(self.not_invariant(&some));
         };
-        let config = kernel.batch_invariant_config(&Job {
-            operands: &operands,
-            ..*job
-        });
-        match config.and_then(|config| config.checked(job)) {
-            Ok(checked) => Ok((checked, Reason::BatchInvariant)),
-            Err(reason) => Err(Error::KernelUnavailable {
+        // Kernels with the same order of sums give the same bits. The model says which of them is the fastest for the
+        // vectors of this call.
+        let order = |kernel: Kernel| of(kernel, &some).ok()?.chain(&some);
+        let alike = |other: &Kernel| {
+            *other == kernel || order(kernel).is_some() && order(*other) == order(kernel)
+        };
+        let with = |kernel: Kernel| {
+            let operands = &operands;
+            let config = of(kernel, &Job { operands, ..*job })?;
+            config.checked(job)
+        };
+        let share = |checked: &Checked| {
+            let way = Way::of(&checked.config(), job);
+            model::share(&way, job.shape, job.operands)
+        };
+        let alike = ranked.iter().copied().filter(alike);
+        let checked = alike.filter_map(|one| with(one).ok());
+        let fastest = checked.max_by(|a, b| share(a).total_cmp(&share(b)));
+        fastest
+            .map(|checked| (checked, Reason::BatchInvariant))
+            .ok_or_else(|| Error::KernelUnavailable {
                 kernel: kernel.name(),
-                reason,
-            }),
-        }
+                reason: with(kernel).expect_err("it is one of them"),
+            })
     }
 
     /// The error where no kernel of those that are asked for has a batch invariant config: why the kernel, or those of

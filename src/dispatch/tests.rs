@@ -817,11 +817,20 @@ fn chained_calls_with_late_ids_take_what_waits() {
 
 /// What decides the order of a config's sums, for every number of vectors: where nothing of it differs, neither do
 /// bits.
-fn order_of_sums(config: &Config) -> String {
+fn order_of_sums(config: &Config, shape: &Shape) -> String {
+    let spans = shape.k().div_ceil(256);
     match config {
+        // Parts of a chunk: each CTA has one, or all groups have one.
         Config::Packed(one) => {
             assert!(one.long_sums);
-            format!("packed {} {} {}", one.warps, one.chunk, one.ctas)
+            let groups = shape.m().div_ceil(16 * one.warps as usize) * shape.l();
+            let parts = spans.div_ceil(one.chunk as usize);
+            assert!(parts == 1 || groups * parts == one.ctas as usize, "{one:?}");
+            format!("parts of {}", one.chunk)
+        }
+        Config::Stream(one) => {
+            assert!(one.part != 0 && one.part as usize <= spans);
+            format!("parts of {}", one.part)
         }
         // Each step is added by itself, in the order of K.
         Config::Mma(one) if (one.parts, one.cluster) == (1, 1) => "mma".into(),
@@ -836,7 +845,7 @@ fn order_of_sums(config: &Config) -> String {
 #[test]
 fn the_order_of_batch_invariant_sums_does_not_depend_on_the_vectors() {
     const N: [usize; 15] = [1, 2, 3, 4, 7, 8, 9, 16, 17, 32, 33, 64, 65, 128, 300];
-    let mut differ = 0;
+    let (mut differ, mut together) = (0, 0);
     for gpu in [
         h200(),
         gpu((9, 0)),
@@ -871,7 +880,11 @@ fn the_order_of_batch_invariant_sums_does_not_depend_on_the_vectors() {
                     };
                     let first = choice(1, true);
                     assert_eq!(first.reason, Reason::BatchInvariant);
-                    let orders = N.map(|n| order_of_sums(&choice(n, true).config.unwrap()));
+                    let shape = Shape::new(Dims { m, n: 1, k, l }).unwrap();
+                    let configs = N.map(|n| choice(n, true).config.unwrap());
+                    let orders = configs.map(|config| order_of_sums(&config, &shape));
+                    let kernels = configs.map(|config| config.kernel());
+                    together += usize::from(kernels.contains(&Kernel::Stream));
                     let same = |order: &String| *order == orders[0];
                     assert!(
                         orders.iter().all(same),
@@ -885,6 +898,7 @@ fn the_order_of_batch_invariant_sums_does_not_depend_on_the_vectors() {
     }
     // Otherwise this test tests nothing.
     assert!(differ > 200, "{differ}");
+    assert!(together >= 60, "{together}");
 }
 
 /// A config of `packed` whose sums are short for few vectors is none; a table knows such configs.
@@ -903,9 +917,12 @@ fn what_cannot_be_batch_invariant_is_refused() {
     };
     let enough = nvfp4(ScaleLayout::Linear).with_workspace(u64::MAX);
     let not = Refusal::BatchInvariant;
-    // No other kernel takes what lacks a workspace.
-    let without = refusal(of(nvfp4(ScaleLayout::Linear), options()));
+    // No other kernel takes what lacks a workspace, but for few vectors, which need none.
+    let without = options().kernel(Kernel::Packed);
+    let without = refusal(of(nvfp4(ScaleLayout::Linear), without));
     assert!(matches!(without, Refusal::Workspace { .. }), "{without}");
+    let few = of(nvfp4(ScaleLayout::Linear), options()).unwrap();
+    assert_eq!(few.kernel(), Some(Kernel::Stream));
     let select = Operands {
         select: true,
         ..enough
@@ -914,7 +931,7 @@ fn what_cannot_be_batch_invariant_is_refused() {
     for operands in [select, f32] {
         assert_eq!(refusal(of(operands, options())), not, "{operands:?}");
     }
-    for kernel in [Kernel::Ring, Kernel::Stream, Kernel::Direct] {
+    for kernel in [Kernel::Ring, Kernel::Direct] {
         assert_eq!(refusal(of(enough, options().kernel(kernel))), not);
     }
     let cores = refusal(of(enough, options().path(GemvPath::TensorCore)));
@@ -922,7 +939,7 @@ fn what_cannot_be_batch_invariant_is_refused() {
         matches!(cores, Refusal::ComputeCapability { .. }),
         "{cores}"
     );
-    for kernel in [Kernel::Packed, Kernel::Wgmma, Kernel::Mma] {
+    for kernel in [Kernel::Packed, Kernel::Wgmma, Kernel::Mma, Kernel::Stream] {
         let choice = of(enough, options().kernel(kernel)).unwrap();
         assert_eq!(choice.kernel(), Some(kernel));
         let again = of(enough, options().config(choice.config)).unwrap();
@@ -930,8 +947,10 @@ fn what_cannot_be_batch_invariant_is_refused() {
         assert_eq!(again.reason, Reason::Asked { by: Asker::Caller });
     }
     let job = Job::new(&shape, &enough, &gpu);
-    let short = Kernel::Packed.default_config(&job).unwrap();
-    assert_eq!(refusal(of(enough, options().config(short))), not);
+    for kernel in [Kernel::Packed, Kernel::Stream] {
+        let short = kernel.default_config(&job).unwrap();
+        assert_eq!(refusal(of(enough, options().config(short))), not);
+    }
     // A file that knows the problem is not asked.
     let table = &measured::builtin()[0];
     let tuned = of(enough, options().tuned(table)).unwrap();

@@ -40,7 +40,7 @@ fn configs([a, b, c, d, e, f]: [u32; 6], flag: bool) -> Vec<Config> {
             spread: flag,
             beside: c,
             ctas: e,
-            ..StreamConfig::DEFAULT
+            part: if flag { 0 } else { d },
         }
         .into(),
         MmaConfig::from(division).into(),

@@ -3,16 +3,19 @@
 
 use std::cmp::Reverse;
 
+use super::packed::spans;
 use super::params::{
     NVFP4_ATOM_ROWS, NVFP4_BLOCK, NVFP4_MANY_COLUMNS, NVFP4_MANY_HOLD_ONE,
     NVFP4_MANY_RAGGED_STAGE_BYTES, NVFP4_MANY_STAGE_BYTES, NVFP4_MANY_STAGES,
     NVFP4_MANY_STEP_BLOCKS, NVFP4_MANY_SUMS_PAD, NVFP4_MANY_VECTOR_STEP_BYTES,
-    NVFP4_MANY_VECTORS_ALIGN, NVFP4_MANY_WARP_ROWS, NVFP4_WARP, nvfp4_many_params,
+    NVFP4_MANY_VECTORS_ALIGN, NVFP4_MANY_WARP_ROWS, NVFP4_PACKED_MANY, NVFP4_WARP,
+    nvfp4_many_params,
 };
 use super::plan::{KernelParameters, Launch, Parameters, Plan};
-use super::stream::scaled_matrix_roundings;
+use super::stream::{scaled_matrix_roundings, time_in_parts};
 use super::{
-    ALPHAS, Call, Cost, Job, MainLoop, Products, distinct, expected, field, shared_memory,
+    ALPHAS, Call, Cost, Job, MainLoop, PackedConfig, Products, distinct, expected, field,
+    shared_memory,
 };
 use crate::operands::Operands;
 use crate::refusal::Refusal;
@@ -339,6 +342,27 @@ pub(super) fn held(vectors: u32) -> u32 {
 /// Steps of a row: the last one may have fewer elements, 64, or in ragged rows any multiple of 16.
 pub(super) fn steps(shape: &Shape) -> u64 {
     shape.k().div_ceil(STEP) as u64
+}
+
+/// Spans, of 256 elements, of the parts of a row whose sums batch invariant calls on Hopper make in one chain of matrix
+/// instructions. The last part may be shorter. `packed` and `stream` know configs for these parts, and so give the same
+/// bits.
+///
+/// The number follows from M, K, L, the layout and the GPU alone. It is the one with which both kernels lose least: the
+/// product of their times is the smallest, and of equal ones the parts are the longest. `packed` is for 128 vectors
+/// there, with which it has the fewest configs, and `stream` for one.
+pub(super) fn invariant_part(job: &Job<'_>) -> u32 {
+    /// The third launch of `packed` reads and adds all parts.
+    const MOST_PARTS: u64 = 16;
+    let spans = spans(job.shape);
+    let parts = (1..=MOST_PARTS.min(spans)).map(|parts| spans.div_ceil(parts));
+    let parts = parts.filter_map(|part| Some((part, u32::try_from(part).ok()?)));
+    let timed = parts.filter_map(|(part, spans)| {
+        let (packed, _) = PackedConfig::for_parts(job, spans, NVFP4_PACKED_MANY)?;
+        Some((packed.saturating_mul(time_in_parts(job, spans)), part))
+    });
+    let best = timed.min_by_key(|&(time, part)| (time, Reverse(part)));
+    best.map_or(spans, |(_, part)| part).min(u32::MAX.into()) as u32
 }
 
 /// Places of a batch, which rows take in the order of their scales; the last ones may be empty.

@@ -344,6 +344,13 @@ trait KernelConfig: Copy + PartialEq + Sized {
         false
     }
 
+    /// Where a row's sums are made in parts of so many spans of 256 elements, the last one perhaps shorter: each part
+    /// by a chain of matrix instructions in the order of `packed`, then the parts in the order of K. All configs with
+    /// the same parts give the same bits. `None` for other orders.
+    fn chain(&self, _: &Job<'_>) -> Option<u32> {
+        None
+    }
+
     /// Whether this config can compute a job that the kernel can compute: there is an entry point for it, and room on
     /// the GPU. `check` does not panic, whatever the fields say.
     fn check(&self, job: &Job<'_>) -> Result<(), Refusal>;
@@ -604,6 +611,14 @@ macro_rules! kernels {
             pub fn is_batch_invariant(&self, job: &Job<'_>) -> bool {
                 job.some(|job| match self {
                     $(Self::$kernel(config) => KernelConfig::is_batch_invariant(config, job)),*
+                })
+            }
+
+            /// Spans of each part of a row that one chain of matrix instructions adds up; `None` for other orders.
+            /// Configs of two kernels with the same number give the same bits.
+            pub(crate) fn chain(&self, job: &Job<'_>) -> Option<u32> {
+                job.some(|job| match self {
+                    $(Self::$kernel(config) => KernelConfig::chain(config, job)),*
                 })
             }
 

@@ -1,7 +1,7 @@
 //! The kernel for up to 128 vectors that a launch before packs into a workspace: `csrc/kernels/gemv_packed.cuh`.
 //! Products are made on Hopper's `wgmma`, and work is dealt evenly to CTAs.
 
-use super::many_vectors::{self, at_activation, has_wgmma, takes_operands};
+use super::many_vectors::{self, at_activation, has_wgmma, invariant_part, takes_operands};
 use super::params::{
     NVFP4_ATOM_BLOCKS, NVFP4_ATOM_LINES, NVFP4_ATOM_ROWS, NVFP4_BLOCK, NVFP4_BUNDLE_MOST_BATCHES,
     NVFP4_BUNDLE_MOST_MATRICES, NVFP4_BUNDLE_SHARED_BYTES, NVFP4_BUNDLE_THREADS,
@@ -136,7 +136,7 @@ fn most_at_once(shape: &Shape) -> u32 {
 }
 
 /// Spans of a row: the last one may be shorter.
-fn spans(shape: &Shape) -> u64 {
+pub(super) fn spans(shape: &Shape) -> u64 {
     shape.k().div_ceil(SPAN) as u64
 }
 
@@ -272,6 +272,46 @@ impl PackedConfig {
             ..one_a_multiprocessor
         };
         [one_a_multiprocessor, even]
+    }
+
+    /// The config with long sums whose groups all have parts of `part` spans, for a kernel that is compiled for
+    /// `vectors` vectors, and its time, in that of a span of one warp. Each CTA has one part; or where groups have one
+    /// part, the whole of some groups. `None` if there are more parts than multiprocessors with every number of warps.
+    pub(super) fn for_parts(job: &Job<'_>, part: u32, vectors: u32) -> Option<(u64, Self)> {
+        /// Fewer warps are taken to need as much time as so many. With eight vectors of 4096x14336 on an H100, parts of
+        /// 14 spans with eight warps took 1.07 times as long as the free choice, parts of 12 with ten 1.24 times
+        /// (docs/notes/many-vectors.md, "Few vectors with the bits of packed").
+        const LEAST_WARPS: u64 = 8;
+        /// Time of the launch that adds parts: about 3 us.
+        const ADDING: u64 = 16;
+        let shape = job.shape.with_vectors(vectors as usize).ok()?;
+        let of = Job {
+            shape: &shape,
+            ..*job
+        };
+        let sms = u64::from(job.gpu.multiprocessors);
+        let parts = spans(&shape).div_ceil(part.into());
+        let configs = (1..=most_warps(vectors)).filter_map(|warps| {
+            let config = Self {
+                warps,
+                chunk: part,
+                vectors: MOST_VECTORS,
+                waits: job.dependent() && waits(job.shape.n()),
+                long_sums: true,
+                ..Self::DEFAULT
+            };
+            let groups = config.groups(job).checked_mul(shape.l() as u64)?;
+            let (ctas, rounds, adding) = match parts {
+                1 => (groups.min(sms), groups.div_ceil(sms.max(1)), 0),
+                _ => (groups.checked_mul(parts)?, 1, ADDING),
+            };
+            let ctas = u32::try_from(ctas).ok()?;
+            let time = rounds * u64::from(warps).max(LEAST_WARPS) * u64::from(part) + adding;
+            let config = Self { ctas, ..config };
+            config.check(&of).is_ok().then_some((time, config))
+        });
+        // Of configs that take the same time, the one with the fewest warps, which are on the most multiprocessors.
+        configs.min_by_key(|&(time, config)| (time, config.warps))
     }
 
     /// Index in [`VECTORS`] of the number that the first pass, which has most vectors, is compiled for.
@@ -707,18 +747,10 @@ impl KernelConfig for PackedConfig {
         fit.next().ok_or(Refusal::VectorMemory)
     }
 
-    /// The default for as many vectors as a pass takes, with long sums.
+    /// Groups that are all divided into the same parts. How many warps a group has may depend on the vectors.
     fn batch_invariant(job: &Job<'_>) -> Option<Self> {
-        let shape = job.shape.with_vectors(MOST_VECTORS as usize).ok()?;
-        let config = Self::default_for(&Job {
-            shape: &shape,
-            ..*job
-        });
-        let config = Self {
-            waits: job.dependent() && waits(job.shape.n()),
-            long_sums: true,
-            ..config.ok()?
-        };
+        let compiled = most_at_once(job.shape);
+        let (_, config) = Self::for_parts(job, invariant_part(job), compiled)?;
         config.is_batch_invariant(job).then_some(config)
     }
 
@@ -727,6 +759,23 @@ impl KernelConfig for PackedConfig {
     /// Batches that select their matrix are as many as there are vectors, or more.
     fn is_batch_invariant(&self, job: &Job<'_>) -> bool {
         self.long_sums && !job.operands.select
+    }
+
+    fn chain(&self, job: &Job<'_>) -> Option<u32> {
+        if !self.is_batch_invariant(job) {
+            return None;
+        }
+        let deal = self.deal(job);
+        let spans = spans(job.shape) as u32;
+        let shares_alike = deal.more == 0;
+        match deal.chunks {
+            1 => Some(spans),
+            chunks if shares_alike && deal.each.is_multiple_of(chunks) => Some(spans),
+            chunks if shares_alike && chunks.is_multiple_of(deal.each) => {
+                Some(deal.each * self.chunk)
+            }
+            _ => None,
+        }
     }
 
     fn in_chain(&self, job: &Job<'_>) -> Option<Self> {

@@ -137,6 +137,7 @@ pub const NVFP4_STREAM_RAGGED_STAGE_BYTES: u32 = 2368;
 pub const NVFP4_STREAM_PART_BYTES: u32 = 4;
 pub const NVFP4_STREAM_MAX_WARPS: u32 = 16;
 pub const NVFP4_STREAM_MAX_WARPS_OF_MANY: u32 = 12;
+pub const NVFP4_STREAM_MAX_WARPS_ORDERED: u32 = 16;
 pub const NVFP4_STREAM_SCALED_FROM: u32 = 4;
 pub const NVFP4_STREAM_SCALED_FROM_BF16: u32 = 2;
 pub const NVFP4_STREAM_SCALED_FROM_F32: u32 = 1;
@@ -157,7 +158,7 @@ pub struct nvfp4_stream_params {
     pub stages: u32,
     pub beside_log2: u32,
     pub group_steps: u32,
-    pub group_steps_magic: u32,
+    pub dealt_magic: u32,
     pub groups_magic: u32,
     pub places: u32,
     pub unit_log2: u32,
@@ -175,6 +176,8 @@ pub struct nvfp4_stream_params {
     pub vectors: nvfp4_vectors,
     pub epilogue: nvfp4_epilogue,
     pub select: nvfp4_select,
+    pub part_steps: u32,
+    pub parts: u32,
 }
 pub const NVFP4_MMA_FP4_WARP_ROWS: u32 = 16;
 pub const NVFP4_MMA_FP4_MAX_WARPS: u32 = 8;

@@ -1,12 +1,14 @@
 //! The kernel whose warps stream rows through queues of their own in shared memory: `csrc/kernels/gemv_stream.cuh`.
 
+use super::many_vectors::{has_wgmma, invariant_part};
 use super::params::{
     NVFP4_ATOM_ROWS, NVFP4_BLOCK, NVFP4_STREAM_BF16_COLUMNS, NVFP4_STREAM_F32_COLUMNS,
     NVFP4_STREAM_FLOAT_BYTES, NVFP4_STREAM_INTEGER_BYTES, NVFP4_STREAM_MAX_WARPS,
-    NVFP4_STREAM_MAX_WARPS_OF_MANY, NVFP4_STREAM_PART_BYTES, NVFP4_STREAM_RAGGED_STAGE_BYTES,
-    NVFP4_STREAM_SCALED_FROM, NVFP4_STREAM_SCALED_FROM_BF16, NVFP4_STREAM_SCALED_FROM_F32,
-    NVFP4_STREAM_STAGE_BYTES, NVFP4_STREAM_STEP_BLOCKS, NVFP4_STREAM_TILE_ROWS,
-    NVFP4_STREAM_X_SCALE_BYTES, NVFP4_STREAM_ZERO_BLOCKS, NVFP4_WARP, nvfp4_stream_params,
+    NVFP4_STREAM_MAX_WARPS_OF_MANY, NVFP4_STREAM_MAX_WARPS_ORDERED, NVFP4_STREAM_PART_BYTES,
+    NVFP4_STREAM_RAGGED_STAGE_BYTES, NVFP4_STREAM_SCALED_FROM, NVFP4_STREAM_SCALED_FROM_BF16,
+    NVFP4_STREAM_SCALED_FROM_F32, NVFP4_STREAM_STAGE_BYTES, NVFP4_STREAM_STEP_BLOCKS,
+    NVFP4_STREAM_TILE_ROWS, NVFP4_STREAM_X_SCALE_BYTES, NVFP4_STREAM_ZERO_BLOCKS, NVFP4_WARP,
+    nvfp4_stream_params,
 };
 use super::plan::{KernelParameters, Launch, Parameters, Plan};
 use super::{
@@ -23,7 +25,7 @@ use crate::types::Activation;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct StreamConfig {
-    /// Warps of a CTA: 1 to 16, or to 12 with more than two vectors in a pass.
+    /// Warps of a CTA: 1 to 16, or to 12 with more than two vectors in a pass and a `part` of 0.
     pub warps: u32,
     /// Steps that a warp's queue holds: 3, 4 or 6.
     pub stages: u32,
@@ -49,6 +51,20 @@ pub struct StreamConfig {
     /// CTAs that share the rows of all batches: no more than there are rows, or fours of rows where the
     /// weights' scales are in the 128x4 layout.
     pub ctas: u32,
+    /// Steps of a part: a row is divided into parts from its beginning on, of which the last may be shorter. One warp
+    /// adds up a part, in a chain of matrix instructions, and the parts are added in the order of K. So sums have the
+    /// bits of the `packed` kernel with [long sums](super::PackedConfig::long_sums) and the same parts, whatever the
+    /// number of vectors. 0: a warp ends where its share of the steps does, and adds each step or half a step by
+    /// itself. A part needs compute capability 9.0, rows that are not ragged, vectors of 16 bits or NVFP4, passes of up
+    /// to eight, batches that do not select their matrix, and a `beside` of 1.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub part: u32,
+}
+
+/// Whether a field is left out of files.
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_zero(field: &u32) -> bool {
+    *field == 0
 }
 
 impl StreamConfig {
@@ -62,16 +78,20 @@ impl StreamConfig {
         spread: false,
         beside: 1,
         ctas: 1,
+        part: 0,
     };
 }
 
-/// The unit for problems that are not [ragged](is_ragged); the one where batches select their matrix; and the one for
-/// problems that are ragged.
+/// The unit for problems that are not [ragged](is_ragged); the one where batches select their matrix; the one for
+/// problems that are ragged; and the one for sums in parts.
 const UNIT: &str = "gemv_stream";
 const SELECT_UNIT: &str = "gemv_stream_select";
 const RAGGED_UNIT: &str = "gemv_stream_ragged";
+const ORDERED_UNIT: &str = "gemv_stream_ordered";
 /// Elements of K of a step.
 const STEP: usize = (NVFP4_STREAM_STEP_BLOCKS * NVFP4_BLOCK) as usize;
+/// Matrix instructions of a step.
+const STEP_INSTRUCTIONS: u32 = STEP as u32 / 16;
 const TILE_ROWS: u64 = NVFP4_STREAM_TILE_ROWS as u64;
 /// Bytes of weights from which on L2 should fetch 256 bytes at once: measured on an H200, docs/notes/stream.md.
 const FAR_AHEAD_BYTES: usize = 100_000_000;
@@ -98,9 +118,12 @@ const STAGES: [u32; 3] = [3, 4, 6];
 const BESIDE: [u32; 4] = [1, 2, 4, 8];
 /// Numbers of vectors that the kernel is compiled for, the largest first.
 const VECTORS: [u32; 5] = [16, 8, 4, 2, 1];
-/// The most vectors of a pass with ragged rows, and with f32 vectors.
+/// The most vectors of a pass with ragged rows, with sums in parts, and with f32 vectors.
 const MOST_RAGGED: u32 = 8;
+const MOST_ORDERED: u32 = 8;
 const MOST_F32: u32 = 4;
+/// Bytes that warps should have asked for at once, of stages: as many as in the default without parts.
+const IN_FLIGHT_STAGES: u32 = 20;
 
 /// Factor on the share where rows start anywhere, or vectors are f32. Measured on an H200: 0.69 to 0.86, and 0.86 to
 /// 0.94 with f32 vectors (docs/notes/tuning.md).
@@ -139,6 +162,16 @@ impl KernelConfig for StreamConfig {
             Activation::Nvfp4 => COST_NVFP4,
             Activation::F16 => COST_F16,
             Activation::Bf16 => COST_BF16,
+        }
+    }
+
+    /// Sums in parts have weights that carry their scales, which cost for one vector what they cost for four.
+    fn cost_with(&self, job: &Job<'_>) -> Cost {
+        match (self.part, Self::cost(job)) {
+            (1.., Cost::Compiled([_, _, four, eight, _])) => {
+                Cost::Compiled([four, four, four, eight, 2.0 * eight])
+            }
+            (_, cost) => cost,
         }
     }
 
@@ -195,6 +228,7 @@ impl KernelConfig for StreamConfig {
                 spread: false,
                 beside: 1,
                 ctas: units(job) as u32,
+                part: 0,
             };
             smallest.check(job).is_ok()
         };
@@ -243,6 +277,7 @@ impl KernelConfig for StreamConfig {
                             spread: false,
                             beside: 1,
                             ctas: ctas.clamp(1, units.max(1)) as u32,
+                            part: 0,
                         };
                         config.check(job).is_ok().then_some(config)
                     })
@@ -270,6 +305,48 @@ impl KernelConfig for StreamConfig {
 
     fn in_chain(&self, job: &Job<'_>) -> Option<Self> {
         Some(self.for_chain(job))
+    }
+
+    /// Parts that calls of more vectors have, too.
+    fn batch_invariant(job: &Job<'_>) -> Option<Self> {
+        let part = invariant_part(job);
+        let default = Self::default_for(job).ok()?;
+        let passes = VECTORS
+            .into_iter()
+            .filter(|&vectors| vectors <= MOST_ORDERED);
+        let configs = passes.flat_map(|vectors| {
+            (1..=NVFP4_STREAM_MAX_WARPS_ORDERED)
+                .rev()
+                .flat_map(move |warps| {
+                    let enough = |stages: &u32| warps * (stages - 1) >= IN_FLIGHT_STAGES;
+                    let stages = STAGES.into_iter().find(enough).unwrap_or(STAGES[2]);
+                    [stages, STAGES[0]].map(|stages| Self {
+                        warps,
+                        stages,
+                        vectors,
+                        beside: 1,
+                        part,
+                        ..default
+                    })
+                })
+        });
+        let legal = configs.filter(|config| config.check(job).is_ok());
+        // Of configs that take the same time, the one with the most vectors a pass, the most warps and the most stages.
+        let config = legal.min_by_key(|config| {
+            let passes = job.shape.n().div_ceil(config.vectors as usize) as u64;
+            let parts = config.tiles(job) * u64::from(parts(job.shape, part));
+            passes * time_of_parts(parts, config.warps)
+        })?;
+        Some(config.for_chain(job))
+    }
+
+    fn is_batch_invariant(&self, _: &Job<'_>) -> bool {
+        self.part != 0
+    }
+
+    fn chain(&self, job: &Job<'_>) -> Option<u32> {
+        let steps = steps(job.shape).min(u32::MAX.into()) as u32;
+        (self.part != 0).then_some(self.part.min(steps))
     }
 
     fn candidates(job: &Job<'_>) -> Vec<Self> {
@@ -342,7 +419,24 @@ impl KernelConfig for StreamConfig {
             spread: _,
             beside,
             ctas,
+            part,
         } = *self;
+        if part != 0 {
+            has_wgmma(job)?;
+            job.image(ORDERED_UNIT)?;
+        }
+        field(
+            "part",
+            part,
+            "0 where rows are ragged: K is no multiple of 256, or operands are not aligned to 16 bytes; 0 with f32 vectors, and where batches select their matrix",
+            part == 0 || is_whole(job) && !job.operands.select,
+        )?;
+        field(
+            "part",
+            part,
+            "0 with more than eight vectors a pass, or warps side by side",
+            part == 0 || vectors <= MOST_ORDERED && beside == 1,
+        )?;
         field(
             "vectors",
             vectors,
@@ -363,13 +457,14 @@ impl KernelConfig for StreamConfig {
             vectors <= MOST_F32 || !f32,
         )?;
         let most_warps = match few(self.passes(job.shape)[0] as usize) {
+            _ if part != 0 => NVFP4_STREAM_MAX_WARPS_ORDERED,
             true => NVFP4_STREAM_MAX_WARPS,
             false => NVFP4_STREAM_MAX_WARPS_OF_MANY,
         };
         field(
             "warps",
             warps,
-            "1 to 16, or to 12 with more than two vectors in a pass",
+            "1 to 16, or to 12 with more than two vectors in a pass and a part of 0",
             (1..=most_warps).contains(&warps),
         )?;
         field("stages", stages, "3, 4 or 6", STAGES.contains(&stages))?;
@@ -435,10 +530,19 @@ impl KernelConfig for StreamConfig {
     /// instructions in a chain (`scaled_matrix_roundings`) make half a step of all lanes. An f32 vector is summed in
     /// three parts, which are bf16. Two more roundings add the parts. One is for what the parts lose of elements below
     /// 2^-109, which count as 2^-109 in S ([`Reference::magnitude`](crate::reference::Reference)).
+    ///
+    /// Sums in parts: all instructions of a part are a chain, sixteen a step, and an addition for each part follows.
     fn roundings(&self, shape: &Shape, activation: Activation) -> u32 {
         let steps = steps(shape) as u32;
+        if self.part != 0 {
+            let chain = self.part.min(steps).saturating_mul(STEP_INSTRUCTIONS);
+            return chain
+                .saturating_mul(scaled_matrix_roundings(activation))
+                .saturating_add(parts(shape, self.part))
+                .saturating_add(ALPHAS);
+        }
         let of_pass = |vectors| {
-            if is_scaled(activation, vectors) {
+            if self.is_scaled(activation, vectors) {
                 let parts = if activation == Activation::F32 { 3 } else { 0 };
                 return 8 * scaled_matrix_roundings(activation) + 2 * steps + parts;
             }
@@ -460,6 +564,11 @@ impl KernelConfig for StreamConfig {
         let steps = steps(shape) as u32;
         let beside = self.beside(job);
         let group_steps = steps / beside;
+        // 0 where sums are not in parts.
+        let parts = match self.part {
+            0 => 0,
+            part => parts(shape, part),
+        };
         let mut plan = Plan::new();
         for pass in call.passes(self.vectors as usize) {
             let vectors = (pass.n as u32).next_power_of_two();
@@ -478,7 +587,7 @@ impl KernelConfig for StreamConfig {
                 stages: self.stages,
                 beside_log2: beside.ilog2(),
                 group_steps,
-                group_steps_magic: magic(group_steps),
+                dealt_magic: magic(if parts == 0 { group_steps } else { parts }),
                 groups_magic: magic(self.warps / beside),
                 places: places(job) as u32,
                 unit_log2: unit(job).ilog2(),
@@ -499,10 +608,18 @@ impl KernelConfig for StreamConfig {
                 vectors: pass.vectors,
                 epilogue: pass.epilogue,
                 select: call.select_operand(job),
+                part_steps: self.part,
+                parts,
             };
             plan.push(Launch {
-                entry: entry(job, vectors, beside > 1),
-                unit: compiled_in(job),
+                entry: match parts {
+                    0 => entry(job, vectors, beside > 1),
+                    _ => ordered_entry(job, vectors),
+                },
+                unit: match parts {
+                    0 => compiled_in(job),
+                    _ => ORDERED_UNIT,
+                },
                 grid: [self.ctas, 1, 1],
                 threads: self.warps * NVFP4_WARP,
                 dynamic_shared: match self.spread && job.dependent() {
@@ -526,7 +643,7 @@ impl KernelConfig for StreamConfig {
 
     fn main_loop(&self, job: &Job<'_>) -> MainLoop {
         let vectors = self.passes(job.shape)[0];
-        let scaled = is_scaled(job.operands.activation, vectors);
+        let scaled = self.is_scaled(job.operands.activation, vectors);
         MainLoop {
             // Four lanes share a row of a step, and a lane has two rows.
             lane_weights: 2 * STEP as u32 / 4,
@@ -648,6 +765,47 @@ fn entry(job: &Job<'_>, vectors: u32, beside: bool) -> &'static str {
     }
 }
 
+/// The entry point for a pass of `vectors` vectors whose sums are in parts: 1, 2, 4 or 8.
+fn ordered_entry(job: &Job<'_>, vectors: u32) -> &'static str {
+    macro_rules! entries {
+        ($name:literal) => {
+            [
+                concat!("gemv_stream_ordered_", $name, "_n1"),
+                concat!("gemv_stream_ordered_", $name, "_n2"),
+                concat!("gemv_stream_ordered_", $name, "_n4"),
+                concat!("gemv_stream_ordered_", $name, "_n8"),
+            ]
+        };
+    }
+    let entries = match job.operands.activation {
+        Activation::Nvfp4 => entries!("nvfp4"),
+        Activation::F16 => entries!("f16"),
+        _ => entries!("bf16"),
+    };
+    entries[vectors.ilog2() as usize]
+}
+
+/// Parts of a row.
+fn parts(shape: &Shape, part: u32) -> u32 {
+    steps(shape).div_ceil(part.into()) as u32
+}
+
+/// Time of a CTA's parts, in that of one part of one warp among eight. Each warp takes whole parts. Fewer than eight
+/// warps take as much time as eight.
+fn time_of_parts(parts: u64, warps: u32) -> u64 {
+    parts.div_ceil(warps.into()) * u64::from(warps.max(8))
+}
+
+/// Time of the parts of a job, one CTA a multiprocessor, with the best number of warps: in that of a warp's step among
+/// eight.
+pub(super) fn time_in_parts(job: &Job<'_>, part: u32) -> u64 {
+    let rows = units(job) * unit(job);
+    let rows = rows.div_ceil(u64::from(job.gpu.multiprocessors.max(1)));
+    let parts = rows.div_ceil(TILE_ROWS) * u64::from(parts(job.shape, part));
+    let times = (1..=NVFP4_STREAM_MAX_WARPS_ORDERED).map(|warps| time_of_parts(parts, warps));
+    times.min().unwrap_or(u64::MAX).saturating_mul(part.into())
+}
+
 /// Offsets in a CTA's dynamic shared memory, in bytes. The queues stand first.
 struct Layout {
     x_at: u64,
@@ -675,8 +833,23 @@ impl Bytes {
 }
 
 impl StreamConfig {
+    /// Whether a kernel for so many vectors multiplies weights by their scales first.
+    fn is_scaled(&self, activation: Activation, vectors: u32) -> bool {
+        self.part != 0
+            || vectors
+                >= match activation {
+                    Activation::F32 => NVFP4_STREAM_SCALED_FROM_F32,
+                    Activation::Bf16 => NVFP4_STREAM_SCALED_FROM_BF16,
+                    _ => NVFP4_STREAM_SCALED_FROM,
+                }
+    }
+
+    fn kept(&self, activation: Activation, vectors: u32) -> Kept {
+        Kept::new(activation, vectors, self.is_scaled(activation, vectors))
+    }
+
     fn bytes(&self, job: &Job<'_>) -> Bytes {
-        let kept = Kept::new(job.operands.activation, self.passes(job.shape)[0]);
+        let kept = self.kept(job.operands.activation, self.passes(job.shape)[0]);
         let blocks = steps(job.shape) * u64::from(NVFP4_STREAM_STEP_BLOCKS);
         let of_batch = blocks * (kept.columns * kept.block_bytes + kept.scale_bytes);
         let of_row = job.shape.row_code_bytes() + job.shape.blocks();
@@ -761,7 +934,7 @@ impl StreamConfig {
     /// Shared memory of a pass whose kernel is compiled for `vectors` vectors, of a CTA that keeps those of `x_batches`
     /// batches.
     fn layout(&self, job: &Job<'_>, vectors: u32, x_batches: u64) -> Layout {
-        let kept = Kept::new(job.operands.activation, vectors);
+        let kept = self.kept(job.operands.activation, vectors);
         // Whole steps: zeros stand behind a row's end.
         let blocks = steps(job.shape) * u64::from(NVFP4_STREAM_STEP_BLOCKS);
         let (warps, tiles) = (u64::from(self.warps), self.tiles(job));
@@ -771,8 +944,11 @@ impl StreamConfig {
         let zero_at = x_at + x_batches * kept.columns * column_bytes;
         let x_scale_at = zero_at + kept.zero_blocks * kept.block_bytes;
         let sums_at = x_scale_at + x_batches * blocks * kept.scale_bytes;
-        let parts = warps + tiles * u64::from(self.beside(job));
-        let parts_at = sums_at + parts * TILE_ROWS * kept.columns * 4;
+        let sums = match self.part {
+            0 => warps + tiles * u64::from(self.beside(job)),
+            part => tiles * u64::from(parts(job.shape, part)),
+        };
+        let parts_at = sums_at + sums * TILE_ROWS * kept.columns * 4;
         Layout {
             x_at,
             zero_at,
@@ -782,16 +958,6 @@ impl StreamConfig {
             bytes: parts_at + tiles * u64::from(NVFP4_STREAM_PART_BYTES),
         }
     }
-}
-
-/// Whether a kernel for so many vectors multiplies weights by their scales first.
-fn is_scaled(activation: Activation, vectors: u32) -> bool {
-    vectors
-        >= match activation {
-            Activation::F32 => NVFP4_STREAM_SCALED_FROM_F32,
-            Activation::Bf16 => NVFP4_STREAM_SCALED_FROM_BF16,
-            _ => NVFP4_STREAM_SCALED_FROM,
-        }
 }
 
 /// Sizes of a pass's vectors in shared memory.
@@ -807,7 +973,7 @@ struct Kept {
 }
 
 impl Kept {
-    fn new(activation: Activation, vectors: u32) -> Self {
+    fn new(activation: Activation, vectors: u32, is_scaled: bool) -> Self {
         let zeros = NVFP4_STREAM_ZERO_BLOCKS;
         let (columns, block_bytes, scale_bytes, zero_blocks) = match activation {
             Activation::F32 => (
@@ -816,7 +982,7 @@ impl Kept {
                 0,
                 0,
             ),
-            _ if is_scaled(activation, vectors) => (vectors, NVFP4_STREAM_FLOAT_BYTES, 0, 0),
+            _ if is_scaled => (vectors, NVFP4_STREAM_FLOAT_BYTES, 0, 0),
             Activation::Nvfp4 => (
                 vectors,
                 NVFP4_STREAM_INTEGER_BYTES,

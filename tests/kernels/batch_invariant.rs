@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use nvfp4_gemv::dispatch::{Target, select};
-use nvfp4_gemv::kernel::PackedConfig;
+use nvfp4_gemv::kernel::{PackedConfig, StreamConfig};
 use nvfp4_gemv::{Activation, Config, Gpu, Kernel, Options, ScaleLayout};
 
 use crate::support::operands::{Case, Data, Operands};
@@ -17,13 +17,24 @@ crate::trials! {
         packed = || invariant(Kernel::Packed, CASES),
         mma = || invariant(Kernel::Mma, CASES),
         wgmma = || invariant(Kernel::Wgmma, &CASES[1..2]),
-        packed_with_short_sums_differs = || differs(|case, gpu| {
-            match batch_invariant(Kernel::Packed.into(), case, gpu) {
-                Config::Packed(config) => PackedConfig { long_sums: false, ..config }.into(),
+        few_vectors_in_stream_and_more_in_packed = together,
+        stream_with_other_parts_differs = || differs(&TOGETHER[0], |case, gpu| {
+            match batch_invariant(None, case, gpu) {
+                Config::Stream(config) => StreamConfig { part: config.part + 1, ..config }.into(),
                 other => other,
             }
         }),
-        mma_that_is_free_differs = || differs(|case, gpu| config(Kernel::Mma.into(), case, gpu, false));
+        stream_that_is_free_differs = || differs(&TOGETHER[0], |case, gpu| match case.shape.n() {
+            ..=8 => config(Kernel::Stream.into(), case, gpu, false),
+            _ => batch_invariant(None, case, gpu),
+        }),
+        packed_with_short_sums_differs = || differs(&CASES[1], |case, gpu| {
+            match batch_invariant(Kernel::Packed.into(), case, gpu) {
+                Config::Packed(config) => PackedConfig { chunk: 1, long_sums: false, ..config }.into(),
+                other => other,
+            }
+        }),
+        mma_that_is_free_differs = || differs(&CASES[1], |case, gpu| config(Kernel::Mma.into(), case, gpu, false));
 }
 
 /// Vectors that calls pick theirs from.
@@ -55,6 +66,59 @@ const CASES: &[Sizes] = &[
         Activation::Bf16,
         EXPONENTS_OF_BF16,
         &[2, 33],
+    ),
+];
+
+/// As [`CASES`], of whole steps of 256 elements: `stream` takes few vectors, `packed` the others. Rows in parts that
+/// CTAs share, and whole ones; parts of several steps, of which the last one is shorter; batches.
+const TOGETHER: &[Sizes] = &[
+    (
+        3,
+        (140, 1280, 1),
+        ScaleLayout::Linear,
+        Activation::Nvfp4,
+        Data::FullRange,
+        &[1, 2, 3, 4, 5, 6, 7, 8, 9],
+    ),
+    (
+        4,
+        (150, 1024, 1),
+        ScaleLayout::Tiled128x4,
+        Activation::F16,
+        Data::FullRange,
+        &[1, 4, 8, 17],
+    ),
+    (
+        132,
+        (20, 768, 2),
+        ScaleLayout::Linear,
+        Activation::Bf16,
+        EXPONENTS_OF_BF16,
+        &[1, 2, 5, 33],
+    ),
+    (
+        2,
+        (40, 512, 3),
+        ScaleLayout::Tiled128x4,
+        Activation::Nvfp4,
+        Data::FullRange,
+        &[1, 3, 8],
+    ),
+    (
+        5,
+        (70, 1792, 1),
+        ScaleLayout::Linear,
+        Activation::Bf16,
+        Data::FullRange,
+        &[1, 8],
+    ),
+    (
+        5,
+        (33, 1536, 2),
+        ScaleLayout::Linear,
+        Activation::F16,
+        Data::FullRange,
+        &[2, 7],
     ),
 ];
 
@@ -140,9 +204,24 @@ fn invariant(kernel: Kernel, cases: &[Sizes]) {
     }
 }
 
+/// Calls of any kernel: of few vectors in `stream`, of all in `packed`.
+fn together() {
+    for sizes in TOGETHER {
+        let config = |case: &Case, gpu: &Gpu| {
+            let config = batch_invariant(None, case, gpu);
+            match case.shape.n() {
+                ..=8 => assert_eq!(config.kernel(), Kernel::Stream, "{case:?}"),
+                _ => assert_eq!(config.kernel(), Kernel::Packed, "{case:?}"),
+            }
+            config
+        };
+        assert_eq!(simulated(sizes, config), 0, "{sizes:?}");
+    }
+}
+
 /// With other configs bits differ: so the trials above can fail.
-fn differs(config: impl Fn(&Case, &Gpu) -> Config) {
-    let (multiprocessors, shape, layout, activation, data, _) = CASES[1];
+fn differs(sizes: &Sizes, config: impl Fn(&Case, &Gpu) -> Config) {
+    let &(multiprocessors, shape, layout, activation, data, _) = sizes;
     let few: Sizes = (multiprocessors, shape, layout, activation, data, &[1, 16]);
     assert_ne!(simulated(&few, config), 0);
 }
@@ -165,6 +244,10 @@ pub(crate) mod gpu {
             ((1024, 14336, 1), ScaleLayout::Linear, &some),
             ((300, 1088, 3), ScaleLayout::Linear, &some),
         ] {
+            // For other rows `stream` has no such order.
+            if kernel == Some(Kernel::Stream) && sizes.1 % 256 != 0 {
+                continue;
+            }
             for (activation, data) in [
                 (Activation::Nvfp4, Data::FullRange),
                 (Activation::F16, Data::FullRange),
@@ -188,7 +271,8 @@ pub(crate) mod gpu {
                 invariant(gpu, Some(kernel));
             })
         };
-        let mut trials = Vec::from([Kernel::Packed, Kernel::Mma, Kernel::Wgmma].map(trial));
+        let mut trials =
+            Vec::from([Kernel::Packed, Kernel::Mma, Kernel::Wgmma, Kernel::Stream].map(trial));
         trials.push(kernel_trial(
             Kernel::Mma,
             "batch_invariant_of_any_kernel",

@@ -14,7 +14,8 @@ crate::trials! {
     simulator: plans_and_units_agree;
 }
 
-/// The launches of all defaults and candidates for many problems, and of kernels that are no GEMV.
+/// The launches of all defaults, candidates and batch invariant configs for many problems, and of kernels that are no
+/// GEMV.
 pub(crate) fn planned(arch: &'static str) -> Vec<Launch> {
     let gpu = gpu(arch);
     let mut planned = Vec::new();
@@ -101,7 +102,7 @@ pub(crate) fn planned(arch: &'static str) -> Vec<Launch> {
     planned
 }
 
-/// Launches of a call, by all defaults and candidates.
+/// Launches of a call, by all defaults, candidates and batch invariant configs.
 fn planned_for(call: &Call, gpu: &Gpu) -> Vec<Launch> {
     let operands = call.operands();
     let mut planned = Vec::new();
@@ -111,7 +112,9 @@ fn planned_for(call: &Call, gpu: &Gpu) -> Vec<Launch> {
             let default = kernel.default_config(&job).ok();
             // Calls with operands of the epilogue may have entry points of their own.
             let biased = call.biased_nowhere();
+            let invariant = kernel.batch_invariant_config(&job).ok();
             let all = default.into_iter().chain(kernel.candidates(&job));
+            let all = all.chain(invariant);
             let all = all.map(|config| (call, config));
             for (call, config) in default
                 .map(|default| (&biased, default))
@@ -126,7 +129,7 @@ fn planned_for(call: &Call, gpu: &Gpu) -> Vec<Launch> {
     planned
 }
 
-/// Every entry point that a default or a candidate takes is in a unit of the architecture, and each entry point of a
+/// Every entry point that one of these configs takes is in a unit of the architecture, and each entry point of a
 /// unit is taken. Plans know how much static shared memory an entry point has, and give it the parameters that it
 /// takes.
 fn plans_and_units_agree() {

@@ -107,7 +107,8 @@ fn gpu(arch: &str) -> Result<Gpu> {
     Ok(Gpu::of_compute_capability(compute_capability, images))
 }
 
-/// The entry points that some default or candidate takes, and those of kernels that have no config.
+/// The entry points that some default, candidate or batch invariant config takes, and those of kernels that have no
+/// config.
 fn entries(problem: &Shape, gpu: &Gpu) -> Result<Vec<Entry>> {
     let mut entries = helpers(problem, gpu);
     for activation in Activation::ALL {
@@ -202,7 +203,9 @@ fn add(entries: &mut Vec<Entry>, kernel: Kernel, call: &Call, gpu: &Gpu, chained
     let (shape, operands) = (*call.shape(), call.operands());
     let job = Job::new(&shape, &operands, gpu).chained(chained);
     let default = kernel.default_config(&job).ok();
-    for config in default.into_iter().chain(kernel.candidates(&job)) {
+    let invariant = kernel.batch_invariant_config(&job).ok();
+    let all = default.into_iter().chain(kernel.candidates(&job));
+    for config in all.chain(invariant) {
         let plan = launches(&config, call, gpu, chained);
         let is_default = Some(config) == default;
         let multiply = plan.iter().filter(|launch| !launch.auxiliary).count();
@@ -314,6 +317,7 @@ mod tests {
             ("gemv_packed_f16_n8_operands", [false, true, false, false]),
             ("gemv_ring_select", [false, true, true, true]),
             ("gemv_stream_select", [true; 4]),
+            ("gemv_stream_ordered", [false, true, false, false]),
             ("gemv_tcgen05", [false, false, true, false]),
             ("gemv_mma_fp4_n128", [false, false, false, true]),
         ] {

@@ -53,6 +53,13 @@ pub const UNITS: &[Unit] = &[
     // Warpgroup matrix instructions are Hopper's alone.
     whole("gemv_wgmma", Needs::MajorSpecific(9)),
     whole("gemv_packed", Needs::MajorSpecific(9)),
+    // Sums in the order of gemv_packed.
+    part(
+        "gemv_stream_ordered",
+        "gemv_stream",
+        "NVFP4_UNIT_ORDERED",
+        Needs::MajorSpecific(9),
+    ),
     // Bulk copies and mbarriers came with Hopper.
     whole("gemv_ring", Needs::Newer(90)),
     part(
@@ -135,7 +142,10 @@ mod tests {
         assert_eq!(units("80"), everywhere);
         assert_eq!(units("89"), everywhere);
         for (arch, more) in [
-            ("90a", &["gemv_wgmma", "gemv_packed"][..]),
+            (
+                "90a",
+                &["gemv_wgmma", "gemv_packed", "gemv_stream_ordered"][..],
+            ),
             ("100", &[]),
             ("100f", &["gemv_tcgen05"]),
             ("103a", &["gemv_tcgen05"]),

@@ -132,8 +132,39 @@ fn warps_side_by_side() {
     }
 }
 
+/// Sums in parts take whole steps, up to eight vectors a pass, and 16 warps; on Hopper alone.
+fn sums_in_parts() {
+    let mut valid = valid();
+    fields::set(&mut valid.config, "part", 2);
+    fields::set(&mut valid.config, "warps", 16);
+    assert_eq!(valid.check(), Ok(()));
+    let f32 = Operands::new(Activation::F32, ScaleLayout::Linear);
+    valid.refuses_field("part", 2, move |a| a.operands = f32);
+    valid.refuses_field("part", 2, |a| a.shape(130, 3, 528, 2));
+    valid.refuses_field("part", 2, |a| fields::set(&mut a.config, "vectors", 16));
+    valid.refuses_field("part", 2, |a| {
+        a.shape(130, 2, 512, 2);
+        fields::set(&mut a.config, "beside", 2);
+    });
+    valid.refuses_field("part", 2, |a| a.operands.select = true);
+    valid.refuses_fields(&[("warps", &[0, 17])]);
+    let mut longer = valid.clone();
+    fields::set(&mut longer.config, "part", u32::MAX);
+    assert_eq!(longer.check(), Ok(()));
+    for capability in [(8, 0), (10, 0), (12, 0)] {
+        let mut other = valid.clone();
+        other.gpu = Gpu::of_compute_capability(capability, IMAGES);
+        let refused = other.check().unwrap_err();
+        assert!(
+            matches!(refused, Refusal::ComputeCapability { .. }),
+            "{refused}"
+        );
+    }
+}
+
 crate::trials! {
     host:
         problems_that_it_does_not_take, what_the_ragged_unit_takes, configs, warps_side_by_side,
+        sums_in_parts,
         shared_memory = || valid().needs_its_shared_memory();
 }

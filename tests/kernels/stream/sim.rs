@@ -25,23 +25,28 @@ crate::trials! {
         hopper = || short_sweep(&Simulator::new("90a"), &WHOLE),
         hopper_ragged = || short_sweep(&Simulator::new("90a"), &RAGGED),
         ampere_ragged = || short_sweep(&Simulator::new("80"), &RAGGED),
+        hopper_ordered = || short_sweep(&Simulator::new("90a"), &ORDERED),
         blackwell, vectors_of_every_magnitude, two_passes, many_vectors, select, vectors_of_batches,
         faults_of_lanes_that_keep_to_their_blocks = || faults(&WHOLE, 1),
         wrong_plans = || wrong_plans(&WHOLE, SAMPLE_OF_PLANS),
-        wrong_ragged_plans = || wrong_plans(&RAGGED, SAMPLE_OF_PLANS);
+        wrong_ragged_plans = || wrong_plans(&RAGGED, SAMPLE_OF_PLANS),
+        wrong_ordered_plans = || wrong_plans(&ORDERED, SAMPLE_OF_PLANS);
     long:
         every_config = || every_config(&WHOLE),
         every_ragged_config = || every_config(&RAGGED),
+        every_ordered_config = || every_config(&ORDERED),
         random_configs,
         all_wrong_plans = || wrong_plans(&WHOLE, 1),
         all_wrong_ragged_plans = || wrong_plans(&RAGGED, 1),
+        all_wrong_ordered_plans = || wrong_plans(&ORDERED, 1),
         faults_of_warps_side_by_side, faults_select,
         faults_of_weights_that_carry_their_scales = || faults(&WHOLE, 3),
         faults_of_sixteen_vectors,
-        faults_of_ragged_steps = || faults(&RAGGED, 1);
+        faults_of_ragged_steps = || faults(&RAGGED, 1),
+        faults_of_sums_in_parts = || faults(&ORDERED, 1);
 }
 
-/// One of the kernel's two units.
+/// One of the kernel's units.
 struct Unit {
     name: &'static str,
     cuttings: fn() -> Vec<Cutting>,
@@ -74,6 +79,18 @@ const RAGGED: Unit = Unit {
         (Activation::F32, &[1, 2, 3, 4]),
     ],
     cases: ragged_cases,
+};
+
+/// The unit for sums in parts.
+const ORDERED: Unit = Unit {
+    name: "gemv_stream_ordered",
+    cuttings: ordered_cuttings,
+    kernels: &[
+        (Activation::Nvfp4, &[1, 2, 3, 8, 11]),
+        (Activation::F16, &[1, 2, 3, 8]),
+        (Activation::Bf16, &[1, 2, 3, 8]),
+    ],
+    cases: ordered_cases,
 };
 
 /// A shape without N, and a config for it.
@@ -115,6 +132,12 @@ impl Cutting {
         self.config.beside = warps;
         // Passes have two vectors at most.
         self.config.vectors = 2;
+        self
+    }
+
+    /// The cutting with parts of so many steps.
+    fn in_parts(mut self, steps: u32) -> Self {
+        self.config.part = steps;
         self
     }
 
@@ -215,6 +238,37 @@ fn ragged_cuttings() -> Vec<Cutting> {
     ]
 }
 
+/// Cuttings like [`cuttings`] with sums in parts.
+fn ordered_cuttings() -> Vec<Cutting> {
+    use ScaleLayout::{Linear, Tiled128x4};
+    vec![
+        // Several tiles, the last one with three rows; queues used several times; warps that begin and end within
+        // tiles.
+        Cutting {
+            every_schedule: true,
+            ..cutting((70, 768, 1), Linear, (2, 3, 2)).in_parts(1)
+        },
+        // Warps with nothing to do.
+        cutting((5, 256, 1), Linear, (3, 3, 1)).in_parts(1),
+        // A last part of two steps, and of one; as many warps as can be.
+        cutting((3, 2816, 1), Linear, (10, 4, 1)).in_parts(3),
+        cutting((37, 1792, 1), Tiled128x4, (4, 3, 2)).in_parts(3),
+        cutting((9, 4096, 1), Linear, (16, 3, 1)).in_parts(1),
+        // Whole rows, also where a part could be longer; CTAs that begin and end within tiles, and straddle batches.
+        cutting((21, 512, 3), Linear, (2, 4, 5)).in_parts(2),
+        cutting((130, 256, 1), Tiled128x4, (1, 3, 3)).in_parts(u32::MAX),
+        // One CTA with several batches.
+        cutting((5, 768, 6), Linear, (2, 3, 1)).in_parts(2),
+        cutting((5, 256, 4), Linear, (1, 6, 1)).in_parts(1),
+        // Vectors with many more blocks than threads.
+        cutting((5, 3840, 2), Linear, (1, 6, 3)).in_parts(4),
+        cutting((3, 2304, 1), Linear, (1, 3, 1)).in_parts(9),
+        cutting((33, 512, 2), Tiled128x4, (1, 4, 5)).in_parts(1),
+        // CTAs that have padding only.
+        cutting((21, 256, 3), Linear, (1, 3, 12)).in_parts(1),
+    ]
+}
+
 const ACTIVATIONS: [Activation; 3] = [Activation::Nvfp4, Activation::F16, Activation::Bf16];
 
 /// Runs a cutting on exact and full-range data. The attributes that select no kernel are dealt out in turn.
@@ -237,7 +291,12 @@ fn check(
 
 /// Whether a kernel with so many warps exists.
 fn exists(cutting: &Cutting, n: usize) -> bool {
-    cutting.config.warps <= if n <= 2 { 16 } else { 12 }
+    cutting.config.warps
+        <= if n <= 2 || cutting.config.part != 0 {
+            16
+        } else {
+            12
+        }
 }
 
 /// Runs a cutting if there is a kernel for it.
@@ -252,10 +311,14 @@ fn check_existing(
     let whole = cutting.shape.1.is_multiple_of(256);
     match kernel.0 {
         Activation::F32 => cutting.config.vectors = 4,
-        // The other unit has the kernels for this K.
-        _ if whole != (unit.name == WHOLE.name) => return,
+        // Another unit has the kernels for this K.
+        _ if whole == (unit.name == RAGGED.name) => return,
         // Sixteen vectors in one pass, if they fit shared memory.
-        _ if whole && kernel.1 > 8 && cutting.shape.1 <= 2816 && cutting.config.beside == 1 => {
+        _ if unit.name == WHOLE.name
+            && kernel.1 > 8
+            && cutting.shape.1 <= 2816
+            && cutting.config.beside == 1 =>
+        {
             cutting.config.vectors = 16;
         }
         _ => (),
@@ -329,6 +392,9 @@ fn every_config(unit: &Unit) {
     let hopper = Simulator::new("90a");
     sweep(&hopper, unit);
     hopper.demand_coverage(cannot_be);
+    if unit.name == ORDERED.name {
+        return; // Hopper's alone
+    }
     let blackwell = Unit {
         kernels: &[
             (Activation::Nvfp4, &[2, 3]),
@@ -501,6 +567,18 @@ fn beside_cases() -> Vec<Cutting> {
     ]
 }
 
+/// Cuttings like [`cases`] with sums in parts: warps with several parts of a tile, with several tiles, and with none;
+/// last parts that are shorter.
+fn ordered_cases() -> Vec<Cutting> {
+    use ScaleLayout::{Linear, Tiled128x4};
+    vec![
+        cutting((37, 1792, 1), Linear, (2, 3, 1)).in_parts(3),
+        cutting((21, 256, 3), Linear, (3, 4, 2)).in_parts(1),
+        cutting((9, 1024, 2), Tiled128x4, (1, 6, 5)).in_parts(3),
+        cutting((5, 2560, 1), Linear, (16, 3, 1)).in_parts(1),
+    ]
+}
+
 fn ragged_cases() -> Vec<Cutting> {
     use ScaleLayout::{Linear, Tiled128x4};
     vec![
@@ -646,14 +724,23 @@ fn wrong_plans(unit: &Unit, of: u64) {
     // CTAs that keep the vectors of some of the batches.
     let (_, k, _) = (unit.cases)()[1].shape;
     let some = cutting((20, k, 6), ScaleLayout::Linear, (1, 3, 6));
+    let some = some.in_parts(u32::from(unit.name == ORDERED.name));
     let some = cases_on(1, [some].into_iter());
     let mut runs = [runs(unit, 1), runs(unit, 3), some].concat();
     let mut harmless = harmless();
     if unit.name == WHOLE.name {
         runs.extend(cases_on(1, beside_cases().into_iter()));
-        harmless.extend(crate::words![Params: l = "that there are several is all that counts"]);
     } else {
-        harmless.extend(crate::words![Params: beside_log2 = "of ragged rows a group is a warp"]);
+        harmless.extend(crate::words![Params: beside_log2 = "a group is a warp"]);
+    }
+    if unit.name != RAGGED.name {
+        harmless.extend(crate::words![Params: l = "that there are several is all that counts"]);
+    }
+    if unit.name == ORDERED.name {
+        harmless.extend(crate::words![Params:
+            zero_at = "no lane keeps to its own blocks",
+            x_scale_at = "vectors carry their scales",
+        ]);
     }
     demand_right_plans("90a", &runs, &harmless, of);
 }

@@ -292,7 +292,7 @@ fn plan_without_a_workspace() {
     }
 }
 
-/// One config for any number of vectors, where the free choice has several; or an error.
+/// One order of sums for any number of vectors, in parts of as many steps for few as for many; or an error.
 #[test]
 fn plan_of_batch_invariant_calls() {
     let asked = |n, others: &[&'static str]| {
@@ -300,11 +300,13 @@ fn plan_of_batch_invariant_calls() {
         [&plan[..], &[n], others].concat()
     };
     let config = |n, others: &[&'static str]| json(&asked(n, others))["config"].clone();
-    let [one, more @ ..] = ["1", "8", "128"].map(|n| config(n, &["--batch-invariant"]));
-    assert_eq!(one["packed"]["long_sums"], true, "{one}");
-    assert!(more.iter().all(|config| *config == one), "{one} {more:?}");
-    assert_ne!(config("1", &[]), config("128", &[]));
-    let workspace = fails(&asked("1", &["--batch-invariant", "--no-workspace"]));
+    let [one, eight, all] = ["1", "8", "128"].map(|n| config(n, &["--batch-invariant"]));
+    assert_eq!(all["packed"]["long_sums"], true, "{all}");
+    for few in [one, eight] {
+        assert_eq!(few["stream"]["part"], all["packed"]["chunk"], "{few} {all}");
+    }
+    assert_eq!(config("1", &[])["stream"]["part"], Value::Null);
+    let workspace = fails(&asked("128", &["--batch-invariant", "--no-workspace"]));
     contains(&workspace, &["packed", "workspace"]);
     let f32 = fails(&asked("1", &["--batch-invariant", "--activation", "f32"]));
     contains(&f32, &["batch invariance"]);
