@@ -452,10 +452,10 @@ impl<'t> Tables<'t> {
             false => modelled(Way::usual(of, &then)),
         };
         // The time there is of the best config. Here it is the default.
-        let share = there * self.share(of) / timed_then.max(own_then) * of.default_reaches(&job);
+        let share = there * self.share(of) / timed_then.max(own_then) * of.default_reaches(job);
         let other = (kernel != of && self.available(kernel).is_ok()).then_some(kernel);
         let its =
-            |other: Kernel| there * self.share(other) / timed_then * other.default_reaches(&job);
+            |other: Kernel| there * self.share(other) / timed_then * other.default_reaches(job);
         let (share, evidence) = match other.map(its) {
             Some(its) if share <= CLEARLY * its => {
                 (share.min(its), Evidence::Behind { kernel, on })
