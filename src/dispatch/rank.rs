@@ -428,7 +428,7 @@ impl<'t> Tables<'t> {
     }
 
     /// The share of the nearest problem that was measured, changed by as much as the model says that the problem
-    /// differs. A kernel that has no time there was no faster than the kernel that has one. The model's opinion of
+    /// differs, and by what the kernel's default reaches. A kernel that has no time there was no faster than the kernel that has one. The model's opinion of
     /// these two kernels there does not put the kernel without a time in front here. The model's opinion of how each
     /// kernel changes from there to here may.
     fn nearest(&self, near: &Near<'static>, of: Kernel) -> Estimate {
@@ -451,9 +451,12 @@ impl<'t> Tables<'t> {
             true => timed_then,
             false => modelled(Way::usual(of, &then)),
         };
-        let share = there * self.share(of) / timed_then.max(own_then);
+        // The time there is of the best config. Here it is the default.
+        let share = there * self.share(of) / timed_then.max(own_then) * of.default_reaches(job);
         let other = (kernel != of && self.available(kernel).is_ok()).then_some(kernel);
-        let (share, evidence) = match other.map(|other| there * self.share(other) / timed_then) {
+        let its =
+            |other: Kernel| there * self.share(other) / timed_then * other.default_reaches(job);
+        let (share, evidence) = match other.map(its) {
             Some(its) if share <= CLEARLY * its => {
                 (share.min(its), Evidence::Behind { kernel, on })
             }

@@ -526,14 +526,17 @@ fn a_neighbour_is_scaled_as_the_model_says() {
     };
     // So long vectors go four a pass, and eight of them were measured. One more vector is one more pass, which costs
     // less than a pass of four. Any number of fours is as many passes.
+    // What was measured is the best config, what is expected of the others is the default.
     let eight = seconds(shape(8, 1));
+    let operands = nvfp4(TILED);
     for (n, passes) in [(9, 2.0 + 1.0 / 1.1), (16, 4.0), (20, 5.0)] {
-        let times = seconds(shape(n, 1)) / eight;
+        let reaches = Kernel::Stream.default_reaches(&Job::new(&shape(n, 1), &operands, &gpu));
+        let times = seconds(shape(n, 1)) * reaches / eight;
         assert!((times - passes / 2.0).abs() < 1e-9, "{n}: {times}");
     }
-    // The nearest problem's time is scaled: twice the bytes take twice as long.
+    // The nearest problem's time is scaled: twice the bytes take twice as long, but for where CTAs begin.
     let (one, two) = (seconds(shape(7, 40)), seconds(shape(7, 80)));
-    assert!((two / one - 2.0).abs() < 1e-9, "{one} {two}");
+    assert!((two / one - 2.0).abs() < 0.02, "{one} {two}");
 }
 
 /// With sixteen vectors the model thinks more of `stream` than of `packed`, which was measured to be faster on large

@@ -92,6 +92,10 @@ impl KernelConfig for DirectConfig {
         }
     }
 
+    fn default_reaches(_: &Job<'_>) -> f64 {
+        0.84
+    }
+
     fn takes_select(_: &Job<'_>) -> Result<(), Refusal> {
         Ok(())
     }

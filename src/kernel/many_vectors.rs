@@ -22,6 +22,8 @@ use crate::refusal::Refusal;
 use crate::shape::Shape;
 use crate::types::Activation;
 
+/// The most vectors of the narrowest matrix instruction.
+pub(super) const FEW: usize = NVFP4_MANY_COLUMNS as usize;
 /// Elements of K of a step.
 pub(super) const STEP: usize = (NVFP4_MANY_STEP_BLOCKS * NVFP4_BLOCK) as usize;
 /// Sets of warps that may share a tile, and CTAs of a cluster.
@@ -44,6 +46,8 @@ pub(super) struct Kind {
     pub(super) summed_steps: fn(&Division) -> u32,
     /// Warps of a tile, each with 16 of its rows.
     pub(super) tile_warps: u32,
+    /// The part of its best config's share that the default reaches with up to [`FEW`] vectors, and with more.
+    pub(super) default_reaches: [f64; 2],
     /// The instructions that multiply.
     pub(super) products: Products,
     /// Numbers of vectors that the kernel is compiled for.
@@ -134,6 +138,10 @@ macro_rules! divided {
 
             fn cost(_: &Job<'_>) -> Cost {
                 KIND.cost
+            }
+
+            fn default_reaches(job: &Job<'_>) -> f64 {
+                KIND.default_reaches[usize::from(job.shape.n() > many_vectors::FEW)]
             }
 
             fn pass_vectors(&self) -> u32 {

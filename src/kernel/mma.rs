@@ -47,6 +47,7 @@ const KIND: &Kind = &Kind {
     // Each step is summed by itself.
     summed_steps: |_| 1,
     tile_warps: 1,
+    default_reaches: [0.73, 0.88],
     products: Products::WarpMatrix { vectors: 8 },
     vectors: &[8, 16, 32, 64, 128],
     takes_vectors: "8, 16, 32, 64 or 128",

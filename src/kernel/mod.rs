@@ -301,6 +301,13 @@ trait KernelConfig: Copy + PartialEq + Sized {
         Self::cost(job)
     }
 
+    /// The part of its best config's share that the default is expected to reach for a job that nobody measured. Times in
+    /// tables are of the best config. Fitted to what an H100 took on problems drawn at random: docs/notes/tuning.md,
+    /// "Problems that no table has".
+    fn default_reaches(_: &Job<'_>) -> f64 {
+        1.0
+    }
+
     /// The fraction of the kernel's share that this config leaves.
     fn share_left(&self, _: &Job<'_>) -> f64 {
         1.0
@@ -546,6 +553,11 @@ macro_rules! kernels {
             /// time on its products.
             pub(crate) fn share_of_one(self, shape: &Shape, operands: &Operands) -> f64 {
                 match self { $(Self::$kernel => <$config as KernelConfig>::share_of_one(shape, operands)),* }
+            }
+
+            /// The part of its best config's share that the kernel's default is expected to reach.
+            pub(crate) fn default_reaches(self, job: &Job<'_>) -> f64 {
+                match self { $(Self::$kernel => <$config as KernelConfig>::default_reaches(job)),* }
             }
 
             /// The expected cost of the vectors of a pass.

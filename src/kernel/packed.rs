@@ -112,6 +112,10 @@ const LEAST_STAGES: u32 = 2;
 const BUNDLING_BYTES: f64 = 16e6;
 /// Time of a bundle, in that of the fastest kernel for a batch: four tokens of DeepSeek-V3 on an H100.
 const BUNDLED_TIME: f64 = 1.15;
+/// Weights of a multiprocessor below which groups of four warps are faster than of eight, on an H100.
+const LITTLE_WORK: u64 = 400_000;
+/// Weights of a multiprocessor below which it is worth a third of the multiprocessors to spare the launch that adds parts.
+const LITTLEST_WORK: u64 = 200_000;
 /// Alignment of the place where sums begin in the workspace, in bytes.
 const PARTIAL_ALIGN: u64 = 256;
 
@@ -453,6 +457,13 @@ impl PackedConfig {
         }
     }
 
+    /// Whether some group is divided, so that a launch has to add parts.
+    fn divides_groups(&self, job: &Job<'_>) -> bool {
+        let deal = self.deal(job);
+        let even = deal.more == 0 && deal.each.is_multiple_of(deal.chunks);
+        deal.chunks != 1 && !even
+    }
+
     /// The fewest warps of a group with which there are no more groups than multiprocessors. `None` if a group cannot
     /// have so many warps.
     fn even_warps(job: &Job<'_>) -> Option<u32> {
@@ -513,9 +524,8 @@ impl PackedConfig {
         let (k, l) = (of.k() as u32, of.l() as u32);
         let spans = spans(of) as u32;
         let deal = self.deal(seen);
-        // No group is divided if each share is whole groups. How many bundles there are is not known here.
-        let even = !self.bundle && deal.more == 0 && deal.each.is_multiple_of(deal.chunks);
-        let whole = deal.chunks == 1 || even;
+        // How many bundles there are is not known here.
+        let whole = deal.chunks == 1 || !self.bundle && !self.divides_groups(seen);
         let activation = at_activation(job.operands.activation);
         // Behind the counters of other kernels.
         let packed = call.workspace.address + RawWorkspace::COUNTER_BYTES;
@@ -681,6 +691,13 @@ impl KernelConfig for PackedConfig {
         }
     }
 
+    fn default_reaches(job: &Job<'_>) -> f64 {
+        match job.shape.n() <= many_vectors::FEW {
+            true => 0.91,
+            false => 0.96,
+        }
+    }
+
     fn pass_vectors(&self) -> u32 {
         match VECTORS.contains(&self.vectors) {
             true => self.vectors,
@@ -721,24 +738,28 @@ impl KernelConfig for PackedConfig {
         }
     }
 
-    /// The config that was fastest or nearly so for problems measured on an H200 (docs/notes/many-vectors.md). Groups
-    /// have as many warps as can be, if most multiprocessors then have a group, and eight warps if not. There is one
-    /// CTA a multiprocessor, or nearly so many if no group is then divided, or all are divided alike.
+    /// The config that was fastest or nearly so for problems drawn at random, measured on an H100 (docs/notes/tuning.md,
+    /// "Problems that no table has"). Groups have eight warps, or four where multiprocessors have little work: larger
+    /// groups are few then, and divide it unevenly. There is one CTA a multiprocessor, or nearly so many if no group is
+    /// then divided, or all are divided alike. With so little work that the launch which adds parts counts, fewer CTAs do,
+    /// if no group is then divided.
     fn default_for(job: &Job<'_>) -> Result<Self, Refusal> {
         if let Some(bundling) = Self::bundles(job) {
             return Ok(bundling);
         }
         let sms = u64::from(job.gpu.multiprocessors);
-        let most = most_warps(most_at_once(job.shape));
-        let rows = u64::from(most * NVFP4_MANY_WARP_ROWS);
-        let groups = (job.shape.m() as u64).div_ceil(rows) * job.shape.l() as u64;
-        let warps = match 4 * groups >= 3 * sms {
-            true => most,
-            false => most.min(8),
+        let shape = job.shape;
+        let weights = shape.m() as u64 * shape.k() as u64 * shape.l() as u64 / sms.max(1);
+        let warps = match weights < LITTLE_WORK {
+            true => 4,
+            false => 8,
         };
-        let configs = [warps, 8, 4, 1].into_iter().map(|warps| {
+        let configs = [warps, 4, 1].into_iter().map(|warps| {
             let [one_a_multiprocessor, even] = Self::with_warps(job, warps);
-            match u64::from(even.ctas) * 6 >= 5 * sms {
+            let little = even.ctas > 0 && weights < LITTLEST_WORK;
+            let fewer = little && !even.divides_groups(job);
+            let ctas = u64::from(even.ctas);
+            match ctas * 6 >= 5 * sms || fewer && ctas * 3 >= 2 * sms {
                 true => even,
                 false => one_a_multiprocessor,
             }

@@ -132,6 +132,17 @@ impl KernelConfig for RingConfig {
         }
     }
 
+    /// With 16-bit vectors chained defaults are far from the best. Rows of less than a warp's chunk leave lanes idle.
+    fn default_reaches(job: &Job<'_>) -> f64 {
+        let reaches = match (integers(job), job.ahead()) {
+            (true, _) => 0.98,
+            (false, false) => 0.95,
+            (false, true) => 0.88,
+        };
+        let idle = 1.0 - job.shape.k() as f64 / WARP_CHUNK as f64;
+        reaches * (1.0 - 0.5 * idle.max(0.0))
+    }
+
     fn takes_select(job: &Job<'_>) -> Result<(), Refusal> {
         job.image(SELECT_UNIT)
     }
@@ -512,14 +523,18 @@ impl RingConfig {
             });
         }
         let (shape, tiled) = (job.shape, job.operands.tiled());
-        let granule = if tiled { 4 } else { 1 };
+        // A row that one chunk of a warp holds would leave half of the threads idle with two.
+        let fits_chunk = shape.k() <= WARP_CHUNK;
+        let granule = if tiled && !fits_chunk { 4 } else { 1 };
         let rows = match shape.k() {
+            _ if fits_chunk => 4,
             _ if !integers(job) => 2,
             ..4096 => 4,
             4096..8192 => 2,
             _ => 1,
         };
-        let alone = [2, 1].into_iter().find_map(|chunks| {
+        let chunks = if fits_chunk { [1, 2] } else { [2, 1] };
+        let alone = chunks.into_iter().find_map(|chunks| {
             let row_warps = row_warps(shape, chunks);
             // Eight warps have little to start and to end.
             let groups = (MAX_WARPS / row_warps).min(if row_warps == 1 { 8 } else { 4 });

@@ -178,7 +178,7 @@ impl KernelConfig for StreamConfig {
     /// The fraction of the share that is left with few warps, if vectors leave shared memory for few. Measured on an
     /// H200 with one bf16 vector of 36864 to 53248 elements (docs/notes/stream.md, "Long vectors"); one warp was not
     /// measured. And, by bytes alone, what is left with several batches where CTAs that come one after the other stage
-    /// vectors for longer than they multiply.
+    /// vectors for longer than they multiply, and each has a start of its own.
     fn share_left(&self, job: &Job<'_>) -> f64 {
         let ctas = self.ctas / job.gpu.multiprocessors.max(1);
         let of_warps = match self.warps.saturating_mul(ctas.max(1)) {
@@ -192,9 +192,16 @@ impl KernelConfig for StreamConfig {
         };
         let bytes = self.bytes(job);
         match job.shape.l() > 1 && bytes.ctas > 1.0 {
-            true => of_warps * (bytes.tiles / bytes.start).min(1.0),
+            true => {
+                let once = bytes.start + bytes.ctas * bytes.tiles;
+                of_warps * (bytes.tiles / bytes.start).min(once / bytes.all())
+            }
             false => of_warps,
         }
+    }
+
+    fn default_reaches(_: &Job<'_>) -> f64 {
+        0.97
     }
 
     /// With whole steps alone.
@@ -299,7 +306,7 @@ impl KernelConfig for StreamConfig {
             .or_else(|| find(1, &ctas))
             .or_else(|| find(8, &every))
             .or_else(|| find(1, &every))
-            .map(|config| config.for_chain(job))
+            .map(|config| config.of_default_for_chain(job))
             .ok_or(Refusal::VectorMemory)
     }
 
@@ -399,6 +406,7 @@ impl KernelConfig for StreamConfig {
                     ..config
                 };
                 [
+                    config.of_default_for_chain(job),
                     config.for_chain(job),
                     with(0, false),
                     with(config.stages - 1, true),
@@ -879,6 +887,39 @@ impl StreamConfig {
             behind: behind.min(all),
             spread: true,
             ..self
+        }
+    }
+
+    /// This default with what is best in chains of itself, by measurements on an H100 (docs/notes/tuning.md, "Problems
+    /// that no table has"): what is best with a config that was measured alone is [`for_chain`](Self::for_chain)'s. Launches
+    /// with little work gain where the next one has room beside them, and asks for weights as early as can be. Large ones
+    /// gain if some weights come before the vectors.
+    fn of_default_for_chain(self, job: &Job<'_>) -> Self {
+        if !(job.dependent() && job.ahead()) {
+            return self;
+        }
+        let config = self.for_chain(job);
+        if job.gpu.compute_capability.0 != 9 {
+            return config;
+        }
+        let vectors = self.passes(job.shape)[0];
+        let of_sm = job.shape.weight_bytes() as u64 / u64::from(job.gpu.multiprocessors.max(1));
+        let little = of_sm < SMALL_BYTES;
+        match vectors {
+            1 | 2 | 4 if little && job.shape.l() == 1 => Self {
+                behind: 0,
+                spread: false,
+                ..config
+            },
+            1 | 2 | 4 => Self {
+                behind: 1.min(self.stages.saturating_sub(1)),
+                ..config
+            },
+            8 if !little => Self {
+                behind: 1.min(self.stages.saturating_sub(1)),
+                ..config
+            },
+            _ => config,
         }
     }
 

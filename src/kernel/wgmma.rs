@@ -48,6 +48,7 @@ const KIND: &Kind = &Kind {
     // The steps of a chunk are summed together.
     summed_steps: Division::chunk_steps,
     tile_warps: NVFP4_WGMMA_TILE_WARPS,
+    default_reaches: [0.85, 0.82],
     products: Products::WarpgroupMatrix,
     vectors: &[8, 16, 32, 64, 128],
     takes_vectors: "8, 16, 32, 64 or 128",

@@ -311,12 +311,14 @@ fn vectors_that_are_staged_again_cost_share() {
         })
     };
     // The kernel is for eight vectors, of 16 KiB each. A row is 4 KiB of codes, and an eighth of that of scales.
-    let staged = 48e3 + 8.0 * 16384.0;
-    assert_eq!(left(8, 2048), 16.0 * 4608.0 / staged);
+    let (staged, tile) = (48e3 + 8.0 * 16384.0, 16.0 * 4608.0);
+    // 2048 CTAs are 16 for each of 132 multiprocessors, and 160 are two.
+    let of = |times: f64, tiles: f64| (staged + times * tiles) / (times * (staged + tiles));
+    assert_eq!(left(8, 2048), of(16.0, tile));
     // Nothing is staged again, or there are no other batches.
     assert_eq!([left(8, 128), left(8, 132), left(1, 256)], [1.0; 3]);
-    // Eight tiles take longer than staging.
-    assert_eq!(left(80, 160), 1.0);
+    // Eight tiles take longer than staging, which is done twice all the same.
+    assert_eq!(left(80, 160), of(2.0, 8.0 * tile));
 }
 
 /// Three bf16 vectors in passes of two: the second one, of a single vector, has zeros besides its columns.
