@@ -1,19 +1,22 @@
 //! MLPs and experts in a device's memory, against the same layers on the host, which quantise as the device does.
 
 use half::bf16;
+use nvfp4_gemv::dispatch::select;
+use nvfp4_gemv::kernel::Config;
 use nvfp4_gemv::quantize::quantize_vectors_or_nan;
 use nvfp4_gemv::raw;
 use nvfp4_gemv::{
-    DenseVectors, Error, Experts, ExpertsBuffers, ExpertsOnDevice, Gate, Linear, Mlp, Output,
-    RowOrder, ScaleLayout, Strides, Vectors,
+    Activation, DenseVectors, Error, Experts, ExpertsBuffers, ExpertsOnDevice, Gate, Linear, Mlp,
+    Operands, Options, Output, RowOrder, ScaleLayout, Strides, Target, Vectors,
 };
 
 use crate::support::gpu::Gpu;
+use crate::support::sized;
 
 crate::trials! {
     gpu:
-        an_mlp_is_near_the_host, experts_are_near_the_host, ids_that_name_no_expert, replays_with_other_ids, no_tokens_and_no_slots,
-        refusals;
+        an_mlp_is_near_the_host, experts_are_near_the_host, bundled_tokens_are_near_the_host, ids_that_name_no_expert,
+        replays_with_other_ids, no_tokens_and_no_slots, refusals;
     long_gpu: times;
 }
 
@@ -71,6 +74,11 @@ struct Made {
 }
 
 fn make(kind: Kind, seed: u64) -> Made {
+    make_of(kind, M, seed)
+}
+
+/// With another number of rows of gate, and of up.
+fn make_of(kind: Kind, rows: usize, seed: u64) -> Made {
     let more = |layer: Linear, seed| match kind.more {
         false => layer,
         true => {
@@ -80,15 +88,15 @@ fn make(kind: Kind, seed: u64) -> Made {
             layer.with_bias(numbers(rows, seed + 1)).unwrap()
         }
     };
-    let down = more(layer(K, M, seed), 50 + seed);
+    let down = more(layer(K, rows, seed), 50 + seed);
     let (gate_up, order, mlp) = match kind.joined {
         None => {
-            let [gate, up] = [1, 2].map(|i| more(layer(M, K, seed + i), 60 + seed + i));
+            let [gate, up] = [1, 2].map(|i| more(layer(rows, K, seed + i), 60 + seed + i));
             let mlp = Mlp::new(gate.clone(), up.clone(), down.clone());
             (vec![gate, up], RowOrder::Stacked, mlp)
         }
         Some(order) => {
-            let both = more(layer(2 * M, K, seed + 3), 70 + seed);
+            let both = more(layer(2 * rows, K, seed + 3), 70 + seed);
             (
                 vec![both.clone()],
                 order,
@@ -123,10 +131,10 @@ fn product(layers: &[Linear], x: &[f32], n: usize) -> Vec<f32> {
 
 /// An MLP of the host, with quantised vectors before each product.
 fn on_host(made: &Made, x: &[f32], n: usize) -> Vec<f32> {
-    let sums = product(&made.gate_up, x, n);
-    let between = sums.chunks_exact(2 * M).flat_map(|sums| {
-        (0..M).map(|i| match made.order {
-            RowOrder::Stacked => made.gate.of(sums[i], sums[M + i]),
+    let (sums, rows) = (product(&made.gate_up, x, n), made.down.k());
+    let between = sums.chunks_exact(2 * rows).flat_map(|sums| {
+        (0..rows).map(|i| match made.order {
+            RowOrder::Stacked => made.gate.of(sums[i], sums[rows + i]),
             RowOrder::Interleaved => made.gate.of(sums[2 * i], sums[2 * i + 1]),
         })
     });
@@ -182,7 +190,11 @@ fn an_mlp_is_near_the_host() {
 }
 
 fn experts(kind: Kind, count: usize) -> (Vec<Made>, Experts) {
-    let made: Vec<Made> = (0..count).map(|i| make(kind, i as u64)).collect();
+    experts_of(kind, M, count)
+}
+
+fn experts_of(kind: Kind, rows: usize, count: usize) -> (Vec<Made>, Experts) {
+    let made: Vec<Made> = (0..count).map(|i| make_of(kind, rows, i as u64)).collect();
     let mlps: Vec<Mlp> = made.iter().map(|made| made.mlp.clone()).collect();
     (made, Experts::new(mlps).unwrap())
 }
@@ -223,26 +235,73 @@ fn experts_are_near_the_host() {
         let layout = ScaleLayout::ALL[i % 2];
         let device = host.on_device(stream, layout).unwrap();
         for (tokens, slots) in [(1, 2), (3, 4), (2, 1)] {
-            let mut r = fastrand::Rng::with_seed(tokens as u64);
-            let x = rounded(&numbers(tokens * K, 9));
-            let values: Vec<f32> = x.iter().map(|x| x.to_f32()).collect();
-            let ids: Vec<i32> = (0..tokens * slots).map(|_| r.i32(-1..5)).collect();
-            let weights = numbers(tokens * slots, 10);
-            let residual = numbers(tokens * K, 11);
-            let mut expected = residual.clone();
-            for (slot, &id) in ids.iter().enumerate() {
-                let token = slot / slots;
-                if let Some(expert) = usize::try_from(id).ok().map(|id| &made[id]) {
-                    let y = on_host(expert, &values[token * K..][..K], 1);
-                    let sums = expected[token * K..][..K].iter_mut();
-                    sums.zip(y).for_each(|(sum, y)| *sum += weights[slot] * y);
-                }
+            assert_near_the_host(&gpu, &made, &device, tokens, slots, &kind);
+        }
+    }
+}
+
+/// Calls with an id of -1 now and then, twice with the same buffers.
+fn assert_near_the_host(
+    gpu: &Gpu,
+    made: &[Made],
+    device: &ExpertsOnDevice,
+    tokens: usize,
+    slots: usize,
+    kind: &Kind,
+) {
+    let mut r = fastrand::Rng::with_seed(tokens as u64);
+    let x = rounded(&numbers(tokens * K, 9));
+    let values: Vec<f32> = x.iter().map(|x| x.to_f32()).collect();
+    let ids: Vec<i32> = (0..tokens * slots)
+        .map(|_| r.i32(-1..made.len() as i32))
+        .collect();
+    let weights = numbers(tokens * slots, 10);
+    let residual = numbers(tokens * K, 11);
+    let mut expected = residual.clone();
+    for (slot, &id) in ids.iter().enumerate() {
+        let token = slot / slots;
+        if let Some(expert) = usize::try_from(id).ok().map(|id| &made[id]) {
+            let y = on_host(expert, &values[token * K..][..K], 1);
+            let sums = expected[token * K..][..K].iter_mut();
+            sums.zip(y).for_each(|(sum, y)| *sum += weights[slot] * y);
+        }
+    }
+    let mut buffers = device.buffers(&gpu.stream, tokens, slots).unwrap();
+    for _ in 0..2 {
+        let found = run(gpu, device, &mut buffers, &x, &ids, &weights, &residual);
+        assert_near(&found, &expected, &(kind, tokens, slots, &ids));
+    }
+}
+
+/// So many tokens of so few experts, and matrices so large, that both products bundle tokens, if the GPU can: a Hopper.
+fn bundled_tokens_are_near_the_host() {
+    const ROWS: usize = 384;
+    const EXPERTS: usize = 5;
+    const SLOTS: usize = 8;
+    let gpu = Gpu::first();
+    for (i, kind) in KINDS.into_iter().enumerate() {
+        let (made, host) = experts_of(kind, ROWS, EXPERTS);
+        let layout = ScaleLayout::ALL[i % 2];
+        let plain = host.on_device(&gpu.stream, layout).unwrap();
+        gpu.stream.synchronize().unwrap();
+        // SAFETY: no kernel writes the weights any more.
+        let chained = unsafe { plain.clone().chained() };
+        for (tokens, device) in [(24, &plain), (41, &chained)] {
+            for (m, k) in [(2 * ROWS, K), (K, ROWS)] {
+                let shape = sized(m, 1, k, tokens * SLOTS);
+                let operands = Operands {
+                    select: true,
+                    matrices: EXPERTS,
+                    late: true,
+                    ..Operands::new(Activation::Nvfp4, layout).with_workspace(u64::MAX)
+                };
+                let target = Target::Gpu(&gpu.info);
+                let choice = select(&shape, &operands, target, &Options::new()).unwrap();
+                let bundles =
+                    matches!(choice.config, Some(Config::Packed(config)) if config.bundle);
+                assert_eq!(bundles, gpu.info.compute_capability == (9, 0), "{shape}");
             }
-            let mut buffers = device.buffers(stream, tokens, slots).unwrap();
-            for _ in 0..2 {
-                let found = run(&gpu, &device, &mut buffers, &x, &ids, &weights, &residual);
-                assert_near(&found, &expected, &(kind, tokens, slots, &ids));
-            }
+            assert_near_the_host(&gpu, &made, device, tokens, SLOTS, &kind);
         }
     }
 }
