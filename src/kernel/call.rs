@@ -148,6 +148,21 @@ impl Call {
         self
     }
 
+    /// This call with vectors that are quantised when they are read, of elements at an address where no memory is.
+    #[doc(hidden)]
+    pub fn reading_nowhere(mut self) -> Self {
+        let element = FloatType::Bf16;
+        self.vectors = RawVectors::OnRead(RawOnRead {
+            element,
+            values: 3 << 59,
+            strides: Strides::packed(self.shape.n(), self.shape.k() * element.bytes()),
+            copies: 1,
+            gate: None,
+            global: None,
+        });
+        self
+    }
+
     /// A call with packed operands at addresses where no memory is: enough to plan its launches. The weights' codes and
     /// scales are aligned to `align` bytes, a power of two; everything else is aligned as allocations are. The
     /// workspace is as large as any kernel asks for.

@@ -26,7 +26,7 @@ crate::trials! {
         blackwell = || check_all::<bf16>(&Simulator::new("100a"), 1);
 }
 
-/// A config, and a problem of three batches: M, K.
+/// A config, and a problem: M, K.
 struct Cutting {
     m: usize,
     k: usize,
@@ -81,7 +81,10 @@ fn check<T: Simulated>(simulator: &Simulator, cutting: &Cutting, call: Call) {
     let Call {
         copies, n, seed, ..
     } = call;
-    let (batches, k) = (2, cutting.k);
+    // The kernel of quantised vectors takes several batches of whole units.
+    let whole = call.layout == ScaleLayout::Linear && cutting.m.is_multiple_of(4);
+    let batches = if call.select || whole { 2 } else { 1 };
+    let k = cutting.k;
     let l = copies * batches;
     let case = Case {
         row_alpha: seed % 3 == 0,
@@ -177,9 +180,8 @@ fn check_all<T: Simulated>(simulator: &Simulator, mut seed: usize) {
         for gated in [false, true] {
             seed += 1;
             let order = [RowOrder::Stacked, RowOrder::Interleaved][seed / 2 % 2];
-            let tiled = cutting.m.is_multiple_of(128) || seed % 2 == 0;
             let call = Call {
-                layout: ScaleLayout::ALL[usize::from(tiled)],
+                layout: ScaleLayout::ALL[seed % 2],
                 kind: Kind::ALL[seed % 6],
                 gate: gated.then_some((GATES[seed / 2 % 3], order)),
                 global: None,
