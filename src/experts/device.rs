@@ -26,9 +26,9 @@ use crate::workspace::Workspace;
 
 /// [`Experts`] in a device's memory: each token and expert of it is a batch of one vector. Five kernels a call of few
 /// tokens: the vectors are quantised, a copy for each expert; gate and up; the [`Gate`], and quantised again; down; the
-/// weighted sum. Results between the layers are f32. Where a product is [`ring`](crate::Kernel::Ring)'s and its rows are
-/// not too long, it quantises its vectors when it reads them, behind the gate, and there is no kernel for that: three
-/// kernels a call, or four. The bits are the same.
+/// weighted sum. Results between the layers are f32. With one token, where a product is [`ring`](crate::Kernel::Ring)'s and
+/// its rows have no more than 2048 elements, it quantises its vectors when it reads them, behind the gate, and there is no
+/// kernel for that: three kernels a call, or four. The bits are the same.
 ///
 /// Which experts a token has is read on the device. Ids and weights may change between calls and between replays of a
 /// CUDA graph. An id of -1 is no expert: it adds nothing. Another id that is none of the experts' makes its token's
@@ -395,19 +395,19 @@ impl ExpertsOnDevice {
         slots: usize,
         bundling: [u64; 2],
     ) -> Result<[bool; 2]> {
-        // Each CTA quantises its batch's whole vector. By a count of instructions, not by a measurement, longer ones take
-        // more time in each CTA than a kernel for them.
-        const MOST: usize = 8192;
-        const MOST_GATED: usize = 4096;
+        // Each CTA quantises its batch's whole vector. Where this was measured with longer vectors, or more tokens, it took
+        // as long as kernels for them, or longer: docs/notes/experts.md.
+        const MOST: usize = 2048;
         let gpu = gpu(stream.context().ordinal())?;
-        let on_read = |of: &MatricesOnDevice, most, bundling| {
+        let on_read = |of: &MatricesOnDevice, bundling| {
             let (shape, operands) = (of_calls(of, tokens, slots)?, operands(of, tokens));
+            let short = shape.k() <= MOST;
             let same = || dispatch::is_same_on_read(&shape, &operands, gpu, &self.options());
-            Ok::<_, Error>(bundling == 0 && shape.k() <= most && shape.l() > 0 && same())
+            Ok::<_, Error>(bundling == 0 && tokens == 1 && slots > 0 && short && same())
         };
         Ok([
-            on_read(&self.gate_up, MOST, bundling[0])?,
-            on_read(&self.down, MOST_GATED, bundling[1])?,
+            on_read(&self.gate_up, bundling[0])?,
+            on_read(&self.down, bundling[1])?,
         ])
     }
 

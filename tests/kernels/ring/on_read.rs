@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use half::{bf16, f16};
 use nvfp4_gemv::kernel::RingConfig;
+use nvfp4_gemv::kernel::params::nvfp4_ring_params as Params;
 use nvfp4_gemv::quantize::quantize_vectors_or_nan;
 use nvfp4_gemv::{
     FloatType, Gate, GlobalScale, RawOnRead, RowOrder, ScaleLayout, Strides, VectorScale,
@@ -11,6 +12,7 @@ use nvfp4_gemv::{
 use ptx_sim::{Options, Uninitialised};
 
 use crate::quantize::sim::Simulated;
+use crate::support::faults::{ANY_OPERAND, NO_BIAS, PADDING, Run, demand_right_plans};
 use crate::support::operands::{Bias, Case, Data, Operands, Residual};
 use crate::support::quantize_data::{Before, Kind, vectors};
 use crate::support::schedules::few;
@@ -22,7 +24,7 @@ crate::trials! {
         f16_elements = same_bits::<f16>,
         bf16_elements = same_bits::<bf16>,
         f32_elements = same_bits::<f32>,
-        given_global_scales, copies_of_batches, many_vectors_take_turns,
+        given_global_scales, copies_of_batches, many_vectors_take_turns, wrong_plans,
         blackwell = || check_all::<bf16>(&Simulator::new("100a"), 1);
 }
 
@@ -58,7 +60,7 @@ fn cuttings() -> Vec<Cutting> {
         cutting((140, 256), (1, 1, 4, 3), 3, true),
         cutting((8, 4352), (2, 2, 4, 1), 6, true),
         cutting((16, 768), (1, 8, 2, 1), 3, false),
-        cutting((6, 1024), (2, 1, 2, 1), 18, true),
+        cutting((6, 1024), (2, 1, 2, 1), 6, true),
     ]
 }
 
@@ -265,4 +267,85 @@ fn many_vectors_take_turns() {
     let simulator = Simulator::new("90a");
     let call = Call { n: 3, ..PLAIN };
     check::<f16>(&simulator, &cuttings()[0], call);
+}
+
+/// Every second wrong word of the parameters: another place of the quantised vector, other elements, another vector. Both layouts,
+/// every type, with a selection and without.
+fn wrong_plans() {
+    const NOT_COUNTED: &str = "units are not counted";
+    const FEW: &str = "few numbers are divided: a larger factor gives the same quotients";
+    const SHORT: &str = "bytes of rows and scales are counted in 32 bits";
+    const TWICE: &str = "granules end with the batch, and a row that two CTAs have has one result";
+    const NO_GATE: &str = "the runs have no gate: it is in `same_bits`";
+    const OWN: &str = "the vector that is quantised here has a factor of its own";
+    let harmless = crate::words![Params:
+        granules_per_cta = TWICE,
+        granules_left = TWICE,
+        aligned = "a unit in front of the CTA's first one has no rows",
+        places = NOT_COUNTED,
+        dealt = "granules end there too, and rows are counted out by `rows`",
+        counters = NOT_COUNTED,
+        counters + 4 = NOT_COUNTED,
+        turns = NOT_COUNTED,
+        announced_at = NOT_COUNTED,
+        m = "rows are counted in a batch",
+        m_magic = "rows are counted in a batch",
+        bars_at + 4 = PADDING,
+        row_warps_magic = FEW,
+        dependent = "a run has one grid",
+        sums_at = "sums have room for a unit that no CTA has here",
+        sums_pitch = "sums have room for a unit that no CTA has here",
+        weights.scale_steps + 4 = SHORT,
+        weights.row_bytes + 4 = SHORT,
+        vectors.row_bytes = "a launch has one vector of a batch",
+        vectors.row_bytes + 4 = "a launch has one vector of a batch",
+        epilogue.alpha = "units in the last place, which other sums' roundings may be",
+        epilogue.output_type = "what is neither f16 nor bf16 is f32",
+        epilogue.output_vector = "the one vector of a pass is its first",
+        epilogue.has_operands = ANY_OPERAND,
+        epilogue.vector_alpha = OWN,
+        epilogue.vector_alpha + 4 = OWN,
+        epilogue.vector_alpha_batch = OWN,
+        epilogue.vector_alpha_batch + 4 = OWN,
+        epilogue.bias_batch = NO_BIAS,
+        epilogue.bias_batch + 4 = NO_BIAS,
+        select.matrices = "all ids are of matrices",
+        select.late = "to wait earlier changes nothing",
+        batches_more = "the grid has as many CTAs for every batch",
+        fewer_per_cta = TWICE,
+        fewer_left = TWICE,
+        on_read.gate.kind = NO_GATE,
+        on_read.gate.interleaved = NO_GATE,
+        on_read.gate.alpha = NO_GATE,
+        on_read.gate.limit = NO_GATE,
+        on_read.global = "global scales are computed",
+        on_read.copies + 4 = PADDING,
+        ; unread in weights, vectors, select
+    ];
+    let runs: Vec<Run> = [
+        (FloatType::Bf16, ScaleLayout::Linear, (20, 768), true),
+        (FloatType::F16, ScaleLayout::Tiled128x4, (130, 256), true),
+        (FloatType::F32, ScaleLayout::Linear, (16, 1280), false),
+    ]
+    .into_iter()
+    .map(|(element, layout, (m, k), select)| {
+        let case = Case {
+            on_read: Some(element),
+            select,
+            row_alpha: true,
+            ..Case::new(sized(m, 1, k, 3), Data::FullRange, layout, 7)
+        };
+        let config = RingConfig {
+            chunks: 1,
+            groups: 2,
+            rows: 2,
+            depth: 1,
+            cached: true,
+            ctas: 7,
+            ..RingConfig::DEFAULT
+        };
+        Run::new("90a", &case, config, false, Uninitialised::Stale(7))
+    })
+    .collect();
+    demand_right_plans("90a", &runs, &harmless, 2);
 }
