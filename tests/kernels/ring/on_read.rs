@@ -189,7 +189,7 @@ fn check_all<T: Simulated>(simulator: &Simulator, mut seed: usize) {
                 global: None,
                 copies: 1,
                 n: 1,
-                select: seed % 3 != 0,
+                select: !seed.is_multiple_of(3),
                 seed,
             };
             check::<T>(simulator, &cutting, call);
