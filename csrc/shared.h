@@ -54,6 +54,17 @@ typedef struct nvfp4_gate {
     float alpha, limit;  /* of CLAMPED; else 0 */
 } nvfp4_gate;
 
+/* How the vectors of a call become NVFP4 ones, where a kernel quantises them when it reads them: nvfp4_vectors has their
+ * elements then, and no scales. The result has the bits of `quantize_*`. */
+typedef struct nvfp4_on_read {
+    int32_t element;     /* NVFP4_ACTIVATION_F16, _BF16 or _F32 */
+    int32_t gated;       /* `gate` makes one element of two: 1, or 0 */
+    nvfp4_gate gate;
+    int32_t global_kind; /* NVFP4_GLOBAL_COMPUTED or _SHARED */
+    float global;        /* a multiplier, positive and finite; for SHARED */
+    uint32_t copies;     /* batches that follow each other and have the same vectors */
+} nvfp4_on_read;
+
 enum {
     NVFP4_WARP = 32,  /* threads */
     NVFP4_BLOCK = 16, /* elements that share a scale */

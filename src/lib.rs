@@ -255,7 +255,7 @@ pub use mlp::{MlpBuffers, MlpOnDevice};
 #[doc(inline)]
 pub use nvfp4_gemv_targets::products::{Link, LinkKind, Product};
 pub use operands::{
-    Alignment, Operands, RawOutput, RawSelect, RawVectors, RawWeights, RawWorkspace,
+    Alignment, Operands, RawOnRead, RawOutput, RawSelect, RawVectors, RawWeights, RawWorkspace,
 };
 pub use output::Output;
 #[cfg(feature = "device")]

@@ -1,8 +1,9 @@
 //! Properties of operands besides their shape, and operands by address.
 
+use crate::gate::Gate;
 use crate::shape::Strides;
 use crate::tensor::GlobalScale;
-use crate::types::{Activation, FloatType, ScaleLayout};
+use crate::types::{Activation, FloatType, RowOrder, ScaleLayout};
 
 /// Properties of operands that dispatch and kernels ask about, besides their shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -26,6 +27,8 @@ pub struct Operands {
     pub distinct: bool,
     /// Whether these ids are late: a chained launch then asks for weights only when the launch before has ended.
     pub late: bool,
+    /// Whether the vectors are elements that the kernel quantises when it reads them: [`RawVectors::OnRead`].
+    pub on_read: bool,
 }
 
 impl Operands {
@@ -44,6 +47,7 @@ impl Operands {
             matrices: 0,
             distinct: false,
             late: false,
+            on_read: false,
         }
     }
 
@@ -180,13 +184,34 @@ pub enum RawVectors {
         /// Strides in bytes, multiples of 16. A batch stride of 0: all batches have the same vectors.
         strides: Strides,
     },
+    /// 4-bit activations that the kernel makes of f16, bf16 or f32 elements when it reads them. Results have the bits of
+    /// two launches: `raw::quantize` with the same operands, and a product with the same config and what that wrote as
+    /// [`Nvfp4`](Self::Nvfp4). So a vector that holds a NaN or an infinity has NaN as its results.
+    OnRead(RawOnRead),
+}
+
+/// Elements that become NVFP4 vectors `[L][N][K]` when a kernel reads them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RawOnRead {
+    /// Their type.
+    pub element: FloatType,
+    /// The elements, 16-byte aligned: those of the vectors, or of vectors `[L][N][2K]` of which a gate makes them.
+    pub values: u64,
+    /// Strides in bytes, multiples of 16. A batch stride of 0: all batches have the same vectors.
+    pub strides: Strides,
+    /// So many batches that follow each other have the same vectors, usually 1. There are L / copies batches of elements.
+    pub copies: usize,
+    /// The gate, and the order of its two halves; or none.
+    pub gate: Option<(Gate, RowOrder)>,
+    /// The global scale of all vectors; or none: each vector's largest magnitude / 2688, as the quantiser computes it.
+    pub global: Option<GlobalScale>,
 }
 
 impl RawVectors {
     /// The vectors' element type.
     pub fn activation(&self) -> Activation {
         match self {
-            Self::Nvfp4 { .. } => Activation::Nvfp4,
+            Self::Nvfp4 { .. } | Self::OnRead(_) => Activation::Nvfp4,
             Self::Dense { element, .. } => match element {
                 FloatType::F16 => Activation::F16,
                 FloatType::Bf16 => Activation::Bf16,
@@ -288,7 +313,9 @@ impl Operands {
                 };
                 (*layout, aligned)
             }
-            RawVectors::Dense { .. } => (ScaleLayout::Linear, Alignment::BEST),
+            RawVectors::Dense { .. } | RawVectors::OnRead(_) => {
+                (ScaleLayout::Linear, Alignment::BEST)
+            }
         };
         Self {
             activation: vectors.activation(),
@@ -304,6 +331,7 @@ impl Operands {
             matrices: weights.select.map_or(0, |select| select.matrices),
             distinct: weights.select.is_some_and(|select| select.distinct),
             late: weights.select.is_some_and(|select| select.late),
+            on_read: matches!(vectors, RawVectors::OnRead(_)),
         }
     }
 }

@@ -132,6 +132,11 @@ pub enum Refusal {
          vectors are not f32"
     )]
     SelectWhole,
+    /// Vectors that are quantised when they are read.
+    #[error(
+        "it does not quantise vectors when it reads them; QuantizedVectors makes NVFP4 ones in a launch of its own"
+    )]
+    OnRead,
     /// Results shall not depend on other vectors, and the order of the kernel's or config's sums does.
     #[error(
         "batch invariance is asked for, and the order in which it adds up a vector's products depends on the number of \

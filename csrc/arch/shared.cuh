@@ -90,6 +90,10 @@ __device__ __forceinline__ void st_shared_32(uint32_t at, uint32_t v) {
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(v) : "memory");
 }
 
+__device__ __forceinline__ void st_shared_8(uint32_t at, uint8_t v) {
+    asm volatile("st.shared.u8 [%0], %1;" ::"r"(at), "r"(uint32_t(v)) : "memory");
+}
+
 // Store and load of a word that threads of the CTA pass to each other while they run. Relaxed: the word orders no other
 // memory.
 __device__ __forceinline__ void st_relaxed_shared_32(uint32_t at, uint32_t v) {

@@ -12,7 +12,9 @@
 // unit for a group two turns before it copies it, and announces the unit's place in shared memory. Which CTA has a row
 // changes nothing about the row's sum.
 //
-// Two units are made of this source: gemv_ring_select has the kernels whose batches select their matrix (nvfp4_select).
+// Three units are made of this source: gemv_ring_select has the kernels whose batches select their matrix (nvfp4_select),
+// gemv_ring_on_read those which also quantise the vector when they read it (nvfp4_on_read): each CTA all of it, since a
+// block scale depends on the largest element of the vector. Batches that select nothing have matrices of their number.
 
 #include "../shared.h"
 
@@ -27,6 +29,8 @@ enum {
     NVFP4_RING_AHEAD = NVFP4_RING_SCALE_SLOTS - 1, /* turns from where a counted unit is taken to where it is copied */
     NVFP4_RING_PLACE_BYTES = 4,    /* of an announced place */
     NVFP4_RING_COUNTER_STRIDE = 128, /* bytes from one counter to the other */
+    NVFP4_RING_QUANTIZED_ALIGN = 16, /* of a vector that is quantised when it is read */
+    NVFP4_RING_LARGEST_BYTES = 4,    /* of the largest magnitude that a warp has found */
 };
 
 /* A row's place is its number, counted through all batches in the order in which scales lie. In the 128x4 layout four
@@ -66,6 +70,10 @@ typedef struct nvfp4_ring_params {
     nvfp4_select select;
     uint32_t batches_more;
     uint32_t fewer_per_cta, fewer_left;
+
+    /* Fields of gemv_ring_on_read: */
+    uint32_t quantized_at; /* the vector in shared memory: codes, block scales, then a word of each warp */
+    nvfp4_on_read on_read;
 } nvfp4_ring_params;
 
 #ifdef __CUDACC__
@@ -81,10 +89,13 @@ typedef struct nvfp4_ring_params {
 #include "../arch/registers.cuh"
 #include "../arch/shared.cuh"
 #include "../entries.cuh"
+#include "../format/dense.cuh"
 #include "../format/operands.cuh"
 #include "../format/scale_steps.cuh"
 #include "epilogue.cuh"
+#include "gate.cuh"
 #include "integer_dot.cuh"
+#include "quantize_piece.cuh"
 #include "scaled_weights.cuh"
 #include "warp_sums.cuh"
 
@@ -121,9 +132,10 @@ struct Seat {
 };
 
 // A scheduler says which units a CTA has, which comes next, and where their rows lie. There are three with the same
-// functions: Dealt, with the CTA's own units alone, Selected, and Counted.
+// functions: Dealt, with the CTA's own units alone, Selected, and Counted. OnRead is Selected for another vector.
 struct Dealt {
     static constexpr bool kSelects = false;
+    static constexpr bool kOnRead = false; // the vector is quantised when it is read
     uint32_t begin, end; // the CTA's own places
     uint32_t origin;     // of the first unit
 
@@ -232,6 +244,11 @@ struct Selected : Dealt {
             if (owns(p, at, r)) store(p.epilogue, output(p, row(p, at, r), true), 0.0f);
         }
     }
+};
+
+struct OnRead : Selected {
+    using Selected::Selected;
+    static constexpr bool kOnRead = true;
 };
 
 constexpr uint32_t kUnknown = ~0u;  // not announced yet
@@ -516,6 +533,113 @@ struct IntegerProducts {
     }
 };
 
+// Products with an NVFP4 vector that all threads of the CTA which multiply quantise together, piece by piece. Codes and
+// scales go through shared memory: there each thread finds its own elements.
+template <int kChunks>
+struct QuantizedProducts : IntegerProducts<kChunks> {
+    static constexpr uint32_t kCodes = kPiece / 2; // bytes of a piece
+    static constexpr uint32_t kScales = 2;         // bytes of a chunk
+    using IntegerProducts<kChunks>::IntegerProducts;
+
+    // Piece i of the vector before it is quantised: as it is in memory, at `x`, or what the gate makes of two pieces.
+    __device__ __forceinline__ static void piece(const Params &p, const uint8_t *x, uint32_t i, float (&out)[kPiece]) {
+        const nvfp4_gate &gate = p.on_read.gate;
+        uint32_t first = i, second = p.chunks * (kChunkBytes / kCodes) + i;
+        if (p.on_read.gated && gate.interleaved) {
+            first = 2 * i;
+            second = first + 1;
+        }
+        if (!p.on_read.gated) return load_any(p, x, first, out);
+        float low[kPiece], high[kPiece];
+        load_any(p, x, first, low);
+        load_any(p, x, second, high);
+        float of_gate[kPiece], of_up[kPiece];
+#pragma unroll
+        for (int j = 0; j < kPiece; ++j) {
+            const float even = 2 * j < kPiece ? low[2 * j % kPiece] : high[2 * j % kPiece];
+            const float odd = 2 * j < kPiece ? low[2 * j % kPiece + 1] : high[2 * j % kPiece + 1];
+            of_gate[j] = gate.interleaved ? even : low[j];
+            of_up[j] = gate.interleaved ? odd : high[j];
+        }
+        gated(gate, of_gate, of_up, out);
+    }
+
+    // Piece i in memory.
+    __device__ __forceinline__ static void load_any(const Params &p, const uint8_t *x, uint32_t i, float (&out)[kPiece]) {
+        switch (p.on_read.element) {
+            case NVFP4_ACTIVATION_F16: load_piece<LoadF16>(x, i, out); break;
+            case NVFP4_ACTIVATION_BF16: load_piece<LoadBf16>(x, i, out); break;
+            default: load_piece<LoadF32>(x, i, out);
+        }
+    }
+
+    // Quantises a batch's vector, and takes the thread's elements. Called by all threads that multiply, behind the wait
+    // for the previous grid; ends with the barrier for all of the CTA. Returns the vector's global scale, or NaN for a
+    // vector that cannot be quantised, which becomes zeros.
+    __device__ __forceinline__ float take(const Params &p, const Seat &seat, uint32_t base, uint32_t batch) {
+        const uint32_t codes = base + p.quantized_at, scales = codes + p.chunks * kChunkBytes;
+        const uint32_t largest = scales + p.chunks * kScales;
+        const uint8_t *const x = values_of(p.vectors, p.on_read.copies == 1 ? batch : batch / p.on_read.copies);
+        const uint32_t pieces = p.chunks * (kChunkBytes / kCodes); // a multiple of a warp's lanes
+        float global = 0.0f;
+        bool good = false;
+        float own[kPiece] = {}; // the thread's first piece, which is read once
+        // Once through the vector for its largest magnitude, and once to quantise.
+#pragma unroll 1
+        for (int pass = 0; pass < 2; ++pass) {
+            uint32_t most = 0;
+#pragma unroll 1
+            for (uint32_t i = seat.thread; i < pieces; i += seat.threads) {
+                float values[kPiece];
+                if (pass == 0 || i >= seat.threads) {
+                    piece(p, x, i, values);
+                } else {
+#pragma unroll
+                    for (int j = 0; j < kPiece; ++j) values[j] = own[j];
+                }
+                if (pass == 0) {
+#pragma unroll
+                    for (int j = 0; j < kPiece; ++j) {
+                        most = max(most, __float_as_uint(values[j]) & 0x7fffffffu);
+                        own[j] = i < seat.threads ? values[j] : own[j];
+                    }
+                    continue;
+                }
+#pragma unroll
+                for (int j = 0; j < kPiece; ++j) values[j] = good ? values[j] : 0.0f;
+                const QuantizedPiece quantized = quantize_piece(values, global);
+                arch::st_shared_32(codes + i * kCodes, quantized.codes);
+                if (i % 2 == 0) arch::st_shared_8(scales + i / 2, quantized.scale);
+            }
+            if (pass == 1) break;
+            most = __reduce_max_sync(~0u, most);
+            if (seat.lane == 0) arch::st_shared_32(largest + seat.warp * NVFP4_RING_LARGEST_BYTES, most);
+            arch::barrier_cta_sync(1, seat.threads);
+            // Warps are no more than lanes.
+            most = seat.lane * kWarp < seat.threads
+                       ? arch::ld_shared_32(largest + seat.lane * NVFP4_RING_LARGEST_BYTES)
+                       : 0;
+            const float amax = __uint_as_float(__reduce_max_sync(~0u, most));
+            global = p.on_read.global_kind == NVFP4_GLOBAL_COMPUTED ? global_scale(amax) : p.on_read.global;
+            good = (amax == 0.0f || is_scale(amax)) && is_scale(global);
+            if (!good) global = 1.0f;
+        }
+        arch::barrier_cta_sync(0, seat.threads + p.producers * kWarp);
+#pragma unroll
+        for (int j = 0; j < kChunks; ++j) {
+            const uint32_t chunk = seat.chunk + j * seat.stride;
+            const bool exists = chunk < p.chunks; // past the end: zeros
+            const uint4 both = exists ? arch::ld_shared_128(codes + chunk * kChunkBytes) : make_uint4(0, 0, 0, 0);
+            const uint32_t of_both = exists ? arch::ld_shared_16(scales + chunk * kScales) : 0;
+            this->raw[j][0] = make_uint2(both.x, both.y);
+            this->raw[j][1] = make_uint2(both.z, both.w);
+            this->raw_scale[j][0] = uint8_t(of_both);
+            this->raw_scale[j][1] = uint8_t(of_both >> 8);
+        }
+        return good ? global : __uint_as_float(0x7fc00000u);
+    }
+};
+
 // Products with 16-bit vectors, on mma.sync. Lane (g, t) has elements of row g of operand A and of column g of operand
 // B: the same part of K. So each lane's weights are multiplied with its own elements of the vector, and D[g][g] is the
 // sum over the four lanes of row g. Rows g + 8 of A are the same lanes' elements of another row of the weights. Matrix
@@ -753,7 +877,7 @@ struct Consumer {
         uint32_t batch = work.batch(p, min(work.unit(seat.group), work.end - 1)); // also of a group without units
         Products vector(seat.lane);
         const typename Products::Source source = Products::source(p, batch, seat.chunk);
-        if (!p.dependent) vector.load(p, source, seat.chunk, seat.stride);
+        if (!Work::kOnRead && !p.dependent) vector.load(p, source, seat.chunk, seat.stride);
         Scales scales(p, work, seat, base);
 #pragma unroll 1
         for (uint32_t i = 1; i < kScaleSlots; ++i) scales.next_own(p, work);
@@ -762,7 +886,7 @@ struct Consumer {
         announced.clear(seat.thread, seat.threads);
         bool has_output;
         const uint32_t output_row = arch::kept(row_of(seat.thread, has_output));
-        const Place output = take_vector(vector, source, output_row, has_output);
+        const Place output = take_vector(vector, source, batch, output_row, has_output);
 
         scales.start(p, seat.lane);
         stages.start(p, seat);
@@ -789,7 +913,7 @@ struct Consumer {
 
         const float *const all = reinterpret_cast<const float *>(shared + p.sums_at);
         if (has_output) store(p.epilogue, output, total(all, seat.thread));
-        store_others(announced, all);
+        store_others(announced, all, output.vector_alpha);
     }
 
     // Row of the CTA's own output i, if there is one.
@@ -801,7 +925,16 @@ struct Consumer {
 
     // Takes the vector, and finds an output's place while that is on its way. Behind it the mbarriers are ready.
     __device__ __forceinline__ Place take_vector(Products &vector, const typename Products::Source &source,
-                                                 uint32_t output_row, bool has_output) const {
+                                                 uint32_t batch, uint32_t output_row, bool has_output) const {
+        if constexpr (Work::kOnRead) {
+            if (p.dependent) arch::griddepcontrol_wait();
+            const float vector_alpha = vector.take(p, seat, base, batch);
+            Place output = work.output(p, output_row, has_output);
+            output.vector_alpha = vector_alpha;
+            vector.constants(p);
+            vector.decode();
+            return output;
+        }
         if (p.dependent) {
             arch::griddepcontrol_wait(); // the previous grid may write the vector and read the output
             vector.load(p, source, seat.chunk, seat.stride);
@@ -847,15 +980,23 @@ struct Consumer {
         return y * Products::kFactor;
     }
 
+    // The Place of an output of the vector with this global scale, which counts where the vector was quantised here.
+    __device__ __forceinline__ Place place(uint32_t row, float vector_alpha) const {
+        Place place = work.output(p, row, true);
+        if constexpr (Work::kOnRead) place.vector_alpha = vector_alpha;
+        return place;
+    }
+
     // Stores the thread's outputs but the first of the CTA's own.
-    __device__ __forceinline__ void store_others(const typename Work::Announced &announced, const float *all) const {
+    __device__ __forceinline__ void store_others(const typename Work::Announced &announced, const float *all,
+                                                 float vector_alpha) const {
 #pragma unroll 1
         for (uint32_t i = seat.thread + seat.threads; i < work.end - work.origin; i += seat.threads) {
             bool exists;
             const uint32_t row = row_of(i, exists);
-            if (exists) store(p.epilogue, work.output(p, row, true), total(all, i));
+            if (exists) store(p.epilogue, place(row, vector_alpha), total(all, i));
         }
-        const auto put = [&](uint32_t i, uint32_t row) { store(p.epilogue, work.output(p, row, true), total(all, i)); };
+        const auto put = [&](uint32_t i, uint32_t row) { store(p.epilogue, place(row, vector_alpha), total(all, i)); };
         work.others(p, announced, seat, put);
     }
 };
@@ -891,7 +1032,8 @@ __device__ __forceinline__ void gemv(const Params &p) {
         arch::griddepcontrol_launch_dependents();
         // Two chains of matrix instructions, where registers have room for two.
         constexpr int kChains = kCounted || (Work::kSelects && kChunks == 2) ? 1 : 2;
-        using Products = std::conditional_t<kActivation == NVFP4_ACTIVATION_NVFP4, IntegerProducts<kChunks>,
+        using Integers = std::conditional_t<Work::kOnRead, QuantizedProducts<kChunks>, IntegerProducts<kChunks>>;
+        using Products = std::conditional_t<kActivation == NVFP4_ACTIVATION_NVFP4, Integers,
                                             MatrixProducts<kActivation, kChunks, kChains>>;
         const Seat seat(p, warp - p.producers, lane);
         Consumer<Products, kChunks, kRows, kCached, Work>{p, work, base, seat}.run(dynamic);
@@ -901,7 +1043,7 @@ __device__ __forceinline__ void gemv(const Params &p) {
 }  // namespace nvfp4::ring
 
 // Entry points, by chunks of a thread, rows of a stage, whether L1 keeps block scales or L2 alone, and the scheduler.
-// Two chunks with other numbers of rows than two: integers only.
+// Two chunks with other numbers of rows than two: integers only, four rows only where the vector is not quantised here.
 #define GEMV_RING_OF(X, name, activation, scheduler) \
     X(name##_c1_r2_l2, activation, 1, 2, false, scheduler) \
     X(name##_c1_r2_l1, activation, 1, 2, true, scheduler)  \
@@ -909,15 +1051,25 @@ __device__ __forceinline__ void gemv(const Params &p) {
     X(name##_c1_r4_l1, activation, 1, 4, true, scheduler)  \
     X(name##_c2_r2_l2, activation, 2, 2, false, scheduler) \
     X(name##_c2_r2_l1, activation, 2, 2, true, scheduler)
-#define GEMV_RING_ALL(X, name, scheduler)                                     \
+#define GEMV_RING_NVFP4(X, name, scheduler)                                   \
     GEMV_RING_OF(X, name##_nvfp4, NVFP4_ACTIVATION_NVFP4, scheduler)          \
     X(name##_nvfp4_c2_r1_l2, NVFP4_ACTIVATION_NVFP4, 2, 1, false, scheduler)  \
-    X(name##_nvfp4_c2_r1_l1, NVFP4_ACTIVATION_NVFP4, 2, 1, true, scheduler)   \
+    X(name##_nvfp4_c2_r1_l1, NVFP4_ACTIVATION_NVFP4, 2, 1, true, scheduler)
+#define GEMV_RING_ALL(X, name, scheduler)                                     \
+    GEMV_RING_NVFP4(X, name, scheduler)                                       \
     X(name##_nvfp4_c2_r4_l2, NVFP4_ACTIVATION_NVFP4, 2, 4, false, scheduler)  \
     X(name##_nvfp4_c2_r4_l1, NVFP4_ACTIVATION_NVFP4, 2, 4, true, scheduler)   \
     GEMV_RING_OF(X, name##_f16, NVFP4_ACTIVATION_F16, scheduler)              \
     GEMV_RING_OF(X, name##_bf16, NVFP4_ACTIVATION_BF16, scheduler)
-#ifdef NVFP4_UNIT_SELECT
+// Warps of a CTA for which a thread's registers are counted out. To quantise a vector takes more registers than products
+// do, and the CTAs of two launches would not fit an SM. Counted for 24 warps there are 80, with which two CTAs of 12 fit.
+#define MOST_WARPS (NVFP4_RING_MAX_WARPS + NVFP4_RING_MAX_PRODUCERS)
+#ifdef NVFP4_UNIT_ON_READ
+#undef MOST_WARPS
+#define MOST_WARPS 24
+#define UNIT gemv_ring_on_read
+#define GEMV_RING(X) GEMV_RING_NVFP4(X, gemv_ring_on_read, OnRead)
+#elif defined(NVFP4_UNIT_SELECT)
 #define UNIT gemv_ring_select
 #define GEMV_RING(X) GEMV_RING_ALL(X, gemv_ring_select, Selected)
 #else
@@ -935,7 +1087,7 @@ __device__ __forceinline__ void gemv(const Params &p) {
 
 #define ENTRY(name, activation, chunks, rows, cached, scheduler)                                            \
     NVFP4_KERNEL(name)(                                                                                     \
-    extern "C" __global__ void __launch_bounds__((NVFP4_RING_MAX_WARPS + NVFP4_RING_MAX_PRODUCERS) * 32, 1) \
+    extern "C" __global__ void __launch_bounds__(MOST_WARPS * NVFP4_WARP, 1)                             \
         name(const __grid_constant__ nvfp4_ring_params p) {                                                 \
         nvfp4::ring::gemv<activation, chunks, rows, cached, nvfp4::ring::scheduler>(p);                     \
     })

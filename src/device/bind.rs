@@ -8,13 +8,15 @@ use cudarc::driver::{
 
 use crate::context::same_device;
 use crate::element::{Floats, FloatsMut};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::gate::Gate;
+use crate::kernel::quantize::Input;
 use crate::memory::Device;
 use crate::output::{Output, OutputLayout, Residual};
-use crate::raw::{Call, RawOutput, RawSelect, RawVectors, RawWeights};
+use crate::raw::{Call, RawOnRead, RawOutput, RawSelect, RawVectors, RawWeights};
 use crate::shape::{Shape, Strides};
 use crate::tensor::{DenseVectors, VectorScale, Vectors, Weights};
-use crate::types::FloatType;
+use crate::types::{FloatType, RowOrder};
 
 /// Operands by address. The guards record, when dropped, that the stream uses the buffers until then:
 /// they must outlive the launch.
@@ -48,12 +50,25 @@ impl<'a> Guards<'a> {
     }
 }
 
+/// How a product takes its vectors.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Taken {
+    /// As they are.
+    AsTheyAre,
+    /// Quantised when they are read: [`RawOnRead`] says what the fields mean.
+    OnRead {
+        copies: usize,
+        gate: Option<(Gate, RowOrder)>,
+    },
+}
+
 /// Checks operands against the shape and the stream's device.
 pub(super) fn bind<'a>(
     stream: &'a Arc<CudaStream>,
     shape: &Shape,
     weights: &'a Weights<'_, Device>,
     vectors: &'a Vectors<'_, Device>,
+    taken: Taken,
     output: &'a mut Output<'_, Device>,
 ) -> Result<Bound<'a>> {
     weights.check(shape)?;
@@ -80,15 +95,38 @@ pub(super) fn bind<'a>(
         },
     };
 
+    // The elements in memory.
+    let elements = &match taken {
+        Taken::AsTheyAre => *shape,
+        Taken::OnRead { copies, gate } => Input::of(gate).source(shape, copies)?,
+    };
     let mut keep = |(dense, guard): (Dense, SyncOnDrop<'a>)| {
-        guards.keep((dense.values, guard));
-        RawVectors::Dense {
-            element: dense.element,
-            values: dense.values,
-            strides: dense.strides,
+        let Dense {
+            element,
+            values,
+            strides,
+        } = dense;
+        guards.keep((values, guard));
+        match taken {
+            Taken::AsTheyAre => RawVectors::Dense {
+                element,
+                values,
+                strides,
+            },
+            Taken::OnRead { copies, gate } => RawVectors::OnRead(RawOnRead {
+                element,
+                values,
+                strides,
+                copies,
+                gate,
+                global: None,
+            }),
         }
     };
     let raw_vectors = match vectors {
+        Vectors::Nvfp4(_) if matches!(taken, Taken::OnRead { .. }) => {
+            return Err(Error::AlreadyNvfp4);
+        }
         Vectors::Nvfp4(v) => {
             let layout = v.resolve(shape)?;
             RawVectors::Nvfp4 {
@@ -106,9 +144,9 @@ pub(super) fn bind<'a>(
                 },
             }
         }
-        Vectors::F16(v) => keep(dense(v, FloatType::F16, shape, stream)?),
-        Vectors::Bf16(v) => keep(dense(v, FloatType::Bf16, shape, stream)?),
-        Vectors::F32(v) => keep(dense(v, FloatType::F32, shape, stream)?),
+        Vectors::F16(v) => keep(dense(v, FloatType::F16, elements, stream)?),
+        Vectors::Bf16(v) => keep(dense(v, FloatType::Bf16, elements, stream)?),
+        Vectors::F32(v) => keep(dense(v, FloatType::F32, elements, stream)?),
     };
 
     let raw_output = by_address(stream, output, &layout, &mut guards)?;

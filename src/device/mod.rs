@@ -17,7 +17,7 @@ use crate::raw;
 use crate::shape::Shape;
 use crate::tensor::{Vectors, Weights};
 
-pub(crate) use bind::{dense, output, read};
+pub(crate) use bind::{Taken, dense, output, read};
 pub(crate) use prepared::Kept;
 pub use prepared::PreparedGemvOnDevice;
 
@@ -96,7 +96,14 @@ pub fn gemv_on_device(
     let _alone = (options.workspace)
         .map(|workspace| workspace.hold(stream))
         .transpose()?;
-    let bound = bind::bind(stream, shape, weights, vectors, &mut output)?;
+    let bound = bind::bind(
+        stream,
+        shape,
+        weights,
+        vectors,
+        Taken::AsTheyAre,
+        &mut output,
+    )?;
     let call = bound.call(shape)?;
     make_current(stream)?;
     // SAFETY: the stream's context is current. The views hold valid device memory of at least the lengths that were

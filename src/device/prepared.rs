@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::{CudaContext, CudaStream};
 
-use super::bind::{Bound, bind};
+use super::bind::{Bound, Taken, bind};
 use super::gpu;
 use crate::context::{make_current, same_context};
 use crate::dispatch::{Choice, Options};
@@ -96,7 +96,15 @@ impl PreparedGemvOnDevice {
         let _alone = workspace
             .map(|workspace| workspace.hold(stream))
             .transpose()?;
-        let call = bind(stream, shape, weights, vectors, &mut output)?.call(shape)?;
+        let call = bind(
+            stream,
+            shape,
+            weights,
+            vectors,
+            Taken::AsTheyAre,
+            &mut output,
+        )?
+        .call(shape)?;
         make_current(stream)?;
         #[cfg(feature = "tune")]
         crate::tune::at_prepare(stream, &call, gpu, options)?;
@@ -132,7 +140,14 @@ impl PreparedGemvOnDevice {
             .map(|workspace| workspace.hold(stream))
             .transpose()?;
         let call = &self.call;
-        let bound = bind(stream, &call.shape, weights, vectors, &mut output)?;
+        let bound = bind(
+            stream,
+            &call.shape,
+            weights,
+            vectors,
+            Taken::AsTheyAre,
+            &mut output,
+        )?;
         let same = |operand, same| match same {
             true => Ok(()),
             false => Err(Error::NotAsPrepared { operand }),
@@ -184,7 +199,7 @@ impl Kept {
         stream: &Arc<CudaStream>,
         shape: &Shape,
         weights: &Weights<'_, Device>,
-        vectors: &Vectors<'_, Device>,
+        (vectors, taken): (&Vectors<'_, Device>, Taken),
         mut output: Output<'_, Device>,
         options: &Options<'_>,
         launch: bool,
@@ -193,7 +208,7 @@ impl Kept {
         let _alone = workspace
             .map(|workspace| workspace.hold(stream))
             .transpose()?;
-        let bound = bind(stream, shape, weights, vectors, &mut output)?;
+        let bound = bind(stream, shape, weights, vectors, taken, &mut output)?;
         make_current(stream)?;
         let kept = match self.find(stream, shape, &bound) {
             Some(kept) => kept,

@@ -28,11 +28,11 @@ mod select;
 pub use environment::{PATH_VARIABLE, forced_by_environment};
 pub use options::{Asker, Choice, Options, Reason};
 pub use rank::{Estimate, Evidence, Ranked, rank};
-#[cfg(feature = "device")]
-pub(crate) use select::bundling_bytes;
 pub use select::{Target, plan, select, workspace_bytes};
 #[cfg(all(feature = "device", feature = "tune"))]
 pub(crate) use select::{ToMeasure, rivals, to_measure};
+#[cfg(feature = "device")]
+pub(crate) use select::{bundling_bytes, is_same_on_read};
 
 #[cfg(test)]
 mod tests;

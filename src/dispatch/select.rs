@@ -244,6 +244,27 @@ fn used_bytes(
     Ok(checked.map_or(0, |checked| checked.config().workspace_bytes(&job)))
 }
 
+/// Whether a call has the same kernel and config, and so the same bits, where its NVFP4 vectors are quantised when they
+/// are read.
+#[cfg(feature = "device")]
+pub(crate) fn is_same_on_read(
+    shape: &Shape,
+    operands: &Operands,
+    gpu: &Gpu,
+    options: &Options<'_>,
+) -> bool {
+    let config = |on_read| {
+        let operands = Operands {
+            on_read,
+            ..*operands
+        };
+        let choice = select(shape, &operands, Target::Gpu(gpu), options);
+        choice.ok()?.config
+    };
+    let read = config(true);
+    read.is_some() && read == config(false)
+}
+
 /// The path, kernel and config that a caller or the environment asks for. A config implies its kernel, a kernel its
 /// path.
 #[derive(Clone, Copy, PartialEq)]
@@ -409,6 +430,7 @@ impl Asked {
                 ..Alignment::BEST
             },
             select: job.operands.select,
+            on_read: job.operands.on_read,
             ..Operands::new(job.operands.activation, job.operands.weight_layout)
         };
         let operands = operands.with_workspace(u64::MAX);

@@ -8,7 +8,7 @@ use cudarc::driver::{CudaSlice, CudaStream, CudaView, DevicePtr};
 use super::Experts;
 use crate::check;
 use crate::context::{driver_error, make_current};
-use crate::device::{Kept, gpu, output, read};
+use crate::device::{Kept, Taken, gpu, output, read};
 use crate::dispatch::{self, Options};
 use crate::error::{Error, Result};
 use crate::gate::Gate;
@@ -26,7 +26,9 @@ use crate::workspace::Workspace;
 
 /// [`Experts`] in a device's memory: each token and expert of it is a batch of one vector. Five kernels a call of few
 /// tokens: the vectors are quantised, a copy for each expert; gate and up; the [`Gate`], and quantised again; down; the
-/// weighted sum. Results between the layers are f32.
+/// weighted sum. Results between the layers are f32. With one token, where a product is [`ring`](crate::Kernel::Ring)'s and
+/// its rows have no more than 2048 elements, it quantises its vectors when it reads them, behind the gate, and there is no
+/// kernel for that: three kernels a call, or four. The bits are the same.
 ///
 /// Which experts a token has is read on the device. Ids and weights may change between calls and between replays of a
 /// CUDA graph. An id of -1 is no expert: it adds nothing. Another id that is none of the experts' makes its token's
@@ -79,6 +81,8 @@ pub struct ExpertsBuffers {
     sums: CudaSlice<f32>,
     between: QuantizedVectors,
     results: CudaSlice<f32>,
+    /// Whether gate and up, and down, quantise their vectors when they read them.
+    on_read: [bool; 2],
     /// Whether gate and up, and down, bundle tokens; and a workspace for those that do.
     bundles: [bool; 2],
     workspace: Option<Workspace>,
@@ -203,6 +207,7 @@ impl ExpertsOnDevice {
             sums: results(&self.gate_up)?,
             between: quantized(&self.down)?,
             results: results(&self.down)?,
+            on_read: self.on_read(stream, tokens, slots, bytes)?,
             bundles: bytes.map(|bytes| bytes != 0),
             workspace: match bytes.into_iter().max() {
                 Some(bytes @ 1..) => Some(Workspace::new(stream, bytes)?),
@@ -268,11 +273,12 @@ impl ExpertsOnDevice {
             sums,
             between,
             results,
+            on_read,
             bundles,
             workspace,
         } = buffers;
         let workspaces = bundles.map(|bundles| workspace.as_ref().filter(|_| bundles));
-        let (tokens, slots) = (*tokens, *slots);
+        let (tokens, slots, on_read) = (*tokens, *slots, *on_read);
         let found = [own.shape().k(), between.shape().k(), *rows];
         let needed = [self.k(), self.down.shape.k(), self.rows()];
         if found != needed {
@@ -316,36 +322,46 @@ impl ExpertsOnDevice {
         raw::check_combine(&out, &combine)?;
         if slots > 0 && tokens > 0 {
             let ids = ids.slice(..tokens * slots);
-            if launch {
+            if launch && !on_read[0] {
                 own.quantize(stream, x)?;
             }
             let shape = of_calls(&self.gate_up, tokens, slots)?;
             let to = sums.slice_mut(..shape.outputs());
-            let vectors = own.vectors();
+            let (copies, gate) = (slots, None);
+            let quantized = own.vectors();
+            let vectors = match on_read[0] {
+                true => (x, Taken::OnRead { copies, gate }),
+                false => (&quantized, Taken::AsTheyAre),
+            };
             self.product(
                 stream,
                 &self.gate_up,
                 &shape,
                 &ids,
-                &vectors,
+                vectors,
                 to,
                 workspaces[0],
                 tokens,
                 launch,
             )?;
             let sums = Vectors::on_device(sums.slice(..shape.outputs()));
-            if launch {
+            if launch && !on_read[1] {
                 between.quantize_gated(stream, &sums, self.gate, self.order, None)?;
             }
             let shape = of_calls(&self.down, tokens, slots)?;
             let to = results.slice_mut(..shape.outputs());
-            let vectors = between.vectors();
+            let (copies, gate) = (1, Some((self.gate, self.order)));
+            let quantized = between.vectors();
+            let vectors = match on_read[1] {
+                true => (&sums, Taken::OnRead { copies, gate }),
+                false => (&quantized, Taken::AsTheyAre),
+            };
             self.product(
                 stream,
                 &self.down,
                 &shape,
                 &ids,
-                &vectors,
+                vectors,
                 to,
                 workspaces[1],
                 tokens,
@@ -371,19 +387,36 @@ impl ExpertsOnDevice {
         }
     }
 
+    /// Whether gate and up, and down, quantise their vectors when they read them.
+    fn on_read(
+        &self,
+        stream: &CudaStream,
+        tokens: usize,
+        slots: usize,
+        bundling: [u64; 2],
+    ) -> Result<[bool; 2]> {
+        // Each CTA quantises its batch's whole vector. Where this was measured with longer vectors, or more tokens, it took
+        // as long as kernels for them, or longer: docs/notes/experts.md.
+        const MOST: usize = 2048;
+        let gpu = gpu(stream.context().ordinal())?;
+        let on_read = |of: &MatricesOnDevice, bundling| {
+            let (shape, operands) = (of_calls(of, tokens, slots)?, operands(of, tokens));
+            let short = shape.k() <= MOST;
+            let same = || dispatch::is_same_on_read(&shape, &operands, gpu, &self.options());
+            Ok::<_, Error>(bundling == 0 && tokens == 1 && slots > 0 && short && same())
+        };
+        Ok([
+            on_read(&self.gate_up, bundling[0])?,
+            on_read(&self.down, bundling[1])?,
+        ])
+    }
+
     /// Bytes of a workspace for each product that bundles tokens; 0 for one that does not.
     fn bundling_bytes(&self, stream: &CudaStream, tokens: usize, slots: usize) -> Result<[u64; 2]> {
         let gpu = gpu(stream.context().ordinal())?;
         let bytes = |of: &MatricesOnDevice| {
-            let operands = Operands {
-                select: true,
-                matrices: of.shape.l(),
-                distinct: tokens == 1,
-                late: true,
-                ..Operands::new(Activation::Nvfp4, of.layout)
-            };
             let shape = of_calls(of, tokens, slots)?;
-            dispatch::bundling_bytes(&shape, &operands, gpu, &self.options())
+            dispatch::bundling_bytes(&shape, &operands(of, tokens), gpu, &self.options())
         };
         Ok([bytes(&self.gate_up)?, bytes(&self.down)?])
     }
@@ -396,7 +429,7 @@ impl ExpertsOnDevice {
         of: &MatricesOnDevice,
         shape: &Shape,
         ids: &CudaView<'_, i32>,
-        x: &Vectors<'_, Device>,
+        x: (&Vectors<'_, Device>, Taken),
         y: cudarc::driver::CudaViewMut<'_, f32>,
         workspace: Option<&Workspace>,
         tokens: usize,
@@ -457,6 +490,17 @@ fn of_tokens<'x>(
         Vectors::Bf16(x) => Vectors::Bf16(dense(x, shape)?),
         Vectors::F32(x) => Vectors::F32(dense(x, shape)?),
     })
+}
+
+/// What dispatch knows of a product's operands.
+fn operands(of: &MatricesOnDevice, tokens: usize) -> Operands {
+    Operands {
+        select: true,
+        matrices: of.shape.l(),
+        distinct: tokens == 1,
+        late: true,
+        ..Operands::new(Activation::Nvfp4, of.layout)
+    }
 }
 
 /// The shape of a product with a vector for each slot of each token.

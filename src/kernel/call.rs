@@ -1,13 +1,17 @@
 //! A problem with its addresses, checked. Launch plans are made from a `Call`.
 
 use super::params::{
-    NVFP4_ATOM_BLOCKS, NVFP4_ATOM_BYTES, NVFP4_ATOM_ROWS, NVFP4_OUTPUT_BF16, NVFP4_OUTPUT_F16,
-    NVFP4_OUTPUT_F32, nvfp4_epilogue, nvfp4_scale_steps, nvfp4_select, nvfp4_vectors,
-    nvfp4_weights,
+    NVFP4_ACTIVATION_BF16, NVFP4_ACTIVATION_F16, NVFP4_ACTIVATION_F32, NVFP4_ATOM_BLOCKS,
+    NVFP4_ATOM_BYTES, NVFP4_ATOM_ROWS, NVFP4_GLOBAL_COMPUTED, NVFP4_GLOBAL_SHARED,
+    NVFP4_OUTPUT_BF16, NVFP4_OUTPUT_F16, NVFP4_OUTPUT_F32, nvfp4_epilogue, nvfp4_gate,
+    nvfp4_on_read, nvfp4_scale_steps, nvfp4_select, nvfp4_vectors, nvfp4_weights,
 };
+use super::quantize::{Input, operand};
 use crate::check::{Batches, Regions, extent, pointer, reach, strided};
 use crate::error::{Error, Result};
-use crate::operands::{Operands, RawOutput, RawSelect, RawVectors, RawWeights, RawWorkspace};
+use crate::operands::{
+    Operands, RawOnRead, RawOutput, RawSelect, RawVectors, RawWeights, RawWorkspace,
+};
 use crate::shape::{Shape, Strides};
 use crate::tensor::{GlobalScale, combine};
 use crate::types::{Activation, FloatType, ScaleLayout};
@@ -59,7 +63,8 @@ impl Call {
         weights.global.check("weight global scale")?;
         let global = match vectors {
             RawVectors::Nvfp4 { global, .. } => global.check("vector global scale")?,
-            RawVectors::Dense { .. } => GlobalScale::ONE,
+            // A vector's own global scale is a factor of its results.
+            RawVectors::Dense { .. } | RawVectors::OnRead(_) => GlobalScale::ONE,
         };
         let call = Self {
             shape: *shape,
@@ -139,6 +144,21 @@ impl Call {
             late: false,
             distinct: false,
             matrices: self.shape.l(),
+        });
+        self
+    }
+
+    /// This call with vectors that are quantised when they are read, of elements at an address where no memory is.
+    #[doc(hidden)]
+    pub fn reading_nowhere(mut self) -> Self {
+        let element = FloatType::Bf16;
+        self.vectors = RawVectors::OnRead(RawOnRead {
+            element,
+            values: 3 << 59,
+            strides: Strides::packed(self.shape.n(), self.shape.k() * element.bytes()),
+            copies: 1,
+            gate: None,
+            global: None,
         });
         self
     }
@@ -326,6 +346,26 @@ impl Call {
                 let bytes = strided("vectors", shape, strides, row, 16, Batches::MayBeShared)?;
                 regions.push("vectors", values, bytes);
             }
+            RawVectors::OnRead(RawOnRead {
+                element,
+                values,
+                strides,
+                copies,
+                gate,
+                global,
+            }) => {
+                pointer("vectors", values, 16)?;
+                if let Some((gate, _)) = gate {
+                    gate.check()?;
+                }
+                if let Some(global) = global {
+                    global.as_multiplier("given global scale")?;
+                }
+                let read = &Input::of(gate).source(shape, copies)?;
+                let row = read.k() * element.bytes();
+                let bytes = strided("vectors", read, strides, row, 16, Batches::MayBeShared)?;
+                regions.push("vectors", values, bytes);
+            }
         }
         let output = &self.output;
         if output.bias != 0 {
@@ -383,7 +423,10 @@ impl Call {
             } => (codes, code_strides, scales, layout, scale_strides),
             RawVectors::Dense {
                 values, strides, ..
-            } => {
+            }
+            | RawVectors::OnRead(RawOnRead {
+                values, strides, ..
+            }) => {
                 let none = Strides { row: 0, batch: 0 };
                 (values, strides, 0, ScaleLayout::Linear, none)
             }
@@ -430,12 +473,38 @@ impl Call {
         }
     }
 
+    /// The operand that says how vectors are quantised when they are read; zeros where they are not.
+    pub(super) fn on_read_operand(&self) -> nvfp4_on_read {
+        let RawVectors::OnRead(on_read) = self.vectors else {
+            return nvfp4_on_read::default();
+        };
+        let element = match on_read.element {
+            FloatType::F16 => NVFP4_ACTIVATION_F16,
+            FloatType::Bf16 => NVFP4_ACTIVATION_BF16,
+            FloatType::F32 => NVFP4_ACTIVATION_F32,
+        };
+        let gate = on_read.gate;
+        nvfp4_on_read {
+            element: element as i32,
+            gated: gate.is_some().into(),
+            gate: gate.map_or_else(nvfp4_gate::default, |(gate, order)| operand(gate, order)),
+            global_kind: match on_read.global {
+                None => NVFP4_GLOBAL_COMPUTED as i32,
+                Some(_) => NVFP4_GLOBAL_SHARED as i32,
+            },
+            global: on_read
+                .global
+                .map_or(0.0, |global| global.multiplier() as f32),
+            copies: on_read.copies as u32,
+        }
+    }
+
     /// Operands of the epilogue, for the vectors from `first` on.
     fn epilogue(&self, first: usize) -> nvfp4_epilogue {
         let n = self.shape.n();
         let vector_alpha = match self.vectors {
             RawVectors::Nvfp4 { vector_alpha, .. } => vector_alpha,
-            RawVectors::Dense { .. } => 0,
+            RawVectors::Dense { .. } | RawVectors::OnRead(_) => 0,
         };
         let output = self.results();
         let operands = [

@@ -324,6 +324,12 @@ trait KernelConfig: Copy + PartialEq + Sized {
         Err(Refusal::Select)
     }
 
+    /// Whether the kernel can compute a job that it can compute with NVFP4 vectors, of vectors that it quantises when it
+    /// reads them.
+    fn takes_on_read(_: &Job<'_>) -> Result<(), Refusal> {
+        Err(Refusal::OnRead)
+    }
+
     /// The config that reads a matrix once for the batches that select it, where the job can have such batches and this
     /// is expected to be the fastest way of all kernels.
     fn bundles(_: &Job<'_>) -> Option<Self> {
@@ -485,6 +491,9 @@ macro_rules! kernels {
                 job.some(|job| match self {
                     $(Self::$kernel => {
                         <$config as KernelConfig>::available(job)?;
+                        if job.operands.on_read {
+                            <$config as KernelConfig>::takes_on_read(job)?;
+                        }
                         match job.operands.select {
                             true => <$config as KernelConfig>::takes_select(job),
                             false => Ok(()),

@@ -28,6 +28,16 @@ pub struct nvfp4_gate {
     pub alpha: f32,
     pub limit: f32,
 }
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct nvfp4_on_read {
+    pub element: i32,
+    pub gated: i32,
+    pub gate: nvfp4_gate,
+    pub global_kind: i32,
+    pub global: f32,
+    pub copies: u32,
+}
 pub const NVFP4_WARP: u32 = 32;
 pub const NVFP4_BLOCK: u32 = 16;
 pub const NVFP4_FEW_VECTORS: u32 = 2;
@@ -350,6 +360,8 @@ pub const NVFP4_RING_MAX_PRODUCERS: u32 = 4;
 pub const NVFP4_RING_AHEAD: u32 = 2;
 pub const NVFP4_RING_PLACE_BYTES: u32 = 4;
 pub const NVFP4_RING_COUNTER_STRIDE: u32 = 128;
+pub const NVFP4_RING_QUANTIZED_ALIGN: u32 = 16;
+pub const NVFP4_RING_LARGEST_BYTES: u32 = 4;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct nvfp4_ring_params {
@@ -385,6 +397,8 @@ pub struct nvfp4_ring_params {
     pub batches_more: u32,
     pub fewer_per_cta: u32,
     pub fewer_left: u32,
+    pub quantized_at: u32,
+    pub on_read: nvfp4_on_read,
     pub __bindgen_padding_1: [u8; 4usize],
 }
 pub const NVFP4_TCGEN05_ROWS: u32 = 128;

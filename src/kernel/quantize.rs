@@ -8,12 +8,9 @@ use super::params::{
     nvfp4_quantize_params,
 };
 use super::plan::{KernelParameters, Launch, MOST_GRID_Y, Parameters};
-#[cfg(feature = "device")]
 use crate::error::{Error, Result};
 use crate::gate::Gate;
-#[cfg(feature = "device")]
-use crate::shape::Dims;
-use crate::shape::{Shape, Strides};
+use crate::shape::{Dims, Shape, Strides};
 use crate::tensor::GlobalScale;
 use crate::types::{FloatType, RowOrder, ScaleLayout};
 
@@ -65,8 +62,15 @@ impl Input {
         },
     ];
 
+    /// What a gate makes of the vectors, or the vectors themselves.
+    pub(crate) fn of(gate: Option<(Gate, RowOrder)>) -> Self {
+        match gate {
+            Some((gate, order)) => Self::Gated { gate, order },
+            None => Self::Plain,
+        }
+    }
+
     /// The vectors that are read, of which those of a shape are made, each batch in so many copies. M means nothing.
-    #[cfg(feature = "device")]
     pub(crate) fn source(&self, shape: &Shape, copies: usize) -> Result<Shape> {
         let batches = shape.l();
         if copies == 0 || !batches.is_multiple_of(copies) {
@@ -187,7 +191,7 @@ pub fn launch(shape: &Shape, q: &Quantize) -> Launch {
 unsafe impl KernelParameters for nvfp4_quantize_params {}
 
 /// A gate as kernels take it.
-fn operand(gate: Gate, order: RowOrder) -> nvfp4_gate {
+pub(super) fn operand(gate: Gate, order: RowOrder) -> nvfp4_gate {
     let (kind, alpha, limit) = match gate {
         Gate::Silu => (NVFP4_GATE_SILU, 0.0, 0.0),
         Gate::GeluTanh => (NVFP4_GATE_GELU_TANH, 0.0, 0.0),

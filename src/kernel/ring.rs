@@ -3,9 +3,10 @@
 use super::call::Pass;
 use super::params::{
     NVFP4_ATOM_ROWS, NVFP4_RING_AHEAD, NVFP4_RING_BAR_BYTES, NVFP4_RING_CHUNK_BYTES,
-    NVFP4_RING_COUNTER_STRIDE, NVFP4_RING_MAX_PRODUCERS, NVFP4_RING_MAX_WARPS,
-    NVFP4_RING_PLACE_BYTES, NVFP4_RING_SCALE_BYTES, NVFP4_RING_SCALE_SLOTS, NVFP4_RING_UNIT_ROWS,
-    NVFP4_WARP, nvfp4_ring_params,
+    NVFP4_RING_COUNTER_STRIDE, NVFP4_RING_LARGEST_BYTES, NVFP4_RING_MAX_PRODUCERS,
+    NVFP4_RING_MAX_WARPS, NVFP4_RING_PLACE_BYTES, NVFP4_RING_QUANTIZED_ALIGN,
+    NVFP4_RING_SCALE_BYTES, NVFP4_RING_SCALE_SLOTS, NVFP4_RING_UNIT_ROWS, NVFP4_WARP,
+    nvfp4_ring_params,
 };
 use super::plan::{KernelParameters, Launch, Parameters, Plan};
 use super::stream::scaled_matrix_roundings;
@@ -29,7 +30,8 @@ pub struct RingConfig {
     /// Groups of a CTA: together they have 16 warps at most.
     pub groups: u32,
     /// Rows of a stage, for which a group waits at once: 1, 2 or 4. With one chunk 2 or 4: a stage of one row of one
-    /// chunk was the fastest nowhere. With two chunks of a 16-bit vector 2.
+    /// chunk was the fastest nowhere. With two chunks of a 16-bit vector 2. Where vectors
+    /// are quantised when they are read, 4 with two chunks is the same as 2.
     pub rows: u32,
     /// Units in the ring for each group: 1 to 8.
     pub depth: u32,
@@ -38,14 +40,14 @@ pub struct RingConfig {
     /// Whether L1 keeps block scales: in the 128x4 layout two units share what L1 fetches at once. Rings that take most
     /// of an SM's shared memory leave L1 too small to keep scales.
     pub cached: bool,
-    /// CTAs that share the rows of all batches: no more than there are granules. Where batches select their matrix, each
-    /// batch has as many of them as the others, or one more, and one at least.
+    /// CTAs that share the rows of all batches: no more than there are granules. Where batches select their matrix, or
+    /// vectors are quantised when they are read, each batch has as many of them as the others, or one more, and one at least.
     pub ctas: u32,
     /// Eighths of all units, 0 to 7, that belong to no CTA at first. A CTA takes the next of these units when one of
     /// its groups has room, so that all CTAs end at about the same time. Units that are taken are counted in the
     /// workspace. In a call without a workspace all units are dealt, as with 0. A value that is not 0 needs `chunks` 2
     /// and `rows` 1 or 2: others are not compiled. Each group of each CTA then keeps `depth` + 2 units of its own. Where
-    /// batches select their matrix all units are dealt, too.
+    /// batches select their matrix, or vectors are quantised when they are read, all units are dealt, too.
     pub counted: u32,
 }
 
@@ -66,6 +68,8 @@ impl RingConfig {
 const UNIT: &str = "gemv_ring";
 /// The unit of the kernels whose batches select their matrix.
 const SELECT_UNIT: &str = "gemv_ring_select";
+/// The unit of the kernels that quantise the vector when they read it.
+const ON_READ_UNIT: &str = "gemv_ring_on_read";
 /// Vectors of a pass over the weights.
 const PASS: usize = 1;
 /// K is a multiple of this number of elements: scales of a row are copied 16 bytes at once.
@@ -147,6 +151,10 @@ impl KernelConfig for RingConfig {
         job.image(SELECT_UNIT)
     }
 
+    fn takes_on_read(job: &Job<'_>) -> Result<(), Refusal> {
+        job.image(ON_READ_UNIT)
+    }
+
     fn available(job: &Job<'_>) -> Result<(), Refusal> {
         job.needs((9, 0), "9.0 or newer")?;
         job.image(UNIT)?;
@@ -159,7 +167,7 @@ impl KernelConfig for RingConfig {
         } else {
             NVFP4_RING_UNIT_ROWS
         } as usize;
-        if shape.l() > 1 && !job.operands.select && !shape.m().is_multiple_of(whole) {
+        if shape.l() > 1 && !are_apart(job) && !shape.m().is_multiple_of(whole) {
             return Err(Refusal::RowsOfBatch {
                 m: shape.m(),
                 of: whole,
@@ -370,9 +378,9 @@ impl KernelConfig for RingConfig {
         let counts = self.counts(job);
         let layout = self.layout(job, counts);
         let dealt = dealt_at_once(job);
-        // A selection: the first batches may have a CTA more than others.
+        // The first batches may have a CTA more than others.
         let l = shape.l() as u32;
-        let batches_more = match job.operands.select {
+        let batches_more = match are_apart(job) {
             true => self.ctas.saturating_sub(self.ctas_at_once(job) * l),
             false => 0,
         };
@@ -419,17 +427,20 @@ impl KernelConfig for RingConfig {
             batches_more,
             fewer_per_cta: layout.granules_per_cta as u32,
             fewer_left: layout.granules_left as u32,
+            quantized_at: layout.quantized_at as u32,
+            on_read: call.on_read_operand(),
             ..nvfp4_ring_params::default()
         };
         let mut plan = Plan::new();
         for pass in call.passes(PASS) {
             plan.push(Launch {
                 entry: self.entry(job),
-                unit: match job.operands.select {
-                    true => SELECT_UNIT,
-                    false => UNIT,
+                unit: match (job.operands.on_read, job.operands.select) {
+                    (true, _) => ON_READ_UNIT,
+                    (false, true) => SELECT_UNIT,
+                    (false, false) => UNIT,
                 },
-                grid: match job.operands.select {
+                grid: match are_apart(job) {
                     true => [l, ctas, 1],
                     false => [ctas, 1, 1],
                 },
@@ -506,6 +517,7 @@ struct Layout {
     sums_at: u64,
     sums_pitch: u64,
     announced_at: u64,
+    quantized_at: u64,
     bytes: u64,
 }
 
@@ -702,10 +714,25 @@ impl RingConfig {
     /// The entry point of a call.
     fn entry(&self, job: &Job<'_>) -> &'static str {
         let activation = job.operands.activation;
+        if job.operands.on_read {
+            let config = Self {
+                rows: self.stage_rows(job),
+                ..*self
+            };
+            return entry!("ring_on_read", config, activation, "");
+        }
         match (job.operands.select, self.counts(job)) {
             (true, _) => entry!("ring_select", self, activation, ""),
             (false, false) => entry!("ring", self, activation, ""),
             (false, true) => entry!("ring", self, activation, "_counted"),
+        }
+    }
+
+    /// Rows of a stage in this job's launches.
+    fn stage_rows(&self, job: &Job<'_>) -> u32 {
+        match job.operands.on_read && self.chunks == 2 {
+            true => self.rows.min(2),
+            false => self.rows,
         }
     }
 
@@ -732,7 +759,7 @@ impl RingConfig {
 
     /// The fewest CTAs that share what is [dealt at once](dealt_at_once).
     fn ctas_at_once(&self, job: &Job<'_>) -> u32 {
-        match job.operands.select {
+        match are_apart(job) {
             true => (self.ctas / job.shape.l() as u32).max(1),
             false => self.ctas,
         }
@@ -759,12 +786,22 @@ impl RingConfig {
         let scale_bytes = u64::from(NVFP4_RING_SCALE_SLOTS * NVFP4_RING_SCALE_BYTES);
         let scales_at = ring_units * unit_bytes(shape);
         let bars_at = scales_at + groups * row_warps * u64::from(self.chunks) * scale_bytes;
-        let stages = ring_units * (UNIT_ROWS / u64::from(self.rows));
+        let stages = ring_units * (UNIT_ROWS / u64::from(self.stage_rows(job)));
         let sums_at = bars_at + stages * u64::from(NVFP4_RING_BAR_BYTES);
         let announced_at = sums_at + row_warps * sums_pitch * 4;
         let announced = match counts {
             true => units * u64::from(NVFP4_RING_PLACE_BYTES),
             false => 0,
+        };
+        let behind = announced_at + announced;
+        // Codes, block scales, and what each warp has found to be the largest magnitude.
+        let quantized_at = behind.next_multiple_of(NVFP4_RING_QUANTIZED_ALIGN.into());
+        let bytes = match job.operands.on_read {
+            true => {
+                let vector = shape.row_code_bytes() as u64 + shape.blocks() as u64;
+                quantized_at + vector + groups * row_warps * u64::from(NVFP4_RING_LARGEST_BYTES)
+            }
+            false => behind,
         };
         Layout {
             dealt,
@@ -776,7 +813,8 @@ impl RingConfig {
             sums_at,
             sums_pitch,
             announced_at,
-            bytes: announced_at + announced,
+            quantized_at,
+            bytes,
         }
     }
 }
@@ -816,14 +854,20 @@ fn integers(job: &Job<'_>) -> bool {
     job.operands.activation == Activation::Nvfp4
 }
 
-/// Whether units can be counted: the call has a workspace to count in, and no selection.
+/// Whether units can be counted: the call has a workspace to count in, and batches are not apart.
 fn counters(job: &Job<'_>) -> bool {
-    job.operands.workspace >= RawWorkspace::COUNTER_BYTES && !job.operands.select
+    job.operands.workspace >= RawWorkspace::COUNTER_BYTES && !are_apart(job)
 }
 
-/// The part of a problem whose rows are dealt to CTAs together: all batches, or one where batches select their matrix.
+/// Whether CTAs have rows of one batch each: where batches select their matrix, and where vectors are quantised when they
+/// are read, since a CTA quantises one.
+fn are_apart(job: &Job<'_>) -> bool {
+    job.operands.select || job.operands.on_read
+}
+
+/// The part of a problem whose rows are dealt to CTAs together: all batches, or one where batches are apart.
 fn dealt_at_once(job: &Job<'_>) -> Shape {
-    match job.operands.select {
+    match are_apart(job) {
         true => job.shape.one_batch(),
         false => *job.shape,
     }

@@ -9,7 +9,7 @@ use cudarc::driver::{CudaSlice, CudaStream, CudaView, DeviceRepr, ValidAsZeroBit
 use super::{Linear, with_bias, with_vectors};
 use crate::check;
 use crate::context::driver_error;
-use crate::device::{Kept, gpu};
+use crate::device::{Kept, Taken, gpu};
 use crate::dispatch::measured::Measurements;
 use crate::dispatch::{self, Choice, Options};
 use crate::error::{Error, Result};
@@ -335,6 +335,7 @@ impl LinearOnDevice {
     ) -> Result<Choice> {
         let y = with_bias(y, self.parts.bias(), |y, bias| y.with_bias_on_device(bias))?;
         let (shape, weights) = (self.shape(n)?, self.parts.weights()?);
+        let x = (x, Taken::AsTheyAre);
         self.kept
             .call(stream, &shape, &weights, x, y, &self.options(), launch)
     }

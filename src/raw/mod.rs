@@ -90,7 +90,7 @@ mod relayout;
 mod runtime;
 
 pub use crate::kernel::Call;
-pub use crate::operands::{RawOutput, RawSelect, RawVectors, RawWeights, RawWorkspace};
+pub use crate::operands::{RawOnRead, RawOutput, RawSelect, RawVectors, RawWeights, RawWorkspace};
 pub(crate) use combine::check_combine;
 pub use combine::combine;
 pub use device::{COMPILED_ARCHS, KERNELS, Versions, device_count, gpu, versions};

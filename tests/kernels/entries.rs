@@ -39,7 +39,11 @@ pub(crate) fn planned(arch: &'static str) -> Vec<Launch> {
         for activation in Activation::ALL {
             for layout in ScaleLayout::ALL {
                 let plain = Call::nowhere(&shape, activation, layout, 32);
-                for call in [plain, plain.selecting_nowhere()] {
+                let reading = (activation == Activation::Nvfp4).then(|| plain.reading_nowhere());
+                for call in [plain, plain.selecting_nowhere()]
+                    .into_iter()
+                    .chain(reading)
+                {
                     planned.extend(planned_for(&call, &gpu));
                 }
             }

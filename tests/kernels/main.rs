@@ -44,6 +44,7 @@ mod mma_fp4 {
 mod ring {
     #[cfg(feature = "device")]
     pub(crate) mod gpu;
+    pub(crate) mod on_read;
     pub(crate) mod refuse;
     pub(crate) mod sim;
 }
@@ -146,6 +147,7 @@ const WITH_OR_WITHOUT_CUDA: &[Trials] = &[
     read_only::sim::trials,
     recorded::trials,
     relayout::sim::trials,
+    ring::on_read::trials,
     ring::refuse::trials,
     ring::sim::trials,
     stream::refuse::trials,

@@ -4,7 +4,7 @@
 
 use nvfp4_gemv::kernel::params::nvfp4_ring_params;
 use nvfp4_gemv::kernel::{Config, Kernel, RingConfig, StreamConfig};
-use nvfp4_gemv::{Activation, ScaleLayout, Shape};
+use nvfp4_gemv::{Activation, FloatType, ScaleLayout, Shape};
 use ptx_sim::report::ViolationKind;
 use ptx_sim::{Launch, SimError};
 
@@ -97,7 +97,19 @@ fn calls_of(kernel: Kernel, simulator: &Simulator) -> usize {
             ..plain
         };
         let selecting = selecting(plain);
-        for (has_all, case) in [(false, plain), (false, selecting), (true, with_operands)] {
+        // Elements that are quantised when they are read, of each type in turn.
+        let on_read = Case {
+            activation: Activation::Nvfp4,
+            on_read: Some(FloatType::ALL[turn % 3]),
+            data: Data::FullRange,
+            ..plain
+        };
+        for (has_all, case) in [
+            (false, plain),
+            (false, selecting),
+            (false, on_read),
+            (true, with_operands),
+        ] {
             for (i, config) in configs(simulator, &case, kernel).into_iter().enumerate() {
                 let call = Chained::new(simulator, &case, config);
                 check(&call, calls as u64);

@@ -119,9 +119,12 @@ fn entries(problem: &Shape, gpu: &Gpu) -> Result<Vec<Entry>> {
                 for layout in ScaleLayout::ALL {
                     for align in ALIGNMENTS {
                         let plain = Call::nowhere(&shape, activation, layout, align);
-                        // Some kernels have entry points of their own for an epilogue that has operands, and for a
-                        // selection.
-                        for call in [plain, plain.biased_nowhere(), plain.selecting_nowhere()] {
+                        // Some kernels have entry points of their own for an epilogue that has operands, for a
+                        // selection, and for vectors that they quantise.
+                        let on_read = activation == Activation::Nvfp4;
+                        let calls = [plain, plain.biased_nowhere(), plain.selecting_nowhere()];
+                        let on_read = on_read.then(|| plain.reading_nowhere());
+                        for call in calls.into_iter().chain(on_read) {
                             for &kernel in Kernel::ALL {
                                 add(&mut entries, kernel, &call, gpu, false);
                                 add(&mut entries, kernel, &call, gpu, true);
@@ -316,6 +319,7 @@ mod tests {
             ("gemv_packed", [false, true, false, false]),
             ("gemv_packed_f16_n8_operands", [false, true, false, false]),
             ("gemv_ring_select", [false, true, true, true]),
+            ("gemv_ring_on_read", [false, true, true, true]),
             ("gemv_stream_select", [true; 4]),
             ("gemv_stream_ordered", [false, true, false, false]),
             ("gemv_tcgen05", [false, false, true, false]),

@@ -68,6 +68,12 @@ pub const UNITS: &[Unit] = &[
         "NVFP4_UNIT_SELECT",
         Needs::Newer(90),
     ),
+    part(
+        "gemv_ring_on_read",
+        "gemv_ring",
+        "NVFP4_UNIT_ON_READ",
+        Needs::Newer(90),
+    ),
     // The tensor cores of compute capability 10.x.
     whole("gemv_tcgen05", Needs::MajorSpecific(10)),
     // combine, quantize, relayout, read_only.
@@ -156,7 +162,12 @@ mod tests {
             let mut expected = [
                 &everywhere,
                 more,
-                &["gemv_ring", "gemv_ring_select", "read_bulk"],
+                &[
+                    "gemv_ring",
+                    "gemv_ring_select",
+                    "gemv_ring_on_read",
+                    "read_bulk",
+                ],
             ]
             .concat();
             expected.sort_unstable();

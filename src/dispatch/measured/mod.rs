@@ -160,6 +160,7 @@ pub(crate) fn comparable(operands: &Operands) -> Operands {
         matrices: 0,
         distinct: false,
         late: false,
+        on_read: false,
         ..*operands
     }
 }

@@ -133,6 +133,7 @@ fn read(line: Line) -> Result<Entry, String> {
             matrices: 0,
             distinct: false,
             late: false,
+            on_read: false,
         },
         ceiling_seconds: seconds("a ceiling", line.ceiling_seconds)?,
         kernels,

@@ -78,6 +78,7 @@ const OPERANDS: Operands = Operands {
     matrices: 0,
     distinct: false,
     late: false,
+    on_read: false,
 };
 
 /// A workspace for calls on the GPU's stream, with any kernel.

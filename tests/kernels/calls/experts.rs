@@ -1,19 +1,28 @@
 //! MLPs and experts in a device's memory, against the same layers on the host, which quantise as the device does.
 
+use std::sync::Arc;
+
+use cudarc::driver::CudaSlice;
 use half::bf16;
+use nvfp4_gemv::dispatch::select;
+use nvfp4_gemv::kernel::Config;
+use nvfp4_gemv::kernel::combine::Combine;
 use nvfp4_gemv::quantize::quantize_vectors_or_nan;
 use nvfp4_gemv::raw;
 use nvfp4_gemv::{
-    DenseVectors, Error, Experts, ExpertsBuffers, ExpertsOnDevice, Gate, Linear, Mlp, Output,
-    RowOrder, ScaleLayout, Strides, Vectors,
+    Activation, DenseVectors, Error, Experts, ExpertsBuffers, ExpertsOnDevice, FloatType, Gate,
+    GlobalScale, Linear, MatricesOnDevice, Mlp, Operands, Options, Output, QuantizedVectors,
+    RawOutput, RowOrder, ScaleLayout, Shape, Strides, Target, Vectors, Weights, gemv_on_device,
 };
 
 use crate::support::gpu::Gpu;
+use crate::support::sized;
 
 crate::trials! {
     gpu:
-        an_mlp_is_near_the_host, experts_are_near_the_host, ids_that_name_no_expert, replays_with_other_ids, no_tokens_and_no_slots,
-        refusals;
+        an_mlp_is_near_the_host, experts_are_near_the_host, bundled_tokens_are_near_the_host,
+        few_launches_have_the_bits_of_five, ids_that_name_no_expert,
+        replays_with_other_ids, no_tokens_and_no_slots, refusals;
     long_gpu: times;
 }
 
@@ -71,6 +80,11 @@ struct Made {
 }
 
 fn make(kind: Kind, seed: u64) -> Made {
+    make_of(kind, M, seed)
+}
+
+/// With another number of rows of gate, and of up.
+fn make_of(kind: Kind, rows: usize, seed: u64) -> Made {
     let more = |layer: Linear, seed| match kind.more {
         false => layer,
         true => {
@@ -80,15 +94,15 @@ fn make(kind: Kind, seed: u64) -> Made {
             layer.with_bias(numbers(rows, seed + 1)).unwrap()
         }
     };
-    let down = more(layer(K, M, seed), 50 + seed);
+    let down = more(layer(K, rows, seed), 50 + seed);
     let (gate_up, order, mlp) = match kind.joined {
         None => {
-            let [gate, up] = [1, 2].map(|i| more(layer(M, K, seed + i), 60 + seed + i));
+            let [gate, up] = [1, 2].map(|i| more(layer(rows, K, seed + i), 60 + seed + i));
             let mlp = Mlp::new(gate.clone(), up.clone(), down.clone());
             (vec![gate, up], RowOrder::Stacked, mlp)
         }
         Some(order) => {
-            let both = more(layer(2 * M, K, seed + 3), 70 + seed);
+            let both = more(layer(2 * rows, K, seed + 3), 70 + seed);
             (
                 vec![both.clone()],
                 order,
@@ -123,10 +137,10 @@ fn product(layers: &[Linear], x: &[f32], n: usize) -> Vec<f32> {
 
 /// An MLP of the host, with quantised vectors before each product.
 fn on_host(made: &Made, x: &[f32], n: usize) -> Vec<f32> {
-    let sums = product(&made.gate_up, x, n);
-    let between = sums.chunks_exact(2 * M).flat_map(|sums| {
-        (0..M).map(|i| match made.order {
-            RowOrder::Stacked => made.gate.of(sums[i], sums[M + i]),
+    let (sums, rows) = (product(&made.gate_up, x, n), made.down.k());
+    let between = sums.chunks_exact(2 * rows).flat_map(|sums| {
+        (0..rows).map(|i| match made.order {
+            RowOrder::Stacked => made.gate.of(sums[i], sums[rows + i]),
             RowOrder::Interleaved => made.gate.of(sums[2 * i], sums[2 * i + 1]),
         })
     });
@@ -182,7 +196,11 @@ fn an_mlp_is_near_the_host() {
 }
 
 fn experts(kind: Kind, count: usize) -> (Vec<Made>, Experts) {
-    let made: Vec<Made> = (0..count).map(|i| make(kind, i as u64)).collect();
+    experts_of(kind, M, count)
+}
+
+fn experts_of(kind: Kind, rows: usize, count: usize) -> (Vec<Made>, Experts) {
+    let made: Vec<Made> = (0..count).map(|i| make_of(kind, rows, i as u64)).collect();
     let mlps: Vec<Mlp> = made.iter().map(|made| made.mlp.clone()).collect();
     (made, Experts::new(mlps).unwrap())
 }
@@ -223,25 +241,284 @@ fn experts_are_near_the_host() {
         let layout = ScaleLayout::ALL[i % 2];
         let device = host.on_device(stream, layout).unwrap();
         for (tokens, slots) in [(1, 2), (3, 4), (2, 1)] {
-            let mut r = fastrand::Rng::with_seed(tokens as u64);
-            let x = rounded(&numbers(tokens * K, 9));
-            let values: Vec<f32> = x.iter().map(|x| x.to_f32()).collect();
-            let ids: Vec<i32> = (0..tokens * slots).map(|_| r.i32(-1..5)).collect();
-            let weights = numbers(tokens * slots, 10);
-            let residual = numbers(tokens * K, 11);
-            let mut expected = residual.clone();
-            for (slot, &id) in ids.iter().enumerate() {
-                let token = slot / slots;
-                if let Some(expert) = usize::try_from(id).ok().map(|id| &made[id]) {
-                    let y = on_host(expert, &values[token * K..][..K], 1);
-                    let sums = expected[token * K..][..K].iter_mut();
-                    sums.zip(y).for_each(|(sum, y)| *sum += weights[slot] * y);
-                }
+            assert_near_the_host(&gpu, &made, &device, tokens, slots, &kind);
+        }
+    }
+}
+
+/// Calls with an id of -1 now and then, twice with the same buffers.
+fn assert_near_the_host(
+    gpu: &Gpu,
+    made: &[Made],
+    device: &ExpertsOnDevice,
+    tokens: usize,
+    slots: usize,
+    kind: &Kind,
+) {
+    let mut r = fastrand::Rng::with_seed(tokens as u64);
+    let x = rounded(&numbers(tokens * K, 9));
+    let values: Vec<f32> = x.iter().map(|x| x.to_f32()).collect();
+    let ids: Vec<i32> = (0..tokens * slots)
+        .map(|_| r.i32(-1..made.len() as i32))
+        .collect();
+    let weights = numbers(tokens * slots, 10);
+    let residual = numbers(tokens * K, 11);
+    let mut expected = residual.clone();
+    for (slot, &id) in ids.iter().enumerate() {
+        let token = slot / slots;
+        if let Some(expert) = usize::try_from(id).ok().map(|id| &made[id]) {
+            let y = on_host(expert, &values[token * K..][..K], 1);
+            let sums = expected[token * K..][..K].iter_mut();
+            sums.zip(y).for_each(|(sum, y)| *sum += weights[slot] * y);
+        }
+    }
+    let mut buffers = device.buffers(&gpu.stream, tokens, slots).unwrap();
+    for _ in 0..2 {
+        let found = run(gpu, device, &mut buffers, &x, &ids, &weights, &residual);
+        assert_near(&found, &expected, &(kind, tokens, slots, &ids));
+    }
+}
+
+/// So many tokens of so few experts, and matrices so large, that both products bundle tokens, if the GPU can: a Hopper.
+fn bundled_tokens_are_near_the_host() {
+    const ROWS: usize = 384;
+    const EXPERTS: usize = 5;
+    const SLOTS: usize = 8;
+    let gpu = Gpu::first();
+    for (i, kind) in KINDS.into_iter().enumerate() {
+        let (made, host) = experts_of(kind, ROWS, EXPERTS);
+        let layout = ScaleLayout::ALL[i % 2];
+        let plain = host.on_device(&gpu.stream, layout).unwrap();
+        gpu.stream.synchronize().unwrap();
+        // SAFETY: no kernel writes the weights any more.
+        let chained = unsafe { plain.clone().chained() };
+        for (tokens, device) in [(24, &plain), (41, &chained)] {
+            for (m, k) in [(2 * ROWS, K), (K, ROWS)] {
+                let shape = sized(m, 1, k, tokens * SLOTS);
+                let operands = Operands {
+                    select: true,
+                    matrices: EXPERTS,
+                    late: true,
+                    ..Operands::new(Activation::Nvfp4, layout).with_workspace(u64::MAX)
+                };
+                let target = Target::Gpu(&gpu.info);
+                let choice = select(&shape, &operands, target, &Options::new()).unwrap();
+                let bundles =
+                    matches!(choice.config, Some(Config::Packed(config)) if config.bundle);
+                assert_eq!(bundles, gpu.info.compute_capability == (9, 0), "{shape}");
             }
-            let mut buffers = device.buffers(stream, tokens, slots).unwrap();
-            for _ in 0..2 {
-                let found = run(&gpu, &device, &mut buffers, &x, &ids, &weights, &residual);
-                assert_near(&found, &expected, &(kind, tokens, slots, &ids));
+            assert_near_the_host(&gpu, &made, device, tokens, SLOTS, &kind);
+        }
+    }
+}
+
+/// What a call by hand has: a layer of experts in pieces, each of which takes a launch.
+struct Pieces {
+    gate_up: Side,
+    down: Side,
+    gate: Gate,
+    order: RowOrder,
+}
+
+/// Matrices of a device, with factors and a bias of each row.
+struct Side {
+    shape: Shape,
+    codes: Arc<CudaSlice<u8>>,
+    scales: Arc<CudaSlice<u8>>,
+    row_alpha: Arc<CudaSlice<f32>>,
+    bias: Arc<CudaSlice<f32>>,
+    layout: ScaleLayout,
+}
+
+impl Side {
+    fn new(gpu: &Gpu, (m, k, l): (usize, usize, usize), layout: ScaleLayout) -> Self {
+        let shape = sized(m, 1, k, l);
+        let mut rng = fastrand::Rng::with_seed((m + k) as u64);
+        let mut bytes = |count: usize, least: u8, end: u8| -> Vec<u8> {
+            (0..count).map(|_| rng.u8(least..end)).collect()
+        };
+        let codes = bytes(shape.weight_code_bytes(), 0, 255);
+        // 0.25 to 0.9375.
+        let scales = bytes(shape.weight_scale_bytes(layout), 0x28, 0x37);
+        let small = |seed| -> Vec<f32> {
+            let numbers = numbers(l * m, seed).into_iter();
+            numbers.map(|x| (1.0 + x / 4.0) / 16.0).collect()
+        };
+        Self {
+            shape,
+            codes: gpu.upload(&codes).into(),
+            scales: gpu.upload(&scales).into(),
+            row_alpha: gpu.upload(&small(1)).into(),
+            bias: gpu.upload(&small(2)).into(),
+            layout,
+        }
+    }
+
+    fn matrices(&self) -> MatricesOnDevice {
+        let (shape, layout) = (&self.shape, self.layout);
+        let (codes, scales) = (self.codes.clone(), self.scales.clone());
+        let (count, one) = (shape.l(), GlobalScale::ONE);
+        let matrices =
+            MatricesOnDevice::new(count, shape.m(), shape.k(), codes, scales, layout, one);
+        let matrices = matrices.unwrap().with_row_alpha(self.row_alpha.clone());
+        matrices.unwrap().with_bias(self.bias.clone()).unwrap()
+    }
+
+    /// The shape of a product with so many vectors.
+    fn of(&self, batches: usize) -> Shape {
+        sized(self.shape.m(), 1, self.shape.k(), batches)
+    }
+
+    /// A product of quantised vectors.
+    fn product(
+        &self,
+        gpu: &Gpu,
+        x: &QuantizedVectors,
+        ids: &CudaSlice<i32>,
+        batches: usize,
+    ) -> CudaSlice<f32> {
+        let shape = self.of(batches);
+        let mut y = gpu.upload(&vec![f32::NAN; shape.outputs()]);
+        let (codes, scales) = (self.codes.as_view(), self.scales.as_view());
+        let one = GlobalScale::ONE;
+        let weights = Weights::on_device(&self.shape, codes, scales, self.layout, one).unwrap();
+        let weights = weights
+            .with_row_alpha_on_device(self.row_alpha.as_view())
+            .unwrap();
+        let weights = weights.select_on_device(ids.as_view()).late().distinct();
+        let output = Output::on_device(y.as_view_mut()).with_bias_on_device(self.bias.as_view());
+        let options = Options::new();
+        gemv_on_device(
+            &gpu.stream,
+            &shape,
+            &weights,
+            &x.vectors(),
+            output,
+            &options,
+        )
+        .unwrap();
+        y
+    }
+}
+
+impl Pieces {
+    /// A call in five launches.
+    fn by_hand(
+        &self,
+        gpu: &Gpu,
+        x: &CudaSlice<bf16>,
+        ids: &CudaSlice<i32>,
+        weights: &CudaSlice<f32>,
+        (tokens, slots): (usize, usize),
+    ) -> Vec<u32> {
+        let (stream, linear) = (&gpu.stream, ScaleLayout::Linear);
+        let pairs = tokens * slots;
+        let shape = self.gate_up.of(pairs);
+        let quantized = QuantizedVectors::new(stream, &shape, linear).unwrap();
+        let mut quantized = quantized.with_copies(slots).unwrap();
+        let x = Vectors::on_device(x.as_view());
+        quantized.quantize(stream, &x).unwrap();
+        let sums = self.gate_up.product(gpu, &quantized, ids, pairs);
+        let shape = self.down.of(pairs);
+        let mut between = QuantizedVectors::new(stream, &shape, linear).unwrap();
+        let sums = Vectors::on_device(sums.as_view());
+        between
+            .quantize_gated(stream, &sums, self.gate, self.order, None)
+            .unwrap();
+        let results = self.down.product(gpu, &between, ids, pairs);
+        let y = gpu.upload(&vec![f32::NAN; tokens * shape.m()]);
+        let call = Combine {
+            slots,
+            element: FloatType::F32,
+            inputs: gpu.address(&results),
+            weights: gpu.address(weights),
+            ids: gpu.address(ids),
+            output: RawOutput::packed(gpu.address(&y), FloatType::F32),
+            chained: false,
+        };
+        let shape = sized(shape.m(), tokens, 16, 1);
+        // SAFETY: the buffers have the sizes that the shape asks for and outlive the work.
+        unsafe { raw::combine(&shape, &call, gpu.handle()) }.unwrap();
+        let y: Vec<f32> = stream.clone_dtoh(&y).unwrap();
+        y.into_iter().map(f32::to_bits).collect()
+    }
+}
+
+/// Where products quantise their vectors when they read them, and where they do not: the bits of a call in five launches,
+/// with ids of no expert, and with a token that holds a NaN.
+fn few_launches_have_the_bits_of_five() {
+    const EXPERTS: usize = 12;
+    let gpu = Gpu::first();
+    let stream = &gpu.stream;
+    let sizes = [
+        (2048, 768, true),
+        (512, 256, true),
+        (7168, 256, true),
+        (512, 2048, true),
+        (512, 272, false),
+    ];
+    for (i, (hidden, rows, on_read)) in sizes.into_iter().enumerate() {
+        let layout = ScaleLayout::ALL[i % 2];
+        let (gate, order) = (
+            [Gate::Silu, Gate::GPT_OSS, Gate::GeluTanh][i % 3],
+            [RowOrder::Stacked, RowOrder::Interleaved][i / 2 % 2],
+        );
+        let pieces = Pieces {
+            gate_up: Side::new(&gpu, (2 * rows, hidden, EXPERTS), layout),
+            down: Side::new(&gpu, (hidden, rows, EXPERTS), layout),
+            gate,
+            order,
+        };
+        let (gate_up, down) = (pieces.gate_up.matrices(), pieces.down.matrices());
+        let plain = ExpertsOnDevice::new(gate_up, order, down, gate).unwrap();
+        // SAFETY: no kernel writes the weights any more, once the stream is idle.
+        let chained = unsafe { plain.clone().chained() };
+        let operands = Operands {
+            select: true,
+            matrices: EXPERTS,
+            late: true,
+            on_read: true,
+            ..Operands::new(Activation::Nvfp4, layout)
+        };
+        let choice = select(
+            &pieces.down.of(8),
+            &operands,
+            Target::Gpu(&gpu.info),
+            &Options::new(),
+        );
+        let takes = gpu.info.compute_capability >= (9, 0) && on_read;
+        assert_eq!(choice.is_ok(), takes, "{choice:?}");
+        for (tokens, slots) in [(1, 8), (3, 4)] {
+            let mut r = fastrand::Rng::with_seed(i as u64);
+            let mut x = rounded(&numbers(tokens * hidden, 5));
+            let ids: Vec<i32> = (0..tokens * slots)
+                .map(|slot| match slot {
+                    9 => EXPERTS as i32,
+                    _ => r.i32(-1..EXPERTS as i32),
+                })
+                .collect();
+            if tokens > 1 {
+                x[7] = bf16::NAN;
+            }
+            let (x, ids) = (gpu.upload(&x), gpu.upload(&ids));
+            let weights = gpu.upload(&numbers(tokens * slots, 6));
+            stream.synchronize().unwrap();
+            let expected = pieces.by_hand(&gpu, &x, &ids, &weights, (tokens, slots));
+            for experts in [&plain, &chained] {
+                let mut buffers = experts.buffers(stream, tokens, slots).unwrap();
+                let mut y = gpu.upload(&vec![f32::NAN; tokens * hidden]);
+                for _ in 0..3 {
+                    let output = Output::on_device(y.as_view_mut());
+                    let x = Vectors::on_device(x.as_view());
+                    let (ids, weights) = (ids.as_view(), weights.as_view());
+                    experts
+                        .forward(stream, &mut buffers, &x, &ids, &weights, output)
+                        .unwrap();
+                }
+                let y: Vec<f32> = stream.clone_dtoh(&y).unwrap();
+                let found = y.into_iter().map(f32::to_bits);
+                let differs = found.zip(&expected).position(|(a, &b)| a != b);
+                assert_eq!(differs, None, "{hidden} {rows} {layout} {tokens} tokens");
             }
         }
     }
@@ -450,9 +727,8 @@ fn refusals() {
 
 /// Prints how long each kernel of a layer of Qwen3-30B-A3B takes in a chain of its own: `--ignored --nocapture`.
 fn times() {
-    use nvfp4_gemv::kernel::combine::Combine;
+    use nvfp4_gemv::Dims;
     use nvfp4_gemv::measure::time_launches;
-    use nvfp4_gemv::{Dims, FloatType, QuantizedVectors, RawOutput, Shape};
 
     const SLOTS: usize = 8;
     const LAUNCHES: usize = 100;

@@ -30,7 +30,7 @@ crate::trials! {
 }
 
 /// Element types as memory has them.
-trait Simulated: Source {
+pub(crate) trait Simulated: Source {
     const ELEMENT: FloatType;
     fn memory(values: &[Self]) -> Vec<u8>;
 }

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use half::{bf16, f16};
+use nvfp4_gemv::quantize::{QuantizedRows, quantize_vectors_or_nan};
 use nvfp4_gemv::reference::{self, Reference, error_bound};
 use nvfp4_gemv::{
-    Activation, DenseVectors, FloatType, GlobalScale, Nvfp4Vectors, ScaleLayout, Shape, Strides,
-    VectorScale, Vectors,
+    Activation, DenseVectors, FloatType, GlobalScale, Nvfp4Vectors, RawOnRead, ScaleLayout, Shape,
+    Strides, VectorScale, Vectors,
 };
 use nvfp4_gemv_cli::problem::Problem;
 use nvfp4_gemv_simulate::operands;
@@ -87,6 +88,8 @@ pub(crate) struct Case {
     pub(crate) turned: usize,
     /// Batches in front that all select the first matrix.
     pub(crate) hot: usize,
+    /// The type of the elements that the kernel quantises when it reads them; `activation` is NVFP4 then.
+    pub(crate) on_read: Option<FloatType>,
 }
 
 impl Case {
@@ -112,6 +115,7 @@ impl Case {
             unknown: None,
             turned: 0,
             hot: 0,
+            on_read: None,
         }
     }
 
@@ -166,7 +170,11 @@ impl Case {
     /// The call's operands as dispatch sees them, with every alignment and workspace that helps.
     pub(crate) fn asked(&self) -> nvfp4_gemv::Operands {
         nvfp4_gemv::Operands {
-            vector_layout: self.vector_layout,
+            vector_layout: match self.on_read {
+                Some(_) => ScaleLayout::Linear,
+                None => self.vector_layout,
+            },
+            on_read: self.on_read.is_some(),
             select: self.select,
             matrices: match self.select {
                 true => self.matrices(),
@@ -410,6 +418,7 @@ impl Operands {
                 vector_scale_strides: Strides { row: 0, batch: 0 },
                 vector_global: GlobalScale::ONE,
                 vector_alpha: Vec::new(),
+                on_read: None,
                 output: case.output,
                 output_strides: None,
                 bias: Vec::new(),
@@ -422,7 +431,10 @@ impl Operands {
                 magnitude: Vec::new(),
             }),
         };
-        if !case.nvfp4() {
+        if let Some(element) = case.on_read {
+            let quantized = operands.quantize_on_read(problem, element);
+            operands.truth = truth_of(&quantized.vectors());
+        } else if !case.nvfp4() {
             operands.bytes.vectors = case.dense(problem);
             let row = operands.bytes.vectors.len() / (shape.n() * shape.l());
             operands.bytes.vector_strides = Strides::packed(shape.n(), row);
@@ -529,6 +541,33 @@ impl Operands {
             Some(id) => operands.with_unknown(1, id),
             None => operands,
         }
+    }
+
+    /// Makes elements that the kernel quantises, each vector with its own global scale, and what becomes of them.
+    fn quantize_on_read(&mut self, problem: &Problem, element: FloatType) -> QuantizedRows {
+        let activation = match element {
+            FloatType::F16 => Activation::F16,
+            FloatType::Bf16 => Activation::Bf16,
+            FloatType::F32 => Activation::F32,
+        };
+        let dense = Case {
+            activation,
+            ..self.case
+        };
+        let (shape, bytes) = (&self.case.shape, &mut self.bytes);
+        bytes.vectors = dense.dense(problem);
+        bytes.vector_strides = Strides::packed(shape.n(), shape.k() * element.bytes());
+        bytes.on_read = Some(RawOnRead {
+            element,
+            values: 0,
+            strides: bytes.vector_strides,
+            copies: 1,
+            gate: None,
+            global: None,
+        });
+        let elements: Vec<f32> = numbers(&bytes.vectors, element).map(|x| x as f32).collect();
+        let rows = shape.n() * shape.l();
+        quantize_vectors_or_nan(&elements, rows, shape.k(), None).expect("elements")
     }
 
     /// Shortens the weights to the matrices that batches select from, which are fewer than the batches.

@@ -2,8 +2,8 @@
 
 use nvfp4_gemv::kernel::Call;
 use nvfp4_gemv::{
-    Activation, FloatType, GlobalScale, RawOutput, RawSelect, RawVectors, RawWeights, ScaleLayout,
-    Shape, Strides,
+    Activation, FloatType, GlobalScale, RawOnRead, RawOutput, RawSelect, RawVectors, RawWeights,
+    ScaleLayout, Shape, Strides,
 };
 
 /// The operands of one call, and the type of its result.
@@ -41,6 +41,8 @@ pub struct Operands {
     pub vector_global: GlobalScale,
     /// A factor for each vector, or nothing.
     pub vector_alpha: Vec<f32>,
+    /// Whether the kernel quantises `vectors`, which are elements then, and how; its address and strides are left out.
+    pub on_read: Option<RawOnRead>,
     /// Element type of the result.
     pub output: FloatType,
     /// Bytes between vectors' results and between batches, where they do not follow each other.
@@ -87,8 +89,13 @@ impl Operands {
             values,
             strides: self.vector_strides,
         };
-        let vectors = match self.activation {
-            Activation::Nvfp4 => RawVectors::Nvfp4 {
+        let vectors = match (self.on_read, self.activation) {
+            (Some(on_read), _) => RawVectors::OnRead(RawOnRead {
+                values,
+                strides: self.vector_strides,
+                ..on_read
+            }),
+            (None, Activation::Nvfp4) => RawVectors::Nvfp4 {
                 codes: values,
                 code_strides: self.vector_strides,
                 scales: upload("vector scales", &self.vector_scales),
@@ -97,9 +104,9 @@ impl Operands {
                 global: self.vector_global,
                 vector_alpha: upload("vector alpha", &bytes(&self.vector_alpha)),
             },
-            Activation::F16 => dense(FloatType::F16),
-            Activation::Bf16 => dense(FloatType::Bf16),
-            Activation::F32 => dense(FloatType::F32),
+            (None, Activation::F16) => dense(FloatType::F16),
+            (None, Activation::Bf16) => dense(FloatType::Bf16),
+            (None, Activation::F32) => dense(FloatType::F32),
         };
         let residual = match self.in_place {
             true => output,
