@@ -38,6 +38,9 @@ const INSTRUMENTATION: &str = "--cfg fuzzing -Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares";
 
+/// The target that takes words and inputs of the simulator's own tests, too.
+const PTX: &str = "ptx";
+
 /// An input that takes longer than this is a hang. Ordinary ones take milliseconds; the rest is for
 /// machines that are slow or busy.
 const HANG_SECONDS: u32 = 60;
@@ -179,6 +182,10 @@ impl Run<'_> {
             .args([prefix, dictionary])
             .arg(&found)
             .arg(self.source.join("corpus").join(self.target));
+        if self.target == PTX {
+            // Whole kernels, to begin with.
+            command.arg(self.source.join("../ptx-sim/conformance/ptx"));
+        }
         let output = process::output(&mut command)?;
         let log = String::from_utf8_lossy(&output.stderr);
         if output.status.success() {
@@ -208,7 +215,7 @@ fn words(target: &str, source: &Path) -> Result<String> {
         text.with_context(|| format!("reading {}", file.display()))
     };
     let mut words = read(source.join("dict").join(format!("{target}.dict")))?;
-    if target == "ptx" {
+    if target == PTX {
         let list = read(source.join("../ptx-sim/tests/data/opcodes.txt"))?;
         let lines = list.lines().filter(|line| !line.starts_with('#'));
         let mut all = BTreeSet::new();
@@ -273,7 +280,7 @@ mod tests {
             let inputs = fs::read_dir(source.join("corpus").join(&target));
             assert!(inputs.unwrap().count() > 1);
             let words = words(&target, &source).unwrap();
-            if target == "ptx" {
+            if target == PTX {
                 let all = ["\"abs.f32\"\n", "\".cta_group::2\"\n", "\"%laneid\"\n"];
                 crate::testing::contains(&words, &all);
             }
