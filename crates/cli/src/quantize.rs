@@ -8,28 +8,22 @@ mod label;
 mod partial;
 mod rope;
 
-use std::borrow::Cow;
-use std::collections::HashSet;
 use std::path::PathBuf;
 use std::rc::Rc;
 
 use anyhow::{Result, bail};
-use indicatif::ProgressBar;
 use nvfp4_gemv::checkpoint::{Checkpoint, Dialect};
-use nvfp4_gemv::file::Tensor;
-use nvfp4_gemv::quantize::{Quantized, quantize};
-use nvfp4_gemv::{BLOCK, GlobalScale};
-use nvfp4_gemv_cli::file::{self, Content, NewTensor, WriteError};
+use nvfp4_gemv_cli::file;
 use nvfp4_gemv_files::printable;
-use safetensors::Dtype;
 use serde_json::json;
 
 use crate::destination::{files_of, output};
 use crate::notes;
 use crate::report::{Report, bytes, count, progress};
 use crate::shapes;
-use choice::{Copied, check_patterns, listed};
+use choice::{check_patterns, listed};
 pub(crate) use directory::fused;
+use item::{Maker, Plan, Sizes};
 
 /// Quantises the 2-D weights of a safetensors checkpoint to NVFP4 and copies everything else
 #[derive(Debug, clap::Args)]
@@ -119,91 +113,49 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     let inputs = inputs.chain(checkpoint.config_files().to_vec());
     let output = output(path, args.force, inputs)?;
     label::refuse_another_dialect(&checkpoint, dialect)?;
-    let tensors = || checkpoint.files().iter().flat_map(|file| file.tensors());
-    check_patterns(args, tensors().map(|tensor| tensor.name()))?;
+    let tensors = checkpoint.files().iter().flat_map(|file| file.tensors());
+    check_patterns(args, tensors.map(|tensor| tensor.name()))?;
     // One that is not read says nothing of the model.
     let config = directory::config_of(&checkpoint).unwrap_or_default();
-    let has_conv1d = choice::has_conv1d(&config.into());
-    let why_copied = |tensor: &Tensor<'_>| choice::why_copied(tensor, has_conv1d, args);
-    let chosen = |tensor: &Tensor<'_>| why_copied(tensor).is_none();
-    let chosen_tensors = tensors().filter(chosen).count();
-    if chosen_tensors == 0 {
-        let mut none = Copied::default();
-        for tensor in tensors() {
-            let why = why_copied(&tensor).unwrap_or_default();
-            none.add(tensor.name(), why);
-        }
+    let mut plan = Plan::of(&checkpoint, &Sizes::of(&config.into()), args);
+    plan.refuse_collisions(args)?;
+    let shard = plan.joined();
+    let copied = &plan.copied;
+    if shard.matrices.is_empty() {
         bail!(
             "{}: nothing to quantise: no tensor `*.weight` of type F32, F16 or BF16 and shape \
              [M, K] with K a multiple of 16 is included and not excluded\n{}",
             printable::path(&args.input),
-            none.text("not quantised").trim_end()
+            copied.text("not quantised").trim_end()
         );
     }
 
-    // First pass: all that can go wrong with the data, and what is small. Codes are made again
-    // when they are written, so that a model larger than memory can be quantised. They only mean
-    // something with the scales of the first pass, so both passes have to find the same ones.
-    let bar = progress(2 * chosen_tensors as u64, "quantising");
-    let mut out: Vec<(String, Piece<'_>)> = Vec::new();
+    // First pass: all that can go wrong with the data. A matrix is made again when it is written, so that a model larger
+    // than memory can be quantised.
+    let bar = progress(shard.matrices.len() as u64, "quantising");
+    let maker = Rc::new(Maker::new(dialect, None));
     let (mut before, mut after) = (0, 0);
-    let mut copied = Copied::default();
-    let (mut taken, mut left) = (Vec::new(), Vec::new());
-    for tensor in tensors() {
-        if let Some(why) = why_copied(&tensor) {
-            copied.add(tensor.name(), why);
-            left.extend(label::module_left(&checkpoint, &tensor));
-            out.push((tensor.name().into(), Piece::Copy(tensor)));
-            continue;
-        }
-        bar.set_message(printable::text(tensor.name()).to_string());
-        let name = tensor.name();
-        let layer = name.strip_suffix(".weight").unwrap_or(name);
-        taken.push(layer.to_owned());
-        let quantized = quantise(&tensor, dialect, None)?;
-        let (rows, blocks) = (quantized.rows, quantized.k / BLOCK);
-        before += tensor.bytes().len();
-        after += quantized.codes.len() + quantized.scales.len();
-        let global = quantized.global;
-        let scales: Rc<[u8]> = quantized.scales.into();
-        out.push((
-            format!("{layer}.{}", dialect.scales()),
-            Piece::Scales {
-                shape: [rows, blocks],
-                bytes: Rc::clone(&scales),
-            },
-        ));
-        let shape: &[usize] = match dialect {
-            Dialect::ModelOpt => &[],
-            Dialect::CompressedTensors => &[1],
-        };
-        out.push((
-            format!("{layer}.{}", dialect.global()),
-            Piece::New(NewTensor::f32(shape, &[global.stored()])),
-        ));
-        out.push((
-            format!("{layer}.{}", dialect.codes()),
-            Piece::Codes {
-                shape: [rows, quantized.k / 2],
-                tensor,
-                dialect,
-                global,
-                scales,
-                bar: bar.clone(),
-            },
-        ));
+    for matrix in &shard.matrices {
+        bar.set_message(printable::text(&matrix.name).to_string());
+        let made = maker.alone(matrix)?;
+        before += checkpoint
+            .tensor(&format!("{}.weight", matrix.name))
+            .map_or(0, |tensor| tensor.bytes().len());
+        after += made.codes.len() + made.scales.len();
         bar.inc(1);
     }
-    refuse_collisions(&out)?;
-    let metadata = label::metadata(&checkpoint, dialect, &taken, left);
-    let written = file::write_to(&output, out, Some(metadata))?;
+    bar.set_message("writing");
+    let taken: Vec<String> = shard.matrices.iter().map(|of| of.name.clone()).collect();
+    let metadata = label::metadata(&checkpoint, dialect, &taken, plan.left.clone());
+    let pieces = shard.pieces(&maker, |matrix| vec![Rc::clone(matrix)]);
+    let written = file::write_to(&output, pieces, Some(metadata))?;
     bar.finish_and_clear();
     let notes = notes::show(checkpoint.notes().iter());
 
     Ok(Report::new(
         format!(
             "{} quantised ({} to {}), {} copied\n  quantised: {}\n{}written {} ({}, {dialect})\n",
-            count(chosen_tensors, "weight"),
+            count(taken.len(), "weight"),
             bytes(before),
             bytes(after),
             count(copied.count(), "tensor"),
@@ -216,7 +168,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
             "input": args.input.display().to_string(),
             "output": path.display().to_string(),
             "dialect": dialect.name(),
-            "quantised": chosen_tensors,
+            "quantised": taken.len(),
             "quantised_layers": taken,
             "copied": copied.count(),
             "copied_tensors": copied.json(),
@@ -228,149 +180,5 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     ))
 }
 
-/// A weight in NVFP4; errors name the file and the tensor.
-fn quantise(
-    tensor: &Tensor<'_>,
-    dialect: Dialect,
-    global: Option<GlobalScale>,
-) -> Result<Quantized, WriteError> {
-    let &[rows, k] = tensor.shape() else {
-        return Err(tensor.wrong("[M, K]").into());
-    };
-    quantize(&tensor.to_f32_widened()?, rows, k, dialect, global)
-        .map_err(|error| not_converted(tensor, error.to_string()))
-}
-
-/// Why the second pass refuses a tensor.
+/// Why an output is not made of an input that other programs write to.
 const CHANGED: &str = "the input has changed while it was read";
-
-fn not_converted(tensor: &Tensor<'_>, reason: String) -> WriteError {
-    WriteError::Conversion {
-        file: tensor.file().path().into(),
-        tensor: tensor.name().into(),
-        reason,
-    }
-}
-
-/// A tensor of the output.
-enum Piece<'a> {
-    Copy(Tensor<'a>),
-    New(NewTensor<'a>),
-    /// The block scales of the first pass.
-    Scales {
-        shape: [usize; 2],
-        bytes: Rc<[u8]>,
-    },
-    /// Codes, made when they are written, for the scales of the first pass.
-    Codes {
-        shape: [usize; 2],
-        tensor: Tensor<'a>,
-        dialect: Dialect,
-        global: GlobalScale,
-        scales: Rc<[u8]>,
-        bar: ProgressBar,
-    },
-}
-
-impl Content for Piece<'_> {
-    fn dtype(&self) -> Dtype {
-        match self {
-            Self::Copy(tensor) => tensor.dtype(),
-            Self::New(tensor) => tensor.dtype,
-            Self::Scales { .. } => Dtype::F8_E4M3,
-            Self::Codes { .. } => Dtype::U8,
-        }
-    }
-
-    fn shape(&self) -> &[usize] {
-        match self {
-            Self::Copy(tensor) => tensor.shape(),
-            Self::New(tensor) => &tensor.shape,
-            Self::Scales { shape, .. } | Self::Codes { shape, .. } => shape,
-        }
-    }
-
-    fn bytes(&self) -> Result<Cow<'_, [u8]>, WriteError> {
-        match self {
-            Self::Copy(tensor) => Ok(tensor.bytes().into()),
-            Self::New(tensor) => tensor.bytes(),
-            Self::Scales { bytes, .. } => Ok(Cow::Borrowed(bytes)),
-            Self::Codes {
-                tensor,
-                dialect,
-                global,
-                scales,
-                bar,
-                ..
-            } => {
-                bar.inc(1);
-                let again = quantise(tensor, *dialect, Some(*global))?;
-                // Other programs can write to the input while it is mapped.
-                if again.scales[..] != scales[..] {
-                    return Err(not_converted(tensor, CHANGED.into()));
-                }
-                Ok(again.codes.into())
-            }
-        }
-    }
-
-    fn byte_len(&self) -> usize {
-        match self {
-            Self::Copy(tensor) => tensor.bytes().len(),
-            Self::New(tensor) => tensor.bytes.len(),
-            Self::Scales { bytes, .. } => bytes.len(),
-            Self::Codes { shape, .. } => shape[0] * shape[1],
-        }
-    }
-}
-
-/// A tensor that is copied may have the name of one that is made.
-fn refuse_collisions(out: &[(String, Piece<'_>)]) -> Result<()> {
-    let mut seen = HashSet::new();
-    match out.iter().find(|(name, _)| !seen.insert(name)) {
-        Some((name, _)) => {
-            bail!("the output would have two tensors {name:?}; the input is quantised already")
-        }
-        None => Ok(()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use nvfp4_gemv::file::TensorFile;
-
-    use super::*;
-
-    /// The scales of the first pass are in the output, so codes for other scales would be wrong.
-    #[test]
-    fn codes_are_refused_if_the_input_has_other_scales_by_then() {
-        let folder = tempfile::tempdir().unwrap();
-        let pass = |name: &str, values: &[f32]| {
-            let path = folder.path().join(name);
-            let tensors = [(String::from("a.weight"), NewTensor::f32(&[2, 32], values))];
-            file::write(&path, tensors, None).unwrap();
-            TensorFile::open(&path).unwrap()
-        };
-        let first = pass("first", &[0.5; 64]);
-        let second = pass("second", &[0.25; 64]);
-        let tensor = first.get("a.weight").unwrap();
-        for dialect in Dialect::ALL {
-            let quantized = quantise(&tensor, dialect, None).unwrap();
-            let scales: Rc<[u8]> = quantized.scales.into();
-            let codes_of = |tensor| Piece::Codes {
-                shape: [2, 16],
-                tensor,
-                dialect,
-                global: quantized.global,
-                scales: Rc::clone(&scales),
-                bar: ProgressBar::hidden(),
-            };
-            let same = codes_of(first.get("a.weight").unwrap());
-            assert_eq!(same.bytes().unwrap(), quantized.codes);
-            let changed = codes_of(second.get("a.weight").unwrap());
-            let error = changed.bytes().unwrap_err();
-            assert!(matches!(error, WriteError::Conversion { .. }), "{error}");
-            assert!(error.to_string().contains(CHANGED), "{error}");
-        }
-    }
-}

@@ -29,12 +29,15 @@ pub struct Emitted {
 /// Why machine code could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum MachineCodeError {
+    /// There was none to read, as the source could not be compiled.
+    #[error(transparent)]
+    Nvrtc(#[from] NvrtcError),
     /// There is no disassembler.
     #[error("cuobjdump and nvdisasm are not there")]
     Missing,
     /// The disassembler failed.
     #[error(transparent)]
-    Disassembler(#[from] sass::Error),
+    Disassembler(#[from] anyhow::Error),
     /// The disassembler's input could not be written.
     #[error("cannot write a temporary file")]
     File(#[from] std::io::Error),
@@ -45,11 +48,16 @@ pub enum MachineCodeError {
 
 impl MachineCodeError {
     /// Advice about the error.
-    pub fn hint(&self) -> Option<&'static str> {
-        matches!(self, Self::Missing).then_some(
-            "`cargo xtask toolchain --nvrtc` installs them where this program looks; a CUDA installation has them, too, \
-             in CUDA_HOME/bin",
-        )
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Nvrtc(error) => error.hint(&NAMES),
+            Self::Missing => Some(
+                "`cargo xtask toolchain --nvrtc` installs them where this program looks; a CUDA installation has them, \
+                 too, in CUDA_HOME/bin"
+                    .into(),
+            ),
+            _ => None,
+        }
     }
 }
 
@@ -83,7 +91,7 @@ pub fn text(compiled: &Compiled) -> Result<String, MachineCodeError> {
 
 fn with_file<T>(
     compiled: &Compiled,
-    run: impl FnOnce(&Path, &Path) -> Result<T, sass::Error>,
+    run: impl FnOnce(&Path, &Path) -> anyhow::Result<T>,
 ) -> Result<T, MachineCodeError> {
     let cuobjdump = disassembler()?;
     let mut file = tempfile::Builder::new().suffix(".cubin").tempfile()?;
@@ -101,7 +109,7 @@ pub fn survey(
     nvrtc: &Nvrtc,
     arch: Arch,
     variants: &[Variant],
-) -> Result<Vec<Emitted>, SurveyError> {
+) -> Result<Vec<Emitted>, MachineCodeError> {
     if variants.is_empty() {
         return Ok(Vec::new());
     }
@@ -117,20 +125,9 @@ pub fn survey(
         let symbol = source::kernel_of_one(place);
         let one = functions.iter().find(|function| function.symbol == symbol);
         let missing = || MachineCodeError::Nothing(format!("kernel {symbol}"));
-        Ok(emitted(variant, one.ok_or_else(missing)?)?)
+        emitted(variant, one.ok_or_else(missing)?)
     };
     variants.iter().enumerate().map(of).collect()
-}
-
-/// Why it is not known what variants become.
-#[derive(Debug, thiserror::Error)]
-pub enum SurveyError {
-    /// The variants could not be compiled.
-    #[error(transparent)]
-    Nvrtc(#[from] NvrtcError),
-    /// The machine code of the variants could not be read.
-    #[error(transparent)]
-    MachineCode(#[from] MachineCodeError),
 }
 
 /// Whether an opcode is that of a matrix instruction: HMMA, IMMA, ..., HGMMA, UTCHMMA.

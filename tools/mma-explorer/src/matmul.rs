@@ -37,49 +37,8 @@ pub struct Tiles {
 
 /// Why tiles do not suit an instruction or an architecture.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum TilesError {
-    /// The text is not of the form.
-    #[error("{0:?} is not of the form BLOCK_MxBLOCK_NxBLOCK_K/WARP_MxWARP_N/STAGES/GROUP, .../CLUSTER or .../bulk, such as {default}", default = Tiles::default())]
-    Form(String),
-    /// A size is not a multiple of another one.
-    #[error("{what} of {size} is no multiple of {of}")]
-    Multiple {
-        /// Which one.
-        what: &'static str,
-        /// The size.
-        size: u32,
-        /// The number that it must be a multiple of.
-        of: u32,
-    },
-    /// A size is out of its limits.
-    #[error("{what} of {size} is not among {allowed}")]
-    Range {
-        /// Which one.
-        what: &'static str,
-        /// The size.
-        size: u64,
-        /// Possible sizes.
-        allowed: String,
-    },
-    /// A limit of the kernels of the instruction's family, and what to write instead.
-    #[error("{0}")]
-    Family(&'static str),
-    /// The architecture has no bulk copies.
-    #[error("bulk copies exist from sm_90 on, and not on sm_{0}")]
-    Bulk(Arch),
-    /// The stages do not fit.
-    #[error(
-        "the stages take {bytes} bytes of shared memory, and a CTA has at most {limit} on sm_{arch}"
-    )]
-    Shared {
-        /// Bytes that the stages take.
-        bytes: u32,
-        /// Bytes that a CTA has at most.
-        limit: u32,
-        /// The architecture.
-        arch: Arch,
-    },
-}
+#[error("{0}")]
+pub struct TilesError(String);
 
 /// Tiles that are known to be of the form.
 fn fixed(text: &str) -> Tiles {
@@ -87,16 +46,17 @@ fn fixed(text: &str) -> Tiles {
 }
 
 /// An error of a size that is out of its limits.
-fn out_of_range(
-    what: &'static str,
+pub(crate) fn out_of_range(
+    what: &str,
     size: impl Into<u64>,
-    allowed: impl Into<String>,
+    allowed: impl fmt::Display,
 ) -> TilesError {
-    TilesError::Range {
-        what,
-        size: size.into(),
-        allowed: allowed.into(),
-    }
+    let size = size.into();
+    TilesError(format!("{what} of {size} is not among {allowed}"))
+}
+
+fn no_multiple(what: &str, size: u32, of: u32) -> TilesError {
+    TilesError(format!("{what} of {size} is no multiple of {of}"))
 }
 
 impl Default for Tiles {
@@ -156,7 +116,14 @@ impl FromStr for Tiles {
             };
             (tiles.to_string() == text).then_some(tiles)
         };
-        parse().ok_or_else(|| TilesError::Form(text.into()))
+        parse().ok_or_else(|| {
+            let form =
+                "BLOCK_MxBLOCK_NxBLOCK_K/WARP_MxWARP_N/STAGES/GROUP, .../CLUSTER or .../bulk";
+            TilesError(format!(
+                "{text:?} is not of the form {form}, such as {}",
+                Self::default()
+            ))
+        })
     }
 }
 
@@ -253,7 +220,7 @@ impl Tiles {
         }
         let multiple = |what, size: u32, of: u32| match size % of {
             0 => Ok(()),
-            _ => Err(TilesError::Multiple { what, size, of }),
+            _ => Err(no_multiple(what, size, of)),
         };
         multiple("warp M", self.warp_m, variant.shape.m)?;
         match family {
@@ -270,8 +237,8 @@ impl Tiles {
             Family::Tcgen05 => {
                 // 256 rows of an instruction are a pair's.
                 if self.warp_m == 2 * LANES && self.cluster == 1 {
-                    return Err(TilesError::Family(
-                        "warp M of 256 is two CTAs', a pair's: write /2 behind the group",
+                    return Err(TilesError(
+                        "warp M of 256 is two CTAs', a pair's: write /2 behind the group".into(),
                     ));
                 }
                 range("warp M", self.warp_m, LANES..=LANES * self.cluster)?;
@@ -279,9 +246,7 @@ impl Tiles {
                 multiple("block M", self.block_m, LANES)?;
                 range("warp N", self.warp_n, 32..=256)?;
                 if self.block_n != self.warp_n {
-                    return Err(TilesError::Family(
-                        "block N and warp N differ: of tcgen05 a CTA's columns are one instruction's",
-                    ));
+                    return Err(TilesError("block N and warp N differ: of tcgen05 a CTA's columns are one instruction's".into()));
                 }
                 // Sums are written 32 columns at a time; 64 or 128 columns of B have scales that lie together.
                 let scaled = variant.scale().is_some();
@@ -297,13 +262,13 @@ impl Tiles {
             multiple("block M", self.block_m, self.warp_m)?;
         }
         if self.bulk && family != Family::Mma {
-            return Err(TilesError::Family(
-                "/bulk is of mma.sync: wgmma and tcgen05 have bulk copies always, and are written without it",
-            ));
+            return Err(TilesError("/bulk is of mma.sync: wgmma and tcgen05 have bulk copies always, and are written without it".into()));
         }
         if self.bulk {
             if arch.number < 90 {
-                return Err(TilesError::Bulk(arch));
+                return Err(TilesError(format!(
+                    "bulk copies exist from sm_90 on, and not on sm_{arch}"
+                )));
             }
             range("block M", self.block_m, 8..=256)?;
             range("block N", self.block_n, 8..=256)?;
@@ -341,7 +306,10 @@ impl Tiles {
         }
         let (bytes, limit) = (self.shared(variant), shared_limit(arch));
         if bytes > limit {
-            return Err(TilesError::Shared { bytes, limit, arch });
+            let needed = format!("the stages take {bytes} bytes of shared memory");
+            return Err(TilesError(format!(
+                "{needed}, and a CTA has at most {limit} on sm_{arch}"
+            )));
         }
         Ok(())
     }
@@ -433,11 +401,7 @@ impl Plan {
         let bits = u64::from(problem.k) * u64::from(variant.container_bits(variant.a));
         let of = 128 / variant.container_bits(variant.a);
         if bits % 128 != 0 {
-            return Err(TilesError::Multiple {
-                what: "K",
-                size: problem.k,
-                of,
-            });
+            return Err(no_multiple("K", problem.k, of));
         }
         let together = tiles.block_m * tiles.cluster;
         let clusters =

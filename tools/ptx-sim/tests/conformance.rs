@@ -3,8 +3,7 @@
 
 mod common;
 
-use common::conformance::{Loaded, module};
-use common::data::{self, Case};
+use common::conformance::{self, Case, Loaded, module};
 use ptx_sim::models::swizzle::Swizzle;
 use ptx_sim::models::tensor_map::{TensorMap, TensorMapArgs};
 use ptx_sim::{Options, Policy, Program, Timing};
@@ -39,29 +38,29 @@ fn sweep(entry: &str, case: fn(u64) -> Case, seeds: u64) {
 }
 
 const PIPELINED: [fn(u64) -> Case; 3] = [
-    |s| data::mma_pipelined(s, 1, 16, 256),
-    |s| data::mma_pipelined(s, 2, 5, 768),
-    |s| data::mma_pipelined(s, 1, 11, 1280),
+    |s| conformance::mma_pipelined(s, 1, 16, 256),
+    |s| conformance::mma_pipelined(s, 2, 5, 768),
+    |s| conformance::mma_pipelined(s, 1, 11, 1280),
 ];
 
 #[test]
 fn mma_bf16() {
-    sweep("mma_bf16", data::mma_bf16, 5);
+    sweep("mma_bf16", conformance::mma_bf16, 5);
 }
 
 #[test]
 fn mma_mxf4nvf4() {
-    sweep("mma_mxf4nvf4", data::mma_mxf4nvf4, 5);
+    sweep("mma_mxf4nvf4", conformance::mma_mxf4nvf4, 5);
 }
 
 #[test]
 fn mma_mxf8f6f4() {
-    sweep("mma_mxf8f6f4", data::mma_mxf8f6f4, 5);
+    sweep("mma_mxf8f6f4", conformance::mma_mxf8f6f4, 5);
 }
 
 #[test]
 fn mma_two_cta() {
-    sweep("mma_two_cta", data::mma_two_cta, 5);
+    sweep("mma_two_cta", conformance::mma_two_cta, 5);
 }
 
 #[test]
@@ -74,10 +73,10 @@ fn mma_pipelined() {
 #[test]
 #[ignore = "minutes in a debug build: `cargo xtask check simulator`"]
 fn two_hundred_seeds() {
-    sweep("mma_bf16", data::mma_bf16, 200);
-    sweep("mma_mxf4nvf4", data::mma_mxf4nvf4, 200);
-    sweep("mma_mxf8f6f4", data::mma_mxf8f6f4, 200);
-    sweep("mma_two_cta", data::mma_two_cta, 200);
+    sweep("mma_bf16", conformance::mma_bf16, 200);
+    sweep("mma_mxf4nvf4", conformance::mma_mxf4nvf4, 200);
+    sweep("mma_mxf8f6f4", conformance::mma_mxf8f6f4, 200);
+    sweep("mma_two_cta", conformance::mma_two_cta, 200);
     for shape in PIPELINED {
         sweep("mma_pipelined", shape, 200);
     }
@@ -87,7 +86,7 @@ fn two_hundred_seeds() {
 fn a_swizzle_that_does_not_match_is_a_warning() {
     let module = module("mma_pipelined");
     let program = Program::new(&module, "mma_pipelined").expect("it decodes");
-    let mut loaded = Loaded::new(&module, &data::mma_pipelined(1, 1, 16, 256));
+    let mut loaded = Loaded::new(&module, &conformance::mma_pipelined(1, 1, 16, 256));
     let right = loaded.launch.params[0].clone();
     let map = TensorMap::from_bytes(right[..].try_into().expect("128 bytes")).expect("a map");
     let other = TensorMapArgs {

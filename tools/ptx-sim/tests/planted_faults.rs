@@ -8,8 +8,7 @@ mod common;
 
 use std::sync::OnceLock;
 
-use common::conformance::{Loaded, module};
-use common::data::{self, Case};
+use common::conformance::{self as cases, Case, Loaded, module};
 use ptx_sim::mutate::{
     Check, Finding, Kernel, Known, Mutant, Planted, Ran, Score, Subject, schedules,
 };
@@ -81,14 +80,14 @@ fn conformance(entry: &str, cases: Vec<Case>, seeds: u64) -> Subject {
 
 #[test]
 fn mma_bf16() {
-    demand(&conformance("mma_bf16", vec![data::mma_bf16(1)], 12));
+    demand(&conformance("mma_bf16", vec![cases::mma_bf16(1)], 12));
 }
 
 #[test]
 fn mma_mxf4nvf4() {
     demand(&conformance(
         "mma_mxf4nvf4",
-        vec![data::mma_mxf4nvf4(1)],
+        vec![cases::mma_mxf4nvf4(1)],
         12,
     ));
 }
@@ -97,20 +96,20 @@ fn mma_mxf4nvf4() {
 fn mma_mxf8f6f4() {
     demand(&conformance(
         "mma_mxf8f6f4",
-        vec![data::mma_mxf8f6f4(1)],
+        vec![cases::mma_mxf8f6f4(1)],
         12,
     ));
 }
 
 fn two_cta() -> Subject {
-    conformance("mma_two_cta", vec![data::mma_two_cta(1)], 12)
+    conformance("mma_two_cta", vec![cases::mma_two_cta(1)], 12)
 }
 
 fn pipelined() -> Subject {
     let cases = vec![
-        data::mma_pipelined(1, 2, 5, 1280),
-        data::mma_pipelined(3, 1, 16, 256),
-        data::mma_pipelined(2, 1, 11, 2304),
+        cases::mma_pipelined(1, 2, 5, 1280),
+        cases::mma_pipelined(3, 1, 16, 256),
+        cases::mma_pipelined(2, 1, 11, 2304),
     ];
     conformance("mma_pipelined", cases, 3)
 }

@@ -2,14 +2,13 @@
 
 mod common;
 
-use common::conformance::{Loaded, module};
-use common::data;
+use common::conformance::{self, Case, Loaded, module};
 use ptx_sim::trace::Kind::*;
 use ptx_sim::trace::draw::{DrawError, DrawOptions, draw};
 use ptx_sim::trace::{DEFAULT_LIMIT, Slice, TrackKind};
 use ptx_sim::{Launch, Module, Options, Policy, Program, Sim, Timing, Trace};
 
-fn traced(entry: &str, case: &data::Case, policy: Policy, timing: Timing, limit: usize) -> Trace {
+fn traced(entry: &str, case: &Case, policy: Policy, timing: Timing, limit: usize) -> Trace {
     let Loaded {
         mut sim, launch, ..
     } = Loaded::new(&module(entry), case);
@@ -26,7 +25,7 @@ fn traced(entry: &str, case: &data::Case, policy: Policy, timing: Timing, limit:
 
 /// The timeline of the picture: six stages through a ring of three.
 fn pipelined(timing: Timing) -> Trace {
-    let case = data::mma_pipelined(1, 1, 16, 1536);
+    let case = conformance::mma_pipelined(1, 1, 16, 1536);
     traced("mma_pipelined", &case, Policy::Fair, timing, DEFAULT_LIMIT)
 }
 
@@ -138,7 +137,7 @@ fn the_file_holds_all_that_was_recorded() {
         pipelined(Timing::Random),
         traced(
             "mma_two_cta",
-            &data::mma_two_cta(1),
+            &conformance::mma_two_cta(1),
             Policy::Starve(3),
             Timing::Lazy,
             DEFAULT_LIMIT,
@@ -171,7 +170,7 @@ fn the_file_holds_all_that_was_recorded() {
 
 #[test]
 fn a_pair_of_ctas_has_two_processes() {
-    let case = data::mma_two_cta(1);
+    let case = conformance::mma_two_cta(1);
     let t = traced(
         "mma_two_cta",
         &case,
@@ -192,7 +191,7 @@ fn a_pair_of_ctas_has_two_processes() {
 
 #[test]
 fn a_limit_cuts_and_says_so() {
-    let case = data::mma_pipelined(1, 1, 16, 1536);
+    let case = conformance::mma_pipelined(1, 1, 16, 1536);
     let whole = pipelined(Timing::Random);
     let t = traced("mma_pipelined", &case, Policy::Fair, Timing::Random, 60);
     assert_eq!(t.truncated, Some(60));
@@ -220,7 +219,7 @@ fn a_limit_cuts_and_says_so() {
 fn a_traced_run_is_the_same_run() {
     let module = module("mma_pipelined");
     let program = Program::new(&module, "mma_pipelined").expect("a kernel");
-    let loaded = Loaded::new(&module, &data::mma_pipelined(1, 2, 5, 768));
+    let loaded = Loaded::new(&module, &conformance::mma_pipelined(1, 2, 5, 768));
     let (launch, out) = (&loaded.launch, loaded.out);
     for policy in [Policy::Fair, Policy::Random(4), Policy::Starve(4)] {
         let options = Options {

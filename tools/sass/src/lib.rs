@@ -6,10 +6,11 @@ mod instruction;
 use std::collections::BTreeMap;
 use std::env;
 use std::ffi::OsString;
-use std::io::{self, BufRead, BufReader};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 
+use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 
 pub use instruction::Instruction;
@@ -39,40 +40,11 @@ pub struct Function {
 /// Keyed by architecture and symbol.
 pub type Functions = BTreeMap<(String, String), Function>;
 
-/// Why a file could not be disassembled.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The disassembler is not there, or may not be started.
-    #[error("cannot start `{command}`")]
-    Start {
-        /// The command line.
-        command: String,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// The command's output could not be read.
-    #[error("reading from `{command}`")]
-    Read {
-        /// The command line.
-        command: String,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// The command failed; its message is on stderr.
-    #[error("{status} from `{command}`")]
-    Failed {
-        /// The command line.
-        command: String,
-        /// How it ended.
-        status: ExitStatus,
-    },
-}
-
 /// Adds the kernels of one file.
 ///
 /// # Errors
 /// Where `cuobjdump` cannot be run on it.
-pub fn read(cuobjdump: &Path, file: &Path, functions: &mut Functions) -> Result<(), Error> {
+pub fn read(cuobjdump: &Path, file: &Path, functions: &mut Functions) -> Result<()> {
     let mut usage = Usage::default();
     lines(cuobjdump, "-res-usage", file, |line| {
         usage.line(line, functions)
@@ -85,7 +57,7 @@ pub fn read(cuobjdump: &Path, file: &Path, functions: &mut Functions) -> Result<
 ///
 /// # Errors
 /// Where `cuobjdump` cannot be run on it.
-pub fn text(cuobjdump: &Path, file: &Path) -> Result<String, Error> {
+pub fn text(cuobjdump: &Path, file: &Path) -> Result<String> {
     let mut text = String::new();
     lines(cuobjdump, "-sass", file, |line| {
         text.push_str(line);
@@ -95,12 +67,7 @@ pub fn text(cuobjdump: &Path, file: &Path) -> Result<String, Error> {
 }
 
 /// Runs cuobjdump and hands over its output line by line: it can be large.
-fn lines(
-    cuobjdump: &Path,
-    what: &str,
-    file: &Path,
-    mut each: impl FnMut(&str),
-) -> Result<(), Error> {
+fn lines(cuobjdump: &Path, what: &str, file: &Path, mut each: impl FnMut(&str)) -> Result<()> {
     let mut command = Command::new(cuobjdump);
     // cuobjdump runs nvdisasm, and finds it in PATH.
     if let Some(path) = cuobjdump.parent().and_then(path_with) {
@@ -108,26 +75,17 @@ fn lines(
     }
     command.arg(what).arg(file).stdout(Stdio::piped());
     let line = format!("{} {what} {}", cuobjdump.display(), file.display());
-    let mut child = command.spawn().map_err(|source| Error::Start {
-        command: line.clone(),
-        source,
-    })?;
-    let failed = |source| Error::Read {
-        command: line.clone(),
-        source,
-    };
+    let child = command.spawn();
+    let mut child = child.with_context(|| format!("cannot start `{line}`"))?;
+    let reading = || format!("reading from `{line}`");
     if let Some(stdout) = child.stdout.take() {
         for text in BufReader::new(stdout).lines() {
-            each(&text.map_err(failed)?);
+            each(&text.with_context(reading)?);
         }
     }
-    let status = child.wait().map_err(failed)?;
-    if !status.success() {
-        return Err(Error::Failed {
-            command: line,
-            status,
-        });
-    }
+    // What it has to say is on stderr.
+    let status = child.wait().with_context(reading)?;
+    ensure!(status.success(), "{status} from `{line}`");
     Ok(())
 }
 

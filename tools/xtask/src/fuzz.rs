@@ -3,6 +3,7 @@
 //! libFuzzer needs no nightly compiler: its instrumentation is a pass of LLVM, which a stable compiler can
 //! be told to run. Only sanitizers are nightly's, and `cargo fuzz run NAME` uses them on the same targets.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -36,6 +37,9 @@ const INSTRUMENTATION: &str = "--cfg fuzzing -Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
     -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares";
+
+/// The target that takes words and inputs of the simulator's own tests, too.
+const PTX: &str = "ptx";
 
 /// An input that takes longer than this is a hang. Ordinary ones take milliseconds; the rest is for
 /// machines that are slow or busy.
@@ -166,8 +170,9 @@ impl Run<'_> {
         let mut prefix = OsString::from("-artifact_prefix=");
         prefix.push(failures.join("")); // with a slash at its end
         let mut dictionary = OsString::from("-dict=");
-        let name = format!("{}.dict", self.target);
-        dictionary.push(self.source.join("dict").join(name));
+        dictionary.push(self.work.join("dict"));
+        let words = words(self.target, self.source)?;
+        fs::write(self.work.join("dict"), words).context("writing the dictionary")?;
         let mut command = self.program()?;
         command
             .arg(format!("-max_total_time={seconds}"))
@@ -177,6 +182,10 @@ impl Run<'_> {
             .args([prefix, dictionary])
             .arg(&found)
             .arg(self.source.join("corpus").join(self.target));
+        if self.target == PTX {
+            // Whole kernels, to begin with.
+            command.arg(self.source.join("../ptx-sim/conformance/ptx"));
+        }
         let output = process::output(&mut command)?;
         let log = String::from_utf8_lossy(&output.stderr);
         if output.status.success() {
@@ -196,6 +205,28 @@ impl Run<'_> {
         }
         Ok(false)
     }
+}
+
+/// The words of a target's mutations: those of its dictionary, and for PTX the simulator's list of opcodes, whole and in
+/// parts.
+fn words(target: &str, source: &Path) -> Result<String> {
+    let read = |file: PathBuf| {
+        let text = fs::read_to_string(&file);
+        text.with_context(|| format!("reading {}", file.display()))
+    };
+    let mut words = read(source.join("dict").join(format!("{target}.dict")))?;
+    if target == PTX {
+        let list = read(source.join("../ptx-sim/tests/data/opcodes.txt"))?;
+        let lines = list.lines().filter(|line| !line.starts_with('#'));
+        let mut all = BTreeSet::new();
+        for opcode in lines.filter_map(|line| line.split_whitespace().nth(1)) {
+            all.insert(format!("\"{opcode}\"\n"));
+            let modifiers = opcode.split('.').skip(1);
+            all.extend(modifiers.map(|modifier| format!("\".{modifier}\"\n")));
+        }
+        words.extend(all);
+    }
+    Ok(words)
 }
 
 /// Inputs and covered edges, from the last status line and the final statistics.
@@ -248,7 +279,11 @@ mod tests {
             assert!(manifest.contains(&path), "{target} is not in the manifest");
             let inputs = fs::read_dir(source.join("corpus").join(&target));
             assert!(inputs.unwrap().count() > 1);
-            assert!(source.join("dict").join(format!("{target}.dict")).is_file());
+            let words = words(&target, &source).unwrap();
+            if target == PTX {
+                let all = ["\"abs.f32\"\n", "\".cta_group::2\"\n", "\"%laneid\"\n"];
+                crate::testing::contains(&words, &all);
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
 //! A directory of a checkpoint that is quantised: written beside its place, file by file, and named at the end.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -22,7 +22,7 @@ use serde_json::{Map, Value, json};
 
 use super::calibration::Calibrations;
 use super::choice::{check_patterns, listed};
-use super::item::{Maker, Matrix, Moved, Piece, Plan, Shard, Sizes, in_order, parts};
+use super::item::{Maker, Matrix, Moved, Plan, Shard, Sizes, in_order};
 use super::partial::{Partial, done_name, refuse_existing};
 use super::{Args, CHANGED, label, rope};
 use crate::notes;
@@ -184,17 +184,7 @@ pub(super) fn run(args: &Args, to: &Path) -> Result<Report> {
         );
     }
 
-    let mut names = HashSet::new();
-    let all = plan
-        .shards
-        .iter()
-        .flat_map(|shard| shard.names(args.dialect));
-    if let Some(name) = { all }.find(|name| !names.insert(name.clone())) {
-        bail!(
-            "{}: the output would have two tensors {name:?}",
-            printable::path(&args.input)
-        );
-    }
+    plan.refuse_collisions(args)?;
     let all = plan.shards.iter().flat_map(|shard| &shard.matrices);
     let calibrations = match &args.calibration {
         Some(path) => Some(Calibrations::open(path, all)?),
@@ -510,26 +500,9 @@ fn write<'a>(
     metadata: &HashMap<String, String>,
 ) -> Result<(u64, BTreeMap<String, Moved>)> {
     let maker = Rc::new(Maker::new(args.dialect, calibrations));
-    let made = shard.matrices.iter().flat_map(|matrix| {
-        let group = groups.with(matrix);
-        let maker = &maker;
-        parts(args.dialect, matrix.rows, matrix.k).map(move |(suffix, part, shape)| {
-            let piece = Piece::Made {
-                of: Rc::clone(matrix),
-                group: group.clone(),
-                part,
-                shape,
-                maker: Rc::clone(maker),
-            };
-            (format!("{}.{suffix}", matrix.name), piece)
-        })
-    });
-    let kept = shard
-        .kept
-        .iter()
-        .map(|(name, piece)| (name.clone(), piece.clone()));
+    let pieces = shard.pieces(&maker, |matrix| groups.with(matrix));
     let output = Destination::new(path).replace(true).only_files();
-    let written = file::write_to(&output, made.chain(kept), Some(metadata.clone()))?;
+    let written = file::write_to(&output, pieces, Some(metadata.clone()))?;
     // Of a group there are others, which may be another file's.
     let mut moved = maker.moved.take();
     let of_this = shard.matrices.iter();

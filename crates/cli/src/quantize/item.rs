@@ -2,7 +2,8 @@
 
 use std::borrow::Cow;
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::rc::Rc;
 
@@ -23,7 +24,7 @@ use serde_json::{Value, json};
 
 use super::calibration::Calibrations;
 use super::choice::{self, Copied, Named};
-use super::{Args, directory, label};
+use super::{Args, CHANGED, directory, label};
 
 /// A matrix that is quantised.
 pub(super) struct Matrix<'a> {
@@ -128,6 +129,8 @@ pub(super) struct Maker<'a> {
     calibrations: Option<&'a Calibrations>,
     last: RefCell<Option<(String, Rc<Quantized>)>>,
     globals: RefCell<HashMap<String, GlobalScale>>,
+    /// Hashes of all that was made: a matrix that is made again must be the same.
+    made: RefCell<HashMap<String, u64>>,
     pub(super) moved: RefCell<BTreeMap<String, Moved>>,
 }
 
@@ -138,6 +141,7 @@ impl<'a> Maker<'a> {
             calibrations,
             last: RefCell::default(),
             globals: RefCell::default(),
+            made: RefCell::default(),
             moved: RefCell::default(),
         }
     }
@@ -163,6 +167,16 @@ impl<'a> Maker<'a> {
             }
         };
         let made = Rc::new(made.map_err(|error| matrix.refused(error.to_string()))?);
+        let mut hash = DefaultHasher::new();
+        (&made.codes, &made.scales).hash(&mut hash);
+        let known = self
+            .made
+            .borrow_mut()
+            .insert(matrix.name.clone(), hash.finish());
+        // Other programs can write to the input while it is mapped.
+        if known.is_some_and(|known| known != hash.finish()) {
+            return Err(matrix.refused(CHANGED.into()));
+        }
         let moved = Moved {
             rows: matrix.rows,
             k: matrix.k,
@@ -171,6 +185,13 @@ impl<'a> Maker<'a> {
         self.moved.borrow_mut().insert(matrix.name.clone(), moved);
         *self.last.borrow_mut() = Some((matrix.name.clone(), Rc::clone(&made)));
         Ok(made)
+    }
+
+    /// A matrix that shares its global scale with no other. It is made again when it is written.
+    pub(super) fn alone(&self, matrix: &Matrix<'_>) -> Result<Rc<Quantized>, WriteError> {
+        let made = self.quantised(matrix, self.own_global(matrix)?);
+        *self.last.borrow_mut() = None;
+        made
     }
 
     /// A matrix's own global scale, which depends on its largest magnitude alone: that of one block which has it.
@@ -341,7 +362,30 @@ pub(super) struct Shard<'a> {
     pub(super) repacked: Vec<String>,
 }
 
-impl Shard<'_> {
+impl<'a> Shard<'a> {
+    /// The tensors that it becomes; `group` has the matrices that share a matrix's global scale.
+    pub(super) fn pieces(
+        &self,
+        maker: &Rc<Maker<'a>>,
+        group: impl Fn(&Rc<Matrix<'a>>) -> Vec<Rc<Matrix<'a>>>,
+    ) -> impl Iterator<Item = (String, Piece<'a>)> {
+        let made = self.matrices.iter().flat_map(move |matrix| {
+            let group = group(matrix);
+            let all = parts(maker.dialect, matrix.rows, matrix.k);
+            all.map(|(suffix, part, shape)| {
+                let piece = Piece::Made {
+                    of: Rc::clone(matrix),
+                    group: group.clone(),
+                    part,
+                    shape,
+                    maker: Rc::clone(maker),
+                };
+                (format!("{}.{suffix}", matrix.name), piece)
+            })
+        });
+        made.chain(self.kept.iter().cloned())
+    }
+
     /// The names of the tensors that it becomes.
     pub(super) fn names(&self, dialect: Dialect) -> impl Iterator<Item = String> {
         let of_matrix = move |matrix: &Rc<Matrix<'_>>| {
@@ -477,6 +521,29 @@ impl<'a> Plan<'a> {
         plan
     }
 
+    /// All of it in one file.
+    pub(super) fn joined(&mut self) -> Shard<'a> {
+        let mut all = Shard::default();
+        for shard in self.shards.drain(..) {
+            all.matrices.extend(shard.matrices);
+            all.kept.extend(shard.kept);
+        }
+        all
+    }
+
+    /// Refuses two tensors of one name: one that is copied may have the name of one that is made.
+    pub(super) fn refuse_collisions(&self, args: &Args) -> Result<()> {
+        let mut seen = HashSet::new();
+        let mut all = self.shards.iter().flat_map(|of| of.names(args.dialect));
+        if let Some(name) = all.find(|name| !seen.insert(name.clone())) {
+            bail!(
+                "{}: the output would have two tensors {name:?}",
+                printable::path(&args.input)
+            );
+        }
+        Ok(())
+    }
+
     /// Whether a file of the output is made of several of the input: a bias may be in another than its experts.
     pub(super) fn has_split(&self) -> bool {
         !self.split.is_empty()
@@ -494,7 +561,7 @@ impl<'a> Plan<'a> {
             self.copied.add(tensor.name(), SPLIT.into());
             return;
         }
-        let why = match choice::is_stacked(&tensor) {
+        let why = match choice::is_stacked(&tensor) && args.to.is_some() {
             true => match self.experts(shard, checkpoint, tensor, sizes, args) {
                 Ok(()) => return,
                 Err(why) => why,
@@ -910,7 +977,37 @@ fn global_shape(dialect: Dialect) -> &'static [usize] {
 
 #[cfg(test)]
 mod tests {
+    use nvfp4_gemv_cli::file;
+
     use super::*;
+
+    /// Parts of two matrices would be written as one.
+    #[test]
+    fn a_matrix_that_is_another_by_then_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let opened = |name: &str, values: &[f32]| {
+            let path = folder.path().join(name);
+            let tensors = [(String::from("a.weight"), NewTensor::f32(&[2, 32], values))];
+            file::write(&path, tensors, None).unwrap();
+            TensorFile::open(&path).unwrap()
+        };
+        let [first, second] =
+            [("first", 0.5), ("second", 0.25)].map(|(name, x)| opened(name, &[x; 64]));
+        let [first, second] = [&first, &second].map(|file| Matrix {
+            name: "a".into(),
+            rows: 2,
+            k: 32,
+            from: From::Tensor(file.get("a.weight").unwrap()),
+        });
+        for dialect in Dialect::ALL {
+            let maker = Maker::new(dialect, None);
+            let made = maker.alone(&first).unwrap();
+            assert_eq!(maker.alone(&first).unwrap().codes, made.codes);
+            let error = maker.alone(&second).unwrap_err();
+            assert!(matches!(error, WriteError::Conversion { .. }), "{error}");
+            assert!(error.to_string().contains(CHANGED), "{error}");
+        }
+    }
 
     #[test]
     fn rows_of_stacked_experts_are_told_from_columns_or_not_at_all() {

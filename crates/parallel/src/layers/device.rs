@@ -169,22 +169,6 @@ impl RankLayers<'_> {
         self.place(stream, communicator, &Placement::new(n), options)
     }
 
-    /// [`on_device`](Self::on_device) with the result in a [`Window`], whose sums may take less time. All ranks do this
-    /// alike.
-    ///
-    /// # Errors
-    /// As [`on_device`](Self::on_device)'s and [`Window::new`]'s.
-    pub fn on_device_with_window<T: DeviceElement>(
-        &self,
-        stream: &Arc<CudaStream>,
-        communicator: &Arc<Communicator>,
-        n: usize,
-        options: &Options<'_>,
-    ) -> Result<LayersOnDevice<T>, LayersError> {
-        let placement = Placement::new(n).in_window();
-        self.place(stream, communicator, &placement, options)
-    }
-
     /// [`on_device`](Self::on_device) as a [`Placement`] says. All ranks do this alike.
     ///
     /// # Errors

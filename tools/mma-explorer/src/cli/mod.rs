@@ -16,7 +16,7 @@ use anyhow::{Result, bail};
 use mma_explorer::arch::Arch;
 use mma_explorer::cache::Origin;
 use mma_explorer::device::DeviceError;
-use mma_explorer::machine_code::{MachineCodeError, SurveyError};
+use mma_explorer::machine_code::MachineCodeError;
 use mma_explorer::nvrtc::{NAMES, NvrtcError};
 use mma_explorer::variants::{self, Variant};
 use nvfp4_gemv_documents::table::Table;
@@ -62,7 +62,6 @@ impl Report {
 }
 
 fn hint(error: &anyhow::Error) -> Option<String> {
-    let machine_code = |error: &MachineCodeError| error.hint().map(str::to_string);
     error.chain().find_map(|cause| {
         if let Some(error) = cause.downcast_ref::<NvrtcError>() {
             return error.hint(&NAMES);
@@ -70,13 +69,7 @@ fn hint(error: &anyhow::Error) -> Option<String> {
         if let Some(error) = cause.downcast_ref::<DeviceError>() {
             return error.hint().map(str::to_string);
         }
-        if let Some(SurveyError::Nvrtc(error)) = cause.downcast_ref() {
-            return error.hint(&NAMES);
-        }
-        if let Some(SurveyError::MachineCode(error)) = cause.downcast_ref() {
-            return machine_code(error);
-        }
-        cause.downcast_ref().and_then(machine_code)
+        cause.downcast_ref().and_then(MachineCodeError::hint)
     })
 }
 

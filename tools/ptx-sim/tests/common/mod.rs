@@ -2,8 +2,6 @@
 #![allow(dead_code, unused_imports)]
 
 pub(crate) mod conformance;
-pub(crate) mod data;
-pub(crate) mod float;
 pub(crate) mod hazard;
 pub(crate) mod ones;
 pub(crate) mod options;

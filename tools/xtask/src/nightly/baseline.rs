@@ -17,33 +17,34 @@ use serde::{Deserialize, Serialize};
 use crate::bench::view::{key, shares};
 use crate::workspace::Workspace;
 
-/// 2: the ceiling is the fastest of several reads.
-const SCHEMA: &str = "nvfp4-gemv/baseline/2";
+/// 3: a session has one share of a result, the median of its rounds.
+const SCHEMA: &str = "nvfp4-gemv/baseline/3";
 
 /// The newest are kept: machines and drivers change.
 pub(super) const MOST_SESSIONS: usize = 5;
 
-/// Shares of the ceiling, round by round, of every path on every problem.
-pub(super) type Shares = BTreeMap<String, Vec<f64>>;
+/// The share of the ceiling that each path had on each problem.
+type Shares = BTreeMap<String, f64>;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Baseline {
     schema: String,
     /// The device that all sessions ran on: [`identity`].
-    pub(super) device: String,
-    pub(super) suite: String,
+    device: String,
+    suite: String,
     /// The oldest first.
     pub(super) sessions: Vec<Session>,
+    /// The share of each session, or nothing of one that did not have the result.
+    shares: BTreeMap<String, Vec<Option<f64>>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Session {
-    pub(super) date_utc: String,
+    date_utc: String,
     host: Option<String>,
     git_commit: Option<String>,
     crate_version: String,
     driver: Option<String>,
-    pub(super) shares: Shares,
 }
 
 /// How much longer than in the worst session a result may take, as a part. Cold shares of three H200 differed by
@@ -84,14 +85,12 @@ pub(super) fn default_file(workspace: &Workspace, device: &Device) -> PathBuf {
 }
 
 /// The shares of a document, by path and problem.
-pub(super) fn shares_of(document: &Document) -> Shares {
+fn shares_of(document: &Document) -> Shares {
     let cases = document.cases.iter();
     let all = cases.flat_map(|case| {
         case.paths.iter().map(move |path| {
-            let key = key(case, path);
-            let shares = shares(case, path).into_iter();
-            let rounded = shares.map(|share| (share * 1e4).round() / 1e4);
-            (key, rounded.collect())
+            let share = median(&shares(case, path));
+            (key(case, path), (share * 1e4).round() / 1e4)
         })
     });
     all.collect()
@@ -105,6 +104,7 @@ impl Baseline {
             device: identity(&document.device),
             suite: document.suite.clone(),
             sessions: Vec::new(),
+            shares: BTreeMap::new(),
         }
     }
 
@@ -124,24 +124,19 @@ impl Baseline {
         if baseline.sessions.is_empty() {
             bail!("it has no session");
         }
-        for session in &baseline.sessions {
-            for (key, shares) in &session.shares {
-                if shares.len() < 3 {
-                    bail!("{} {key}: fewer than 3 rounds", session.date_utc);
-                }
-                if shares
-                    .iter()
-                    .any(|share| !share.is_finite() || *share <= 0.0)
-                {
-                    bail!("{} {key}: a share is not positive", session.date_utc);
-                }
+        for (key, shares) in &baseline.shares {
+            if shares.len() != baseline.sessions.len() {
+                bail!("{key}: not a share for each session");
+            }
+            if !shares.iter().flatten().all(|share| *share > 0.0) {
+                bail!("{key}: a share is not positive");
             }
         }
         Ok(baseline)
     }
 
     /// Whether a document's numbers may be compared with these.
-    pub(super) fn check(&self, document: &Document) -> Result<()> {
+    fn check(&self, document: &Document) -> Result<()> {
         let device = identity(&document.device);
         if self.device != device {
             bail!("the baseline is of {}, and this is {device}", self.device);
@@ -159,13 +154,12 @@ impl Baseline {
         let now = shares_of(document);
         let (mut far, mut common) = (Vec::new(), 0);
         for (key, now) in &now {
-            let sessions = self.sessions.iter();
-            let sessions = sessions.filter_map(|session| session.shares.get(key));
-            let Some(worst) = sessions.map(|shares| median(shares)).reduce(f64::min) else {
+            let sessions = self.shares.get(key).into_iter().flatten();
+            let Some(worst) = sessions.flatten().copied().reduce(f64::min) else {
                 continue;
             };
             common += 1;
-            let (key, now) = (key.clone(), median(now));
+            let (key, now) = (key.clone(), *now);
             if worst / now > 1.0 + COARSE {
                 far.push(Far { key, worst, now });
             }
@@ -176,17 +170,16 @@ impl Baseline {
                 now.len()
             );
         }
-        let newest = self
-            .sessions
-            .last()
-            .filter(|_| self.suite == document.suite);
-        let newest = newest.iter().flat_map(|session| session.shares.keys());
+        let newest = |shares: &[Option<f64>]| shares.last().is_some_and(Option::is_some);
+        let mut missing = Vec::new();
+        if self.suite == document.suite {
+            let known = self.shares.iter().filter(|(_, shares)| newest(shares));
+            let gone = known.filter(|(key, _)| !now.contains_key(*key));
+            missing.extend(gone.map(|(key, _)| key.clone()));
+        }
         Ok(Coarse {
             far,
-            missing: newest
-                .filter(|key| !now.contains_key(*key))
-                .cloned()
-                .collect(),
+            missing,
             sessions: self.sessions.len(),
         })
     }
@@ -210,18 +203,30 @@ impl Baseline {
             git_commit: document.git_commit.clone(),
             crate_version: document.crate_version.clone(),
             driver: document.device.driver.clone(),
-            shares: shares_of(document),
         });
+        let now = shares_of(document);
+        let known = self.sessions.len() - 1;
+        for key in now.keys() {
+            let shares = self.shares.entry(key.clone());
+            shares.or_insert_with(|| vec![None; known]);
+        }
         let surplus = self.sessions.len().saturating_sub(MOST_SESSIONS);
         self.sessions.drain(..surplus);
+        for (key, shares) in &mut self.shares {
+            shares.push(now.get(key).copied());
+            shares.drain(..surplus);
+        }
+        self.shares
+            .retain(|_, shares| shares.iter().any(Option::is_some));
         Ok(())
     }
 
-    /// A line a session and path, so that a change of a committed file can be read.
+    /// A line a session and result, so that a change of a committed file can be read.
     pub(super) fn write(&self, file: &Path) -> Result<()> {
         let text = serde_json::to_string(self)?;
         let text = text
             .replace("],\"", "],\n\"")
+            .replace(":{\"", ":{\n\"")
             .replace(",{\"date_utc\"", ",\n{\"date_utc\"");
         if let Some(folder) = file.parent() {
             fs::create_dir_all(folder)?;
@@ -257,7 +262,7 @@ mod tests {
         baseline.write(&file).unwrap();
         assert_eq!(Baseline::read(&file).unwrap(), Some(baseline));
         let lines = fs::read_to_string(&file).unwrap().lines().count();
-        assert!(lines >= MOST_SESSIONS * 6, "{lines}");
+        assert!(lines > MOST_SESSIONS + 3, "{lines}");
     }
 
     #[test]
@@ -266,16 +271,16 @@ mod tests {
         let error = |text: String| format!("{:#}", Baseline::parse(&text).unwrap_err());
         assert!(error(good[..good.len() / 2].into()).contains("no JSON"));
         assert!(error("{}".into()).contains("schema"));
-        assert!(error(good.replace("baseline/2", "baseline/9")).contains("baseline/9"));
+        assert!(error(good.replace("baseline/3", "baseline/9")).contains("baseline/9"));
         let mut empty = baseline();
         empty.sessions.clear();
         assert!(error(serde_json::to_string(&empty).unwrap()).contains("no session"));
         for (shares, why) in [
-            (vec![0.5; 2], "fewer than 3"),
-            (vec![0.5, 0.0, 0.5], "not positive"),
+            (vec![Some(0.5); 2], "for each session"),
+            (vec![Some(0.0)], "not positive"),
         ] {
             let mut bad = baseline();
-            bad.sessions[0].shares.insert("x".into(), shares);
+            bad.shares.insert("x".into(), shares);
             assert!(error(serde_json::to_string(&bad).unwrap()).contains(why));
         }
     }
@@ -293,6 +298,27 @@ mod tests {
         let slowed = with(|d| d.slowed_percent = [("cpu".into(), 10)].into());
         assert!(slowed.contains("on purpose"));
         assert_eq!(baseline.sessions.len(), 1);
+    }
+
+    /// A result that comes or goes has nothing in the other sessions.
+    #[test]
+    fn results_come_and_go() {
+        let mut baseline = baseline();
+        let mut other = testing::document();
+        other.cases[0].paths.remove(0);
+        other.cases[0].m += 1;
+        baseline.add(&other).unwrap();
+        let all: Vec<_> = baseline.shares.values().cloned().collect();
+        let old = |of: &&Vec<Option<f64>>| matches!(of[..], [Some(_), None]);
+        let new = |of: &&Vec<Option<f64>>| matches!(of[..], [None, Some(_)]);
+        assert_eq!(all.iter().filter(old).count(), 3, "{all:?}");
+        assert_eq!(all.iter().filter(new).count(), 2, "{all:?}");
+        let document = testing::document();
+        assert_eq!(baseline.look_up(&document).unwrap().missing.len(), 2);
+        for _ in 0..MOST_SESSIONS {
+            baseline.add(&other).unwrap();
+        }
+        assert_eq!(baseline.shares.len(), all.len() - 3);
     }
 
     #[test]

@@ -2,22 +2,56 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde::Deserialize;
+use toml::{Table, Value};
 
 use super::run::Mode;
 
 /// All of it.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug)]
 pub(super) struct Cases {
-    #[serde(rename = "repository")]
     pub(super) repositories: Vec<Repository>,
-    #[serde(rename = "kernel")]
     pub(super) kernels: Vec<Kernel>,
     /// Kernels that are not run, and why.
-    #[serde(default, rename = "untried")]
     pub(super) untried: Vec<Untried>,
+}
+
+/// The file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    repository: Vec<Repository>,
+    group: Vec<Group>,
+    /// Arguments, by the words that kernels name them with.
+    mistakes: BTreeMap<String, String>,
+    /// By kernel.
+    faults: BTreeMap<String, Vec<Fault>>,
+    untried: Vec<Untried>,
+}
+
+/// Kernels, and what they have in common: fields of [`Kernel`] too.
+#[derive(Debug, Deserialize)]
+struct Group {
+    kernel: Vec<Table>,
+    #[serde(flatten)]
+    common: Table,
+}
+
+impl Group {
+    /// A kernel's own fields and the group's.
+    fn fill(&self, mut kernel: Table) -> Result<Kernel> {
+        for (name, value) in &self.common {
+            let own = kernel.entry(name.clone()).or_insert_with(|| value.clone());
+            if let (Value::Table(own), Value::Table(common)) = (own, value) {
+                let more = common.iter().filter(|(name, _)| !own.contains_key(*name));
+                let more: Vec<_> = more.map(|(name, of)| (name.clone(), of.clone())).collect();
+                own.extend(more);
+            }
+        }
+        let named = format!("kernels.toml: {:?}", kernel.get("name"));
+        kernel.try_into().context(named)
+    }
 }
 
 /// A public repository.
@@ -77,7 +111,7 @@ pub(super) struct Kernel {
     pub(super) unchecked: Vec<String>,
     /// The argument why an error of the hardware profile is the kernel's mistake.
     pub(super) mistake: Option<String>,
-    #[serde(default, rename = "fault")]
+    #[serde(skip)]
     pub(super) faults: Vec<Fault>,
 }
 
@@ -105,7 +139,29 @@ pub(super) struct Untried {
 
 impl Cases {
     pub(super) fn parse(text: &str) -> Result<Self> {
-        let cases: Self = toml::from_str(text).context("kernels.toml")?;
+        let mut file: File = toml::from_str(text).context("kernels.toml")?;
+        let mut kernels = Vec::new();
+        for mut group in file.group {
+            for kernel in std::mem::take(&mut group.kernel) {
+                let mut kernel = group.fill(kernel)?;
+                if let Some(mistake) = &mut kernel.mistake {
+                    let said = file.mistakes.get(mistake);
+                    *mistake = said
+                        .with_context(|| format!("no mistake {mistake}"))?
+                        .clone();
+                }
+                kernel.faults = file.faults.remove(&kernel.name).unwrap_or_default();
+                kernels.push(kernel);
+            }
+        }
+        if let Some(name) = file.faults.keys().next() {
+            bail!("faults of {name}, which is no kernel");
+        }
+        let cases = Self {
+            repositories: file.repository,
+            kernels,
+            untried: file.untried,
+        };
         for k in &cases.kernels {
             cases.repository(k)?;
         }

@@ -138,14 +138,22 @@ fn cell(kernel: &Kernel, mode: Mode, runs: &[&Run]) -> String {
     }
 }
 
+/// A line for each mistake, with the kernels that make it.
 fn mistakes(cases: &Cases) -> String {
-    let mut t = String::new();
-    for k in &cases.kernels {
-        if let Some(mistake) = &k.mistake {
-            let _ = writeln!(t, "- **{}**: {mistake}", k.name);
+    let mut all: Vec<(&str, Vec<&str>)> = Vec::new();
+    for kernel in &cases.kernels {
+        let Some(mistake) = kernel.mistake.as_deref() else {
+            continue;
+        };
+        match all.iter_mut().find(|(text, _)| *text == mistake) {
+            Some((_, kernels)) => kernels.push(&kernel.name),
+            None => all.push((mistake, vec![&kernel.name])),
         }
     }
-    t
+    let lines = all.iter();
+    let line =
+        |(text, kernels): &(&str, Vec<&str>)| format!("- **{}**: {text}\n", kernels.join("**; **"));
+    lines.map(line).collect()
 }
 
 fn faults(cases: &Cases, results: &[Became]) -> String {

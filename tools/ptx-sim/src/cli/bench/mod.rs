@@ -1,16 +1,12 @@
 //! `ptx-sim bench`.
 
-mod matmul;
 mod straight;
-mod tile;
 
+use std::path::Path;
 use std::time::Instant;
 
-use ptx_sim::models::swizzle::Swizzle;
-use ptx_sim::models::tensor_map::{
-    DataType, Interleave, L2Promotion, OobFill, TensorMap, TensorMapArgs,
-};
-use ptx_sim::{Buffer, SimError};
+use ptx_sim::launch::{Expectation, LaunchSpec, Prepared};
+use ptx_sim::{HazardChecks, Module, Options, Program, SimError};
 use serde_json::{Value, json};
 
 /// Thread-instructions a second on one core.
@@ -22,35 +18,50 @@ const MATMUL_GOALS: [(bool, f64); 2] = [(true, 20e6), (false, 100e6)];
 /// The best of so many runs counts.
 const RUNS: u32 = 10;
 
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        ptx_sim::sched::split_mix(&mut self.0)
-    }
+/// A kernel of `conformance/` on random inputs whose product is exact.
+struct Product {
+    prepared: Prepared,
+    program: Program,
+    expected: Vec<Expectation>,
 }
 
-/// The tensor map of rows that are `row_bytes` apart, whose boxes lie in the swizzle of 128 bytes.
-fn rows(
-    b: Buffer,
-    data_type: DataType,
-    size: [u64; 2],
-    row_bytes: u64,
-    of_box: [u32; 2],
-) -> Result<TensorMap, SimError> {
-    TensorMap::encode(TensorMapArgs {
-        data_type,
-        global_address: b.address,
-        global_dim: size.to_vec(),
-        global_strides: vec![row_bytes],
-        box_dim: of_box.to_vec(),
-        element_strides: vec![1, 1],
-        interleave: Interleave::None,
-        swizzle: Swizzle::B128,
-        l2_promotion: L2Promotion::None,
-        oob_fill: OobFill::Zero,
-    })
-    .map_err(|e| SimError::Launch(format!("tensor map: {e}")))
+impl Product {
+    fn new(ptx: &str, launch: &str) -> Result<Self, SimError> {
+        let spec = LaunchSpec::parse(launch)?;
+        let kernel = spec.kernel.as_deref().unwrap_or_default();
+        let prepared = spec.prepare(Module::parse(ptx)?, kernel, Path::new(""))?;
+        let expected = spec.expectations(&prepared, Path::new(""))?;
+        let program = prepared.sim.program(kernel)?;
+        Ok(Self {
+            prepared,
+            program,
+            expected,
+        })
+    }
+
+    /// Seconds of the best run, and thread-instructions of one. Every result is compared, outside of the time.
+    fn best(&mut self, hazards: HazardChecks) -> Result<(f64, u64), SimError> {
+        let options = Options {
+            hazards,
+            ..Options::default()
+        };
+        let Prepared {
+            sim,
+            launch,
+            buffers,
+            ..
+        } = &mut self.prepared;
+        let (mut best, mut executed) = (f64::INFINITY, 0);
+        for _ in 0..RUNS {
+            sim.poison(buffers["d"]);
+            let started = Instant::now();
+            let report = sim.run_program(&self.program, launch, &options, None)?;
+            best = best.min(started.elapsed().as_secs_f64());
+            executed = report.thread_instructions;
+            self.expected.iter().try_for_each(|e| e.check(sim))?;
+        }
+        Ok((best, executed))
+    }
 }
 
 #[derive(clap::Args)]
@@ -112,17 +123,10 @@ fn straight_line(millions: u64) -> Result<Outcome, SimError> {
 }
 
 fn nvfp4_tile() -> Result<Outcome, SimError> {
-    let (mut best, mut executed) = (f64::INFINITY, 0);
-    for _ in 0..RUNS {
-        let tile = tile::Tile::new()?;
-        let started = Instant::now();
-        let (done, report) = tile.run()?;
-        best = best.min(started.elapsed().as_secs_f64());
-        executed = report.thread_instructions;
-        // Not part of the time, and not left out either.
-        done.verify()?;
-    }
-    let (m, n, k) = tile::SHAPE;
+    let ptx = include_str!("../../../conformance/ptx/mma_tile.ptx");
+    let mut tile = Product::new(ptx, include_str!("tile.json"))?;
+    let (best, executed) = tile.best(HazardChecks::Error)?;
+    let (m, n, k) = (128, 64, 4096);
     let met = best < TILE_GOAL;
     Ok(Outcome {
         name: "tile",
@@ -139,17 +143,15 @@ fn nvfp4_tile() -> Result<Outcome, SimError> {
 }
 
 fn matrix_product() -> Result<Outcome, SimError> {
-    let n = matmul::SIZE;
-    let mut matmul = matmul::Matmul::new()?;
+    let ptx = include_str!("../../../conformance/ptx/mma_matmul.ptx");
+    let mut matmul = Product::new(ptx, include_str!("matmul.json"))?;
+    let n = 1024;
     let (mut lines, mut runs, mut all_met) = (Vec::new(), Vec::new(), true);
     for (hazards, goal) in MATMUL_GOALS {
-        let (mut best, mut executed) = (f64::INFINITY, 0);
-        for _ in 0..RUNS {
-            let started = Instant::now();
-            executed = matmul.run(hazards)?.thread_instructions;
-            best = best.min(started.elapsed().as_secs_f64());
-        }
-        matmul.verify()?;
+        let (best, executed) = matmul.best(match hazards {
+            true => HazardChecks::Error,
+            false => HazardChecks::Off,
+        })?;
         let rate = executed as f64 / best;
         let met = rate >= goal;
         all_met &= met;
