@@ -59,7 +59,7 @@ struct Arguments {
     cpu: bool,
     /// Time a model of random weights, made on the GPU: Llama-3.1-8B, Llama-3.1-70B, Qwen3-30B-A3B or a config.json
     #[cfg(feature = "cuda")]
-    #[arg(long, value_name = "CONFIG", conflicts_with_all = ["model", "cpu", "perplexity", "collect"])]
+    #[arg(long, value_name = "CONFIG", conflicts_with_all = ["model", "cpu", "perplexity", "collect", "batch_invariant"])]
     random: Option<String>,
     /// Of --random: tokens of the text before
     #[cfg(feature = "cuda")]
@@ -71,6 +71,10 @@ struct Arguments {
     /// Guess so many tokens a step from the text before, and check them in one pass
     #[arg(long, default_value_t = 0)]
     draft: usize,
+    /// Compute a token's logits with the same bits whatever other tokens a pass has: with --draft the text is that
+    /// without
+    #[arg(long)]
+    batch_invariant: bool,
     /// Print how long reading and writing took
     #[arg(long)]
     bench: bool,
@@ -99,6 +103,7 @@ fn main() -> Result<()> {
         Some(_) => Weights::watched(path, &Device::Cpu)?,
         None => Weights::open(path, arguments.arithmetic, &Device::Cpu)?,
     };
+    let weights = weights.with_batch_invariance(arguments.batch_invariant);
     let tokens = match (&arguments.tokenizer, weights.gguf()) {
         (Some(other), _) => Tokens::open(other)?,
         (None, Some(gguf)) => Tokens::of_gguf(gguf)?,

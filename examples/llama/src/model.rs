@@ -236,6 +236,12 @@ impl Model {
                 .collect(),
             false => None,
         };
+        let is_product = matches!(&head, Product::Nvfp4(head) if head.on_host().is_some());
+        ensure!(
+            !weights.is_batch_invariant() || (on_host.is_some() && is_product),
+            "logits depend on the other tokens of a pass where layers have experts, or where they or the head are not \
+             NVFP4 with vectors as they are or in bytes"
+        );
         let layers = match on_host {
             Some(layers) => Layers::Host(host::Decoder::new(
                 layers.into_iter().collect::<Result<_>>()?,

@@ -113,6 +113,7 @@ enum Source {
 pub struct Weights {
     source: Source,
     arithmetic: Arithmetic,
+    batch_invariant: bool,
     device: Device,
     watched: Option<Mutex<Vec<Arc<Moments>>>>,
 }
@@ -147,6 +148,7 @@ impl Weights {
         let weights = Self {
             source,
             arithmetic,
+            batch_invariant: false,
             device: device.clone(),
             watched: None,
         };
@@ -222,8 +224,23 @@ impl Weights {
         }
     }
 
+    /// These weights in layers whose results do not depend on the other vectors of a call, or may. The bits of a token's
+    /// logits are then the same in a pass by itself and beside others.
+    #[must_use]
+    pub fn with_batch_invariance(self, batch_invariant: bool) -> Self {
+        Self {
+            batch_invariant,
+            ..self
+        }
+    }
+
+    pub fn is_batch_invariant(&self) -> bool {
+        self.batch_invariant
+    }
+
     /// A layer in the arithmetic that was asked for.
     fn of(&self, layer: Linear) -> Result<Product> {
+        let layer = layer.with_batch_invariance(self.batch_invariant);
         Ok(match self.arithmetic {
             Arithmetic::Nvfp4 => Product::Nvfp4(Nvfp4Linear::new(layer, &self.device)?),
             // Whoever computes rounds the vectors.

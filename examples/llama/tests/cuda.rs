@@ -83,6 +83,10 @@ fn trials() -> Vec<Trial> {
             graphs_have_the_bits_of_single_launches,
         ),
         trial(
+            "batch_invariant_logits_do_not_depend_on_passes",
+            batch_invariant_logits_do_not_depend_on_passes,
+        ),
+        trial(
             "the_device_chooses_as_its_logits_say",
             the_device_chooses_as_its_logits_say,
         ),
@@ -276,6 +280,33 @@ fn graphs_have_the_bits_of_single_launches() {
             };
             assert!(bits(&graphs) == bits(&launches), "{model}, {arithmetic:?}");
         }
+    }
+}
+
+/// Guesses that are checked in a pass change no text.
+fn batch_invariant_logits_do_not_depend_on_passes() {
+    let directory = tempfile::tempdir().unwrap();
+    let text = text(80);
+    for (model, sizes) in [("llama", SIZES), ("qwen3", SIZES), ("qwen3", OTHER)] {
+        random::write(directory.path(), model, Dialect::ModelOpt, &sizes);
+        let load = |arithmetic| {
+            let (weights, config) = Weights::open(directory.path(), arithmetic, &Device::Cpu)?;
+            let weights = weights.with_batch_invariance(true);
+            DeviceModel::load(&weights, &config, MOST, Head::Nvfp4, |_| ())
+        };
+        for arithmetic in [Arithmetic::Nvfp4Bf16, Arithmetic::Nvfp4Vectors] {
+            let mut gpu = load(arithmetic).unwrap();
+            let of_one = logits(&mut gpu, &text, &[]);
+            for passes in [&[40, 5, 5, 5, 2, 8][..], &[80]] {
+                let found = logits(&mut gpu, &text, passes);
+                let same = |(a, b): (&Vec<f32>, &Vec<f32>)| {
+                    a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
+                };
+                let off = found.iter().zip(&of_one).position(|pair| !same(pair));
+                assert_eq!(off, None, "{model}, {arithmetic:?}, {passes:?}");
+            }
+        }
+        assert!(load(Arithmetic::Nvfp4).is_err(), "f32 is not invariant");
     }
 }
 

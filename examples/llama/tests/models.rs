@@ -145,6 +145,40 @@ fn a_head_in_nvfp4_is_its_dense_reference() {
     assert!(off[0] < off[1] && off[1] < 0.2, "{off:?}");
 }
 
+/// Whatever a pass has beside a token, its logits keep their bits: guesses change no text.
+#[test]
+fn batch_invariant_logits_do_not_depend_on_passes() {
+    let directory = tempfile::tempdir().unwrap();
+    for model in ["llama", "qwen3", "qwen3_moe"] {
+        write(directory.path(), model, Dialect::ModelOpt);
+        for arithmetic in [Arithmetic::Nvfp4, Arithmetic::Nvfp4Bytes] {
+            let load = |is_invariant| {
+                let (weights, config) =
+                    Weights::open(directory.path(), arithmetic, &Device::Cpu).unwrap();
+                let weights = weights.with_batch_invariance(is_invariant);
+                Model::load(&weights, config, 256, Head::Nvfp4Twice, 2, |_| ())
+            };
+            if model == "qwen3_moe" {
+                let error = load(true).err().expect("experts are not invariant");
+                assert!(error.to_string().contains("experts"), "{error}");
+                continue;
+            }
+            let mut model = load(true).unwrap();
+            let of_one = logits(&mut model, &text(), 1);
+            for pass in [2, 5, 64] {
+                assert!(
+                    logits(&mut model, &text(), pass) == of_one,
+                    "{arithmetic:?}, {pass}"
+                );
+            }
+            // Without it they do depend on it, or this would show nothing.
+            let mut free = load(false).unwrap();
+            let depends = logits(&mut free, &text(), 1) != logits(&mut free, &text(), 64);
+            assert!(depends || arithmetic == Arithmetic::Nvfp4Bytes);
+        }
+    }
+}
+
 #[test]
 fn a_text_that_is_cut_goes_on_as_if_the_rest_had_not_been_read() {
     let directory = tempfile::tempdir().unwrap();

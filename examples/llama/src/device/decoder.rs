@@ -52,6 +52,12 @@ impl DeviceModel {
     ) -> Result<Self> {
         config.allows(most)?;
         let kind = Kind::of(weights.arithmetic())?;
+        ensure!(
+            !weights.is_batch_invariant() || kind != Kind::F32,
+            "on a GPU results with vectors in f32 depend on the other tokens of a pass: ask for {:?} or {:?}",
+            Arithmetic::Nvfp4Bf16,
+            Arithmetic::Nvfp4Vectors
+        );
         let place = Place::new(|sms| Heads::new(config, most, sms))?;
         let stream = &place.stream;
         let norm = |module: &str| -> Result<_> {
@@ -78,6 +84,10 @@ impl DeviceModel {
                     down: product(&[path("mlp.down_proj")])?,
                 },
                 Some(_) => {
+                    ensure!(
+                        !weights.is_batch_invariant(),
+                        "results of experts depend on the other tokens of a pass"
+                    );
                     let router = weights.router(&path("mlp"))?;
                     let router = Product::new(&place, &HostProduct::Dense(router))?;
                     let experts = weights.experts_on_host(&path("mlp"))?;
