@@ -198,7 +198,10 @@ impl Engine {
 #[cfg(feature = "cuda")]
 fn is_for_gpu(arguments: &Arguments) -> bool {
     let arithmetic = match arguments.arithmetic {
-        Arithmetic::Nvfp4 | Arithmetic::Nvfp4Bf16 | Arithmetic::Nvfp4Vectors => true,
+        Arithmetic::Nvfp4
+        | Arithmetic::Nvfp4Bf16
+        | Arithmetic::Nvfp4F16
+        | Arithmetic::Nvfp4Vectors => true,
         Arithmetic::Nvfp4Bytes | Arithmetic::Reference | Arithmetic::Original => false,
     };
     let is_free = !arguments.cpu && arguments.statistics.is_none();

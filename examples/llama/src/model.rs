@@ -185,9 +185,10 @@ impl Model {
         mut progress: impl FnMut(usize),
     ) -> Result<Self> {
         config.allows(most)?;
+        let arithmetic = weights.arithmetic();
         ensure!(
-            weights.arithmetic() != Arithmetic::Nvfp4Bf16,
-            "vectors are rounded to bf16 on a GPU alone"
+            !matches!(arithmetic, Arithmetic::Nvfp4Bf16 | Arithmetic::Nvfp4F16),
+            "{arithmetic:?} is computed on a GPU alone"
         );
         let norm = |module: &str| -> Result<Norm> {
             Ok(Norm {

@@ -24,6 +24,8 @@ pub enum Arithmetic {
     Nvfp4Bytes,
     /// NVFP4 weights with vectors that are rounded to bf16; on a GPU
     Nvfp4Bf16,
+    /// NVFP4 weights with vectors that are rounded to f16, where numbers past 65504 are an error; on a GPU
+    Nvfp4F16,
     /// NVFP4 weights with vectors that are quantised to NVFP4 (W4A4)
     Nvfp4Vectors,
     /// The same NVFP4 weights as dense f32 matrices, multiplied by candle: the reference
@@ -244,7 +246,9 @@ impl Weights {
         Ok(match self.arithmetic {
             Arithmetic::Nvfp4 => Product::Nvfp4(Nvfp4Linear::new(layer, &self.device)?),
             // Whoever computes rounds the vectors.
-            Arithmetic::Nvfp4Bf16 => Product::Nvfp4(Nvfp4Linear::new(layer, &self.device)?),
+            Arithmetic::Nvfp4Bf16 | Arithmetic::Nvfp4F16 => {
+                Product::Nvfp4(Nvfp4Linear::new(layer, &self.device)?)
+            }
             Arithmetic::Nvfp4Bytes => {
                 ensure!(self.device.is_cpu(), "vectors are bytes on the CPU alone");
                 let layer = layer.with_accuracy(Accuracy::Bytes);

@@ -199,7 +199,7 @@ fn logits_are_the_cpus() {
     }
 }
 
-/// Vectors in bf16 are off by their rounding. Vectors in NVFP4 are rounded as on the CPU, but for those that lie at a
+/// Vectors in bf16 and f16 are off by their rounding. Vectors in NVFP4 are rounded as on the CPU, but for those that lie at a
 /// boundary, where the last bit of a sum decides: a few of them, which are off by a step. Both are by far nearer to the
 /// CPU with the same rounding than exact vectors are to NVFP4 ones.
 fn with_quantised_vectors_logits_are_near_the_cpus() {
@@ -231,12 +231,17 @@ fn with_quantised_vectors_logits_are_near_the_cpus() {
             if model == "qwen3_moe" {
                 continue;
             }
-            let off = apart(&of_gpu(Arithmetic::Nvfp4Bf16), &exact);
-            println!("{model}, {dialect}, bf16: {off:e}");
-            assert!(
-                (1e-4..0.03).contains(&off),
-                "{model}, {dialect}, bf16: {off}"
-            );
+            for (arithmetic, range) in [
+                (Arithmetic::Nvfp4Bf16, 1e-4..0.03),
+                (Arithmetic::Nvfp4F16, 1e-5..0.004),
+            ] {
+                let off = apart(&of_gpu(arithmetic), &exact);
+                println!("{model}, {dialect}, {arithmetic:?}: {off:e}");
+                assert!(
+                    range.contains(&off),
+                    "{model}, {dialect}, {arithmetic:?}: {off}"
+                );
+            }
         }
     }
 }
@@ -264,6 +269,7 @@ fn graphs_have_the_bits_of_single_launches() {
         for arithmetic in [
             Arithmetic::Nvfp4,
             Arithmetic::Nvfp4Bf16,
+            Arithmetic::Nvfp4F16,
             Arithmetic::Nvfp4Vectors,
         ] {
             if model == "qwen3_moe" && arithmetic != Arithmetic::Nvfp4Vectors {
@@ -294,7 +300,7 @@ fn batch_invariant_logits_do_not_depend_on_passes() {
             let weights = weights.with_batch_invariance(true);
             DeviceModel::load(&weights, &config, MOST, Head::Nvfp4, |_| ())
         };
-        for arithmetic in [Arithmetic::Nvfp4Bf16, Arithmetic::Nvfp4Vectors] {
+        for arithmetic in [Arithmetic::Nvfp4F16, Arithmetic::Nvfp4Vectors] {
             let mut gpu = load(arithmetic).unwrap();
             let of_one = logits(&mut gpu, &text, &[]);
             for passes in [&[40, 5, 5, 5, 2, 8][..], &[80]] {

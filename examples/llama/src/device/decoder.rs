@@ -41,8 +41,8 @@ impl DeviceModel {
     ///
     /// # Errors
     /// No GPU, or no NVRTC to compile kernels with. What the device's kernels do not compute: heads whose size is no
-    /// multiple of 32, factors of columns, layers of experts with vectors that are not NVFP4, another arithmetic than the
-    /// three of NVFP4 weights with vectors in f32, bf16 and NVFP4.
+    /// multiple of 32, factors of columns, layers of experts with vectors that are not NVFP4, another arithmetic than
+    /// those of NVFP4 weights with vectors in f32, bf16, f16 and NVFP4.
     pub fn load(
         weights: &Weights,
         config: &Config,
@@ -55,7 +55,7 @@ impl DeviceModel {
         ensure!(
             !weights.is_batch_invariant() || kind != Kind::F32,
             "on a GPU results with vectors in f32 depend on the other tokens of a pass: ask for {:?} or {:?}",
-            Arithmetic::Nvfp4Bf16,
+            Arithmetic::Nvfp4F16,
             Arithmetic::Nvfp4Vectors
         );
         let place = Place::new(|sms| Heads::new(config, most, sms))?;

@@ -5,20 +5,32 @@
 // The text's state is an array `step` in the device's memory: the number of tokens that were read before (a position),
 // then the tokens of this pass. No launch has either as an argument, so that one CUDA graph does for all positions.
 //
-// Vectors that a linear layer reads are f32, or bf16 where an argument `halves` is 1.
+// Vectors that a linear layer reads have the type that an argument says: F32, BF16 or F16.
+
+constexpr int BF16 = 1, F16 = 2;
 
 constexpr int WARP = 32;
 constexpr unsigned ALL = 0xffffffff;
 
 __device__ float minus_infinity() { return __int_as_float(0xff800000); }
 
-// Waits for the launches before this one, where launches may overlap; then the next one may come. All that a kernel reads
-// may be what the launch before has written, so each begins with this.
-__device__ void begin() {
+// Where launches overlap: the next one may come, and read weights; it ends only after this one.
+__device__ void let_next_come() {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
+}
+
+// Waits for the launches before this one. What they write is read behind this.
+__device__ void wait() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+__device__ void begin() {
+    let_next_come();
+    wait();
 }
 
 // To the nearest bf16, of two to the even one; NaN stays NaN.
@@ -28,13 +40,34 @@ __device__ unsigned short to_bf16(float x) {
     return (unsigned short)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
+// To the nearest f16; past 65504 infinite.
+__device__ unsigned short to_f16(float x) {
+    unsigned short bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+    return bits;
+}
+
 __device__ float of_bf16(unsigned bits) { return __uint_as_float(bits << 16); }
 
-__device__ void store(void* out, long long at, float x, int halves) {
-    if (halves) {
+__device__ void store(void* out, long long at, float x, int type) {
+    if (type == BF16) {
         static_cast<unsigned short*>(out)[at] = to_bf16(x);
+    } else if (type == F16) {
+        static_cast<unsigned short*>(out)[at] = to_f16(x);
     } else {
         static_cast<float*>(out)[at] = x;
+    }
+}
+
+// Four elements, from a multiple of four on.
+__device__ void store_four(void* out, long long at, float4 x, int type) {
+    if (type == BF16 || type == F16) {
+        bool is_bf16 = type == BF16;
+        ushort4 four = {is_bf16 ? to_bf16(x.x) : to_f16(x.x), is_bf16 ? to_bf16(x.y) : to_f16(x.y),
+                        is_bf16 ? to_bf16(x.z) : to_f16(x.z), is_bf16 ? to_bf16(x.w) : to_f16(x.w)};
+        *reinterpret_cast<ushort4*>(static_cast<unsigned short*>(out) + at) = four;
+    } else {
+        *reinterpret_cast<float4*>(static_cast<float*>(out) + at) = x;
     }
 }
 
@@ -54,36 +87,58 @@ extern "C" __global__ void embed(const int* step, const float* table, float* xs,
     }
 }
 
-// RMSNorm of vectors, written so many times one behind the other.
-extern "C" __global__ void rms_norm(const float* xs, const float* factors, float epsilon, void* out, int hidden, int copies,
-                                int halves) {
+// RMSNorm of vectors of a multiple of four elements, at most 16 for each thread, written so many times one behind the
+// other.
+extern "C" __global__ void rms_norm(const float* xs, const float* factors, float epsilon, void* out, int hidden,
+                                    int copies, int type) {
+    constexpr int MOST = 4;
     __shared__ float sums[WARP];
-    begin();
+    let_next_come();
+    int fours = hidden / 4, lane = threadIdx.x % WARP;
+    float4 factor[MOST], x[MOST];
+    // The factors are weights: they are there before the vectors are.
+    #pragma unroll
+    for (int i = 0; i < MOST; i++) {
+        int at = threadIdx.x + i * blockDim.x;
+        if (at < fours) factor[i] = reinterpret_cast<const float4*>(factors)[at];
+    }
+    wait();
     xs += (long long)blockIdx.x * hidden;
     float sum = 0;
-    for (int i = threadIdx.x; i < hidden; i += blockDim.x) sum += xs[i] * xs[i];
+    #pragma unroll
+    for (int i = 0; i < MOST; i++) {
+        int at = threadIdx.x + i * blockDim.x;
+        x[i] = at < fours ? reinterpret_cast<const float4*>(xs)[at] : float4{0, 0, 0, 0};
+        sum += x[i].x * x[i].x + x[i].y * x[i].y + x[i].z * x[i].z + x[i].w * x[i].w;
+    }
     sum = sum_of_warp(sum);
-    if (threadIdx.x % WARP == 0) sums[threadIdx.x / WARP] = sum;
+    if (lane == 0) sums[threadIdx.x / WARP] = sum;
     __syncthreads();
-    sum = 0;
-    for (int warp = 0; warp < blockDim.x / WARP; warp++) sum += sums[warp];
-    float factor = 1 / sqrtf(sum / hidden + epsilon);
-    for (int i = threadIdx.x; i < hidden; i += blockDim.x) {
-        float x = xs[i] * factor * factors[i];
+    sum = sum_of_warp(lane < blockDim.x / WARP ? sums[lane] : 0);
+    float scale = 1 / sqrtf(sum / hidden + epsilon);
+    #pragma unroll
+    for (int i = 0; i < MOST; i++) {
+        int at = threadIdx.x + i * blockDim.x;
+        if (at >= fours) break;
+        float4 y = {x[i].x * scale * factor[i].x, x[i].y * scale * factor[i].y, x[i].z * scale * factor[i].z,
+                    x[i].w * scale * factor[i].w};
         for (int copy = 0; copy < copies; copy++) {
-            store(out, ((long long)blockIdx.x * copies + copy) * hidden + i, x, halves);
+            store_four(out, ((long long)blockIdx.x * copies + copy) * hidden + 4 * at, y, type);
         }
     }
 }
 
-// SwiGLU: of the results of gate and up `[2 size]`, gate / (1 + exp(-gate)) * up.
-extern "C" __global__ void gate(const float* both, void* out, int size, int halves) {
+__device__ float gated(float gate, float up) { return gate / (1 + expf(-gate)) * up; }
+
+// SwiGLU: of the results of gate and up `[2 size]`, gate / (1 + exp(-gate)) * up. `size` is a multiple of four.
+extern "C" __global__ void gate(const float* both, void* out, int size, int type) {
     begin();
     int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= size) return;
-    const float* vector = both + 2ll * blockIdx.y * size;
-    float gate = vector[i];
-    store(out, (long long)blockIdx.y * size + i, gate / (1 + expf(-gate)) * vector[size + i], halves);
+    if (i >= size / 4) return;
+    const float4* gates = reinterpret_cast<const float4*>(both + 2ll * blockIdx.y * size);
+    float4 g = gates[i], u = gates[size / 4 + i];
+    float4 y = {gated(g.x, u.x), gated(g.y, u.y), gated(g.z, u.z), gated(g.w, u.w)};
+    store_four(out, (long long)blockIdx.y * size + 4 * i, y, type);
 }
 
 // A matrix `[rows][k]` of f32, or bf16 where `halves` is 1, by f32 vectors: y = W x, or y += W x. A warp has a row.
@@ -95,6 +150,7 @@ extern "C" __global__ void dense(const void* weights, const float* xs, float* ys
     float sum = 0;
     if (halves) {
         const uint4* w = reinterpret_cast<const uint4*>(static_cast<const unsigned short*>(weights) + (long long)row * k);
+        #pragma unroll 4
         for (int i = lane; i < k / 8; i += WARP) {
             uint4 eight = w[i];
             unsigned pairs[4] = {eight.x, eight.y, eight.z, eight.w};
@@ -105,6 +161,7 @@ extern "C" __global__ void dense(const void* weights, const float* xs, float* ys
         }
     } else {
         const float4* w = reinterpret_cast<const float4*>(static_cast<const float*>(weights) + (long long)row * k);
+        #pragma unroll 4
         for (int i = lane; i < k / 4; i += WARP) {
             float4 four = w[i], other = reinterpret_cast<const float4*>(x)[i];
             sum += four.x * other.x + four.y * other.y + four.z * other.z + four.w * other.w;
@@ -230,23 +287,52 @@ constexpr int LANES = 8;      // that share a position's key
 constexpr int AT_ONCE = 8;    // positions of a warp at once
 constexpr int EACH = SIZE / WARP;  // elements of a value that a lane has
 constexpr int LINE = SIZE + 4;     // of a part: a sum of values, the sum of their weights, the largest score
-constexpr int MOST_PARTS = WARPS * WARP;
+constexpr int TURNS = AT_ONCE / (WARP / LANES);
+constexpr int QUARTERS = SIZE / (LANES * 4);  // of a key: what a lane has of it, in fours
+
+// Keys and values of a warp's positions.
+struct Rows {
+    float4 key[TURNS][QUARTERS];
+    float value[AT_ONCE][EACH];
+};
+
+// Positions past `last` are `last`.
+__device__ void read_rows(Rows& rows, const float* keys, const float* values, int first, int last) {
+    int lane = threadIdx.x % WARP;
+    #pragma unroll
+    for (int turn = 0; turn < TURNS; turn++) {
+        int position = min(first + turn * (WARP / LANES) + lane / LANES, last);
+        const float* key = keys + (long long)position * SIZE + lane % LANES * 4;
+        #pragma unroll
+        for (int i = 0; i < QUARTERS; i++) {
+            rows.key[turn][i] = *reinterpret_cast<const float4*>(key + i * LANES * 4);
+        }
+    }
+    #pragma unroll
+    for (int i = 0; i < AT_ONCE; i++) {
+        const float* row = values + (long long)min(first + i, last) * SIZE + lane * EACH;
+        #pragma unroll
+        for (int j = 0; j < EACH; j++) rows.value[i][j] = row[j];
+    }
+}
 
 // Softmax of the products with keys, and the sum of values by it. A CTA has the heads of a group and a part of the
 // positions before a token; the last of them to end adds the parts up, always in the same order. Parts are as long as
 // `gridDim.y` of them ask for, and no shorter than 32 positions. Where `own` is 1, the pass has one token, whose queries
-// are turned here, and whose key and value the CTA of the last part writes; otherwise `turn` has done that.
+// are turned here, and whose key and value a CTA of the last part writes. What was read before lies in the caches then,
+// and so does the position in `step`, before the launch before has ended. Otherwise `turn` has turned, and has written.
 // `parts` is `[n][heads][gridDim.y][LINE]`, `counters` are zeros `[n][heads / GROUP]`, before and after.
 extern "C" __global__ void __launch_bounds__(WARPS * WARP)
     attend(const float* qkv, const float* q_factors, const float* k_factors, float epsilon, const float* cosines,
            const float* sines, float* keys, float* values, const int* step, int most, int heads, int kv, int own,
-           float* parts, unsigned* counters, void* out, int halves) {
+           float* parts, unsigned* counters, void* out, int type) {
     __shared__ __align__(16) float q[GROUP][SIZE];
+    __shared__ __align__(16) float own_key[SIZE];
     __shared__ __align__(16) float sums[WARPS][GROUP][SIZE];
     __shared__ float largest[WARPS][GROUP], weights[WARPS][GROUP];
-    __shared__ float shares[GROUP][MOST_PARTS], of_all[GROUP];
     __shared__ bool is_last;
-    begin();
+    let_next_come();
+    if (!own) wait();
     int group = blockIdx.x, part = blockIdx.y, token = blockIdx.z;
     int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     int length = step[0] + token + 1;
@@ -256,58 +342,81 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP)
     if (part >= used) return;
     int end = min(start + each, length);
     int of = group * GROUP / (heads / kv);  // the head of keys and values
+    bool is_end = own && end == length;     // whose last position is the token's own
     qkv += (long long)token * (heads + 2 * kv) * SIZE;
     keys += (long long)of * most * SIZE;
     values += (long long)of * most * SIZE;
 
+    Rows rows;
+    int first = start + warp * AT_ONCE;
+    // The last position that is in the caches. Where there is none, the one before a part is read for nothing, or nothing.
+    int in_cache = is_end ? length - 2 : end - 1;
+    bool has_some = first < end && in_cache >= 0;
+    if (has_some) read_rows(rows, keys, values, first, in_cache);
     if (own) {
+        wait();
         const float* cosine = cosines + (long long)(length - 1) * (SIZE / 2);
         const float* sine = sines + (long long)(length - 1) * (SIZE / 2);
         for (int head = warp; head < GROUP; head += WARPS) {
             const float* from = qkv + (group * GROUP + head) * SIZE;
             turn_head(from, q[head], q_factors, epsilon, cosine, sine, scale_of_queries());
         }
-        if (end == length) {
-            long long at = (long long)(length - 1) * SIZE;
-            const float* from = qkv + (heads + of) * SIZE;
-            if (warp == WARPS - 1) turn_head(from, keys + at, k_factors, epsilon, cosine, sine, 1);
-            for (int i = threadIdx.x; i < SIZE; i += WARPS * WARP) values[at + i] = from[kv * SIZE + i];
+        if (is_end && warp == WARPS - 1) {
+            turn_head(qkv + (heads + of) * SIZE, own_key, k_factors, epsilon, cosine, sine, 1);
         }
     } else {
         for (int i = threadIdx.x; i < GROUP * SIZE; i += WARPS * WARP) q[i / SIZE][i % SIZE] = qkv[group * GROUP * SIZE + i];
     }
     __syncthreads();
+    const float* own_value = qkv + (heads + kv + of) * SIZE;
+    // Of the groups that share the key, the first one writes.
+    if (is_end && group * GROUP % (heads / kv) == 0) {
+        long long at = (long long)(length - 1) * SIZE;
+        for (int i = threadIdx.x; i < SIZE; i += WARPS * WARP) {
+            keys[at + i] = own_key[i];
+            values[at + i] = own_value[i];
+        }
+    }
 
     float most_so_far[GROUP], weight[GROUP], sum[GROUP][EACH];
+    #pragma unroll
     for (int head = 0; head < GROUP; head++) {
         most_so_far[head] = minus_infinity();
         weight[head] = 0;
+        #pragma unroll
         for (int i = 0; i < EACH; i++) sum[head][i] = 0;
     }
-    constexpr int TURNS = AT_ONCE / (WARP / LANES);
-    for (int first = start + warp * AT_ONCE; first < end; first += WARPS * AT_ONCE) {
-        // The value of a position is asked for with its key.
-        float value[AT_ONCE][EACH];
-        #pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) {
-            const float* row = values + (long long)min(first + i, end - 1) * SIZE + lane * EACH;
+    for (; first < end; first += WARPS * AT_ONCE) {
+        if (is_end && first + AT_ONCE >= length) {
+            // The token's own position, which is in no cache yet.
             #pragma unroll
-            for (int j = 0; j < EACH; j++) value[i][j] = row[j];
+            for (int turn = 0; turn < TURNS; turn++) {
+                if (first + turn * (WARP / LANES) + lane / LANES < length - 1) continue;
+                #pragma unroll
+                for (int i = 0; i < QUARTERS; i++) {
+                    const float* key = own_key + i * LANES * 4 + lane % LANES * 4;
+                    rows.key[turn][i] = *reinterpret_cast<const float4*>(key);
+                }
+            }
+            #pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
+                if (first + i < length - 1) continue;
+                #pragma unroll
+                for (int j = 0; j < EACH; j++) rows.value[i][j] = own_value[lane * EACH + j];
+            }
         }
         float scores[GROUP][TURNS];
         #pragma unroll
         for (int turn = 0; turn < TURNS; turn++) {
             int position = first + turn * (WARP / LANES) + lane / LANES;
-            const float* key = keys + (long long)min(position, end - 1) * SIZE;
             #pragma unroll
             for (int head = 0; head < GROUP; head++) scores[head][turn] = 0;
             #pragma unroll
-            for (int i = 0; i < SIZE; i += LANES * 4) {
-                int at = i + lane % LANES * 4;
-                float4 k = *reinterpret_cast<const float4*>(key + at);
+            for (int i = 0; i < QUARTERS; i++) {
+                float4 k = rows.key[turn][i];
                 #pragma unroll
                 for (int head = 0; head < GROUP; head++) {
-                    float4 x = *reinterpret_cast<const float4*>(&q[head][at]);
+                    float4 x = *reinterpret_cast<const float4*>(&q[head][i * LANES * 4 + lane % LANES * 4]);
                     scores[head][turn] += k.x * x.x + k.y * x.y + k.z * x.z + k.w * x.w;
                 }
             }
@@ -324,7 +433,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP)
             float now = most_so_far[head];
             for (int turn = 0; turn < TURNS; turn++) now = fmaxf(now, scores[head][turn]);
             for (int step = LANES; step < WARP; step *= 2) now = fmaxf(now, __shfl_xor_sync(ALL, now, step));
-            // A score that is minus infinity, or NaN, is its sum's: infinity less infinity is NaN.
+            // A score that is NaN is its sum's: fmaxf passes it over, and its weight is NaN.
             float less = exp2f(most_so_far[head] - now), all = 0;
             for (int turn = 0; turn < TURNS; turn++) {
                 scores[head][turn] = exp2f(scores[head][turn] - now);
@@ -338,10 +447,13 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP)
             for (int i = 0; i < AT_ONCE; i++) {
                 constexpr int IN_TURN = WARP / LANES;
                 float w = __shfl_sync(ALL, scores[head][i / IN_TURN], i % IN_TURN * LANES);
-                for (int j = 0; j < EACH; j++) sum[head][j] += w * value[i][j];
+                for (int j = 0; j < EACH; j++) sum[head][j] += w * rows.value[i][j];
             }
         }
+        int next = first + WARPS * AT_ONCE;
+        if (next < end) read_rows(rows, keys, values, next, in_cache);
     }
+    #pragma unroll
     for (int head = 0; head < GROUP; head++) {
         if (lane == 0) {
             largest[warp][head] = most_so_far[head];
@@ -352,7 +464,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP)
     __syncthreads();
 
     // The warps' sums as one: the result, or a part of it.
-    long long line = ((long long)token * heads + group * GROUP) * gridDim.y;
+    float* lines = parts + ((long long)token * heads + group * GROUP) * gridDim.y * LINE;
     long long result = ((long long)token * heads + group * GROUP) * SIZE;
     for (int i = threadIdx.x; i < GROUP * SIZE; i += WARPS * WARP) {
         int head = i / SIZE, at = i % SIZE;
@@ -364,10 +476,10 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP)
             all += less * weights[of][head];
         }
         if (used == 1) {
-            store(out, result + i, x / all, halves);
+            store(out, result + i, x / all, type);
             continue;
         }
-        float* to = parts + (line + (long long)head * gridDim.y + part) * LINE;
+        float* to = lines + (head * (int)gridDim.y + part) * LINE;
         to[at] = x;
         if (at == 0) {
             to[SIZE] = all;
@@ -377,35 +489,49 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP)
     if (used == 1) return;
 
     unsigned* counter = counters + token * (heads / GROUP) + group;
-    __threadfence();
     __syncthreads();
-    if (threadIdx.x == 0) is_last = atomicAdd(counter, 1) == used - 1;
-    __syncthreads();
-    if (!is_last) return;
-    __threadfence();
-    if (threadIdx.x == 0) *counter = 0;
-    for (int head = warp; head < GROUP; head += WARPS) {
-        const float* from = parts + (line + (long long)head * gridDim.y) * LINE;
-        float now = minus_infinity();
-        for (int i = lane; i < used; i += WARP) now = fmaxf(now, __ldcg(from + i * LINE + SIZE + 1));
-        for (int step = WARP / 2; step > 0; step /= 2) now = fmaxf(now, __shfl_xor_sync(ALL, now, step));
-        float all = 0;
-        for (int i = lane; i < used; i += WARP) {
-            float less = exp2f(__ldcg(from + i * LINE + SIZE + 1) - now);
-            shares[head][i] = less;
-            all += less * __ldcg(from + i * LINE + SIZE);
-        }
-        all = sum_of_warp(all);
-        if (lane == 0) of_all[head] = all;
+    if (threadIdx.x == 0) {
+        // The CTA's parts, then the count; the count, then others' parts.
+        __threadfence();
+        is_last = atomicAdd(counter, 1) == used - 1;
+        __threadfence();
     }
     __syncthreads();
-    for (int i = threadIdx.x; i < GROUP * SIZE; i += WARPS * WARP) {
-        int head = i / SIZE, at = i % SIZE;
-        const float* from = parts + (line + (long long)head * gridDim.y) * LINE + at;
-        float x = 0;
-        #pragma unroll 8
-        for (int part = 0; part < used; part++) x += shares[head][part] * __ldcg(from + part * LINE);
-        store(out, result + i, x / of_all[head], halves);
+    if (!is_last) return;
+    if (threadIdx.x == 0) *counter = 0;
+    // A thread has four elements. It asks for so many parts at once.
+    constexpr int ASKED = 8;
+    for (int i = threadIdx.x; i < GROUP * SIZE / 4; i += WARPS * WARP) {
+        int head = i / (SIZE / 4), at = i % (SIZE / 4) * 4;
+        const float* from = lines + head * (int)gridDim.y * LINE;
+        float now = minus_infinity(), all = 0;
+        float4 x = {0, 0, 0, 0};
+        for (int first = 0; first < used; first += ASKED) {
+            float4 values[ASKED];
+            float2 tail[ASKED];
+            #pragma unroll
+            for (int j = 0; j < ASKED; j++) {
+                const float* line = from + min(first + j, used - 1) * LINE;
+                values[j] = __ldcg(reinterpret_cast<const float4*>(line + at));
+                tail[j] = __ldcg(reinterpret_cast<const float2*>(line + SIZE));
+            }
+            float before = now;
+            #pragma unroll
+            for (int j = 0; j < ASKED; j++) now = fmaxf(now, tail[j].y);
+            float less = exp2f(before - now);
+            all *= less;
+            x = {x.x * less, x.y * less, x.z * less, x.w * less};
+            #pragma unroll
+            for (int j = 0; j < ASKED; j++) {
+                float share = first + j < used ? exp2f(tail[j].y - now) : 0;
+                all += share * tail[j].x;
+                x.x += share * values[j].x;
+                x.y += share * values[j].y;
+                x.z += share * values[j].z;
+                x.w += share * values[j].w;
+            }
+        }
+        store_four(out, result + 4 * i, {x.x / all, x.y / all, x.z / all, x.w / all}, type);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Launches of the example's own kernels, as data: the device enqueues them, and tests hand them to the simulator.
 
 use anyhow::{Result, ensure};
+use nvfp4_gemv::FloatType;
 
 use crate::config::Config;
 
@@ -60,6 +61,8 @@ const THREADS: u32 = 256;
 pub const CHOOSERS: usize = 64;
 /// CTAs that share a token and a group of heads in `attend`, at most.
 const MOST_PARTS: usize = 128;
+/// The most elements of a vector that `rms_norm` takes: 16 for each of 1024 threads.
+const MOST_NORMED: usize = 16 * 1024;
 /// The most experts that `route` knows.
 const MOST_EXPERTS: usize = 1024;
 
@@ -99,9 +102,14 @@ impl Heads {
             most <= i32::MAX as usize && elements <= isize::MAX as usize / 4,
             "{most} positions are more than the kernels count"
         );
-        // Registers hold what a lane has of eight heads of 128 elements.
+        let hidden = config.hidden_size;
+        ensure!(
+            hidden.is_multiple_of(16) && hidden <= MOST_NORMED,
+            "vectors of {hidden} elements are not computed on a GPU: a multiple of 16 up to {MOST_NORMED} is"
+        );
+        // As many as registers hold what a lane has of: four heads of 128 elements.
         let shared = heads / kv;
-        let few = |group: &usize| shared.is_multiple_of(*group) && group * size <= 1024;
+        let few = |group: &usize| shared.is_multiple_of(*group) && group * size <= 512;
         let group = (1..=8).rev().find(few).unwrap_or(1);
         let parts = (2 * multiprocessors as usize).div_ceil(heads / group);
         Ok(Self {
@@ -145,11 +153,6 @@ impl Heads {
         n * (self.heads / self.group)
     }
 
-    /// Whether `attend` turns heads itself: of one token, where no other CTA needs its key.
-    pub fn is_own(&self, n: usize) -> bool {
-        n == 1 && self.group == self.heads / self.kv
-    }
-
     fn turning(&self, of: &Attention) -> [Argument; 11] {
         let [q, k] = of.factors.map(Address);
         [
@@ -169,7 +172,8 @@ impl Heads {
 
     /// The launches for `n` tokens: one or two.
     pub fn attend(&self, of: &Attention, n: usize) -> Vec<Launch> {
-        let own = self.is_own(n);
+        // Of one token, `attend` turns heads itself.
+        let own = n == 1;
         let mut launches = Vec::new();
         let shared = self.turning(of).into_iter().chain([Int(self.kv as i32)]);
         if !own {
@@ -185,7 +189,7 @@ impl Heads {
             Address(of.parts),
             Address(of.counters),
             Address(of.out),
-            Int(i32::from(of.halves)),
+            Int(type_of(of.to)),
         ];
         launches.push(Launch {
             entry: "attend",
@@ -202,7 +206,7 @@ impl Heads {
 }
 
 /// Addresses of what attention reads and writes.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Attention {
     /// f32 `[n][heads + 2 kv][size]`.
     pub qkv: u64,
@@ -221,7 +225,16 @@ pub struct Attention {
     pub counters: u64,
     /// `[n][heads · size]`.
     pub out: u64,
-    pub halves: bool,
+    pub to: FloatType,
+}
+
+/// A type of vectors, as the kernels number them.
+fn type_of(of: FloatType) -> i32 {
+    match of {
+        FloatType::F32 => 0,
+        FloatType::Bf16 => 1,
+        FloatType::F16 => 2,
+    }
 }
 
 /// Rows of a table `[vocabulary][hidden]` into f32 `[n][hidden]`.
@@ -245,12 +258,12 @@ pub fn norm(
     [xs, factors, out]: [u64; 3],
     epsilon: f32,
     [n, hidden, copies]: [usize; 3],
-    halves: bool,
+    to: FloatType,
 ) -> Launch {
     Launch {
         entry: "rms_norm",
         grid: [n as u32, 1, 1],
-        block: (hidden.next_multiple_of(128) / 4).clamp(32, 1024) as u32,
+        block: hidden.div_ceil(4).next_multiple_of(32).clamp(32, 1024) as u32,
         arguments: vec![
             Address(xs),
             Address(factors),
@@ -258,22 +271,22 @@ pub fn norm(
             Address(out),
             Int(hidden as i32),
             Int(copies as i32),
-            Int(i32::from(halves)),
+            Int(type_of(to)),
         ],
     }
 }
 
 /// What stands between up and down: of f32 `[n][2 size]` into `[n][size]`.
-pub fn gate([both, out]: [u64; 2], [n, size]: [usize; 2], halves: bool) -> Launch {
+pub fn gate([both, out]: [u64; 2], [n, size]: [usize; 2], to: FloatType) -> Launch {
     Launch {
         entry: "gate",
-        grid: [(size as u32).div_ceil(THREADS), n as u32, 1],
+        grid: [(size as u32 / 4).div_ceil(THREADS), n as u32, 1],
         block: THREADS,
         arguments: vec![
             Address(both),
             Address(out),
             Int(size as i32),
-            Int(i32::from(halves)),
+            Int(type_of(to)),
         ],
     }
 }

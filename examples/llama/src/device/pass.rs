@@ -190,7 +190,7 @@ impl Pass {
                 (layer.qkv).multiply(place, kind, &self.normed, n, to, false)?;
             }
             if wanted.attention {
-                let (out, halves) = self.attended.target(place, kind, &layer.output);
+                let (out, to) = self.attended.target(place, kind, &layer.output);
                 let attention = Attention {
                     qkv: place.address(&self.qkv),
                     factors: match &layer.head_norms {
@@ -205,7 +205,7 @@ impl Pass {
                     parts: place.address(&shared.parts),
                     counters: place.address(&shared.counters),
                     out,
-                    halves,
+                    to,
                 };
                 let launches = place.heads.attend(&attention, n);
                 launches.into_iter().try_for_each(enqueue)?;

@@ -2,10 +2,10 @@
 
 use anyhow::{Result, bail, ensure};
 use nvfp4_gemv::cudarc::driver::{CudaSlice, CudaView, CudaViewMut};
-use nvfp4_gemv::half::bf16;
+use nvfp4_gemv::half::{bf16, f16};
 use nvfp4_gemv::{
-    Activation, Device, Dims, Gate, LinearOnDevice, Output, QuantizedVectors, RowOrder, Shape,
-    Vectors, Workspace,
+    Activation, Device, Dims, FloatType, Gate, LinearOnDevice, Output, QuantizedVectors, RowOrder,
+    Shape, Vectors, Workspace,
 };
 
 use super::gpu::Place;
@@ -17,6 +17,7 @@ use crate::weights::{Arithmetic, Product as HostProduct};
 pub(super) enum Kind {
     F32,
     Bf16,
+    F16,
     Nvfp4,
 }
 
@@ -25,6 +26,7 @@ impl Kind {
         match arithmetic {
             Arithmetic::Nvfp4 => Ok(Self::F32),
             Arithmetic::Nvfp4Bf16 => Ok(Self::Bf16),
+            Arithmetic::Nvfp4F16 => Ok(Self::F16),
             Arithmetic::Nvfp4Vectors => Ok(Self::Nvfp4),
             other => bail!("{other:?} is not computed on a GPU"),
         }
@@ -34,6 +36,7 @@ impl Kind {
         match self {
             Self::F32 => Activation::F32,
             Self::Bf16 => Activation::Bf16,
+            Self::F16 => Activation::F16,
             Self::Nvfp4 => Activation::Nvfp4,
         }
     }
@@ -192,19 +195,29 @@ impl Dense {
     }
 }
 
+/// Numbers of 16 bits.
+enum Halves {
+    Bf16(CudaSlice<bf16>),
+    F16(CudaSlice<f16>),
+}
+
 /// Vectors `[n][k]` that a layer reads, of each kind that one of the model's may ask for.
 pub(super) struct Input {
     n: usize,
     k: usize,
     pub(super) plain: CudaSlice<f32>,
-    halves: Option<CudaSlice<bf16>>,
+    halves: Option<Halves>,
     nvfp4: Option<QuantizedVectors>,
 }
 
 impl Input {
     pub(super) fn new(place: &Place, kind: Kind, n: usize, k: usize) -> Result<Self> {
         let stream = &place.stream;
-        let halves = (kind == Kind::Bf16).then(|| stream.alloc_zeros(n * k));
+        let halves = match kind {
+            Kind::F32 | Kind::Nvfp4 => None,
+            Kind::Bf16 => Some(Halves::Bf16(stream.alloc_zeros(n * k)?)),
+            Kind::F16 => Some(Halves::F16(stream.alloc_zeros(n * k)?)),
+        };
         let nvfp4 = (kind == Kind::Nvfp4).then(|| -> Result<_> {
             let shape = Shape::new(Dims { m: 0, n, k, l: 1 })?;
             let vectors = QuantizedVectors::new(stream, &shape, place.layout())?;
@@ -215,7 +228,7 @@ impl Input {
             n,
             k,
             plain: stream.alloc_zeros(n * k)?,
-            halves: halves.transpose()?,
+            halves,
             nvfp4: nvfp4.transpose()?,
         })
     }
@@ -223,17 +236,19 @@ impl Input {
     fn vectors(&self, kind: Kind) -> Result<Vectors<'_, Device>> {
         Ok(match (kind, &self.halves, &self.nvfp4) {
             (Kind::F32, ..) => Vectors::on_device(self.plain.as_view()),
-            (Kind::Bf16, Some(halves), _) => Vectors::on_device(halves.as_view()),
+            (Kind::Bf16, Some(Halves::Bf16(of)), _) => Vectors::on_device(of.as_view()),
+            (Kind::F16, Some(Halves::F16(of)), _) => Vectors::on_device(of.as_view()),
             (Kind::Nvfp4, _, Some(nvfp4)) => nvfp4.vectors(),
             _ => bail!("no vectors of this kind were made"),
         })
     }
 
-    /// Where a kernel writes for a layer: the address, and whether in bf16. NVFP4 is [made](Self::quantize) of f32.
-    pub(super) fn target(&self, place: &Place, kind: Kind, of: &Product) -> (u64, bool) {
+    /// Where a kernel writes for a layer, and as what. NVFP4 is [made](Self::quantize) of f32.
+    pub(super) fn target(&self, place: &Place, kind: Kind, of: &Product) -> (u64, FloatType) {
         match (of.reads(kind), &self.halves) {
-            (Kind::Bf16, Some(halves)) => (place.address(halves), true),
-            _ => (place.address(&self.plain), false),
+            (Kind::Bf16, Some(Halves::Bf16(of))) => (place.address(of), FloatType::Bf16),
+            (Kind::F16, Some(Halves::F16(of))) => (place.address(of), FloatType::F16),
+            _ => (place.address(&self.plain), FloatType::F32),
         }
     }
 
@@ -255,9 +270,9 @@ impl Input {
             let xs = Vectors::on_device(xs);
             return Ok(nvfp4.quantize_normed(&place.stream, &xs, &factors, epsilon, None)?);
         }
-        let (to, halves) = self.target(place, kind, of);
+        let (to, element) = self.target(place, kind, of);
         let addresses = [place.address(&xs), place.address(factors), to];
-        let launch = kernels::norm(addresses, epsilon, [self.n, hidden, copies], halves);
+        let launch = kernels::norm(addresses, epsilon, [self.n, hidden, copies], element);
         // SAFETY: the lengths were compared, and those of `self` are its own.
         unsafe { place.enqueue(&launch, false) }?;
         self.quantize(place, kind, of)
@@ -277,8 +292,8 @@ impl Input {
             let (gate, order) = (Gate::Silu, RowOrder::Stacked);
             return Ok(nvfp4.quantize_gated(&place.stream, &both, gate, order, None)?);
         }
-        let (to, halves) = self.target(place, kind, of);
-        let launch = kernels::gate([place.address(both), to], [self.n, self.k], halves);
+        let (to, element) = self.target(place, kind, of);
+        let launch = kernels::gate([place.address(both), to], [self.n, self.k], element);
         // SAFETY: the length was compared, and those of `self` are its own.
         unsafe { place.enqueue(&launch, false) }
     }

@@ -138,7 +138,7 @@ pub(crate) fn write(directory: &Path, model: &str, dialect: Dialect, sizes: &Siz
                 dialect,
             );
         };
-        if model == "qwen3_moe" && layer == 0 {
+        if model == "qwen3_moe" && layer != 1 {
             (0..sizes.experts).for_each(|expert| mlp(&path(&format!("mlp.experts.{expert}"))));
             random.dense(
                 &mut tensors,
