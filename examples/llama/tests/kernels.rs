@@ -50,6 +50,10 @@ fn main() -> ExitCode {
             "attention_notices_planted_faults",
             attention_notices_planted_faults,
         ),
+        Trial::test("sizes_that_are_not_computed_are_refused", || {
+            sizes_that_are_not_computed_are_refused();
+            Ok(())
+        }),
         trial("vectors_are_normed_and_gated", vectors_are_normed_and_gated),
         trial(
             "dense_matrices_are_multiplied",
@@ -478,6 +482,36 @@ fn attention_notices_planted_faults() {
             right.starts_with("griddep") && run().is_err()
         };
         assert!(is_seen, "{wrong:?} in place of {right:?} is not noticed");
+    }
+}
+
+/// Before anything is compiled or launched.
+fn sizes_that_are_not_computed_are_refused() {
+    let config = |hidden: usize, heads: usize, size: usize| {
+        let text = format!(
+            r#"{{"model_type": "qwen3", "hidden_size": {hidden}, "num_hidden_layers": 1, "num_attention_heads": {heads},
+               "num_key_value_heads": 1, "head_dim": {size}, "rms_norm_eps": 1e-5, "max_position_embeddings": 64}}"#
+        );
+        Config::of_text(&text).unwrap()
+    };
+    let refused = |config: &Config, most| Heads::new(config, most, 132).unwrap_err().to_string();
+    for size in [16, 48, 288] {
+        assert!(refused(&config(64, 4, size), 64).contains(&format!("heads of {size}")));
+    }
+    for hidden in [72, 16400] {
+        assert!(refused(&config(hidden, 4, 64), 64).contains(&format!("of {hidden}")));
+    }
+    assert!(refused(&config(64, 4, 64), 1 << 31).contains("positions"));
+    // Groups divide the heads that share keys, and registers hold them.
+    for (heads, size, group) in [
+        (1, 128, 1),
+        (6, 128, 3),
+        (32, 128, 4),
+        (7, 64, 7),
+        (9, 96, 3),
+    ] {
+        let heads = Heads::new(&config(64, heads, size), 64, 132).unwrap();
+        assert_eq!(heads.group, group, "{heads:?}");
     }
 }
 
