@@ -47,6 +47,10 @@ fn main() -> ExitCode {
     let trials = vec![
         trial("attention_is_its_definition", attention_is_its_definition),
         trial(
+            "a_token_alone_has_the_bits_that_it_has_in_a_pass",
+            a_token_alone_has_the_bits_that_it_has_in_a_pass,
+        ),
+        trial(
             "attention_notices_planted_faults",
             attention_notices_planted_faults,
         ),
@@ -418,6 +422,63 @@ fn attention_is_its_definition() {
             );
         }
     }
+}
+
+/// Guesses are checked in a pass; a token that is computed by itself turns its own heads. Neither may change a bit.
+fn a_token_alone_has_the_bits_that_it_has_in_a_pass() {
+    let shape = Shape {
+        heads: 8,
+        kv: 1,
+        size: 64,
+        normed: true,
+        ..Shape::SMALL
+    };
+    let (heads, most) = (shape.heads(), shape.most);
+    let fresh = Device::of_text(heads.source());
+    let mut random = Random(fastrand::Rng::with_seed(17));
+    let (position, n) = (70, 3);
+    let qkv = random.numbers(n * heads.width(), 3.0);
+    let factors = random.numbers(shape.size, 2.0);
+    let rotations = random.numbers(most * shape.size / 2, 2.0);
+    let before = random.numbers(heads.cache_elements(), 4.0);
+    // Returns the results, and keys and values.
+    let run = |qkv: &[f32], position: usize, n: usize, caches: [&[f32]; 2]| -> [Vec<f32>; 3] {
+        let mut device = Device(fresh.0.clone());
+        let [keys, values] = caches.map(|of| device.upload("cache", of));
+        let out = device.empty("out", n * heads.heads * heads.size);
+        let memory = Attention {
+            qkv: device.upload("qkv", qkv).address,
+            factors: [device.upload("factors", &factors).address; 2],
+            cosines: device.upload("cosines", &rotations).address,
+            sines: device.upload("sines", &rotations).address,
+            keys: keys.address,
+            values: values.address,
+            step: device.ints("step", &[position as i32]).address,
+            parts: device.empty("parts", heads.part_elements(n)).address,
+            counters: device.ints("counters", &vec![0; heads.counters(n)]).address,
+            out: out.address,
+            to: FloatType::F32,
+        };
+        let launches = heads.attend(&memory, n);
+        assert_eq!(launches.len(), if n == 1 { 1 } else { 2 });
+        launches.iter().for_each(|launch| device.must(launch));
+        [out, keys, values].map(|of| device.floats(of))
+    };
+    let [in_pass, keys, values] = run(&qkv, position, n, [&before, &before]);
+    // As before the last token: its own key and value are not there yet.
+    let caches = [&keys, &values].map(|of| {
+        let mut cache = of.clone();
+        cache[(position + n - 1) * shape.size..][..shape.size].fill(f32::NAN);
+        cache
+    });
+    let last = &qkv[(n - 1) * heads.width()..];
+    let [alone, own_keys, own_values] = run(last, position + n - 1, 1, [&caches[0], &caches[1]]);
+    let bits = |of: &[f32]| -> Vec<u32> { of.iter().map(|x| x.to_bits()).collect() };
+    let of_last = &in_pass[(n - 1) * heads.heads * heads.size..];
+    assert!(of_last.iter().all(|x| x.is_finite()));
+    assert_eq!(bits(of_last), bits(&alone));
+    assert_eq!(bits(&keys), bits(&own_keys));
+    assert_eq!(bits(&values), bits(&own_values));
 }
 
 /// What would be wrong is seen.
