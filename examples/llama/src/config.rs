@@ -39,6 +39,13 @@ pub struct Config {
     decoder_sparse_step: Option<usize>,
     #[serde(default)]
     mlp_only_layers: Vec<usize>,
+    /// Of MLPs, of experts, and of the vocabulary: weights say these, if there are some.
+    #[serde(default)]
+    pub intermediate_size: Option<usize>,
+    #[serde(default)]
+    pub moe_intermediate_size: Option<usize>,
+    #[serde(default)]
+    pub vocab_size: Option<usize>,
     #[serde(default)]
     use_sliding_window: bool,
     #[serde(default)]
@@ -70,9 +77,12 @@ impl Config {
     pub fn of_directory(directory: &Path) -> Result<Self> {
         let path = directory.join("config.json");
         let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-        let config: Self =
-            serde_json::from_str(&text).with_context(|| path.display().to_string())?;
-        config.checked()
+        Self::of_text(&text).with_context(|| path.display().to_string())
+    }
+
+    /// Of the text of a `config.json`.
+    pub fn of_text(text: &str) -> Result<Self> {
+        serde_json::from_str::<Self>(text)?.checked()
     }
 
     /// Of a GGUF file's metadata.
@@ -115,6 +125,9 @@ impl Config {
             norm_topk_prob: true, // llama.cpp normalises Qwen3's
             decoder_sparse_step: None,
             mlp_only_layers: Vec::new(),
+            intermediate_size: None,
+            moe_intermediate_size: None,
+            vocab_size: None,
             use_sliding_window: false,
             hidden_act: None,
         };
@@ -189,6 +202,26 @@ impl Config {
         let is_sparse = step > 0 && (layer + 1).is_multiple_of(step);
         let is_dense = self.mlp_only_layers.contains(&layer) || !is_sparse;
         self.num_experts.filter(|&experts| experts > 0 && !is_dense)
+    }
+
+    /// How many experts a token has, of so many.
+    pub fn top_k(&self, experts: usize) -> Result<usize> {
+        let top_k = self.num_experts_per_tok.context("no num_experts_per_tok")?;
+        ensure!(
+            (1..=experts).contains(&top_k),
+            "{top_k} of {experts} experts a token"
+        );
+        Ok(top_k)
+    }
+
+    /// Refuses texts that are longer than those that the model was made for.
+    pub fn allows(&self, most: usize) -> Result<()> {
+        ensure!(
+            most <= self.max_position_embeddings,
+            "the model was made for texts of {} tokens, not {most}",
+            self.max_position_embeddings
+        );
+        Ok(())
     }
 
     /// The rotary frequencies of a head's pairs of elements. Source: transformers' `modeling_rope_utils.py`.

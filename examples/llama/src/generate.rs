@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::Result;
 
-use crate::model::Model;
+use crate::model::{Reader, likeliest};
 use crate::tokens::Tokens;
 
 /// How a token is chosen.
@@ -32,7 +32,7 @@ pub struct Times {
 
 /// A model that writes.
 pub struct Generator<'a> {
-    pub model: &'a mut Model,
+    pub model: &'a mut dyn Reader,
     pub tokens: &'a Tokens,
     pub sampling: Sampling,
     /// Tokens that are guessed a step from the text before, and checked at once: 0 for none. Only the most probable
@@ -70,12 +70,19 @@ impl Generator<'_> {
             times.drafted += guesses.len();
             let position = self.model.position();
             let step = [&[next], &guesses[..]].concat();
-            let logits = self.model.read_all(&step)?;
+            // Of the most probable tokens no logits are needed. With others there are no guesses.
+            let choices = match self.sampling.temperature == 0.0 {
+                true => self.model.likeliest(&step)?,
+                false => vec![
+                    self.sampling
+                        .choose(self.model.read_all(&step)?, &mut random)?,
+                ],
+            };
             let mut read = 0;
-            for (i, logits) in logits.chunks_exact(logits.len() / step.len()).enumerate() {
+            for (i, choice) in choices.into_iter().enumerate() {
                 answer.push(step[i]);
                 read = i + 1;
-                next = self.sampling.choose(logits, &mut random)?;
+                next = choice;
                 let is_right = guesses.get(i) == Some(&next);
                 if !is_right || answer.len() == most || self.tokens.is_end(next) {
                     break;
@@ -116,20 +123,11 @@ fn guesses(text: &[u32], most: usize) -> Vec<u32> {
 impl Sampling {
     /// A token by its logits.
     fn choose(&self, logits: &[f32], random: &mut fastrand::Rng) -> Result<u32> {
-        ensure!(
-            !logits.iter().any(|logit| logit.is_nan()),
-            "the model's logits have a NaN"
-        );
-        // Without a branch for each: the first of the largest.
-        let most = logits
-            .iter()
-            .fold(f32::NEG_INFINITY, |most, &logit| most.max(logit));
-        let Some(best) = logits.iter().position(|&logit| logit == most) else {
-            bail!("there is no token");
-        };
+        let best = likeliest(logits)?;
         if self.temperature <= 0.0 {
-            return Ok(best as u32);
+            return Ok(best);
         }
+        let most = logits[best as usize];
         let share = |logit: &f32| ((logit - most) / self.temperature).exp();
         let mut shares: Vec<(usize, f32)> = logits.iter().map(share).enumerate().collect();
         shares.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
@@ -147,8 +145,6 @@ impl Sampling {
                 return Ok(*token as u32);
             }
         }
-        Ok(shares
-            .last()
-            .map_or(best as u32, |(token, _)| *token as u32))
+        Ok(shares.last().map_or(best, |(token, _)| *token as u32))
     }
 }

@@ -7,6 +7,7 @@
 )]
 
 pub mod config;
+pub mod device;
 pub mod generate;
 pub mod host;
 pub mod model;
@@ -14,7 +15,9 @@ pub mod tokens;
 pub mod weights;
 
 pub use config::Config;
+#[cfg(feature = "cuda")]
+pub use device::DeviceModel;
 pub use generate::{Generator, Sampling};
-pub use model::{Head, Model};
+pub use model::{Head, Model, Reader};
 pub use tokens::Tokens;
 pub use weights::{Arithmetic, Weights};

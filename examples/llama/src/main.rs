@@ -7,16 +7,24 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use candle_core::Device;
 use clap::Parser;
+#[cfg(feature = "cuda")]
+use nvfp4_gemv_llama::DeviceModel;
+#[cfg(feature = "cuda")]
+use nvfp4_gemv_llama::device;
 use nvfp4_gemv_llama::model::PASS;
 use nvfp4_gemv_llama::tokens::Message;
-use nvfp4_gemv_llama::{Arithmetic, Generator, Head, Model, Sampling, Tokens, Weights};
+use nvfp4_gemv_llama::{
+    Arithmetic, Config, Generator, Head, Model, Reader, Sampling, Tokens, Weights,
+};
 
 /// Llama and Qwen3 models that speak, with NVFP4 weights
 #[derive(Debug, Parser)]
 struct Arguments {
     /// A directory with NVFP4 layers in safetensors files and a tokenizer, or a GGUF file, which is quantised as it is
     /// loaded
-    model: PathBuf,
+    #[cfg_attr(feature = "cuda", arg(required_unless_present = "random"))]
+    #[cfg_attr(not(feature = "cuda"), arg(required = true))]
+    model: Option<PathBuf>,
     /// What to ask. Without it a conversation begins, with a question a line
     prompt: Option<String>,
     /// Where the tokenizer is, if it is not in MODEL: a directory or a GGUF file
@@ -46,12 +54,27 @@ struct Arguments {
     /// How the head is multiplied, where the checkpoint has it as it is
     #[arg(long, value_enum, default_value = "nvfp4-twice")]
     head: Head,
+    /// Compute on the CPU, also where there is a GPU for which this program was built
+    #[arg(long)]
+    cpu: bool,
+    /// Time a model of random weights, made on the GPU: Llama-3.1-8B, Llama-3.1-70B, Qwen3-30B-A3B or a config.json
+    #[cfg(feature = "cuda")]
+    #[arg(long, value_name = "CONFIG", conflicts_with_all = ["model", "cpu", "perplexity", "collect", "batch_invariant"])]
+    random: Option<String>,
+    /// Of --random: tokens of the text before
+    #[cfg(feature = "cuda")]
+    #[arg(long, default_value_t = 512, requires = "random")]
+    read: usize,
     /// Threads on the CPU [default: as many as it has processors]
     #[arg(long)]
     threads: Option<usize>,
     /// Guess so many tokens a step from the text before, and check them in one pass
     #[arg(long, default_value_t = 0)]
     draft: usize,
+    /// Compute a token's logits with the same bits whatever other tokens a pass has: with --draft the text is that
+    /// without
+    #[arg(long)]
+    batch_invariant: bool,
     /// Print how long reading and writing took
     #[arg(long)]
     bench: bool,
@@ -70,16 +93,21 @@ struct Arguments {
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
     ensure!(arguments.draft < PASS, "a step has {PASS} tokens at most");
-    let device = Device::cuda_if_available(0)?;
     let start = Instant::now();
+    #[cfg(feature = "cuda")]
+    if let Some(name) = &arguments.random {
+        return random(&arguments, name);
+    }
+    let path = arguments.model.as_deref().context("no MODEL")?;
     let (weights, config) = match arguments.statistics {
-        Some(_) => Weights::watched(&arguments.model, &device)?,
-        None => Weights::open(&arguments.model, arguments.arithmetic, &device)?,
+        Some(_) => Weights::watched(path, &Device::Cpu)?,
+        None => Weights::open(path, arguments.arithmetic, &Device::Cpu)?,
     };
+    let weights = weights.with_batch_invariance(arguments.batch_invariant);
     let tokens = match (&arguments.tokenizer, weights.gguf()) {
         (Some(other), _) => Tokens::open(other)?,
         (None, Some(gguf)) => Tokens::of_gguf(gguf)?,
-        (None, None) => Tokens::of_directory(&arguments.model)?,
+        (None, None) => Tokens::of_directory(path)?,
     };
     let (layers, shows) = (config.num_hidden_layers, io::stderr().is_terminal());
     let most = arguments.context.min(config.max_position_embeddings);
@@ -88,29 +116,25 @@ fn main() -> Result<()> {
             eprint!("\rlayer {} of {layers}", layer + 1);
         }
     };
-    let threads = match arguments.threads {
-        Some(threads) => threads,
-        None => std::thread::available_parallelism()?.get(),
-    };
     // The original's head is its own.
     let head = match arguments.arithmetic {
         _ if arguments.statistics.is_some() => Head::Dense,
         Arithmetic::Original => Head::Dense,
         _ => arguments.head,
     };
-    let mut model = Model::load(&weights, config, most, head, threads, progress)?;
+    let mut model = Engine::load(&arguments, &weights, config, most, head, progress)?;
     if shows {
         eprint!("\r\x1b[2K");
     }
     if let Some(to) = &arguments.statistics {
-        return collect(&weights, &mut model, &tokens, &arguments.collect, to);
+        return collect(&weights, model.reader(), &tokens, &arguments.collect, to);
     }
     drop(weights);
     if arguments.bench {
         eprintln!("loaded in {:.1} s", start.elapsed().as_secs_f64());
     }
     if let Some(file) = &arguments.perplexity {
-        return perplexity(&mut model, &tokens, file, most);
+        return perplexity(model.reader(), &tokens, file, most);
     }
     let mut messages = Vec::new();
     match &arguments.prompt {
@@ -132,10 +156,77 @@ fn main() -> Result<()> {
     }
 }
 
+/// A model where it is computed.
+enum Engine {
+    Host(Box<Model>),
+    #[cfg(feature = "cuda")]
+    Device(Box<DeviceModel>),
+}
+
+impl Engine {
+    fn load(
+        arguments: &Arguments,
+        weights: &Weights,
+        config: Config,
+        most: usize,
+        head: Head,
+        progress: impl FnMut(usize),
+    ) -> Result<Self> {
+        #[cfg(feature = "cuda")]
+        if is_for_gpu(arguments) {
+            let model = DeviceModel::load(weights, &config, most, head, progress)?;
+            return Ok(Self::Device(model.into()));
+        }
+        let threads = match arguments.threads {
+            Some(threads) => threads,
+            None => std::thread::available_parallelism()?.get(),
+        };
+        let model = Model::load(weights, config, most, head, threads, progress)?;
+        Ok(Self::Host(model.into()))
+    }
+
+    fn reader(&mut self) -> &mut dyn Reader {
+        match self {
+            Self::Host(model) => &mut **model,
+            #[cfg(feature = "cuda")]
+            Self::Device(model) => &mut **model,
+        }
+    }
+}
+
+/// Whether there is a GPU, and what was asked for is computed on one.
+#[cfg(feature = "cuda")]
+fn is_for_gpu(arguments: &Arguments) -> bool {
+    let arithmetic = match arguments.arithmetic {
+        Arithmetic::Nvfp4
+        | Arithmetic::Nvfp4Bf16
+        | Arithmetic::Nvfp4F16
+        | Arithmetic::Nvfp4Vectors => true,
+        Arithmetic::Nvfp4Bytes | Arithmetic::Reference | Arithmetic::Original => false,
+    };
+    let is_free = !arguments.cpu && arguments.statistics.is_none();
+    arithmetic && is_free && nvfp4_gemv::raw::device_count().is_ok_and(|count| count > 0)
+}
+
+/// Times a model of random weights.
+#[cfg(feature = "cuda")]
+fn random(arguments: &Arguments, name: &str) -> Result<()> {
+    let config = device::random_config(name)?;
+    let most = arguments.context.min(config.max_position_embeddings);
+    let (arithmetic, head) = (arguments.arithmetic, arguments.head);
+    let start = Instant::now();
+    let mut model = DeviceModel::random(&config, arithmetic, most, head, |_| ())?;
+    let seconds = start.elapsed().as_secs_f64();
+    println!(
+        "{name}, random weights, made in {seconds:.1} s; {arithmetic:?}, head {head:?}, context {most}"
+    );
+    device::bench(&mut model, arguments.read, arguments.tokens)
+}
+
 /// Answers a prompt, and remembers both.
 fn say(
     arguments: &Arguments,
-    model: &mut Model,
+    engine: &mut Engine,
     tokens: &Tokens,
     prompt: &str,
     messages: &mut Vec<Message>,
@@ -151,6 +242,7 @@ fn say(
         }
     };
     let text = tokens.encode(&text)?;
+    let model = engine.reader();
     model.reset();
     let mut generator = Generator {
         model,
@@ -184,6 +276,10 @@ fn say(
         if arguments.draft > 0 {
             eprintln!("{} of {} guesses were right", times.accepted, times.drafted);
         }
+        #[cfg(feature = "cuda")]
+        if let Engine::Device(model) = engine {
+            device::bench(model, times.read, times.written)?;
+        }
     }
     Ok(())
 }
@@ -194,7 +290,7 @@ const COLLECTED: usize = 512;
 /// Writes the mean products of the vectors that layers meet in some texts.
 fn collect(
     weights: &Weights,
-    model: &mut Model,
+    model: &mut dyn Reader,
     tokens: &Tokens,
     texts: &[PathBuf],
     to: &Path,
@@ -217,7 +313,7 @@ fn collect(
 }
 
 /// The perplexity of a text: e to the mean of -log p of each token, behind all before it in a window.
-fn perplexity(model: &mut Model, tokens: &Tokens, file: &Path, window: usize) -> Result<()> {
+fn perplexity(model: &mut dyn Reader, tokens: &Tokens, file: &Path, window: usize) -> Result<()> {
     let ids = tokens.encode(&std::fs::read_to_string(file)?)?;
     ensure!(ids.len() > 1, "{}: one token is no text", file.display());
     let (mut sum, mut count) = (0.0, 0usize);

@@ -1,6 +1,6 @@
 //! The decoder: embeddings, layers, head.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use candle_core::{D, DType, Device, Module, Tensor};
 use candle_nn::kv_cache::KvCache;
 use candle_nn::ops::{rms_norm, softmax_last_dim};
@@ -63,6 +63,91 @@ pub enum Head {
     Nvfp4,
 }
 
+/// What reads tokens, and says what follows them: a model, with the text that it has read.
+pub trait Reader {
+    /// Tokens that were read.
+    fn position(&self) -> usize;
+
+    /// Tokens of a text at most.
+    fn capacity(&self) -> usize;
+
+    /// Forgets what was read from a position on.
+    fn truncate(&mut self, position: usize) -> Result<()>;
+
+    /// Reads tokens. Returns the logits `[vocabulary]` of what follows the last one.
+    fn read(&mut self, tokens: &[u32]) -> Result<&[f32]>;
+
+    /// Reads up to [`PASS`] tokens. Returns the logits `[tokens][vocabulary]` behind each of them.
+    fn read_all(&mut self, tokens: &[u32]) -> Result<&[f32]>;
+
+    /// Reads up to [`PASS`] tokens. Returns the likeliest token behind each of them, the first of equals.
+    fn likeliest(&mut self, tokens: &[u32]) -> Result<Vec<u32>> {
+        let logits = self.read_all(tokens)?;
+        let each = logits.len() / tokens.len().max(1);
+        logits.chunks_exact(each.max(1)).map(likeliest).collect()
+    }
+
+    /// Tokens that can still be read.
+    fn room(&self) -> usize {
+        self.capacity() - self.position()
+    }
+
+    /// Forgets what was read.
+    fn reset(&mut self);
+}
+
+/// The first of the largest logits.
+pub fn likeliest(logits: &[f32]) -> Result<u32> {
+    ensure!(
+        !logits.iter().any(|logit| logit.is_nan()),
+        "the model's logits have a NaN"
+    );
+    // Without a branch for each.
+    let most = logits
+        .iter()
+        .fold(f32::NEG_INFINITY, |most, &logit| most.max(logit));
+    let best = logits.iter().position(|&logit| logit == most);
+    Ok(best.context("there is no token")? as u32)
+}
+
+/// The layer that says logits, and whether vectors are given to it twice.
+pub(crate) fn of_head(
+    weights: &Weights,
+    config: &Config,
+    head: Head,
+    embeddings: &Tensor,
+) -> Result<(Product, bool)> {
+    let tied = config.tie_word_embeddings;
+    // What is loaded as a layer: the original's matrix, which may be watched, and a directory's own.
+    let as_layer = head == Head::Dense
+        && (weights.gguf().is_none() || weights.arithmetic() == Arithmetic::Original);
+    let matrix = match tied {
+        true => Some(embeddings.clone()),
+        false if as_layer => None,
+        // Without its error: a head that is NVFP4 has no dense matrix.
+        false => weights.matrix("lm_head").ok(),
+    };
+    let is_twice = matrix.is_some() && head == Head::Nvfp4Twice;
+    let head = match (matrix, head) {
+        (Some(matrix), Head::Nvfp4Twice) => weights.quantised_twice(&matrix)?,
+        (Some(matrix), Head::Nvfp4) => weights.quantised(&matrix)?,
+        (Some(matrix), Head::Dense) => Product::Dense(candle_nn::Linear::new(matrix, None)),
+        (None, _) => weights.linear(&["lm_head".into()])?,
+    };
+    Ok((head, is_twice))
+}
+
+/// Of each position `[most][head / 2]`: cosines and sines.
+pub(crate) fn rotations(config: &Config, most: usize) -> [Vec<f32>; 2] {
+    let frequencies = config.frequencies();
+    let angles: Vec<f64> = (0..most)
+        .flat_map(|position| frequencies.iter().map(move |of| of * position as f64))
+        .collect();
+    [f64::cos, f64::sin].map(|of: fn(f64) -> f64| -> Vec<f32> {
+        angles.iter().map(|&angle| of(angle) as f32).collect()
+    })
+}
+
 /// The layers, and what computes between them.
 enum Layers {
     Tensors(Vec<Layer>),
@@ -99,10 +184,11 @@ impl Model {
         threads: usize,
         mut progress: impl FnMut(usize),
     ) -> Result<Self> {
+        config.allows(most)?;
+        let arithmetic = weights.arithmetic();
         ensure!(
-            most <= config.max_position_embeddings,
-            "the model was made for texts of {} tokens, not {most}",
-            config.max_position_embeddings
+            !matches!(arithmetic, Arithmetic::Nvfp4Bf16 | Arithmetic::Nvfp4F16),
+            "{arithmetic:?} is computed on a GPU alone"
         );
         let norm = |module: &str| -> Result<Norm> {
             Ok(Norm {
@@ -139,32 +225,10 @@ impl Model {
             progress(number);
         }
         let embeddings = weights.matrix("model.embed_tokens")?;
-        let tied = config.tie_word_embeddings;
-        // What is loaded as a layer: the original's matrix, which may be watched, and a directory's own.
-        let as_layer = head == Head::Dense
-            && (weights.gguf().is_none() || weights.arithmetic() == Arithmetic::Original);
-        let matrix = match tied {
-            true => Some(embeddings.clone()),
-            false if as_layer => None,
-            // Without its error: a head that is NVFP4 has no dense matrix.
-            false => weights.matrix("lm_head").ok(),
-        };
-        let head_is_twice = matrix.is_some() && head == Head::Nvfp4Twice;
-        let head = match (matrix, head) {
-            (Some(matrix), Head::Nvfp4Twice) => weights.quantised_twice(&matrix)?,
-            (Some(matrix), Head::Nvfp4) => weights.quantised(&matrix)?,
-            (Some(matrix), Head::Dense) => Product::Dense(candle_nn::Linear::new(matrix, None)),
-            (None, _) => weights.linear(&["lm_head".into()])?,
-        };
-        let frequencies = config.frequencies();
-        let angles: Vec<f64> = (0..most)
-            .flat_map(|position| frequencies.iter().map(move |of| of * position as f64))
-            .collect();
-        let rotations = [f64::cos, f64::sin].map(|of: fn(f64) -> f64| -> Vec<f32> {
-            angles.iter().map(|&angle| of(angle) as f32).collect()
-        });
-        let of_positions =
-            |of: &Vec<f32>| Tensor::from_slice(of, (most, frequencies.len()), weights.device());
+        let (head, head_is_twice) = of_head(weights, &config, head, &embeddings)?;
+        let rotations = rotations(&config, most);
+        let pairs = config.head_size() / 2;
+        let of_positions = |of: &Vec<f32>| Tensor::from_slice(of, (most, pairs), weights.device());
         let tensors = [of_positions(&rotations[0])?, of_positions(&rotations[1])?];
         let on_host: Option<Vec<_>> = match weights.device().is_cpu() {
             true => layers
@@ -173,6 +237,12 @@ impl Model {
                 .collect(),
             false => None,
         };
+        let is_product = matches!(&head, Product::Nvfp4(head) if head.on_host().is_some());
+        ensure!(
+            !weights.is_batch_invariant() || (on_host.is_some() && is_product),
+            "logits depend on the other tokens of a pass where layers have experts, or where they or the head are not \
+             NVFP4 with vectors as they are or in bytes"
+        );
         let layers = match on_host {
             Some(layers) => Layers::Host(host::Decoder::new(
                 layers.into_iter().collect::<Result<_>>()?,
@@ -194,74 +264,6 @@ impl Model {
             logits: Vec::new(),
             position: 0,
         })
-    }
-
-    /// Tokens that were read.
-    pub fn position(&self) -> usize {
-        self.position
-    }
-
-    /// Tokens of a text at most.
-    pub fn capacity(&self) -> usize {
-        self.rotations[0].dims()[0]
-    }
-
-    /// Tokens that can still be read.
-    pub fn room(&self) -> usize {
-        self.capacity() - self.position
-    }
-
-    /// Forgets what was read.
-    pub fn reset(&mut self) {
-        self.position = 0;
-        if let Layers::Tensors(layers) = &mut self.layers {
-            layers.iter_mut().for_each(|layer| layer.cache.reset());
-        }
-    }
-
-    /// Forgets what was read from a position on.
-    pub fn truncate(&mut self, position: usize) -> Result<()> {
-        ensure!(
-            position <= self.position,
-            "nothing was read from {position} on"
-        );
-        // On the CPU what is read next is written over the rest.
-        let layers = match &mut self.layers {
-            Layers::Tensors(layers) => &mut layers[..],
-            Layers::Host(_) => &mut [],
-        };
-        for layer in layers {
-            let kept = [layer.cache.k()?, layer.cache.v()?];
-            layer.cache.reset();
-            if let ([Some(k), Some(v)], true) = (kept, position > 0) {
-                let keep = |of: Tensor| of.narrow(1, 0, position)?.contiguous();
-                layer.cache.append(&keep(k)?, &keep(v)?)?;
-            }
-        }
-        self.position = position;
-        Ok(())
-    }
-
-    /// Reads tokens. Returns the logits `[vocabulary]` of what follows the last one.
-    pub fn read(&mut self, tokens: &[u32]) -> Result<&[f32]> {
-        ensure!(!tokens.is_empty(), "no token to read");
-        ensure!(
-            tokens.len() <= self.room(),
-            "the text has more than {} tokens",
-            self.capacity()
-        );
-        let mut xs = Vec::new();
-        for some in tokens.chunks(PASS) {
-            xs = self.pass(some)?;
-        }
-        xs.drain(..xs.len() - self.config.hidden_size);
-        self.logits_of(xs)
-    }
-
-    /// Reads up to [`PASS`] tokens. Returns the logits `[tokens][vocabulary]` behind each of them.
-    pub fn read_all(&mut self, tokens: &[u32]) -> Result<&[f32]> {
-        let xs = self.pass(tokens)?;
-        self.logits_of(xs)
     }
 
     /// Of vectors `[n][hidden]`.
@@ -334,6 +336,65 @@ impl Model {
         }
         self.position += n;
         Ok(self.norm.forward(&xs)?.flatten_all()?.to_vec1()?)
+    }
+}
+
+impl Reader for Model {
+    fn position(&self) -> usize {
+        self.position
+    }
+
+    fn capacity(&self) -> usize {
+        self.rotations[0].dims()[0]
+    }
+
+    fn reset(&mut self) {
+        self.position = 0;
+        if let Layers::Tensors(layers) = &mut self.layers {
+            layers.iter_mut().for_each(|layer| layer.cache.reset());
+        }
+    }
+
+    fn truncate(&mut self, position: usize) -> Result<()> {
+        ensure!(
+            position <= self.position,
+            "nothing was read from {position} on"
+        );
+        // On the CPU what is read next is written over the rest.
+        let layers = match &mut self.layers {
+            Layers::Tensors(layers) => &mut layers[..],
+            Layers::Host(_) => &mut [],
+        };
+        for layer in layers {
+            let kept = [layer.cache.k()?, layer.cache.v()?];
+            layer.cache.reset();
+            if let ([Some(k), Some(v)], true) = (kept, position > 0) {
+                let keep = |of: Tensor| of.narrow(1, 0, position)?.contiguous();
+                layer.cache.append(&keep(k)?, &keep(v)?)?;
+            }
+        }
+        self.position = position;
+        Ok(())
+    }
+
+    fn read(&mut self, tokens: &[u32]) -> Result<&[f32]> {
+        ensure!(!tokens.is_empty(), "no token to read");
+        ensure!(
+            tokens.len() <= self.room(),
+            "the text has more than {} tokens",
+            self.capacity()
+        );
+        let mut xs = Vec::new();
+        for some in tokens.chunks(PASS) {
+            xs = self.pass(some)?;
+        }
+        xs.drain(..xs.len() - self.config.hidden_size);
+        self.logits_of(xs)
+    }
+
+    fn read_all(&mut self, tokens: &[u32]) -> Result<&[f32]> {
+        let xs = self.pass(tokens)?;
+        self.logits_of(xs)
     }
 }
 

@@ -10,7 +10,7 @@ use candle_nn::{Linear as DenseLinear, VarBuilder};
 use nvfp4_gemv::checkpoint::{Checkpoint, Dense, Gguf, Note};
 use nvfp4_gemv::cpu::Accuracy;
 use nvfp4_gemv::quantize::{Quantized, quantize};
-use nvfp4_gemv::{Dialect, Dims, Linear, Output, RowOrder, Shape, format};
+use nvfp4_gemv::{Dialect, Dims, Experts, Linear, Output, RowOrder, Shape, format};
 use nvfp4_gemv_candle::{Nvfp4Builder, Nvfp4Linear, Nvfp4Mlp, Nvfp4Moe};
 
 use crate::config::Config;
@@ -22,7 +22,11 @@ pub enum Arithmetic {
     Nvfp4,
     /// NVFP4 weights with vectors that are rounded to bytes, with a scale for each 16; on the CPU
     Nvfp4Bytes,
-    /// NVFP4 weights with vectors that are quantised to NVFP4 (W4A4); on the CPU
+    /// NVFP4 weights with vectors that are rounded to bf16; on a GPU
+    Nvfp4Bf16,
+    /// NVFP4 weights with vectors that are rounded to f16, where numbers past 65504 are an error; on a GPU
+    Nvfp4F16,
+    /// NVFP4 weights with vectors that are quantised to NVFP4 (W4A4)
     Nvfp4Vectors,
     /// The same NVFP4 weights as dense f32 matrices, multiplied by candle: the reference
     Reference,
@@ -38,6 +42,17 @@ pub enum Product {
     Dense(DenseLinear),
     /// That its vectors are collected of.
     Watched(DenseLinear, Arc<Moments>),
+}
+
+impl Product {
+    /// The library's layer on the CPU, if it is one.
+    pub fn on_host(&self) -> Option<&Linear> {
+        match self {
+            Self::Nvfp4(layer) => layer.on_host(),
+            Self::Nvfp4Vectors(layer) => Some(layer),
+            Self::Dense(_) | Self::Watched(..) => None,
+        }
+    }
 }
 
 /// What was collected of the vectors that some modules meet.
@@ -100,6 +115,7 @@ enum Source {
 pub struct Weights {
     source: Source,
     arithmetic: Arithmetic,
+    batch_invariant: bool,
     device: Device,
     watched: Option<Mutex<Vec<Arc<Moments>>>>,
 }
@@ -134,6 +150,7 @@ impl Weights {
         let weights = Self {
             source,
             arithmetic,
+            batch_invariant: false,
             device: device.clone(),
             watched: None,
         };
@@ -209,10 +226,29 @@ impl Weights {
         }
     }
 
+    /// These weights in layers whose results do not depend on the other vectors of a call, or may. The bits of a token's
+    /// logits are then the same in a pass by itself and beside others.
+    #[must_use]
+    pub fn with_batch_invariance(self, batch_invariant: bool) -> Self {
+        Self {
+            batch_invariant,
+            ..self
+        }
+    }
+
+    pub fn is_batch_invariant(&self) -> bool {
+        self.batch_invariant
+    }
+
     /// A layer in the arithmetic that was asked for.
     fn of(&self, layer: Linear) -> Result<Product> {
+        let layer = layer.with_batch_invariance(self.batch_invariant);
         Ok(match self.arithmetic {
             Arithmetic::Nvfp4 => Product::Nvfp4(Nvfp4Linear::new(layer, &self.device)?),
+            // Whoever computes rounds the vectors.
+            Arithmetic::Nvfp4Bf16 | Arithmetic::Nvfp4F16 => {
+                Product::Nvfp4(Nvfp4Linear::new(layer, &self.device)?)
+            }
             Arithmetic::Nvfp4Bytes => {
                 ensure!(self.device.is_cpu(), "vectors are bytes on the CPU alone");
                 let layer = layer.with_accuracy(Accuracy::Bytes);
@@ -270,14 +306,7 @@ impl Weights {
 
     /// The experts of a module, behind their router.
     pub fn experts(&self, module: &str, config: &Config, experts: usize) -> Result<Moe> {
-        let router = DenseLinear::new(self.matrix(&format!("{module}.gate"))?, None);
-        let top_k = config
-            .num_experts_per_tok
-            .context("no num_experts_per_tok")?;
-        ensure!(
-            (1..=experts).contains(&top_k),
-            "{top_k} of {experts} experts a token"
-        );
+        let (router, top_k) = (self.router(module)?, config.top_k(experts)?);
         let normalised = config.norm_topk_prob;
         if let (Source::Directory { nvfp4, .. }, Arithmetic::Nvfp4) =
             (&self.source, self.arithmetic)
@@ -299,6 +328,30 @@ impl Weights {
             top_k,
             normalised,
         })
+    }
+
+    /// What says which experts of a module a token has.
+    pub fn router(&self, module: &str) -> Result<DenseLinear> {
+        Ok(DenseLinear::new(
+            self.matrix(&format!("{module}.gate"))?,
+            None,
+        ))
+    }
+
+    /// The experts of a module, as the library has them.
+    pub fn experts_on_host(&self, module: &str) -> Result<Experts> {
+        let Source::Directory { nvfp4, .. } = &self.source else {
+            bail!("experts of GGUF files are not loaded yet");
+        };
+        let (name, parts) = (format!("{module}.experts"), ["gate_proj", "up_proj"]);
+        let (all, order) = (nvfp4.checkpoint(), RowOrder::Stacked);
+        Ok(Experts::from_checkpoint(
+            all,
+            &name,
+            &parts,
+            order,
+            "down_proj",
+        )?)
     }
 
     /// A matrix that is no layer of its own: a table of embeddings, a router.

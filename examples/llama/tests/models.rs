@@ -5,139 +5,32 @@ use std::path::Path;
 
 use candle_core::Device;
 use nvfp4_gemv::Dialect;
-use nvfp4_gemv::quantize::quantize;
-use nvfp4_gemv_cli::file::{self, NewTensor};
-use nvfp4_gemv_llama::{Arithmetic, Head, Model, Weights};
-use safetensors::Dtype;
+use nvfp4_gemv_llama::{Arithmetic, Head, Model, Reader, Weights};
+use random::{Random, Sizes};
 use serde_json::{Value, json};
 
-const HIDDEN: usize = 64;
-const HEADS: usize = 4;
-const KV: usize = 2;
-const HEAD: usize = 16;
-const BETWEEN: usize = 96;
-const LAYERS: usize = 2;
-const VOCABULARY: usize = 50;
-const EXPERTS: usize = 6;
+mod random;
 
-type Tensors = Vec<(String, NewTensor<'static>)>;
-
-struct Random(fastrand::Rng);
-
-impl Random {
-    fn numbers(&mut self, count: usize, size: f32) -> Vec<f32> {
-        (0..count).map(|_| size * (self.0.f32() - 0.5)).collect()
-    }
-
-    fn dense(&mut self, tensors: &mut Tensors, name: &str, shape: &[usize], size: f32, plus: f32) {
-        let values = self.numbers(shape.iter().product(), size);
-        let values: Vec<f32> = values.iter().map(|value| value + plus).collect();
-        tensors.push((format!("{name}.weight"), NewTensor::f32(shape, &values)));
-    }
-
-    fn nvfp4(
-        &mut self,
-        tensors: &mut Tensors,
-        name: &str,
-        [rows, k]: [usize; 2],
-        dialect: Dialect,
-    ) {
-        let values = self.numbers(rows * k, 0.4);
-        let q = quantize(&values, rows, k, dialect, None).unwrap();
-        let tensor = |dtype, columns, bytes: Vec<u8>| NewTensor {
-            dtype,
-            shape: vec![rows, columns],
-            bytes: bytes.into(),
-        };
-        let global = NewTensor::f32(&[1], &[q.global.stored()]);
-        for (suffix, tensor) in [
-            (dialect.codes(), tensor(Dtype::U8, k / 2, q.codes)),
-            (dialect.scales(), tensor(Dtype::F8_E4M3, k / 16, q.scales)),
-            (dialect.global(), global),
-        ] {
-            tensors.push((format!("{name}.{suffix}"), tensor));
-        }
-    }
-}
+const SIZES: Sizes = Sizes {
+    hidden: 64,
+    heads: 4,
+    kv: 2,
+    head: 16,
+    between: 96,
+    layers: 2,
+    vocabulary: 50,
+    experts: 6,
+};
+const HEAD: usize = SIZES.head;
+const VOCABULARY: usize = SIZES.vocabulary;
 
 fn config(model: &str) -> Value {
-    json!({
-        "model_type": model,
-        "hidden_size": HIDDEN,
-        "num_hidden_layers": LAYERS,
-        "num_attention_heads": HEADS,
-        "num_key_value_heads": KV,
-        "head_dim": HEAD,
-        "rms_norm_eps": 1e-6,
-        "max_position_embeddings": 512,
-        "hidden_act": "silu",
-        "num_experts": if model == "qwen3_moe" { EXPERTS } else { 0 },
-        "num_experts_per_tok": 2,
-        "norm_topk_prob": true,
-        "mlp_only_layers": [1],
-    })
+    random::config(model, &SIZES)
 }
 
 /// Writes a model to a directory.
 fn write(directory: &Path, model: &str, dialect: Dialect) {
-    let mut random = Random(fastrand::Rng::with_seed(11));
-    let mut tensors = Vec::new();
-    random.dense(
-        &mut tensors,
-        "model.embed_tokens",
-        &[VOCABULARY, HIDDEN],
-        2.0,
-        0.0,
-    );
-    random.dense(&mut tensors, "lm_head", &[VOCABULARY, HIDDEN], 1.0, 0.0);
-    random.dense(&mut tensors, "model.norm", &[HIDDEN], 0.2, 1.0);
-    for layer in 0..LAYERS {
-        let path = |part: &str| format!("model.layers.{layer}.{part}");
-        for norm in ["input_layernorm", "post_attention_layernorm"] {
-            random.dense(&mut tensors, &path(norm), &[HIDDEN], 0.2, 1.0);
-        }
-        for (part, rows) in [("q", HEADS), ("k", KV), ("v", KV)] {
-            let name = path(&format!("self_attn.{part}_proj"));
-            random.nvfp4(&mut tensors, &name, [rows * HEAD, HIDDEN], dialect);
-        }
-        random.nvfp4(
-            &mut tensors,
-            &path("self_attn.o_proj"),
-            [HIDDEN, HEADS * HEAD],
-            dialect,
-        );
-        if model.starts_with("qwen3") {
-            for norm in ["self_attn.q_norm", "self_attn.k_norm"] {
-                random.dense(&mut tensors, &path(norm), &[HEAD], 0.2, 1.0);
-            }
-        }
-        let mut mlp = |name: &str| {
-            for part in ["gate_proj", "up_proj"] {
-                let name = format!("{name}.{part}");
-                random.nvfp4(&mut tensors, &name, [BETWEEN, HIDDEN], dialect);
-            }
-            random.nvfp4(
-                &mut tensors,
-                &format!("{name}.down_proj"),
-                [HIDDEN, BETWEEN],
-                dialect,
-            );
-        };
-        if model == "qwen3_moe" && layer == 0 {
-            (0..EXPERTS).for_each(|expert| mlp(&path(&format!("mlp.experts.{expert}"))));
-            random.dense(
-                &mut tensors,
-                &path("mlp.gate"),
-                &[EXPERTS, HIDDEN],
-                1.0,
-                0.0,
-            );
-        } else {
-            mlp(&path("mlp"));
-        }
-    }
-    file::write(&directory.join("model.safetensors"), tensors, None).unwrap();
-    fs::write(directory.join("config.json"), config(model).to_string()).unwrap();
+    random::write(directory, model, dialect, &SIZES);
 }
 
 fn load(directory: &Path, arithmetic: Arithmetic) -> Model {
@@ -250,6 +143,40 @@ fn a_head_in_nvfp4_is_its_dense_reference() {
     assert!(off[0] > 0.0, "the head has not been quantised");
     off[0] *= 8.0;
     assert!(off[0] < off[1] && off[1] < 0.2, "{off:?}");
+}
+
+/// Whatever a pass has beside a token, its logits keep their bits: guesses change no text.
+#[test]
+fn batch_invariant_logits_do_not_depend_on_passes() {
+    let directory = tempfile::tempdir().unwrap();
+    for model in ["llama", "qwen3", "qwen3_moe"] {
+        write(directory.path(), model, Dialect::ModelOpt);
+        for arithmetic in [Arithmetic::Nvfp4, Arithmetic::Nvfp4Bytes] {
+            let load = |is_invariant| {
+                let (weights, config) =
+                    Weights::open(directory.path(), arithmetic, &Device::Cpu).unwrap();
+                let weights = weights.with_batch_invariance(is_invariant);
+                Model::load(&weights, config, 256, Head::Nvfp4Twice, 2, |_| ())
+            };
+            if model == "qwen3_moe" {
+                let error = load(true).err().expect("experts are not invariant");
+                assert!(error.to_string().contains("experts"), "{error}");
+                continue;
+            }
+            let mut model = load(true).unwrap();
+            let of_one = logits(&mut model, &text(), 1);
+            for pass in [2, 5, 64] {
+                assert!(
+                    logits(&mut model, &text(), pass) == of_one,
+                    "{arithmetic:?}, {pass}"
+                );
+            }
+            // Without it they do depend on it, or this would show nothing.
+            let mut free = load(false).unwrap();
+            let depends = logits(&mut free, &text(), 1) != logits(&mut free, &text(), 64);
+            assert!(depends || arithmetic == Arithmetic::Nvfp4Bytes);
+        }
+    }
 }
 
 #[test]

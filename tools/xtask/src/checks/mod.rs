@@ -173,6 +173,9 @@ fn clippy(context: &Context<'_>) -> Result<()> {
     clippy(&[&["--all-targets"], &program[..], &jit].concat())?;
     let library = without("nvfp4-gemv");
     clippy(&[&["--all-targets"], &library[..], &crate::test::JIT_FEATURES].concat())?;
+    // Alone: its feature would be that of all.
+    let speaks = ["--package", "nvfp4-gemv-llama", "--features", "cuda"];
+    clippy(&[&["--all-targets"], &speaks[..]].concat())?;
     let parallel = without("nvfp4-gemv-parallel");
     clippy(&[&["--all-targets"], &parallel[..]].concat())?;
     // Not the tests: those of the repository bring features that they need. `package` checks what is published.
