@@ -59,7 +59,8 @@ struct Arguments {
     cpu: bool,
     /// Time a model of random weights, made on the GPU: Llama-3.1-8B, Llama-3.1-70B, Qwen3-30B-A3B or a config.json
     #[cfg(feature = "cuda")]
-    #[arg(long, value_name = "CONFIG", conflicts_with_all = ["model", "cpu", "perplexity", "collect", "batch_invariant"])]
+    #[arg(long, value_name = "CONFIG",
+          conflicts_with_all = ["model", "cpu", "perplexity", "collect", "batch_invariant"])]
     random: Option<String>,
     /// Of --random: tokens of the text before
     #[cfg(feature = "cuda")]

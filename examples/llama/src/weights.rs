@@ -226,8 +226,8 @@ impl Weights {
         }
     }
 
-    /// These weights in layers whose results do not depend on the other vectors of a call, or may. The bits of a token's
-    /// logits are then the same in a pass by itself and beside others.
+    /// These weights in layers whose results do not depend on the other vectors of a call, or may. The bits of a
+    /// token's logits are then the same in a pass by itself and beside others.
     #[must_use]
     pub fn with_batch_invariance(self, batch_invariant: bool) -> Self {
         Self {

@@ -158,8 +158,8 @@ fn choices_agree(gpu: &[Vec<f32>], cpu: &[Vec<f32>], bound: f32) -> usize {
     compared
 }
 
-/// Sums in another order, behind three layers: as in tests/models.rs, where two layers have 5e-5.
-const ROUNDING: f32 = 1e-4;
+/// Sums in another order, behind three layers. An H100 had 2.3e-6 at most.
+const ROUNDING: f32 = 2e-5;
 
 /// 64 tokens, a prompt of 20 and three guesses among them.
 fn logits_are_the_cpus() {
@@ -199,9 +199,9 @@ fn logits_are_the_cpus() {
     }
 }
 
-/// Vectors in bf16 and f16 are off by their rounding. Vectors in NVFP4 are rounded as on the CPU, but for those that lie at a
-/// boundary, where the last bit of a sum decides: a few of them, which are off by a step. Both are by far nearer to the
-/// CPU with the same rounding than exact vectors are to NVFP4 ones.
+/// Vectors in bf16 and f16 are off by their rounding. Vectors in NVFP4 are rounded as on the CPU, but for elements that
+/// lie at a boundary, where the last bit of a sum decides: a few of them, which are off by a step. Both are by far
+/// nearer to the CPU with the same rounding than exact vectors are to NVFP4 ones.
 fn with_quantised_vectors_logits_are_near_the_cpus() {
     let directory = tempfile::tempdir().unwrap();
     let text = text(64);
@@ -232,8 +232,8 @@ fn with_quantised_vectors_logits_are_near_the_cpus() {
                 continue;
             }
             for (arithmetic, range) in [
-                (Arithmetic::Nvfp4Bf16, 1e-4..0.03),
-                (Arithmetic::Nvfp4F16, 1e-5..0.004),
+                (Arithmetic::Nvfp4Bf16, 1e-4..0.05),
+                (Arithmetic::Nvfp4F16, 1e-5..0.008),
             ] {
                 let off = apart(&of_gpu(arithmetic), &exact);
                 println!("{model}, {dialect}, {arithmetic:?}: {off:e}");

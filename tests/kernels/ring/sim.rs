@@ -582,6 +582,7 @@ fn wrong_counted_plans() {
 fn wrong_plans_of(runs: &[Run], harmless: &[(At, &str)]) {
     const SHORT: &str = "bytes of rows and scales are counted in 32 bits";
     const NO_SELECT: &str = "of kernels whose batches select their matrix";
+    const NO_ON_READ: &str = "of kernels that quantise the vector when they read it";
     const FEW: &str = "few numbers are divided: a larger factor gives the same quotients";
     let in_all = crate::words![Params:
         bars_at + 4 = PADDING,
@@ -598,8 +599,9 @@ fn wrong_plans_of(runs: &[Run], harmless: &[(At, &str)]) {
         batches_more = NO_SELECT,
         fewer_per_cta = NO_SELECT,
         fewer_left = NO_SELECT,
-        fewer_left + 4 = PADDING,
-        ; unread in weights, vectors, select
+        quantized_at = NO_ON_READ,
+        on_read.copies + 4 = PADDING,
+        ; unread in weights, vectors, select, on_read
     ];
     demand_right_plans("90a", runs, &[&in_all, harmless].concat(), 1);
 }

@@ -16,8 +16,8 @@ const LONG_READ: usize = 1 << 30;
 const REPLAYS: usize = 24;
 const WARM_UP: usize = 4;
 
-/// Prints tokens a second behind a text of so many tokens, what a step's time is made of, and its share of the rate of a
-/// long read. What the model has read is forgotten.
+/// Prints tokens a second behind a text of so many tokens, what a step's time is made of, and its share of the rate of
+/// a long read. What the model has read is forgotten.
 ///
 /// # Errors
 /// A text that the model has no room for; errors of the device.

@@ -121,8 +121,8 @@ impl Place {
         };
         let function = *self.functions.get(launch.entry).context(launch.entry)?;
         self.stream.context().bind_to_thread()?;
-        // SAFETY: configuration and arguments live through the call, which copies them. Bits lie where the processor has
-        // its least significant byte first, as the kernel's integers do. The rest is this function's own contract.
+        // SAFETY: configuration and arguments live through the call, which copies them. Bits lie as the processor has
+        // them, its least significant byte first, as the kernel's integers do. The rest is this function's contract.
         let result = unsafe {
             sys::cuLaunchKernelEx(
                 &config,

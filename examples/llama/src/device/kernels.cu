@@ -1,6 +1,6 @@
 // What stands between the linear layers of a decoder, on a GPU. `kernels.rs` has the launches. NVRTC compiles this file
-// for a model: SIZE is the number of elements of a head, a multiple of 32; GROUP is the number of heads of queries that a
-// CTA of `attend` takes, all of which read one head of keys and values.
+// for a model: SIZE is the number of elements of a head, a multiple of 32; GROUP is the number of heads of queries that
+// a CTA of `attend` takes, all of which read one head of keys and values.
 //
 // The text's state is an array `step` in the device's memory: the number of tokens that were read before (a position),
 // then the tokens of this pass. No launch has either as an argument, so that one CUDA graph does for all positions.
@@ -142,14 +142,16 @@ extern "C" __global__ void gate(const float* both, void* out, int size, int type
 }
 
 // A matrix `[rows][k]` of f32, or bf16 where `halves` is 1, by f32 vectors: y = W x, or y += W x. A warp has a row.
-extern "C" __global__ void dense(const void* weights, const float* xs, float* ys, int rows, int k, int halves, int adds) {
+extern "C" __global__ void dense(const void* weights, const float* xs, float* ys, int rows, int k, int halves,
+                                 int adds) {
     begin();
     int row = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP, lane = threadIdx.x % WARP;
     if (row >= rows) return;
     const float* x = xs + (long long)blockIdx.y * k;
     float sum = 0;
     if (halves) {
-        const uint4* w = reinterpret_cast<const uint4*>(static_cast<const unsigned short*>(weights) + (long long)row * k);
+        const unsigned short* start = static_cast<const unsigned short*>(weights) + (long long)row * k;
+        const uint4* w = reinterpret_cast<const uint4*>(start);
         #pragma unroll 4
         for (int i = lane; i < k / 8; i += WARP) {
             uint4 eight = w[i];
@@ -227,8 +229,8 @@ extern "C" __global__ void route(const float* logits, int experts, int top, int 
     for (int slot = lane; slot < top; slot += WARP) shares[blockIdx.x * top + slot] /= sum;
 }
 
-// Heads of queries and keys: their norm, where there are factors, and their rotation by a position. A warp has a head. A
-// lane has the elements `lane + 32 i` of both halves of it.
+// Heads of queries and keys: their norm, where there are factors, and their rotation by a position. A warp has a head.
+// A lane has the elements `lane + 32 i` of both halves of it.
 __device__ void turn_head(const float* head, float* to, const float* factors, float epsilon, const float* cosines,
                           const float* sines, float scale) {
     constexpr int EACH = (SIZE / 2 + WARP - 1) / WARP;
@@ -258,8 +260,8 @@ __device__ void turn_head(const float* head, float* to, const float* factors, fl
 // Scores are exponents of 2: queries are multiplied by 1 / sqrt(SIZE) and by log2(e).
 __device__ float scale_of_queries() { return 1.44269504f / sqrtf((float)SIZE); }
 
-// For passes of several tokens: turns queries where they lie, and writes keys and values `[kv][most][SIZE]`. A CTA of one
-// warp has a head of a token.
+// For passes of several tokens: turns queries where they lie, and writes keys and values `[kv][most][SIZE]`. A CTA of
+// one warp has a head of a token.
 extern "C" __global__ void turn(float* qkv, const float* q_factors, const float* k_factors, float epsilon,
                                 const float* cosines, const float* sines, float* keys, float* values, const int* step,
                                 int most, int heads, int kv) {
@@ -318,9 +320,10 @@ __device__ void read_rows(Rows& rows, const float* keys, const float* values, in
 
 // Softmax of the products with keys, and the sum of values by it. A CTA has the heads of a group and a part of the
 // positions before a token; the last of them to end adds the parts up, always in the same order. Parts are as long as
-// `gridDim.y` of them ask for, and no shorter than 32 positions. Where `own` is 1, the pass has one token, whose queries
-// are turned here, and whose key and value a CTA of the last part writes. What was read before lies in the caches then,
-// and so does the position in `step`, before the launch before has ended. Otherwise `turn` has turned, and has written.
+// `gridDim.y` of them ask for, and no shorter than 32 positions. Where `own` is 1, the pass has one token, whose
+// queries are turned here, and whose key and value a CTA of the last part writes. What was read in earlier passes lies
+// in the caches then, and the position in `step`, before the launch before has ended. Otherwise `turn` has turned, and
+// has written.
 // `parts` is `[n][heads][gridDim.y][LINE]`, `counters` are zeros `[n][heads / GROUP]`, before and after.
 extern "C" __global__ void __launch_bounds__(WARPS * WARP)
     attend(const float* qkv, const float* q_factors, const float* k_factors, float epsilon, const float* cosines,
@@ -349,7 +352,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP)
 
     Rows rows;
     int first = start + warp * AT_ONCE;
-    // The last position that is in the caches. Where there is none, the one before a part is read for nothing, or nothing.
+    // The last position that is in the caches. It may be that of the part before: its rows are then replaced below.
     int in_cache = is_end ? length - 2 : end - 1;
     bool has_some = first < end && in_cache >= 0;
     if (has_some) read_rows(rows, keys, values, first, in_cache);
@@ -365,7 +368,9 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP)
             turn_head(qkv + (heads + of) * SIZE, own_key, k_factors, epsilon, cosine, sine, 1);
         }
     } else {
-        for (int i = threadIdx.x; i < GROUP * SIZE; i += WARPS * WARP) q[i / SIZE][i % SIZE] = qkv[group * GROUP * SIZE + i];
+        for (int i = threadIdx.x; i < GROUP * SIZE; i += WARPS * WARP) {
+            q[i / SIZE][i % SIZE] = qkv[group * GROUP * SIZE + i];
+        }
     }
     __syncthreads();
     const float* own_value = qkv + (heads + kv + of) * SIZE;
@@ -535,8 +540,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP)
     }
 }
 
-// The likeliest token of each row of logits, the first of equals; -1 where a logit is NaN. CTAs have parts of a row; the
-// last of them to end has the token. Where `goes_on` is 1 there is one row, and its token is the next step's.
+// The likeliest token of each row of logits, the first of equals; -1 where a logit is NaN. CTAs have parts of a row;
+// the last of them to end has the token. Where `goes_on` is 1 there is one row, and its token is the next step's.
 // `parts` is `[n][gridDim.x]`, `counters` are zeros `[n]`, before and after.
 extern "C" __global__ void choose(const float* logits, int vocabulary, int2* parts, unsigned* counters, int* chosen,
                                   int* step, int goes_on) {

@@ -1,5 +1,5 @@
-//! The decoder on a GPU: the library multiplies, and small kernels compute what stands between. `host` is the same on the
-//! CPU.
+//! The decoder on a GPU: the library multiplies, and small kernels compute what stands between. `host` is the same on
+//! the CPU.
 
 #[cfg(feature = "cuda")]
 mod bench;

@@ -67,8 +67,8 @@ impl Product {
             let is_invariant = layer.is_batch_invariant();
             let layer = layer.on_device(&place.stream, place.layout())?;
             let layer = layer.with_batch_invariance(is_invariant);
-            // SAFETY: the layer is copied before the first call, as whoever loads a model waits for all copies. No kernel
-            // writes it.
+            // SAFETY: the layer is copied before the first call, as whoever loads a model waits for all copies. No
+            // kernel writes it.
             return Ok(Self::Nvfp4(unsafe { layer.chained() }));
         }
         let HostProduct::Dense(layer) = of else {

@@ -96,7 +96,7 @@ impl Maker<'_> {
     fn linear(&mut self, rows: usize, k: usize) -> Result<Product> {
         let (codes, scales, global) = self.parts(1, rows, k)?;
         let layer = LinearOnDevice::new(rows, k, codes, scales, self.place.layout(), global)?;
-        // SAFETY: whoever makes a model waits for the stream before the first call. Nobody writes the weights afterwards.
+        // SAFETY: whoever makes a model waits for the stream before the first call. Nobody writes weights afterwards.
         Ok(Product::Nvfp4(unsafe { layer.chained() }))
     }
 
