@@ -120,6 +120,22 @@ impl Shape {
         Self::new(Dims { m, n, k, l })
     }
 
+    /// This shape with a vector for each digit of its vectors.
+    ///
+    /// # Errors
+    /// Digits that a vector cannot have; too many of them in all.
+    pub(crate) fn of_digits(&self, digits: usize) -> Result<Self> {
+        const MOST: usize = crate::Nvfp4Vectors::<crate::Host>::MOST_DIGITS;
+        match digits {
+            1 => Ok(*self),
+            2..=MOST => self.with_vectors(self.n.saturating_mul(digits)),
+            _ => Err(Error::Digits {
+                digits,
+                takes: "a vector has 1 to 5",
+            }),
+        }
+    }
+
     /// The shape of one of its batches.
     pub(crate) const fn one_batch(&self) -> Self {
         Self { l: 1, ..*self }

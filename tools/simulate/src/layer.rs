@@ -129,6 +129,7 @@ impl Problem {
                 vector_layout: ScaleLayout::Tiled128x4,
                 vector_global: x.global,
                 vector_alpha: Vec::new(),
+                digits: 1,
                 output: FloatType::F32,
                 select: Vec::new(),
                 late: false,

@@ -41,6 +41,8 @@ pub struct Operands {
     pub vector_global: GlobalScale,
     /// A factor for each vector, or nothing.
     pub vector_alpha: Vec<f32>,
+    /// Digits of a vector.
+    pub digits: usize,
     /// Element type of the result.
     pub output: FloatType,
     /// Bytes between vectors' results and between batches, where they do not follow each other.
@@ -96,6 +98,7 @@ impl Operands {
                 scale_strides: self.vector_scale_strides,
                 global: self.vector_global,
                 vector_alpha: upload("vector alpha", &bytes(&self.vector_alpha)),
+                digits: self.digits,
             },
             Activation::F16 => dense(FloatType::F16),
             Activation::Bf16 => dense(FloatType::Bf16),

@@ -202,6 +202,7 @@ fn operands(scene: &Scene) -> Result<Operands> {
         vector_layout: scene.layout,
         vector_global: GlobalScale::Multiplier(1.0),
         vector_alpha: Vec::new(),
+        digits: 1,
         output: FloatType::F32,
         select: Vec::new(),
         late: false,
