@@ -424,7 +424,7 @@ mod tests {
 
     use super::*;
     use crate::shape::Dims;
-    use crate::{GlobalScale, ScaleLayout};
+    use crate::{GlobalScale, ScaleLayout, VectorScale};
 
     #[test]
     fn by_hand() {

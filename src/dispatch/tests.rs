@@ -995,12 +995,18 @@ fn batches_that_share_matrices_are_bundled() {
 /// names them.
 #[test]
 fn digits_are_for_tensor_cores() {
-    let shape = shape(4096, 2, 4096, 1);
+    let dims = Dims {
+        m: 4096,
+        n: 2,
+        k: 4096,
+        l: 1,
+    };
+    let shape = Shape::new(dims).unwrap();
     let operands = Operands {
         digits: 3,
-        ..nvfp4(ScaleLayout::Tiled128x4)
+        ..nvfp4(TILED).with_workspace(u64::MAX)
     };
-    let options = Options::new().without_environment();
+    let options = options();
     let select = |gpu: &Gpu| select(&shape, &operands, Target::Gpu(gpu), &options);
     for (capability, images, kernel) in [
         ((10, 0), "100f", Kernel::Tcgen05),
@@ -1008,6 +1014,13 @@ fn digits_are_for_tensor_cores() {
     ] {
         let choice = select(&Gpu::of_compute_capability(capability, images)).unwrap();
         assert_eq!(choice.kernel(), Some(kernel));
+    }
+    // Digits that no vector has are refused everywhere.
+    for digits in [0, 6, 64] {
+        let operands = Operands { digits, ..operands };
+        let b200 = gpu((10, 0));
+        let why = Kernel::Tcgen05.available(&Job::new(&shape, &operands, &b200));
+        assert!(matches!(why, Err(Refusal::Digits { .. })), "{why:?}");
     }
     let h100 = Gpu::of_compute_capability((9, 0), "90a");
     let error = select(&h100).unwrap_err().to_string();
