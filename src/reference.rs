@@ -342,11 +342,23 @@ pub fn digits_error(
     for vector in x.chunks_exact_mut(shape.k()) {
         let of_vector = largest(vector);
         for block in vector.chunks_exact_mut(BLOCK) {
-            let off = crate::quantize::digits_error(digits, largest(block), of_vector);
+            let off = digit_error(digits, largest(block), of_vector);
             block.fill(off);
         }
     }
     Ok(times_weights(shape, weights, &x))
+}
+
+/// The largest magnitude of a vector of digits counts as at least 2^this, so that their global scales are normal numbers.
+pub(crate) const DIGITS_LEAST: i32 = -100;
+
+/// The most that an element may be off by, of a block and a vector with these largest magnitudes: the derivation stands in
+/// `src/quantize/digits.rs`.
+fn digit_error(digits: usize, of_block: f64, of_vector: f64) -> f64 {
+    let of_vector = of_vector.max(f64::from(DIGITS_LEAST).exp2());
+    let most = of_block.max(of_vector * (-12.0f64).exp2());
+    // A quotient of two f32 numbers may round to the middle between two codes, and the code then be the further one.
+    most * digit_weight(digits) * (1.0 + (-20.0f64).exp2())
 }
 
 fn largest(x: &[f64]) -> f64 {

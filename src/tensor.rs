@@ -494,7 +494,7 @@ impl<'a, S: Memory> Nvfp4Vectors<'a, S> {
     }
 
     /// The most digits of a vector.
-    pub const MOST_DIGITS: usize = 5;
+    pub const MOST_DIGITS: usize = crate::shape::MOST_DIGITS;
 
     /// Steps between rows and batches of codes, in bytes. On a device, multiples of 8. A step of 0 between batches: all
     /// batches have the same codes.

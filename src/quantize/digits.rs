@@ -18,10 +18,8 @@ use super::quantize_block;
 use super::{QuantizeError, QuantizedRows, amax, check_len, finite_amax};
 use crate::element::Element;
 use crate::format::{e2m1, e4m3};
+use crate::reference::DIGITS_LEAST;
 use crate::{BLOCK, Shape};
-
-/// The largest magnitude of a vector counts as at least 2^this, so that its global scales are normal numbers.
-const LEAST: i32 = -100;
 
 /// Makes vectors of so many [digits](crate::Nvfp4Vectors::with_digits) of rows `[rows][k]`, which come close to 16-bit
 /// vectors. There are `rows · digits` rows of codes and scales, and a global scale, a power of two, for each of the
@@ -107,7 +105,7 @@ fn global_scale(amax: f32) -> f32 {
     if amax == 0.0 {
         return 1.0;
     }
-    let exponent = ((amax.to_bits() >> 23) as i32 - BIAS).max(LEAST);
+    let exponent = ((amax.to_bits() >> 23) as i32 - BIAS).max(DIGITS_LEAST);
     f32::from_bits(((exponent - 9 + BIAS) as u32) << 23)
 }
 
@@ -137,12 +135,4 @@ fn quantise_with(x: &[f32; BLOCK], scale: u8, global: f32, codes: &mut [u8]) -> 
 
 fn largest(x: &[f32; BLOCK]) -> f32 {
     x.iter().fold(0.0f32, |most, x| most.max(x.abs()))
-}
-
-/// The most that an element may be off by, of a block and a vector with these largest magnitudes.
-pub(crate) fn digits_error(digits: usize, of_block: f64, of_vector: f64) -> f64 {
-    let of_vector = of_vector.max(f64::from(LEAST).exp2());
-    let most = of_block.max(of_vector * (-12.0f64).exp2());
-    // A quotient of two f32 numbers may round to the middle between two codes, and the code then be the further one.
-    most * crate::tensor::digit_weight(digits) * (1.0 + (-20.0f64).exp2())
 }

@@ -36,7 +36,6 @@ mod digits;
 mod vectors;
 
 pub use calibrated::{Calibration, quantize_calibrated};
-pub(crate) use digits::digits_error;
 pub use digits::{quantize_digits, quantize_digits_or_nan};
 pub use vectors::{QuantizedRows, quantize_vectors, quantize_vectors_or_nan};
 
