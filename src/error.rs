@@ -362,6 +362,15 @@ pub enum Error {
         other: &'static str,
     },
 
+    /// Vectors of so many digits, where there can be others only.
+    #[error("vectors have {digits} digits, and {takes}")]
+    Digits {
+        /// Digits of a vector.
+        digits: usize,
+        /// A clause about the digits that there can be.
+        takes: &'static str,
+    },
+
     /// NVFP4 vectors were given to be quantised.
     #[error("the vectors are NVFP4 already; f16, bf16 and f32 can be quantised")]
     AlreadyNvfp4,

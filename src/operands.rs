@@ -14,6 +14,8 @@ pub struct Operands {
     pub weight_layout: ScaleLayout,
     /// Layout of NVFP4 vectors' block scales; linear for other vectors, which have none.
     pub vector_layout: ScaleLayout,
+    /// [Digits](crate::Nvfp4Vectors::with_digits) of a vector; 1 but for NVFP4 vectors that are made of several.
+    pub digits: usize,
     /// Alignment of addresses and strides.
     pub alignment: Alignment,
     /// Bytes of the workspace that the call is given, or 0. Some kernels need one, and are not chosen without it;
@@ -41,6 +43,7 @@ impl Operands {
                 Activation::Nvfp4 => layout,
                 _ => ScaleLayout::Linear,
             },
+            digits: 1,
             alignment: Alignment::BEST,
             workspace: 0,
             select: false,
@@ -174,6 +177,9 @@ pub enum RawVectors {
         global: GlobalScale,
         /// f32 factors `[L][N]`, 4-byte aligned, or 0.
         vector_alpha: u64,
+        /// [Digits](crate::Nvfp4Vectors::with_digits) of a vector, usually 1: codes and scales are of N times so many
+        /// vectors, and so are their strides.
+        digits: usize,
     },
     /// 16- or 32-bit activations.
     Dense {
@@ -208,6 +214,14 @@ pub struct RawOnRead {
 }
 
 impl RawVectors {
+    /// Digits of a vector.
+    pub(crate) fn digits(&self) -> usize {
+        match self {
+            Self::Nvfp4 { digits, .. } => *digits,
+            Self::Dense { .. } | Self::OnRead(_) => 1,
+        }
+    }
+
     /// The vectors' element type.
     pub fn activation(&self) -> Activation {
         match self {
@@ -294,7 +308,8 @@ impl Operands {
                 ..
             } => {
                 // The strides of a single vector or batch are not used.
-                let [row, scale_row] = match (shape.n(), layout) {
+                let rows = shape.n().saturating_mul(vectors.digits());
+                let [row, scale_row] = match (rows, layout) {
                     (..=1, _) => [0, 0],
                     (_, ScaleLayout::Linear) => [code_strides.row, scale_strides.row],
                     (_, ScaleLayout::Tiled128x4) => [code_strides.row, 0],
@@ -321,6 +336,7 @@ impl Operands {
             activation: vectors.activation(),
             weight_layout: weights.layout,
             vector_layout,
+            digits: vectors.digits(),
             alignment: Alignment {
                 codes: Alignment::of(&[weights.codes]),
                 scales: Alignment::of(&[weights.scales]),
@@ -369,6 +385,7 @@ mod tests {
                 },
                 global: GlobalScale::ONE,
                 vector_alpha: 0,
+                digits: 1,
             };
             let alignment = Operands::of(&shape, &weights, &vectors).alignment;
             [

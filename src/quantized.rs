@@ -54,6 +54,7 @@ pub struct QuantizedVectors {
     codes: CudaSlice<u8>,
     scales: CudaSlice<u8>,
     alpha: CudaSlice<f32>,
+    digits: usize,
     copies: usize,
     chained: bool,
     /// What follows fetches nothing before it waits.
@@ -84,16 +85,50 @@ impl QuantizedVectors {
     /// # Errors
     /// Errors that CUDA reports of the allocations.
     pub fn new(stream: &Arc<CudaStream>, shape: &Shape, layout: ScaleLayout) -> Result<Self> {
+        Self::of_digits(stream, shape, layout, 1)
+    }
+
+    /// As [`new`](Self::new), for vectors of so many [digits](Nvfp4Vectors::with_digits): what
+    /// [`quantize`](Self::quantize) then makes comes close to 16-bit vectors, and is that of
+    /// [`quantize_digits_or_nan`](crate::quantize::quantize_digits_or_nan), bit for bit. Kernels that multiply NVFP4
+    /// vectors on Blackwell's tensor cores take it, and no others do. The buffers are as large as those of digits times N
+    /// vectors, at most. Gates, RMSNorms and global scales that are given are [errors](Error::Digits) then.
+    ///
+    /// Those kernels have run in a simulator only.
+    ///
+    /// # Errors
+    /// Errors of [`new`](Self::new); [`Error::Digits`].
+    ///
+    /// ```no_run
+    /// use cudarc::driver::CudaContext;
+    /// use half::bf16;
+    /// use nvfp4_gemv::{QuantizedVectors, ScaleLayout, Shape, Vectors};
+    /// let stream = CudaContext::new(0)?.new_stream()?;
+    /// let shape = Shape::matrix(4096, 4096)?;
+    /// let mut digits = QuantizedVectors::of_digits(&stream, &shape, ScaleLayout::Tiled128x4, 3)?; // once
+    /// let x = stream.clone_htod(&vec![bf16::ONE; shape.k()])?;
+    /// digits.quantize(&stream, &Vectors::on_device(x.as_view()))?;
+    /// let vectors = digits.vectors(); // for gemv_on_device
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn of_digits(
+        stream: &Arc<CudaStream>,
+        shape: &Shape,
+        layout: ScaleLayout,
+        digits: usize,
+    ) -> Result<Self> {
         let vectors = shape.l() * shape.n();
+        let rows = shape.of_digits(digits)?;
         // CUDA allocates no nothing, which N = 0 and L = 0 would ask for.
         let cuda = |error| driver_error("allocating quantised vectors", error);
         let bytes = |count: usize| stream.alloc_zeros::<u8>(count.max(1)).map_err(cuda);
         Ok(Self {
             shape: *shape,
             layout,
-            codes: bytes(vectors * shape.row_code_bytes())?,
-            scales: bytes(scale_bytes(shape, layout))?,
+            codes: bytes(rows.l() * rows.n() * shape.row_code_bytes())?,
+            scales: bytes(scale_bytes(&rows, layout))?,
             alpha: stream.alloc_zeros(vectors.max(1)).map_err(cuda)?,
+            digits,
             copies: 1,
             chained: false,
             early: false,
@@ -282,6 +317,7 @@ impl QuantizedVectors {
             chained: self.chained,
             early: self.early,
             copies: self.copies,
+            digits: self.digits,
             values: vectors.values,
             strides: vectors.strides,
             global,
@@ -299,12 +335,13 @@ impl QuantizedVectors {
 
     /// The vectors, with a global scale each, for [`gemv_on_device`](crate::gemv_on_device).
     pub fn vectors(&self) -> Vectors<'_, Device> {
-        Vectors::Nvfp4(Nvfp4Vectors::new(
+        let vectors = Nvfp4Vectors::new(
             self.codes.as_view(),
             self.scales.as_view(),
             self.layout,
             VectorScale::PerVector(self.alpha.as_view()),
-        ))
+        );
+        Vectors::Nvfp4(vectors.with_digits(self.digits))
     }
 
     /// The shape the buffers were made for. Its M means nothing here.
@@ -312,12 +349,12 @@ impl QuantizedVectors {
         &self.shape
     }
 
-    /// Codes `[L][N][K/2]`, the even element in the low nibble.
+    /// Codes `[L][N][digits][K/2]`, the even element in the low nibble.
     pub fn codes(&self) -> CudaView<'_, u8> {
         self.codes.as_view()
     }
 
-    /// Block scales, E4M3, N rows of the [`layout`](Self::layout) a batch.
+    /// Block scales, E4M3, N · digits rows of the [`layout`](Self::layout) a batch.
     pub fn scales(&self) -> CudaView<'_, u8> {
         self.scales.as_view()
     }

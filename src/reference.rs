@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use crate::error::Result;
 use crate::format::{e2m1, e4m3};
 use crate::shape::{BLOCK, Shape};
-use crate::tensor::{NVFP4_ARE_WITHOUT, Nvfp4Vectors, VectorScale, Vectors, Weights};
+use crate::tensor::{NVFP4_ARE_WITHOUT, Nvfp4Vectors, Vectors, Weights, digit_weight};
 use crate::types::FloatType;
 
 /// The exact result, and the magnitudes that its rounding errors scale with.
@@ -42,6 +42,15 @@ impl Reference {
 /// # Errors
 /// The errors of [`gemv`](crate::gemv).
 pub fn gemv(shape: &Shape, weights: &Weights<'_>, vectors: &Vectors<'_>) -> Result<Reference> {
+    if let Some(v) = of_digits(vectors) {
+        let digits = Vectors::Nvfp4(v.of_single_digits());
+        let of = gemv(&shape.of_digits(v.digits)?, weights, &digits)?;
+        v.resolve_and_scan(shape)?;
+        return Ok(Reference {
+            y: joined(shape, v, &of.y, shape.m()),
+            magnitude: joined(shape, v, &of.magnitude, shape.m()),
+        });
+    }
     let x = multiplied(shape, weights, vectors)?;
     let vectors = match weights.column_alpha {
         // As which paths compute them.
@@ -100,6 +109,29 @@ pub fn gemv(shape: &Shape, weights: &Weights<'_>, vectors: &Vectors<'_>) -> Resu
     Ok(Reference { y, magnitude })
 }
 
+/// NVFP4 vectors of several digits, if they are such.
+fn of_digits<'a, 'b>(vectors: &'a Vectors<'b>) -> Option<&'a Nvfp4Vectors<'b>> {
+    match vectors {
+        Vectors::Nvfp4(v) if v.digits != 1 => Some(v),
+        _ => None,
+    }
+}
+
+/// Numbers of vectors, `[L][N][each]`, of those of their digits, which have no global scale: sums, times what each digit
+/// counts, and the global scale.
+fn joined(shape: &Shape, v: &Nvfp4Vectors<'_>, of_digits: &[f64], each: usize) -> Vec<f64> {
+    let mut all = Vec::with_capacity(shape.l() * shape.n() * each);
+    for (i, digits) in of_digits.chunks_exact(v.digits * each).enumerate() {
+        let global = v.global_of(shape, i / shape.n(), i % shape.n());
+        all.extend((0..each).map(|at| {
+            let digits = digits[at..].iter().step_by(each).enumerate();
+            let sum: f64 = digits.map(|(d, x)| x * digit_weight(d)).sum();
+            sum * global
+        }));
+    }
+    all
+}
+
 /// Vectors as numbers, times factors of columns, after a check of all operands.
 fn multiplied(shape: &Shape, weights: &Weights<'_>, vectors: &Vectors<'_>) -> Result<Vec<f64>> {
     weights.check(shape)?;
@@ -149,20 +181,12 @@ fn powers_of_vectors(shape: &Shape, vectors: &Vectors<'_>) -> Result<Option<Vec<
     let layout = v.resolve_and_scan(shape)?;
     let mut powers = Vec::with_capacity(shape.l() * shape.n() * shape.blocks());
     for (l, n) in (0..shape.l()).flat_map(|l| (0..shape.n()).map(move |n| (l, n))) {
-        let global = vector_global(v, shape, l, n);
+        let global = v.global_of(shape, l, n);
         powers.extend((0..shape.blocks()).map(|block| {
             power(v.scales[layout.scale_offset(v.layout, shape, l, n, block)]) * global
         }));
     }
     Ok(Some(powers))
-}
-
-/// The global scale of an NVFP4 vector.
-fn vector_global(v: &Nvfp4Vectors<'_>, shape: &Shape, l: usize, n: usize) -> f64 {
-    match &v.global {
-        VectorScale::Shared(global) => global.multiplier(),
-        VectorScale::PerVector(globals) => f64::from(globals[l * shape.n() + n]),
-    }
 }
 
 /// Row `row` of batch `batch` as numbers, all scales applied but factors of columns, which are the vectors'. Zeros where the batch has no matrix.
@@ -202,6 +226,12 @@ fn matrix_row_factor(weights: &Weights<'_>, matrix: usize, row: usize) -> f64 {
 /// # Errors
 /// The errors of [`gemv`](crate::gemv) for vectors.
 pub fn decode_vectors(shape: &Shape, vectors: &Vectors<'_>) -> Result<Vec<f64>> {
+    if let Some(v) = of_digits(vectors) {
+        let digits = Vectors::Nvfp4(v.of_single_digits());
+        let x = decode_vectors(&shape.of_digits(v.digits)?, &digits)?;
+        v.resolve_and_scan(shape)?;
+        return Ok(joined(shape, v, &x, shape.k()));
+    }
     let mut x = Vec::with_capacity(shape.vector_elements());
     let mut dense = |strides: crate::Strides, value: &dyn Fn(usize) -> f64| {
         for l in 0..shape.l() {
@@ -220,7 +250,7 @@ pub fn decode_vectors(shape: &Shape, vectors: &Vectors<'_>) -> Result<Vec<f64>> 
             for l in 0..shape.l() {
                 for n in 0..shape.n() {
                     let codes = &v.codes[l * layout.codes.batch + n * layout.codes.row..];
-                    let global = vector_global(v, shape, l, n);
+                    let global = v.global_of(shape, l, n);
                     x.extend((0..shape.k()).map(|k| {
                         let at = layout.scale_offset(v.layout, shape, l, n, k / BLOCK);
                         f64::from(e2m1::decode(e2m1::unpack(codes, k)))
@@ -244,6 +274,9 @@ pub fn decode_vectors(shape: &Shape, vectors: &Vectors<'_>) -> Result<Vec<f64>> 
 /// half its smallest subnormal. [`Config::roundings`](crate::Config::roundings) and
 /// [`cpu::Implementation::roundings`](crate::cpu::Implementation::roundings) give `roundings` for each path. The table
 /// of both stands in `docs/architecture.md`, and every test that compares with the truth uses them.
+///
+/// Vectors of several [digits](crate::Nvfp4Vectors::with_digits) have one rounding more for each digit but the first on a
+/// GPU, and none more on the CPU, where `roundings` is asked of N · digits vectors.
 ///
 /// On a GPU the bound holds while a sum's products with alpha, then with the row's alpha, are 0 or normal f32 numbers.
 /// Kernels multiply in this order, and a product that leaves the range on the way does not come back. The CPU has no
@@ -282,18 +315,65 @@ pub fn bytes_error(
         return Ok(vec![0.0; shape.outputs()]);
     }
     for block in x.chunks_exact_mut(BLOCK) {
-        let most = block.iter().fold(0.0f64, |most, x| most.max(x.abs()));
+        let most = largest(block);
         block.fill(byte_error(most));
     }
-    let (m, n, k) = (shape.m(), shape.n(), shape.k());
-    let mut errors = vec![0.0; shape.outputs()];
-    for (at, error) in errors.iter_mut().enumerate() {
-        let (batch, row) = (at / m / n, at % m);
-        let w = decode_row(weights, batch, row);
-        let off = &x[at / m * k..][..k];
-        *error = w.iter().zip(off).map(|(w, off)| w.abs() * off).sum();
+    Ok(times_weights(shape, weights, &x))
+}
+
+/// For each element of `y`, the most that an exact product changes where the vectors are multiplied as `digits`
+/// [digits](crate::quantize::quantize_digits): `Σ |w|` times the most that elements of a block are off by. With digits,
+/// a result is within this and [`error_bound`], with `y` and magnitude of the vectors of digits, of the exact product of
+/// the vectors that are given here. For vectors that are NVFP4 already it is 0.
+///
+/// # Errors
+/// The errors of [`gemv`](crate::gemv); [`Error::Digits`](crate::Error::Digits).
+pub fn digits_error(
+    shape: &Shape,
+    weights: &Weights<'_>,
+    vectors: &Vectors<'_>,
+    digits: usize,
+) -> Result<Vec<f64>> {
+    shape.of_digits(digits)?;
+    let mut x = multiplied(shape, weights, vectors)?;
+    if matches!(vectors, Vectors::Nvfp4(_)) {
+        return Ok(vec![0.0; shape.outputs()]);
     }
-    Ok(errors)
+    for vector in x.chunks_exact_mut(shape.k()) {
+        let of_vector = largest(vector);
+        for block in vector.chunks_exact_mut(BLOCK) {
+            let off = digit_error(digits, largest(block), of_vector);
+            block.fill(off);
+        }
+    }
+    Ok(times_weights(shape, weights, &x))
+}
+
+/// The largest magnitude of a vector of digits counts as at least 2^this, so that their global scales are normal numbers.
+pub(crate) const DIGITS_LEAST: i32 = -100;
+
+/// The most that an element may be off by, of a block and a vector with these largest magnitudes: the derivation stands in
+/// `src/quantize/digits.rs`.
+fn digit_error(digits: usize, of_block: f64, of_vector: f64) -> f64 {
+    let of_vector = of_vector.max(f64::from(DIGITS_LEAST).exp2());
+    let most = of_block.max(of_vector * (-12.0f64).exp2());
+    // A quotient of two f32 numbers may round to the middle between two codes, and the code then be the further one.
+    most * digit_weight(digits) * (1.0 + (-20.0f64).exp2())
+}
+
+fn largest(x: &[f64]) -> f64 {
+    x.iter().fold(0.0, |most, x| x.abs().max(most))
+}
+
+/// `Σ |w| · off` of each result.
+fn times_weights(shape: &Shape, weights: &Weights<'_>, off: &[f64]) -> Vec<f64> {
+    let (m, n, k) = (shape.m(), shape.n(), shape.k());
+    let of_one = |at: usize| {
+        let w = decode_row(weights, at / m / n, at % m);
+        let off = &off[at / m * k..][..k];
+        w.iter().zip(off).map(|(w, off)| w.abs() * off).sum()
+    };
+    (0..shape.outputs()).map(of_one).collect()
 }
 
 /// The largest magnitude of a block counts as this where it is less, so that products of scales are normal numbers.
@@ -356,7 +436,7 @@ mod tests {
 
     use super::*;
     use crate::shape::Dims;
-    use crate::{GlobalScale, ScaleLayout};
+    use crate::{GlobalScale, ScaleLayout, VectorScale};
 
     #[test]
     fn by_hand() {

@@ -123,6 +123,14 @@ pub enum Refusal {
         /// Bytes that the call is given.
         given: u64,
     },
+    /// The vectors are made of several [digits](crate::Nvfp4Vectors::with_digits).
+    #[error("the vectors have {digits} digits each, and it takes {takes}")]
+    Digits {
+        /// Digits of a vector.
+        digits: usize,
+        /// The digits that it takes.
+        takes: &'static str,
+    },
     /// Each batch says which matrix it has.
     #[error("it does not take a selection of matrices")]
     Select,

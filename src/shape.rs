@@ -5,6 +5,9 @@ use std::fmt;
 use crate::error::{Error, Result};
 use crate::types::ScaleLayout;
 
+/// The most digits of a vector.
+pub(crate) const MOST_DIGITS: usize = 5;
+
 /// Elements that share one block scale.
 pub const BLOCK: usize = 16;
 
@@ -118,6 +121,21 @@ impl Shape {
     pub(crate) fn with_vectors(&self, n: usize) -> Result<Self> {
         let Self { m, k, l, .. } = *self;
         Self::new(Dims { m, n, k, l })
+    }
+
+    /// This shape with a vector for each digit of its vectors.
+    ///
+    /// # Errors
+    /// Digits that a vector cannot have; too many of them in all.
+    pub(crate) fn of_digits(&self, digits: usize) -> Result<Self> {
+        match digits {
+            1 => Ok(*self),
+            2..=MOST_DIGITS => self.with_vectors(self.n.saturating_mul(digits)),
+            _ => Err(Error::Digits {
+                digits,
+                takes: "a vector has 1 to 5",
+            }),
+        }
     }
 
     /// The shape of one of its batches.

@@ -456,6 +456,7 @@ pub struct Nvfp4Vectors<'a, S: Memory = Host> {
     pub(crate) scales: S::Slice<'a, u8>,
     pub(crate) layout: ScaleLayout,
     pub(crate) global: VectorScale<'a, S>,
+    pub(crate) digits: usize,
     code_strides: Option<Strides>,
     scale_strides: Option<Strides>,
 }
@@ -476,10 +477,24 @@ impl<'a, S: Memory> Nvfp4Vectors<'a, S> {
             scales,
             layout,
             global,
+            digits: 1,
             code_strides: None,
             scale_strides: None,
         }
     }
+
+    /// These vectors, each of so many *digits*: NVFP4 vectors that follow each other, of which each counts an eighth of
+    /// the one before. A vector is their sum, times its global scale. So there are N · digits rows of codes and of
+    /// scales, row n · digits + d for digit d of vector n, and N global scales.
+    /// [`quantize_digits`](crate::quantize::quantize_digits) makes them, and says how close they come to the vector that
+    /// they stand for. They may be 1 to [`MOST_DIGITS`](Self::MOST_DIGITS), which is checked when they are used.
+    #[must_use]
+    pub fn with_digits(self, digits: usize) -> Self {
+        Self { digits, ..self }
+    }
+
+    /// The most digits of a vector.
+    pub const MOST_DIGITS: usize = crate::shape::MOST_DIGITS;
 
     /// Steps between rows and batches of codes, in bytes. On a device, multiples of 8. A step of 0 between batches: all
     /// batches have the same codes.
@@ -497,6 +512,7 @@ impl<'a, S: Memory> Nvfp4Vectors<'a, S> {
 
     /// Strides in bytes of codes and scales, after checking that the buffers hold what they reach.
     pub(crate) fn resolve(&self, shape: &Shape) -> Result<Nvfp4Layout> {
+        let (vectors, shape) = (shape.n(), &shape.of_digits(self.digits)?);
         let (n, l, blocks) = (shape.n(), shape.l(), shape.blocks());
         let (row, got) = (shape.row_code_bytes(), self.codes.count());
         let codes = check::resolve(
@@ -542,7 +558,12 @@ impl<'a, S: Memory> Nvfp4Vectors<'a, S> {
             }
         };
         if let VectorScale::PerVector(alpha) = &self.global {
-            check::len("vector global scales", "elements", alpha.count(), l * n)?;
+            check::len(
+                "vector global scales",
+                "elements",
+                alpha.count(),
+                l * vectors,
+            )?;
         }
         if let VectorScale::Shared(global) = self.global {
             global.check("vector global scale")?;
@@ -555,6 +576,7 @@ impl Nvfp4Vectors<'_> {
     /// [`resolve`](Self::resolve), and the content of host data.
     pub(crate) fn resolve_and_scan(&self, shape: &Shape) -> Result<Nvfp4Layout> {
         let layout = self.resolve(shape)?;
+        let shape = &shape.of_digits(self.digits)?;
         scan_scales(
             VECTOR_SCALES,
             self.scales,
@@ -570,6 +592,32 @@ impl Nvfp4Vectors<'_> {
         }
         Ok(layout)
     }
+
+    /// The digits as vectors of their own, without global scales: N · digits of them.
+    pub(crate) fn of_single_digits(&self) -> Nvfp4Vectors<'_> {
+        Nvfp4Vectors {
+            codes: self.codes,
+            scales: self.scales,
+            layout: self.layout,
+            global: VectorScale::Shared(GlobalScale::ONE),
+            digits: 1,
+            code_strides: self.code_strides,
+            scale_strides: self.scale_strides,
+        }
+    }
+
+    /// The global scale of a vector.
+    pub(crate) fn global_of(&self, shape: &Shape, batch: usize, n: usize) -> f64 {
+        match &self.global {
+            VectorScale::Shared(global) => global.multiplier(),
+            VectorScale::PerVector(globals) => f64::from(globals[batch * shape.n() + n]),
+        }
+    }
+}
+
+/// What digit `digit` of a vector counts, beside the first one.
+pub(crate) fn digit_weight(digit: usize) -> f64 {
+    (-3.0 * digit as f64).exp2()
 }
 
 /// Strides of [`Nvfp4Vectors`] in bytes, checked.

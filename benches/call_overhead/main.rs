@@ -163,6 +163,7 @@ impl Rig {
             scale_strides: strides,
             global: GlobalScale::ONE,
             vector_alpha: 0,
+            digits: 1,
         };
         let output = raw::RawOutput::packed(
             self.y.device_ptr(&self.stream).0,

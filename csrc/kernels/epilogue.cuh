@@ -100,6 +100,17 @@ __device__ __forceinline__ void store(const nvfp4_epilogue &e, const Place &plac
     }
 }
 
+// The sum of a vector's digits, of sums that come in the order of digits: each counts an eighth of the one before. Of one
+// digit it is the sum itself, to the bit.
+struct DigitSum {
+    float y = -0.0f, weight = 1.0f;
+
+    __device__ __forceinline__ void add(float sum) {
+        y = fmaf(sum, weight, y);
+        weight *= 0.125f;
+    }
+};
+
 template <bool kOperands = true>
 __device__ __forceinline__ void store(const nvfp4_epilogue &e, int32_t batch, int32_t row, int n, float y) {
     store(e, prepare<kOperands>(e, batch, row, n), y);

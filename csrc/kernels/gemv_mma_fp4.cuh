@@ -41,6 +41,7 @@ typedef struct nvfp4_mma_fp4_params {
     uint32_t dependent;  /* the launch may overlap with the previous grid */
     /* Offsets in dynamic shared memory, in bytes: scales and mbarriers of all stages. Codes stand first. */
     uint32_t scales_at, barriers_at;
+    uint32_t digits; /* of a vector: n counts them as vectors, and is a multiple; a vector's lie together */
 
     nvfp4_weights weights;
     nvfp4_vectors vectors;
@@ -268,21 +269,29 @@ __device__ __forceinline__ void meet() {
 __device__ __forceinline__ void finish(const Params &p, const Work &work, uint32_t base) {
     const uint32_t stride = work.rows + NVFP4_MMA_FP4_SUMS_PAD;
 #pragma unroll 1
-    for (uint32_t i = work.rank * blockDim.x + threadIdx.x; i < p.n * work.rows; i += work.ctas * blockDim.x) {
+    for (uint32_t i = work.rank * blockDim.x + threadIdx.x; i * p.digits < p.n * work.rows;
+         i += work.ctas * blockDim.x) {
         const uint32_t n = i / work.rows, of_group = i - n * work.rows, row = work.first_row + of_group;
         if (row >= uint32_t(p.m)) continue;
         const Place place = prepare(p.epilogue, work.batch, row, n);
-        const uint32_t at = base + (n * stride + of_group) * 4;
-        // All loads are on the way together.
-        float part[kMostCluster];
+        uint32_t at = base + (n * p.digits * stride + of_group) * 4;
+        DigitSum of_digits;
+        uint32_t digit = 0; // there is one at least
+#pragma unroll 1
+        do {
+            // All loads are on the way together.
+            float part[kMostCluster];
 #pragma unroll
-        for (uint32_t rank = 0; rank < kMostCluster; ++rank) {
-            part[rank] = rank < work.ctas ? arch::ld_shared_cluster_f32(arch::mapa(at, rank)) : 0.0f;
-        }
-        float y = part[0];
+            for (uint32_t rank = 0; rank < kMostCluster; ++rank) {
+                part[rank] = rank < work.ctas ? arch::ld_shared_cluster_f32(arch::mapa(at, rank)) : 0.0f;
+            }
+            float y = part[0];
 #pragma unroll
-        for (uint32_t rank = 1; rank < kMostCluster; ++rank) y += part[rank];
-        store(p.epilogue, place, y);
+            for (uint32_t rank = 1; rank < kMostCluster; ++rank) y += part[rank];
+            of_digits.add(y);
+            at += stride * 4;
+        } while (++digit < p.digits);
+        store(p.epilogue, place, of_digits.y);
     }
 }
 

@@ -61,6 +61,7 @@ typedef struct nvfp4_tcgen05_params {
     uint32_t unit, each, more;
     uint32_t dependent;    /* the launch may overlap with the previous grid */
     uint32_t tmem_columns; /* to allocate */
+    uint32_t digits;       /* of a vector: n counts them as vectors, and is a multiple; a vector's lie together */
     nvfp4_weights weights; /* scales: 128x4 */
     nvfp4_vectors vectors; /* likewise */
     /* Counters of arrivals at a tile, for each warp that takes sums: [CTAs, the first one of the tile's][warps]. Zeros
@@ -450,18 +451,27 @@ struct Sharers {
 };
 constexpr uint32_t kQuadFloats = kRows * kQuad;
 
-// The outputs of a row.
+// The outputs of a row. A vector's digits may lie in two goes of kTaken.
 struct Outputs {
     uint32_t batch, row;
+    uint32_t vector = 0, digit = 0; // the next ones
+    DigitSum of_digits;
 
     __device__ __forceinline__ Outputs(const Params &p, uint32_t tile)
         : batch(batch_of(p, tile)), row((tile - batch * p.tiles) * kRows + threadIdx.x) {}
 
-    __device__ __forceinline__ void store(const Params &p, uint32_t first, const float (&sum)[kTaken]) const {
+    __device__ __forceinline__ void store(const Params &p, uint32_t first, const float (&sum)[kTaken]) {
         if (row >= uint32_t(p.m)) return;
 #pragma unroll
         for (uint32_t i = 0; i < kTaken; ++i) {
-            if (i == 0 || first + i < uint32_t(p.n)) nvfp4::store(p.epilogue, batch, row, first + i, sum[i]);
+            if (i != 0 && first + i >= uint32_t(p.n)) break;
+            of_digits.add(sum[i]);
+            if (++digit == p.digits) {
+                nvfp4::store(p.epilogue, batch, row, vector, of_digits.y);
+                ++vector;
+                digit = 0;
+                of_digits = DigitSum();
+            }
         }
     }
 };
@@ -553,7 +563,7 @@ __device__ __forceinline__ void take_sums(const Params &p, const Shared &shared,
         const bool whole = part.end - part.step == p.steps;
         const Sharers sharers(p, part.tile);
         if (whole || leave_part(p, sharers, take)) {
-            const Outputs outputs(p, part.tile);
+            Outputs outputs(p, part.tile);
 #pragma unroll 1
             for (uint32_t first = 0; first < uint32_t(p.n); first += kTaken) {
                 float of[kTaken];

@@ -1,6 +1,9 @@
 // Vectors of f16, bf16 or f32 become NVFP4: a global scale for each, block scales, codes. What is quantised are the
 // elements themselves, or what RMSNorm or a gate makes of them (nvfp4_quantize_params).
 //
+// Or a vector becomes several NVFP4 ones, its digits, whose sum comes close to a vector of 16 bits: src/quantize/digits.rs
+// says what they are, and how close.
+//
 // The arithmetic is the host's (src/quantize, src/gate.rs), operation by operation, so that the bits are
 // the same: IEEE divisions, no contraction, no flushing of subnormals.
 //
@@ -19,6 +22,7 @@ typedef struct nvfp4_quantize_params {
     float global;        /* a multiplier, positive and finite; for SHARED */
     int32_t tiled;       /* scales go to the 128x4 layout: 1, else to the linear one: 0 */
     int32_t early;       /* dependent grids fetch nothing before they wait, and may start at once: 1 or 0 */
+    int32_t digits;      /* of a vector; 1, but for kernels of `digits` */
     NVFP4_POINTER(const float) globals; /* [L][N], multipliers; for PER_VECTOR */
 
     /* A vector has `blocks` blocks of elements; twice as many if a gate makes one element of two. */
@@ -30,8 +34,8 @@ typedef struct nvfp4_quantize_params {
     float epsilon;                            /* added to the mean square, before the root; positive */
     int32_t copies; /* each batch is written so often, one batch after the other: a divisor of L */
 
-    NVFP4_POINTER(uint8_t) codes;  /* [L][N][blocks * 8] */
-    NVFP4_POINTER(uint8_t) scales; /* linear [L][N][blocks], or 128x4 */
+    NVFP4_POINTER(uint8_t) codes;  /* [L][N][digits][blocks * 8] */
+    NVFP4_POINTER(uint8_t) scales; /* linear [L][N][digits][blocks], or 128x4 */
     NVFP4_POINTER(float) alpha;    /* [L][N] */
 } nvfp4_quantize_params;
 
@@ -40,6 +44,7 @@ typedef struct nvfp4_quantize_params {
 #include "../arch/griddepcontrol.cuh"
 #include "../entries.cuh"
 #include "../format/dense.cuh"
+#include "../format/e2m1.cuh"
 #include "gate.cuh"
 #include "quantize_piece.cuh"
 
@@ -163,6 +168,58 @@ __device__ __forceinline__ uint32_t vector_max(const Source &source, int32_t pie
     return cta_max(most, of_warp);
 }
 
+// The power of two that is 2^9 times less than that of a vector's largest magnitude, which counts as 2^-100 at least; 1
+// of zeros.
+__device__ __forceinline__ float digits_global_scale(float amax) {
+    constexpr uint32_t kLeast = 127 - 100, kMantissa = 23;
+    return amax == 0.0f ? 1.0f : __uint_as_float((max(__float_as_uint(amax) >> kMantissa, kLeast) - 9) << kMantissa);
+}
+
+// A digit of half a block with a scale, and what is left behind it, exactly.
+__device__ __forceinline__ QuantizedPiece digit_with(const float (&x)[kPiece], uint8_t scale, float global,
+                                                     float (&left)[kPiece]) {
+    const float step = __fmul_rn(decode_e4m3(scale), global);
+    const QuantizedPiece piece = {scale, encode_piece(x, step)};
+    E2m1x8 values;
+    values.decode(piece.codes);
+#pragma unroll
+    for (int i = 0; i < kPiece / 2; ++i) {
+        const int pair[] = {E2m1x8::low(i), E2m1x8::high(i)};
+        const float of[] = {__low2float(values.pair[i]), __high2float(values.pair[i])};
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+            left[pair[j]] = __fadd_rn(x[pair[j]], -__fmul_rn(__fmul_rn(of[j], 1.0f / E2m1x8::kFactor), step));
+        }
+    }
+    return piece;
+}
+
+// Quantises a digit of half a block, and leaves what it leaves: an eighth of the block's largest magnitude at most. Called
+// by whole warps.
+__device__ __forceinline__ QuantizedPiece quantize_digit(float (&x)[kPiece], float global) {
+    const float amax = block_max(x);
+    const auto near = [&](float divisor) {
+        return encode_e4m3(fmaxf(__fdiv_rn(amax, __fmul_rn(divisor, global)), 1.0f / 512.0f));
+    };
+    float left[kPiece];
+    QuantizedPiece piece = digit_with(x, near(6.0f), global, left);
+    const bool too_much = block_max(left) > __fmul_rn(amax, 0.125f);
+    if (__any_sync(~0u, too_much)) {
+        uint8_t scale = near(4.5f);
+        if (__fmul_rn(__fmul_rn(4.5f, decode_e4m3(scale)), global) < amax) ++scale;
+        float less[kPiece];
+        const QuantizedPiece other = digit_with(x, scale, global, less);
+        if (too_much) {
+            piece = other;
+#pragma unroll
+            for (int i = 0; i < kPiece; ++i) left[i] = less[i];
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < kPiece; ++i) x[i] = left[i];
+    return piece;
+}
+
 // Writes the scales of four blocks of one row of an atom, of which n rows exist. The eight lanes that have the blocks also
 // zero every n-th of the rows that do not exist, so that all n rows together fill the atom.
 //
@@ -186,13 +243,14 @@ __device__ __forceinline__ void store_scales_128x4(uint8_t *atom, uint32_t scale
 }
 
 // Quantises one vector, which the CTAs along x share.
-template <class Source>
+template <class Source, bool kDigits>
 __device__ __forceinline__ void quantize_vector(const nvfp4_quantize_params &p, int32_t batch, int32_t row,
                                                 uint32_t *of_warp) {
     constexpr int32_t kAtomRows = NVFP4_ATOM_ROWS;
     const int32_t pieces = p.blocks * 2;
     const int32_t padded = p.tiled ? (p.blocks + 3) / 4 * 4 : p.blocks;
-    const int32_t padded_rows = p.tiled ? (p.n + kAtomRows - 1) / kAtomRows * kAtomRows : p.n;
+    const int32_t digits = kDigits ? p.digits : 1, rows = p.n * digits;
+    const int32_t padded_rows = p.tiled ? (rows + kAtomRows - 1) / kAtomRows * kAtomRows : rows;
     const int64_t vector = int64_t(batch) * p.n + row;
     const int32_t from = p.copies == 1 ? batch : batch / p.copies;
     const Source source(p, p.vectors + from * p.vector_batch_bytes + row * p.vector_row_bytes, of_warp);
@@ -200,7 +258,8 @@ __device__ __forceinline__ void quantize_vector(const nvfp4_quantize_params &p, 
     const float amax = __uint_as_float(vector_max(source, pieces, own, of_warp));
     // The vectors have been read: what a dependent grid fetches now delays nothing here.
     if (!p.early) arch::griddepcontrol_launch_dependents();
-    float global = p.global_kind == NVFP4_GLOBAL_COMPUTED ? global_scale(amax)
+    float global = kDigits                                  ? digits_global_scale(amax)
+                   : p.global_kind == NVFP4_GLOBAL_COMPUTED ? global_scale(amax)
                    : p.global_kind == NVFP4_GLOBAL_SHARED ? p.global
                                                           : p.globals[vector];
     // A vector that cannot be quantised is written as zeros whose alpha is NaN.
@@ -210,7 +269,7 @@ __device__ __forceinline__ void quantize_vector(const nvfp4_quantize_params &p, 
     }
     if (!good) global = 1.0f;
 
-    auto *codes = reinterpret_cast<uint32_t *>(p.codes) + vector * pieces;
+    auto *codes = reinterpret_cast<uint32_t *>(p.codes) + vector * digits * pieces;
     uint8_t *scales = p.scales + int64_t(batch) * padded_rows * padded;
     // Whole warps stay together, for the exchanges.
     const int32_t step = int32_t(gridDim.x) * kQuantizeThreads;
@@ -229,23 +288,28 @@ __device__ __forceinline__ void quantize_vector(const nvfp4_quantize_params &p, 
                 source.piece(i, values);
             }
         }
-        const QuantizedPiece piece = quantize_piece(values, global);
-        if (exists) codes[i] = piece.codes;
-        if (!p.tiled) {
-            if (exists && i % 2 == 0) scales[int64_t(row) * p.blocks + i / 2] = piece.scale;
-            continue;
-        }
-        uint32_t scale = exists && i % 2 == 0 ? uint32_t(piece.scale) << (i / 2 % 4 * 8) : 0;
+        float of_digit = global;
+#pragma unroll 1
+        for (int32_t digit = 0; digit < digits; ++digit, of_digit *= 0.125f) {
+            const int32_t at = row * digits + digit;
+            const QuantizedPiece piece = kDigits ? quantize_digit(values, of_digit) : quantize_piece(values, global);
+            if (exists) codes[digit * pieces + i] = piece.codes;
+            if (!p.tiled) {
+                if (exists && i % 2 == 0) scales[int64_t(at) * p.blocks + i / 2] = piece.scale;
+                continue;
+            }
+            uint32_t scale = exists && i % 2 == 0 ? uint32_t(piece.scale) << (i / 2 % 4 * 8) : 0;
 #pragma unroll
-        for (int other = 1; other < 8; other *= 2) scale |= __shfl_xor_sync(~0u, scale, other);
-        const int32_t above = row / kAtomRows * kAtomRows; // rows of the atoms before
-        uint8_t *atom = scales + int64_t(above) * padded + int64_t(i / 8) * NVFP4_ATOM_BYTES;
-        if (i < 2 * padded) store_scales_128x4(atom, scale, row - above, min(p.n - above, kAtomRows));
+            for (int other = 1; other < 8; other *= 2) scale |= __shfl_xor_sync(~0u, scale, other);
+            const int32_t above = at / kAtomRows * kAtomRows; // rows of the atoms before
+            uint8_t *atom = scales + int64_t(above) * padded + int64_t(i / 8) * NVFP4_ATOM_BYTES;
+            if (i < 2 * padded) store_scales_128x4(atom, scale, at - above, min(rows - above, kAtomRows));
+        }
     }
 }
 
 // Quantises all vectors in a grid of (CTAs a vector, up to n, up to l).
-template <class Source>
+template <class Source, bool kDigits = false>
 __device__ __forceinline__ void quantize(const nvfp4_quantize_params &p) {
     __shared__ uint32_t of_warp[kQuantizeWarps];
     if (p.early) arch::griddepcontrol_launch_dependents();
@@ -253,7 +317,7 @@ __device__ __forceinline__ void quantize(const nvfp4_quantize_params &p) {
 
     for (int32_t batch = int32_t(blockIdx.z); batch < p.l; batch += int32_t(gridDim.z)) {
         for (uint32_t row = blockIdx.y; row < uint32_t(p.n); row += gridDim.y) {
-            quantize_vector<Source>(p, batch, int32_t(row), of_warp);
+            quantize_vector<Source, kDigits>(p, batch, int32_t(row), of_warp);
         }
     }
 }
@@ -279,6 +343,21 @@ __device__ __forceinline__ void quantize(const nvfp4_quantize_params &p) {
         nvfp4::quantize<source>(p);                                      \
     })
 QUANTIZE(ENTRY)
+#undef ENTRY
+
+// The same of vectors that become several digits, by the vectors' type.
+#define QUANTIZE_DIGITS(X)                      \
+    X(quantize_digits_f16, nvfp4::LoadF16)      \
+    X(quantize_digits_bf16, nvfp4::LoadBf16)    \
+    X(quantize_digits_f32, nvfp4::LoadF32)
+
+#define ENTRY(name, load)                                                \
+    NVFP4_KERNEL(name)(                                                  \
+    extern "C" __global__ void __launch_bounds__(NVFP4_QUANTIZE_THREADS) \
+        name(nvfp4_quantize_params p) {                                  \
+        nvfp4::quantize<nvfp4::Plain<load>, true>(p);                    \
+    })
+QUANTIZE_DIGITS(ENTRY)
 #undef ENTRY
 
 #endif

@@ -37,19 +37,20 @@ struct QuantizedPiece {
     uint32_t codes;
 };
 
-// Quantises half a block. The next thread, or the one before, has the other half.
-__device__ __forceinline__ QuantizedPiece quantize_piece(const float (&x)[kPiece], float global) {
+// The largest magnitude of a block. The next thread, or the one before, has the other half.
+__device__ __forceinline__ float block_max(const float (&x)[kPiece]) {
     float amax = 0.0f;
 #pragma unroll
     for (int i = 0; i < kPiece; ++i) amax = fmaxf(amax, fabsf(x[i]));
-    amax = fmaxf(amax, __shfl_xor_sync(~0u, amax, 1));
-    float scale = __fdiv_rn(amax, __fmul_rn(6.0f, global));
-    scale = scale == 0.0f ? 1.0f : fmaxf(scale, 1.0f / 512.0f);
+    return fmaxf(amax, __shfl_xor_sync(~0u, amax, 1));
+}
 
-    QuantizedPiece piece;
-    piece.scale = encode_e4m3(scale);
-    const float decoded = __low2float(arch::cvt_e4m3x2(piece.scale));
-    const float step = __fmul_rn(decoded, global);
+__device__ __forceinline__ float decode_e4m3(uint8_t scale) {
+    return __low2float(arch::cvt_e4m3x2(scale));
+}
+
+// The codes of numbers where a code of 1.0 is `step`.
+__device__ __forceinline__ uint32_t encode_piece(const float (&x)[kPiece], float step) {
     float quotients[kPiece];
 #pragma unroll
     for (int i = 0; i < kPiece; ++i) {
@@ -57,7 +58,18 @@ __device__ __forceinline__ QuantizedPiece quantize_piece(const float (&x)[kPiece
         const float a = __fdiv_rn(x[i], step);
         quotients[i] = fabsf(a) > 0.0f ? a : 0.0f;
     }
-    piece.codes = encode_e2m1x8(quotients);
+    return encode_e2m1x8(quotients);
+}
+
+// Quantises half a block.
+__device__ __forceinline__ QuantizedPiece quantize_piece(const float (&x)[kPiece], float global) {
+    const float amax = block_max(x);
+    float scale = __fdiv_rn(amax, __fmul_rn(6.0f, global));
+    scale = scale == 0.0f ? 1.0f : fmaxf(scale, 1.0f / 512.0f);
+
+    QuantizedPiece piece;
+    piece.scale = encode_e4m3(scale);
+    piece.codes = encode_piece(x, __fmul_rn(decode_e4m3(piece.scale), global));
     return piece;
 }
 

@@ -21,6 +21,8 @@ pub(super) struct Buffers {
     pub(super) scratch: Vec<Mutex<Scratch>>,
     /// The vectors times factors of columns.
     pub(super) scaled: Vec<f32>,
+    /// Sums of vectors' digits.
+    pub(super) sums: Vec<f32>,
 }
 
 /// Memory for calls, as many sets as calls ran at once. A call that finds enough of it allocates nothing.
@@ -81,6 +83,7 @@ impl Pool {
                 lines,
                 scratch,
                 scaled,
+                ..
             } = buffers;
             let activation = match has_column_alpha {
                 true => {

@@ -52,6 +52,7 @@ mod ahead;
 mod bandwidth;
 mod buffers;
 mod columns;
+mod digits;
 mod parallel;
 mod portable;
 mod prepare;
@@ -441,6 +442,11 @@ fn compute(
     output: Output<'_>,
     buffers: &mut Buffers,
 ) -> Result<()> {
+    if let Vectors::Nvfp4(v) = vectors
+        && v.digits != 1
+    {
+        return digits::product(how, shape, weights, v, output, buffers);
+    }
     if weights.column_alpha.is_none() {
         return product(how, shape, weights, vectors, output, buffers);
     }

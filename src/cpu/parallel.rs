@@ -175,27 +175,31 @@ impl<T: Element> Out<'_, T> {
     }
 }
 
-/// Writes every element of an output of one matrix: `value(n, row)`, with what the output adds. `layout` is what
-/// [`Output::resolve`] says for the shape.
+/// Writes every element of an output: `value([batch, n, row])`, with what the output adds for a row of the matrix that
+/// the batch has. `layout` is what [`Output::resolve`] says for the shape.
 pub(crate) fn write(
     shape: &Shape,
     (output, layout): (Output<'_>, OutputLayout),
-    value: impl Fn(usize, usize) -> f64 + Sync,
+    matrix_of: impl Fn(usize) -> Option<usize> + Sync,
+    value: impl Fn([usize; 3]) -> f64 + Sync,
 ) {
     fn all<T: Element>(
         shape: &Shape,
         out: &Out<'_, T>,
-        value: impl Fn(usize, usize) -> f64 + Sync,
+        matrix_of: impl Fn(usize) -> Option<usize> + Sync,
+        value: impl Fn([usize; 3]) -> f64 + Sync,
     ) {
         let parts = shape.m().div_ceil(WRITTEN_AT_ONCE);
         let part = |_: usize, job: usize| {
-            let (n, first) = (job / parts, job % parts * WRITTEN_AT_ONCE);
+            let (vector, first) = (job / parts, job % parts * WRITTEN_AT_ONCE);
+            let (batch, n) = (vector / shape.n(), vector % shape.n());
             for row in first..shape.m().min(first + WRITTEN_AT_ONCE) {
+                let at = [batch, n, row];
                 // SAFETY: each element comes once.
-                unsafe { out.set([0, n, row], Some(0), value(n, row)) };
+                unsafe { out.set(at, matrix_of(batch), value(at)) };
             }
         };
-        let (threads, jobs) = (Threads::current(), shape.n() * parts);
+        let (threads, jobs) = (Threads::current(), shape.l() * shape.n() * parts);
         match jobs {
             0 | 1 => threads.alone(jobs, part),
             _ => threads.for_each(jobs, part),
@@ -208,9 +212,24 @@ pub(crate) fn write(
         ..
     } = output;
     match elements {
-        FloatsMut::F16(y) => all(shape, &Out::new(y, layout, bias, residual), value),
-        FloatsMut::Bf16(y) => all(shape, &Out::new(y, layout, bias, residual), value),
-        FloatsMut::F32(y) => all(shape, &Out::new(y, layout, bias, residual), value),
+        FloatsMut::F16(y) => all(
+            shape,
+            &Out::new(y, layout, bias, residual),
+            matrix_of,
+            value,
+        ),
+        FloatsMut::Bf16(y) => all(
+            shape,
+            &Out::new(y, layout, bias, residual),
+            matrix_of,
+            value,
+        ),
+        FloatsMut::F32(y) => all(
+            shape,
+            &Out::new(y, layout, bias, residual),
+            matrix_of,
+            value,
+        ),
     }
 }
 

@@ -135,6 +135,7 @@ pub(super) fn bind<'a>(
                 scales: guards.keep(read("vector scales", &v.scales, stream)?),
                 layout: v.layout,
                 scale_strides: layout.scales,
+                digits: v.digits,
                 global: v.global.shared(),
                 vector_alpha: match &v.global {
                     VectorScale::Shared(_) => 0,

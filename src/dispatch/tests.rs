@@ -1012,3 +1012,48 @@ fn batches_that_share_matrices_are_bundled() {
         }
     }
 }
+
+/// Vectors of several digits go to tensor cores that multiply NVFP4 vectors, and to the CPU. Everywhere else the refusal
+/// names them.
+#[test]
+fn digits_are_for_tensor_cores() {
+    let dims = Dims {
+        m: 4096,
+        n: 2,
+        k: 4096,
+        l: 1,
+    };
+    let shape = Shape::new(dims).unwrap();
+    let operands = Operands {
+        digits: 3,
+        ..nvfp4(TILED).with_workspace(u64::MAX)
+    };
+    let options = options();
+    let select = |gpu: &Gpu| select(&shape, &operands, Target::Gpu(gpu), &options);
+    for (capability, images, kernel) in [
+        ((10, 0), "100f", Kernel::Tcgen05),
+        ((12, 0), "120f", Kernel::MmaFp4),
+    ] {
+        let choice = select(&Gpu::of_compute_capability(capability, images)).unwrap();
+        assert_eq!(choice.kernel(), Some(kernel));
+    }
+    // Digits that no vector has are refused everywhere.
+    for digits in [0, 6, 64] {
+        let operands = Operands { digits, ..operands };
+        let b200 = gpu((10, 0));
+        let why = Kernel::Tcgen05.available(&Job::new(&shape, &operands, &b200));
+        assert!(matches!(why, Err(Refusal::Digits { .. })), "{why:?}");
+    }
+    let h100 = Gpu::of_compute_capability((9, 0), "90a");
+    let error = select(&h100).unwrap_err().to_string();
+    assert!(error.contains("the vectors have 3 digits each"), "{error}");
+    for &kernel in Kernel::ALL {
+        let why = kernel.available(&Job::new(&shape, &operands, &h100));
+        let tensor = matches!(kernel, Kernel::Tcgen05 | Kernel::MmaFp4);
+        assert_eq!(
+            tensor,
+            !matches!(why, Err(Refusal::Digits { digits: 3, .. })),
+            "{kernel}"
+        );
+    }
+}

@@ -114,6 +114,12 @@ impl Experts {
             l: 1,
         })?;
         match x {
+            Vectors::Nvfp4(x) if x.digits != 1 => {
+                return Err(Error::Digits {
+                    digits: x.digits,
+                    takes: "experts take vectors of one",
+                });
+            }
             Vectors::Nvfp4(x) => drop(x.resolve_and_scan(&shape)?),
             Vectors::F16(x) => drop(x.resolve(&shape)?),
             Vectors::Bf16(x) => drop(x.resolve(&shape)?),
@@ -182,7 +188,7 @@ impl Experts {
             };
             all.each_expert(0, between, &mut results[..count], lists, &call)?;
 
-            cpu::write(&out, (y, layout), |vector, row| {
+            cpu::write(&out, (y, layout), Some, |[_, vector, row]| {
                 let own = vector * each..(vector + 1) * each;
                 let terms = own.filter_map(|slot| {
                     let result = results[places[slot]? * m + row];

@@ -39,7 +39,7 @@ pub struct Call {
 /// The operands of one pass over the weights, as kernels take them. Vectors are counted from the first one of the pass.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pass {
-    /// Number of vectors of the pass.
+    /// Number of vectors of the pass; digits count as vectors.
     pub(super) n: i32,
     pub(super) weights: nvfp4_weights,
     pub(super) vectors: nvfp4_vectors,
@@ -61,6 +61,7 @@ impl Call {
         output: &RawOutput,
     ) -> Result<Self> {
         weights.global.check("weight global scale")?;
+        shape.of_digits(vectors.digits())?;
         let global = match vectors {
             RawVectors::Nvfp4 { global, .. } => global.check("vector global scale")?,
             // A vector's own global scale is a factor of its results.
@@ -198,6 +199,7 @@ impl Call {
                     },
                     global: GlobalScale::ONE,
                     vector_alpha: 0,
+                    digits: 1,
                 },
                 Activation::F16 => dense(FloatType::F16),
                 Activation::Bf16 => dense(FloatType::Bf16),
@@ -297,9 +299,10 @@ impl Call {
                 const SCALES: &str = "vector scales";
                 pointer("vector codes", codes, 8)?;
                 let row = shape.row_code_bytes();
+                let digits = &shape.of_digits(self.vectors.digits())?;
                 let bytes = strided(
                     "vector codes",
-                    shape,
+                    digits,
                     code_strides,
                     row,
                     8,
@@ -310,14 +313,14 @@ impl Call {
                 let bytes = match layout {
                     ScaleLayout::Linear => strided(
                         SCALES,
-                        shape,
+                        digits,
                         scale_strides,
                         shape.blocks(),
                         1,
                         Batches::MayBeShared,
                     )?,
                     ScaleLayout::Tiled128x4 => {
-                        let bytes = layout.bytes(shape.n(), shape.blocks());
+                        let bytes = layout.bytes(digits.n(), shape.blocks());
                         if shape.l() > 1 {
                             Batches::MayBeShared.check(
                                 SCALES,
@@ -397,16 +400,22 @@ impl Call {
     /// an atom of scales.
     ///
     /// So the scales of a pass's vectors are those of rows of one atom, beginning at a multiple of `most`. A kernel
-    /// that counts the vectors of a pass from 0 finds their scales as those of rows from 0 on.
+    /// that counts the vectors of a pass from 0 finds their scales as those of rows from 0 on. Digits count as vectors;
+    /// those of one vector are in one pass. Either they divide `most`, or there is one pass.
     pub(super) fn passes(&self, most: usize) -> impl Iterator<Item = Pass> + '_ {
         assert!(
             most.is_power_of_two() && most <= NVFP4_ATOM_ROWS as usize,
             "passes of {most} vectors"
         );
-        let n = self.shape.n();
+        let (n, digits) = (self.shape.n(), self.vectors.digits());
+        let vectors = most / digits;
+        assert!(
+            n <= vectors || most.is_multiple_of(digits),
+            "passes of {most} for vectors of {digits}"
+        );
         (0..n)
-            .step_by(most)
-            .map(move |first| self.pass(first, most.min(n - first)))
+            .step_by(vectors)
+            .map(move |first| self.pass(first, vectors.min(n - first)))
     }
 
     /// The pass for the vectors `first..first + n`, where vector `first` begins a [pass](Self::passes).
@@ -431,15 +440,17 @@ impl Call {
                 (values, strides, 0, ScaleLayout::Linear, none)
             }
         };
+        let digits = self.vectors.digits();
+        let first_row = first * digits;
         let first_scale = match layout {
-            ScaleLayout::Linear => first * scale_strides.row,
-            ScaleLayout::Tiled128x4 => layout.offset(first, 0, blocks),
+            ScaleLayout::Linear => first_row * scale_strides.row,
+            ScaleLayout::Tiled128x4 => layout.offset(first_row, 0, blocks),
         };
         Pass {
-            n: n as i32,
+            n: (n * digits) as i32,
             weights: self.weights_operand(),
             vectors: nvfp4_vectors {
-                values: vectors + (first * strides.row) as u64,
+                values: vectors + (first_row * strides.row) as u64,
                 scales: vector_scales + first_scale as u64,
                 scale_steps: scale_steps(layout, blocks, scale_strides.row),
                 row_bytes: strides.row as i64,

@@ -93,8 +93,8 @@ fn at(n: u64) -> usize {
 }
 
 /// The number of vectors that the first pass is compiled for, if passes are as few as can be.
-fn most_at_once(shape: &Shape) -> u32 {
-    ENTRIES[at(shape.n() as u64)].0
+fn most_at_once(job: &Job<'_>) -> u32 {
+    ENTRIES[at(job.vector_rows())].0
 }
 
 /// Steps of a row: the last one may be shorter.
@@ -112,8 +112,8 @@ struct Layout {
 
 impl MmaFp4Config {
     /// The number of vectors that the kernel of the first pass, which has most, is compiled for.
-    fn compiled(&self, shape: &Shape) -> u32 {
-        ENTRIES[at((shape.n() as u64).min(self.vectors.into()))].0
+    fn compiled(&self, job: &Job<'_>) -> u32 {
+        ENTRIES[at(job.vector_rows().min(self.vectors.into()))].0
     }
 
     /// Rows of a group.
@@ -148,9 +148,8 @@ impl MmaFp4Config {
     fn with_stages(self, job: &Job<'_>) -> Option<Self> {
         if self.ctas(job.shape) > job.gpu.multiprocessors.into() {
             let half = self.with_in_flight(BYTES_IN_FLIGHT / 2, job);
-            let two_fit = |config: &Self| {
-                with_room(config.layout(config.compiled(job.shape)).bytes, job.gpu) >= 2
-            };
+            let two_fit =
+                |config: &Self| with_room(config.layout(config.compiled(job)).bytes, job.gpu) >= 2;
             if half.is_some_and(|half| two_fit(&half)) {
                 return half;
             }
@@ -172,7 +171,7 @@ impl MmaFp4Config {
     /// Configs for as few passes as can be, of every division of rows and K.
     fn divisions(job: &Job<'_>) -> impl Iterator<Item = Self> {
         let most = u64::from(MOST_CLUSTER).min(steps(job.shape)) as u32;
-        let vectors = most_at_once(job.shape);
+        let vectors = most_at_once(job);
         (1..=NVFP4_MMA_FP4_MAX_WARPS).rev().flat_map(move |warps| {
             (1..=most).filter_map(move |cluster| {
                 let config = Self {
@@ -202,7 +201,7 @@ impl MmaFp4Config {
             _ => sms * 9 / 10,
         };
         let steps = steps(shape).div_ceil(self.cluster.into());
-        let rows = u64::from(self.rows() + self.compiled(shape) / 2);
+        let rows = u64::from(self.rows() + self.compiled(job) / 2);
         let of_cta = steps * rows + START + 8 * u64::from(self.cluster);
         let ctas = self.ctas(shape).div_ceil(usable.max(1));
         ctas.saturating_mul(of_cta)
@@ -228,6 +227,10 @@ impl KernelConfig for MmaFp4Config {
 
     fn cost(_: &Job<'_>) -> Cost {
         Cost::Whole
+    }
+
+    fn takes_digits(job: &Job<'_>) -> Result<(), Refusal> {
+        job.digits_fit(MOST_VECTORS)
     }
 
     fn pass_vectors(&self) -> u32 {
@@ -269,7 +272,7 @@ impl KernelConfig for MmaFp4Config {
                     warps: 1,
                     stages: LEAST_STAGES,
                     cluster: 1,
-                    vectors: most_at_once(job.shape),
+                    vectors: most_at_once(job),
                 };
                 smallest.check(job).map(|()| smallest)
             }
@@ -306,6 +309,7 @@ impl KernelConfig for MmaFp4Config {
         } = *self;
         let compiled_for = ENTRIES.iter().any(|&(most, _)| vectors == most);
         field("vectors", vectors, "8, 16, 32, 64 or 128", compiled_for)?;
+        job.digits_fit(vectors)?;
         let has_warps = (1..=NVFP4_MMA_FP4_MAX_WARPS).contains(&warps);
         field("warps", warps, "1 to 8", has_warps)?;
         let has_stages = (LEAST_STAGES..=MOST_STAGES).contains(&stages);
@@ -317,7 +321,7 @@ impl KernelConfig for MmaFp4Config {
             "1 to 8, and no more than K / 256, rounded up",
             (1..=most).contains(&cluster),
         )?;
-        shared_memory(self.layout(self.compiled(job.shape)).bytes, job.gpu)
+        shared_memory(self.layout(self.compiled(job)).bytes, job.gpu)
     }
 
     /// A term passes through the instructions of its step, each of which counts for `ASSUMED_ROUNDINGS`. The term then
@@ -345,6 +349,7 @@ impl KernelConfig for MmaFp4Config {
                 dependent: job.dependent().into(),
                 scales_at: layout.scales_at as u32,
                 barriers_at: layout.barriers_at as u32,
+                digits: job.operands.digits as u32,
                 weights: pass.weights,
                 vectors: pass.vectors,
                 epilogue: pass.epilogue,
@@ -383,7 +388,7 @@ impl KernelConfig for MmaFp4Config {
     fn main_loop(&self, job: &Job<'_>) -> MainLoop {
         MainLoop {
             lane_weights: NVFP4_MMA_FP4_WARP_ROWS * NVFP4_MMA_FP4_STEP / NVFP4_WARP,
-            vectors: self.compiled(job.shape),
+            vectors: self.compiled(job),
             products: Products::ScaledWarpMatrix {
                 vectors: NVFP4_MMA_FP4_COLUMNS,
             },

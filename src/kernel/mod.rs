@@ -150,6 +150,27 @@ impl<'a> Job<'a> {
         }
     }
 
+    /// Vectors as kernels count them: those of several digits count for each.
+    fn vector_rows(&self) -> u64 {
+        (self.shape.n() as u64).saturating_mul(self.operands.digits as u64)
+    }
+
+    /// Checks that vectors of several digits fit passes of `most` rows: all of them one pass, or none of them two.
+    fn digits_fit(&self, most: u32) -> Result<(), Refusal> {
+        let digits = self.operands.digits;
+        let refusal = |takes| Err(Refusal::Digits { digits, takes });
+        if self.shape.of_digits(digits).is_err() {
+            return refusal("vectors of 1 to 5");
+        }
+        match self.vector_rows() <= u64::from(most) || (most as usize).is_multiple_of(digits) {
+            true => Ok(()),
+            false => refusal(
+                "vectors of 3 or 5 digits only while a pass has room for all of them: 128 digits, or fewer where a \
+                 config says so",
+            ),
+        }
+    }
+
     /// Checks that the vectors are anything but f32.
     fn not_f32(&self) -> Result<(), Refusal> {
         match self.operands.activation {
@@ -330,6 +351,14 @@ trait KernelConfig: Copy + PartialEq + Sized {
         Err(Refusal::OnRead)
     }
 
+    /// Whether the kernel can compute a job that it can compute if each digit of a vector is a vector of its own.
+    fn takes_digits(job: &Job<'_>) -> Result<(), Refusal> {
+        Err(Refusal::Digits {
+            digits: job.operands.digits,
+            takes: "vectors of one; it multiplies f16 and bf16 vectors as they are",
+        })
+    }
+
     /// The config that reads a matrix once for the batches that select it, where the job can have such batches and this
     /// is expected to be the fastest way of all kernels.
     fn bundles(_: &Job<'_>) -> Option<Self> {
@@ -493,6 +522,9 @@ macro_rules! kernels {
                         <$config as KernelConfig>::available(job)?;
                         if job.operands.on_read {
                             <$config as KernelConfig>::takes_on_read(job)?;
+                        }
+                        if job.operands.digits != 1 {
+                            <$config as KernelConfig>::takes_digits(job)?;
                         }
                         match job.operands.select {
                             true => <$config as KernelConfig>::takes_select(job),

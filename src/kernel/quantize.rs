@@ -88,8 +88,11 @@ impl Input {
         })
     }
 
-    fn entry(&self, element: FloatType) -> &'static str {
+    fn entry(&self, element: FloatType, digits: usize) -> &'static str {
         match (self, element) {
+            (Self::Plain, FloatType::F16) if digits != 1 => "quantize_digits_f16",
+            (Self::Plain, FloatType::Bf16) if digits != 1 => "quantize_digits_bf16",
+            (Self::Plain, FloatType::F32) if digits != 1 => "quantize_digits_f32",
             (Self::Plain, FloatType::F16) => "quantize_f16",
             (Self::Plain, FloatType::Bf16) => "quantize_bf16",
             (Self::Plain, FloatType::F32) => "quantize_f32",
@@ -123,6 +126,9 @@ pub struct Quantize {
     pub values: u64,
     /// Strides of the vectors in bytes, multiples of 16.
     pub strides: Strides,
+    /// [Digits](crate::Nvfp4Vectors::with_digits) of a vector, usually 1. With several the input is plain and global
+    /// scales are computed, and N · digits vectors of codes and scales are written for N.
+    pub digits: usize,
     /// The source of the global scales.
     pub global: Global,
     /// Written: packed E2M1 codes, dense `[L][N][K/2]`, 8-byte aligned.
@@ -167,6 +173,7 @@ pub fn launch(shape: &Shape, q: &Quantize) -> Launch {
         epsilon,
         copies: q.copies as i32,
         early: q.early.into(),
+        digits: q.digits as i32,
         codes: q.codes,
         scales: q.scales,
         alpha: q.vector_alpha,
@@ -175,7 +182,7 @@ pub fn launch(shape: &Shape, q: &Quantize) -> Launch {
     // The kernel strides over vectors and batches that a grid does not hold.
     let [vectors, batches] = [shape.n(), shape.l()].map(|size| (size as u32).min(MOST_GRID_Y));
     Launch {
-        entry: q.input.entry(q.element),
+        entry: q.input.entry(q.element, q.digits),
         unit: HELPERS,
         grid: [ctas(shape), vectors, batches],
         threads: NVFP4_QUANTIZE_THREADS,

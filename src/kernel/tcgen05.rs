@@ -91,8 +91,8 @@ fn compiled(n: u64) -> (u32, &'static str) {
 }
 
 /// Rows of the N operand of the pass that has most vectors.
-fn most_rows(shape: &Shape) -> u32 {
-    compiled(shape.n() as u64).0
+fn most_rows(job: &Job<'_>) -> u32 {
+    compiled(job.vector_rows()).0
 }
 
 /// Atoms of scales of a row: the matrix instructions that its products pass through.
@@ -190,14 +190,14 @@ impl Tcgen05Config {
     }
 
     /// Bytes of shared memory of a CTA, in the pass that takes most.
-    fn shared_bytes(&self, shape: &Shape) -> u64 {
-        u64::from(self.dynamic_bytes(most_rows(shape)) + NVFP4_TCGEN05_STATIC_BYTES)
+    fn shared_bytes(&self, job: &Job<'_>) -> u64 {
+        u64::from(self.dynamic_bytes(most_rows(job)) + NVFP4_TCGEN05_STATIC_BYTES)
     }
 
     /// CTAs of a legal config for which an SM has shared and tensor memory.
     fn fit(&self, job: &Job<'_>) -> u64 {
-        let shared = with_room(self.shared_bytes(job.shape), job.gpu);
-        let columns = self.columns(most_rows(job.shape)).next_power_of_two();
+        let shared = with_room(self.shared_bytes(job), job.gpu);
+        let columns = self.columns(most_rows(job)).next_power_of_two();
         shared.min((NVFP4_TCGEN05_MAX_COLUMNS / columns).into())
     }
 
@@ -208,7 +208,7 @@ impl Tcgen05Config {
         }
         // A CTA leaves sums of two tiles at most: of the tile that it begins in, and of the tile that it ends in. The
         // last CTA ends with a tile.
-        let n = (job.shape.n() as u64).min(MOST_VECTORS.into());
+        let n = job.vector_rows().min(MOST_VECTORS.into());
         RawWorkspace::COUNTER_BYTES + (2 * deal.ctas - 1) * part_bytes(n)
     }
 
@@ -312,6 +312,10 @@ impl KernelConfig for Tcgen05Config {
         maps_batches(job)
     }
 
+    fn takes_digits(job: &Job<'_>) -> Result<(), Refusal> {
+        job.digits_fit(MOST_VECTORS)
+    }
+
     /// The division of least `cost`, of those that the workspace is large enough for: the CTA that has most to do then
     /// has least. If a larger workspace would save more than a quarter of that cost, the rule asks for it: it refuses,
     /// and the refusal says how large. Nothing of this rule was measured.
@@ -370,8 +374,8 @@ impl KernelConfig for Tcgen05Config {
         field("step", step, "256 or 512", STEPS.contains(&step))?;
         let known = (LEAST_STAGES..=MOST_STAGES).contains(&stages);
         field("stages", stages, "2 to 12", known)?;
-        shared_memory(self.shared_bytes(job.shape), job.gpu)?;
-        let columns = self.columns(most_rows(job.shape));
+        shared_memory(self.shared_bytes(job), job.gpu)?;
+        let columns = self.columns(most_rows(job));
         field(
             "stages",
             stages,
@@ -425,6 +429,7 @@ impl KernelConfig for Tcgen05Config {
                 more: deal.more as u32,
                 dependent: job.dependent().into(),
                 tmem_columns: self.columns(rows).next_power_of_two(),
+                digits: job.operands.digits as u32,
                 weights: pass.weights,
                 vectors: pass.vectors,
                 // The kernel uses neither address if no tile is shared.
@@ -467,7 +472,7 @@ impl KernelConfig for Tcgen05Config {
 
     /// One warp issues the instructions, each of which multiplies 64 elements of all rows.
     fn main_loop(&self, job: &Job<'_>) -> MainLoop {
-        let rows = most_rows(job.shape);
+        let rows = most_rows(job);
         MainLoop {
             lane_weights: NVFP4_TCGEN05_ROWS * NVFP4_TCGEN05_ATOM_ELEMENTS / NVFP4_WARP,
             vectors: rows,

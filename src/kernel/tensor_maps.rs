@@ -43,7 +43,7 @@ pub(super) fn codes_map(call: &Call, [bytes, rows]: [u32; 2]) -> nvfp4_tensor_ma
 pub(super) fn vectors_map(call: &Call, pass: &Pass, rows: u32) -> nvfp4_tensor_map {
     let shape = &call.shape;
     let row = shape.row_code_bytes() as u64;
-    let stride = match shape.n() {
+    let stride = match shape.n() * call.vectors.digits() {
         1 => row,
         _ => pass.vectors.row_bytes as u64,
     };

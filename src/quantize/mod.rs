@@ -32,9 +32,11 @@ use crate::format::{e2m1, e4m3};
 use crate::{BLOCK, GlobalScale, ScaleLayout, Shape, Vectors, Weights, check};
 
 mod calibrated;
+mod digits;
 mod vectors;
 
 pub use calibrated::{Calibration, quantize_calibrated};
+pub use digits::{quantize_digits, quantize_digits_or_nan};
 pub use vectors::{QuantizedRows, quantize_vectors, quantize_vectors_or_nan};
 
 /// Why a tensor cannot be quantised.
@@ -228,10 +230,14 @@ fn quantize_row<T: Element>(
         let x = block.map(Element::to_f32);
         let amax = x.iter().fold(0.0f32, |m, x| m.max(x.abs()));
         *scale = block_scale(amax, dialect, global);
-        let step = step(*scale, global);
-        for (code, pair) in codes.iter_mut().zip(x.as_chunks::<2>().0) {
-            *code = encode(pair[0] / step) | encode(pair[1] / step) << 4;
-        }
+        quantize_block(&x, step(*scale, global), codes);
+    }
+}
+
+/// The codes of a block in which a code of 1.0 is `step`.
+fn quantize_block(x: &[f32; BLOCK], step: f32, codes: &mut [u8]) {
+    for (code, pair) in codes.iter_mut().zip(x.as_chunks::<2>().0) {
+        *code = encode(pair[0] / step) | encode(pair[1] / step) << 4;
     }
 }
 

@@ -9,23 +9,26 @@ use crate::{GlobalScale, Nvfp4Vectors, ScaleLayout, Shape, VectorScale, Vectors,
 /// device's memory are `nvfp4_gemv::QuantizedVectors`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QuantizedRows {
-    /// Codes `[rows][K/2]`, the even element in the low nibble.
+    /// Codes `[rows][digits][K/2]`, the even element in the low nibble.
     pub codes: Vec<u8>,
-    /// Block scales, E4M3, linear `[rows][K/16]`.
+    /// Block scales, E4M3, linear `[rows][digits][K/16]`.
     pub scales: Vec<u8>,
     /// A multiplier for each row.
     pub globals: Vec<f32>,
+    /// NVFP4 vectors that each of these vectors is the sum of: 1, but for [`quantize_digits`](super::quantize_digits).
+    pub digits: usize,
 }
 
 impl QuantizedRows {
     /// The rows as vectors `[L][N][K]`.
     pub fn vectors(&self) -> Vectors<'_> {
-        Vectors::Nvfp4(Nvfp4Vectors::new(
+        let vectors = Nvfp4Vectors::new(
             &self.codes[..],
             &self.scales[..],
             ScaleLayout::Linear,
             VectorScale::PerVector(&self.globals[..]),
-        ))
+        );
+        Vectors::Nvfp4(vectors.with_digits(self.digits))
     }
 
     fn with_capacity(shape: &Shape) -> Self {
@@ -33,6 +36,7 @@ impl QuantizedRows {
             codes: vec![0; shape.weight_code_bytes()],
             scales: vec![0; shape.m() * shape.blocks()],
             globals: Vec::with_capacity(shape.m()),
+            digits: 1,
         }
     }
 

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use super::launch::launch;
 use crate::check::{Batches, Regions, pointer, strided};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::gate::positive;
 use crate::kernel::quantize::{Global, Input, Quantize};
 use crate::shape::Shape;
@@ -14,7 +14,8 @@ use crate::types::ScaleLayout;
 /// `cudaStream_t`, as one kernel. M of the shape means nothing. N = 0 or L = 0 enqueues nothing. Can be
 /// [captured into a CUDA graph](crate#cuda-graphs).
 ///
-/// Codes, scales and multipliers are those of [`crate::quantize::quantize_vectors_or_nan`], bit for bit, for the vectors
+/// Codes, scales and multipliers are those of [`crate::quantize::quantize_vectors_or_nan`], or with several digits of
+/// [`crate::quantize::quantize_digits_or_nan`], bit for bit, for the vectors
 /// themselves or for what the [`Input`] makes of them: [`Gate::of`](crate::Gate::of), [`rms_norm`](crate::rms_norm). A
 /// vector that holds a NaN or an infinity then becomes zeros whose multiplier is NaN, so that all that is computed from
 /// it is NaN.
@@ -43,6 +44,14 @@ pub unsafe fn quantize(shape: &Shape, quantize: &Quantize, stream: *mut c_void) 
 /// Checks everything.
 fn check(shape: &Shape, q: &Quantize) -> Result<()> {
     let vectors = shape.l() * shape.n();
+    let of_digits = &shape.of_digits(q.digits)?;
+    match (q.digits, q.input, q.global) {
+        (1, ..) | (_, Input::Plain, Global::Computed) => {}
+        (digits, ..) => {
+            let takes = "what a gate or an RMSNorm makes has one, and so have vectors with given global scales";
+            return Err(Error::Digits { digits, takes });
+        }
+    }
     let mut regions = Regions::default();
     pointer("vectors", q.values, 16)?;
     match q.input {
@@ -69,13 +78,14 @@ fn check(shape: &Shape, q: &Quantize) -> Result<()> {
     }
 
     pointer("quantised codes", q.codes, 8)?;
-    regions.push_written("quantised codes", q.codes, vectors * shape.row_code_bytes())?;
+    let rows = of_digits.l() * of_digits.n();
+    regions.push_written("quantised codes", q.codes, rows * shape.row_code_bytes())?;
     let align = match q.layout {
         ScaleLayout::Linear => 1,
         ScaleLayout::Tiled128x4 => 16,
     };
     pointer("quantised scales", q.scales, align)?;
-    let bytes = q.layout.bytes(shape.n(), shape.blocks()) * shape.l();
+    let bytes = q.layout.bytes(of_digits.n(), shape.blocks()) * shape.l();
     regions.push_written("quantised scales", q.scales, bytes)?;
     pointer("vector global scales", q.vector_alpha, 4)?;
     regions.push_written("vector global scales", q.vector_alpha, vectors * 4)

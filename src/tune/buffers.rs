@@ -70,6 +70,12 @@ impl Buffers {
                 wants: "tuning measures",
             });
         }
+        if operands.digits != 1 {
+            return Err(Error::Digits {
+                digits: operands.digits,
+                takes: "tuning measures vectors of one",
+            });
+        }
         let cuda = |error: DriverError| driver_error("filling memory to tune with", error);
         let scales_at = shape.weight_code_bytes().next_multiple_of(ALIGN);
         let scale_bytes = shape.weight_scale_bytes(operands.weight_layout);
@@ -151,6 +157,7 @@ impl Buffers {
                 },
                 global: GlobalScale::ONE,
                 vector_alpha: 0,
+                digits: 1,
             },
             Some(element) => RawVectors::Dense {
                 element,

@@ -64,6 +64,12 @@ pub(crate) fn at_prepare(
     if ask()?.is_none() {
         return Ok(());
     }
+    if call.vectors.digits() != 1 {
+        return Err(Error::Digits {
+            digits: call.vectors.digits(),
+            takes: "measuring takes vectors of one",
+        });
+    }
     if call.weights.select.is_some() {
         return Err(Error::Selected {
             wants: "measuring reads",

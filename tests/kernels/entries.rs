@@ -62,12 +62,17 @@ pub(crate) fn planned(arch: &'static str) -> Vec<Launch> {
             .into_iter()
             .flat_map(|element| quantize::Input::KINDS.map(|input| (element, input)))
         {
+            let digits = match input {
+                quantize::Input::Plain => &[1, 3][..],
+                _ => &[1],
+            };
             let q = quantize::Quantize {
                 element,
                 input,
                 chained: true,
                 early: false,
                 copies: 1,
+                digits: 1,
                 values: 1 << 40,
                 strides: Strides {
                     row: 1024,
@@ -79,7 +84,11 @@ pub(crate) fn planned(arch: &'static str) -> Vec<Launch> {
                 layout,
                 vector_alpha: 4 << 40,
             };
-            planned.push(quantize::launch(&shape, &q));
+            planned.extend(
+                digits
+                    .iter()
+                    .map(|&digits| quantize::launch(&shape, &quantize::Quantize { digits, ..q })),
+            );
         }
         planned.push(relayout::launch(&shape, layout, 1 << 40, 2 << 40));
     }

@@ -399,6 +399,7 @@ mod calls {
                     },
                     global: memory::global(x.global_kind, x.global)?,
                     vector_alpha: x.vector_alpha,
+                    digits: 1,
                 });
             }
             Activation::F16 => FloatType::F16,
@@ -457,6 +458,7 @@ mod calls {
             chained: q.chained != 0,
             early: false,
             copies: 1,
+            digits: 1,
             values: q.values,
             strides: strides(q.row_stride, n, row)?,
             global: Global::Computed,

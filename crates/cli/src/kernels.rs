@@ -155,6 +155,7 @@ fn helpers(problem: &Shape, gpu: &Gpu) -> Vec<Entry> {
                 chained: false,
                 early: false,
                 copies: 1,
+                digits: 1,
                 values: nowhere,
                 strides: Strides { row: 0, batch: 0 },
                 global: quantize::Global::Computed,

@@ -112,6 +112,7 @@ fn call(shape: &Shape, activation: Activation, gpu: &Gpu, options: &Options<'_>)
             scale_strides: strides(shape.blocks()),
             global: GlobalScale::ONE,
             vector_alpha: 0,
+            digits: 1,
         },
         _ => RawVectors::Dense {
             element: FloatType::Bf16,

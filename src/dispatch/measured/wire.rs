@@ -128,6 +128,7 @@ fn read(line: Line) -> Result<Entry, String> {
                 true => Alignment::BEST,
                 false => Alignment::LEAST,
             },
+            digits: 1,
             workspace: 0,
             select: false,
             matrices: 0,

@@ -72,6 +72,7 @@ const OPERANDS: Operands = Operands {
     activation: Activation::Nvfp4,
     weight_layout: TILED,
     vector_layout: TILED,
+    digits: 1,
     alignment: Alignment::BEST,
     workspace: 0,
     select: false,

@@ -11,8 +11,8 @@ use nvfp4_gemv_simulate::picture;
 use ptx_sim::{Policy, Timing, Trace, Uninitialised, mutate};
 
 use crate::support::faults::{
-    ANY_OPERAND, MAPPED, NO_BIAS, PADDING, Run, SAMPLE, SAMPLE_OF_PLANS, demand,
-    demand_right_plans, no_arithmetic, subject,
+    ANY_OPERAND, MAPPED, NO_BIAS, Run, SAMPLE, SAMPLE_OF_PLANS, demand, demand_right_plans,
+    no_arithmetic, subject,
 };
 use crate::support::operands::{Case, Data, Operands};
 use crate::support::passes::check_passes;
@@ -27,7 +27,7 @@ use crate::support::sized;
 crate::trials! {
     simulator:
         short_sweep = || sweep(&Simulator::new(ARCH), &[1, 3, 8, 16, 17], 1),
-        vectors_of_every_entry_point, several_passes, contest_shapes = || contest(1 << 20),
+        vectors_of_every_entry_point, several_passes, vectors_of_digits, contest_shapes = || contest(1 << 20),
         sums_in_rank_order, loads_before_the_wait, picture,
         faults = || faults_of(16, SAMPLE),
         wrong_plans = || wrong_plans(SAMPLE_OF_PLANS);
@@ -120,9 +120,15 @@ impl Cutting {
 
     /// Runs the cutting on exact and full-range data. The attributes that select no kernel are dealt out in turn.
     fn check(&self, simulator: &Simulator, n: usize, turn: &mut usize) {
+        self.check_digits(simulator, (n, 1), turn);
+    }
+
+    /// The same with vectors of so many digits.
+    fn check_digits(&self, simulator: &Simulator, (n, digits): (usize, usize), turn: &mut usize) {
         for data in Data::BOTH {
             *turn += 1;
             let case = Case {
+                digits,
                 padded: turn.is_multiple_of(3),
                 ..self.case(n, data).dealt(*turn)
             };
@@ -158,6 +164,31 @@ fn vectors_of_every_entry_point() {
         (128, Tiled128x4),
     ] {
         cutting((35, 640, 1), layout, [2, 2, 2]).check(&simulator, n, &mut turn);
+    }
+}
+
+/// Digits of vectors, in clusters of one CTA and of two, and more vectors than a pass takes.
+fn vectors_of_digits() {
+    let simulator = Simulator::new(ARCH);
+    let mut turn = 0;
+    for (i, (n, digits)) in [(1, 3), (4, 4), (3, 5), (7, 3), (13, 5), (30, 4)]
+        .into_iter()
+        .enumerate()
+    {
+        for cluster in [1, 2] {
+            let layout = ScaleLayout::ALL[i % 2];
+            let cutting = cutting((35, 640, 1), layout, [2, 2, cluster]);
+            cutting.check_digits(&simulator, (n, digits), &mut turn);
+        }
+    }
+    for (n, digits, vectors) in [(33, 4, 128), (9, 2, 8), (9, 4, 16)] {
+        let case = Case {
+            vector_alpha: true,
+            digits,
+            ..cutting((19, 320, 2), Tiled128x4, [1, 2, 2]).case(n, Data::FullRange)
+        };
+        let config = cutting((0, 0, 0), Linear, [1, 2, 2]).config(vectors);
+        simulator.check(&case, config, n == 9, &few(n as u64)[n % 3]);
     }
 }
 
@@ -259,6 +290,13 @@ fn every_config() {
             }
         }
     }
+    let mut turn = 0;
+    for (n, digits) in [(2, 3), (4, 4), (10, 3), (15, 4), (25, 5)] {
+        for cluster in [1, 2] {
+            let cutting = cutting((35, 640, 1), Linear, [2, 2, cluster]);
+            cutting.check_digits(&simulator, (n, digits), &mut turn);
+        }
+    }
     simulator.demand_coverage(cannot_be);
 }
 
@@ -269,7 +307,7 @@ fn cannot_be(line: &str) -> bool {
     let many = ["gemv_mma_fp4_n64:", "gemv_mma_fp4_n128:"];
     source_line(line, "gemv_mma_fp4.cuh", own).is_some_and(|at| {
         let of_many = many.iter().any(|of| line.starts_with(of));
-        of_many && line.contains("never taken") && at.contains("i < p.n * work.rows")
+        of_many && line.contains("never taken") && at.contains("i * p.digits < p.n * work.rows")
     })
 }
 
@@ -333,7 +371,10 @@ fn runs(n: usize) -> Vec<Run> {
         cutting((40, 1600, 1), Tiled128x4, [1, 2, 3]),
     ];
     let run = |(i, cutting): (usize, Cutting)| {
+        let digits = if i == 1 { 3 } else { 1 };
+        let n = n / digits;
         let case = Case {
+            digits,
             vector_layout: ScaleLayout::ALL[(i + 1) % 2],
             output: FloatType::ALL[i % 3],
             row_alpha: i != 0,
@@ -363,7 +404,6 @@ fn faults_of(n: usize, of: u64) {
 fn wrong_plans(of: u64) {
     let harmless = crate::words![Params:
         dependent = "a run has one grid",
-        barriers_at + 4 = PADDING,
         epilogue.has_operands = ANY_OPERAND,
         epilogue.bias_batch = NO_BIAS,
         epilogue.bias_batch + 4 = NO_BIAS,

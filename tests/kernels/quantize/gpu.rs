@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use cudarc::driver::{CudaSlice, DeviceRepr, ValidAsZeroBits};
 use half::{bf16, f16};
 use nvfp4_gemv::kernel::quantize::{Global, Input, Quantize};
-use nvfp4_gemv::quantize::{QuantizedRows, quantize_vectors_or_nan};
+use nvfp4_gemv::quantize::{QuantizedRows, quantize_digits_or_nan, quantize_vectors_or_nan};
 use nvfp4_gemv::raw;
 use nvfp4_gemv::{
     DenseVectors, Device, Error, FloatType, Gate, GlobalScale, Options, Output, QuantizedVectors,
@@ -26,6 +26,9 @@ crate::trials! {
         gated_and_normed_f16 = gated_and_normed::<f16>,
         gated_and_normed_bf16 = gated_and_normed::<bf16>,
         gated_and_normed_f32 = gated_and_normed::<f32>,
+        digits_of_f16 = digits::<f16>,
+        digits_of_bf16 = digits::<bf16>,
+        digits_of_f32 = digits::<f32>,
         every_16_bit_pattern, long_vectors_and_many_batches, given_global_scales, strided_vectors,
         products_of_quantised_vectors, replayed_from_a_graph, refusals;
 }
@@ -74,6 +77,12 @@ impl Written {
         }
     }
 
+    /// The same of vectors of digits.
+    fn expected_digits(shape: &Shape, host: &QuantizedRows, layout: ScaleLayout) -> Self {
+        let (m, n, k, l) = (0, shape.n() * host.digits, shape.k(), shape.l());
+        Self::expected(&sized(m, n, k, l), host, layout)
+    }
+
     fn downloaded(gpu: &Gpu, quantized: &QuantizedVectors) -> Self {
         let stream = &gpu.stream;
         let globals = stream.clone_dtoh(&quantized.global_scales()).unwrap();
@@ -114,6 +123,7 @@ fn written<T: OnDevice>(
         chained: false,
         early: false,
         copies: 1,
+        digits: 1,
         values: gpu.address(&values),
         strides: strides.unwrap_or(Strides {
             row: shape.k() * size,
@@ -172,6 +182,32 @@ fn same_bits<T: OnDevice>() {
         for kind in Kind::ALL {
             let x: Vec<T> = vectors(kind, shape.l() * shape.n(), shape.k(), seed as u64);
             assert_as_host(&gpu, &shape, &x, None, Global::Computed, &kind);
+        }
+    }
+}
+
+/// Vectors of digits, and what cannot be done with them.
+fn digits<T: OnDevice>() {
+    let gpu = Gpu::first();
+    let stream = &gpu.stream;
+    for (i, shape) in shapes().enumerate() {
+        let digits = 2 + i % 4;
+        for kind in Kind::ALL {
+            let (rows, k) = (shape.l() * shape.n(), shape.k());
+            let x: Vec<T> = vectors(kind, rows, k, i as u64);
+            let host = quantize_digits_or_nan(&x, rows, k, digits).unwrap();
+            let x = gpu.upload(&x);
+            let x = T::vectors(DenseVectors::new(x.as_view()));
+            for layout in ScaleLayout::ALL {
+                let new = QuantizedVectors::of_digits(stream, &shape, layout, digits);
+                let mut quantized = new.unwrap();
+                quantized.quantize(stream, &x).unwrap();
+                let want = Written::expected_digits(&shape, &host, layout);
+                Written::downloaded(&gpu, &quantized).assert_is(&want, &(shape, digits, kind));
+                let given = VectorScale::Shared(GlobalScale::ONE);
+                let error = quantized.quantize_with(stream, &x, &given).unwrap_err();
+                assert!(matches!(error, Error::Digits { digits: of, .. } if of == digits));
+            }
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::refuses;
 use crate::support::sized;
 
 crate::trials! {
-    host: null_pointers, misaligned_pointers_and_strides, strides, global_scales, gates_and_norms, copies, overlaps,
+    host: null_pointers, misaligned_pointers_and_strides, strides, global_scales, digits, gates_and_norms, copies, overlaps,
         nothing_to_do_is_no_error;
 }
 
@@ -25,6 +25,7 @@ fn valid() -> Quantize {
         chained: false,
         early: false,
         copies: 1,
+        digits: 1,
         values: 0x1000_0000,
         strides: Strides {
             row: 2 * K,
@@ -118,6 +119,22 @@ fn overlaps() {
     // The padding of the second batch.
     refuses!(|c| c.vector_alpha = c.scales + 1020 => overlap("vector global scales", "quantised scales"));
     refuses!(|c| c.vector_alpha = 0x2000_0000 => overlap("vector global scales", "given global scales"));
+}
+
+fn digits() {
+    let error = |digits, takes| Error::Digits { digits, takes };
+    for digits in [0, 6, usize::MAX] {
+        refuses!(|c| c.digits = digits => error(digits, "a vector has 1 to 5"));
+    }
+    let one =
+        "what a gate or an RMSNorm makes has one, and so have vectors with given global scales";
+    refuses!(|c| c.digits = 3 => error(3, one)); // with given global scales
+    refuses!(|c| { c.digits = 3; c.global = Global::Computed; c.input = Input::Normed { weight: 1 << 20, epsilon: 1.0 } }
+             => error(3, one));
+    // All digits are written.
+    let codes = (3 * L * N * K / 2) as u64;
+    refuses!(|c| { c.digits = 3; c.global = Global::Computed; c.vector_alpha = c.codes + codes - 4 }
+             => Error::Overlap { operand: "vector global scales", other: "quantised codes" });
 }
 
 fn gates_and_norms() {

@@ -4,7 +4,7 @@
 use half::{bf16, f16};
 use nvfp4_gemv::kernel::plan::Launch;
 use nvfp4_gemv::kernel::quantize::{self, Global, Quantize};
-use nvfp4_gemv::quantize::quantize_vectors_or_nan;
+use nvfp4_gemv::quantize::{quantize_digits_or_nan, quantize_vectors_or_nan};
 use nvfp4_gemv::{
     Dims, FloatType, Gate, GlobalScale, RowOrder, ScaleLayout, Shape, Strides, VectorScale,
     convert_scales,
@@ -26,6 +26,9 @@ crate::trials! {
         normed_f16 = normed::<f16>,
         normed_bf16 = normed::<bf16>,
         normed_f32 = normed::<f32>,
+        digits_of_f16 = digits::<f16>,
+        digits_of_bf16 = digits::<bf16>,
+        digits_of_f32 = digits::<f32>,
         copies_of_batches, many_batches, many_vectors, late_grids_are_waited_for, instructions;
 }
 
@@ -69,17 +72,27 @@ fn check<T: Simulated>(
     change: fn(&mut Launch),
 ) {
     let before = Before::Nothing;
-    check_behind(arch, shape, x, &before, 1, given, layout, policy, change);
+    check_behind(
+        arch,
+        shape,
+        x,
+        &before,
+        (1, 1),
+        given,
+        layout,
+        policy,
+        change,
+    );
 }
 
-/// Quantises what becomes of `x`, each batch in so many copies.
+/// Quantises what becomes of `x`, each batch in so many copies, each vector as so many digits.
 #[allow(clippy::too_many_arguments, reason = "what a call is, and how it runs")]
 fn check_behind<T: Simulated>(
     arch: &'static str,
     (n, k, l): (usize, usize, usize),
     x: &[T],
     before: &Before<T>,
-    copies: usize,
+    (copies, digits): (usize, usize),
     given: Given<'_>,
     layout: ScaleLayout,
     policy: Policy,
@@ -95,7 +108,11 @@ fn check_behind<T: Simulated>(
     let made = before.of(x, k);
     let batches = made.chunks_exact(n * k);
     let made: Vec<f32> = batches.flat_map(|batch| batch.repeat(copies)).collect();
-    let host = quantize_vectors_or_nan(&made, rows, k, scale).expect("the host quantises");
+    let host = match digits {
+        1 => quantize_vectors_or_nan(&made, rows, k, scale),
+        _ => quantize_digits_or_nan(&made, rows, k, digits),
+    };
+    let host = host.expect("the host quantises");
 
     let mut sim = sim::empty(arch);
     let memory = T::memory(x);
@@ -114,8 +131,8 @@ fn check_behind<T: Simulated>(
         weight.expect("memory").address
     });
     let mut alloc = |name, bytes| sim.alloc(name, bytes).expect("memory");
-    let codes = alloc("codes", rows * k / 2);
-    let scales = alloc("scales", layout.bytes(n, blocks) * l);
+    let codes = alloc("codes", rows * digits * k / 2);
+    let scales = alloc("scales", layout.bytes(n * digits, blocks) * l);
     let alpha = alloc("alpha", rows * 4);
     let mut planned = quantize::launch(
         &shape,
@@ -125,6 +142,7 @@ fn check_behind<T: Simulated>(
             chained: false,
             early: copies > 1,
             copies,
+            digits,
             values,
             strides: Strides::packed(n, row),
             global,
@@ -139,7 +157,7 @@ fn check_behind<T: Simulated>(
     let written = [codes, scales, alpha];
     sim::run_helper(&mut sim, arch, &planned, policy, &written, &context);
     let linear = ScaleLayout::Linear;
-    let want = convert_scales(&host.scales, linear, layout, n, k, l).expect("scales");
+    let want = convert_scales(&host.scales, linear, layout, n * digits, k, l).expect("scales");
     assert_eq!(sim.download(alpha), f32::memory(&host.globals), "{context}");
     assert!(sim.download(scales) == want, "{context}: scales");
     assert!(sim.download(codes) == host.codes, "{context}: codes");
@@ -168,7 +186,7 @@ fn gated<T: Simulated>() {
                     (n, k, l),
                     &x,
                     &before,
-                    1,
+                    (1, 1),
                     given,
                     layout,
                     policy,
@@ -191,7 +209,7 @@ fn gated<T: Simulated>() {
                     shape,
                     &x,
                     &before,
-                    1,
+                    (1, 1),
                     given,
                     layout,
                     Policy::Fair,
@@ -199,6 +217,54 @@ fn gated<T: Simulated>() {
                 );
             }
         }
+    }
+}
+
+/// Digits of vectors of all kinds, in both layouts: CTAs that share a vector, vectors that fill atoms of scales and more.
+fn digits<T: Simulated>() {
+    let one_cta: fn(&mut Launch) = |planned| planned.grid[0] = 1;
+    let as_planned: fn(&mut Launch) = |_| {};
+    let shapes = [
+        ((1, 16, 1), 3, as_planned),
+        ((3, 48, 2), 4, as_planned),
+        ((1, 2320, 1), 2, one_cta),
+        ((26, 48, 1), 5, as_planned),
+    ];
+    for arch in ALL {
+        for (seed, (shape, digits, change)) in shapes.into_iter().enumerate() {
+            for (i, kind) in Kind::ALL.into_iter().enumerate() {
+                let (n, k, l) = shape;
+                let x: Vec<T> = vectors(kind, n * l, k, seed as u64);
+                let layout = ScaleLayout::ALL[(seed + i) % 2];
+                let policy = Policy::Random(seed as u64);
+                let (given, before) = (Given::Nothing, Before::Nothing);
+                check_behind(
+                    arch,
+                    shape,
+                    &x,
+                    &before,
+                    (1, digits),
+                    given,
+                    layout,
+                    policy,
+                    change,
+                );
+            }
+        }
+        let x: Vec<T> = vectors(Kind::Spread, 2, 48, 5);
+        let (shape, layout) = ((1, 48, 6), ScaleLayout::Tiled128x4);
+        let (given, before) = (Given::Nothing, Before::Nothing);
+        check_behind(
+            arch,
+            shape,
+            &x,
+            &before,
+            (3, 3),
+            given,
+            layout,
+            Policy::Fair,
+            as_planned,
+        );
     }
 }
 
@@ -219,7 +285,7 @@ fn normed<T: Simulated>() {
                 shape,
                 &x,
                 &before,
-                1,
+                (1, 1),
                 Given::Nothing,
                 layout,
                 policy,
@@ -239,7 +305,7 @@ fn normed<T: Simulated>() {
             shape,
             &ordinary,
             &before,
-            1,
+            (1, 1),
             given,
             layout,
             Policy::Fair,
@@ -255,7 +321,17 @@ fn copies_of_batches() {
             let x: Vec<bf16> = vectors(Kind::Spread, 2 * 2, 48, 5);
             let (shape, given, policy) = ((2, 48, 6), Given::Nothing, Policy::Random(i as u64));
             let before = Before::Nothing;
-            check_behind(arch, shape, &x, &before, 3, given, layout, policy, |_| {});
+            check_behind(
+                arch,
+                shape,
+                &x,
+                &before,
+                (3, 1),
+                given,
+                layout,
+                policy,
+                |_| {},
+            );
         }
     }
 }
@@ -328,7 +404,7 @@ fn late_grids_are_waited_for() {
     for arch in ALL.into_iter().filter(|arch| *arch != "80") {
         let unit = ptx::unit("helpers", arch);
         let entries: Vec<&str> = unit.split(".entry quantize").skip(1).collect();
-        assert_eq!(entries.len(), 9);
+        assert_eq!(entries.len(), 12);
         for entry in entries {
             let (before, _) = entry.split_once("griddepcontrol.wait").expect("a wait");
             assert!(!before.contains("ld.global"), "{arch}: {}", &entry[..30]);

@@ -649,6 +649,7 @@ fn follows(gpu: &Gpu, subject: &Subject, case: Case) {
         chained: false,
         early: false,
         copies: 1,
+        digits: 1,
         values: gpu.address(&x),
         strides: strides(2 * k),
         global: Global::Computed,

@@ -123,6 +123,7 @@ impl Uploaded {
             scale_strides: strides(blocks, self.x_layout.bytes(n, blocks)),
             global: GlobalScale::ONE,
             vector_alpha: 0,
+            digits: 1,
         };
         let output = RawOutput::packed(gpu.address(y), FloatType::F32);
         Call::new(&self.shape, &weights, &vectors, &output).unwrap()

@@ -35,5 +35,6 @@ pub(crate) fn vectors(shape: &Shape, layout: ScaleLayout) -> RawVectors {
         },
         global: GlobalScale::Divisor(2.0),
         vector_alpha: 0x60_0000_0000,
+        digits: 1,
     }
 }

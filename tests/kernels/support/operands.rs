@@ -69,6 +69,8 @@ pub(crate) struct Case {
     pub(crate) row_alpha: bool,
     /// Whether each vector has a factor; NVFP4 vectors only.
     pub(crate) vector_alpha: bool,
+    /// Digits of a vector; NVFP4 vectors only.
+    pub(crate) digits: usize,
     /// Whether vectors are padded: NVFP4 vectors to a multiple of 128 rows with garbage, other vectors with 16 bytes of
     /// NaN between them.
     pub(crate) padded: bool,
@@ -105,6 +107,7 @@ impl Case {
             output: FloatType::F32,
             row_alpha: false,
             vector_alpha: false,
+            digits: 1,
             padded: false,
             bias: Bias::None,
             residual: Residual::None,
@@ -175,6 +178,7 @@ impl Case {
                 None => self.vector_layout,
             },
             on_read: self.on_read.is_some(),
+            digits: self.digits,
             select: self.select,
             matrices: match self.select {
                 true => self.matrices(),
@@ -219,13 +223,20 @@ impl Case {
             .collect()
     }
 
+    /// The shape with a vector for each digit.
+    fn shape_of_digits(&self) -> Shape {
+        let shape = &self.shape;
+        sized(shape.m(), shape.n() * self.digits, shape.k(), shape.l())
+    }
+
     fn nvfp4(&self) -> bool {
         self.activation == Activation::Nvfp4
     }
 
     /// The problem, without the case's attributes that [`Problem`] does not have.
     fn problem(&self) -> Problem {
-        let Self { shape, seed, .. } = *self;
+        let Self { seed, .. } = *self;
+        let shape = self.shape_of_digits();
         let mut problem = match self.data {
             Data::Integers => Problem::integers(shape, seed),
             _ => Problem::full_range(shape, seed),
@@ -419,6 +430,7 @@ impl Operands {
                 vector_global: GlobalScale::ONE,
                 vector_alpha: Vec::new(),
                 on_read: None,
+                digits: case.digits,
                 output: case.output,
                 output_strides: None,
                 bias: Vec::new(),
@@ -481,6 +493,7 @@ impl Operands {
                 problem.vectors(case.vector_layout)
             }
             .expect("vectors");
+            let shape = &case.shape_of_digits();
             operands.bytes.vector_strides = x
                 .code_strides
                 .unwrap_or(Strides::packed(shape.n(), shape.row_code_bytes()));
@@ -501,9 +514,9 @@ impl Operands {
             }
             if case.vector_alpha {
                 operands.bytes.vector_alpha = match case.data {
-                    Data::Recorded => SplitMix(case.seed).alphas(shape),
+                    Data::Recorded => SplitMix(case.seed).alphas(&case.shape),
                     // Powers of two: no rounding.
-                    _ => (0..shape.l() * shape.n())
+                    _ => (0..case.shape.l() * case.shape.n())
                         .map(|vector| [1.0, 0.5, 0.25, 2.0, 4.0][vector % 5])
                         .collect(),
                 };
@@ -526,7 +539,8 @@ impl Operands {
             );
             let x = x
                 .with_code_strides(strides(row))
-                .with_scale_strides(strides(blocks));
+                .with_scale_strides(strides(blocks))
+                .with_digits(case.digits);
             operands.truth = truth_of(&Vectors::Nvfp4(x));
         }
         if case.padded && !case.nvfp4() {
@@ -787,12 +801,13 @@ impl Operands {
             weight_layout,
             vector_layout,
             padded,
+            digits,
             ..
         } = self.case;
         let blocks = shape.blocks();
         let n = match padded {
-            true => shape.n().next_multiple_of(128),
-            false => shape.n(),
+            true => (shape.n() * digits).next_multiple_of(128),
+            false => shape.n() * digits,
         };
         for (layout, scales, rows) in [
             (weight_layout, &mut self.bytes.scales, shape.m()),
@@ -819,6 +834,8 @@ impl Operands {
     pub(crate) fn difference(&self, output: &[u8], roundings: u32) -> Option<String> {
         let element = self.case.output;
         let m = self.case.shape.m();
+        // Each digit but the last is added to those before it.
+        let roundings = roundings + self.case.digits as u32 - 1;
         let Some(results) = self.bytes.results(output) else {
             return Some("bytes between results were written".into());
         };

@@ -35,6 +35,29 @@ fn problems_that_it_does_not_take() {
         images((10, 0), "90a;100"),
         images((10, 3), "100a"),
     ]);
+    // Vectors of three digits are one pass of 128, or too many; those of four are divided among passes.
+    let takes = "vectors of 3 or 5 digits only while a pass has room for all of them: 128 digits, or fewer where a config \
+                 says so";
+    for (n, digits, taken) in [
+        (42, 3, true),
+        (43, 3, false),
+        (25, 5, true),
+        (26, 5, false),
+        (999, 4, true),
+    ] {
+        let mut asked = valid();
+        asked.shape(130, n, 512, 2);
+        asked.operands.digits = digits;
+        let why = asked.job(|job| asked.config.kernel().available(job));
+        assert_eq!(
+            why,
+            if taken {
+                Ok(())
+            } else {
+                Err(Refusal::Digits { digits, takes })
+            }
+        );
+    }
     let mut family = valid();
     family.gpu.compute_capability = (10, 3);
     family.gpu.images = "100f";

@@ -21,7 +21,7 @@ use crate::support::sized;
 crate::trials! {
     simulator:
         short_sweep = || sweep(&Simulator::new(ARCH), &[1, 3, 8, 16, 17], 1),
-        vectors_of_every_entry_point, several_passes,
+        vectors_of_every_entry_point, several_passes, vectors_of_digits,
         sums_in_the_order_of_k, launches_on_one_workspace, loads_before_the_wait, copies_of_a_step,
         order_around_the_allocation, picture;
     long:
@@ -94,9 +94,15 @@ impl Cutting {
 
     /// Runs the cutting on exact and full-range data. The attributes that select no kernel are dealt out in turn.
     fn check(&self, simulator: &Simulator, n: usize, turn: &mut usize) {
+        self.check_digits(simulator, (n, 1), turn);
+    }
+
+    /// The same with vectors of so many digits.
+    fn check_digits(&self, simulator: &Simulator, (n, digits): (usize, usize), turn: &mut usize) {
         for data in Data::BOTH {
             *turn += 1;
             let case = Case {
+                digits,
                 padded: turn.is_multiple_of(3),
                 vector_layout: ScaleLayout::Tiled128x4,
                 ..self.case(n, data).dealt(*turn)
@@ -127,6 +133,22 @@ fn vectors_of_every_entry_point() {
     let mut turn = 0;
     for n in [17, 40, 64, 100, 128] {
         cutting((35, 608, 1), [256, 2, 2], true).check(&simulator, n, &mut turn);
+    }
+}
+
+/// Digits of vectors: those of one vector in two goes of 16 sums, of whole tiles and of divided ones; all entry points;
+/// more vectors than a pass takes.
+fn vectors_of_digits() {
+    let simulator = Simulator::new(ARCH);
+    let mut turn = 0;
+    for (n, digits) in [(1, 3), (4, 4), (3, 5), (7, 3), (13, 5), (30, 4)] {
+        for divided in [true, false] {
+            let cutting = cutting((135, 608, 1), [256, 2, 2], divided);
+            cutting.check_digits(&simulator, (n, digits), &mut turn);
+        }
+    }
+    for (n, digits) in [(33, 4), (70, 2)] {
+        cutting((19, 352, 2), [256, 2, 3], true).check_digits(&simulator, (n, digits), &mut turn);
     }
 }
 
@@ -191,6 +213,23 @@ fn every_config() {
             }
         }
     }
+    // Vectors of digits, of every entry point.
+    let mut turn = 0;
+    for (n, digits) in [
+        (3, 5),
+        (4, 4),
+        (7, 3),
+        (8, 4),
+        (12, 5),
+        (21, 3),
+        (25, 5),
+        (32, 4),
+    ] {
+        for divided in [true, false] {
+            let cutting = cutting((130, 288, 1), [256, 2, 3], divided);
+            cutting.check_digits(&simulator, (n, digits), &mut turn);
+        }
+    }
     // Every wait has to try again, the waits for sums too: five tiles a CTA.
     let five = cutting((600, 96, 2), [256, 3, 2], false);
     for n in [16, 32, 64, 128] {
@@ -213,7 +252,7 @@ const NEVER_TAKEN: &[(&[&str], &str, &str)] = &[
     (ALL, "for (uint32_t slot = 0; slot < p.stages; ++slot, stages += stage.bytes) {", "the same"),
     (ALL, "for (uint32_t piece = 0; piece < pieces; ++piece) {", "a step has an atom, so that it has a piece"),
     (&["n16", "n64"],
-        "if (i == 0 || first + i < uint32_t(p.n)) nvfp4::store(p.epilogue, batch, row, first + i, sum[i]);",
+        "if (i != 0 && first + i >= uint32_t(p.n)) break;",
         "nvcc copies this for each type of the output where the epilogue has no operands: not every copy ends a pass"),
     (&["n16"], ": vectors(p.pieces * kWeightBytes),",
         "a step may have a piece: nvcc asks in clear_missing_vectors where it first reads how many"),

@@ -130,6 +130,7 @@ impl Problem {
                 vector_global: x.global,
                 vector_alpha: Vec::new(),
                 on_read: None,
+                digits: 1,
                 output: FloatType::F32,
                 select: Vec::new(),
                 late: false,

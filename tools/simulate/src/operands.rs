@@ -43,6 +43,8 @@ pub struct Operands {
     pub vector_alpha: Vec<f32>,
     /// Whether the kernel quantises `vectors`, which are elements then, and how; its address and strides are left out.
     pub on_read: Option<RawOnRead>,
+    /// Digits of a vector.
+    pub digits: usize,
     /// Element type of the result.
     pub output: FloatType,
     /// Bytes between vectors' results and between batches, where they do not follow each other.
@@ -103,6 +105,7 @@ impl Operands {
                 scale_strides: self.vector_scale_strides,
                 global: self.vector_global,
                 vector_alpha: upload("vector alpha", &bytes(&self.vector_alpha)),
+                digits: self.digits,
             },
             (None, Activation::F16) => dense(FloatType::F16),
             (None, Activation::Bf16) => dense(FloatType::Bf16),

@@ -203,6 +203,7 @@ fn operands(scene: &Scene) -> Result<Operands> {
         vector_global: GlobalScale::Multiplier(1.0),
         vector_alpha: Vec::new(),
         on_read: None,
+        digits: 1,
         output: FloatType::F32,
         select: Vec::new(),
         late: false,
