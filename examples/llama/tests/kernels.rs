@@ -286,7 +286,9 @@ fn attend(
         device.run(&launch, policy)?;
     }
     let found = device.numbers(out, to);
-    assert!(device.0.words(counters).iter().all(|&count| count == 0));
+    if device.0.words(counters).iter().any(|&count| count != 0) {
+        return Ok(f64::INFINITY);
+    }
 
     // The definition.
     let turned = |head: &[f32], factors: Option<&Vec<f32>>, at: usize| -> Vec<f64> {
@@ -530,13 +532,9 @@ fn attention_notices_planted_faults() {
     ] {
         assert_eq!(source.matches(right).count(), 1, "{right}");
         let device = Device::of_text(source.replace(right, wrong));
-        let run = || attend(&device, &shape, 100, 1, FloatType::F32, Policy::Fair);
-        let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
-        let is_seen = match found {
-            Ok(Ok(off)) => off >= 1.0,
-            // An error of the simulator, or of an assertion.
-            Ok(Err(_)) | Err(_) => true,
-        };
+        let found = attend(&device, &shape, 100, 1, FloatType::F32, Policy::Fair);
+        // Other numbers, or an error of the simulator.
+        let is_seen = found.map_or(true, |off| off >= 1.0);
         // A launch is dependent on one before: alone, it has nothing to wait for.
         let is_seen = is_seen || {
             let run = || attend(&device, &shape, 100, 3, FloatType::F32, Policy::Fair);
