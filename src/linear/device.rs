@@ -134,7 +134,7 @@ fn upload_all<'a>(
 }
 
 /// A copy in the device's memory, which has no buffers of nothing.
-fn upload<T: DeviceRepr + ValidAsZeroBits>(
+pub(super) fn upload<T: DeviceRepr + ValidAsZeroBits>(
     stream: &Arc<CudaStream>,
     values: &[T],
 ) -> Result<CudaSlice<T>> {
@@ -160,6 +160,16 @@ impl LinearOnDevice {
         global: GlobalScale,
     ) -> Result<Self> {
         MatricesOnDevice::new(1, rows, k, codes, scales, layout, global).map(Self::of)
+    }
+
+    /// A layer of one matrix that is there.
+    ///
+    /// # Errors
+    /// [`Error::LayersMismatch`] for another number of matrices.
+    pub fn from_matrix(matrix: MatricesOnDevice) -> Result<Self> {
+        let count = matrix.shape.l();
+        check::fits("the number of matrices", count, "a layer's", 1)?;
+        Ok(Self::of(matrix))
     }
 
     /// One layer with the rows of several, stacked in their order: q, k and v, or gate and up, which read the same vectors
