@@ -4,14 +4,15 @@
     nvfp4-gemv load FOLDER
 
 Layers of a Llama of 8 billion parameters, in files of 2 GiB at most, until there are so many GiB (4). What is random is
-a pattern that is written over and over, so that this takes seconds. Needs numpy. CI does not run this.
+a pattern that is written over and over, so that this takes seconds. No packages. CI does not run this.
 """
 
 import json
+import math
 import pathlib
+import random
+import struct
 import sys
-
-import numpy
 
 LAYERS = [("self_attn.q_proj", 4096, 4096), ("self_attn.k_proj", 1024, 4096), ("self_attn.v_proj", 1024, 4096),
           ("self_attn.o_proj", 4096, 4096), ("mlp.gate_proj", 14336, 4096), ("mlp.up_proj", 14336, 4096),
@@ -26,10 +27,11 @@ def tensors_of(number):
         yield f"{name}.weight", "U8", [rows, k // 2]
         yield f"{name}.weight_scale", "F8_E4M3", [rows, k // 16]
         yield f"{name}.weight_scale_2", "F32", []
+        yield f"{name}.input_scale", "F32", []
 
 
 def size(dtype, shape):
-    return int(numpy.prod(shape, dtype=numpy.int64)) * (4 if dtype == "F32" else 1)
+    return math.prod(shape) * (4 if dtype == "F32" else 1)
 
 
 def write(path, tensors, codes, scales):
@@ -42,7 +44,7 @@ def write(path, tensors, codes, scales):
         file.write(len(text).to_bytes(8, "little") + text)
         for at, (_, dtype, shape) in enumerate(tensors):
             if dtype == "F32":
-                file.write(numpy.float32(0.001).tobytes())
+                file.write(struct.pack("<f", 0.001))
                 continue
             # Another beginning for each, so that no two are alike.
             of, left = (codes if dtype == "U8" else scales), size(dtype, shape)
@@ -54,13 +56,12 @@ def write(path, tensors, codes, scales):
 
 
 def main(folder, gib="4"):
-    folder, random = pathlib.Path(folder), numpy.random.default_rng(1)
+    folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    codes = random.integers(0, 256, PATTERN, numpy.uint8)
-    scales = random.integers(1, 0x7f, PATTERN, numpy.uint8)  # positive numbers of E4M3
+    codes = random.Random(1).randbytes(PATTERN)
+    scales = codes.translate(bytes(1 + of % 0x7e for of in range(256)))  # positive numbers of E4M3
     codes, scales = memoryview(codes), memoryview(scales)
-    files, total = [[]], 0
-    in_file = 0
+    files, total, in_file = [[]], 0, 0
     for number in range(10**6):
         of_layer = list(tensors_of(number))
         bytes_of_layer = sum(size(dtype, shape) for _, dtype, shape in of_layer)
