@@ -3,7 +3,7 @@
 use crate::{LAYER, MODELOPT, contains, program, text, words};
 
 /// Options that take a number or several, with a call that has everything else. `{}` is the number.
-const NUMBERS: [&str; 24] = [
+const NUMBERS: [&str; 27] = [
     "plan {} 16",
     "plan 16 {}",
     "plan 16 16 {}",
@@ -17,6 +17,9 @@ const NUMBERS: [&str; 24] = [
     "plan 64 64 --gpu h200 --tensor-parallel {}",
     "run --checkpoint MODELOPT --layer LAYER --path cpu --n {}",
     "run --checkpoint MODELOPT --layer LAYER --path cpu --random {}",
+    "load MODELOPT --rounds {}",
+    "load MODELOPT --buffers {}",
+    "load MODELOPT --piece {}",
     "tune --shape {},2147483520",
     "tune --shape 16,16 --seconds {}",
     "tune --shape 16,16 --rank sustained --sustained {}",
