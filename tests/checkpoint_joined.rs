@@ -680,10 +680,12 @@ fn every_piece_arrives_in_bounded_memory_and_all_copies_end_after_an_error() {
                 .sum();
             let mut to = Late::new(sent);
             let mut progress = Vec::new();
-            Joined::send(sent, buffers(count, bytes), &mut to, |arrived, all| {
+            let mut buffers = buffers(count, bytes);
+            Joined::send(sent, &mut buffers, &mut to, |arrived, all| {
                 progress.push((arrived, all));
             })
             .unwrap();
+            assert_eq!(buffers.len(), count, "they are there again");
             for (found, gathered) in to.arrays.iter().zip(gathered) {
                 assert_eq!(found[0], gathered.codes());
                 assert_eq!(found[1], gathered.scales());
@@ -710,13 +712,13 @@ fn every_piece_arrives_in_bounded_memory_and_all_copies_end_after_an_error() {
     READS.store(0, Ordering::SeqCst);
     let mut to = Late::new(one);
     to.wants_reads = 8;
-    Joined::send(one, buffers(4, 32), &mut to, |_, _| {}).unwrap();
+    Joined::send(one, &mut buffers(4, 32), &mut to, |_, _| {}).unwrap();
     // Errors at any piece, of either side.
     for at in [0, 1, 5] {
         for side in [0, 1] {
             let mut to = Late::new(one);
             to.fails[side] = Some(at);
-            let error = Joined::send(one, buffers(4, 32), &mut to, |_, _| {}).unwrap_err();
+            let error = Joined::send(one, &mut buffers(4, 32), &mut to, |_, _| {}).unwrap_err();
             let SendError::Destination(error) = error else {
                 panic!("{error}");
             };
@@ -730,13 +732,13 @@ fn every_piece_arrives_in_bounded_memory_and_all_copies_end_after_an_error() {
     // Buffers that cannot be read into, that hold no row, and none: nothing is sent.
     let mut broken = buffers(2, 32);
     broken[1][0] = 0xbd;
-    for (buffers, says) in [
+    for (mut buffers, says) in [
         (broken, "broken"),
         (buffers(2, 31), "needs 32"),
         (buffers(0, 0), "needs 32"),
     ] {
         let mut to = Late::new(one);
-        let error = Joined::send(one, buffers, &mut to, |_, _| {}).unwrap_err();
+        let error = Joined::send(one, &mut buffers, &mut to, |_, _| {}).unwrap_err();
         assert!(error.to_string().contains(says), "{error}");
         assert!(to.begun.is_empty());
     }
@@ -754,8 +756,8 @@ fn scales_that_are_nan_or_negative_are_not_sent() {
         let joined = checkpoint.experts("m.experts", &["gate", "up"], order);
         let joined = [joined.unwrap()];
         let mut to = Late::new(&joined);
-        let buffers = vec![vec![0u8; 64].into_boxed_slice(); 4];
-        let error = Joined::send(&joined, buffers, &mut to, |_, _| {}).unwrap_err();
+        let mut buffers = vec![vec![0u8; 64].into_boxed_slice(); 4];
+        let error = Joined::send(&joined, &mut buffers, &mut to, |_, _| {}).unwrap_err();
         let text = error.to_string();
         assert!(matches!(error, SendError::File(_)), "{text}");
         assert!(
@@ -791,7 +793,7 @@ fn mapped_files_are_read_and_one_that_became_shorter_is_an_error() {
     let joined = [checkpoint.joined(&["m"], RowOrder::Stacked).unwrap()];
     let buffers = || vec![vec![0u8; 1 << 20].into_boxed_slice(); 8];
     let mut to = Late::new(&joined);
-    Joined::send(&joined, buffers(), &mut to, |_, _| {}).unwrap();
+    Joined::send(&joined, &mut buffers(), &mut to, |_, _| {}).unwrap();
     assert!(to.arrays[0] == [codes, scales]);
     let file = std::fs::OpenOptions::new();
     let file = { file }
@@ -799,7 +801,7 @@ fn mapped_files_are_read_and_one_that_became_shorter_is_an_error() {
         .open(directory.path().join("model.safetensors"))
         .unwrap();
     file.set_len(8 << 20).unwrap();
-    let error = Joined::send(&joined, buffers(), &mut to, |_, _| {}).unwrap_err();
+    let error = Joined::send(&joined, &mut buffers(), &mut to, |_, _| {}).unwrap_err();
     let text = error.to_string();
     assert!(
         matches!(error, SendError::File(_)) && text.contains("model.safetensors"),

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError, mpsc};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 
 use super::Joined;
 use super::joined::Which;
@@ -68,16 +68,18 @@ impl Joined<'_> {
     /// shortest buffer holds. Up to half of the buffers are with copies that are under way. Into each of the others a
     /// thread reads the next piece of all, so that pieces may arrive in another order than they are in: two buffers are
     /// the least for reading and copying at once. No other memory is taken. Block scales are looked at as they are read.
+    /// Afterwards the buffers are there again, for other weights.
     ///
     /// `progress` is called after each piece that has arrived, with the bytes of all that have, and those of all that there
     /// are.
     ///
     /// # Errors
     /// [`SendError::Buffers`] before anything is sent. [`SendError::File`] and [`SendError::Destination`] after every copy
-    /// under way has ended; the destination has a part of the weights then.
+    /// under way has ended; the destination has a part of the weights then, and buffers that the destination did not give
+    /// back are missing.
     pub fn send<D: Pieces>(
         all: &[Self],
-        mut buffers: Vec<D::Buffer>,
+        buffers: &mut Vec<D::Buffer>,
         to: &mut D,
         mut progress: impl FnMut(usize, usize),
     ) -> Result<(), SendError<D::Error>> {
@@ -97,43 +99,41 @@ impl Joined<'_> {
         let most_under_way = (buffers.len() / 2).max(1);
         let readers = (buffers.len() - buffers.len() / 2).min(pieces.len());
         let (mut under_way, mut arrived) = (VecDeque::new(), 0);
+        let free = Free::new(std::mem::take(buffers));
+        let next = AtomicUsize::new(0);
         let sent = std::thread::scope(|scope| {
-            let (free, to_fill) = mpsc::channel();
             let (filled, ready) = mpsc::channel();
-            for buffer in buffers {
-                // The other end is this function's own.
-                let _ = free.send(buffer);
-            }
-            let reader = Reader {
-                all,
-                pieces: &pieces,
-                next: AtomicUsize::new(0),
-                to_fill: Mutex::new(to_fill),
-            };
-            let reader = std::sync::Arc::new(reader);
+            // Threads that wait for a buffer go when this function does, however it goes.
+            let _closed = Closed(&free);
             for _ in 0..readers {
-                let (reader, filled) = (reader.clone(), filled.clone());
-                scope.spawn(move || reader.run::<D>(&filled));
+                let (free, next, pieces) = (&free, &next, &pieces);
+                let filled = filled.clone();
+                scope.spawn(move || {
+                    while let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed))
+                        && let Some(buffer) = free.take()
+                    {
+                        let read = all[piece.of].fill::<D>(piece, buffer);
+                        if filled.send((*piece, read)).is_err() {
+                            return;
+                        }
+                    }
+                });
             }
-            // An error ends both channels, and with them the threads.
-            drop((reader, filled));
+            drop(filled);
             let mut end = |to: &mut D, under_way: &mut VecDeque<usize>| {
-                let ended = to.end().transpose().map_err(SendError::Destination)?;
+                if let Some(buffer) = to.end() {
+                    free.give(buffer.map_err(SendError::Destination)?);
+                }
                 arrived += under_way.pop_front().unwrap_or(0);
                 progress(arrived, total);
-                Ok(ended)
+                Ok(())
             };
-            // It ends when the threads have: of the buffers that are not with copies now, each thread gets one, and finds
-            // no piece for it.
-            for read in ready {
-                let (piece, buffer) = read?;
-                to.begin(piece, buffer).map_err(SendError::Destination)?;
+            // It ends when the threads have.
+            for (piece, read) in ready {
+                to.begin(piece, read?).map_err(SendError::Destination)?;
                 under_way.push_back(piece.bytes);
-                if under_way.len() == most_under_way
-                    && let Some(buffer) = end(to, &mut under_way)?
-                {
-                    // The threads have gone when all is read.
-                    let _ = free.send(buffer);
+                if under_way.len() == most_under_way {
+                    end(to, &mut under_way)?;
                 }
             }
             while !under_way.is_empty() {
@@ -142,7 +142,12 @@ impl Joined<'_> {
             Ok(())
         });
         // After an error, the buffers of copies under way are still read.
-        while to.end().is_some() {}
+        while let Some(ended) = to.end() {
+            if let Ok(buffer) = ended {
+                free.give(buffer);
+            }
+        }
+        *buffers = free.into_all();
         sent
     }
 
@@ -176,6 +181,17 @@ impl Joined<'_> {
         Ok(pieces)
     }
 
+    /// Reads a piece into a buffer.
+    fn fill<D: Pieces>(
+        &self,
+        piece: &Piece,
+        mut buffer: D::Buffer,
+    ) -> Result<D::Buffer, SendError<D::Error>> {
+        let bytes = D::bytes(&mut buffer).map_err(SendError::Destination)?;
+        let read = self.read(piece, &mut bytes[..piece.bytes]);
+        read.map(|()| buffer).map_err(SendError::File)
+    }
+
     fn read(&self, piece: &Piece, out: &mut [u8]) -> Result<(), FileError> {
         let which = if piece.of_scales {
             Which::Scales
@@ -191,40 +207,54 @@ impl Joined<'_> {
     }
 }
 
-/// What threads share that read pieces.
-struct Reader<'a, 'f, B> {
-    all: &'a [Joined<'f>],
-    pieces: &'a [Piece],
-    /// The number of the piece that is read next.
-    next: AtomicUsize,
-    to_fill: Mutex<mpsc::Receiver<B>>,
+/// Buffers that no copy reads and no thread fills. The last one that came is the first that goes: it may be in a cache.
+struct Free<B> {
+    /// The buffers, and whether none is given any more.
+    state: Mutex<(Vec<B>, bool)>,
+    changed: Condvar,
 }
 
-type Read<D> = Result<(Piece, <D as Pieces>::Buffer), SendError<<D as Pieces>::Error>>;
-
-impl<B> Reader<'_, '_, B> {
-    /// Reads pieces, until there is none that another thread does not read, or until nobody wants them.
-    fn run<D: Pieces<Buffer = B>>(&self, filled: &mpsc::Sender<Read<D>>) {
-        loop {
-            let buffer = {
-                let to_fill = self.to_fill.lock();
-                to_fill.unwrap_or_else(PoisonError::into_inner).recv()
-            };
-            let Ok(mut buffer) = buffer else { return };
-            let piece = self.next.fetch_add(1, Ordering::Relaxed);
-            let Some(piece) = self.pieces.get(piece) else {
-                return;
-            };
-            let read = match D::bytes(&mut buffer) {
-                Ok(bytes) => {
-                    let read = self.all[piece.of].read(piece, &mut bytes[..piece.bytes]);
-                    read.map_err(SendError::File)
-                }
-                Err(error) => Err(SendError::Destination(error)),
-            };
-            if filled.send(read.map(|()| (*piece, buffer))).is_err() {
-                return;
-            }
+impl<B> Free<B> {
+    fn new(all: Vec<B>) -> Self {
+        Self {
+            state: Mutex::new((all, false)),
+            changed: Condvar::new(),
         }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, (Vec<B>, bool)> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for a buffer, or until none is given any more.
+    fn take(&self) -> Option<B> {
+        let none = |state: &mut (Vec<B>, bool)| state.0.is_empty() && !state.1;
+        let state = self.changed.wait_while(self.lock(), none);
+        let mut state = state.unwrap_or_else(PoisonError::into_inner);
+        let (buffers, is_closed) = &mut *state;
+        match is_closed {
+            true => None,
+            false => buffers.pop(),
+        }
+    }
+
+    fn give(&self, buffer: B) {
+        self.lock().0.push(buffer);
+        self.changed.notify_one();
+    }
+
+    fn into_all(self) -> Vec<B> {
+        let state = self.state.into_inner();
+        state.unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+/// Gives no buffer any more when it is dropped.
+struct Closed<'a, B>(&'a Free<B>);
+
+impl<B> Drop for Closed<'_, B> {
+    fn drop(&mut self) {
+        self.0.lock().1 = true;
+        self.0.changed.notify_all();
     }
 }

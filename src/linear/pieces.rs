@@ -25,7 +25,7 @@ fn error(error: DriverError) -> Error {
 
 impl MatricesOnDevice {
     /// Joined weights of a checkpoint in a device's memory, their block scales in the layout that is asked for: copied now,
-    /// on `stream`, piece by piece through these [buffers](DevicePieces::buffers), as [`Joined::send`] does. The host needs
+    /// on `stream`, piece by piece through these [buffers](DevicePieces::some_buffers), as [`Joined::send`] does. The host needs
     /// no other memory, however large the weights are. What [`LinearOnDevice::from_matrix`](crate::LinearOnDevice) and
     /// [`ExpertsOnDevice::new`](crate::ExpertsOnDevice::new) take.
     ///
@@ -43,10 +43,10 @@ impl MatricesOnDevice {
     /// let layers = checkpoint.layers().map(|name| checkpoint.joined(&[name], RowOrder::Stacked));
     /// let layers = layers.collect::<Result<Vec<_>, _>>()?;
     /// let stream = CudaContext::new(0)?.new_stream()?;
-    /// let buffers = DevicePieces::buffers(&stream, 16, 4 << 20)?;
+    /// let mut buffers = DevicePieces::some_buffers(&stream)?;
     /// let progress = |arrived, all| print!("\r{arrived} of {all} bytes");
     /// let layout = ScaleLayout::Tiled128x4;
-    /// let matrices = MatricesOnDevice::from_joined(&stream, layout, &layers, buffers, progress)?;
+    /// let matrices = MatricesOnDevice::from_joined(&stream, layout, &layers, &mut buffers, progress)?;
     /// let layers = matrices.into_iter().map(LinearOnDevice::from_matrix);
     /// # let _: Vec<LinearOnDevice> = layers.collect::<Result<_, _>>()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -55,7 +55,7 @@ impl MatricesOnDevice {
         stream: &Arc<CudaStream>,
         layout: ScaleLayout,
         all: &[Joined<'_>],
-        buffers: Vec<PinnedBuffer>,
+        buffers: &mut Vec<PinnedBuffer>,
         progress: impl FnMut(usize, usize),
     ) -> std::result::Result<Vec<Self>, SendError<Error>> {
         let refused = SendError::Destination;
@@ -115,9 +115,9 @@ impl MatricesOnDevice {
 /// let (stream, shape) = (CudaContext::new(0)?.new_stream()?, joined.shape());
 /// let mut codes = stream.alloc_zeros::<u8>(shape.weight_code_bytes())?;
 /// let mut scales = stream.alloc_zeros::<u8>(shape.weight_scale_bytes(ScaleLayout::Linear))?;
-/// let buffers = DevicePieces::buffers(&stream, 16, 4 << 20)?;
+/// let mut buffers = DevicePieces::some_buffers(&stream)?;
 /// let mut to = DevicePieces::new(&stream, vec![[codes.as_view_mut(), scales.as_view_mut()]]);
-/// Joined::send(&[joined], buffers, &mut to, |arrived, all| println!("{arrived} of {all} bytes"))?;
+/// Joined::send(&[joined], &mut buffers, &mut to, |arrived, all| println!("{arrived} of {all} bytes"))?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
@@ -127,6 +127,8 @@ pub struct DevicePieces<'a> {
     to: Vec<[CudaViewMut<'a, u8>; 2]>,
     /// Buffers that the device reads, each until its event: the first began first.
     under_way: VecDeque<(CudaEvent, PinnedBuffer)>,
+    /// Events of copies that have ended.
+    events: Vec<CudaEvent>,
 }
 
 impl<'a> DevicePieces<'a> {
@@ -137,7 +139,18 @@ impl<'a> DevicePieces<'a> {
             stream: Arc::clone(stream),
             to,
             under_way: VecDeque::new(),
+            events: Vec::new(),
         }
+    }
+
+    /// As many [buffers](Self::buffers) as suit this machine: two for each of its cores, of 1 MiB, and at most 64. A core
+    /// reads from the page cache a tenth of what the bus to a device takes, and what lies between should fit into caches.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`].
+    pub fn some_buffers(stream: &Arc<CudaStream>) -> Result<Vec<PinnedBuffer>> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Self::buffers(stream, cores.clamp(1, 32) * 2, 1 << 20)
     }
 
     /// Pinned buffers of so many bytes. The system does not move pinned memory out, so there should be few.
@@ -238,7 +251,12 @@ impl Pieces for DevicePieces<'_> {
             // SAFETY: both sides have as many bytes. The buffer stays where it is, and nobody writes to it, until the
             // event below: `end` and `drop` wait for that.
             unsafe { result::memcpy_htod_async(to, from, self.stream.cu_stream()) }?;
-            self.stream.record_event(None)
+            let event = match self.events.pop() {
+                Some(event) => event,
+                None => self.stream.context().new_event(None)?,
+            };
+            event.record(&self.stream)?;
+            Ok(event)
         })();
         match begun {
             Ok(event) => {
@@ -260,6 +278,7 @@ impl Pieces for DevicePieces<'_> {
             std::mem::forget(buffer);
             return Some(Err(error(reason)));
         }
+        self.events.push(event);
         Some(Ok(buffer))
     }
 }

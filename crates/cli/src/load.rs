@@ -30,7 +30,7 @@ the process had more at its peak, during the first load, than before it.
 Examples:
   nvfp4-gemv load model/
   nvfp4-gemv load model.safetensors --layer model.layers.0.mlp.experts.gate_up_proj --rounds 0
-  nvfp4-gemv load model/ --buffers 32 --piece 8 --rounds 11 --json")]
+  nvfp4-gemv load model/ --buffers 32 --piece 512 --rounds 11 --json")]
 pub(crate) struct Args {
     /// A .safetensors file, an index, or a directory
     path: PathBuf,
@@ -40,12 +40,12 @@ pub(crate) struct Args {
     /// Layout of the block scales on the device after the first load
     #[arg(long, value_parser = shapes::layout(), default_value = "linear")]
     layout: ScaleLayout,
-    /// Pinned buffers
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
-    buffers: u16,
-    /// MiB of a buffer
-    #[arg(long, value_name = "MIB", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=1024))]
-    piece: u16,
+    /// Pinned buffers [default: what the library takes, two a core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    buffers: Option<u16>,
+    /// KiB of a buffer
+    #[arg(long, value_name = "KIB", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1048576))]
+    piece: u32,
     /// Rounds of both ways; 0 only loads
     #[arg(long, value_name = "N", default_value_t = 5)]
     rounds: u16,
@@ -78,8 +78,8 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     let total: usize = all.iter().map(of).sum();
     let plan = LoadPlan {
         layout: args.layout,
-        buffers: args.buffers.into(),
-        piece_bytes: usize::from(args.piece) << 20,
+        buffers: args.buffers.map(usize::from),
+        piece_bytes: (args.piece as usize) << 10,
         rounds: args.rounds.into(),
     };
     const UNIT: usize = 1 << 20;
@@ -92,7 +92,6 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     let notes = notes::show(checkpoint.notes().iter().chain(of_modules));
     Ok(report(
         args,
-        &plan,
         &times,
         (all.len(), total),
         &left,
@@ -119,7 +118,6 @@ fn of(joined: &Joined<'_>) -> usize {
 
 fn report(
     args: &Args,
-    plan: &LoadPlan,
     times: &LoadTimes,
     (matrices, total): (usize, usize),
     left: &[(String, usize)],
@@ -127,7 +125,7 @@ fn report(
     notes: Value,
 ) -> Report {
     let rate = |seconds: f64| total as f64 / seconds / 1e9;
-    let pinned = plan.buffers * plan.piece_bytes;
+    let pinned = times.buffers * times.buffer_bytes;
     let mut text = format!(
         "checkpoint  {}: {}, {}; opened in {}\n",
         printable::path(&args.path),
@@ -148,9 +146,9 @@ fn report(
          buffers     {} of {}; {} to read\n\
          first load  {} with buffers and the device's memory ({} and {}), {:.1} GB/s\n",
         times.device,
-        plan.buffers,
-        bytes(plan.piece_bytes),
-        count(plan.buffers - plan.buffers / 2, "thread"),
+        times.buffers,
+        bytes(times.buffer_bytes),
+        count(times.buffers - times.buffers / 2, "thread"),
         time(times.first),
         time(times.pinning),
         time(times.allocating),
@@ -198,8 +196,8 @@ fn report(
         "left": { "modules": left.len(), "bytes": left_bytes },
         "device": times.device,
         "layout": args.layout.name(),
-        "buffers": plan.buffers,
-        "buffer_bytes": plan.piece_bytes,
+        "buffers": times.buffers,
+        "buffer_bytes": times.buffer_bytes,
         "opened_s": opened,
         "first_load_s": times.first,
         "pinning_s": times.pinning,

@@ -366,12 +366,17 @@ fn weights_that_come_by_pieces_are_those_that_are_copied() {
     };
     for layout in [ScaleLayout::Linear, ScaleLayout::Tiled128x4] {
         for (count, bytes) in [(1, 512), (2, 4096), (7, 1 << 20)] {
-            let buffers = DevicePieces::buffers(stream, count, bytes).unwrap();
+            let mut buffers = DevicePieces::buffers(stream, count, bytes).unwrap();
             let mut arrived = Vec::new();
-            let matrices =
-                MatricesOnDevice::from_joined(stream, layout, &joined, buffers, |so_far, all| {
+            let matrices = MatricesOnDevice::from_joined(
+                stream,
+                layout,
+                &joined,
+                &mut buffers,
+                |so_far, all| {
                     arrived.push((so_far, all));
-                });
+                },
+            );
             let total: usize = joined.iter().map(|of| of.shape().weight_bytes()).sum();
             assert_eq!(arrived.last(), Some(&(total, total)));
             for (matrix, names) in matrices.unwrap().into_iter().zip(sent) {
@@ -386,9 +391,9 @@ fn weights_that_come_by_pieces_are_those_that_are_copied() {
             }
         }
     }
-    let buffers = DevicePieces::buffers(stream, 2, 511).unwrap();
+    let mut buffers = DevicePieces::buffers(stream, 2, 511).unwrap();
     let layout = ScaleLayout::Linear;
-    let error = MatricesOnDevice::from_joined(stream, layout, &joined, buffers, |_, _| {});
+    let error = MatricesOnDevice::from_joined(stream, layout, &joined, &mut buffers, |_, _| {});
     assert!(
         matches!(error, Err(SendError::Buffers(_))),
         "holds no row of 512 bytes"

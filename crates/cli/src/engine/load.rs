@@ -8,9 +8,9 @@ use nvfp4_gemv::ScaleLayout;
 pub(crate) struct LoadPlan {
     /// Of the block scales, after the first load.
     pub(crate) layout: ScaleLayout,
-    /// Pinned buffers.
-    pub(crate) buffers: usize,
-    /// Bytes of each.
+    /// Pinned buffers; none where the library says how many.
+    pub(crate) buffers: Option<usize>,
+    /// Bytes of each, where their number is given.
     pub(crate) piece_bytes: usize,
     /// How often both ways are measured.
     pub(crate) rounds: usize,
@@ -20,6 +20,9 @@ pub(crate) struct LoadPlan {
 #[derive(Clone, Debug)]
 pub(crate) struct LoadTimes {
     pub(crate) device: String,
+    /// Pinned buffers, and bytes of each.
+    pub(crate) buffers: usize,
+    pub(crate) buffer_bytes: usize,
     /// The first load, with all that belongs to it.
     pub(crate) first: f64,
     /// Of that: making the pinned buffers.

@@ -29,15 +29,18 @@ pub(crate) fn load(
     let stream = stream.map_err(|e| cuda("creating a stream", e))?;
     let wait = || stream.synchronize().map_err(|e| cuda("loading weights", e));
     let since = |begin: Instant| begin.elapsed().as_secs_f64();
-    let buffers = || DevicePieces::buffers(&stream, plan.buffers, plan.piece_bytes);
-
     let before = resident("VmRSS:");
     let begin = Instant::now();
-    let made = buffers()?;
+    let mut buffers = match plan.buffers {
+        Some(count) => DevicePieces::buffers(&stream, count, plan.piece_bytes)?,
+        None => DevicePieces::some_buffers(&stream)?,
+    };
+    let (count, buffer_bytes) = (buffers.len(), buffers[0].len());
     let pinning = since(begin);
-    let matrices = MatricesOnDevice::from_joined(&stream, plan.layout, all, made, |arrived, _| {
-        progress(arrived)
-    });
+    let matrices =
+        MatricesOnDevice::from_joined(&stream, plan.layout, all, &mut buffers, |arrived, _| {
+            progress(arrived)
+        });
     let matrices = matrices.map_err(of_send)?;
     wait()?;
     let first = since(begin);
@@ -90,13 +93,12 @@ pub(crate) fn load(
             let cleared = stream.memset_zeros(memory);
             cleared.map_err(|e| cuda("clearing memory", e))?;
         }
-        let made = buffers()?;
         let views = parts.iter_mut();
         let views = views.map(|both| both.each_mut().map(|of| of.as_view_mut()));
         let mut to = DevicePieces::new(&stream, views.collect());
         wait()?;
         let begin = Instant::now();
-        Joined::send(all, made, &mut to, |_, _| {}).map_err(of_send)?;
+        Joined::send(all, &mut buffers, &mut to, |_, _| {}).map_err(of_send)?;
         wait()?;
         if round < plan.rounds {
             rounds.push((since(begin), plain));
@@ -115,6 +117,8 @@ pub(crate) fn load(
     }
     Ok(LoadTimes {
         device: gpu.name,
+        buffers: count,
+        buffer_bytes,
         first,
         pinning,
         allocating,
