@@ -115,18 +115,31 @@ impl<'a, S: Memory> Weights<'a, S> {
         check::len("weight codes", "bytes", codes.count(), bytes)?;
         let (m, batch) = (shape.m(), layout.bytes(shape.m(), shape.blocks()));
         check::scales_len(WEIGHT_SCALES, scales.count(), layout, shape, m, batch)?;
-        Ok(Self {
+        let global = global.check("weight global scale")?;
+        Ok(Self::of_checked(shape, codes, scales, layout, global, None))
+    }
+
+    /// Of parts that were checked.
+    pub(crate) fn of_checked(
+        shape: &Shape,
+        codes: S::Slice<'a, u8>,
+        scales: S::Slice<'a, u8>,
+        layout: ScaleLayout,
+        global: GlobalScale,
+        row_alpha: Option<S::Slice<'a, f32>>,
+    ) -> Self {
+        Self {
             shape: *shape,
             codes,
             scales,
             layout,
-            global: global.check("weight global scale")?,
-            row_alpha: None,
+            global,
+            row_alpha,
             column_alpha: None,
             select: None,
             late: false,
             distinct: false,
-        })
+        }
     }
 
     fn with_checked_row_alpha(mut self, alpha: S::Slice<'a, f32>) -> Result<Self> {

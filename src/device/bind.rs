@@ -16,23 +16,22 @@ use crate::shape::{Shape, Strides};
 use crate::tensor::{DenseVectors, VectorScale, Vectors, Weights};
 use crate::types::FloatType;
 
-/// Operands by address. The guards record, when dropped, that the stream uses the buffers until then:
-/// they must outlive the launch.
-pub(super) struct Bound<'a> {
+/// Operands by address.
+pub(super) struct Bound {
     pub(super) weights: RawWeights,
     pub(super) vectors: RawVectors,
     pub(super) output: RawOutput,
-    _guards: Guards<'a>,
 }
 
-impl Bound<'_> {
+impl Bound {
     /// The problem, its addresses checked.
     pub(super) fn call(&self, shape: &Shape) -> Result<Call> {
         Call::new(shape, &self.weights, &self.vectors, &self.output)
     }
 }
 
-/// Guards of at most ten buffers; no allocation.
+/// Guards of at most ten buffers; no allocation. They record, when dropped, that the stream uses the buffers until then:
+/// they must outlive the launch.
 #[derive(Default)]
 pub(crate) struct Guards<'a> {
     guards: [Option<SyncOnDrop<'a>>; 10],
@@ -40,25 +39,32 @@ pub(crate) struct Guards<'a> {
 }
 
 impl<'a> Guards<'a> {
-    /// The address that comes with a guard, which is kept.
+    /// The address that comes with a guard, which is kept if it does anything: without events none does, and that is every
+    /// one of a call that shall cost little.
+    #[inline]
     fn keep(&mut self, (address, guard): (u64, SyncOnDrop<'a>)) -> u64 {
-        self.guards[self.len] = Some(guard);
-        self.len += 1;
+        match guard {
+            SyncOnDrop::Record(None) | SyncOnDrop::Sync(None) => std::mem::forget(guard),
+            guard => {
+                self.guards[self.len] = Some(guard);
+                self.len += 1;
+            }
+        }
         address
     }
 }
 
-/// Checks operands against the shape and the stream's device.
+/// Checks operands against the shape and the stream's device. The guards get those of the operands.
 pub(super) fn bind<'a>(
     stream: &'a Arc<CudaStream>,
     shape: &Shape,
     weights: &'a Weights<'_, Device>,
     vectors: &'a Vectors<'_, Device>,
     output: &'a mut Output<'_, Device>,
-) -> Result<Bound<'a>> {
+    guards: &mut Guards<'a>,
+) -> Result<Bound> {
     weights.check(shape)?;
     let layout = output.resolve(shape, weights.shape().l())?;
-    let mut guards = Guards::default();
     let raw_weights = RawWeights {
         codes: guards.keep(read("weight codes", &weights.codes, stream)?),
         scales: guards.keep(read("weight scales", &weights.scales, stream)?),
@@ -111,12 +117,11 @@ pub(super) fn bind<'a>(
         Vectors::F32(v) => keep(dense(v, FloatType::F32, shape, stream)?),
     };
 
-    let raw_output = by_address(stream, output, &layout, &mut guards)?;
+    let raw_output = by_address(stream, output, &layout, guards)?;
     Ok(Bound {
         weights: raw_weights,
         vectors: raw_vectors,
         output: raw_output,
-        _guards: guards,
     })
 }
 
@@ -179,6 +184,7 @@ pub(crate) fn output<'a>(
 }
 
 /// The address of a buffer that a call reads, if it is of the stream's device and context, and its guard.
+#[inline]
 pub(crate) fn read<'a, T>(
     operand: &'static str,
     view: &'a CudaView<'_, T>,
@@ -189,6 +195,7 @@ pub(crate) fn read<'a, T>(
 }
 
 /// The address of a buffer that a call writes, if it is of the stream's device and context, and its guard.
+#[inline]
 fn written<'a, T>(
     operand: &'static str,
     view: &'a mut CudaViewMut<'_, T>,

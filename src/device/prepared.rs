@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::{CudaContext, CudaStream};
 
-use super::bind::{Bound, bind};
+use super::bind::{Bound, Guards, bind};
 use super::gpu;
 use crate::context::{make_current, same_context};
 use crate::dispatch::{Choice, Options};
@@ -96,7 +96,9 @@ impl PreparedGemvOnDevice {
         let _alone = workspace
             .map(|workspace| workspace.hold(stream))
             .transpose()?;
-        let call = bind(stream, shape, weights, vectors, &mut output)?.call(shape)?;
+        let mut guards = Guards::default();
+        let bound = bind(stream, shape, weights, vectors, &mut output, &mut guards)?;
+        let call = bound.call(shape)?;
         make_current(stream)?;
         #[cfg(feature = "tune")]
         crate::tune::at_prepare(stream, &call, gpu, options)?;
@@ -132,7 +134,8 @@ impl PreparedGemvOnDevice {
             .map(|workspace| workspace.hold(stream))
             .transpose()?;
         let call = &self.call;
-        let bound = bind(stream, &call.shape, weights, vectors, &mut output)?;
+        let (mut guards, shape) = (Guards::default(), &call.shape);
+        let bound = bind(stream, shape, weights, vectors, &mut output, &mut guards)?;
         let same = |operand, same| match same {
             true => Ok(()),
             false => Err(Error::NotAsPrepared { operand }),
@@ -143,7 +146,7 @@ impl PreparedGemvOnDevice {
         make_current(stream)?;
         // SAFETY: the stream's context is current, and is the one that was current when this was prepared. The views
         // hold valid device memory at the addresses that were prepared, of at least the lengths that were checked
-        // against the shape. cudarc's events, recorded by the guards in `bound`, keep the memory from being freed or
+        // against the shape. cudarc's events, recorded by the guards, keep the memory from being freed or
         // reused before the enqueued work has run. The workspace is kept by `self` and held: the launches of calls that
         // use it follow each other on its stream, and it is freed behind them.
         unsafe { self.prepared.run(stream.cu_stream().cast()) }
@@ -193,7 +196,8 @@ impl Kept {
         let _alone = workspace
             .map(|workspace| workspace.hold(stream))
             .transpose()?;
-        let bound = bind(stream, shape, weights, vectors, &mut output)?;
+        let mut guards = Guards::default();
+        let bound = bind(stream, shape, weights, vectors, &mut output, &mut guards)?;
         make_current(stream)?;
         let kept = match self.find(stream, shape, &bound) {
             Some(kept) => kept,
@@ -209,7 +213,7 @@ impl Kept {
         };
         if launch {
             // SAFETY: as in `PreparedGemvOnDevice::run`: the stream's context is current, and is the one that this was
-            // prepared in; the views are of the memory that it was prepared with; `bound` and the workspace are held.
+            // prepared in; the views are of the memory that it was prepared with; the guards and the workspace are held.
             unsafe { kept.prepared.run(stream.cu_stream().cast()) }?;
         }
         Ok(*kept.choice())
@@ -219,7 +223,7 @@ impl Kept {
         &self,
         stream: &Arc<CudaStream>,
         shape: &Shape,
-        bound: &Bound<'_>,
+        bound: &Bound,
     ) -> Option<Arc<PreparedGemvOnDevice>> {
         let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
         let at = calls.iter().position(|kept| {
@@ -230,7 +234,9 @@ impl Kept {
                 && call.weights == bound.weights
                 && kept.context.cu_ctx() == stream.context().cu_ctx()
         })?;
-        calls[..=at].rotate_right(1);
+        if at > 0 {
+            calls[..=at].rotate_right(1);
+        }
         Some(calls[0].clone())
     }
 

@@ -344,7 +344,7 @@ impl LinearOnDevice {
         launch: bool,
     ) -> Result<Choice> {
         let y = with_bias(y, self.parts.bias(), |y, bias| y.with_bias_on_device(bias))?;
-        let (shape, weights) = (self.shape(n)?, self.parts.weights()?);
+        let (shape, weights) = (self.shape(n)?, self.parts.view());
         self.kept
             .call(stream, &shape, &weights, x, y, &self.options(), launch)
     }
@@ -554,6 +554,21 @@ impl MatricesOnDevice {
         self.bias.as_ref().map(|bias| bias.as_view())
     }
 
+    /// The weights, whose parts were checked when these were made.
+    pub(crate) fn view(&self) -> Weights<'_, Device> {
+        let (codes, scales) = (self.codes.as_view(), self.scales.as_view());
+        let row_alpha = self.row_alpha.as_ref().map(|alpha| alpha.as_view());
+        Weights::of_checked(
+            &self.shape,
+            codes,
+            scales,
+            self.layout,
+            self.global,
+            row_alpha,
+        )
+    }
+
+    /// The same, checked.
     pub(crate) fn weights(&self) -> Result<Weights<'_, Device>> {
         let (codes, scales) = (self.codes.as_view(), self.scales.as_view());
         let weights = Weights::on_device(&self.shape, codes, scales, self.layout, self.global)?;
