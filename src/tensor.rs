@@ -179,14 +179,14 @@ impl<'a, S: Memory> Weights<'a, S> {
     /// id for each batch.
     #[doc(hidden)]
     pub fn check(&self, shape: &Shape) -> Result<()> {
-        let [mut weights, call] =
-            [&self.shape, shape].map(|shape| [shape.m(), shape.k(), shape.l()]);
-        if let Some(select) = &self.select {
-            weights[2] = select.count();
-        }
-        match weights == call {
+        let (m, k, l) = (self.shape.m(), self.shape.k(), self.shape.l());
+        let l = self.select.as_ref().map_or(l, |select| select.count());
+        match m == shape.m() && k == shape.k() && l == shape.l() {
             true => Ok(()),
-            false => Err(Error::ShapeMismatch { weights, call }),
+            false => Err(Error::ShapeMismatch {
+                weights: [m, k, l],
+                call: [shape.m(), shape.k(), shape.l()],
+            }),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::{CudaContext, CudaStream};
 
-use super::bind::{Bound, Guards, bind};
+use super::bind::{Guards, bind};
 use super::gpu;
 use crate::context::{make_current, same_context};
 use crate::dispatch::{Choice, Options};
@@ -172,7 +172,7 @@ impl PreparedGemvOnDevice {
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
     /// The one that was used last comes first.
-    calls: Mutex<Vec<Arc<PreparedGemvOnDevice>>>,
+    calls: Mutex<Vec<PreparedGemvOnDevice>>,
 }
 
 impl Kept {
@@ -199,52 +199,40 @@ impl Kept {
         let mut guards = Guards::default();
         let bound = bind(stream, shape, weights, vectors, &mut output, &mut guards)?;
         make_current(stream)?;
-        let kept = match self.find(stream, shape, &bound) {
-            Some(kept) => kept,
-            None => {
-                let gpu = gpu(stream.context().ordinal())?;
-                let call = bound.call(shape)?;
-                #[cfg(feature = "tune")]
-                if !launch {
-                    crate::tune::at_prepare(stream, &call, gpu, options)?;
-                }
-                self.keep(PreparedGemvOnDevice::of(stream, call, gpu, options)?)
-            }
-        };
-        if launch {
-            // SAFETY: as in `PreparedGemvOnDevice::run`: the stream's context is current, and is the one that this was
-            // prepared in; the views are of the memory that it was prepared with; the guards and the workspace are held.
-            unsafe { kept.prepared.run(stream.cu_stream().cast()) }?;
-        }
-        Ok(*kept.choice())
-    }
-
-    fn find(
-        &self,
-        stream: &Arc<CudaStream>,
-        shape: &Shape,
-        bound: &Bound,
-    ) -> Option<Arc<PreparedGemvOnDevice>> {
-        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = calls.iter().position(|kept| {
+        let lock = || self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        // Held until the call is enqueued: another thread does not wait for that long.
+        let mut calls = lock();
+        let is_this = |kept: &PreparedGemvOnDevice| {
             let call = &kept.call;
             call.shape == *shape
                 && call.vectors == bound.vectors
                 && call.output == bound.output
                 && call.weights == bound.weights
                 && kept.context.cu_ctx() == stream.context().cu_ctx()
-        })?;
-        if at > 0 {
-            calls[..=at].rotate_right(1);
+        };
+        match calls.iter().position(is_this) {
+            Some(0) => {}
+            Some(at) => calls[..=at].rotate_right(1),
+            None => {
+                drop(calls); // to prepare may take seconds
+                let gpu = gpu(stream.context().ordinal())?;
+                let call = bound.call(shape)?;
+                #[cfg(feature = "tune")]
+                if !launch {
+                    crate::tune::at_prepare(stream, &call, gpu, options)?;
+                }
+                let prepared = PreparedGemvOnDevice::of(stream, call, gpu, options)?;
+                calls = lock();
+                calls.truncate(Self::MOST - 1);
+                calls.insert(0, prepared);
+            }
         }
-        Some(calls[0].clone())
-    }
-
-    fn keep(&self, prepared: PreparedGemvOnDevice) -> Arc<PreparedGemvOnDevice> {
-        let kept = Arc::new(prepared);
-        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
-        calls.truncate(Self::MOST - 1);
-        calls.insert(0, kept.clone());
-        kept
+        let kept = &calls[0];
+        if launch {
+            // SAFETY: as in `PreparedGemvOnDevice::run`: the stream's context is current, and is the one that this was
+            // prepared in; the views are of the memory that it was prepared with; the guards and the workspace are held.
+            unsafe { kept.prepared.run(stream.cu_stream().cast()) }?;
+        }
+        Ok(*kept.choice())
     }
 }

@@ -143,14 +143,16 @@ impl<'a> DevicePieces<'a> {
         }
     }
 
-    /// As many [buffers](Self::buffers) as suit this machine: two for each of its cores, of 1 MiB, and at most 64. A core
-    /// reads from the page cache a tenth of what the bus to a device takes, and what lies between should fit into caches.
+    /// As many [buffers](Self::buffers) as suit this machine, of 2 MiB: two for each of its cores but two, and at most 64.
+    /// A core reads from the page cache a tenth of what the bus to a device takes; the calling thread and the system need
+    /// the others. What lies in buffers should fit into caches, and a copy should take longer than to begin it.
     ///
     /// # Errors
     /// [`Error::Cuda`].
     pub fn some_buffers(stream: &Arc<CudaStream>) -> Result<Vec<PinnedBuffer>> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Self::buffers(stream, cores.clamp(1, 32) * 2, 1 << 20)
+        let readers = cores.saturating_sub(2).clamp(1, 32);
+        Self::buffers(stream, 2 * readers, 2 << 20)
     }
 
     /// Pinned buffers of so many bytes. The system does not move pinned memory out, so there should be few.

@@ -3,17 +3,13 @@
 //! `cargo bench -p nvfp4-gemv-capi --features cuda --bench launch` runs it on a machine with a GPU. So does the program that
 //! `--no-run` names. An argument is how many batches of launches are measured (200).
 
-#[path = "../../../benches/call_overhead/bare.rs"]
-#[allow(dead_code, reason = "the library's bench uses all")]
-mod bare;
-
 use std::error::Error;
 use std::ffi::CStr;
 use std::ptr::{null, null_mut};
 use std::time::Instant;
 
-use bare::Bare;
 use nvfp4_gemv::cudarc::driver::{CudaContext, CudaSlice, DevicePtr};
+use nvfp4_gemv::measure::Bare;
 use nvfp4_gemv::{ScaleLayout, Shape, raw};
 use nvfp4_gemv_capi::*;
 

@@ -353,6 +353,10 @@ mod calls {
             0 => 0,
             n => ((n - 1) * step).checked_add(row).ok_or_else(beyond)?,
         };
+        let bytes = reached.checked_mul(element.bytes());
+        if bytes.is_none_or(|bytes| isize::try_from(bytes).is_err()) {
+            return Err(beyond());
+        }
         Ok((Strides { row: step, batch }, reached))
     }
 

@@ -353,11 +353,13 @@ fn experts_give_the_bits_of_rust_and_are_near_the_cpu() {
                 }
                 nvfp4_experts_call_free(call);
             }
-            let largest = on_host.iter().fold(0f32, |most, y| most.max(y.abs()));
-            for (bits, host) in expected.iter().zip(&on_host) {
-                let found = f32::from_bits(*bits);
-                assert!((found - host).abs() <= 5e-2 * largest, "{found} {host}");
-            }
+            // The device multiplies vectors of four bits, twice. Other experts, or other weights of theirs, would be off by
+            // as much as the results are.
+            let square = |of: &mut dyn Iterator<Item = f32>| of.map(|y| y * y).sum::<f32>();
+            let found = expected.iter().map(|bits| f32::from_bits(*bits));
+            let off = square(&mut found.zip(&on_host).map(|(found, host)| found - host));
+            let off = (off / square(&mut on_host.iter().copied())).sqrt();
+            assert!(off < 0.35, "{layout} {chained} {n}: {off}");
         }
         // SAFETY: freed once.
         unsafe { nvfp4_device_experts_free(on_device) };

@@ -40,11 +40,11 @@ pub(crate) struct Args {
     /// Layout of the block scales on the device after the first load
     #[arg(long, value_parser = shapes::layout(), default_value = "linear")]
     layout: ScaleLayout,
-    /// Pinned buffers [default: what the library takes, two a core]
+    /// Pinned buffers [default: what the library takes, two a core but two]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     buffers: Option<u16>,
-    /// KiB of a buffer
-    #[arg(long, value_name = "KIB", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1048576))]
+    /// KiB of a buffer, where their number is given
+    #[arg(long, value_name = "KIB", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..=1048576))]
     piece: u32,
     /// Rounds of both ways; 0 only loads
     #[arg(long, value_name = "N", default_value_t = 5)]
