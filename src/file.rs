@@ -3,6 +3,7 @@
 //! Source: the safetensors format, <https://github.com/huggingface/safetensors#format>.
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -149,7 +150,8 @@ pub struct TensorFile {
 #[derive(Debug)]
 pub(crate) enum Bytes {
     Read(Vec<u8>),
-    Mapped(Mmap),
+    /// The file stays open, for [`Bytes::copy`].
+    Mapped(Mmap, File),
 }
 
 impl std::ops::Deref for Bytes {
@@ -158,7 +160,7 @@ impl std::ops::Deref for Bytes {
     fn deref(&self) -> &[u8] {
         match self {
             Self::Read(bytes) => bytes,
-            Self::Mapped(map) => map,
+            Self::Mapped(map, _) => map,
         }
     }
 }
@@ -173,7 +175,19 @@ impl Bytes {
         }
         // SAFETY: the map is private to its file (`TensorFile`, `Gguf`) and only read. That the file is not truncated
         // meanwhile is the documented condition of that type, which no program can enforce.
-        Ok(Self::Mapped(unsafe { Mmap::map(&file) }?))
+        let map = unsafe { Mmap::map(&file) }?;
+        Ok(Self::Mapped(map, file))
+    }
+
+    /// Copies the bytes from here on. Those of a mapped file are read, and not touched: no page of them is mapped, so that
+    /// the process does not grow, and a file that has become shorter is an error.
+    fn copy(&self, from: usize, to: &mut [u8]) -> std::io::Result<()> {
+        #[cfg(unix)]
+        if let Self::Mapped(_, file) = self {
+            return std::os::unix::fs::FileExt::read_exact_at(file, to, from as u64);
+        }
+        to.copy_from_slice(&self[from..from + to.len()]);
+        Ok(())
     }
 }
 
@@ -268,6 +282,19 @@ impl TensorFile {
     /// Bytes of the file.
     pub(crate) fn bytes_in(&self, range: Range<usize>) -> &[u8] {
         &self.bytes[range]
+    }
+
+    /// Copies bytes of the file, which [`bytes_in`](Self::bytes_in) gave, without touching them where it is mapped.
+    pub(crate) fn copy(&self, bytes: &[u8], to: &mut [u8]) -> Result<(), FileError> {
+        let Some(range) = self.range_of(bytes) else {
+            to.copy_from_slice(bytes);
+            return Ok(());
+        };
+        let copied = self.bytes.copy(range.start, to);
+        copied.map_err(|source| FileError::Read {
+            file: self.path.clone(),
+            source,
+        })
     }
 
     /// Where bytes lie in the file, if they are the file's.

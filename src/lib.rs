@@ -241,9 +241,9 @@ pub use gate::{Gate, rms_norm};
 pub use gemv::{PreparedGemv, gemv};
 pub use gpu::Gpu;
 pub use kernel::{Config, Kernel};
-#[cfg(all(feature = "device", feature = "checkpoint"))]
-pub use linear::DevicePieces;
 pub use linear::{Bytes, Linear};
+#[cfg(all(feature = "device", feature = "checkpoint"))]
+pub use linear::{DevicePieces, PinnedBuffer};
 #[cfg(feature = "device")]
 pub use linear::{LinearOnDevice, MatricesOnDevice};
 #[cfg(feature = "device")]

@@ -4,6 +4,8 @@
 //! part is not in the figure; about half a microsecond of graph node a launch is. Callers rotate over copies of the
 //! weights larger than twice the L2 cache, so that every launch reads memory.
 
+mod bare;
+
 use std::ptr;
 use std::sync::Arc;
 
@@ -14,6 +16,8 @@ use crate::error::{Error, Result};
 use crate::gpu::Gpu;
 use crate::kernel::read_only::{Read, ReadConfig};
 use crate::raw;
+
+pub use bare::Bare;
 
 /// Seconds a launch, over several replays.
 #[derive(Clone, Copy, Debug, PartialEq)]

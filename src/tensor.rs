@@ -98,7 +98,7 @@ pub struct Weights<'a, S: Memory = Host> {
     pub(crate) distinct: bool,
 }
 
-const WEIGHT_SCALES: &str = "weight scales";
+pub(crate) const WEIGHT_SCALES: &str = "weight scales";
 /// The id of a batch without a matrix.
 pub(crate) const NO_MATRIX: i32 = -1;
 
@@ -115,18 +115,31 @@ impl<'a, S: Memory> Weights<'a, S> {
         check::len("weight codes", "bytes", codes.count(), bytes)?;
         let (m, batch) = (shape.m(), layout.bytes(shape.m(), shape.blocks()));
         check::scales_len(WEIGHT_SCALES, scales.count(), layout, shape, m, batch)?;
-        Ok(Self {
+        let global = global.check("weight global scale")?;
+        Ok(Self::of_checked(shape, codes, scales, layout, global, None))
+    }
+
+    /// Of parts that were checked.
+    pub(crate) fn of_checked(
+        shape: &Shape,
+        codes: S::Slice<'a, u8>,
+        scales: S::Slice<'a, u8>,
+        layout: ScaleLayout,
+        global: GlobalScale,
+        row_alpha: Option<S::Slice<'a, f32>>,
+    ) -> Self {
+        Self {
             shape: *shape,
             codes,
             scales,
             layout,
-            global: global.check("weight global scale")?,
-            row_alpha: None,
+            global,
+            row_alpha,
             column_alpha: None,
             select: None,
             late: false,
             distinct: false,
-        })
+        }
     }
 
     fn with_checked_row_alpha(mut self, alpha: S::Slice<'a, f32>) -> Result<Self> {
@@ -166,14 +179,14 @@ impl<'a, S: Memory> Weights<'a, S> {
     /// id for each batch.
     #[doc(hidden)]
     pub fn check(&self, shape: &Shape) -> Result<()> {
-        let [mut weights, call] =
-            [&self.shape, shape].map(|shape| [shape.m(), shape.k(), shape.l()]);
-        if let Some(select) = &self.select {
-            weights[2] = select.count();
-        }
-        match weights == call {
+        let (m, k, l) = (self.shape.m(), self.shape.k(), self.shape.l());
+        let l = self.select.as_ref().map_or(l, |select| select.count());
+        match m == shape.m() && k == shape.k() && l == shape.l() {
             true => Ok(()),
-            false => Err(Error::ShapeMismatch { weights, call }),
+            false => Err(Error::ShapeMismatch {
+                weights: [m, k, l],
+                call: [shape.m(), shape.k(), shape.l()],
+            }),
         }
     }
 }
@@ -785,16 +798,15 @@ fn scan_scales(
     strides: Strides,
 ) -> Result<()> {
     let blocks = shape.blocks();
-    let bad = |code: u8| code >= 0x7f;
     if rows == 0 {
         return Ok(());
     }
     for batch in 0..shape.l() {
         let scales = &scales[batch * strides.batch..];
-        // Densely packed: one sweep over all bytes finds out that all is well. The largest of them, and not the first
-        // bad one, so that vector instructions do it. Padding may be anything, and is looked at again below.
+        // Densely packed: one sweep over all bytes finds out that all is well. Padding may be anything, and is looked at
+        // again below.
         let is_dense = layout == ScaleLayout::Tiled128x4 || strides.row == blocks;
-        if is_dense && !bad(largest(&scales[..layout.bytes(rows, blocks)])) {
+        if is_dense && first_bad_scale(&scales[..layout.bytes(rows, blocks)]).is_none() {
             continue;
         }
         for row in 0..rows {
@@ -803,27 +815,45 @@ fn scan_scales(
                     ScaleLayout::Linear => row * strides.row + block,
                     ScaleLayout::Tiled128x4 => layout.offset(row, block, blocks),
                 }];
-                if e4m3::is_nan(code) {
-                    return Err(Error::ScaleNan {
-                        operand,
-                        batch,
-                        row,
-                        block,
-                    });
-                }
-                if bad(code) {
-                    return Err(Error::ScaleNegative {
-                        operand,
-                        batch,
-                        row,
-                        block,
-                        code,
-                    });
+                if is_bad_scale(code) {
+                    return Err(bad_scale(operand, [batch, row, block], code));
                 }
             }
         }
     }
     Ok(())
+}
+
+/// Whether a scale is NaN or negative.
+const fn is_bad_scale(code: u8) -> bool {
+    code >= 0x7f
+}
+
+/// Where the first scale is that is NaN or negative. The largest of all is looked at first, which vector instructions do.
+pub(crate) fn first_bad_scale(scales: &[u8]) -> Option<usize> {
+    match is_bad_scale(largest(scales)) {
+        true => scales.iter().position(|code| is_bad_scale(*code)),
+        false => None,
+    }
+}
+
+/// The error that a scale is NaN or negative.
+pub(crate) fn bad_scale(operand: &'static str, [batch, row, block]: [usize; 3], code: u8) -> Error {
+    match e4m3::is_nan(code) {
+        true => Error::ScaleNan {
+            operand,
+            batch,
+            row,
+            block,
+        },
+        false => Error::ScaleNegative {
+            operand,
+            batch,
+            row,
+            block,
+            code,
+        },
+    }
 }
 
 /// The largest byte; 0 of none.

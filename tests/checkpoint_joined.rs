@@ -572,9 +572,10 @@ fn experts_have_factors_of_columns() {
 /// A destination in host memory whose copies happen when their end is waited for, as a device's may: a buffer that is
 /// written before would show.
 struct Late {
-    arrays: [Vec<u8>; 2],
+    /// Of each joined weights.
+    arrays: Vec<[Vec<u8>; 2]>,
     under_way: VecDeque<(Piece, Box<[u8]>)>,
-    /// The pieces that began, in order.
+    /// The pieces that began.
     begun: Vec<Piece>,
     most_under_way: usize,
     /// The number of the piece whose copy does not begin, or does not end.
@@ -588,10 +589,14 @@ struct Late {
 static READS: AtomicUsize = AtomicUsize::new(0);
 
 impl Late {
-    fn new(shape: Shape) -> Self {
-        let scales = shape.weight_scale_bytes(ScaleLayout::Linear);
+    fn new(all: &[Joined<'_>]) -> Self {
+        let arrays = all.iter().map(|joined| {
+            let shape = joined.shape();
+            let scales = shape.weight_scale_bytes(ScaleLayout::Linear);
+            [vec![0xee; shape.weight_code_bytes()], vec![0xee; scales]]
+        });
         Self {
-            arrays: [vec![0xee; shape.weight_code_bytes()], vec![0xee; scales]],
+            arrays: arrays.collect(),
             under_way: VecDeque::new(),
             begun: Vec::new(),
             most_under_way: 0,
@@ -634,7 +639,7 @@ impl Pieces for Late {
             );
             std::thread::yield_now();
         }
-        let array = &mut self.arrays[usize::from(piece.of_scales)];
+        let array = &mut self.arrays[piece.of][usize::from(piece.of_scales)];
         array[piece.at..piece.at + piece.bytes].copy_from_slice(&buffer[..piece.bytes]);
         buffer.fill(0x55);
         self.ended += 1;
@@ -646,7 +651,7 @@ impl Pieces for Late {
 }
 
 #[test]
-fn pieces_arrive_in_order_in_bounded_memory_and_all_copies_end_after_an_error() {
+fn every_piece_arrives_in_bounded_memory_and_all_copies_end_after_an_error() {
     let buffers = |count: usize, bytes: usize| vec![vec![0u8; bytes].into_boxed_slice(); count];
     let dialect = Dialect::ModelOpt;
     let (_directory, listed) = open(apart(dialect));
@@ -662,51 +667,58 @@ fn pieces_arrive_in_order_in_bounded_memory_and_all_copies_end_after_an_error() 
             .experts("m.experts", &["gate_up"], RowOrder::Stacked)
             .unwrap(),
     ];
-    for joined in &all {
-        let gathered = joined.gather();
-        let total = gathered.codes().len() + gathered.scales().len();
-        // A row of codes has 32 bytes. 50 are one row of codes, and 12 of scales.
-        for (count, bytes) in [(1, 50), (2, 32), (3, 200), (4, 33), (5, 1 << 20)] {
-            let mut to = Late::new(joined.shape());
-            let mut progress = Vec::new();
-            let sent = joined.send(buffers(count, bytes), &mut to, |arrived, all| {
-                progress.push((arrived, all))
+    let gathered: Vec<_> = all.iter().map(Joined::gather).collect();
+    // A row of codes has 32 bytes. 50 are one row of codes, and 12 of scales.
+    for (count, bytes) in [(1, 50), (2, 32), (3, 200), (4, 33), (16, 64), (5, 1 << 20)] {
+        for sent in [&all[..], &all[1..2], &[]] {
+            let first = sent.first().map_or(0, |first| {
+                all.iter().position(|of| std::ptr::eq(of, first)).unwrap()
             });
-            sent.unwrap();
-            let [codes, scales] = &to.arrays;
-            assert_eq!(
-                (&codes[..], &scales[..]),
-                (gathered.codes(), gathered.scales())
-            );
+            let gathered = &gathered[first..first + sent.len()];
+            let total: usize = (gathered.iter())
+                .map(|of| of.codes().len() + of.scales().len())
+                .sum();
+            let mut to = Late::new(sent);
+            let mut progress = Vec::new();
+            let mut buffers = buffers(count, bytes);
+            Joined::send(sent, &mut buffers, &mut to, |arrived, all| {
+                progress.push((arrived, all));
+            })
+            .unwrap();
+            assert_eq!(buffers.len(), count, "they are there again");
+            for (found, gathered) in to.arrays.iter().zip(gathered) {
+                assert_eq!(found[0], gathered.codes());
+                assert_eq!(found[1], gathered.scales());
+            }
             assert!(to.most_under_way <= (count / 2).max(1));
-            let ordered = to
-                .begun
-                .is_sorted_by_key(|piece| (piece.of_scales, piece.at));
-            assert!(
-                ordered && to.begun.iter().all(|piece| piece.bytes <= bytes),
-                "{:?}",
-                to.begun
-            );
+            // Each byte once: threads may read them in another order.
+            let sum: usize = to.begun.iter().map(|piece| piece.bytes).sum();
+            assert_eq!(sum, total);
+            assert!(to.begun.iter().all(|piece| piece.bytes <= bytes));
+            if count <= 2 {
+                let place = |piece: &Piece| (piece.of, piece.of_scales, piece.at);
+                assert!(to.begun.is_sorted_by_key(place), "one thread reads");
+            }
             assert_eq!(progress.len(), to.begun.len());
             assert!(
-                progress.is_sorted() && progress.last() == Some(&(total, total)),
+                progress.is_sorted() && progress.last().is_none_or(|last| *last == (total, total)),
                 "{progress:?}"
             );
         }
     }
-    let joined = &all[0];
+    let one = &all[..1];
     // Before the first copy ends, the other buffers have been read into: four were asked for their length, and four more
     // times for bytes to read into.
     READS.store(0, Ordering::SeqCst);
-    let mut to = Late::new(joined.shape());
+    let mut to = Late::new(one);
     to.wants_reads = 8;
-    joined.send(buffers(4, 32), &mut to, |_, _| {}).unwrap();
+    Joined::send(one, &mut buffers(4, 32), &mut to, |_, _| {}).unwrap();
     // Errors at any piece, of either side.
     for at in [0, 1, 5] {
         for side in [0, 1] {
-            let mut to = Late::new(joined.shape());
+            let mut to = Late::new(one);
             to.fails[side] = Some(at);
-            let error = joined.send(buffers(4, 32), &mut to, |_, _| {}).unwrap_err();
+            let error = Joined::send(one, &mut buffers(4, 32), &mut to, |_, _| {}).unwrap_err();
             let SendError::Destination(error) = error else {
                 panic!("{error}");
             };
@@ -720,16 +732,82 @@ fn pieces_arrive_in_order_in_bounded_memory_and_all_copies_end_after_an_error() 
     // Buffers that cannot be read into, that hold no row, and none: nothing is sent.
     let mut broken = buffers(2, 32);
     broken[1][0] = 0xbd;
-    for (buffers, says) in [
+    for (mut buffers, says) in [
         (broken, "broken"),
         (buffers(2, 31), "needs 32"),
         (buffers(0, 0), "needs 32"),
     ] {
-        let mut to = Late::new(joined.shape());
-        let error = joined.send(buffers, &mut to, |_, _| {}).unwrap_err();
+        let mut to = Late::new(one);
+        let error = Joined::send(one, &mut buffers, &mut to, |_, _| {}).unwrap_err();
         assert!(error.to_string().contains(says), "{error}");
         assert!(to.begun.is_empty());
     }
+}
+
+/// Scales are looked at where they are read, since a device does not look: the error names the tensor.
+#[test]
+fn scales_that_are_nan_or_negative_are_not_sent() {
+    let mut tensors = apart(Dialect::ModelOpt);
+    let name = "m.experts.1.up.weight_scale";
+    let bad = tensors.iter_mut().find(|(of, _)| of == name).unwrap();
+    bad.1.bytes.to_mut()[K / 16 + 1] = 0x80;
+    let (_directory, checkpoint) = open(tensors);
+    for order in [RowOrder::Stacked, RowOrder::Interleaved] {
+        let joined = checkpoint.experts("m.experts", &["gate", "up"], order);
+        let joined = [joined.unwrap()];
+        let mut to = Late::new(&joined);
+        let mut buffers = vec![vec![0u8; 64].into_boxed_slice(); 4];
+        let error = Joined::send(&joined, &mut buffers, &mut to, |_, _| {}).unwrap_err();
+        let text = error.to_string();
+        assert!(matches!(error, SendError::File(_)), "{text}");
+        assert!(
+            text.contains(name) && text.contains("row 1, block 1"),
+            "{text}"
+        );
+        assert!(to.under_way.is_empty() && to.ended == to.begun.len());
+        assert!(joined[0].gather().weights().is_err());
+    }
+}
+
+/// Large files are mapped. What is sent of them is read, and not touched: a file that has become shorter is an error, and
+/// does not end the process.
+#[cfg(unix)]
+#[test]
+fn mapped_files_are_read_and_one_that_became_shorter_is_an_error() {
+    let (rows, k) = (4096, 8704);
+    let mut codes = vec![0u8; rows * k / 2];
+    fastrand::Rng::with_seed(3).fill(&mut codes);
+    assert!(codes.len() as u64 > nvfp4_gemv::file::READ_UP_TO);
+    let scales = vec![0x38u8; rows * k / 16];
+    let (directory, checkpoint) = open(vec![
+        (
+            "m.weight".into(),
+            NewTensor::new(Dtype::U8, &[rows, k / 2], codes.clone()),
+        ),
+        (
+            "m.weight_scale".into(),
+            NewTensor::new(Dtype::F8_E4M3, &[rows, k / 16], scales.clone()),
+        ),
+        ("m.weight_scale_2".into(), NewTensor::f32(&[], &[1.0])),
+    ]);
+    let joined = [checkpoint.joined(&["m"], RowOrder::Stacked).unwrap()];
+    let buffers = || vec![vec![0u8; 1 << 20].into_boxed_slice(); 8];
+    let mut to = Late::new(&joined);
+    Joined::send(&joined, &mut buffers(), &mut to, |_, _| {}).unwrap();
+    assert!(to.arrays[0] == [codes, scales]);
+    let file = std::fs::OpenOptions::new();
+    let file = { file }
+        .write(true)
+        .open(directory.path().join("model.safetensors"))
+        .unwrap();
+    file.set_len(8 << 20).unwrap();
+    let error = Joined::send(&joined, &mut buffers(), &mut to, |_, _| {}).unwrap_err();
+    let text = error.to_string();
+    assert!(
+        matches!(error, SendError::File(_)) && text.contains("model.safetensors"),
+        "{text}"
+    );
+    assert!(to.under_way.is_empty());
 }
 
 /// One shard of several does not have all experts.

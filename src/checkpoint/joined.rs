@@ -7,13 +7,15 @@ use safetensors::Dtype;
 
 use super::stacked::{CODES, Stacked};
 use super::{Checkpoint, CheckpointError, Layer, Note, other, swap_nibbles};
-use crate::file::Tensor;
-use crate::{Dims, GlobalScale, RowOrder, ScaleLayout, Shape, Weights, check};
+use crate::file::{FileError, Tensor};
+use crate::tensor::{WEIGHT_SCALES, bad_scale, first_bad_scale};
+use crate::{BLOCK, Dims, GlobalScale, RowOrder, ScaleLayout, Shape, Weights, check};
 
 /// Layers as one array of weights `[L][M][K]`: q, k and v of an attention, gate and up of an MLP, experts.
 ///
 /// Parts of a fused layer, and experts, have global scales of their own. Where those differ, the weights have a factor
-/// for each row, so that no scale is rounded. Nothing is copied before [`gather`](Self::gather).
+/// for each row, so that no scale is rounded. Nothing is copied before [`gather`](Self::gather), and block scales are
+/// looked at when they are copied or multiplied.
 #[derive(Debug)]
 pub struct Joined<'a> {
     shape: Shape,
@@ -37,8 +39,9 @@ pub struct Joined<'a> {
 struct Part<'a> {
     rows: usize,
     k: usize,
-    /// Codes and block scales.
+    /// Codes and block scales, and the tensors that they are in.
     bytes: [&'a [u8]; 2],
+    tensors: [Tensor<'a>; 2],
     /// Whether these are `[K/2][M]` and `[K/16][M]`.
     is_transposed: bool,
     /// Of the block scales.
@@ -80,7 +83,7 @@ impl Checkpoint {
     /// Layers with equally long rows as one matrix: q, k and v, or gate and up.
     ///
     /// # Errors
-    /// As [`layer`](Self::layer)'s for each of them. [`CheckpointError::Join`] for layers whose sizes or factors of
+    /// As [`layer`](Self::layer)'s for each of them, but for what block scales hold. [`CheckpointError::Join`] for layers whose sizes or factors of
     /// columns (AWQ) differ, for those with factors of rows already, and for no layer at all. Experts may have factors
     /// of columns that differ: matrices have their own, and the parts of one matrix the same.
     ///
@@ -97,7 +100,7 @@ impl Checkpoint {
         layers: &[impl AsRef<str>],
         order: RowOrder,
     ) -> Result<Joined<'_>, CheckpointError> {
-        let opened = layers.iter().map(|name| self.layer(name.as_ref()));
+        let opened = layers.iter().map(|name| self.unscanned(name.as_ref()));
         let opened = opened.collect::<Result<Vec<_>, _>>()?;
         Joined::of_layers(opened, layers.len(), order)
     }
@@ -124,7 +127,7 @@ impl Checkpoint {
             let mut layers = Vec::new();
             for expert in 0..experts_of_their_own {
                 for part in parts() {
-                    layers.push(self.layer(&format!("{experts}.{expert}.{part}"))?);
+                    layers.push(self.unscanned(&format!("{experts}.{expert}.{part}"))?);
                 }
             }
             return Joined::of_layers(layers, parts().len(), order);
@@ -140,7 +143,7 @@ impl Checkpoint {
                 return Stacked::of(self, codes);
             }
             // What is there instead has words of its own.
-            self.layer(&name)?;
+            self.unscanned(&name)?;
             Err(CheckpointError::Join {
                 layers: [name.clone(), name],
                 reason: "it is one layer, and no experts".into(),
@@ -178,6 +181,7 @@ impl<'a> Joined<'a> {
             rows: layer.rows(),
             k: layer.k(),
             bytes: [layer.headers.stored_codes(), layer.scales()],
+            tensors: layer.tensors(),
             is_transposed: false,
             layout: layer.layout(),
             high_first: layer.headers.high_first,
@@ -217,6 +221,7 @@ impl<'a> Joined<'a> {
                     rows: of.shape.m(),
                     k: of.shape.k(),
                     bytes,
+                    tensors: of.tensors(),
                     is_transposed: of.is_transposed,
                     layout: ScaleLayout::Linear,
                     high_first: false,
@@ -391,7 +396,7 @@ impl<'a> Joined<'a> {
         Ok(())
     }
 
-    /// Writes the block scales, linear `[L][M][K/16]`.
+    /// Writes the block scales, linear `[L][M][K/16]`. Their content is not looked at: [`Weights::new`] does that.
     ///
     /// # Errors
     /// Memory of another length than [`Shape::weight_scale_bytes`].
@@ -400,6 +405,18 @@ impl<'a> Joined<'a> {
         check::len("weight scales", "bytes", scales.len(), bytes)?;
         self.write(scales, Which::Scales);
         Ok(())
+    }
+
+    /// Refuses block scales `[rows][K/16]` of all `[L][M]` rows, from the `first` one on, that are NaN or negative. The
+    /// error names the tensor, and the row in it.
+    pub(crate) fn check_scales(&self, first: usize, scales: &[u8]) -> Result<(), FileError> {
+        let Some(at) = first_bad_scale(scales) else {
+            return Ok(());
+        };
+        let (row, block) = (at / self.shape.blocks(), at % self.shape.blocks());
+        let (part, row, _) = self.part_of(first + row);
+        let error = bad_scale(WEIGHT_SCALES, [0, row, block], scales[at]);
+        Err(part.tensors[Which::Scales as usize].refused(error))
     }
 
     /// The name and the rows of each layer, as its tensors have them.
@@ -436,27 +453,52 @@ impl<'a> Joined<'a> {
         });
     }
 
-    /// Writes the codes or block scales of one row of all `[L][M]`.
-    pub(super) fn write_row(&self, which: Which, row: usize, out: &mut [u8]) {
+    /// Reads the codes or block scales of some rows of all `[L][M]`, from the `first` one on.
+    pub(super) fn read_rows(
+        &self,
+        which: Which,
+        mut first: usize,
+        mut out: &mut [u8],
+    ) -> Result<(), FileError> {
+        let of_row = which.of_row(&self.shape);
+        while !out.is_empty() {
+            let (part, row, follow) = self.part_of(first);
+            let rows = follow.min(out.len() / of_row);
+            let (now, later) = out.split_at_mut(rows * of_row);
+            match part.is_as_joined() {
+                true => part.read_rows(which, row, now)?,
+                false => {
+                    for (at, to) in now.chunks_exact_mut(of_row).enumerate() {
+                        part.write_row(which, row + at, to);
+                    }
+                }
+            }
+            (first, out) = (first + rows, later);
+        }
+        Ok(())
+    }
+
+    /// The part that a row of all `[L][M]` is of, its row there, and how many rows from there on follow each other in
+    /// both.
+    fn part_of(&self, row: usize) -> (&Part<'a>, usize, usize) {
         let (matrix, within) = (row / self.shape.m(), row % self.shape.m());
         let parts = &self.parts[matrix * self.of_matrix..][..self.of_matrix];
-        let (part, row) = match self.order {
-            RowOrder::Interleaved => (&parts[within % parts.len()], within / parts.len()),
-            RowOrder::Stacked => {
-                let mut before = 0;
+        let mut before = 0;
+        match self.order {
+            RowOrder::Interleaved if parts.len() > 1 => {
+                (&parts[within % parts.len()], within / parts.len(), 1)
+            }
+            _ => {
                 let holds = |part: &&Part<'_>| {
                     let is_in = within < before + part.rows;
                     before += if is_in { 0 } else { part.rows };
                     is_in
                 };
-                let part = parts
-                    .iter()
-                    .find(holds)
-                    .expect("rows of a matrix are its parts'");
-                (part, within - before)
+                let part = parts.iter().find(holds);
+                let part = part.expect("rows of a matrix are its parts'");
+                (part, within - before, part.rows - (within - before))
             }
-        };
-        part.write_row(which, row, out);
+        }
     }
 
     /// Codes and block scales as one array each: those of the mapped file where one tensor has them so, or else copied
@@ -501,6 +543,16 @@ impl Part<'_> {
         for (row, to) in rows.enumerate() {
             self.write_row(which, row, &mut matrix[to * of_row..(to + 1) * of_row]);
         }
+    }
+
+    /// Reads rows that lie here as in joined weights.
+    fn read_rows(&self, which: Which, first: usize, to: &mut [u8]) -> Result<(), FileError> {
+        let of_row = match which {
+            Which::Codes => self.k / 2,
+            Which::Scales => self.k / BLOCK,
+        };
+        let bytes = &self.bytes[which as usize][first * of_row..][..to.len()];
+        self.tensors[which as usize].file().copy(bytes, to)
     }
 
     /// Writes codes or block scales of one row.
@@ -564,7 +616,7 @@ impl Gathered<'_> {
     /// The weights, with the factors of their rows and columns. Reads every block scale once.
     ///
     /// # Errors
-    /// A block scale of stacked experts that is NaN or negative; those of layers were checked.
+    /// A block scale that is NaN or negative.
     pub fn weights(&self) -> crate::Result<Weights<'_>> {
         let layout = ScaleLayout::Linear;
         let mut weights =

@@ -244,8 +244,21 @@ impl<'a> Layer<'a> {
         name: &'a str,
         exporter: Exporter,
     ) -> Result<Self, CheckpointError> {
+        let layer = Self::unscanned(checkpoint, name, exporter)?;
+        // The codes' order does not matter here.
+        let stored = layer.headers.stored_codes();
+        let scales = layer.headers.scales;
+        layer.checked(stored).map_err(|e| scales.refused(e))?;
+        Ok(layer)
+    }
+
+    /// Finds a layer's tensors and checks them, but for the content of the block scales.
+    fn unscanned(
+        checkpoint: &'a Checkpoint,
+        name: &'a str,
+        exporter: Exporter,
+    ) -> Result<Self, CheckpointError> {
         let headers = Headers::of(checkpoint, name, exporter)?;
-        let scales = headers.scales;
         let heads = checkpoint.configs().heads(name);
         let globals = match &headers.global {
             Some(global) => Globals::of(global, exporter, name, &headers.shape, heads)?,
@@ -267,9 +280,6 @@ impl<'a> Layer<'a> {
             headers,
             swapped: OnceLock::new(),
         };
-        // The codes' order does not matter here.
-        let stored = layer.headers.stored_codes();
-        layer.checked(stored).map_err(|e| scales.refused(e))?;
         if let Err(error) = layer.input_global() {
             let reason = error.to_string();
             layer.headers.notes.push(Note::InputScale { reason });

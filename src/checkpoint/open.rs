@@ -232,13 +232,26 @@ impl Checkpoint {
     /// [`CheckpointError::ChangesProduct`], [`CheckpointError::UnknownTensors`], [`CheckpointError::OtherLayout`],
     /// [`CheckpointError::BothDialects`], [`CheckpointError::Config`], [`CheckpointError::Elsewhere`].
     pub fn layer(&self, name: &str) -> Result<Layer<'_>, CheckpointError> {
+        self.layer_by(name, Layer::open)
+    }
+
+    /// A layer by its name, whose block scales are not looked at.
+    pub(super) fn unscanned(&self, name: &str) -> Result<Layer<'_>, CheckpointError> {
+        self.layer_by(name, Layer::unscanned)
+    }
+
+    fn layer_by<'a>(
+        &'a self,
+        name: &str,
+        open: impl FnOnce(&'a Self, &'a str, Exporter) -> Result<Layer<'a>, CheckpointError>,
+    ) -> Result<Layer<'a>, CheckpointError> {
         let name = name.trim_end_matches('.');
         let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
         let known = |name: &str| self.layers.get_key_value(name);
         // Only a tensor's name is cut down to its layer's: "a.b" does not mean layer "a".
         let of_tensor = || known(stem).filter(|_| self.tensor(name).is_some());
         if let Some((name, exporter)) = known(name).or_else(of_tensor) {
-            return Layer::open(self, name, *exporter);
+            return open(self, name, *exporter);
         }
         self.nothing_elsewhere(name)?;
         for stem in [name, stem] {

@@ -1,17 +1,20 @@
-//! Joined weights to somewhere else by pieces: bounded host memory, read ahead while earlier pieces are copied.
+//! Joined weights to somewhere else by pieces: in bounded host memory, read by several threads while earlier pieces are
+//! copied.
 
 use std::collections::VecDeque;
-use std::sync::mpsc;
-
-use rayon::prelude::*;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 
 use super::Joined;
 use super::joined::Which;
 use crate::Error;
+use crate::file::FileError;
 
 /// A piece of joined weights: whole rows of one of their two arrays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
+    /// The number of the joined weights among those that are sent together.
+    pub of: usize,
     /// Whether it is of the block scales, linear `[L][M][K/16]`, or of the codes `[L][M][K/2]`.
     pub of_scales: bool,
     /// Where it begins in that array, in bytes.
@@ -52,22 +55,31 @@ pub enum SendError<E> {
     /// No buffer, or one that holds no row.
     #[error(transparent)]
     Buffers(Error),
+    /// A file that cannot be read any more, or a block scale that is NaN or negative.
+    #[error(transparent)]
+    File(FileError),
     /// The destination failed. What it has got is not all.
     #[error("{0}")]
     Destination(E),
 }
 
 impl Joined<'_> {
-    /// Sends codes, then block scales, to a destination, piece by piece and in order. Pieces are as many whole rows as
-    /// the shortest buffer holds. Up to half of the buffers are with copies that are under way, and a thread reads the
-    /// next pieces into the others: two is the least for that, and no other memory is taken. `progress` is called after
-    /// each piece that has arrived, with the bytes of all that have, and those of all that there are.
+    /// Sends codes and block scales of all of these to a destination, piece by piece. Pieces are as many whole rows as the
+    /// shortest buffer holds. Up to half of the buffers are with copies that are under way. Into each of the others a
+    /// thread reads the next piece of all, so that pieces may arrive in another order than they are in: two buffers are
+    /// the least for reading and copying at once. No other memory is taken. Block scales are looked at as they are read.
+    /// Afterwards the buffers are there again, for other weights.
+    ///
+    /// `progress` is called after each piece that has arrived, with the bytes of all that have, and those of all that there
+    /// are.
     ///
     /// # Errors
-    /// [`SendError::Buffers`] before anything is sent. [`SendError::Destination`] after every copy under way has ended.
+    /// [`SendError::Buffers`] before anything is sent. [`SendError::File`] and [`SendError::Destination`] after every copy
+    /// under way has ended; the destination has a part of the weights then, and buffers that the destination did not give
+    /// back are missing.
     pub fn send<D: Pieces>(
-        &self,
-        mut buffers: Vec<D::Buffer>,
+        all: &[Self],
+        buffers: &mut Vec<D::Buffer>,
         to: &mut D,
         mut progress: impl FnMut(usize, usize),
     ) -> Result<(), SendError<D::Error>> {
@@ -77,49 +89,51 @@ impl Joined<'_> {
         let lengths = lengths
             .collect::<Result<Vec<_>, _>>()
             .map_err(SendError::Destination)?;
-        let pieces = self
-            .pieces(lengths.into_iter().min().unwrap_or(0))
-            .map_err(SendError::Buffers)?;
-        let all: usize = pieces.iter().map(|piece| piece.bytes).sum();
+        let most = lengths.into_iter().min().unwrap_or(0);
+        let mut pieces = Vec::new();
+        for (of, joined) in all.iter().enumerate() {
+            let of_this = joined.pieces(of, most).map_err(SendError::Buffers)?;
+            pieces.extend(of_this);
+        }
+        let total: usize = pieces.iter().map(|piece| piece.bytes).sum();
         let most_under_way = (buffers.len() / 2).max(1);
-        let mut under_way = VecDeque::new();
-        let mut arrived = 0;
+        let readers = (buffers.len() - buffers.len() / 2).min(pieces.len());
+        let (mut under_way, mut arrived) = (VecDeque::new(), 0);
+        let free = Free::new(std::mem::take(buffers));
+        let next = AtomicUsize::new(0);
         let sent = std::thread::scope(|scope| {
-            let (free, to_fill) = mpsc::channel();
             let (filled, ready) = mpsc::channel();
-            for buffer in buffers {
-                // The other end is this function's own.
-                let _ = free.send(buffer);
-            }
-            let of_reader = &pieces;
-            scope.spawn(move || {
-                for piece in of_reader {
-                    let Ok(mut buffer) = to_fill.recv() else {
-                        return;
-                    };
-                    let read = D::bytes(&mut buffer)
-                        .map(|bytes| self.read(piece, &mut bytes[..piece.bytes]));
-                    if filled.send(read.map(|()| buffer)).is_err() {
-                        return;
+            // Threads that wait for a buffer go when this function does, however it goes.
+            let _closed = Closed(&free);
+            for _ in 0..readers {
+                let (free, next, pieces) = (&free, &next, &pieces);
+                let filled = filled.clone();
+                scope.spawn(move || {
+                    while let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed))
+                        && let Some(buffer) = free.take()
+                    {
+                        let read = all[piece.of].fill::<D>(piece, buffer);
+                        if filled.send((*piece, read)).is_err() {
+                            return;
+                        }
                     }
-                }
-            });
+                });
+            }
+            drop(filled);
             let mut end = |to: &mut D, under_way: &mut VecDeque<usize>| {
-                let ended = to.end().transpose()?;
+                if let Some(buffer) = to.end() {
+                    free.give(buffer.map_err(SendError::Destination)?);
+                }
                 arrived += under_way.pop_front().unwrap_or(0);
-                progress(arrived, all);
-                Ok(ended)
+                progress(arrived, total);
+                Ok(())
             };
-            // An error ends both channels, and with them the thread.
-            for piece in &pieces {
-                let Ok(read) = ready.recv() else { break };
-                to.begin(*piece, read?)?;
+            // It ends when the threads have.
+            for (piece, read) in ready {
+                to.begin(piece, read?).map_err(SendError::Destination)?;
                 under_way.push_back(piece.bytes);
-                if under_way.len() == most_under_way
-                    && let Some(buffer) = end(to, &mut under_way)?
-                {
-                    // The thread has gone when all is read.
-                    let _ = free.send(buffer);
+                if under_way.len() == most_under_way {
+                    end(to, &mut under_way)?;
                 }
             }
             while !under_way.is_empty() {
@@ -128,16 +142,22 @@ impl Joined<'_> {
             Ok(())
         });
         // After an error, the buffers of copies under way are still read.
-        while to.end().is_some() {}
-        sent.map_err(SendError::Destination)
+        while let Some(ended) = to.end() {
+            if let Ok(buffer) = ended {
+                free.give(buffer);
+            }
+        }
+        *buffers = free.into_all();
+        sent
     }
 
     /// The pieces in their order, of whole rows and of no more bytes than these.
-    fn pieces(&self, most: usize) -> Result<Vec<Piece>, Error> {
+    fn pieces(&self, of: usize, most: usize) -> Result<Vec<Piece>, Error> {
         let shape = self.shape();
         let rows = shape.l() * shape.m();
         let mut pieces = Vec::new();
-        for (of_scales, of_row) in [(false, shape.k() / 2), (true, shape.blocks())] {
+        for which in [Which::Codes, Which::Scales] {
+            let of_row = which.of_row(&shape);
             if rows == 0 || of_row == 0 {
                 continue;
             }
@@ -152,7 +172,8 @@ impl Joined<'_> {
                 });
             }
             pieces.extend((0..rows).step_by(of_piece).map(|row| Piece {
-                of_scales,
+                of,
+                of_scales: which == Which::Scales,
                 at: row * of_row,
                 bytes: of_piece.min(rows - row) * of_row,
             }));
@@ -160,16 +181,80 @@ impl Joined<'_> {
         Ok(pieces)
     }
 
-    fn read(&self, piece: &Piece, out: &mut [u8]) {
+    /// Reads a piece into a buffer.
+    fn fill<D: Pieces>(
+        &self,
+        piece: &Piece,
+        mut buffer: D::Buffer,
+    ) -> Result<D::Buffer, SendError<D::Error>> {
+        let bytes = D::bytes(&mut buffer).map_err(SendError::Destination)?;
+        let read = self.read(piece, &mut bytes[..piece.bytes]);
+        read.map(|()| buffer).map_err(SendError::File)
+    }
+
+    fn read(&self, piece: &Piece, out: &mut [u8]) -> Result<(), FileError> {
         let which = if piece.of_scales {
             Which::Scales
         } else {
             Which::Codes
         };
-        let of_row = which.of_row(&self.shape());
-        let first = piece.at / of_row;
-        let rows = out.par_chunks_exact_mut(of_row).with_min_len(64);
-        rows.enumerate()
-            .for_each(|(row, out)| self.write_row(which, first + row, out));
+        let first = piece.at / which.of_row(&self.shape());
+        self.read_rows(which, first, out)?;
+        match which {
+            Which::Codes => Ok(()),
+            Which::Scales => self.check_scales(first, out),
+        }
+    }
+}
+
+/// Buffers that no copy reads and no thread fills. The last one that came is the first that goes: it may be in a cache.
+struct Free<B> {
+    /// The buffers, and whether none is given any more.
+    state: Mutex<(Vec<B>, bool)>,
+    changed: Condvar,
+}
+
+impl<B> Free<B> {
+    fn new(all: Vec<B>) -> Self {
+        Self {
+            state: Mutex::new((all, false)),
+            changed: Condvar::new(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, (Vec<B>, bool)> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for a buffer, or until none is given any more.
+    fn take(&self) -> Option<B> {
+        let none = |state: &mut (Vec<B>, bool)| state.0.is_empty() && !state.1;
+        let state = self.changed.wait_while(self.lock(), none);
+        let mut state = state.unwrap_or_else(PoisonError::into_inner);
+        let (buffers, is_closed) = &mut *state;
+        match is_closed {
+            true => None,
+            false => buffers.pop(),
+        }
+    }
+
+    fn give(&self, buffer: B) {
+        self.lock().0.push(buffer);
+        self.changed.notify_one();
+    }
+
+    fn into_all(self) -> Vec<B> {
+        let state = self.state.into_inner();
+        state.unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+/// Gives no buffer any more when it is dropped.
+struct Closed<'a, B>(&'a Free<B>);
+
+impl<B> Drop for Closed<'_, B> {
+    fn drop(&mut self) {
+        self.0.lock().1 = true;
+        self.0.changed.notify_all();
     }
 }

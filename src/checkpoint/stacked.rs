@@ -143,6 +143,11 @@ impl<'a> Stacked<'a> {
         })
     }
 
+    /// The tensors of codes and of block scales.
+    pub(super) fn tensors(&self) -> [Tensor<'a>; 2] {
+        [self.codes, self.scales]
+    }
+
     /// Codes and block scales of all experts.
     pub(super) fn whole(&self) -> [&'a [u8]; 2] {
         [self.codes.bytes(), self.scales.bytes()]

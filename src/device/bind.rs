@@ -18,23 +18,22 @@ use crate::shape::{Shape, Strides};
 use crate::tensor::{DenseVectors, VectorScale, Vectors, Weights};
 use crate::types::{FloatType, RowOrder};
 
-/// Operands by address. The guards record, when dropped, that the stream uses the buffers until then:
-/// they must outlive the launch.
-pub(super) struct Bound<'a> {
+/// Operands by address.
+pub(super) struct Bound {
     pub(super) weights: RawWeights,
     pub(super) vectors: RawVectors,
     pub(super) output: RawOutput,
-    _guards: Guards<'a>,
 }
 
-impl Bound<'_> {
+impl Bound {
     /// The problem, its addresses checked.
     pub(super) fn call(&self, shape: &Shape) -> Result<Call> {
         Call::new(shape, &self.weights, &self.vectors, &self.output)
     }
 }
 
-/// Guards of at most ten buffers; no allocation.
+/// Guards of at most ten buffers; no allocation. They record, when dropped, that the stream uses the buffers until then:
+/// they must outlive the launch.
 #[derive(Default)]
 pub(crate) struct Guards<'a> {
     guards: [Option<SyncOnDrop<'a>>; 10],
@@ -42,11 +41,43 @@ pub(crate) struct Guards<'a> {
 }
 
 impl<'a> Guards<'a> {
-    /// The address that comes with a guard, which is kept.
+    /// The address that comes with a guard, which is kept if it does anything: without events none does, and that is every
+    /// one of a call that shall cost little.
+    #[inline(always)]
     fn keep(&mut self, (address, guard): (u64, SyncOnDrop<'a>)) -> u64 {
-        self.guards[self.len] = Some(guard);
-        self.len += 1;
+        match guard {
+            SyncOnDrop::Record(None) | SyncOnDrop::Sync(None) => std::mem::forget(guard),
+            guard => {
+                self.guards[self.len] = Some(guard);
+                self.len += 1;
+            }
+        }
         address
+    }
+
+    /// The address of a buffer that a call reads, as [`read`] gives it. Inlined: what goes through memory on the way costs
+    /// more than all that is done.
+    #[inline(always)]
+    fn read<T>(
+        &mut self,
+        operand: &'static str,
+        view: &'a CudaView<'_, T>,
+        stream: &'a Arc<CudaStream>,
+    ) -> Result<u64> {
+        same_device(operand, view.stream(), stream)?;
+        Ok(self.keep(view.device_ptr(stream)))
+    }
+
+    /// The same of a buffer that a call writes.
+    #[inline(always)]
+    fn written<T>(
+        &mut self,
+        operand: &'static str,
+        view: &'a mut CudaViewMut<'_, T>,
+        stream: &'a Arc<CudaStream>,
+    ) -> Result<u64> {
+        same_device(operand, view.stream(), stream)?;
+        Ok(self.keep(view.device_ptr_mut(stream)))
     }
 }
 
@@ -62,7 +93,7 @@ pub(crate) enum Taken {
     },
 }
 
-/// Checks operands against the shape and the stream's device.
+/// Checks operands against the shape and the stream's device. The guards get those of the operands.
 pub(super) fn bind<'a>(
     stream: &'a Arc<CudaStream>,
     shape: &Shape,
@@ -70,23 +101,23 @@ pub(super) fn bind<'a>(
     vectors: &'a Vectors<'_, Device>,
     taken: Taken,
     output: &'a mut Output<'_, Device>,
-) -> Result<Bound<'a>> {
+    guards: &mut Guards<'a>,
+) -> Result<Bound> {
     weights.check(shape)?;
     let layout = output.resolve(shape, weights.shape().l())?;
-    let mut guards = Guards::default();
     let raw_weights = RawWeights {
-        codes: guards.keep(read("weight codes", &weights.codes, stream)?),
-        scales: guards.keep(read("weight scales", &weights.scales, stream)?),
+        codes: guards.read("weight codes", &weights.codes, stream)?,
+        scales: guards.read("weight scales", &weights.scales, stream)?,
         layout: weights.layout,
         global: weights.global,
         row_alpha: match &weights.row_alpha {
-            Some(alpha) => guards.keep(read("row alpha", alpha, stream)?),
+            Some(alpha) => guards.read("row alpha", alpha, stream)?,
             None => 0,
         },
         row_alpha_batch_stride: weights.row_alpha_batch_stride(),
         select: match &weights.select {
             Some(ids) => Some(RawSelect {
-                ids: guards.keep(read("select", ids, stream)?),
+                ids: guards.read("select", ids, stream)?,
                 late: weights.late,
                 distinct: weights.distinct,
                 matrices: weights.shape().l(),
@@ -130,9 +161,9 @@ pub(super) fn bind<'a>(
         Vectors::Nvfp4(v) => {
             let layout = v.resolve(shape)?;
             RawVectors::Nvfp4 {
-                codes: guards.keep(read("vector codes", &v.codes, stream)?),
+                codes: guards.read("vector codes", &v.codes, stream)?,
                 code_strides: layout.codes,
-                scales: guards.keep(read("vector scales", &v.scales, stream)?),
+                scales: guards.read("vector scales", &v.scales, stream)?,
                 layout: v.layout,
                 scale_strides: layout.scales,
                 digits: v.digits,
@@ -140,7 +171,7 @@ pub(super) fn bind<'a>(
                 vector_alpha: match &v.global {
                     VectorScale::Shared(_) => 0,
                     VectorScale::PerVector(alpha) => {
-                        guards.keep(read("vector global scales", alpha, stream)?)
+                        guards.read("vector global scales", alpha, stream)?
                     }
                 },
             }
@@ -150,12 +181,11 @@ pub(super) fn bind<'a>(
         Vectors::F32(v) => keep(dense(v, FloatType::F32, elements, stream)?),
     };
 
-    let raw_output = by_address(stream, output, &layout, &mut guards)?;
+    let raw_output = by_address(stream, output, &layout, guards)?;
     Ok(Bound {
         weights: raw_weights,
         vectors: raw_vectors,
         output: raw_output,
-        _guards: guards,
     })
 }
 
@@ -173,24 +203,24 @@ fn by_address<'a>(
         residual,
         ..
     } = output;
-    let address = guards.keep(match elements {
-        FloatsMut::F16(y) => written("output", y, stream)?,
-        FloatsMut::Bf16(y) => written("output", y, stream)?,
-        FloatsMut::F32(y) => written("output", y, stream)?,
-    });
+    let address = match elements {
+        FloatsMut::F16(y) => guards.written("output", y, stream),
+        FloatsMut::Bf16(y) => guards.written("output", y, stream),
+        FloatsMut::F32(y) => guards.written("output", y, stream),
+    }?;
     let bias = match bias {
         None => 0,
-        Some(bias) => guards.keep(read("bias", bias, stream)?),
+        Some(bias) => guards.read("bias", bias, stream)?,
     };
     const RESIDUAL: &str = "residual";
     let residual = match residual {
         None => 0,
         Some(Residual::Itself) => address,
-        Some(Residual::Of(r)) => guards.keep(match r {
-            Floats::F16(r) => read(RESIDUAL, r, stream)?,
-            Floats::Bf16(r) => read(RESIDUAL, r, stream)?,
-            Floats::F32(r) => read(RESIDUAL, r, stream)?,
-        }),
+        Some(Residual::Of(r)) => match r {
+            Floats::F16(r) => guards.read(RESIDUAL, r, stream),
+            Floats::Bf16(r) => guards.read(RESIDUAL, r, stream),
+            Floats::F32(r) => guards.read(RESIDUAL, r, stream),
+        }?,
     };
     Ok(RawOutput {
         address,
@@ -225,16 +255,6 @@ pub(crate) fn read<'a, T>(
 ) -> Result<(u64, SyncOnDrop<'a>)> {
     same_device(operand, view.stream(), stream)?;
     Ok(view.device_ptr(stream))
-}
-
-/// The address of a buffer that a call writes, if it is of the stream's device and context, and its guard.
-fn written<'a, T>(
-    operand: &'static str,
-    view: &'a mut CudaViewMut<'_, T>,
-    stream: &'a Arc<CudaStream>,
-) -> Result<(u64, SyncOnDrop<'a>)> {
-    same_device(operand, view.stream(), stream)?;
-    Ok(view.device_ptr_mut(stream))
 }
 
 /// Dense vectors by address.

@@ -96,6 +96,7 @@ pub fn gemv_on_device(
     let _alone = (options.workspace)
         .map(|workspace| workspace.hold(stream))
         .transpose()?;
+    let mut guards = bind::Guards::default();
     let bound = bind::bind(
         stream,
         shape,
@@ -103,11 +104,12 @@ pub fn gemv_on_device(
         vectors,
         Taken::AsTheyAre,
         &mut output,
+        &mut guards,
     )?;
     let call = bound.call(shape)?;
     make_current(stream)?;
     // SAFETY: the stream's context is current. The views hold valid device memory of at least the lengths that were
-    // checked against the shape, borrowed through this call. cudarc's events, recorded by the guards in `bound`, keep
+    // checked against the shape, borrowed through this call. cudarc's events, recorded by the guards, keep
     // the memory from being freed or reused before the enqueued work has run. The workspace is this stream's, and held:
     // the launches of calls that use it follow each other there, and it is freed behind them.
     unsafe { raw::gemv(&call, gpu, options, stream.cu_stream().cast()) }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::{CudaContext, CudaStream};
 
-use super::bind::{Bound, Taken, bind};
+use super::bind::{Guards, Taken, bind};
 use super::gpu;
 use crate::context::{make_current, same_context};
 use crate::dispatch::{Choice, Options};
@@ -96,15 +96,17 @@ impl PreparedGemvOnDevice {
         let _alone = workspace
             .map(|workspace| workspace.hold(stream))
             .transpose()?;
-        let call = bind(
+        let mut guards = Guards::default();
+        let bound = bind(
             stream,
             shape,
             weights,
             vectors,
             Taken::AsTheyAre,
             &mut output,
-        )?
-        .call(shape)?;
+            &mut guards,
+        )?;
+        let call = bound.call(shape)?;
         make_current(stream)?;
         #[cfg(feature = "tune")]
         crate::tune::at_prepare(stream, &call, gpu, options)?;
@@ -140,13 +142,15 @@ impl PreparedGemvOnDevice {
             .map(|workspace| workspace.hold(stream))
             .transpose()?;
         let call = &self.call;
+        let (mut guards, shape) = (Guards::default(), &call.shape);
         let bound = bind(
             stream,
-            &call.shape,
+            shape,
             weights,
             vectors,
             Taken::AsTheyAre,
             &mut output,
+            &mut guards,
         )?;
         let same = |operand, same| match same {
             true => Ok(()),
@@ -158,7 +162,7 @@ impl PreparedGemvOnDevice {
         make_current(stream)?;
         // SAFETY: the stream's context is current, and is the one that was current when this was prepared. The views
         // hold valid device memory at the addresses that were prepared, of at least the lengths that were checked
-        // against the shape. cudarc's events, recorded by the guards in `bound`, keep the memory from being freed or
+        // against the shape. cudarc's events, recorded by the guards, keep the memory from being freed or
         // reused before the enqueued work has run. The workspace is kept by `self` and held: the launches of calls that
         // use it follow each other on its stream, and it is freed behind them.
         unsafe { self.prepared.run(stream.cu_stream().cast()) }
@@ -184,7 +188,7 @@ impl PreparedGemvOnDevice {
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
     /// The one that was used last comes first.
-    calls: Mutex<Vec<Arc<PreparedGemvOnDevice>>>,
+    calls: Mutex<Vec<PreparedGemvOnDevice>>,
 }
 
 impl Kept {
@@ -208,52 +212,51 @@ impl Kept {
         let _alone = workspace
             .map(|workspace| workspace.hold(stream))
             .transpose()?;
-        let bound = bind(stream, shape, weights, vectors, taken, &mut output)?;
+        let mut guards = Guards::default();
+        let bound = bind(
+            stream,
+            shape,
+            weights,
+            vectors,
+            taken,
+            &mut output,
+            &mut guards,
+        )?;
         make_current(stream)?;
-        let kept = match self.find(stream, shape, &bound) {
-            Some(kept) => kept,
-            None => {
-                let gpu = gpu(stream.context().ordinal())?;
-                let call = bound.call(shape)?;
-                #[cfg(feature = "tune")]
-                if !launch {
-                    crate::tune::at_prepare(stream, &call, gpu, options)?;
-                }
-                self.keep(PreparedGemvOnDevice::of(stream, call, gpu, options)?)
-            }
-        };
-        if launch {
-            // SAFETY: as in `PreparedGemvOnDevice::run`: the stream's context is current, and is the one that this was
-            // prepared in; the views are of the memory that it was prepared with; `bound` and the workspace are held.
-            unsafe { kept.prepared.run(stream.cu_stream().cast()) }?;
-        }
-        Ok(*kept.choice())
-    }
-
-    fn find(
-        &self,
-        stream: &Arc<CudaStream>,
-        shape: &Shape,
-        bound: &Bound<'_>,
-    ) -> Option<Arc<PreparedGemvOnDevice>> {
-        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = calls.iter().position(|kept| {
+        let lock = || self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        // Held until the call is enqueued: another thread does not wait for that long.
+        let mut calls = lock();
+        let is_this = |kept: &PreparedGemvOnDevice| {
             let call = &kept.call;
             call.shape == *shape
                 && call.vectors == bound.vectors
                 && call.output == bound.output
                 && call.weights == bound.weights
                 && kept.context.cu_ctx() == stream.context().cu_ctx()
-        })?;
-        calls[..=at].rotate_right(1);
-        Some(calls[0].clone())
-    }
-
-    fn keep(&self, prepared: PreparedGemvOnDevice) -> Arc<PreparedGemvOnDevice> {
-        let kept = Arc::new(prepared);
-        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
-        calls.truncate(Self::MOST - 1);
-        calls.insert(0, kept.clone());
-        kept
+        };
+        match calls.iter().position(is_this) {
+            Some(0) => {}
+            Some(at) => calls[..=at].rotate_right(1),
+            None => {
+                drop(calls); // to prepare may take seconds
+                let gpu = gpu(stream.context().ordinal())?;
+                let call = bound.call(shape)?;
+                #[cfg(feature = "tune")]
+                if !launch {
+                    crate::tune::at_prepare(stream, &call, gpu, options)?;
+                }
+                let prepared = PreparedGemvOnDevice::of(stream, call, gpu, options)?;
+                calls = lock();
+                calls.truncate(Self::MOST - 1);
+                calls.insert(0, prepared);
+            }
+        }
+        let kept = &calls[0];
+        if launch {
+            // SAFETY: as in `PreparedGemvOnDevice::run`: the stream's context is current, and is the one that this was
+            // prepared in; the views are of the memory that it was prepared with; the guards and the workspace are held.
+            unsafe { kept.prepared.run(stream.cu_stream().cast()) }?;
+        }
+        Ok(*kept.choice())
     }
 }

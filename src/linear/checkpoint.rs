@@ -128,6 +128,7 @@ impl Linear {
         let row_alpha = joined.row_alpha().map(<[f32]>::to_vec);
         let column_alpha = joined.column_alpha().map(<[f32]>::to_vec);
         let (codes, scales) = joined.gather().into_owned();
+        joined.check_scales(0, &scales)?;
         let mut linear = Self::of_scanned(
             shape,
             codes.into(),

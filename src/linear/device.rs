@@ -134,7 +134,7 @@ fn upload_all<'a>(
 }
 
 /// A copy in the device's memory, which has no buffers of nothing.
-fn upload<T: DeviceRepr + ValidAsZeroBits>(
+pub(super) fn upload<T: DeviceRepr + ValidAsZeroBits>(
     stream: &Arc<CudaStream>,
     values: &[T],
 ) -> Result<CudaSlice<T>> {
@@ -160,6 +160,16 @@ impl LinearOnDevice {
         global: GlobalScale,
     ) -> Result<Self> {
         MatricesOnDevice::new(1, rows, k, codes, scales, layout, global).map(Self::of)
+    }
+
+    /// A layer of one matrix that is there.
+    ///
+    /// # Errors
+    /// [`Error::LayersMismatch`] for another number of matrices.
+    pub fn from_matrix(matrix: MatricesOnDevice) -> Result<Self> {
+        let count = matrix.shape.l();
+        check::fits("the number of matrices", count, "a layer's", 1)?;
+        Ok(Self::of(matrix))
     }
 
     /// One layer with the rows of several, stacked in their order: q, k and v, or gate and up, which read the same vectors
@@ -334,7 +344,7 @@ impl LinearOnDevice {
         launch: bool,
     ) -> Result<Choice> {
         let y = with_bias(y, self.parts.bias(), |y, bias| y.with_bias_on_device(bias))?;
-        let (shape, weights) = (self.shape(n)?, self.parts.weights()?);
+        let (shape, weights) = (self.shape(n)?, self.parts.view());
         let x = (x, Taken::AsTheyAre);
         self.kept
             .call(stream, &shape, &weights, x, y, &self.options(), launch)
@@ -545,6 +555,21 @@ impl MatricesOnDevice {
         self.bias.as_ref().map(|bias| bias.as_view())
     }
 
+    /// The weights, whose parts were checked when these were made.
+    pub(crate) fn view(&self) -> Weights<'_, Device> {
+        let (codes, scales) = (self.codes.as_view(), self.scales.as_view());
+        let row_alpha = self.row_alpha.as_ref().map(|alpha| alpha.as_view());
+        Weights::of_checked(
+            &self.shape,
+            codes,
+            scales,
+            self.layout,
+            self.global,
+            row_alpha,
+        )
+    }
+
+    /// The same, checked.
     pub(crate) fn weights(&self) -> Result<Weights<'_, Device>> {
         let (codes, scales) = (self.codes.as_view(), self.scales.as_view());
         let weights = Weights::on_device(&self.shape, codes, scales, self.layout, self.global)?;

@@ -16,7 +16,7 @@ pub use device::LinearOnDevice;
 #[cfg(feature = "device")]
 pub use device::MatricesOnDevice;
 #[cfg(all(feature = "device", feature = "checkpoint"))]
-pub use pieces::DevicePieces;
+pub use pieces::{DevicePieces, PinnedBuffer};
 
 use crate::Dialect;
 use crate::check;

@@ -90,8 +90,14 @@ typedef struct nvfp4_call nvfp4_call;
 // An open checkpoint: safetensors files of ModelOpt or compressed-tensors.
 typedef struct nvfp4_checkpoint nvfp4_checkpoint;
 
+// The experts of a mixture in a device's memory, which is the library's.
+typedef struct nvfp4_device_experts nvfp4_device_experts;
+
 // The experts of a mixture in host memory: MLPs of one size, of which each vector has a few.
 typedef struct nvfp4_experts nvfp4_experts;
+
+// A call of experts that was prepared, with memory for what lies between their layers.
+typedef struct nvfp4_experts_call nvfp4_experts_call;
 
 // A GPU: one of this machine, or a product that is elsewhere.
 typedef struct nvfp4_gpu nvfp4_gpu;
@@ -381,6 +387,60 @@ nvfp4_status nvfp4_call_plan(const nvfp4_call *call, uint32_t format, char **tex
 //
 // `call` is NULL or prepared, and nobody uses it any more.
 void nvfp4_call_free(nvfp4_call *call);
+
+// Copies experts of the host to the device of the CUDA context that is current, and waits for that: codes, block scales
+// in a layout (NVFP4_LINEAR or NVFP4_128X4), factors, biases. The experts of the host may be freed. Factors of columns
+// are NVFP4_BAD_OPERAND.
+//
+// With `chained` launches may start before the work before them has ended; they read codes and scales at once and wait
+// with everything else, ids among it. For compute capability 9.0 and up.
+//
+// `experts` is NULL or experts, and `on_device` is NULL or has room for a pointer. The context is there until all that was
+// made for it has been freed. With `chained`, the launch before each of them in its stream waits for the launches before
+// that one, as all kernels of this library do.
+nvfp4_status nvfp4_experts_on_device(const nvfp4_experts *experts,
+                                     uint32_t layout,
+                                     uint32_t chained,
+                                     nvfp4_device_experts **on_device);
+
+// Frees experts of a device. Calls that were prepared keep what they need.
+//
+// `experts` is NULL or experts, and nobody uses it any more.
+void nvfp4_device_experts_free(nvfp4_device_experts *experts);
+
+// Prepares a call of n vectors, f16, bf16 or f32, each with so many experts: `ids` is the address of int32_t
+// [n][choices], of which -1 is none, and `weights` of float [n][choices], which the experts' results are multiplied by
+// before they are added. Vectors, ids and weights are read when a launch runs, so that they may change between launches.
+// An id that is none of the experts' makes its vector's result NaN. Allocates memory for what lies between the layers;
+// nothing is enqueued.
+//
+// `stream` is a CUstream or cudaStream_t of the context that is current, which is the experts'. With many vectors the
+// per-thread default stream is NVFP4_BAD_OPERAND.
+//
+// All pointers are NULL or there; `call` is NULL or has room for a pointer. `stream` is there until the call has been
+// freed.
+nvfp4_status nvfp4_experts_call_prepare(const nvfp4_device_experts *experts,
+                                        const nvfp4_device_vectors *x,
+                                        size_t n,
+                                        uint64_t ids,
+                                        uint64_t weights,
+                                        size_t choices,
+                                        const nvfp4_device_output *y,
+                                        void *stream,
+                                        nvfp4_experts_call **call);
+
+// Enqueues a prepared call on the stream that it was prepared for: four to eleven kernels. Waits for nothing, and can be
+// captured into a CUDA graph; where kernels are compiled when they are used, launch it once before.
+//
+// `call` is NULL or prepared. Every address that it was prepared with is valid, for the bytes that sizes and strides reach,
+// until the enqueued work has run. Nothing else writes the memory, or reads the results, meanwhile. All of this holds
+// until the last replay of a graph that the call was captured into.
+nvfp4_status nvfp4_experts_call_launch(const nvfp4_experts_call *call);
+
+// Frees a prepared call, and the memory between its layers when enqueued work has run.
+//
+// `call` is NULL or prepared, and nobody uses it any more. Graphs that it was captured into are not replayed any more.
+void nvfp4_experts_call_free(nvfp4_experts_call *call);
 
 // The text of the last error of a function that this thread called; empty if there was none. It is valid until the
 // thread calls a function that fails.

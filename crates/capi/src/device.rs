@@ -242,6 +242,11 @@ pub unsafe extern "C" fn nvfp4_call_free(call: *mut nvfp4_call) {
     unsafe { crate::memory::free(call) }
 }
 
+#[cfg(not(feature = "device"))]
+pub(crate) use calls::none;
+#[cfg(feature = "device")]
+pub(crate) use calls::{asked, current};
+
 #[cfg(feature = "device")]
 mod calls {
     use std::collections::BTreeMap;
@@ -325,30 +330,34 @@ mod calls {
                 unsafe { memory::read("workspace", workspace) }?;
             call = call.with_workspace(RawWorkspace { address, bytes })?;
         }
-        if let Some(current) = current()? {
+        if let Some((_, current)) = current()? {
             fits(gpu, &known(current)?)?;
         }
         Ok(PreparedRawGemv::new(&call, gpu, &options(chained))?)
     }
 
-    /// The number of the current context's device, if a context is current.
-    fn current() -> Result<Option<u32>, Failure> {
-        raw::device_count()?; // says what is missing, before the driver is asked
-        let asked = |error: DriverError| {
+    /// The result of a call of the driver's.
+    pub(crate) fn asked<T>(result: Result<T, DriverError>) -> Result<T, Failure> {
+        result.map_err(|error| {
             Failure::from(Error::Cuda {
-                during: "asking for the current context's device",
+                during: "a call for the current context",
                 code: error.0 as i32,
                 message: error.to_string(),
             })
-        };
-        if driver::result::ctx::get_current().map_err(asked)?.is_none() {
+        })
+    }
+
+    /// The current context and the number of its device, if a context is current.
+    pub(crate) fn current() -> Result<Option<(driver::sys::CUcontext, u32)>, Failure> {
+        raw::device_count()?; // says what is missing, before the driver is asked
+        let Some(context) = asked(driver::result::ctx::get_current())? else {
             return Ok(None);
-        }
+        };
         let mut device = 0;
         // SAFETY: the driver is there, and the pointer is to a live integer.
         let code = unsafe { driver::sys::cuCtxGetDevice(&mut device) };
-        code.result().map_err(asked)?;
-        Ok(u32::try_from(device).ok())
+        asked(code.result())?;
+        Ok(u32::try_from(device).ok().map(|device| (context, device)))
     }
 
     /// Whether what is chosen and planned for a GPU is right for the one that it will run on.
@@ -534,7 +543,7 @@ mod calls {
     #[derive(Debug)]
     pub(super) enum Prepared {}
 
-    fn none<T>() -> Result<T, Failure> {
+    pub(crate) fn none<T>() -> Result<T, Failure> {
         Err(Failure::unavailable(
             "the C library was built for the CPU alone: build it with feature cuda or jit",
         ))

@@ -3,6 +3,7 @@
 
 mod checkpoint;
 mod device;
+mod experts;
 mod failure;
 mod linear;
 mod memory;
@@ -11,6 +12,7 @@ mod plan;
 
 pub use checkpoint::*;
 pub use device::*;
+pub use experts::*;
 pub use failure::*;
 pub use linear::*;
 pub use memory::*;

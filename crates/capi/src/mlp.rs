@@ -17,7 +17,7 @@ pub struct nvfp4_mlp(Mlp);
 
 /// The experts of a mixture in host memory: MLPs of one size, of which each vector has a few.
 #[derive(Debug)]
-pub struct nvfp4_experts(Experts);
+pub struct nvfp4_experts(pub(crate) Experts);
 
 /// An MLP of three layers, with NVFP4_SILU between. It shares their memory; they may be freed.
 ///

@@ -1045,3 +1045,66 @@ fn what_is_quantised_by_address_is_checked() {
         "256",
     );
 }
+
+/// Without a driver, or without calls on devices, experts stay on the host, and that is said.
+#[test]
+fn experts_on_a_device_need_one() {
+    let (mut mlp, mut experts, mut on_device) = (null_mut(), null_mut(), std::ptr::dangling_mut());
+    let mut call = std::ptr::dangling_mut();
+    // SAFETY: all is there or NULL, and freed once.
+    unsafe {
+        let linear = of_dense();
+        let parts = parts_of(linear);
+        let square = nvfp4_weights {
+            rows: 16,
+            k: 16,
+            codes_bytes: 16 * 8,
+            scales_bytes: 16,
+            ..parts
+        };
+        let mut layer = null_mut();
+        assert_eq!(nvfp4_linear_from_parts(&square, &mut layer), NVFP4_OK);
+        assert_eq!(nvfp4_mlp_new(layer, layer, layer, &mut mlp), NVFP4_OK);
+        let mlps = [mlp.cast_const()];
+        assert_eq!(nvfp4_experts_new(mlps.as_ptr(), 1, &mut experts), NVFP4_OK);
+        let of = |experts: *const nvfp4_experts, layout, on_device| {
+            nvfp4_experts_on_device(experts, layout, 0, on_device)
+        };
+        refused(
+            of(null(), NVFP4_LINEAR, &mut on_device),
+            NVFP4_BAD_ARGUMENT,
+            "experts is NULL",
+        );
+        assert!(on_device.is_null());
+        refused(
+            of(experts, 2, &mut on_device),
+            NVFP4_BAD_ARGUMENT,
+            "2 is no layout",
+        );
+        refused(
+            of(experts, NVFP4_LINEAR, null_mut()),
+            NVFP4_BAD_ARGUMENT,
+            "the place for the result",
+        );
+        // Where there is a driver, no context is current.
+        let status = of(experts, NVFP4_LINEAR, &mut on_device);
+        assert!(
+            [NVFP4_UNAVAILABLE, NVFP4_BAD_ARGUMENT].contains(&status),
+            "{status}: {}",
+            last()
+        );
+        assert!(on_device.is_null());
+        let (x, y) = (null(), null());
+        let status = nvfp4_experts_call_prepare(on_device, x, 1, 0, 0, 1, y, null_mut(), &mut call);
+        refused(status, NVFP4_BAD_ARGUMENT, "experts is NULL");
+        assert!(call.is_null());
+        let status = nvfp4_experts_call_launch(null());
+        refused(status, NVFP4_BAD_ARGUMENT, "call is NULL");
+        nvfp4_experts_call_free(null_mut());
+        nvfp4_device_experts_free(null_mut());
+        nvfp4_experts_free(experts);
+        nvfp4_mlp_free(mlp);
+        nvfp4_linear_free(layer);
+        nvfp4_linear_free(linear);
+    }
+}

@@ -1,4 +1,4 @@
-//! The `nvfp4-gemv` program: computes, verifies, inspects, quantises, plans, tunes and measures NVFP4 GEMVs.
+//! The `nvfp4-gemv` program: computes, verifies, inspects, loads, quantises, plans, tunes and measures NVFP4 GEMVs.
 //!
 //! Each subcommand is a file with its arguments and a `run` that returns a [`report::Report`].
 //! Results go to stdout, as text or JSON; progress goes to stderr. Exit codes: 0 for success, 1
@@ -17,6 +17,7 @@ mod inspect;
 mod jit;
 mod kernels;
 mod layer;
+mod load;
 mod measure;
 mod notes;
 mod plan;
@@ -62,6 +63,7 @@ enum Command {
     Run(run::Args),
     Verify(verify::Args),
     Inspect(inspect::Args),
+    Load(load::Args),
     Quantize(quantize::Args),
     Plan(plan::Args),
     Kernels(kernels::Args),
@@ -104,6 +106,7 @@ impl Command {
             Self::Run(args) => run::run(&args),
             Self::Verify(args) => verify::run(&args),
             Self::Inspect(args) => inspect::run(&args, json),
+            Self::Load(args) => load::run(&args),
             Self::Quantize(args) => quantize::run(&args),
             Self::Plan(args) => plan::run(&args),
             Self::Kernels(args) => kernels::run(&args),

@@ -1,11 +1,15 @@
 //! Layers in a device's memory: the bits of borrowed calls, prepared once for each number of vectors, in graphs too.
 
+use std::sync::Arc;
+
 use half::f16;
+use nvfp4_gemv::checkpoint::{Checkpoint, SendError};
 use nvfp4_gemv::quantize::quantize;
 use nvfp4_gemv::{
-    Activation, Dialect, Element, Error, Linear, LinearOnDevice, Options, Output, ScaleLayout,
-    Shape, Vectors, Workspace, gemv_on_device,
+    Activation, DevicePieces, Dialect, Element, Error, Linear, LinearOnDevice, MatricesOnDevice,
+    Options, Output, RowOrder, ScaleLayout, Shape, Vectors, Workspace, gemv_on_device,
 };
+use nvfp4_gemv_cli::file::{self, NewTensor};
 
 use super::device::ALLOCATIONS;
 use crate::support::gpu::Gpu;
@@ -19,6 +23,7 @@ crate::trials! {
         more_buffers_than_are_kept,
         a_layer_of_shared_buffers,
         joined_layers_give_the_results_of_each,
+        weights_that_come_by_pieces_are_those_that_are_copied,
         refusals;
 }
 
@@ -329,4 +334,68 @@ fn joined_layers_give_the_results_of_each() {
             ..
         })
     ));
+}
+
+/// Layers by themselves and joined ones, sent together through few and many buffers, in both layouts.
+fn weights_that_come_by_pieces_are_those_that_are_copied() {
+    let gpu = Gpu::first();
+    let stream = &gpu.stream;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("model.safetensors");
+    let k = 1024;
+    let layers = [("q", 200, 1), ("k", 72, 2), ("v", 72, 3)];
+    let tensors = layers.into_iter().flat_map(|(name, rows, seed)| {
+        let values = numbers(rows * k, seed);
+        let q = quantize(&values, rows, k, Dialect::ModelOpt, None).unwrap();
+        NewTensor::layer(name, Dialect::ModelOpt, q)
+    });
+    file::write(&path, tensors, None).unwrap();
+    let checkpoint = Arc::new(Checkpoint::open(path).unwrap());
+    let (qkv, one) = (["q", "k", "v"], ["k"]);
+    let sent: [&[&str]; 2] = [&qkv, &one];
+    let joined = sent.map(|names| checkpoint.joined(names, RowOrder::Stacked).unwrap());
+    let x = gpu.upload(&numbers(3 * k, 9));
+    let results = |layer: &LinearOnDevice| {
+        let mut y = gpu.upload(&vec![f32::NAN; 3 * layer.rows()]);
+        let (x, output) = (
+            Vectors::on_device(x.as_view()),
+            Output::on_device(y.as_view_mut()),
+        );
+        layer.forward(stream, &x, 3, output).unwrap();
+        bits(&gpu, &y)
+    };
+    for layout in [ScaleLayout::Linear, ScaleLayout::Tiled128x4] {
+        for (count, bytes) in [(1, 512), (2, 4096), (7, 1 << 20)] {
+            let mut buffers = DevicePieces::buffers(stream, count, bytes).unwrap();
+            let mut arrived = Vec::new();
+            let matrices = MatricesOnDevice::from_joined(
+                stream,
+                layout,
+                &joined,
+                &mut buffers,
+                |so_far, all| {
+                    arrived.push((so_far, all));
+                },
+            );
+            let total: usize = joined.iter().map(|of| of.shape().weight_bytes()).sum();
+            assert_eq!(arrived.last(), Some(&(total, total)));
+            for (matrix, names) in matrices.unwrap().into_iter().zip(sent) {
+                let layer = LinearOnDevice::from_matrix(matrix).unwrap();
+                let copied = Linear::joined_from_checkpoint(&checkpoint, names, RowOrder::Stacked);
+                let copied = copied.unwrap().on_device(stream, layout).unwrap();
+                assert_eq!(
+                    results(&layer),
+                    results(&copied),
+                    "{layout} {count} {names:?}"
+                );
+            }
+        }
+    }
+    let mut buffers = DevicePieces::buffers(stream, 2, 511).unwrap();
+    let layout = ScaleLayout::Linear;
+    let error = MatricesOnDevice::from_joined(stream, layout, &joined, &mut buffers, |_, _| {});
+    assert!(
+        matches!(error, Err(SendError::Buffers(_))),
+        "holds no row of 512 bytes"
+    );
 }

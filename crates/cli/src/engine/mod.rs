@@ -8,6 +8,7 @@ mod cuda;
 #[cfg(not(feature = "device"))]
 #[path = "no_cuda.rs"]
 mod cuda;
+mod load;
 mod memory;
 mod mixture;
 mod rounds;
@@ -30,7 +31,8 @@ use safetensors::Dtype;
 pub(crate) use chain::Chain;
 #[cfg(feature = "device")]
 pub(crate) use cuda::Energy;
-pub(crate) use cuda::{compiled_archs, devices, kernels};
+pub(crate) use cuda::{compiled_archs, devices, kernels, load};
+pub(crate) use load::{LoadPlan, LoadTimes};
 pub(crate) use memory::{NotEnoughMemory, check_memory_of};
 pub(crate) use mixture::{Mixture, MixtureTimes};
 pub(crate) use rounds::{Case, Extent, Ids, Plan, Ready, Way, Ways, Work, rounds};

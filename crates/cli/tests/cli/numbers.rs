@@ -3,7 +3,7 @@
 use crate::{LAYER, MODELOPT, contains, program, text, words};
 
 /// Options that take a number or several, with a call that has everything else. `{}` is the number.
-const NUMBERS: [&str; 26] = [
+const NUMBERS: [&str; 29] = [
     "plan {} 16",
     "plan 16 {}",
     "plan 16 16 {}",
@@ -17,6 +17,9 @@ const NUMBERS: [&str; 26] = [
     "plan 64 64 --gpu h200 --tensor-parallel {}",
     "run --checkpoint MODELOPT --layer LAYER --path cpu --n {}",
     "run --checkpoint MODELOPT --layer LAYER --path cpu --random {}",
+    "load MODELOPT --rounds {}",
+    "load MODELOPT --buffers {}",
+    "load MODELOPT --piece {}",
     "tune --shape {},2147483520",
     "tune --shape 16,16 --seconds {}",
     "tune --list --sample {}",
@@ -135,15 +138,15 @@ fn every_problem_is_checked_against_memory_and_one_does_not_lose_the_others() {
 /// Options that take no number, or one that a test above puts in the place of a `{}`. Whoever adds an option
 /// adds it here, and above if it takes a number.
 const KNOWN: &str = "\
-    --a --activation --adversarial --b --batch-invariant --calibration --case --ceiling --chain --chained --checkpoint --cold --commit --compute-capability \
+    --a --activation --adversarial --b --batch-invariant --buffers --calibration --case --ceiling --chain --chained --checkpoint --cold --commit --compute-capability \
     --contest --cublas --dialect --dump --each --exclude --force --gpu --help --include --input --json --kernel --layer --layout --list \
-    --n --no-workspace --out --output --output-type --path --problem --random --rank --replace --require-gpu --rounds --sample --seconds --seed --select --shape --share-scales --soak --split --suite \
+    --n --no-workspace --out --output --output-type --path --piece --problem --random --rank --replace --require-gpu --rounds --sample --seconds --seed --select --shape --share-scales --soak --split --suite \
     --sustained --tensor-parallel --to --tuned --version --windows";
 
 #[test]
 fn every_option_is_known_here() {
     for command in [
-        "info", "run", "verify", "inspect", "quantize", "plan", "tune", "bench", "compare",
+        "info", "run", "verify", "inspect", "load", "quantize", "plan", "tune", "bench", "compare",
     ] {
         let help = text(&program(&[command, "--help"]).stdout);
         let lines = help.lines().map(str::trim_start);

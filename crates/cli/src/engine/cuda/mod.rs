@@ -1,9 +1,10 @@
-//! CUDA devices as engines. Everything the program knows about devices is behind the three
+//! CUDA devices as engines. Everything the program knows about devices is behind the few
 //! functions of this file.
 
 mod board;
 mod chain;
 mod cublas;
+mod load;
 mod mixture;
 mod operands;
 mod rounds;
@@ -23,6 +24,7 @@ use nvfp4_gemv::{
 };
 
 pub(crate) use self::board::Energy;
+pub(crate) use self::load::load;
 
 use self::board::Board;
 use self::cublas::Cublas;

@@ -5,16 +5,14 @@
 //! GPU. So does the program that `cargo bench --bench call_overhead --no-run` names. `--check` fails if a prepared call
 //! costs more than a microsecond over the bare launch.
 
-mod bare;
-
 use std::cell::RefCell;
 use std::error::Error;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
-use bare::Bare;
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
+use nvfp4_gemv::measure::Bare;
 use nvfp4_gemv::{
     Activation, Choice, Device, GlobalScale, Gpu, Kernel, LinearOnDevice, Nvfp4Vectors, Operands,
     Options, Output, PreparedGemvOnDevice, ScaleLayout, Shape, Target, VectorScale, Vectors,
@@ -58,7 +56,7 @@ fn arguments() -> Result<Arguments, Box<dyn Error>> {
                 (found.m, found.k) = (m.parse()?, k.parse()?);
             }
             _ => {
-                return Err(format!("{word}: see the top of benches/call_overhead/main.rs").into());
+                return Err(format!("{word}: see the top of benches/call_overhead.rs").into());
             }
         }
     }

@@ -3,13 +3,14 @@
 
 use std::error::Error;
 use std::ffi::{CString, c_void};
+use std::fmt;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaGraph, CudaStream, result, sys};
 
 /// One launch.
-pub(crate) struct Bare {
+pub struct Bare {
     params: sys::CUDA_KERNEL_NODE_PARAMS,
     function: sys::CUfunction,
     /// CTAs of a cluster, or 0.
@@ -20,7 +21,7 @@ pub(crate) struct Bare {
 
 impl Bare {
     /// A kernel without parameters that does nothing. The driver compiles it.
-    pub(crate) fn empty(stream: &Arc<CudaStream>) -> Result<Self, Box<dyn Error>> {
+    pub fn empty(stream: &Arc<CudaStream>) -> Result<Self, Box<dyn Error>> {
         const PTX: &str =
             ".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry empty() { ret; }\n";
         stream.context().bind_to_thread()?;
@@ -42,9 +43,9 @@ impl Bare {
     }
 
     /// The one launch that `call` enqueues on `stream`.
-    pub(crate) fn of(
+    pub fn of(
         stream: &Arc<CudaStream>,
-        call: impl FnOnce() -> nvfp4_gemv::Result<()>,
+        call: impl FnOnce() -> crate::Result<()>,
     ) -> Result<Self, Box<dyn Error>> {
         stream.synchronize()?;
         stream.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
@@ -88,7 +89,7 @@ impl Bare {
     ///
     /// # Safety
     /// The context of `stream` is current, and the memory that the parameters name is alive in it.
-    pub(crate) unsafe fn launch(&self, stream: sys::CUstream) -> Result<(), result::DriverError> {
+    pub unsafe fn launch(&self, stream: sys::CUstream) -> Result<(), result::DriverError> {
         let p = &self.params;
         if self.cluster == 0 {
             // SAFETY: this function's own contract; the parameters are the kernel's.
@@ -130,5 +131,16 @@ impl Bare {
         // SAFETY: as above.
         unsafe { sys::cuLaunchKernelEx(&config, self.function, p.kernelParams, null_mut()) }
             .result()
+    }
+}
+
+impl fmt::Debug for Bare {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let params = &self.params;
+        f.debug_struct("Bare")
+            .field("grid", &[params.gridDimX, params.gridDimY, params.gridDimZ])
+            .field("threads", &params.blockDimX)
+            .field("cluster", &self.cluster)
+            .finish_non_exhaustive()
     }
 }
