@@ -741,6 +741,8 @@ fn wrong_plans(unit: &Unit, of: u64) {
             zero_at = "no lane keeps to its own blocks",
             x_scale_at = "vectors carry their scales",
         ]);
+    } else {
+        harmless.extend(crate::words![Params: ; unread in part_steps, parts]);
     }
     demand_right_plans("90a", &runs, &harmless, of);
 }
