@@ -114,6 +114,8 @@ const BUNDLING_BYTES: f64 = 16e6;
 const BUNDLED_TIME: f64 = 1.15;
 /// Weights of a multiprocessor below which groups of four warps are faster than of eight, on an H100.
 const LITTLE_WORK: u64 = 400_000;
+/// Vectors of a pass up to which problems were drawn.
+const MOST_DRAWN: u32 = 32;
 /// Weights of a multiprocessor below which it is worth a third of the multiprocessors to spare the launch that adds parts.
 const LITTLEST_WORK: u64 = 200_000;
 /// Alignment of the place where sums begin in the workspace, in bytes.
@@ -740,7 +742,8 @@ impl KernelConfig for PackedConfig {
 
     /// The config that was fastest or nearly so for problems drawn at random, measured on an H100 (docs/notes/tuning.md,
     /// "Problems that no table has"). Groups have eight warps, or four where multiprocessors have little work: larger
-    /// groups are few then, and divide it unevenly. There is one CTA a multiprocessor, or nearly so many if no group is
+    /// groups are few then, and divide it unevenly. With more vectors than were drawn, groups have as many warps as can
+    /// be if most multiprocessors then have a group (an H200, docs/notes/many-vectors.md), and eight if not. There is one CTA a multiprocessor, or nearly so many if no group is
     /// then divided, or all are divided alike. With so little work that the launch which adds parts counts, fewer CTAs do,
     /// if no group is then divided.
     fn default_for(job: &Job<'_>) -> Result<Self, Refusal> {
@@ -750,11 +753,15 @@ impl KernelConfig for PackedConfig {
         let sms = u64::from(job.gpu.multiprocessors);
         let shape = job.shape;
         let weights = shape.m() as u64 * shape.k() as u64 * shape.l() as u64 / sms.max(1);
-        let warps = match weights < LITTLE_WORK {
-            true => 4,
-            false => 8,
+        let at_once = most_at_once(shape);
+        let most = most_warps(at_once);
+        let groups = shape.m().div_ceil((most * NVFP4_MANY_WARP_ROWS) as usize) * shape.l();
+        let warps = match at_once <= MOST_DRAWN {
+            true if weights < LITTLE_WORK => 4,
+            false if 4 * groups as u64 >= 3 * sms => most,
+            _ => 8,
         };
-        let configs = [warps, 4, 1].into_iter().map(|warps| {
+        let configs = [warps, 8, 4, 1].into_iter().map(|warps| {
             let [one_a_multiprocessor, even] = Self::with_warps(job, warps);
             let little = even.ctas > 0 && weights < LITTLEST_WORK;
             let fewer = little && !even.divides_groups(job);

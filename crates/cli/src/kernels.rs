@@ -148,14 +148,15 @@ fn helpers(problem: &Shape, gpu: &Gpu) -> Vec<Entry> {
         launches.push((relayout::launch(problem, layout, nowhere, nowhere), 0));
     }
     for element in FloatType::ALL {
-        for input in quantize::Input::KINDS {
+        let kinds = quantize::Input::KINDS.map(|input| (input, 1));
+        for (input, digits) in kinds.into_iter().chain([(quantize::Input::Plain, 3)]) {
             let of = quantize::Quantize {
                 element,
                 input,
                 chained: false,
                 early: false,
                 copies: 1,
-                digits: 1,
+                digits,
                 values: nowhere,
                 strides: Strides { row: 0, batch: 0 },
                 global: quantize::Global::Computed,
@@ -304,6 +305,7 @@ mod tests {
                 "gemv_mma_nvfp4_n8",
                 "gemv_stream_f16_n1",
                 "quantize_bf16",
+                "quantize_digits_f16",
                 "quantize_gated_f32",
                 "combine",
                 "relayout_to_linear",
