@@ -54,8 +54,8 @@ pub unsafe extern "C" fn nvfp4_device_experts_free(experts: *mut nvfp4_device_ex
     unsafe { crate::memory::free(experts) }
 }
 
-/// Prepares a call of n vectors, f16, bf16 or f32, each with so many experts: `ids` is the address of int32_t
-/// [n][choices], of which -1 is none, and `weights` of float [n][choices], which the experts' results are multiplied by
+/// Prepares a call of n vectors, f16, bf16 or f32, each with so many experts: `ids` is the address of
+/// `int32_t [n][choices]`, of which -1 is none, and `weights` of `float [n][choices]`, which the experts' results are multiplied by
 /// before they are added. Vectors, ids and weights are read when a launch runs, so that they may change between launches.
 /// An id that is none of the experts' makes its vector's result NaN. Allocates memory for what lies between the layers;
 /// nothing is enqueued.

@@ -17,7 +17,7 @@ use crate::workspace::Workspace;
 
 /// The most bytes of a .crate file: crates.io sends it to every build that does not have it. A little above what is
 /// there in 2026-11, all of it source and pages for users: to notice a large file, not to argue about each page.
-const MOST_BYTES: u64 = 700_000;
+const MOST_BYTES: u64 = 750_000;
 
 const LIBRARY: &str = "nvfp4-gemv";
 const PROGRAM: &str = "nvfp4-gemv-cli";
