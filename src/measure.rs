@@ -4,6 +4,7 @@
 //! part is not in the figure; about half a microsecond of graph node a launch is. Callers rotate over copies of the
 //! weights larger than twice the L2 cache, so that every launch reads memory.
 
+#[cfg(feature = "unstable")]
 mod bare;
 
 use std::ptr;
@@ -17,6 +18,7 @@ use crate::gpu::Gpu;
 use crate::kernel::read_only::{Read, ReadConfig};
 use crate::raw;
 
+#[cfg(feature = "unstable")]
 pub use bare::Bare;
 
 /// Seconds a launch, over several replays.
