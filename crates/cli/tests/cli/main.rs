@@ -306,7 +306,15 @@ fn plan_of_batch_invariant_calls() {
         assert_eq!(few["stream"]["part"], all["packed"]["chunk"], "{few} {all}");
     }
     assert_eq!(config("1", &[])["stream"]["part"], Value::Null);
-    let workspace = fails(&asked("128", &["--batch-invariant", "--no-workspace"]));
+    // Without a workspace `stream` has the same parts, where it takes K.
+    let without = ["--batch-invariant", "--no-workspace"];
+    let stream = config("128", &without);
+    assert_eq!(
+        stream["stream"]["part"], all["packed"]["chunk"],
+        "{stream} {all}"
+    );
+    let ragged = words("plan 4096,4160 --gpu h200 --n 128");
+    let workspace = fails(&[&ragged[..], &without].concat());
     contains(&workspace, &["packed", "workspace"]);
     let f32 = fails(&asked("1", &["--batch-invariant", "--activation", "f32"]));
     contains(&f32, &["batch invariance"]);
