@@ -112,10 +112,12 @@ const LEAST_STAGES: u32 = 2;
 const BUNDLING_BYTES: f64 = 16e6;
 /// Time of a bundle, in that of the fastest kernel for a batch: four tokens of DeepSeek-V3 on an H100.
 const BUNDLED_TIME: f64 = 1.15;
-/// Weights of a multiprocessor below which groups of four warps are faster than of eight, on an H100.
+/// Weights of a multiprocessor below which groups of four warps are faster than of eight, on an H100, with a pass of up
+/// to [`FEW_VECTORS`].
 const LITTLE_WORK: u64 = 400_000;
-/// Vectors of a pass up to which problems were drawn.
-const MOST_DRAWN: u32 = 32;
+/// The same with more vectors.
+const LITTLE_WORK_OF_MANY: u64 = 130_000;
+const FEW_VECTORS: u32 = 32;
 /// Weights of a multiprocessor below which it is worth a third of the multiprocessors to spare the launch that adds parts.
 const LITTLEST_WORK: u64 = 200_000;
 /// Alignment of the place where sums begin in the workspace, in bytes.
@@ -754,13 +756,12 @@ impl KernelConfig for PackedConfig {
         let shape = job.shape;
         let weights = shape.m() as u64 * shape.k() as u64 * shape.l() as u64 / sms.max(1);
         let at_once = most_at_once(shape);
-        let most = most_warps(at_once);
-        let groups = shape.m().div_ceil((most * NVFP4_MANY_WARP_ROWS) as usize) * shape.l();
-        let warps = match at_once <= MOST_DRAWN {
-            true if weights < LITTLE_WORK => 4,
-            false if 4 * groups as u64 >= 3 * sms => most,
-            _ => 8,
+        let little = if at_once <= FEW_VECTORS {
+            LITTLE_WORK
+        } else {
+            LITTLE_WORK_OF_MANY
         };
+        let warps = if weights < little { 4 } else { 8 };
         let configs = [warps, 8, 4, 1].into_iter().map(|warps| {
             let [one_a_multiprocessor, even] = Self::with_warps(job, warps);
             let little = even.ctas > 0 && weights < LITTLEST_WORK;
