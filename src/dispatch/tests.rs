@@ -1094,6 +1094,8 @@ fn many_vectors_are_compared_by_times_where_no_table_has_the_problem() {
         problem(43008, 16, 5376, Activation::Bf16, false).0,
         Kernel::Packed
     );
+    // Nothing to compute has a choice, too.
+    problem(0, 16, 4096, Activation::F16, false);
     // A kernel that lacks only a workspace is still named.
     let shape = Shape::new(Dims {
         m: 34816,

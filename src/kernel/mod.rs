@@ -711,7 +711,7 @@ macro_rules! kernels {
 
             /// Microseconds that an H100 is expected to take with this config, where there is a model of that.
             pub(crate) fn microseconds(&self, job: &Job<'_>) -> Option<f64> {
-                match self { $(Self::$kernel(config) => config.microseconds(job)),* }
+                job.some(|job| match self { $(Self::$kernel(config) => config.microseconds(job)),* })
             }
 
             /// The fraction of the kernel's share that this config leaves.
