@@ -15,7 +15,14 @@ pub(super) struct Way {
     cost: Cost,
     /// Fraction of the share that the config leaves.
     left: f64,
+    /// Microseconds of a call, which count instead of all others, where they are [known](Way::timed).
+    microseconds: Option<f64>,
 }
+
+/// Microseconds of a launch that only reads, beside those for its bytes.
+const LAUNCH: f64 = 2.0;
+/// Bytes that an H100 reads in a microsecond.
+const BYTES: f64 = 2.9e6;
 
 impl Way {
     /// With a config, for a job.
@@ -25,12 +32,22 @@ impl Way {
             pass: config.pass_vectors(),
             cost: config.cost(job),
             left: config.share_left(job),
+            microseconds: None,
+        }
+    }
+
+    /// With a config, for a job whose kernels are compared by their times.
+    pub(super) fn timed(config: &Config, job: &Job<'_>) -> Self {
+        Self {
+            microseconds: config.microseconds(job),
+            ..Self::of(config, job)
         }
     }
 
     /// With its default for a job, or, where it cannot compute the job, with as many vectors a pass as it knows.
     pub(super) fn usual(kernel: Kernel, job: &Job<'_>) -> Self {
         let some = Self {
+            microseconds: None,
             kernel,
             pass: kernel.most_vectors(),
             cost: kernel.cost(job),
@@ -52,6 +69,9 @@ impl Way {
 /// with memory and start sooner; from three on they run out of issue slots first. That it is three follows from the
 /// modules' constants (0.85 / 1.2 < 0.76 < 0.85 / 1.1), not from a measurement: no tensor core has run this.
 pub(super) fn share(way: &Way, shape: &Shape, operands: &Operands) -> f64 {
+    if let Some(microseconds) = way.microseconds {
+        return (LAUNCH + shape.weight_bytes() as f64 / BYTES) / microseconds;
+    }
     // A call without vectors counts as one with one vector.
     let (n, pass) = (shape.n().max(1), way.pass as usize);
     let whole_passes = (n / pass) as f64 * way.cost.pass(pass);

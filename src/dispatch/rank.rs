@@ -8,7 +8,7 @@ use std::ptr;
 use super::measured::{self, Entry, Measurements, Near, Timed, comparable};
 use super::model::{self, Way};
 use crate::gpu::Gpu;
-use crate::kernel::{Checked, Config, Job, Kernel};
+use crate::kernel::{Checked, Config, Job, Kernel, compared_by_time};
 use crate::operands::Operands;
 use crate::refusal::Refusal;
 use crate::shape::Shape;
@@ -424,13 +424,36 @@ impl<'t> Tables<'t> {
                 evidence: Evidence::Modelled,
             })
         };
-        tuned().or_else(measured).or_else(nearest).or_else(modelled)
+        let by_time = || {
+            if !compared_by_time(job) {
+                return None;
+            }
+            let operands = job.operands.with_workspace(u64::MAX);
+            let given = Job {
+                operands: &operands,
+                ..*job
+            };
+            let config = match available {
+                // As fast as it would be with the workspace that a reason asks for.
+                Err(Refusal::Workspace { .. }) => kernel.default_config(&given),
+                _ => self.config(kernel).map(|checked| checked.config()),
+            };
+            Some(Estimate {
+                share: model::share(&Way::timed(&config.ok()?, &given), job.shape, job.operands),
+                seconds: None,
+                evidence: Evidence::Modelled,
+            })
+        };
+        (tuned().or_else(measured))
+            .or_else(by_time)
+            .or_else(nearest)
+            .or_else(modelled)
     }
 
     /// The share of the nearest problem that was measured, changed by as much as the model says that the problem
-    /// differs, and by what the kernel's default reaches. A kernel that has no time there was no faster than the kernel that has one. The model's opinion of
-    /// these two kernels there does not put the kernel without a time in front here. The model's opinion of how each
-    /// kernel changes from there to here may.
+    /// differs, and by what the kernel's default reaches. A kernel that has no time there was no faster than the kernel
+    /// that has one. The model's opinion of these two kernels there does not put the kernel without a time in front here.
+    /// The model's opinion of how each kernel changes from there to here may.
     fn nearest(&self, near: &Near<'static>, of: Kernel) -> Estimate {
         let Near {
             table,

@@ -1,6 +1,7 @@
 //! Estimates of kernels' times for jobs that nobody measured: by counts of instructions and bytes
 //! (docs/notes/estimates.md), and by how times on an H200 grow with the number of vectors.
 
+use super::Job;
 use crate::types::Activation;
 
 /// The cost of a pass. The unit is a pass of one vector of a kernel that loses no time on its products.
@@ -59,4 +60,15 @@ pub(super) fn share_of_one(activation: Activation) -> f64 {
         // The direct kernel reaches half of this share.
         Activation::F32 => 0.7,
     }
+}
+
+/// Whether kernels are compared by the [microseconds](super::Config::microseconds) that they take, where nobody measured:
+/// on a Hopper, with 9 to 32 vectors. Launches, ends of tiles and vectors count there beside the weights, and the nearest
+/// problem does not say how much (docs/notes/tuning.md, "Times of 9 to 32 vectors").
+pub(crate) fn compared_by_time(job: &Job<'_>) -> bool {
+    job.gpu.compute_capability.0 == 9
+        && (9..=32).contains(&job.shape.n())
+        && job.operands.activation != Activation::F32
+        && job.operands.digits == 1
+        && !job.operands.select
 }

@@ -15,7 +15,7 @@ use super::plan::{KernelParameters, Launch, Parameters, Plan};
 use super::stream::{scaled_matrix_roundings, time_in_parts};
 use super::{
     ALPHAS, Call, Cost, Job, MainLoop, PackedConfig, Products, distinct, expected, field,
-    shared_memory,
+    shared_memory, with_room,
 };
 use crate::operands::Operands;
 use crate::refusal::Refusal;
@@ -71,10 +71,30 @@ pub(super) struct Kind {
     pub(super) entries: [&'static [&'static str]; 3],
     /// The expected cost of the vectors of a pass.
     pub(super) cost: Cost,
-    /// The rule for the config of jobs that nobody measured.
+    /// The rule for the config of jobs that nobody measured, other than those of [`Division::least_microseconds`].
     pub(super) default: fn(&Kind, &Job<'_>) -> Option<Division>,
+    /// What an H100 takes for its parts.
+    pub(super) timing: Timing,
     /// The unit for ragged rows, if the kernel has one.
     pub(super) ragged: Option<Ragged>,
+}
+
+/// Microseconds of an H100: fitted ones, and a margin (docs/notes/tuning.md, "Times of 9 to 32 vectors").
+#[derive(Clone, Copy)]
+pub(super) struct Timing {
+    /// A launch, and how much sooner it begins in a chain.
+    pub(super) launch: f64,
+    pub(super) ahead: f64,
+    /// A wave of CTAs.
+    pub(super) wave: f64,
+    /// A step of each of 16 warps of a multiprocessor, and more of it for each 16 vectors.
+    pub(super) step: [f64; 2],
+    /// A chunk of vectors, at which all warps of a CTA meet.
+    pub(super) chunk: f64,
+    /// Each doubling of a cluster, with few vectors.
+    pub(super) cluster: f64,
+    /// The sums of a tile, for each 16 vectors.
+    pub(super) end: f64,
 }
 
 /// A unit of a kernel for ragged rows: K is any multiple of 16, and codes are aligned to 8 bytes
@@ -144,6 +164,10 @@ macro_rules! divided {
                 KIND.default_reaches[usize::from(job.shape.n() > many_vectors::FEW)]
             }
 
+            fn microseconds(&self, job: &Job<'_>) -> Option<f64> {
+                Some(Division::from(*self).microseconds(KIND, job))
+            }
+
             fn pass_vectors(&self) -> u32 {
                 Division::from(*self).pass_vectors(KIND)
             }
@@ -163,6 +187,11 @@ macro_rules! divided {
             fn is_batch_invariant(&self, _: &Job<'_>) -> bool {
                 // As Division::batch_invariant says.
                 true
+            }
+
+            /// The fastest of launches that wait: more of a default's warps in chains say nothing of a measured config.
+            fn in_chain(&self, _: &Job<'_>) -> Option<Self> {
+                Some(*self)
             }
 
             fn candidates(job: &Job<'_>) -> Vec<Self> {
@@ -399,6 +428,58 @@ impl Division {
         }
     }
 
+    /// Microseconds that an H100 takes, about: each wave of CTAs has a start; steps of all warps of a multiprocessor,
+    /// which its schedulers share; a meeting for each chunk; and sums to add and to store, in clusters through other
+    /// CTAs' memory. Of launches that overlap, CTAs of which two fit a multiprocessor come to it together, and leave
+    /// another without.
+    pub(super) fn microseconds(&self, kind: &Kind, job: &Job<'_>) -> f64 {
+        let Timing {
+            launch,
+            ahead,
+            wave,
+            step,
+            chunk,
+            cluster,
+            end,
+        } = kind.timing;
+        let compiled = self.compiled(kind, job);
+        let vectors = kind.vectors[compiled];
+        let warps = self.warps(kind).max(1);
+        let by_memory = with_room(self.layout(kind, job, compiled).bytes, job.gpu);
+        let by_registers = u64::from(kind.most_warps[compiled] / warps);
+        let at_once = by_memory.min(by_registers).max(1);
+        let ctas = self
+            .ctas(kind, job)
+            .div_ceil(job.gpu.multiprocessors.max(1).into());
+        let waves = ctas.div_ceil(at_once) as f64;
+        let together = match job.ahead() && ctas < at_once {
+            true => at_once.min(2),
+            false => ctas.min(at_once),
+        };
+        let all = steps(job.shape);
+        let chunks = all
+            .div_ceil(self.chunk.max(1).into())
+            .div_ceil(self.cluster.max(1).into());
+        let each =
+            (chunks * u64::from(self.chunk_steps())).min(all.div_ceil(self.parts.max(1).into()));
+        // Fewer warps than eight take as long.
+        let shared = (u64::from(warps) * together).max(8) as f64 / 16.0;
+        let wide = f64::from(vectors) / 16.0;
+        let of_cluster = match self.cluster {
+            ..=1 => 0.0,
+            more => cluster * f64::from(more.ilog2()) * (1.0 + wide / 2.0),
+        };
+        let step = step[0] + step[1] * wide;
+        let one = wave
+            + each as f64 * shared * step
+            + chunks as f64 * chunk
+            + of_cluster
+            + end * wide * f64::from(self.tiles);
+        let passes = job.shape.n().div_ceil(self.pass_vectors(kind) as usize) as f64;
+        let ahead = if job.ahead() { ahead } else { 0.0 };
+        launch - ahead + passes * waves * one
+    }
+
     /// Warps of a CTA.
     fn warps(&self, kind: &Kind) -> u32 {
         kind.tile_warps * self.tiles * self.parts
@@ -576,7 +657,9 @@ impl Division {
     }
 
     pub(super) fn default_for(kind: &Kind, job: &Job<'_>) -> Result<Self, Refusal> {
-        (kind.default)(kind, job).ok_or(Refusal::VectorMemory)
+        Self::least_microseconds(kind, job)
+            .or_else(|| (kind.default)(kind, job))
+            .ok_or(Refusal::VectorMemory)
     }
 
     /// A config whose order of sums follows from all of the job but N.
@@ -644,6 +727,38 @@ impl Division {
             let tiles = config.groups(kind, job) * u64::from(config.tiles);
             (time, divided, config.cluster, tiles, Reverse(warps))
         })
+    }
+
+    /// The config of least [time](Self::microseconds) on Hopper, with up to 32 vectors; of those with as many warps as
+    /// can be, or half as many in launches that wait, whose clusters have two CTAs at most, and whose tiles are a power
+    /// of two: others were far slower than their counts say.
+    pub(super) fn least_microseconds(kind: &Kind, job: &Job<'_>) -> Option<Self> {
+        let compiled = kind.most_at_once(job);
+        let vectors = kind.vectors[compiled];
+        if job.gpu.compute_capability.0 != 9 || vectors > 32 {
+            return None;
+        }
+        let sets = kind.most_warps[compiled] / kind.tile_warps;
+        let mut best: Option<(f64, Self)> = None;
+        for tiles in (0..=sets.ilog2()).map(|halved| sets >> halved) {
+            for parts in POWERS {
+                let full = tiles * parts == sets;
+                if !full && (job.ahead() || tiles * parts != sets / 2) {
+                    continue;
+                }
+                for cluster in [1, 2] {
+                    let divided = [tiles, parts, cluster];
+                    let Some(config) = Self::with_chunk(kind, job, vectors, divided) else {
+                        continue;
+                    };
+                    let time = config.microseconds(kind, job);
+                    if best.is_none_or(|(least, _)| time < least) {
+                        best = Some((time, config));
+                    }
+                }
+            }
+        }
+        best.map(|(_, config)| config)
     }
 
     /// The config that was fastest or nearly so for problems measured on an H200 (docs/notes/many-vectors.md). A CTA

@@ -1,7 +1,7 @@
 //! The kernel that decodes each weight once for up to 128 vectors, and multiplies on `mma.sync`:
 //! `csrc/kernels/gemv_mma.cuh`.
 
-use super::many_vectors::{self, Division, Kind, Ragged, divided};
+use super::many_vectors::{self, Division, Kind, Ragged, Timing, divided};
 use super::params::{
     NVFP4_MANY_COLUMNS, NVFP4_MMA_BUFFERS, NVFP4_MMA_HELD_OF_128, NVFP4_MMA_MAX_WARPS,
     NVFP4_MMA_MAX_WARPS_OF_64, NVFP4_MMA_MAX_WARPS_OF_128,
@@ -98,6 +98,15 @@ const KIND: &Kind = &Kind {
         columns: NVFP4_MANY_COLUMNS,
     },
     default: Division::least_time,
+    timing: Timing {
+        launch: 0.5,
+        ahead: 0.6,
+        wave: 2.9,
+        step: [0.56, 0.37],
+        chunk: 0.53,
+        cluster: 1.7,
+        end: 0.1,
+    },
     ragged: Some(Ragged {
         unit: "gemv_mma_ragged",
         vectors: &[16, 32, 64, 128],

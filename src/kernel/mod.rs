@@ -45,7 +45,7 @@ use crate::types::{Activation, GemvPath};
 pub use call::Call;
 use call::magic;
 pub use direct::DirectConfig;
-pub(crate) use expected::Cost;
+pub(crate) use expected::{Cost, compared_by_time};
 pub use mma::MmaConfig;
 pub use mma_fp4::MmaFp4Config;
 pub use packed::PackedConfig;
@@ -324,7 +324,8 @@ trait KernelConfig: Copy + PartialEq + Sized {
 
     /// The part of its best config's share that the default is expected to reach for a job that nobody measured. Times in
     /// tables are of the best config. Fitted to what an H100 took on problems drawn at random: docs/notes/tuning.md,
-    /// "Problems that no table has".
+    /// "Problems that no table has". A default that has become better since needs no other number: it says how clearly a
+    /// kernel must be in front, too.
     fn default_reaches(_: &Job<'_>) -> f64 {
         1.0
     }
@@ -332,6 +333,12 @@ trait KernelConfig: Copy + PartialEq + Sized {
     /// The fraction of the kernel's share that this config leaves.
     fn share_left(&self, _: &Job<'_>) -> f64 {
         1.0
+    }
+
+    /// Microseconds that an H100 is expected to take with this config; `None` where nobody knows. It counts for [some
+    /// jobs](expected::compared_by_time).
+    fn microseconds(&self, _: &Job<'_>) -> Option<f64> {
+        None
     }
 
     /// Whether this config, the fastest of a measured problem whose rows are as long, is likely to be as fast for the job
@@ -700,6 +707,11 @@ macro_rules! kernels {
             /// The expected cost of the vectors of a pass with this config.
             pub(crate) fn cost(&self, job: &Job<'_>) -> Cost {
                 match self { $(Self::$kernel(config) => config.cost_with(job)),* }
+            }
+
+            /// Microseconds that an H100 is expected to take with this config, where there is a model of that.
+            pub(crate) fn microseconds(&self, job: &Job<'_>) -> Option<f64> {
+                job.some(|job| match self { $(Self::$kernel(config) => config.microseconds(job)),* })
             }
 
             /// The fraction of the kernel's share that this config leaves.

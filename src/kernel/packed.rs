@@ -118,7 +118,10 @@ const LITTLE_WORK: u64 = 400_000;
 /// The same with more vectors.
 const LITTLE_WORK_OF_MANY: u64 = 130_000;
 const FEW_VECTORS: u32 = 32;
-/// Weights of a multiprocessor below which it is worth a third of the multiprocessors to spare the launch that adds parts.
+/// Spans of a row below which a group is mostly its end.
+const SHORT_SPANS: u64 = 4;
+/// Weights of a multiprocessor below which it is worth a third of the multiprocessors to spare the launch that adds
+/// parts.
 const LITTLEST_WORK: u64 = 200_000;
 /// Alignment of the place where sums begin in the workspace, in bytes.
 const PARTIAL_ALIGN: u64 = 256;
@@ -369,8 +372,8 @@ impl PackedConfig {
             && matrices <= NVFP4_BUNDLE_MOST_MATRICES as usize
     }
 
-    /// The config for bundles: as many vectors of one as a matrix is expected to have batches if all are selected equally
-    /// often, and half as many more. Fitted on an H100: docs/notes/experts.md.
+    /// The config for bundles: as many vectors of one as a matrix is expected to have batches if all are selected
+    /// equally often, and half as many more. Fitted on an H100: docs/notes/experts.md.
     fn bundling(job: &Job<'_>) -> Self {
         let batches = job.shape.l();
         let each = batches as f64 / expected_matrices(batches, job.operands.matrices).max(1.0);
@@ -702,6 +705,37 @@ impl KernelConfig for PackedConfig {
         }
     }
 
+    /// Two launches, and a third where groups are divided. A CTA takes one span after the other; a group has an end,
+    /// where its sums are stored. The first launch packs vectors, and the third adds the parts of each group.
+    fn microseconds(&self, job: &Job<'_>) -> Option<f64> {
+        const LAUNCHES: f64 = 3.9;
+        const THIRD: f64 = 1.75;
+        const AHEAD: f64 = 0.5;
+        if self.bundle || self.long_sums {
+            return None;
+        }
+        let deal = self.deal(job);
+        let each = u64::from(deal.each + u32::from(deal.more > 0));
+        let chunks = u64::from(deal.chunks);
+        let divides = self.divides_groups(job);
+        let count = |count: u64| count as f64;
+        let spans_each = count(each * u64::from(self.chunk).min(spans(job.shape)));
+        let warps = f64::from(self.warps);
+        let ends = each.div_ceil(chunks) + u64::from(divides && !each.is_multiple_of(chunks));
+        let parts = match divides {
+            true => chunks.min(chunks.div_ceil(each) + 1),
+            false => 0,
+        };
+        let wide = f64::from(VECTORS[self.compiled(job.shape)]) / 16.0;
+        let packed = (job.shape.k() * job.shape.l()) as f64 / 1e4;
+        let pass = f64::from(u8::from(divides)) * THIRD
+            + spans_each * (0.14 + 0.083 * warps)
+            + wide * (0.037 * count(ends) * warps + 0.11 * count(parts) + 1.06 * packed);
+        let passes = job.shape.n().div_ceil(self.pass_vectors() as usize) as f64;
+        let ahead = if job.ahead() { AHEAD } else { 0.0 };
+        Some(LAUNCHES - ahead + passes * pass)
+    }
+
     fn pass_vectors(&self) -> u32 {
         match VECTORS.contains(&self.vectors) {
             true => self.vectors,
@@ -742,12 +776,12 @@ impl KernelConfig for PackedConfig {
         }
     }
 
-    /// The config that was fastest or nearly so for problems drawn at random, measured on an H100 (docs/notes/tuning.md,
-    /// "Problems that no table has"). Groups have eight warps, or four where multiprocessors have little work: larger
-    /// groups are few then, and divide it unevenly. With more vectors than were drawn, groups have as many warps as can
-    /// be if most multiprocessors then have a group (an H200, docs/notes/many-vectors.md), and eight if not. There is one CTA a multiprocessor, or nearly so many if no group is
-    /// then divided, or all are divided alike. With so little work that the launch which adds parts counts, fewer CTAs do,
-    /// if no group is then divided.
+    /// The config that was fastest or nearly so for problems drawn at random, measured on an H100
+    /// (docs/notes/tuning.md, "Problems that no table has"). Groups have eight warps, or four where multiprocessors
+    /// have little work: larger groups are few then, and divide it unevenly. Where rows are shorter than a chunk, and
+    /// groups of four warps more than multiprocessors, groups have eight. There is one CTA a multiprocessor, or nearly
+    /// so many if no group is then divided, or all are divided alike. With so little work that the launch which adds
+    /// parts counts, fewer CTAs do, if no group is then divided.
     fn default_for(job: &Job<'_>) -> Result<Self, Refusal> {
         if let Some(bundling) = Self::bundles(job) {
             return Ok(bundling);
@@ -761,7 +795,16 @@ impl KernelConfig for PackedConfig {
         } else {
             LITTLE_WORK_OF_MANY
         };
-        let warps = if weights < little { 4 } else { 8 };
+        // Where rows are less than a chunk, each group is mostly its end, and the fewer there are the better.
+        let is_short = spans(shape) < SHORT_SPANS
+            && Self {
+                warps: 4,
+                ..Self::DEFAULT
+            }
+            .groups(job)
+                * shape.l() as u64
+                > sms;
+        let warps = if weights < little && !is_short { 4 } else { 8 };
         let configs = [warps, 8, 4, 1].into_iter().map(|warps| {
             let [one_a_multiprocessor, even] = Self::with_warps(job, warps);
             let little = even.ctas > 0 && weights < LITTLEST_WORK;

@@ -41,13 +41,14 @@ pub struct RingConfig {
     /// of an SM's shared memory leave L1 too small to keep scales.
     pub cached: bool,
     /// CTAs that share the rows of all batches: no more than there are granules. Where batches select their matrix, or
-    /// vectors are quantised when they are read, each batch has as many of them as the others, or one more, and one at least.
+    /// vectors are quantised when they are read, each batch has as many of them as the others, or one more, and one at
+    /// least.
     pub ctas: u32,
     /// Eighths of all units, 0 to 7, that belong to no CTA at first. A CTA takes the next of these units when one of
     /// its groups has room, so that all CTAs end at about the same time. Units that are taken are counted in the
     /// workspace. In a call without a workspace all units are dealt, as with 0. A value that is not 0 needs `chunks` 2
-    /// and `rows` 1 or 2: others are not compiled. Each group of each CTA then keeps `depth` + 2 units of its own. Where
-    /// batches select their matrix, or vectors are quantised when they are read, all units are dealt, too.
+    /// and `rows` 1 or 2: others are not compiled. Each group of each CTA then keeps `depth` + 2 units of its own.
+    /// Where batches select their matrix, or vectors are quantised when they are read, all units are dealt, too.
     pub counted: u32,
 }
 
@@ -185,8 +186,8 @@ impl KernelConfig for RingConfig {
         }
     }
 
-    /// In launches that wait, a config of larger or smaller matrices may not divide these rows well. Of chains only those of
-    /// the smallest matrices have a rule.
+    /// In launches that wait, a config of larger or smaller matrices may not divide these rows well. Of chains only
+    /// those of the smallest matrices have a rule.
     fn follows(&self, job: &Job<'_>, default: &Self) -> bool {
         let worse = |job| self.loses(job) > default.loses(job) + NO_BETTER;
         is_measured(job)
@@ -541,6 +542,8 @@ impl RingConfig {
         let rows = match shape.k() {
             _ if fits_chunk => 4,
             _ if !integers(job) => 2,
+            // In chains stages of four rows took 11 and 13% longer (docs/notes/tuning.md, "A second round").
+            2049..4096 if job.ahead() => 2,
             ..4096 => 4,
             4096..8192 => 2,
             _ => 1,
@@ -605,11 +608,12 @@ impl RingConfig {
         fitting.next().unwrap_or(self)
     }
 
-    /// The config that loses least of those that are worth measuring, without counted units. Calls that are not prepared
-    /// ask for it: what few fields decide is worked out once for all others.
+    /// The config that loses least of those that are worth measuring, without counted units. Calls that are not
+    /// prepared ask for it: what few fields decide is worked out once for all others.
     fn by_rule(job: &Job<'_>) -> Option<Self> {
         let shape = job.shape;
         let plain = Self {
+            granule: if job.operands.tiled() { 4 } else { 1 },
             cached: true,
             ..Self::DEFAULT
         };
@@ -621,7 +625,7 @@ impl RingConfig {
                 let config = Self {
                     chunks,
                     groups: groups / per_sm,
-                    ctas: ctas(job, 1, per_sm.into()),
+                    ctas: ctas(job, plain.granule, per_sm.into()),
                     ..plain
                 };
                 if config.groups == 0 {
@@ -650,9 +654,9 @@ impl RingConfig {
         best.map(|(_, config)| config)
     }
 
-    /// The time that launches which wait lose with this config, as a natural logarithm, with one NVFP4 vector and linear
-    /// scales. The parts are a sum that was fitted, no factor below 0, on 12 of 24 shapes that were measured on an H100
-    /// with all candidates (docs/notes/ring.md, "A rule for one NVFP4 vector").
+    /// The time that launches which wait lose with this config, as a natural logarithm, with one NVFP4 vector. The
+    /// parts are a sum that was fitted, no factor below 0, on 12 of 24 shapes that were measured on an H100 with all
+    /// candidates (docs/notes/ring.md, "A rule for one NVFP4 vector").
     fn loses(&self, job: &Job<'_>) -> f64 {
         let of_units = self.loses_by_groups(job) + self.loses_by_ring(job);
         of_units + self.loses_by_stages(job) + self.loses_by_waiting()
@@ -837,16 +841,16 @@ fn is_measured(job: &Job<'_>) -> bool {
 
 /// Whether [`RingConfig::loses`] says which config is the best.
 fn has_rule(job: &Job<'_>) -> bool {
-    is_measured(job) && !job.ahead() && !job.operands.tiled()
+    is_measured(job) && !job.ahead()
 }
 
 /// Whether a job is a chain of launches so short that the bytes of a multiprocessor fit its ring: their time depends on
-/// whether the next launch finds room beside this one. With rows of less than 4096 elements the rule loses.
+/// whether the next launch finds room beside this one. Rows of a warp's chunk have a config of their own.
 fn is_short_chain(job: &Job<'_>) -> bool {
     let rows = places(job.shape, false).div_ceil(job.gpu.multiprocessors.max(1).into());
     let bytes = rows * job.shape.row_code_bytes() as u64;
-    let linear = job.ahead() && !job.operands.tiled() && job.shape.k() >= 4096;
-    is_measured(job) && linear && bytes <= CHAINED_SHORT_RING_BYTES
+    let chained = job.ahead() && job.shape.k() > WARP_CHUNK;
+    is_measured(job) && chained && bytes <= CHAINED_SHORT_RING_BYTES
 }
 
 /// Whether vectors are multiplied as integers.
@@ -859,8 +863,8 @@ fn counters(job: &Job<'_>) -> bool {
     job.operands.workspace >= RawWorkspace::COUNTER_BYTES && !are_apart(job)
 }
 
-/// Whether CTAs have rows of one batch each: where batches select their matrix, and where vectors are quantised when they
-/// are read, since a CTA quantises one.
+/// Whether CTAs have rows of one batch each: where batches select their matrix, and where vectors are quantised when
+/// they are read, since a CTA quantises one.
 fn are_apart(job: &Job<'_>) -> bool {
     job.operands.select || job.operands.on_read
 }

@@ -13,7 +13,7 @@ use super::params::{
 use super::plan::{KernelParameters, Launch, Parameters, Plan};
 use super::{
     ALPHAS, Call, Cost, Job, KernelConfig, MainLoop, Products, apart, distinct, expected, few,
-    field, magic, shared_memory,
+    field, magic, shared_memory, with_room,
 };
 use crate::operands::Operands;
 use crate::refusal::Refusal;
@@ -98,6 +98,9 @@ const FAR_AHEAD_BYTES: usize = 100_000_000;
 /// Bytes of weights of an SM below which they count as little: tried on an H200, without figures that were kept
 /// (docs/notes/tuning.md).
 const SMALL_BYTES: u64 = 96 << 10;
+/// Bytes of weights of an SM below which they count as a middling amount, of which a chained launch has two small CTAs
+/// each (docs/notes/tuning.md, "A second round").
+const MIDDLING_BYTES: u64 = 256 << 10;
 /// Numbers of warps of the default, which takes the first that fits. On an H200 eight warps were faster than nine to
 /// eleven, of which one scheduler of four has three (docs/notes/stream.md, "Long vectors").
 const WARPS: [u32; 9] = [12, 8, 7, 6, 5, 4, 3, 2, 1];
@@ -204,6 +207,32 @@ impl KernelConfig for StreamConfig {
         0.97
     }
 
+    /// A round is a step of each of twelve warps of a multiprocessor. It takes what memory takes for it, and with 16
+    /// vectors what the warps take to multiply it; NVFP4 weights then carry scales of vectors, too. Each tile has an
+    /// end, where sums of warps are added and stored: rows of two steps are mostly ends. And each CTA stages its
+    /// vectors.
+    fn microseconds(&self, job: &Job<'_>) -> Option<f64> {
+        const WAIT: f64 = 2.9;
+        if self.part != 0 {
+            return None;
+        }
+        let nvfp4 = job.operands.activation == Activation::Nvfp4;
+        let steps = steps(job.shape);
+        let ctas = f64::from(self.ctas.div_ceil(job.gpu.multiprocessors.max(1)));
+        let tiles = ctas * self.tiles(job) as f64;
+        let rounds = tiles * steps as f64 / 12.0;
+        let vectors = self.passes(job.shape)[0];
+        let (round, end) = match vectors {
+            ..=8 => (1.3, 0.15),
+            _ if nvfp4 => (1.49, 0.51),
+            _ => (0.97, 0.51),
+        };
+        let staged = ctas * f64::from(vectors) * job.shape.k() as f64 / 1e4;
+        let staging = if nvfp4 { 0.22 } else { 0.37 };
+        let passes = job.shape.n().div_ceil(self.pass_vectors() as usize) as f64;
+        Some(WAIT + passes * (rounds * round + tiles * end + staged * staging))
+    }
+
     /// With whole steps alone.
     fn takes_select(job: &Job<'_>) -> Result<(), Refusal> {
         match is_whole(job) {
@@ -259,10 +288,7 @@ impl KernelConfig for StreamConfig {
         let ctas = of_sms.into_iter().chain(even(job)).chain(of_batches);
         let ctas: Vec<u64> = ctas.collect();
         // Little work starts and ends sooner with fewer warps.
-        let most = match shape.weight_bytes() as u64 / sms {
-            ..SMALL_BYTES => 8,
-            _ => 12,
-        };
+        let most = if is_little(job) { 8 } else { 12 };
         let fetch = match shape.weight_bytes() {
             ..FAR_AHEAD_BYTES => 128,
             _ => 256,
@@ -306,6 +332,8 @@ impl KernelConfig for StreamConfig {
             .or_else(|| find(1, &ctas))
             .or_else(|| find(8, &every))
             .or_else(|| find(1, &every))
+            .map(|config| config.with_enough_warps(job))
+            .map(|config| config.side_by_side(job))
             .map(|config| config.of_default_for_chain(job))
             .ok_or(Refusal::VectorMemory)
     }
@@ -530,9 +558,9 @@ impl KernelConfig for StreamConfig {
     ///
     /// One or two vectors: a lane adds four blocks a step, and two additions over lanes follow. NVFP4 blocks are exact.
     /// Blocks of f16 and bf16 vectors are four matrix instructions in a chain, each of which counts for six
-    /// (`FOUR_PRODUCTS_ROUNDINGS` in this file derives this number). The product with the block's scale is rounded together
-    /// with the addition, by one fused operation. A bf16 vector is summed in two parts, each element in one of them,
-    /// and one more rounding adds the parts.
+    /// (`FOUR_PRODUCTS_ROUNDINGS` in this file derives this number). The product with the block's scale is rounded
+    /// together with the addition, by one fused operation. A bf16 vector is summed in two parts, each element in one of
+    /// them, and one more rounding adds the parts.
     ///
     /// More vectors, two of bf16, or any of f32: weights are multiplied by their scales first, exactly. Eight matrix
     /// instructions in a chain (`scaled_matrix_roundings`) make half a step of all lanes. An f32 vector is summed in
@@ -678,6 +706,21 @@ fn is_ragged(shape: &Shape, operands: &Operands) -> bool {
     operands.activation == Activation::F32
         || !shape.k().is_multiple_of(STEP)
         || !operands.alignment.is_16()
+}
+
+/// Whether what was measured on Hoppers says something of the job's GPU.
+fn is_hopper(job: &Job<'_>) -> bool {
+    job.gpu.compute_capability.0 == 9
+}
+
+/// Bytes of weights of an SM.
+fn weights_of_sm(job: &Job<'_>) -> u64 {
+    job.shape.weight_bytes() as u64 / u64::from(job.gpu.multiprocessors.max(1))
+}
+
+/// Whether an SM has few bytes of weights.
+fn is_little(job: &Job<'_>) -> bool {
+    weights_of_sm(job) < SMALL_BYTES
 }
 
 fn is_whole(job: &Job<'_>) -> bool {
@@ -890,21 +933,71 @@ impl StreamConfig {
         }
     }
 
+    /// This default with twelve warps where little work is more than the queues of eight hold, with four and eight
+    /// vectors: the others ask for the rest at once, too. Measured on an H100, of launches that wait: up to 9% faster
+    /// (docs/notes/tuning.md, "A second round").
+    fn with_enough_warps(self, job: &Job<'_>) -> Self {
+        let held = u64::from(self.warps * self.stages);
+        let more = Self { warps: 12, ..self };
+        let is_more = self.warps == 8 && self.tiles(job) * steps(job.shape) > held;
+        let measured = is_hopper(job) && !job.ahead() && matches!(self.passes(job.shape)[0], 4 | 8);
+        match measured && is_more && is_little(job) && more.check(job).is_ok() {
+            true => more,
+            false => self,
+        }
+    }
+
+    /// This default with two warps of a row side by side, where that is faster than one after the other: with one
+    /// vector and with two, and not little work. A CTA asks for longer pieces of fewer rows at once. Measured on an
+    /// H100, the 128x4 layout in chains alone: 1 to 4% faster (docs/notes/tuning.md, "A second round").
+    fn side_by_side(self, job: &Job<'_>) -> Self {
+        let beside = Self { beside: 2, ..self };
+        let measured = is_hopper(job) && (job.ahead() || !job.operands.tiled());
+        let few = few(self.passes(job.shape)[0] as usize) && !job.operands.select;
+        match measured && few && !is_little(job) && beside.check(job).is_ok() {
+            true => beside,
+            false => self,
+        }
+    }
+
+    /// This default with two CTAs of eight warps a multiprocessor, where both fit and the work is middling: when one
+    /// has ended, a CTA of the next launch has room, while the other still computes. Measured on an H100 with one
+    /// vector and with two: up to 8% faster (docs/notes/tuning.md, "A second round").
+    fn in_halves(self, job: &Job<'_>) -> Self {
+        let sms = job.gpu.multiprocessors;
+        let halves = Self {
+            warps: 8,
+            ctas: 2 * sms,
+            ..self
+        };
+        let few = few(self.passes(job.shape)[0] as usize) && !job.operands.select;
+        let middling = !is_little(job) && weights_of_sm(job) < MIDDLING_BYTES;
+        let is_usual = self.ctas == sms && self.warps > 8;
+        if !(few && middling && is_usual && is_whole(job)) || halves.check(job).is_err() {
+            return self;
+        }
+        let x_batches = halves.batches(job);
+        let layout = halves.layout(job, halves.passes(job.shape)[0], x_batches);
+        match with_room(layout.bytes, job.gpu) >= 2 {
+            true => halves,
+            false => self,
+        }
+    }
+
     /// This default with what is best in chains of itself, by measurements on an H100 (docs/notes/tuning.md, "Problems
-    /// that no table has"): what is best with a config that was measured alone is [`for_chain`](Self::for_chain)'s. Launches
-    /// with little work gain where the next one has room beside them, and asks for weights as early as can be. Large ones
-    /// gain if some weights come before the vectors.
+    /// that no table has"): what is best with a config that was measured alone is [`for_chain`](Self::for_chain)'s.
+    /// Launches with little work gain where the next one has room beside them, and asks for weights as early as can be.
+    /// Large ones gain if some weights come before the vectors.
     fn of_default_for_chain(self, job: &Job<'_>) -> Self {
         if !(job.dependent() && job.ahead()) {
             return self;
         }
         let config = self.for_chain(job);
-        if job.gpu.compute_capability.0 != 9 {
+        if !is_hopper(job) {
             return config;
         }
         let vectors = self.passes(job.shape)[0];
-        let of_sm = job.shape.weight_bytes() as u64 / u64::from(job.gpu.multiprocessors.max(1));
-        let little = of_sm < SMALL_BYTES;
+        let little = is_little(job);
         match vectors {
             1 | 2 | 4 if little && job.shape.l() == 1 => Self {
                 behind: 0,
@@ -913,7 +1006,7 @@ impl StreamConfig {
             },
             1 | 2 | 4 => Self {
                 behind: 1.min(self.stages.saturating_sub(1)),
-                ..config
+                ..config.in_halves(job)
             },
             8 if !little => Self {
                 behind: 1.min(self.stages.saturating_sub(1)),
@@ -1071,9 +1164,9 @@ const FOUR_PRODUCTS_ROUNDINGS: u32 = 6;
 /// f32 roundings that lose as much as one `mma.sync.m16n8k16` may, with weights times their scales, where sixteen
 /// products are not zero (`scaled_products.cuh`).
 ///
-/// As for `FOUR_PRODUCTS_ROUNDINGS`, but of 17 terms 16 may be cut: the cuts lose less than 16 * 2^(E-25) = 2^(E-21). The
-/// assumptions are those of the simulator: a product with zero has no exponent, and a subnormal factor has that of the
-/// smallest normal number.
+/// As for `FOUR_PRODUCTS_ROUNDINGS`, but of 17 terms 16 may be cut: the cuts lose less than 16 * 2^(E-25) = 2^(E-21).
+/// The assumptions are those of the simulator: a product with zero has no exponent, and a subnormal factor has that of
+/// the smallest normal number.
 ///
 /// - A subnormal element of a vector is counted as the smallest normal one in S
 ///   ([`Reference::magnitude`](crate::reference::Reference)). So the largest term is at least 2^E where weights are

@@ -1,7 +1,7 @@
 //! The kernel that decodes each weight once for up to 128 vectors, and multiplies on Hopper's `wgmma`:
 //! `csrc/kernels/gemv_wgmma.cuh`.
 
-use super::many_vectors::{self, Division, Kind, divided, has_wgmma};
+use super::many_vectors::{self, Division, Kind, Timing, divided, has_wgmma};
 use super::params::{
     NVFP4_MANY_COLUMNS, NVFP4_WGMMA_BARRIER_BYTES, NVFP4_WGMMA_BUFFERS, NVFP4_WGMMA_MAX_GROUPS,
     NVFP4_WGMMA_MAX_GROUPS_OF_64, NVFP4_WGMMA_MAX_GROUPS_OF_128, NVFP4_WGMMA_TILE_WARPS,
@@ -94,6 +94,15 @@ const KIND: &Kind = &Kind {
         columns: NVFP4_MANY_COLUMNS,
     },
     default: Division::most_warps,
+    timing: Timing {
+        launch: 0.5,
+        ahead: 1.0,
+        wave: 3.1,
+        step: [0.55, 0.19],
+        chunk: 0.55,
+        cluster: 2.5,
+        end: 0.54,
+    },
     ragged: None,
 };
 

@@ -87,7 +87,7 @@ fn roundings_by_hand() {
     assert_eq!(USUAL.roundings(&two, Activation::F16), sixteen_bits);
 }
 
-/// All shapes but the smallest have one config, but for `fetch`.
+/// All shapes but the smallest have one config, but for `fetch`, and two warps side by side with linear scales.
 #[test]
 fn configs_of_the_benchmark_shapes() {
     for (m, k, l) in [
@@ -111,6 +111,10 @@ fn configs_of_the_benchmark_shapes() {
                 let usual = StreamConfig {
                     warps: if m * k == 4096 * 4096 { 8 } else { 12 },
                     fetch: if far_ahead { 256 } else { 128 },
+                    beside: match layout {
+                        ScaleLayout::Linear if m * k != 4096 * 4096 => 2,
+                        _ => 1,
+                    },
                     ..USUAL
                 };
                 assert_eq!(config, usual, "{m}x{k}x{l} {activation}");
