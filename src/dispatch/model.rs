@@ -52,8 +52,9 @@ impl Way {
 /// with memory and start sooner; from three on they run out of issue slots first. That it is three follows from the
 /// modules' constants (0.85 / 1.2 < 0.76 < 0.85 / 1.1), not from a measurement: no tensor core has run this.
 pub(super) fn share(way: &Way, shape: &Shape, operands: &Operands) -> f64 {
-    // A call without vectors counts as one with one vector.
-    let (n, pass) = (shape.n().max(1), way.pass as usize);
+    // A call without vectors counts as one with one vector, and digits count as vectors.
+    let n = shape.n().max(1).saturating_mul(operands.digits.max(1));
+    let pass = way.pass as usize;
     let whole_passes = (n / pass) as f64 * way.cost.pass(pass);
     let one = way.kernel.share_of_one(shape, operands) * way.left;
     one / (whole_passes + way.cost.pass(n % pass))
