@@ -154,21 +154,23 @@ impl<'a> Options<'a> {
         self.batch_invariant
     }
 
-    /// Allows that f16, bf16 and f32 vectors on a GPU be multiplied as [digits](crate::Nvfp4Vectors::with_digits), which
-    /// come so close to them: Blackwell's FP4 tensor cores take no other vectors. A launch in front then makes the digits
-    /// in the call's [workspace](Self::workspace). That happens where the kernels that take digits are expected to be
-    /// faster, or where the path, kernel or config that is asked for is one of theirs.
-    /// [`Choice::digits`] says whether it does. **Nothing of this expectation was measured, and these kernels have run in
-    /// a simulator only.**
+    /// Allows that f16, bf16 and f32 vectors on a GPU be multiplied as [digits](crate::Nvfp4Vectors::with_digits),
+    /// which come so close to them: Blackwell's FP4 tensor cores take no other vectors. A launch in front then makes
+    /// the digits in the call's [workspace](Self::workspace). That happens where the kernels that take digits are
+    /// expected to be faster, or where the path, kernel or config that is asked for is one of theirs.
+    /// [`Choice::digits`] says whether it does. **Nothing of this expectation was measured, and these kernels have run
+    /// in a simulator only.**
     ///
     /// A result then differs from that of the vectors themselves by at most
-    /// [`reference::digits_error`](crate::reference::digits_error), beside roundings. How digits are divided among passes
-    /// is as with digits that the caller makes, and so are the shapes that the kernels refuse. NVFP4 vectors are
-    /// multiplied as they are, and so are vectors of calls that are [batch invariant](Self::batch_invariant), that select
-    /// matrices, or on the CPU. Configs of digits are not [measured](Self::measure).
+    /// [`reference::digits_error`](crate::reference::digits_error), beside roundings. How digits are divided among
+    /// passes is as with digits that the caller makes, and so are the shapes that the kernels refuse. NVFP4 vectors are
+    /// multiplied as they are, and so are vectors of calls that are [batch invariant](Self::batch_invariant), that
+    /// select matrices, or on the CPU. A vector that holds a NaN or an infinity has results that are NaN. Configs of
+    /// digits are not [measured](Self::measure).
     ///
     /// # Errors
-    /// Of the calls: [`Refusal::Workspace`] where such a path, kernel or config is asked for and the digits have no place.
+    /// Of the calls: [`Refusal::Workspace`] where such a path, kernel or config is asked for and the digits have no
+    /// place.
     #[must_use]
     pub fn vector_accuracy(mut self, accuracy: VectorAccuracy) -> Self {
         self.vector_accuracy = accuracy;

@@ -9,8 +9,7 @@ use nvfp4_gemv::kernel::plan::Plan;
 use nvfp4_gemv::quantize::{QuantizedRows, quantize_digits};
 use nvfp4_gemv::reference::{self, digits_error, error_bound};
 use nvfp4_gemv::{
-    Activation, Choice, FloatType, Kernel, Options, ScaleLayout, VectorAccuracy,
-    Vectors, Weights,
+    Activation, Choice, FloatType, Kernel, Options, ScaleLayout, VectorAccuracy, Vectors, Weights,
 };
 use ptx_sim::Multiprocessors;
 

@@ -231,13 +231,16 @@ fn every_config() {
         }
     }
     // A pass ends behind each of the sums that are taken at once, and digits of a vector end there or do not: in the code
-    // of each entry point and type of output.
+    // of each entry point and type of output, for a tile of one CTA and for one that two share.
     for (i, rows_before) in [0, 16, 48, 112].into_iter().enumerate() {
-        for output in FloatType::ALL {
+        for (output, ctas) in FloatType::ALL
+            .into_iter()
+            .flat_map(|output| [(output, 1), (output, 2)])
+        {
             let ends = (1..=16).map(|rows| (rows_before + rows, 1));
             let digits = [2, 3].map(|digits| ((rows_before + 16) / digits, digits));
             for (n, digits) in ends.chain(digits) {
-                let cutting = cutting((3, 32, 1), [256, 2, 1], true);
+                let cutting = cutting((3, 256 * ctas as usize, 1), [256, 2, ctas], true);
                 let case = Case {
                     output,
                     digits,
