@@ -266,7 +266,7 @@ pub use shape::{BLOCK, Dims, Shape, Strides};
 pub use tensor::{DenseVectors, GlobalScale, Nvfp4Vectors, VectorScale, Vectors, Weights};
 #[cfg(feature = "device")]
 pub use tiled_weights::TiledWeights;
-pub use types::{Activation, FloatType, GemvPath, RowOrder, ScaleLayout};
+pub use types::{Activation, FloatType, GemvPath, RowOrder, ScaleLayout, VectorAccuracy};
 #[cfg(feature = "device")]
 pub use workspace::Workspace;
 

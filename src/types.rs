@@ -63,6 +63,34 @@ named! {
 }
 
 named! {
+    /// How close to f16, bf16 and f32 vectors those have to be that are multiplied in their place:
+    /// [`Options::vector_accuracy`](crate::Options::vector_accuracy).
+    VectorAccuracy {
+        /// The vectors themselves are multiplied.
+        Exact = "exact",
+        /// Three [digits](crate::Nvfp4Vectors::with_digits): an element is off by at most 2^-9 of the largest magnitude
+        /// of its block of 16, as rounding to bf16 may change that largest one.
+        Bf16 = "bf16",
+        /// Four digits, 2^-12, as much as rounding to f16.
+        F16 = "f16",
+        /// Five digits, 2^-15: for vectors whose large elements stand beside small ones that matter.
+        Finest = "finest",
+    }
+}
+
+impl VectorAccuracy {
+    /// The digits that are close enough; `None` where the vectors themselves are multiplied.
+    pub const fn digits(self) -> Option<usize> {
+        match self {
+            Self::Exact => None,
+            Self::Bf16 => Some(3),
+            Self::F16 => Some(4),
+            Self::Finest => Some(5),
+        }
+    }
+}
+
+named! {
     /// A floating-point element: of the result, or of vectors that are not NVFP4.
     FloatType {
         /// IEEE half precision.

@@ -16,6 +16,7 @@
 //! something else. [`plan`] makes the launches of a call of what was selected: its config was checked then, and is not
 //! checked again.
 
+mod digits;
 mod environment;
 mod lately;
 pub mod measured;

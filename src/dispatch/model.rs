@@ -72,8 +72,9 @@ pub(super) fn share(way: &Way, shape: &Shape, operands: &Operands) -> f64 {
     if let Some(microseconds) = way.microseconds {
         return (LAUNCH + shape.weight_bytes() as f64 / BYTES) / microseconds;
     }
-    // A call without vectors counts as one with one vector.
-    let (n, pass) = (shape.n().max(1), way.pass as usize);
+    // A call without vectors counts as one with one vector, and digits count as vectors.
+    let n = shape.n().max(1).saturating_mul(operands.digits.max(1));
+    let pass = way.pass as usize;
     let whole_passes = (n / pass) as f64 * way.cost.pass(pass);
     let one = way.kernel.share_of_one(shape, operands) * way.left;
     one / (whole_passes + way.cost.pass(n % pass))

@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::kernel::{Call, Config, Kernel};
 use crate::operands::Operands;
 use crate::refusal::Refusal;
-use crate::types::GemvPath;
+use crate::types::{GemvPath, VectorAccuracy};
 #[cfg(feature = "device")]
 use crate::workspace::Workspace;
 
@@ -52,6 +52,7 @@ pub struct Options<'a> {
     pub(crate) tuned: Option<&'a Measurements>,
     chained: bool,
     batch_invariant: bool,
+    vector_accuracy: VectorAccuracy,
     pub(crate) environment: bool,
     #[cfg(feature = "device")]
     pub(crate) workspace: Option<&'a Workspace>,
@@ -68,6 +69,7 @@ impl Default for Options<'_> {
             tuned: None,
             chained: false,
             batch_invariant: false,
+            vector_accuracy: VectorAccuracy::Exact,
             environment: true,
             #[cfg(feature = "device")]
             workspace: None,
@@ -150,6 +152,34 @@ impl<'a> Options<'a> {
     /// Whether results [do not depend](Self::batch_invariant) on other vectors.
     pub fn is_batch_invariant(&self) -> bool {
         self.batch_invariant
+    }
+
+    /// Allows that f16, bf16 and f32 vectors on a GPU be multiplied as [digits](crate::Nvfp4Vectors::with_digits),
+    /// which come so close to them: Blackwell's FP4 tensor cores take no other vectors. A launch in front then makes
+    /// the digits in the call's [workspace](Self::workspace). That happens where the kernels that take digits are
+    /// expected to be faster, or where the path, kernel or config that is asked for is one of theirs.
+    /// [`Choice::digits`] says whether it does. **Nothing of this expectation was measured, and these kernels have run
+    /// in a simulator only.**
+    ///
+    /// A result then differs from that of the vectors themselves by at most
+    /// [`reference::digits_error`](crate::reference::digits_error), beside roundings. How digits are divided among
+    /// passes is as with digits that the caller makes, and so are the shapes that the kernels refuse. NVFP4 vectors are
+    /// multiplied as they are, and so are vectors of calls that are [batch invariant](Self::batch_invariant), that
+    /// select matrices, or on the CPU. A vector that holds a NaN or an infinity has results that are NaN. Configs of
+    /// digits are not [measured](Self::measure).
+    ///
+    /// # Errors
+    /// Of the calls: [`Refusal::Workspace`] where such a path, kernel or config is asked for and the digits have no
+    /// place.
+    #[must_use]
+    pub fn vector_accuracy(mut self, accuracy: VectorAccuracy) -> Self {
+        self.vector_accuracy = accuracy;
+        self
+    }
+
+    /// The digits that vectors [may be](Self::vector_accuracy) multiplied as.
+    pub(super) fn digits(&self) -> Option<usize> {
+        self.vector_accuracy.digits()
     }
 
     /// Gives memory for intermediate data of the call: without it, kernels that need some are not chosen. A call in
@@ -256,6 +286,9 @@ pub struct Choice {
     pub config: Option<Config>,
     /// Why; prints as a sentence.
     pub reason: Reason,
+    /// The [digits](crate::Nvfp4Vectors::with_digits) that a launch of the call makes of each of its vectors, as
+    /// [`Options::vector_accuracy`] allows; `None` where the call's vectors are multiplied as they are given.
+    pub digits: Option<usize>,
 }
 
 impl Choice {

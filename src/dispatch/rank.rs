@@ -376,7 +376,7 @@ impl<'t> Tables<'t> {
     }
 
     /// The estimate for a kernel, from the best evidence.
-    fn estimate(&self, kernel: Kernel) -> Option<Estimate> {
+    pub(super) fn estimate(&self, kernel: Kernel) -> Option<Estimate> {
         let (job, available) = (self.job, self.available(kernel));
         // No change of the problem's operands would help.
         if let Err(Refusal::ComputeCapability { .. }) = available {

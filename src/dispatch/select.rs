@@ -1,5 +1,6 @@
 //! The choice.
 
+use super::digits::{self, Digits};
 use super::environment;
 use super::lately::lately;
 use super::measured::Measurements;
@@ -66,8 +67,7 @@ pub fn select(
     };
     let operands = options.with_workspace(operands);
     let job = Job::new(shape, &operands, gpu).chained(options.is_chained());
-    let (checked, reason) = asked.on_gpu(&job, options)?;
-    Ok(chosen(&checked, reason))
+    Ok(asked.allowed(&job, options)?.choice())
 }
 
 /// Picks the kernel and its config for a call in a GPU's memory, as [`select`] does, and plans its launches. A call
@@ -93,8 +93,12 @@ pub fn plan(call: &Call, gpu: &Gpu, options: &Options<'_>) -> Result<(Choice, Pl
     let call = &options.with_its_workspace(call)?;
     let operands = call.operands();
     let job = Job::new(call.shape(), &operands, gpu).chained(options.is_chained());
-    let (checked, reason) = asked.on_gpu(&job, options)?;
-    Ok((chosen(&checked, reason), checked.plan(call, gpu)))
+    let chosen = asked.allowed(&job, options)?;
+    let plan = match &chosen.digits {
+        None => chosen.checked.plan(call, gpu),
+        Some(digits) => digits.plan(&chosen.checked, call, &job),
+    };
+    Ok((chosen.choice(), plan))
 }
 
 /// Share, of that of the first kernel, below which a kernel is not worth measuring when a call is prepared.
@@ -176,7 +180,12 @@ pub(crate) fn rivals(job: &Job<'_>, most: usize) -> Result<(Choice, Vec<Config>)
     let config = checked.config();
     configs.retain(|rival| *rival != config);
     configs.truncate(most.saturating_sub(1));
-    Ok((chosen(&checked, reason), configs))
+    let chosen = Chosen {
+        checked,
+        reason,
+        digits: None,
+    };
+    Ok((chosen.choice(), configs))
 }
 
 /// The configs that are likely to be the fastest of a job, among those that are asked for, for a test.
@@ -210,7 +219,7 @@ pub fn workspace_bytes(
     options: &Options<'_>,
 ) -> Result<u64> {
     used_bytes(shape, operands, gpu, options, |asked, job| {
-        Ok(Some(asked.on_gpu(job, options)?.0))
+        Ok(Some(asked.allowed(job, options)?))
     })
 }
 
@@ -226,7 +235,7 @@ pub(crate) fn bundling_bytes(
     options: &Options<'_>,
 ) -> Result<u64> {
     used_bytes(shape, operands, gpu, options, |asked, job| {
-        Ok(asked.bundling(job).map(|(checked, _)| checked))
+        Ok(asked.bundling(job).map(|bundling| bundling.into()))
     })
 }
 
@@ -236,12 +245,15 @@ fn used_bytes(
     operands: &Operands,
     gpu: &Gpu,
     options: &Options<'_>,
-    choose: impl FnOnce(&Asked, &Job<'_>) -> Result<Option<Checked>>,
+    choose: impl FnOnce(&Asked, &Job<'_>) -> Result<Option<Chosen>>,
 ) -> Result<u64> {
     let operands = operands.with_workspace(u64::MAX);
     let job = Job::new(shape, &operands, gpu).chained(options.is_chained());
-    let checked = choose(&Asked::of(options)?, &job)?;
-    Ok(checked.map_or(0, |checked| checked.config().workspace_bytes(&job)))
+    let chosen = choose(&Asked::of(options)?, &job)?;
+    Ok(chosen.map_or(0, |chosen| {
+        let of_kernel = chosen.checked.workspace_bytes(gpu);
+        chosen.digits.map_or(of_kernel, |of| of.and(of_kernel))
+    }))
 }
 
 /// Whether a call has the same kernel and config, and so the same bits, where its NVFP4 vectors are quantised when they
@@ -328,7 +340,77 @@ impl Asked {
             path: GemvPath::Cpu,
             config: None,
             reason,
+            digits: None,
         })
+    }
+
+    /// As [`on_gpu`](Self::on_gpu), or with digits in the place of the job's vectors: where the options allow that, and
+    /// either what is asked for takes NVFP4 vectors alone, or it is expected to be faster.
+    fn allowed(&self, job: &Job<'_>, options: &Options<'_>) -> Result<Chosen> {
+        let digits = match options.digits() {
+            Some(digits) if digits::can_be_made(job) && !self.batch_invariant => digits,
+            _ => return self.on_gpu(job, options).map(Chosen::from),
+        };
+        let share = |job: &Job<'_>, chosen: &Chosen| {
+            let tuned = options.tuned.map(|table| (table, Evidence::Tuned));
+            let estimate = Tables::of(job, tuned).estimate(chosen.checked.config().kernel());
+            estimate.map_or(0.0, |estimate| estimate.share)
+        };
+        if self.path == Some(GemvPath::TensorCore) {
+            return self.with_digits(job, options, digits, |_, chosen| chosen);
+        }
+        let as_they_are = self.on_gpu(job, options).map(Chosen::from);
+        let bytes = job.shape.weight_bytes() as f64;
+        let mut seconds = f64::INFINITY; // in bytes that are read meanwhile
+        let with_digits = self.with_digits(job, options, digits, |job, chosen| {
+            seconds = bytes / share(job, &chosen) + digits::bytes_meanwhile(job.gpu);
+            chosen
+        });
+        match (as_they_are, with_digits) {
+            (Ok(chosen), Ok(_)) if bytes / share(job, &chosen) <= seconds => Ok(chosen),
+            (_, Ok(chosen)) => Ok(chosen),
+            (as_they_are, Err(_)) => as_they_are,
+        }
+    }
+
+    /// The choice for digits in the place of the job's vectors.
+    fn with_digits(
+        &self,
+        job: &Job<'_>,
+        options: &Options<'_>,
+        digits: usize,
+        then: impl FnOnce(&Job<'_>, Chosen) -> Chosen,
+    ) -> Result<Chosen> {
+        let refused = |refusal| self.unavailable(GemvPath::TensorCore, refusal);
+        let digits = Digits::of(job.shape, digits).map_err(refused)?;
+        let operands = digits.operands(job).map_err(refused)?;
+        let of_digits = Job {
+            operands: &operands,
+            ..*job
+        };
+        let given = job.operands.workspace;
+        let chosen = self
+            .on_gpu(&of_digits, options)
+            .map_err(|error| match error {
+                Error::KernelUnavailable { kernel, reason } => Error::KernelUnavailable {
+                    kernel,
+                    reason: digits.counted(reason, given),
+                },
+                Error::PathUnavailable { path, reason } => Error::PathUnavailable {
+                    path,
+                    reason: digits.counted(reason, given),
+                },
+                Error::Config { config, reason } => Error::Config {
+                    config,
+                    reason: digits.counted(reason, given),
+                },
+                other => other,
+            })?;
+        let chosen = Chosen {
+            digits: Some(digits),
+            ..chosen.into()
+        };
+        Ok(then(&of_digits, chosen))
     }
 
     fn on_gpu(&self, job: &Job<'_>, options: &Options<'_>) -> Result<(Checked, Reason)> {
@@ -550,12 +632,33 @@ fn refused(config: &Config, reason: Refusal) -> Error {
     Error::Config { config, reason }
 }
 
-fn chosen(checked: &Checked, reason: Reason) -> Choice {
-    let config = checked.config();
-    Choice {
-        path: config.kernel().path(),
-        config: Some(config),
-        reason,
+/// What is taken on a GPU.
+struct Chosen {
+    /// The config, checked for the job, or for the job with digits in the place of its vectors.
+    checked: Checked,
+    reason: Reason,
+    digits: Option<Digits>,
+}
+
+impl From<(Checked, Reason)> for Chosen {
+    fn from((checked, reason): (Checked, Reason)) -> Self {
+        Self {
+            checked,
+            reason,
+            digits: None,
+        }
+    }
+}
+
+impl Chosen {
+    fn choice(&self) -> Choice {
+        let config = self.checked.config();
+        Choice {
+            path: config.kernel().path(),
+            config: Some(config),
+            reason: self.reason,
+            digits: self.digits.map(|digits| digits.number()),
+        }
     }
 }
 

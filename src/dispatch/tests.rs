@@ -8,7 +8,7 @@ use crate::kernel::{Config, Job, Kernel};
 use crate::operands::{Alignment, Operands};
 use crate::refusal::Refusal;
 use crate::shape::{Dims, Shape};
-use crate::types::{Activation, GemvPath, ScaleLayout};
+use crate::types::{Activation, GemvPath, ScaleLayout, VectorAccuracy};
 
 const IMAGES: &str = "80;90a;100f;120f";
 const TILED: ScaleLayout = ScaleLayout::Tiled128x4;
@@ -1116,4 +1116,138 @@ fn many_vectors_are_compared_by_times_where_no_table_has_the_problem() {
         ),
         "{reason}"
     );
+}
+
+/// What a caller who allows digits gets, of f16 vectors.
+fn with_accuracy(
+    n: usize,
+    workspace: u64,
+    gpu: &Gpu,
+    options: Options<'_>,
+) -> crate::Result<Choice> {
+    let shape = Shape::new(Dims {
+        m: 7168,
+        n,
+        k: 16384,
+        l: 1,
+    })?;
+    let operands = Operands::new(Activation::F16, TILED).with_workspace(workspace);
+    select(&shape, &operands, Target::Gpu(gpu), &options)
+}
+
+/// Where digits are allowed, f16 vectors go to FP4 tensor cores if these are expected to be faster, and nowhere else.
+#[test]
+fn digits_are_made_where_they_are_allowed_and_faster() {
+    let (b200, rtx, h100) = (gpu((10, 0)), gpu((12, 0)), gpu((9, 0)));
+    let of = |accuracy| options().vector_accuracy(accuracy);
+    for accuracy in VectorAccuracy::ALL {
+        for n in [16, 25] {
+            let choice = with_accuracy(n, u64::MAX, &b200, of(accuracy)).unwrap();
+            let kernel = choice.kernel().unwrap();
+            assert_eq!(choice.digits, accuracy.digits(), "{choice:?}");
+            assert_eq!(
+                kernel == Kernel::Tcgen05,
+                choice.digits.is_some(),
+                "{choice:?}"
+            );
+        }
+        // Nobody multiplies digits there.
+        let choice = with_accuracy(16, u64::MAX, &h100, of(accuracy)).unwrap();
+        assert_eq!(
+            choice,
+            with_accuracy(16, u64::MAX, &h100, options()).unwrap()
+        );
+        // Without a place for digits vectors are multiplied as they are.
+        let choice = with_accuracy(16, 0, &b200, of(accuracy)).unwrap();
+        assert_eq!(choice.digits, None);
+    }
+    let bf16 = of(VectorAccuracy::Bf16);
+    let choice = with_accuracy(32, u64::MAX, &rtx, bf16).unwrap();
+    assert_eq!(
+        (choice.kernel(), choice.digits),
+        (Some(Kernel::MmaFp4), Some(3))
+    );
+    // Where the model sees no gain, vectors stay as they are: one vector, whose digits take a launch more.
+    assert_eq!(with_accuracy(1, u64::MAX, &rtx, bf16).unwrap().digits, None);
+    // Rows that do not depend on others come from other kernels.
+    let choice = with_accuracy(16, u64::MAX, &b200, bf16.batch_invariant(true)).unwrap();
+    assert_eq!(choice.digits, None);
+}
+
+/// A path or kernel that takes NVFP4 vectors alone gets digits, or says why not: never other vectors than were allowed.
+#[test]
+fn asking_for_tensor_cores_asks_for_digits() {
+    let (b200, h100) = (gpu((10, 0)), gpu((9, 0)));
+    let allowed = options().vector_accuracy(VectorAccuracy::F16);
+    for ask in [
+        allowed.path(GemvPath::TensorCore),
+        allowed.kernel(Kernel::Tcgen05),
+    ] {
+        let choice = with_accuracy(1, u64::MAX, &b200, ask).unwrap();
+        assert_eq!(
+            (choice.kernel(), choice.digits),
+            (Some(Kernel::Tcgen05), Some(4))
+        );
+        let error = with_accuracy(1, 0, &b200, ask).unwrap_err().to_string();
+        assert!(error.contains("workspace"), "{error}");
+        let error = with_accuracy(1, u64::MAX, &h100, ask)
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("compute capability 9.0"), "{error}");
+    }
+    // 43 vectors of three digits are more than a pass, and not divided.
+    let bf16 = options().vector_accuracy(VectorAccuracy::Bf16);
+    let error = with_accuracy(43, u64::MAX, &b200, bf16.kernel(Kernel::Tcgen05)).unwrap_err();
+    assert!(
+        error.to_string().contains("vectors of 3 or 5 digits"),
+        "{error}"
+    );
+    assert_eq!(
+        with_accuracy(43, u64::MAX, &b200, bf16).unwrap().digits,
+        None
+    );
+    // Nothing allowed, nothing made.
+    let ask = options().kernel(Kernel::Tcgen05);
+    let error = with_accuracy(1, u64::MAX, &b200, ask).unwrap_err();
+    assert!(error.to_string().contains("f16"), "{error}");
+}
+
+/// As much workspace as `workspace_bytes` says is enough, and no less is.
+#[test]
+fn digits_have_their_place_in_the_workspace() {
+    for n in [1, 9, 25] {
+        let shape = Shape::new(Dims {
+            m: 7168,
+            n,
+            k: 2080,
+            l: 3,
+        })
+        .unwrap();
+        let operands = Operands::new(Activation::Bf16, TILED);
+        let b200 = gpu((10, 0));
+        let options = options()
+            .vector_accuracy(VectorAccuracy::Finest)
+            .kernel(Kernel::Tcgen05);
+        let needed = workspace_bytes(&shape, &operands, &b200, &options).unwrap();
+        let with = |bytes| {
+            let operands = operands.with_workspace(bytes);
+            select(&shape, &operands, Target::Gpu(&b200), &options)
+        };
+        let most = with(u64::MAX).unwrap();
+        assert_eq!(with(needed).unwrap(), most);
+        assert_ne!(with(needed - 1).ok(), Some(most));
+        let error = with(100).unwrap_err();
+        let Error::KernelUnavailable {
+            reason: Refusal::Workspace { needed, given: 100 },
+            ..
+        } = error
+        else {
+            panic!("{error}");
+        };
+        assert_ne!(
+            with(needed),
+            Err(error),
+            "what an error asks for is more than what it was"
+        );
+    }
 }

@@ -108,7 +108,7 @@ impl<'a> Job<'a> {
     }
 
     /// Whether launches of this job overlap. Devices without such launches give right results all the same.
-    fn dependent(&self) -> bool {
+    pub(crate) fn dependent(&self) -> bool {
         self.chained && self.gpu.has_dependent_launches()
     }
 
@@ -857,6 +857,12 @@ impl Checked {
     /// The config.
     pub(crate) fn config(&self) -> Config {
         self.config
+    }
+
+    /// Bytes of a workspace that its launches use.
+    pub(crate) fn workspace_bytes(&self, gpu: &Gpu) -> u64 {
+        let job = Job::new(&self.shape, &self.operands, gpu).chained(self.chained);
+        self.config.workspace_bytes(&job)
     }
 
     /// Whether `job` is the job that the config was checked for.

@@ -20,7 +20,7 @@ use crate::scales::convert_scales;
 use crate::shape::{Dims, Shape};
 use crate::tensor::{GlobalScale, Vectors, Weights};
 use crate::tiled_weights::tiled;
-use crate::types::{Activation, ScaleLayout};
+use crate::types::{Activation, ScaleLayout, VectorAccuracy};
 use crate::workspace::Workspace;
 
 /// A linear layer `y = W x + bias` in a device's memory: buffers that it owns or shares, and the calls that were
@@ -59,6 +59,7 @@ pub struct LinearOnDevice {
     measure: Option<std::time::Duration>,
     chained: bool,
     batch_invariant: bool,
+    vector_accuracy: VectorAccuracy,
     /// Calls that were prepared with these settings.
     kept: Arc<Kept>,
 }
@@ -223,6 +224,7 @@ impl LinearOnDevice {
             measure: None,
             chained: false,
             batch_invariant: false,
+            vector_accuracy: VectorAccuracy::Exact,
             kept: Arc::default(),
         }
     }
@@ -278,6 +280,13 @@ impl LinearOnDevice {
     #[must_use]
     pub fn with_batch_invariance(self, batch_invariant: bool) -> Self {
         self.with(|layer| layer.batch_invariant = batch_invariant)
+    }
+
+    /// This layer, whose f16, bf16 and f32 vectors may be multiplied as digits that come so close to them: as
+    /// [`Options::vector_accuracy`]. Digits lie in the layer's [workspace](Self::with_workspace).
+    #[must_use]
+    pub fn with_vector_accuracy(self, accuracy: VectorAccuracy) -> Self {
+        self.with(|layer| layer.vector_accuracy = accuracy)
     }
 
     /// This layer with chained launches: as [`Options::chained`].
@@ -353,6 +362,7 @@ impl LinearOnDevice {
     fn options(&self) -> Options<'_> {
         let mut options = Options::new().workspace(self.workspace.as_ref());
         options = options.batch_invariant(self.batch_invariant);
+        options = options.vector_accuracy(self.vector_accuracy);
         options.tuned = self.tuned.as_ref().map(|table| (**table).as_ref());
         #[cfg(feature = "tune")]
         if let Some(budget) = self.measure {
@@ -587,6 +597,7 @@ impl fmt::Debug for LinearOnDevice {
             .field("workspace", &self.workspace)
             .field("chained", &self.chained)
             .field("batch_invariant", &self.batch_invariant)
+            .field("vector_accuracy", &self.vector_accuracy)
             .finish_non_exhaustive()
     }
 }

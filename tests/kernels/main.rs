@@ -10,6 +10,7 @@ mod calls;
 mod entries;
 #[cfg(feature = "jit")]
 mod jit;
+mod made_digits;
 mod many_vectors;
 mod matrix;
 mod overlap;
@@ -121,6 +122,7 @@ const WITH_OR_WITHOUT_CUDA: &[Trials] = &[
     direct::refuse::trials,
     direct::sim::trials,
     entries::trials,
+    made_digits::trials,
     matrix::trials,
     mma::refuse::trials,
     mma::sim::trials,

@@ -8,13 +8,13 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use nvfp4_gemv::dispatch::measured::{GpuModel, Measurements};
-use nvfp4_gemv::dispatch::{Estimate, rank};
+use nvfp4_gemv::dispatch::{self, Estimate, rank, workspace_bytes};
 use nvfp4_gemv::kernel::plan::Launch;
 use nvfp4_gemv::kernel::{Call, Job};
 use nvfp4_gemv::tune::{TUNED_VARIABLE, Tuned};
 use nvfp4_gemv::{
     Activation, Config, Error, Gpu, Kernel, Product, RawWorkspace, Refusal, ScaleLayout, Shape,
-    Target, select,
+    Target, VectorAccuracy, select,
 };
 use nvfp4_gemv_parallel::shard::Split;
 use serde_json::{Value, json};
@@ -47,6 +47,7 @@ Examples:
   nvfp4-gemv plan 4096,14336 --n 4 --gpu h200 --batch-invariant
   nvfp4-gemv plan 4096,7168,8,4 --layout 128x4 --gpu b200
   nvfp4-gemv plan 7168,16384 --n 16 --layout 128x4 --gpu b200 --no-workspace
+  nvfp4-gemv plan 7168,16384 --n 16 --activation bf16 --layout 128x4 --gpu b200 --vector-accuracy bf16
   nvfp4-gemv plan 14336,4096 --gpu dgx-spark --json
   nvfp4-gemv plan 28672,8192 --gpu h200 --tensor-parallel 2
   nvfp4-gemv plan 8192,28672 --gpu b200 --tensor-parallel 8 --split k --activation bf16
@@ -69,6 +70,11 @@ pub(crate) struct Args {
     /// asked
     #[arg(long)]
     batch_invariant: bool,
+    /// How close digits have to come to f16, bf16 and f32 vectors that they stand for on FP4 tensor cores, where these
+    /// are expected to be faster; "exact": vectors are multiplied as they are
+    #[arg(long, value_name = "ACCURACY", value_parser = shapes::accuracy(), default_value = "exact",
+          conflicts_with = "tensor_parallel")]
+    vector_accuracy: VectorAccuracy,
     /// For launches that follow each other with programmatic dependent launch, as layers of a model can
     #[arg(long)]
     chained: bool,
@@ -298,6 +304,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     if let Some(tuned) = &tuned {
         options = options.tuned(tuned);
     }
+    options = options.vector_accuracy(args.vector_accuracy);
     if args.tensor_parallel.is_some() && shape.is_empty() {
         wrong_usage!("{shape:#} has nothing to divide: M or L is 0");
     }
@@ -334,23 +341,40 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     };
     let operands = call.operands();
     let workspace = match (&gpu, choice.config) {
+        (Some(gpu), Some(_)) if choice.digits.is_some() => {
+            workspace_bytes(&shape, &operands, gpu, &options)?
+        }
         (Some(gpu), Some(config)) => config.workspace_bytes(&Job::new(&shape, &operands, gpu)),
         _ => 0,
     };
+    let digits = choice.digits.unwrap_or(1);
+    let with_digits = match (&gpu, choice.digits) {
+        (Some(gpu), Some(_)) => Some(dispatch::plan(&call, gpu, &options)?.1),
+        _ => None,
+    };
     let chosen = choice.config.map(|config| {
-        let (plan, first) = match &gpu {
-            Some(gpu) => first_and_last(&config, &call, gpu, args.chained),
-            None => (Vec::new(), 0),
+        let launches = match (&gpu, &with_digits) {
+            (_, Some(plan)) => all_launches(plan.launches()),
+            (Some(gpu), None) => {
+                let (plan, first) = first_and_last(&config, &call, gpu, args.chained);
+                launch_lines(&plan, first, passes(&config, &shape, 1))
+            }
+            (None, None) => String::new(),
         };
         format!(
-            "  config: {}\n{}{}{}",
+            "  config: {}\n{}{}{}{}",
             one_line(&config),
-            passes_line(&config, &shape),
+            match choice.digits {
+                None => String::new(),
+                Some(digits) =>
+                    format!("  vectors: {digits} digits each, made by the first launch\n"),
+            },
+            passes_line(&config, &shape, digits),
             match workspace {
                 0 => String::new(),
                 needed => format!("  workspace: {}\n", bytes(needed as usize)),
             },
-            launch_lines(&plan, first, passes(&config, &shape)),
+            launches,
         )
     });
     let of_product = product.map(|product| {
@@ -402,6 +426,8 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
             "path": choice.path.name(),
             "kernel": kernel.map(Kernel::name),
             "config": choice.config,
+            "vector_accuracy": args.vector_accuracy.name(),
+            "digits": choice.digits,
             "workspace_bytes": workspace,
             "reason": reason,
             "other_build": other_build,
@@ -415,20 +441,28 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
 /// Alignment of allocations.
 const ALLOCATED: u64 = 256;
 
-/// Passes over the weights that a config makes for a shape.
-fn passes(config: &Config, shape: &Shape) -> usize {
-    shape.n().div_ceil(config.pass_vectors() as usize)
+/// Passes over the weights that a config makes for a shape, with so many digits of each vector.
+fn passes(config: &Config, shape: &Shape, digits: usize) -> usize {
+    (shape.n() * digits).div_ceil(config.pass_vectors() as usize)
 }
 
 /// How many there are, where they are several.
-fn passes_line(config: &Config, shape: &Shape) -> String {
-    match passes(config, shape) {
+fn passes_line(config: &Config, shape: &Shape, digits: usize) -> String {
+    match passes(config, shape, digits) {
         0 | 1 => String::new(),
         passes => format!(
             "  passes: {passes} passes over the weights, of at most {}\n",
-            count(config.pass_vectors() as usize, "vector")
+            count(config.pass_vectors() as usize / digits, "vector")
         ),
     }
+}
+
+/// All launches of a call, in their order.
+fn all_launches(plan: &[Launch]) -> String {
+    let lines = plan
+        .iter()
+        .map(|launch| format!("  launch: {}\n", launch_line(launch)));
+    lines.collect()
 }
 
 /// Launches, and of which passes they are where these are several: `plan` has `first` of the first one, and those of
@@ -504,7 +538,7 @@ impl Line {
                 .config
                 .as_ref()
                 .ok()
-                .map(|config| passes(config, call.shape())),
+                .map(|config| passes(config, call.shape(), 1)),
             launches: match &ranked.config {
                 Ok(config) => first_and_last(config, call, gpu, chained).0,
                 Err(_) => Vec::new(),

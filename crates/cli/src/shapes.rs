@@ -5,7 +5,7 @@ use std::num::{IntErrorKind, ParseIntError};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
 use nvfp4_gemv::checkpoint::Dialect;
-use nvfp4_gemv::{Activation, BLOCK, Dims, FloatType, ScaleLayout, Shape};
+use nvfp4_gemv::{Activation, BLOCK, Dims, FloatType, ScaleLayout, Shape, VectorAccuracy};
 
 use crate::report::count;
 
@@ -46,6 +46,16 @@ pub(crate) fn layout() -> impl TypedValueParser<Value = ScaleLayout> {
     one_of(ScaleLayout::ALL.map(|value| match value {
         ScaleLayout::Linear => (value, value.name(), "Row-major, as in checkpoints"),
         ScaleLayout::Tiled128x4 => (value, value.name(), TILED),
+    }))
+}
+
+/// How close digits have to come to vectors.
+pub(crate) fn accuracy() -> impl TypedValueParser<Value = VectorAccuracy> {
+    one_of(VectorAccuracy::ALL.map(|value| match value {
+        VectorAccuracy::Exact => (value, value.name(), "No digits: the vectors themselves"),
+        VectorAccuracy::Bf16 => (value, value.name(), "3 digits: 2^-9 of a block's largest"),
+        VectorAccuracy::F16 => (value, value.name(), "4 digits: 2^-12"),
+        VectorAccuracy::Finest => (value, value.name(), "5 digits: 2^-15"),
     }))
 }
 

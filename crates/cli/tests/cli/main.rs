@@ -320,6 +320,41 @@ fn plan_of_batch_invariant_calls() {
     contains(&f32, &["batch invariance"]);
 }
 
+/// Digits of vectors where they are allowed and worth it, with the launch that makes them and their workspace.
+#[test]
+fn plan_of_vectors_that_may_be_digits() {
+    if !compiled_for_blackwell() {
+        return;
+    }
+    let of = |gpu, accuracy| {
+        let plan = words("plan 7168,16384 --n 16 --activation bf16 --layout 128x4 --gpu");
+        let plan = [&plan[..], &[gpu, "--vector-accuracy", accuracy]].concat();
+        (json(&plan), text(&program(&plan).stdout))
+    };
+    let (exact, _) = of("b200", "exact");
+    assert_eq!(
+        (&exact["digits"], exact["kernel"] == "tcgen05"),
+        (&Value::Null, false)
+    );
+    let (f16, lines) = of("b200", "f16");
+    assert_eq!(
+        (&f16["digits"], &f16["kernel"]),
+        (&4.into(), &"tcgen05".into())
+    );
+    // Codes and scales of 64 rows, and what the kernel asks for.
+    let digits = 64 * 16384 / 2 + 128 * 1024 + 64;
+    assert!(f16["workspace_bytes"].as_u64().unwrap() > digits, "{f16}");
+    contains(
+        &lines,
+        &[
+            "4 digits",
+            "launch: quantize_digits_bf16",
+            "launch: gemv_tcgen05_n64",
+        ],
+    );
+    assert_eq!(of("h200", "bf16").0["digits"], Value::Null);
+}
+
 #[test]
 fn plan_explains() {
     if !compiled_for_blackwell() {

@@ -141,7 +141,7 @@ const KNOWN: &str = "\
     --a --activation --adversarial --b --batch-invariant --buffers --calibration --case --ceiling --chain --chained --checkpoint --cold --commit --compute-capability \
     --contest --cublas --dialect --dump --each --exclude --force --gpu --help --include --input --json --kernel --layer --layout --list \
     --n --no-workspace --out --output --output-type --path --piece --problem --random --rank --replace --require-gpu --rounds --sample --seconds --seed --select --shape --share-scales --soak --split --suite \
-    --sustained --tensor-parallel --to --tuned --version --windows";
+    --sustained --tensor-parallel --to --tuned --vector-accuracy --version --windows";
 
 #[test]
 fn every_option_is_known_here() {
