@@ -33,11 +33,11 @@ impl Bound {
     }
 }
 
-/// Guards of at most ten buffers; no allocation. They record, when dropped, that the stream uses the buffers until then:
-/// they must outlive the launch.
+/// Guards of a call's buffers, ten at most, with room for two more; no allocation. They record, when dropped, that the
+/// stream uses the buffers until then: they must outlive the launch.
 #[derive(Default)]
 pub(crate) struct Guards<'a> {
-    guards: [Option<SyncOnDrop<'a>>; 10],
+    guards: [Option<SyncOnDrop<'a>>; 12],
     len: usize,
 }
 
