@@ -269,10 +269,11 @@ pub(crate) fn reach(shape: &Shape, batch_stride: usize, batch: usize) -> Result<
         })
 }
 
-/// The memory of a call's operands, without an allocation.
+/// The memory of a call's operands, without an allocation. A call has eleven at most, its workspace among them: there is
+/// room for two more.
 #[derive(Default)]
 pub(crate) struct Regions {
-    regions: [(&'static str, u64, usize); 11],
+    regions: [(&'static str, u64, usize); 13],
     len: usize,
 }
 

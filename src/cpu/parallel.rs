@@ -47,18 +47,22 @@ struct Scaling<'a> {
 }
 
 impl Scaling<'_> {
-    /// In f64, which holds every product of four f32 numbers in its normal range: nothing overflows or vanishes on the
-    /// way to a result that f32 has.
-    fn apply(&self, sum: f32, matrix: Option<usize>, row: usize, vector: usize) -> f64 {
-        let Some(matrix) = matrix else { return 0.0 };
-        let mut y = f64::from(sum) * f64::from(self.alpha);
+    /// Multiplies sums of a vector and of successive rows of a matrix, the first of which is `row`. In f64, which holds
+    /// every product of four f32 numbers in its normal range: nothing overflows or vanishes on the way to a result that
+    /// f32 has.
+    #[inline(always)]
+    fn apply(&self, sums: &mut [f64], matrix: usize, row: usize, vector: usize) {
+        sums.iter_mut().for_each(|y| *y *= f64::from(self.alpha));
         if let Some((alpha, stride)) = self.row_alpha {
-            y *= f64::from(alpha[matrix * stride + row]);
+            let alpha = &alpha[matrix * stride + row..][..sums.len()];
+            sums.iter_mut()
+                .zip(alpha)
+                .for_each(|(y, of)| *y *= f64::from(*of));
         }
         if let Some(globals) = self.vector_globals {
-            y *= f64::from(globals[vector]);
+            let global = f64::from(globals[vector]);
+            sums.iter_mut().for_each(|y| *y *= global);
         }
-        y
     }
 }
 
@@ -91,65 +95,20 @@ impl<'a, T: Element> Out<'a, T> {
         }
     }
 
-    /// Ends a result: adds in f64, rounds and stores.
-    ///
-    /// # Safety
-    /// No other thread accesses this element while the output is borrowed.
-    unsafe fn set(&self, [batch, n, row]: [usize; 3], matrix: Option<usize>, mut y: f64) {
-        let strides = &self.layout.strides;
-        let index = batch * strides.batch + n * strides.row + row;
-        assert!(index < self.len);
-        // SAFETY: inside the borrowed slice.
-        let to = unsafe { self.start.add(index) };
-        if let (Some(bias), Some(matrix)) = (self.bias, matrix) {
-            y += f64::from(bias[matrix * self.layout.bias_batch + row]);
-        }
-        match &self.residual {
-            None => {}
-            // SAFETY: an element of the slice, and the caller's alone.
-            Some(Residual::Itself) => y += f64::from(unsafe { to.read() }.to_f32()),
-            Some(Residual::Of(r)) => y += r.get(index),
-        }
-        // SAFETY: as above.
-        unsafe { to.write(T::round(y as f32)) };
-    }
-}
-
-impl<T: Element> Out<'_, T> {
-    /// As [`set`](Self::set), of the sums of successive rows: the same operations, in loops that the compiler makes vector
-    /// code of.
+    /// Ends results of a vector and of successive rows of a batch's matrix, the first of which is `row`: adds in f64,
+    /// rounds and stores. All that is added to results is added here, of one row or of many, whose loops become vector
+    /// code.
     ///
     /// # Safety
     /// No other thread accesses these elements while the output is borrowed.
-    unsafe fn set_rows<'s>(
-        &self,
-        [batch, n, row]: [usize; 3],
-        matrix: usize,
-        (sums, count): (impl Iterator<Item = &'s f32>, usize),
-        scaling: &Scaling<'_>,
-    ) {
-        let mut ys = [0.0f64; ROW_STEP];
-        let ys = &mut ys[..count];
-        let alpha = f64::from(scaling.alpha);
-        for (y, &sum) in ys.iter_mut().zip(sums) {
-            *y = f64::from(sum) * alpha;
-        }
-        if let Some((alpha, stride)) = scaling.row_alpha {
-            let alpha = &alpha[matrix * stride + row..][..count];
-            ys.iter_mut()
-                .zip(alpha)
-                .for_each(|(y, of)| *y *= f64::from(*of));
-        }
-        if let Some(globals) = scaling.vector_globals {
-            let global = f64::from(globals[batch * scaling.vectors + n]);
-            ys.iter_mut().for_each(|y| *y *= global);
-        }
-        let strides = &self.layout.strides;
+    #[inline(always)]
+    unsafe fn end(&self, [batch, n, row]: [usize; 3], matrix: Option<usize>, ys: &mut [f64]) {
+        let (strides, count) = (&self.layout.strides, ys.len());
         let start = batch * strides.batch + n * strides.row + row;
         assert!(start + count <= self.len);
         // SAFETY: inside the borrowed slice, and the caller's alone.
         let to = unsafe { std::slice::from_raw_parts_mut(self.start.add(start), count) };
-        if let Some(bias) = self.bias {
+        if let (Some(bias), Some(matrix)) = (self.bias, matrix) {
             let bias = &bias[matrix * self.layout.bias_batch + row..][..count];
             ys.iter_mut()
                 .zip(bias)
@@ -172,6 +131,27 @@ impl<T: Element> Out<'_, T> {
         for (to, &y) in to.iter_mut().zip(&*ys) {
             *to = T::round(y as f32);
         }
+    }
+
+    /// Multiplies sums of successive rows by their factors, and [ends](Self::end) them.
+    ///
+    /// # Safety
+    /// As [`end`](Self::end).
+    unsafe fn end_sums<'s>(
+        &self,
+        [batch, n, row]: [usize; 3],
+        matrix: usize,
+        (sums, count): (impl Iterator<Item = &'s f32>, usize),
+        scaling: &Scaling<'_>,
+    ) {
+        let mut ys = [0.0f64; ROW_STEP];
+        let ys = &mut ys[..count];
+        for (y, &sum) in ys.iter_mut().zip(sums) {
+            *y = f64::from(sum);
+        }
+        scaling.apply(ys, matrix, row, batch * scaling.vectors + n);
+        // SAFETY: the caller's promise.
+        unsafe { self.end([batch, n, row], Some(matrix), ys) };
     }
 }
 
@@ -196,7 +176,7 @@ pub(crate) fn write(
             for row in first..shape.m().min(first + WRITTEN_AT_ONCE) {
                 let at = [batch, n, row];
                 // SAFETY: each element comes once.
-                unsafe { out.set(at, matrix_of(batch), value(at)) };
+                unsafe { out.end(at, matrix_of(batch), &mut [value(at)]) };
             }
         };
         let (threads, jobs) = (Threads::current(), shape.l() * shape.n() * parts);
@@ -770,7 +750,7 @@ impl Call<'_, '_> {
                     let sums = sums[r * n + v..].iter().step_by(GROUP_ROWS * n);
                     let at = [batch, v, block + r * step + first];
                     // SAFETY: the caller's promise.
-                    unsafe { out.set_rows(at, matrix, (sums, groups), scaling) };
+                    unsafe { out.end_sums(at, matrix, (sums, groups), scaling) };
                 }
             }
         }
@@ -794,7 +774,7 @@ impl Call<'_, '_> {
                 for (v, sum) in sums.filter(|&(v, _)| self.prepared.has(batch, v)) {
                     // SAFETY: the caller's promise.
                     unsafe {
-                        out.set_rows([batch, v, row], matrix, ([sum].into_iter(), 1), scaling)
+                        out.end_sums([batch, v, row], matrix, ([sum].into_iter(), 1), scaling)
                     };
                 }
             }
@@ -846,9 +826,13 @@ impl Call<'_, '_> {
             for v in (0..n).filter(|&v| self.prepared.has(batch, v)) {
                 let sums = scratch.sums.iter().skip(v).step_by(n);
                 for (&JobRow { row, .. }, &sum) in scratch.rows.iter().zip(sums) {
-                    let y = scaling.apply(sum, matrix, row, batch * n + v);
+                    let mut y = [0.0];
+                    if let Some(matrix) = matrix {
+                        y = [f64::from(sum)];
+                        scaling.apply(&mut y, matrix, row, batch * n + v);
+                    }
                     // SAFETY: this batch's row belongs to this job alone.
-                    unsafe { out.set([batch, v, row], matrix, y) };
+                    unsafe { out.end([batch, v, row], matrix, &mut y) };
                 }
             }
         };

@@ -6,7 +6,7 @@ use cudarc::driver::{
     CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut, DeviceSlice, SyncOnDrop,
 };
 
-use crate::context::same_device;
+use crate::context::{make_current, same_device};
 use crate::element::{Floats, FloatsMut};
 use crate::error::{Error, Result};
 use crate::gate::Gate;
@@ -17,6 +17,7 @@ use crate::raw::{Call, RawOnRead, RawOutput, RawSelect, RawVectors, RawWeights};
 use crate::shape::{Shape, Strides};
 use crate::tensor::{DenseVectors, VectorScale, Vectors, Weights};
 use crate::types::{FloatType, RowOrder};
+use crate::workspace::Workspace;
 
 /// Operands by address.
 pub(super) struct Bound {
@@ -32,11 +33,11 @@ impl Bound {
     }
 }
 
-/// Guards of at most ten buffers; no allocation. They record, when dropped, that the stream uses the buffers until then:
-/// they must outlive the launch.
+/// Guards of a call's buffers, ten at most, with room for two more; no allocation. They record, when dropped, that the
+/// stream uses the buffers until then: they must outlive the launch.
 #[derive(Default)]
 pub(crate) struct Guards<'a> {
-    guards: [Option<SyncOnDrop<'a>>; 10],
+    guards: [Option<SyncOnDrop<'a>>; 12],
     len: usize,
 }
 
@@ -93,13 +94,44 @@ pub(crate) enum Taken {
     },
 }
 
+/// Calls `then` with the operands by address. Until it returns, the workspace is held, the buffers are guarded, and the
+/// stream's context is current: what `then` enqueues on the stream may use the operands' memory and the workspace.
+///
+/// # Errors
+/// A workspace of another stream; operands that contradict the shape, or are of another device or context; errors of
+/// `then`.
+pub(super) fn bound<T>(
+    stream: &Arc<CudaStream>,
+    workspace: Option<&Workspace>,
+    shape: &Shape,
+    weights: &Weights<'_, Device>,
+    (vectors, taken): (&Vectors<'_, Device>, Taken),
+    mut output: Output<'_, Device>,
+    then: impl FnOnce(&Bound) -> Result<T>,
+) -> Result<T> {
+    // Dropped behind the guards.
+    let _alone = workspace
+        .map(|workspace| workspace.hold(stream))
+        .transpose()?;
+    let mut guards = Guards::default();
+    let bound = bind(
+        stream,
+        shape,
+        weights,
+        (vectors, taken),
+        &mut output,
+        &mut guards,
+    )?;
+    make_current(stream)?;
+    then(&bound)
+}
+
 /// Checks operands against the shape and the stream's device. The guards get those of the operands.
-pub(super) fn bind<'a>(
+fn bind<'a>(
     stream: &'a Arc<CudaStream>,
     shape: &Shape,
     weights: &'a Weights<'_, Device>,
-    vectors: &'a Vectors<'_, Device>,
-    taken: Taken,
+    (vectors, taken): (&'a Vectors<'_, Device>, Taken),
     output: &'a mut Output<'_, Device>,
     guards: &mut Guards<'a>,
 ) -> Result<Bound> {

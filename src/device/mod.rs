@@ -7,7 +7,6 @@ use std::sync::{Arc, OnceLock};
 
 use cudarc::driver::CudaStream;
 
-use crate::context::make_current;
 use crate::dispatch::{Choice, Options};
 use crate::error::Result;
 use crate::gpu::Gpu;
@@ -89,30 +88,28 @@ pub fn gemv_on_device(
     shape: &Shape,
     weights: &Weights<'_, Device>,
     vectors: &Vectors<'_, Device>,
-    mut output: Output<'_, Device>,
+    output: Output<'_, Device>,
     options: &Options<'_>,
 ) -> Result<Choice> {
     let gpu = gpu(stream.context().ordinal())?;
-    let _alone = (options.workspace)
-        .map(|workspace| workspace.hold(stream))
-        .transpose()?;
-    let mut guards = bind::Guards::default();
-    let bound = bind::bind(
+    let operands = (vectors, Taken::AsTheyAre);
+    bind::bound(
         stream,
+        options.workspace,
         shape,
         weights,
-        vectors,
-        Taken::AsTheyAre,
-        &mut output,
-        &mut guards,
-    )?;
-    let call = bound.call(shape)?;
-    make_current(stream)?;
-    // SAFETY: the stream's context is current. The views hold valid device memory of at least the lengths that were
-    // checked against the shape, borrowed through this call. cudarc's events, recorded by the guards, keep
-    // the memory from being freed or reused before the enqueued work has run. The workspace is this stream's, and held:
-    // the launches of calls that use it follow each other there, and it is freed behind them.
-    unsafe { raw::gemv(&call, gpu, options, stream.cu_stream().cast()) }
+        operands,
+        output,
+        |bound| {
+            let call = bound.call(shape)?;
+            // SAFETY: the stream's context is current. The views hold valid device memory of at least the lengths that
+            // were checked against the shape, borrowed through this call. cudarc's events, recorded by the guards that
+            // `bound` holds, keep the memory from being freed or reused before the enqueued work has run. The workspace
+            // is this stream's, and held: the launches of calls that use it follow each other there, and it is freed
+            // behind them.
+            unsafe { raw::gemv(&call, gpu, options, stream.cu_stream().cast()) }
+        },
+    )
 }
 
 /// Properties of a device, asked for once a process.

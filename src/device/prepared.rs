@@ -4,9 +4,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::{CudaContext, CudaStream};
 
-use super::bind::{Guards, Taken, bind};
+use super::bind::{Bound, Taken, bound};
 use super::gpu;
-use crate::context::{make_current, same_context};
+use crate::context::same_context;
 use crate::dispatch::{Choice, Options};
 use crate::error::{Error, Result};
 use crate::gpu::Gpu;
@@ -87,30 +87,25 @@ impl PreparedGemvOnDevice {
         shape: &Shape,
         weights: &Weights<'_, Device>,
         vectors: &Vectors<'_, Device>,
-        mut output: Output<'_, Device>,
+        output: Output<'_, Device>,
         options: &Options<'_>,
     ) -> Result<Self> {
         let gpu = gpu(stream.context().ordinal())?;
-        // It is this stream's.
-        let workspace = options.workspace;
-        let _alone = workspace
-            .map(|workspace| workspace.hold(stream))
-            .transpose()?;
-        let mut guards = Guards::default();
-        let bound = bind(
+        let operands = (vectors, Taken::AsTheyAre);
+        bound(
             stream,
+            options.workspace,
             shape,
             weights,
-            vectors,
-            Taken::AsTheyAre,
-            &mut output,
-            &mut guards,
-        )?;
-        let call = bound.call(shape)?;
-        make_current(stream)?;
-        #[cfg(feature = "tune")]
-        crate::tune::at_prepare(stream, &call, gpu, options)?;
-        Self::of(stream, call, gpu, options)
+            operands,
+            output,
+            |bound| {
+                let call = bound.call(shape)?;
+                #[cfg(feature = "tune")]
+                crate::tune::at_prepare(stream, &call, gpu, options)?;
+                Self::of(stream, call, gpu, options)
+            },
+        )
     }
 
     /// For the stream's context, which is current.
@@ -134,38 +129,35 @@ impl PreparedGemvOnDevice {
         stream: &Arc<CudaStream>,
         weights: &Weights<'_, Device>,
         vectors: &Vectors<'_, Device>,
-        mut output: Output<'_, Device>,
+        output: Output<'_, Device>,
     ) -> Result<()> {
         same_context("prepared call", &self.context, stream.context())?;
-        let workspace = self.workspace.as_ref();
-        let _alone = workspace
-            .map(|workspace| workspace.hold(stream))
-            .transpose()?;
         let call = &self.call;
-        let (mut guards, shape) = (Guards::default(), &call.shape);
-        let bound = bind(
+        let operands = (vectors, Taken::AsTheyAre);
+        bound(
             stream,
-            shape,
+            self.workspace.as_ref(),
+            &call.shape,
             weights,
-            vectors,
-            Taken::AsTheyAre,
-            &mut output,
-            &mut guards,
-        )?;
-        let same = |operand, same| match same {
-            true => Ok(()),
-            false => Err(Error::NotAsPrepared { operand }),
-        };
-        same("weights", bound.weights == call.weights)?;
-        same("vectors", bound.vectors == call.vectors)?;
-        same("outputs", bound.output == call.output)?;
-        make_current(stream)?;
-        // SAFETY: the stream's context is current, and is the one that was current when this was prepared. The views
-        // hold valid device memory at the addresses that were prepared, of at least the lengths that were checked
-        // against the shape. cudarc's events, recorded by the guards, keep the memory from being freed or
-        // reused before the enqueued work has run. The workspace is kept by `self` and held: the launches of calls that
-        // use it follow each other on its stream, and it is freed behind them.
-        unsafe { self.prepared.run(stream.cu_stream().cast()) }
+            operands,
+            output,
+            |bound| {
+                let same = |operand, same| match same {
+                    true => Ok(()),
+                    false => Err(Error::NotAsPrepared { operand }),
+                };
+                same("weights", bound.weights == call.weights)?;
+                same("vectors", bound.vectors == call.vectors)?;
+                same("outputs", bound.output == call.output)?;
+                // SAFETY: the stream's context is current, and is the one that was current when this was prepared. The
+                // views hold valid device memory at the addresses that were prepared, of at least the lengths that were
+                // checked against the shape. cudarc's events, recorded by the guards that `bound` holds, keep the
+                // memory from being freed or reused before the enqueued work has run. The workspace is kept by `self`
+                // and held: the launches of calls that use it follow each other on its stream, and it is freed behind
+                // them.
+                unsafe { self.prepared.run(stream.cu_stream().cast()) }
+            },
+        )
     }
 
     /// The shape it was prepared for.
@@ -203,26 +195,31 @@ impl Kept {
         stream: &Arc<CudaStream>,
         shape: &Shape,
         weights: &Weights<'_, Device>,
-        (vectors, taken): (&Vectors<'_, Device>, Taken),
-        mut output: Output<'_, Device>,
+        operands: (&Vectors<'_, Device>, Taken),
+        output: Output<'_, Device>,
         options: &Options<'_>,
         launch: bool,
     ) -> Result<Choice> {
-        let workspace = options.workspace;
-        let _alone = workspace
-            .map(|workspace| workspace.hold(stream))
-            .transpose()?;
-        let mut guards = Guards::default();
-        let bound = bind(
+        bound(
             stream,
+            options.workspace,
             shape,
             weights,
-            vectors,
-            taken,
-            &mut output,
-            &mut guards,
-        )?;
-        make_current(stream)?;
+            operands,
+            output,
+            |bound| self.kept(stream, shape, bound, options, launch),
+        )
+    }
+
+    /// The same of operands that are [bound].
+    fn kept(
+        &self,
+        stream: &Arc<CudaStream>,
+        shape: &Shape,
+        bound: &Bound,
+        options: &Options<'_>,
+        launch: bool,
+    ) -> Result<Choice> {
         let lock = || self.calls.lock().unwrap_or_else(PoisonError::into_inner);
         // Held until the call is enqueued: another thread does not wait for that long.
         let mut calls = lock();
@@ -254,7 +251,8 @@ impl Kept {
         let kept = &calls[0];
         if launch {
             // SAFETY: as in `PreparedGemvOnDevice::run`: the stream's context is current, and is the one that this was
-            // prepared in; the views are of the memory that it was prepared with; the guards and the workspace are held.
+            // prepared in; the views are of the memory that it was prepared with; `bind::bound` holds the guards and
+            // the workspace.
             unsafe { kept.prepared.run(stream.cu_stream().cast()) }?;
         }
         Ok(*kept.choice())
