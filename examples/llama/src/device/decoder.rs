@@ -9,10 +9,10 @@ use nvfp4_gemv::{ExpertsOnDevice, Workspace};
 use super::gpu::Place;
 use super::kernels::{CHOOSERS, Heads};
 use super::pass::{FeedForward, Layer, Parts, Pass, Shared, Wanted};
-use super::product::{Kind, Product};
+use super::product::{Dense, Kind, Product};
 use crate::config::Config;
 use crate::model::{Head, PASS, Reader, of_head, rotations};
-use crate::weights::{Arithmetic, Product as HostProduct, Weights};
+use crate::weights::{Arithmetic, Weights};
 
 /// Passes of up to so many tokens are captured into a graph when they come for the second time.
 pub(super) const CAPTURED: usize = 8;
@@ -88,8 +88,7 @@ impl DeviceModel {
                         !weights.is_batch_invariant(),
                         "results of experts depend on the other tokens of a pass"
                     );
-                    let router = weights.router(&path("mlp"))?;
-                    let router = Product::new(&place, &HostProduct::Dense(router))?;
+                    let router = Dense::new(&place, &weights.router(&path("mlp"))?)?;
                     let experts = weights.experts_on_host(&path("mlp"))?;
                     let of_first = experts.all()[0].layers();
                     let bytes = of_first
@@ -155,10 +154,8 @@ impl DeviceModel {
             step: stream.alloc_zeros(1 + PASS)?,
             parts: stream.alloc_zeros(place.heads.part_elements(PASS))?,
             counters: stream.alloc_zeros(place.heads.counters(PASS))?,
-            choosers: [
-                stream.alloc_zeros(2 * CHOOSERS * PASS)?,
-                stream.alloc_zeros(PASS)?,
-            ],
+            choosers: stream.alloc_zeros(2 * CHOOSERS * PASS)?,
+            zeros: stream.alloc_zeros(PASS)?,
         };
         // From here on nobody writes weights: launches may read them early.
         stream.synchronize()?;
@@ -290,7 +287,7 @@ impl DeviceModel {
 pub(super) fn mixture(
     config: &Config,
     kind: Kind,
-    router: Product,
+    router: Dense,
     experts: ExpertsOnDevice,
     bytes: usize,
 ) -> Result<FeedForward> {
@@ -351,7 +348,8 @@ fn check(place: &Place, parts: &Parts, config: &Config) -> Result<()> {
                 router, experts, ..
             } => {
                 let count = experts.count();
-                fits(&name("the router"), of(router), [count, hidden])?;
+                let router = [router.rows(), router.k()];
+                fits(&name("the router"), router, [count, hidden])?;
                 let found = [experts.rows(), experts.k()];
                 fits(&name("the experts"), found, [hidden, hidden])?;
             }

@@ -141,33 +141,35 @@ extern "C" __global__ void gate(const float* both, void* out, int size, int type
     store_four(out, (long long)blockIdx.y * size + 4 * i, y, type);
 }
 
+// 16 bytes of a row of a matrix, of eight bf16 or four f32, by as many elements of a vector: sum plus their products.
+template <class X>
+__device__ float plus_products(float sum, uint4 of_row, int piece, bool halves, X x) {
+    unsigned words[4] = {of_row.x, of_row.y, of_row.z, of_row.w};
+    #pragma unroll
+    for (int j = 0; j < 4; j++) {
+        if (halves) {
+            sum += of_bf16(words[j] & 0xffff) * x(8 * piece + 2 * j);
+            sum += of_bf16(words[j] >> 16) * x(8 * piece + 2 * j + 1);
+        } else {
+            sum += __uint_as_float(words[j]) * x(4 * piece + j);
+        }
+    }
+    return sum;
+}
+
 // A matrix `[rows][k]` of f32, or bf16 where `halves` is 1, by f32 vectors: y = W x, or y += W x. A warp has a row.
-extern "C" __global__ void dense(const void* weights, const float* xs, float* ys, int rows, int k, int halves,
+extern "C" __global__ void dense(const uint4* weights, const float* xs, float* ys, int rows, int k, int halves,
                                  int adds) {
     begin();
     int row = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP, lane = threadIdx.x % WARP;
     if (row >= rows) return;
-    const float* x = xs + (long long)blockIdx.y * k;
+    xs += (long long)blockIdx.y * k;
+    int pieces = k / (halves ? 8 : 4);
+    weights += (long long)row * pieces;
     float sum = 0;
-    if (halves) {
-        const unsigned short* start = static_cast<const unsigned short*>(weights) + (long long)row * k;
-        const uint4* w = reinterpret_cast<const uint4*>(start);
-        #pragma unroll 4
-        for (int i = lane; i < k / 8; i += WARP) {
-            uint4 eight = w[i];
-            unsigned pairs[4] = {eight.x, eight.y, eight.z, eight.w};
-            for (int j = 0; j < 4; j++) {
-                sum += of_bf16(pairs[j] & 0xffff) * x[8 * i + 2 * j];
-                sum += of_bf16(pairs[j] >> 16) * x[8 * i + 2 * j + 1];
-            }
-        }
-    } else {
-        const float4* w = reinterpret_cast<const float4*>(static_cast<const float*>(weights) + (long long)row * k);
-        #pragma unroll 4
-        for (int i = lane; i < k / 4; i += WARP) {
-            float4 four = w[i], other = reinterpret_cast<const float4*>(x)[i];
-            sum += four.x * other.x + four.y * other.y + four.z * other.z + four.w * other.w;
-        }
+    #pragma unroll 4
+    for (int i = lane; i < pieces; i += WARP) {
+        sum = plus_products(sum, weights[i], i, halves, [=](int at) { return xs[at]; });
     }
     sum = sum_of_warp(sum);
     long long at = (long long)blockIdx.y * rows + row;
@@ -195,38 +197,86 @@ __device__ Best best_of_warp(Best best) {
     return best;
 }
 
-// The experts of each token, the likeliest first, and their shares: those of the softmax, or where `normalised` is 1 so
-// that they add up to 1. A warp has a token. Logits that are NaN give an id that no expert has. At most 1024 experts.
-extern "C" __global__ void route(const float* logits, int experts, int top, int normalised, int* ids, float* shares) {
-    begin();
-    logits += (long long)blockIdx.x * experts;
-    int lane = threadIdx.x;
+// What stands before experts: the RMSNorm of each vector, the router's matrix by that, which is `dense`'s, and the
+// experts that a token has. A warp has an expert's logit. The last CTA of a token to end chooses.
+// The likeliest experts stand first, and of equals the first one. Their shares are those of the softmax, or where
+// `normalised` is 1 so that they add up to 1. Logits that are NaN give an id that no expert has. At most 1024 experts.
+// `counters` are zeros `[n]`, before and after.
+extern "C" __global__ void route(const float* xs, const float* factors, float epsilon, const uint4* weights, int hidden,
+                                 int halves, float* normed, float* logits, unsigned* counters, int experts, int top,
+                                 int normalised, int* ids, float* shares) {
+    constexpr int MOST = 8;  // pieces of a row that are asked for before the vector is there
+    __shared__ float sums[WARP];
+    __shared__ bool is_last;
+    let_next_come();
+    int warps = blockDim.x / WARP, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, token = blockIdx.y;
+    int expert = blockIdx.x * warps + warp, pieces = hidden / (halves ? 8 : 4);
+    weights += (long long)min(expert, experts - 1) * pieces;
+    uint4 ahead[MOST];
+    #pragma unroll
+    for (int i = 0; i < MOST; i++) {
+        if (lane + WARP * i < pieces) ahead[i] = weights[lane + WARP * i];
+    }
+    wait();
+    xs += (long long)token * hidden;
+    float sum = 0;
+    for (int i = threadIdx.x; i < hidden; i += blockDim.x) sum += xs[i] * xs[i];
+    sum = sum_of_warp(sum);
+    if (lane == 0) sums[warp] = sum;
+    __syncthreads();
+    float scale = 1 / sqrtf(sum_of_warp(lane < warps ? sums[lane] : 0) / hidden + epsilon);
+    auto x = [=](int i) { return xs[i] * scale * factors[i]; };
+    if (blockIdx.x == 0) {
+        for (int i = threadIdx.x; i < hidden; i += blockDim.x) normed[(long long)token * hidden + i] = x(i);
+    }
+    float logit = 0;
+    #pragma unroll
+    for (int i = 0; i < MOST; i++) {
+        if (lane + WARP * i < pieces) logit = plus_products(logit, ahead[i], lane + WARP * i, halves, x);
+    }
+    for (int i = lane + WARP * MOST; i < pieces; i += WARP) logit = plus_products(logit, weights[i], i, halves, x);
+    logit = sum_of_warp(logit);
+    logits += (long long)token * experts;
+    if (lane == 0 && expert < experts) logits[expert] = logit;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        // The CTA's logits, then the count; the count, then others' logits.
+        __threadfence();
+        is_last = atomicAdd(counters + token, 1) == gridDim.x - 1;
+        __threadfence();
+    }
+    __syncthreads();
+    if (!is_last || warp > 0) return;
+    if (lane == 0) counters[token] = 0;
+
+    ids += token * top;
+    shares += token * top;
     unsigned taken = 0;
-    float first = 0, all = 0, sum = 0;
+    float first = 0, all = 0, of_chosen = 0;
     for (int slot = 0; slot < top; slot++) {
         Best best = {minus_infinity(), NOTHING};
         for (int i = lane, bit = 0; i < experts; i += WARP, bit++) {
             if (taken >> bit & 1) continue;
-            float logit = logits[i];
-            best = better(best, {logit, logit == logit ? i : -1});
+            float of = __ldcg(logits + i);
+            best = better(best, {of, of == of ? i : -1});
         }
         best = best_of_warp(best);
         if (slot == 0) {
             first = best.value;
-            for (int i = lane; i < experts; i += WARP) all += expf(logits[i] - first);
+            for (int i = lane; i < experts; i += WARP) all += expf(__ldcg(logits + i) - first);
             all = sum_of_warp(all);
         }
         if (best.at >= 0 && best.at % WARP == lane) taken |= 1u << best.at / WARP;
         float share = expf(best.value - first) / all;
-        sum += share;
+        of_chosen += share;
         if (lane == 0) {
-            ids[blockIdx.x * top + slot] = best.at < 0 ? NOTHING : best.at;
-            shares[blockIdx.x * top + slot] = share;
+            ids[slot] = best.at < 0 ? NOTHING : best.at;
+            shares[slot] = share;
         }
     }
     if (!normalised) return;
     __syncwarp();
-    for (int slot = lane; slot < top; slot += WARP) shares[blockIdx.x * top + slot] /= sum;
+    for (int slot = lane; slot < top; slot += WARP) shares[slot] /= of_chosen;
 }
 
 // Heads of queries and keys: their norm, where there are factors, and their rotation by a position. A warp has a head.

@@ -5,8 +5,8 @@ use nvfp4_gemv::cudarc::driver::{CudaGraph, CudaSlice};
 use nvfp4_gemv::{ExpertsBuffers, ExpertsOnDevice, Output, Vectors};
 
 use super::gpu::Place;
-use super::kernels::{self, Attention, CHOOSERS};
-use super::product::{Input, Kind, Product};
+use super::kernels::{self, Attention, CHOOSERS, Routing};
+use super::product::{Dense, Input, Kind, Product};
 
 /// What a decoder is made of.
 pub(super) struct Parts {
@@ -41,7 +41,7 @@ pub(super) enum FeedForward {
     },
     /// Reads NVFP4 vectors.
     Moe {
-        router: Product,
+        router: Dense,
         experts: ExpertsOnDevice,
         top: usize,
         normalised: bool,
@@ -58,9 +58,12 @@ pub(super) struct Shared {
     pub(super) step: CudaSlice<i32>,
     /// Parts of attention, of as many tokens as a pass has at most.
     pub(super) parts: CudaSlice<f32>,
-    /// Zeros: attention's, and those that the likeliest token is found by.
+    /// Attention's, zeros.
     pub(super) counters: CudaSlice<u32>,
-    pub(super) choosers: [CudaSlice<u32>; 2],
+    /// Parts of rows that the likeliest token is found by.
+    pub(super) choosers: CudaSlice<u32>,
+    /// A zero for each token, for kernels whose last CTA goes on.
+    pub(super) zeros: CudaSlice<u32>,
 }
 
 /// Parts of a pass that may be left out, to see what time they take.
@@ -217,7 +220,7 @@ impl Pass {
                 let to = self.xs.as_view_mut();
                 (layer.output).multiply(place, kind, &self.attended, n, to, true)?;
             }
-            self.feed_forward(place, parts, layer, wanted)?;
+            self.feed_forward(place, parts, shared, layer, wanted)?;
         }
         if let Some(for_head) = &mut self.for_head {
             let xs = self.xs.slice((n - self.last) * hidden..);
@@ -229,15 +232,15 @@ impl Pass {
                 (parts.head).multiply(place, kind, for_head, self.last, to, false)?;
             }
             if wanted.ends {
-                let [of_rows, counters] = &shared.choosers;
+                let (of_rows, zeros) = (&shared.choosers, &shared.zeros);
                 let addresses = [
                     place.address(&self.logits),
                     place.address(of_rows),
-                    place.address(counters),
+                    place.address(zeros),
                     place.address(&self.chosen),
                     place.address(&shared.step),
                 ];
-                ensure!(of_rows.len() >= 2 * CHOOSERS * self.last && counters.len() >= self.last);
+                ensure!(of_rows.len() >= 2 * CHOOSERS * self.last && zeros.len() >= self.last);
                 let goes_on = n == 1;
                 let sizes = [self.last, parts.head.rows()];
                 enqueue(kernels::choose(addresses, sizes, goes_on))?;
@@ -250,6 +253,7 @@ impl Pass {
         &mut self,
         place: &Place,
         parts: &Parts,
+        shared: &Shared,
         layer: &Layer,
         wanted: Wanted,
     ) -> Result<()> {
@@ -288,16 +292,20 @@ impl Pass {
                     buffers,
                 } = mixture;
                 if wanted.vectors {
-                    // The router reads f32, and the experts quantise that.
-                    normed.norm(place, kind, router, self.xs.as_view(), factors, 1)?;
-                    router.multiply(place, kind, normed, n, logits.as_view_mut(), false)?;
-                    let addresses = [
-                        place.address(logits),
-                        place.address(ids),
-                        place.address(shares),
-                    ];
-                    let sizes = [n, router.rows(), *top];
-                    let launch = kernels::route(addresses, sizes, *normalised)?;
+                    // The experts quantise the norm in f32.
+                    let routing = Routing {
+                        xs: place.address(&self.xs),
+                        factors: place.address(factors),
+                        weights: router.address(place),
+                        normed: place.address(&normed.plain),
+                        logits: place.address(logits),
+                        counters: place.address(&shared.zeros),
+                        ids: place.address(ids),
+                        shares: place.address(shares),
+                    };
+                    let sizes = [n, parts.hidden, router.rows(), *top];
+                    let (epsilon, halves) = (place.heads.epsilon, router.is_halves());
+                    let launch = kernels::route(&routing, epsilon, sizes, halves, *normalised)?;
                     // SAFETY: the buffers were made for these sizes.
                     unsafe { place.enqueue(&launch, false) }?;
                 }

@@ -74,13 +74,7 @@ impl Product {
         let HostProduct::Dense(layer) = of else {
             bail!("a layer that is not NVFP4 and not dense is not computed on a GPU");
         };
-        ensure!(
-            layer.bias().is_none(),
-            "the bias of a layer that is not NVFP4 is not computed on a GPU"
-        );
-        let (rows, k) = layer.weight().dims2()?;
-        let values = layer.weight().flatten_all()?.to_vec1::<f32>()?;
-        Ok(Self::Dense(Dense::new(place, &values, rows, k)?))
+        Ok(Self::Dense(Dense::new(place, layer)?))
     }
 
     pub(super) fn rows(&self) -> usize {
@@ -140,7 +134,11 @@ impl Product {
             Self::Dense(dense) => {
                 ensure!(y.len() == n * dense.rows && x.plain.len() == n * dense.k);
                 let to = place.address(&y.slice_mut(..));
-                dense.multiply(place, place.address(&x.plain), to, n, adds)?;
+                let addresses = [dense.address(place), place.address(&x.plain), to];
+                let sizes = [n, dense.rows, dense.k];
+                let launch = kernels::dense(addresses, sizes, dense.is_halves(), adds);
+                // SAFETY: the matrix has these sizes, and the vectors' lengths were compared.
+                unsafe { place.enqueue(&launch, false) }?;
             }
         }
         Ok(())
@@ -148,16 +146,23 @@ impl Product {
 }
 
 impl Dense {
-    pub(super) fn new(place: &Place, values: &[f32], rows: usize, k: usize) -> Result<Self> {
+    /// Copies a layer to the device.
+    pub(super) fn new(place: &Place, layer: &candle_nn::Linear) -> Result<Self> {
         ensure!(
-            k > 0 && k.is_multiple_of(8) && values.len() == rows * k,
+            layer.bias().is_none(),
+            "the bias of a layer that is not NVFP4 is not computed on a GPU"
+        );
+        let (rows, k) = layer.weight().dims2()?;
+        let values = layer.weight().flatten_all()?.to_vec1::<f32>()?;
+        ensure!(
+            k > 0 && k.is_multiple_of(8),
             "a dense matrix of {rows} x {k} is not computed on a GPU: the second number must be a multiple of 8"
         );
         let halves: Vec<bf16> = values.iter().map(|&value| bf16::from_f32(value)).collect();
-        let is_exact = halves.iter().zip(values).all(|(a, b)| a.to_f32() == *b);
+        let is_exact = halves.iter().zip(&values).all(|(a, b)| a.to_f32() == *b);
         let weights = match is_exact {
             true => Elements::Bf16(place.stream.clone_htod(&halves)?),
-            false => Elements::F32(place.stream.clone_htod(values)?),
+            false => Elements::F32(place.stream.clone_htod(&values)?),
         };
         Ok(Self { weights, rows, k })
     }
@@ -168,30 +173,28 @@ impl Dense {
         Self { weights, rows, k }
     }
 
-    pub(super) fn bytes(&self) -> usize {
-        let each = match self.weights {
-            Elements::F32(_) => 4,
-            Elements::Bf16(_) => 2,
-        };
-        self.rows * self.k * each
+    pub(super) fn rows(&self) -> usize {
+        self.rows
     }
 
-    /// Of f32 `[n][k]` and `[n][rows]` at these addresses.
-    pub(super) fn multiply(
-        &self,
-        place: &Place,
-        x: u64,
-        y: u64,
-        n: usize,
-        adds: bool,
-    ) -> Result<()> {
-        let (weights, halves) = match &self.weights {
-            Elements::F32(of) => (place.address(of), false),
-            Elements::Bf16(of) => (place.address(of), true),
-        };
-        let launch = kernels::dense([weights, x, y], [n, self.rows, self.k], halves, adds);
-        // SAFETY: the matrix has these sizes, and whoever calls has vectors and results of them.
-        unsafe { place.enqueue(&launch, false) }
+    pub(super) fn k(&self) -> usize {
+        self.k
+    }
+
+    /// Whether elements are bf16.
+    pub(super) fn is_halves(&self) -> bool {
+        matches!(self.weights, Elements::Bf16(_))
+    }
+
+    pub(super) fn address(&self, place: &Place) -> u64 {
+        match &self.weights {
+            Elements::F32(of) => place.address(of),
+            Elements::Bf16(of) => place.address(of),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        self.rows * self.k * if self.is_halves() { 2 } else { 4 }
     }
 }
 

@@ -108,9 +108,9 @@ impl Maker<'_> {
         )?)
     }
 
-    fn dense(&mut self, rows: usize, k: usize) -> Result<Product> {
+    fn dense(&mut self, rows: usize, k: usize) -> Result<Dense> {
         let weights = self.fill::<bf16>(rows * k, Words::Halves)?;
-        Ok(Product::Dense(Dense::of_bf16(weights, rows, k)))
+        Ok(Dense::of_bf16(weights, rows, k))
     }
 }
 
@@ -178,7 +178,7 @@ impl DeviceModel {
             layers,
             norm: maker.ones(hidden)?,
             head: match head {
-                Head::Dense => maker.dense(vocabulary, hidden)?,
+                Head::Dense => Product::Dense(maker.dense(vocabulary, hidden)?),
                 _ => maker.linear(vocabulary, copies * hidden)?,
             },
             copies,
