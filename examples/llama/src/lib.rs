@@ -10,6 +10,7 @@ pub mod config;
 pub mod device;
 pub mod generate;
 pub mod host;
+pub mod layers;
 pub mod model;
 pub mod tokens;
 pub mod weights;

@@ -10,6 +10,7 @@ use nvfp4_gemv::{Output, Vectors};
 
 use crate::config::Config;
 use crate::host;
+use crate::layers::{self, Maker};
 use crate::weights::{Arithmetic, Mlp, Moe, Product, Weights};
 
 /// Vectors of a pass over the weights at most: as many as the library's kernels take at once.
@@ -41,14 +42,38 @@ enum FeedForward {
     Moe(Moe),
 }
 
-struct Layer {
-    attention_norm: Norm,
-    qkv: Product,
-    head_norms: Option<[Norm; 2]>,
-    output: Product,
-    mlp_norm: Norm,
-    feed_forward: FeedForward,
-    cache: KvCache,
+type Layer = layers::Layer<Norm, Product, FeedForward>;
+
+/// Loads the parts of layers.
+struct Loader<'a> {
+    weights: &'a Weights,
+    config: &'a Config,
+}
+
+impl Maker for Loader<'_> {
+    type Norm = Norm;
+    type Linear = Product;
+    type FeedForward = FeedForward;
+
+    fn norm(&mut self, module: &str, _: usize) -> Result<Norm> {
+        Ok(Norm {
+            factors: self.weights.norm(module)?,
+            epsilon: self.config.rms_norm_eps as f32,
+        })
+    }
+
+    fn linear(&mut self, modules: &[String], _: usize, _: usize) -> Result<Product> {
+        self.weights.linear(modules)
+    }
+
+    fn mlp(&mut self, module: &str) -> Result<FeedForward> {
+        Ok(FeedForward::Mlp(self.weights.mlp(module)?))
+    }
+
+    fn experts(&mut self, module: &str, count: usize) -> Result<FeedForward> {
+        let experts = self.weights.experts(module, self.config, count)?;
+        Ok(FeedForward::Moe(experts))
+    }
 }
 
 /// How the head is multiplied, where the checkpoint has it as it is. A head that is NVFP4 there stays so.
@@ -150,7 +175,7 @@ pub(crate) fn rotations(config: &Config, most: usize) -> [Vec<f32>; 2] {
 
 /// The layers, and what computes between them.
 enum Layers {
-    Tensors(Vec<Layer>),
+    Tensors(Vec<(Layer, KvCache)>),
     /// On the CPU, where all products are the library's.
     Host(host::Decoder),
 }
@@ -190,40 +215,16 @@ impl Model {
             !matches!(arithmetic, Arithmetic::Nvfp4Bf16 | Arithmetic::Nvfp4F16),
             "{arithmetic:?} is computed on a GPU alone"
         );
-        let norm = |module: &str| -> Result<Norm> {
-            Ok(Norm {
-                factors: weights.norm(module)?,
-                epsilon: config.rms_norm_eps as f32,
-            })
+        let mut loader = Loader {
+            weights,
+            config: &config,
         };
         let mut layers = Vec::new();
         for number in 0..config.num_hidden_layers {
-            let path = |part: &str| format!("model.layers.{number}.{part}");
-            let qkv = ["q", "k", "v"].map(|part| path(&format!("self_attn.{part}_proj")));
-            let head_norms = match config.has_head_norms() {
-                true => Some([
-                    norm(&path("self_attn.q_norm"))?,
-                    norm(&path("self_attn.k_norm"))?,
-                ]),
-                false => None,
-            };
-            let feed_forward = match config.experts(number) {
-                None => FeedForward::Mlp(weights.mlp(&path("mlp"))?),
-                Some(experts) => {
-                    FeedForward::Moe(weights.experts(&path("mlp"), &config, experts)?)
-                }
-            };
-            layers.push(Layer {
-                attention_norm: norm(&path("input_layernorm"))?,
-                qkv: weights.linear(&qkv)?,
-                head_norms,
-                output: weights.linear(&[path("self_attn.o_proj")])?,
-                mlp_norm: norm(&path("post_attention_layernorm"))?,
-                feed_forward,
-                cache: KvCache::new(1, most),
-            });
+            layers.push(Layer::new(&config, number, &mut loader)?);
             progress(number);
         }
+        let norm = loader.norm("model.norm", config.hidden_size)?;
         let embeddings = weights.matrix("model.embed_tokens")?;
         let (head, head_is_twice) = of_head(weights, &config, head, &embeddings)?;
         let rotations = rotations(&config, most);
@@ -246,14 +247,17 @@ impl Model {
         let layers = match on_host {
             Some(layers) => Layers::Host(host::Decoder::new(
                 layers.into_iter().collect::<Result<_>>()?,
-                norm("model.norm")?.on_host()?,
+                norm.on_host()?,
                 &config,
                 rotations,
             )),
-            None => Layers::Tensors(layers),
+            None => {
+                let with_cache = |layer| (layer, KvCache::new(1, most));
+                Layers::Tensors(layers.into_iter().map(with_cache).collect())
+            }
         };
         Ok(Self {
-            norm: norm("model.norm")?,
+            norm,
             rotations: tensors,
             config,
             embeddings,
@@ -324,8 +328,8 @@ impl Model {
         let [cos, sin] = [turn[0].as_ref(), turn[1].as_ref()].map(|of| of.expect("checked"));
         let mask = mask(n, self.position, device)?;
         let mut xs = rows(&Tensor::new(tokens, device)?)?;
-        for layer in layers {
-            let attended = layer.attend(&xs, [cos, sin], mask.as_ref(), &self.config)?;
+        for (layer, cache) in layers {
+            let attended = layer.attend(cache, &xs, [cos, sin], mask.as_ref(), &self.config)?;
             xs = (xs + attended)?;
             let normed = layer.mlp_norm.forward(&xs)?;
             let result = match &layer.feed_forward {
@@ -351,7 +355,7 @@ impl Reader for Model {
     fn reset(&mut self) {
         self.position = 0;
         if let Layers::Tensors(layers) = &mut self.layers {
-            layers.iter_mut().for_each(|layer| layer.cache.reset());
+            layers.iter_mut().for_each(|(_, cache)| cache.reset());
         }
     }
 
@@ -365,12 +369,12 @@ impl Reader for Model {
             Layers::Tensors(layers) => &mut layers[..],
             Layers::Host(_) => &mut [],
         };
-        for layer in layers {
-            let kept = [layer.cache.k()?, layer.cache.v()?];
-            layer.cache.reset();
+        for (_, cache) in layers {
+            let kept = [cache.k()?, cache.v()?];
+            cache.reset();
             if let ([Some(k), Some(v)], true) = (kept, position > 0) {
                 let keep = |of: Tensor| of.narrow(1, 0, position)?.contiguous();
-                layer.cache.append(&keep(k)?, &keep(v)?)?;
+                cache.append(&keep(k)?, &keep(v)?)?;
             }
         }
         self.position = position;
@@ -430,15 +434,17 @@ impl Layer {
             // Each from the system, which makes zeros where they are first touched.
             let cache = || vec![0.0; host::Decoder::cache_elements(config, most)];
             Ok(host::Layer {
-                attention_norm: self.attention_norm.on_host()?,
-                qkv,
-                head_norms: match &self.head_norms {
-                    Some([q, k]) => Some([q.on_host()?, k.on_host()?]),
-                    None => None,
+                of: layers::Layer {
+                    attention_norm: self.attention_norm.on_host()?,
+                    qkv,
+                    head_norms: match &self.head_norms {
+                        Some([q, k]) => Some([q.on_host()?, k.on_host()?]),
+                        None => None,
+                    },
+                    output,
+                    mlp_norm: self.mlp_norm.on_host()?,
+                    feed_forward: mlp,
                 },
-                output,
-                mlp_norm: self.mlp_norm.on_host()?,
-                mlp,
                 keys: cache(),
                 values: cache(),
             })
@@ -448,7 +454,8 @@ impl Layer {
 
     /// The attention of new tokens `[n, hidden]`. Heads that share keys and values are rows of one product.
     fn attend(
-        &mut self,
+        &self,
+        cache: &mut KvCache,
         xs: &Tensor,
         [cos, sin]: [&Tensor; 2],
         mask: Option<&Tensor>,
@@ -470,7 +477,7 @@ impl Layer {
         }
         let turned = |of: &Tensor| rope(&of.unsqueeze(0)?, cos, sin)?.squeeze(0);
         let (q, k) = (turned(&q)?, turned(&k)?);
-        let (k, v) = self.cache.append(&k, &v)?;
+        let (k, v) = cache.append(&k, &v)?;
         let all = k.dim(1)?;
         let q = (q * (1.0 / (size as f64).sqrt()))?;
         let scores = q

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use anyhow::{Context, Result, ensure};
-use nvfp4_gemv::cudarc::driver::{CudaGraph, sys};
+use nvfp4_gemv::cudarc::driver::{CudaGraph, CudaSlice, sys};
 use nvfp4_gemv::{ExpertsOnDevice, Workspace};
 
 use super::gpu::Place;
@@ -11,6 +11,7 @@ use super::kernels::{CHOOSERS, Heads};
 use super::pass::{FeedForward, Layer, Parts, Pass, Shared, Wanted};
 use super::product::{Dense, Kind, Product};
 use crate::config::Config;
+use crate::layers::Maker;
 use crate::model::{Head, PASS, Reader, of_head, rotations};
 use crate::weights::{Arithmetic, Weights};
 
@@ -18,6 +19,58 @@ use crate::weights::{Arithmetic, Weights};
 pub(super) const CAPTURED: usize = 8;
 /// Passes whose memory is kept.
 const KEPT: usize = 24;
+
+/// Loads the parts of layers onto a device.
+struct Loader<'a> {
+    weights: &'a Weights,
+    config: &'a Config,
+    kind: Kind,
+    place: &'a Place,
+}
+
+impl Maker for Loader<'_> {
+    type Norm = CudaSlice<f32>;
+    type Linear = Product;
+    type FeedForward = FeedForward;
+
+    fn norm(&mut self, module: &str, _: usize) -> Result<CudaSlice<f32>> {
+        let factors = self.weights.norm(module)?.to_vec1::<f32>()?;
+        Ok(self.place.stream.clone_htod(&factors)?)
+    }
+
+    fn linear(&mut self, modules: &[String], _: usize, _: usize) -> Result<Product> {
+        Product::new(self.place, &self.weights.linear(modules)?)
+    }
+
+    fn mlp(&mut self, module: &str) -> Result<FeedForward> {
+        let mut part = |parts: &[&str]| {
+            let modules: Vec<_> = parts
+                .iter()
+                .map(|of| format!("{module}.{of}_proj"))
+                .collect();
+            self.linear(&modules, 0, 0)
+        };
+        Ok(FeedForward::Mlp {
+            gate_up: part(&["gate", "up"])?,
+            down: part(&["down"])?,
+        })
+    }
+
+    fn experts(&mut self, module: &str, _: usize) -> Result<FeedForward> {
+        ensure!(
+            !self.weights.is_batch_invariant(),
+            "results of experts depend on the other tokens of a pass"
+        );
+        let router = Dense::new(self.place, &self.weights.router(module)?)?;
+        let experts = self.weights.experts_on_host(module)?;
+        let of_first = experts.all()[0].layers();
+        let bytes = of_first
+            .map(|layer| layer.rows() * layer.k() / 16 * 9)
+            .sum();
+        let experts = experts.on_device(&self.place.stream, self.place.layout())?;
+        mixture(self.config, self.kind, router, experts, bytes)
+    }
+}
 
 /// A model on a GPU, with the keys and values of the text that it has read. A step of one token, or of a few, is one
 /// CUDA graph, which is replayed for every step: position and tokens lie in the device's memory.
@@ -59,73 +112,38 @@ impl DeviceModel {
             Arithmetic::Nvfp4Vectors
         );
         let place = Place::new(|sms| Heads::new(config, most, sms))?;
-        let stream = &place.stream;
-        let norm = |module: &str| -> Result<_> {
-            Ok(stream.clone_htod(&weights.norm(module)?.to_vec1::<f32>()?)?)
+        let mut loader = Loader {
+            weights,
+            config,
+            kind,
+            place: &place,
         };
-        let product =
-            |modules: &[String]| -> Result<_> { Product::new(&place, &weights.linear(modules)?) };
         let mut layers = Vec::new();
         for number in 0..config.num_hidden_layers {
-            let path = |part: &str| format!("model.layers.{number}.{part}");
-            let qkv = ["q", "k", "v"].map(|part| path(&format!("self_attn.{part}_proj")));
-            let head_norms = match config.has_head_norms() {
-                true => Some([
-                    norm(&path("self_attn.q_norm"))?,
-                    norm(&path("self_attn.k_norm"))?,
-                ]),
-                false => None,
-            };
-            let feed_forward = match config.experts(number) {
-                None => FeedForward::Mlp {
-                    gate_up: product(
-                        &["gate", "up"].map(|part| path(&format!("mlp.{part}_proj"))),
-                    )?,
-                    down: product(&[path("mlp.down_proj")])?,
-                },
-                Some(_) => {
-                    ensure!(
-                        !weights.is_batch_invariant(),
-                        "results of experts depend on the other tokens of a pass"
-                    );
-                    let router = Dense::new(&place, &weights.router(&path("mlp"))?)?;
-                    let experts = weights.experts_on_host(&path("mlp"))?;
-                    let of_first = experts.all()[0].layers();
-                    let bytes = of_first
-                        .map(|layer| layer.rows() * layer.k() / 16 * 9)
-                        .sum();
-                    let experts = experts.on_device(stream, place.layout())?;
-                    mixture(config, kind, router, experts, bytes)?
-                }
-            };
-            layers.push(Layer {
-                attention_norm: norm(&path("input_layernorm"))?,
-                qkv: product(&qkv)?,
-                head_norms,
-                output: product(&[path("self_attn.o_proj")])?,
-                mlp_norm: norm(&path("post_attention_layernorm"))?,
-                feed_forward,
-                keys: stream.alloc_zeros(place.heads.cache_elements())?,
-                values: stream.alloc_zeros(place.heads.cache_elements())?,
-            });
+            layers.push(Layer::new(config, number, &mut loader, &place)?);
             progress(number);
         }
         let embeddings = weights.matrix("model.embed_tokens")?;
         let (head, is_twice) = of_head(weights, config, head, &embeddings)?;
         let parts = Parts {
             layers,
-            norm: norm("model.norm")?,
+            norm: loader.norm("model.norm", config.hidden_size)?,
             head: Product::new(&place, &head)?,
             copies: 1 + usize::from(is_twice),
             hidden: config.hidden_size,
-            table: stream.clone_htod(&embeddings.flatten_all()?.to_vec1::<f32>()?)?,
+            table: (place.stream).clone_htod(&embeddings.flatten_all()?.to_vec1::<f32>()?)?,
             kind,
         };
         Self::new(place, parts, config, most)
     }
 
     /// Of layers that are on the device.
-    pub(super) fn new(place: Place, parts: Parts, config: &Config, most: usize) -> Result<Self> {
+    pub(super) fn new(
+        place: Place,
+        mut parts: Parts,
+        config: &Config,
+        most: usize,
+    ) -> Result<Self> {
         check(&place, &parts, config)?;
         let stream = &place.stream;
         let mut bytes = 0;
@@ -143,10 +161,9 @@ impl DeviceModel {
                 }
             }
         }
-        let parts = match bytes {
-            0 => parts,
-            bytes => parts.with_workspace(&Workspace::new(stream, bytes)?),
-        };
+        if bytes > 0 {
+            parts.set_workspace(&Workspace::new(stream, bytes)?);
+        }
         let rotations = rotations(config, most);
         let [cosines, sines] = &rotations;
         let shared = Shared {
@@ -329,7 +346,7 @@ fn check(place: &Place, parts: &Parts, config: &Config) -> Result<()> {
         Ok(())
     };
     let mut between = None;
-    for (number, layer) in parts.layers.iter().enumerate() {
+    for (number, Layer { of: layer, .. }) in parts.layers.iter().enumerate() {
         let name = |what: &str| format!("{what} of layer {number}");
         fits(&name("q, k, v"), of(&layer.qkv), [heads.width(), hidden])?;
         fits(&name("o"), of(&layer.output), [hidden, attended])?;

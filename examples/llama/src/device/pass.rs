@@ -7,6 +7,8 @@ use nvfp4_gemv::{ExpertsBuffers, ExpertsOnDevice, Output, Vectors};
 use super::gpu::Place;
 use super::kernels::{self, Attention, CHOOSERS, Routing};
 use super::product::{Dense, Input, Kind, Product};
+use crate::config::Config;
+use crate::layers::{self, Maker};
 
 /// What a decoder is made of.
 pub(super) struct Parts {
@@ -24,14 +26,29 @@ pub(super) struct Parts {
 
 /// A layer, with the keys and values of what was read, f32 `[kv][most][size]`.
 pub(super) struct Layer {
-    pub(super) attention_norm: CudaSlice<f32>,
-    pub(super) qkv: Product,
-    pub(super) head_norms: Option<[CudaSlice<f32>; 2]>,
-    pub(super) output: Product,
-    pub(super) mlp_norm: CudaSlice<f32>,
-    pub(super) feed_forward: FeedForward,
+    pub(super) of: layers::Layer<CudaSlice<f32>, Product, FeedForward>,
     pub(super) keys: CudaSlice<f32>,
     pub(super) values: CudaSlice<f32>,
+}
+
+impl Layer {
+    /// Makes a layer of a model, which has read nothing.
+    pub(super) fn new<M>(
+        config: &Config,
+        number: usize,
+        maker: &mut M,
+        place: &Place,
+    ) -> Result<Self>
+    where
+        M: Maker<Norm = CudaSlice<f32>, Linear = Product, FeedForward = FeedForward>,
+    {
+        let cache = || place.stream.alloc_zeros(place.heads.cache_elements());
+        Ok(Self {
+            of: layers::Layer::new(config, number, maker)?,
+            keys: cache()?,
+            values: cache()?,
+        })
+    }
 }
 
 pub(super) enum FeedForward {
@@ -122,7 +139,7 @@ impl Pass {
         let floats = |count: usize| stream.alloc_zeros::<f32>(count.max(1));
         let (mut mlp, mut mixture) = (None, None);
         for layer in &parts.layers {
-            match &layer.feed_forward {
+            match &layer.of.feed_forward {
                 FeedForward::Mlp { gate_up, down } if mlp.is_none() => {
                     mlp = Some((floats(n * gate_up.rows())?, input(n, down.k())?));
                 }
@@ -182,28 +199,28 @@ impl Pass {
             // SAFETY: as above.
             unsafe { place.enqueue(&launch, true) }?;
         }
-        for layer in &parts.layers {
-            let factors = &layer.attention_norm;
+        for Layer { of, keys, values } in &parts.layers {
+            let factors = &of.attention_norm;
             if wanted.vectors {
                 let xs = self.xs.as_view();
-                (self.normed).norm(place, kind, &layer.qkv, xs, factors, 1)?;
+                (self.normed).norm(place, kind, &of.qkv, xs, factors, 1)?;
             }
             if wanted.products {
                 let to = self.qkv.as_view_mut();
-                (layer.qkv).multiply(place, kind, &self.normed, n, to, false)?;
+                of.qkv.multiply(place, kind, &self.normed, n, to, false)?;
             }
             if wanted.attention {
-                let (out, to) = self.attended.target(place, kind, &layer.output);
+                let (out, to) = self.attended.target(place, kind, &of.output);
                 let attention = Attention {
                     qkv: place.address(&self.qkv),
-                    factors: match &layer.head_norms {
+                    factors: match &of.head_norms {
                         Some([q, k]) => [place.address(q), place.address(k)],
                         None => [0, 0],
                     },
                     cosines: place.address(&shared.rotations[0]),
                     sines: place.address(&shared.rotations[1]),
-                    keys: place.address(&layer.keys),
-                    values: place.address(&layer.values),
+                    keys: place.address(keys),
+                    values: place.address(values),
                     step: place.address(&shared.step),
                     parts: place.address(&shared.parts),
                     counters: place.address(&shared.counters),
@@ -214,13 +231,14 @@ impl Pass {
                 launches.into_iter().try_for_each(enqueue)?;
             }
             if wanted.vectors {
-                self.attended.quantize(place, kind, &layer.output)?;
+                self.attended.quantize(place, kind, &of.output)?;
             }
             if wanted.products {
                 let to = self.xs.as_view_mut();
-                (layer.output).multiply(place, kind, &self.attended, n, to, true)?;
+                of.output
+                    .multiply(place, kind, &self.attended, n, to, true)?;
             }
-            self.feed_forward(place, parts, shared, layer, wanted)?;
+            self.feed_forward(place, parts, shared, of, wanted)?;
         }
         if let Some(for_head) = &mut self.for_head {
             let xs = self.xs.slice((n - self.last) * hidden..);
@@ -254,7 +272,7 @@ impl Pass {
         place: &Place,
         parts: &Parts,
         shared: &Shared,
-        layer: &Layer,
+        layer: &layers::Layer<CudaSlice<f32>, Product, FeedForward>,
         wanted: Wanted,
     ) -> Result<()> {
         let (n, kind) = (self.n, parts.kind);
@@ -338,41 +356,32 @@ impl Parts {
         let of_layers = self
             .layers
             .iter()
-            .map(|layer| layer.qkv.bytes() + layer.output.bytes() + layer.feed_forward.bytes());
+            .map(|Layer { of, .. }| of.qkv.bytes() + of.output.bytes() + of.feed_forward.bytes());
         of_layers.sum::<usize>() + self.head.bytes()
     }
 
     /// All linear layers that are not experts'.
     pub(super) fn products(&self) -> Vec<&Product> {
         let mut all = vec![&self.head];
-        for layer in &self.layers {
-            all.extend([&layer.qkv, &layer.output]);
-            if let FeedForward::Mlp { gate_up, down } = &layer.feed_forward {
+        for Layer { of, .. } in &self.layers {
+            all.extend([&of.qkv, &of.output]);
+            if let FeedForward::Mlp { gate_up, down } = &of.feed_forward {
                 all.extend([gate_up, down]);
             }
         }
         all
     }
 
-    /// These parts with a workspace for their products.
-    pub(super) fn with_workspace(self, workspace: &nvfp4_gemv::Workspace) -> Self {
-        let with = |product: Product| product.with_workspace(workspace);
-        let layers = self.layers.into_iter().map(|layer| Layer {
-            qkv: with(layer.qkv),
-            output: with(layer.output),
-            feed_forward: match layer.feed_forward {
-                FeedForward::Mlp { gate_up, down } => FeedForward::Mlp {
-                    gate_up: with(gate_up),
-                    down: with(down),
-                },
-                moe => moe,
-            },
-            ..layer
-        });
-        Self {
-            layers: layers.collect(),
-            head: with(self.head),
-            ..self
+    /// Gives the products a workspace.
+    pub(super) fn set_workspace(&mut self, workspace: &nvfp4_gemv::Workspace) {
+        self.head.set_workspace(workspace);
+        for Layer { of, .. } in &mut self.layers {
+            of.qkv.set_workspace(workspace);
+            of.output.set_workspace(workspace);
+            if let FeedForward::Mlp { gate_up, down } = &mut of.feed_forward {
+                gate_up.set_workspace(workspace);
+                down.set_workspace(workspace);
+            }
         }
     }
 }

@@ -99,11 +99,10 @@ impl Product {
         }
     }
 
-    /// This layer with a workspace, if it takes one.
-    pub(super) fn with_workspace(self, workspace: &Workspace) -> Self {
-        match self {
-            Self::Nvfp4(layer) => Self::Nvfp4(layer.with_workspace(workspace.clone())),
-            dense => dense,
+    /// Gives this layer a workspace, if it takes one.
+    pub(super) fn set_workspace(&mut self, workspace: &Workspace) {
+        if let Self::Nvfp4(layer) = self {
+            *layer = layer.clone().with_workspace(workspace.clone());
         }
     }
 
