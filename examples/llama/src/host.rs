@@ -7,6 +7,7 @@ use nvfp4_gemv::{Linear, Mlp, Output, Vectors};
 
 use crate::config::Config;
 use crate::layers;
+use crate::met::Met;
 
 /// Factors of a norm, and what is added to a mean of squares.
 #[derive(Clone, Debug)]
@@ -84,6 +85,7 @@ impl Decoder {
         n: usize,
         position: usize,
         workers: &Workers,
+        met: &mut Met,
     ) -> Result<()> {
         ensure!(
             position + n <= self.most,
@@ -100,6 +102,7 @@ impl Decoder {
         for Layer { of, keys, values } in &mut self.layers {
             normed.copy_from_slice(xs);
             of.attention_norm.apply(normed);
+            met.add(normed.iter().map(|&x| f64::from(x)));
             of.qkv.forward(&Vectors::of(normed), n, Output::of(qkv))?;
             for (i, qkv) in qkv.chunks_exact_mut(width).enumerate() {
                 let (q, rest) = qkv.split_at_mut(heads * size);
@@ -137,10 +140,12 @@ impl Decoder {
                     result,
                 );
             });
+            met.add(attended.iter().map(|&x| f64::from(x)));
             let to = Output::of(xs).accumulating();
             of.output.forward(&Vectors::of(attended), n, to)?;
             normed.copy_from_slice(xs);
             of.mlp_norm.apply(normed);
+            met.add(normed.iter().map(|&x| f64::from(x)));
             let to = Output::of(xs).accumulating();
             of.feed_forward.forward(&Vectors::of(normed), n, to)?;
         }

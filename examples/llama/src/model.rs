@@ -11,6 +11,7 @@ use nvfp4_gemv::{Output, Vectors};
 use crate::config::Config;
 use crate::host;
 use crate::layers::{self, Maker};
+use crate::met::Met;
 use crate::weights::{Arithmetic, Mlp, Moe, Product, Weights};
 
 /// Vectors of a pass over the weights at most: as many as the library's kernels take at once.
@@ -119,6 +120,9 @@ pub trait Reader {
 
     /// Forgets what was read.
     fn reset(&mut self);
+
+    /// The vectors that its layers were given.
+    fn met(&mut self) -> &mut Met;
 }
 
 /// The first of the largest logits.
@@ -163,7 +167,7 @@ pub(crate) fn of_head(
 }
 
 /// Of each position `[most][head / 2]`: cosines and sines.
-pub(crate) fn rotations(config: &Config, most: usize) -> [Vec<f32>; 2] {
+pub fn rotations(config: &Config, most: usize) -> [Vec<f32>; 2] {
     let frequencies = config.frequencies();
     let angles: Vec<f64> = (0..most)
         .flat_map(|position| frequencies.iter().map(move |of| of * position as f64))
@@ -196,6 +200,7 @@ pub struct Model {
     /// Of each position: cosines and sines `[positions, head / 2]`.
     rotations: [Tensor; 2],
     position: usize,
+    met: Met,
 }
 
 impl Model {
@@ -267,6 +272,7 @@ impl Model {
             workers: Workers::new(threads)?,
             logits: Vec::new(),
             position: 0,
+            met: Met::default(),
         })
     }
 
@@ -318,8 +324,8 @@ impl Model {
                 let mut xs = rows(&Tensor::new(tokens, device)?)?
                     .flatten_all()?
                     .to_vec1()?;
-                let (workers, position) = (&self.workers, self.position);
-                workers.install(|| decoder.pass(&mut xs, n, position, workers))?;
+                let (workers, position, met) = (&self.workers, self.position, &mut self.met);
+                workers.install(|| decoder.pass(&mut xs, n, position, workers, met))?;
                 self.position += n;
                 return Ok(xs);
             }
@@ -329,9 +335,13 @@ impl Model {
         let mask = mask(n, self.position, device)?;
         let mut xs = rows(&Tensor::new(tokens, device)?)?;
         for (layer, cache) in layers {
-            let attended = layer.attend(cache, &xs, [cos, sin], mask.as_ref(), &self.config)?;
-            xs = (xs + attended)?;
+            let normed = layer.attention_norm.forward(&xs)?;
+            keep(&mut self.met, &normed)?;
+            let attended = layer.attend(cache, &normed, [cos, sin], mask.as_ref(), &self.config)?;
+            keep(&mut self.met, &attended)?;
+            xs = (xs + layer.output.forward(&attended)?)?;
             let normed = layer.mlp_norm.forward(&xs)?;
+            keep(&mut self.met, &normed)?;
             let result = match &layer.feed_forward {
                 FeedForward::Mlp(mlp) => mlp.forward(&normed)?,
                 FeedForward::Moe(moe) => moe.forward(&normed)?,
@@ -400,6 +410,19 @@ impl Reader for Model {
         let xs = self.pass(tokens)?;
         self.logits_of(xs)
     }
+
+    fn met(&mut self) -> &mut Met {
+        &mut self.met
+    }
+}
+
+/// Keeps vectors, if that was asked for.
+fn keep(met: &mut Met, xs: &Tensor) -> Result<()> {
+    if met.is_kept() {
+        let values = xs.flatten_all()?.to_vec1::<f32>()?;
+        met.add(values.into_iter().map(f64::from));
+    }
+    Ok(())
 }
 
 /// What each of `n` new tokens may not see, as 0 and minus infinity `[n, position + n]`; `None` for one token.
@@ -452,18 +475,18 @@ impl Layer {
         Some(layer())
     }
 
-    /// The attention of new tokens `[n, hidden]`. Heads that share keys and values are rows of one product.
+    /// The attention of new tokens, by normalised vectors `[n, hidden]`. Heads that share keys and values are rows of one product.
     fn attend(
         &self,
         cache: &mut KvCache,
-        xs: &Tensor,
+        normed: &Tensor,
         [cos, sin]: [&Tensor; 2],
         mask: Option<&Tensor>,
         config: &Config,
     ) -> Result<Tensor> {
-        let (n, size) = (xs.dim(0)?, config.head_size());
+        let (n, size) = (normed.dim(0)?, config.head_size());
         let (heads, kv) = (config.num_attention_heads, config.kv_heads());
-        let qkv = self.qkv.forward(&self.attention_norm.forward(xs)?)?;
+        let qkv = self.qkv.forward(normed)?;
         // [heads, n, size]
         let part = |first: usize, heads: usize| -> candle_core::Result<Tensor> {
             let part = qkv.narrow(D::Minus1, first * size, heads * size)?;
@@ -494,7 +517,6 @@ impl Layer {
         };
         let values = softmax_last_dim(&scores)?.matmul(&v.contiguous()?)?;
         let values = values.reshape((heads, n, size))?.transpose(0, 1)?;
-        let values = values.contiguous()?.reshape((n, heads * size))?;
-        Ok(self.output.forward(&values)?)
+        Ok(values.contiguous()?.reshape((n, heads * size))?)
     }
 }

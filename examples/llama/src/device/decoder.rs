@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use anyhow::{Context, Result, ensure};
 use nvfp4_gemv::cudarc::driver::{CudaGraph, CudaSlice, sys};
-use nvfp4_gemv::{ExpertsOnDevice, Workspace};
+use nvfp4_gemv::{Dims, ExpertsOnDevice, Operands, Options, Shape, Target, Workspace, select};
 
 use super::gpu::Place;
 use super::kernels::{CHOOSERS, Heads};
@@ -12,6 +12,7 @@ use super::pass::{FeedForward, Layer, Parts, Pass, Shared, Wanted};
 use super::product::{Dense, Kind, Product};
 use crate::config::Config;
 use crate::layers::Maker;
+use crate::met::Met;
 use crate::model::{Head, PASS, Reader, of_head, rotations};
 use crate::weights::{Arithmetic, Weights};
 
@@ -87,6 +88,7 @@ pub struct DeviceModel {
     /// The latest logits.
     logits: Vec<f32>,
     graphs: bool,
+    met: Met,
 }
 
 impl DeviceModel {
@@ -186,6 +188,7 @@ impl DeviceModel {
             on_device: None,
             logits: Vec::new(),
             graphs: true,
+            met: Met::default(),
         })
     }
 
@@ -200,6 +203,25 @@ impl DeviceModel {
     /// The GPU's name.
     pub fn gpu(&self) -> &str {
         &self.place.gpu.name
+    }
+
+    /// The most roundings of a term in an NVFP4 layer `[m][k]` with `n` vectors, by the configs that dispatch chooses with
+    /// a workspace as large as any asks for: for [`bounds`](crate::bounds).
+    pub fn roundings(&self) -> Result<impl Fn(usize, usize, usize) -> u32 + use<>> {
+        let workspace = Workspace::new(&self.place.stream, 64 << 20)?;
+        let (gpu, activation) = (self.place.gpu.clone(), self.parts.kind.activation());
+        let operands = Operands::new(activation, self.place.layout());
+        Ok(move |m, k, n| {
+            // SAFETY: nothing is launched.
+            let options = unsafe { Options::new().chained() }.workspace(&workspace);
+            let config = Shape::new(Dims { m, n, k, l: 1 }).and_then(|shape| {
+                let choice = select(&shape, &operands, Target::Gpu(&gpu), &options)?;
+                Ok(choice
+                    .config
+                    .map(|config| config.roundings(&shape, activation)))
+            });
+            config.ok().flatten().unwrap_or(u32::MAX)
+        })
     }
 
     /// Tokens that the model knows.
@@ -237,13 +259,13 @@ impl DeviceModel {
         }
         let pass = self.passes.get_mut(&key).context("it was made")?;
         let (place, parts, shared) = (&self.place, &self.parts, &self.shared);
-        let is_graph = self.graphs && n <= CAPTURED && last == n;
+        let is_graph = self.graphs && n <= CAPTURED && last == n && !self.met.is_kept();
         if is_graph && pass.is_warm && pass.graph.is_none() {
             pass.graph = Some(capture(place, pass, parts, shared, Wanted::ALL)?);
         }
         match &pass.graph {
-            Some(graph) => graph.launch()?,
-            None => pass.enqueue(place, parts, shared, Wanted::ALL)?,
+            Some(graph) if is_graph => graph.launch()?,
+            _ => pass.enqueue(place, parts, shared, Wanted::ALL, &mut self.met)?,
         }
         pass.is_warm = true;
         self.position += n;
@@ -398,7 +420,7 @@ pub(super) fn capture(
     let stream = &place.stream;
     stream.synchronize()?;
     stream.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
-    let enqueued = pass.enqueue(place, parts, shared, wanted);
+    let enqueued = pass.enqueue(place, parts, shared, wanted, &mut Met::default());
     let flags = sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
     // Ended whatever happened, or the stream would stay unusable.
     let graph = stream.end_capture(flags);
@@ -427,6 +449,10 @@ impl Reader for DeviceModel {
         // What is read next is written over the rest.
         self.position = position;
         Ok(())
+    }
+
+    fn met(&mut self) -> &mut Met {
+        &mut self.met
     }
 
     fn read(&mut self, tokens: &[u32]) -> Result<&[f32]> {

@@ -9,6 +9,7 @@ use super::kernels::{self, Attention, CHOOSERS, Routing};
 use super::product::{Dense, Input, Kind, Product};
 use crate::config::Config;
 use crate::layers::{self, Maker};
+use crate::met::Met;
 
 /// What a decoder is made of.
 pub(super) struct Parts {
@@ -179,13 +180,14 @@ impl Pass {
         })
     }
 
-    /// Enqueues the pass.
+    /// Enqueues the pass. Where vectors are kept, it waits for each.
     pub(super) fn enqueue(
         &mut self,
         place: &Place,
         parts: &Parts,
         shared: &Shared,
         wanted: Wanted,
+        met: &mut Met,
     ) -> Result<()> {
         let (n, hidden, kind) = (self.n, parts.hidden, parts.kind);
         ensure!(n < shared.step.len(), "a pass has too many tokens");
@@ -204,6 +206,7 @@ impl Pass {
             if wanted.vectors {
                 let xs = self.xs.as_view();
                 (self.normed).norm(place, kind, &of.qkv, xs, factors, 1)?;
+                self.normed.keep(place, of.qkv.reads(kind), met)?;
             }
             if wanted.products {
                 let to = self.qkv.as_view_mut();
@@ -232,13 +235,14 @@ impl Pass {
             }
             if wanted.vectors {
                 self.attended.quantize(place, kind, &of.output)?;
+                self.attended.keep(place, of.output.reads(kind), met)?;
             }
             if wanted.products {
                 let to = self.xs.as_view_mut();
                 of.output
                     .multiply(place, kind, &self.attended, n, to, true)?;
             }
-            self.feed_forward(place, parts, shared, of, wanted)?;
+            self.feed_forward(place, parts, shared, of, wanted, met)?;
         }
         if let Some(for_head) = &mut self.for_head {
             let xs = self.xs.slice((n - self.last) * hidden..);
@@ -274,6 +278,7 @@ impl Pass {
         shared: &Shared,
         layer: &layers::Layer<CudaSlice<f32>, Product, FeedForward>,
         wanted: Wanted,
+        met: &mut Met,
     ) -> Result<()> {
         let (n, kind) = (self.n, parts.kind);
         let (normed, factors) = (&mut self.normed, &layer.mlp_norm);
@@ -281,12 +286,14 @@ impl Pass {
             (FeedForward::Mlp { gate_up, down }, Some((both, between)), _) => {
                 if wanted.vectors {
                     normed.norm(place, kind, gate_up, self.xs.as_view(), factors, 1)?;
+                    normed.keep(place, gate_up.reads(kind), met)?;
                 }
                 if wanted.products {
                     gate_up.multiply(place, kind, normed, n, both.as_view_mut(), false)?;
                 }
                 if wanted.vectors {
                     between.gate(place, kind, down, both)?;
+                    between.keep(place, down.reads(kind), met)?;
                 }
                 if wanted.products {
                     down.multiply(place, kind, between, n, self.xs.as_view_mut(), true)?;
@@ -326,6 +333,7 @@ impl Pass {
                     let launch = kernels::route(&routing, epsilon, sizes, halves, *normalised)?;
                     // SAFETY: the buffers were made for these sizes.
                     unsafe { place.enqueue(&launch, false) }?;
+                    normed.keep(place, Kind::F32, met)?;
                 }
                 if wanted.products {
                     let x = Vectors::on_device(normed.plain.as_view());

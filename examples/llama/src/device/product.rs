@@ -1,15 +1,17 @@
 //! Linear layers on a GPU, and the vectors that they read.
 
 use anyhow::{Result, bail, ensure};
-use nvfp4_gemv::cudarc::driver::{CudaSlice, CudaView, CudaViewMut};
+use nvfp4_gemv::cudarc::driver::{CudaSlice, CudaView, CudaViewMut, DevicePtr, DeviceRepr};
+use nvfp4_gemv::format::{e2m1, e4m3};
 use nvfp4_gemv::half::{bf16, f16};
 use nvfp4_gemv::{
-    Activation, Device, Dims, FloatType, Gate, LinearOnDevice, Output, QuantizedVectors, RowOrder,
-    Shape, Vectors, Workspace,
+    Activation, BLOCK, Device, Dims, FloatType, Gate, LinearOnDevice, Output, QuantizedVectors,
+    RowOrder, Shape, Vectors, Workspace,
 };
 
 use super::gpu::Place;
 use super::kernels;
+use crate::met::Met;
 use crate::weights::{Arithmetic, Product as HostProduct};
 
 /// What NVFP4 layers multiply.
@@ -107,7 +109,7 @@ impl Product {
     }
 
     /// The kind of vectors that it reads, in a model of a kind.
-    fn reads(&self, kind: Kind) -> Kind {
+    pub(super) fn reads(&self, kind: Kind) -> Kind {
         match self {
             Self::Nvfp4(_) => kind,
             Self::Dense(_) => Kind::F32,
@@ -307,4 +309,38 @@ impl Input {
         }
         Ok(())
     }
+
+    /// Keeps the vectors of a kind, if that was asked for.
+    pub(super) fn keep(&self, place: &Place, kind: Kind, met: &mut Met) -> Result<()> {
+        if !met.is_kept() {
+            return Ok(());
+        }
+        match (kind, &self.halves, &self.nvfp4) {
+            (Kind::Bf16, Some(Halves::Bf16(of)), _) => {
+                met.add(read(place, of)?.iter().map(|x| x.to_f64()));
+            }
+            (Kind::F16, Some(Halves::F16(of)), _) => {
+                met.add(read(place, of)?.iter().map(|x| x.to_f64()));
+            }
+            (Kind::Nvfp4, _, Some(of)) => {
+                let (codes, scales) = (read(place, &of.codes())?, read(place, &of.scales())?);
+                let globals = read(place, &of.global_scales())?;
+                met.add((0..self.n * self.k).map(|at| {
+                    let (row, i) = (at / self.k, at % self.k);
+                    let scale = scales[of.layout().offset(row, i / BLOCK, self.k / BLOCK)];
+                    let code = e2m1::decode(e2m1::unpack(&codes, at));
+                    f64::from(code) * f64::from(e4m3::decode(scale)) * f64::from(globals[row])
+                }));
+            }
+            _ => met.add(read(place, &self.plain)?.into_iter().map(f64::from)),
+        }
+        Ok(())
+    }
+}
+
+/// What a buffer has, when all before is done.
+fn read<T: DeviceRepr>(place: &Place, of: &impl DevicePtr<T>) -> Result<Vec<T>> {
+    let values = place.stream.clone_dtoh(of)?;
+    place.stream.synchronize()?;
+    Ok(values)
 }
