@@ -78,6 +78,31 @@ impl Decoder {
         config.kv_heads() * most * config.head_size()
     }
 
+    /// Bytes of weights that a token reads.
+    pub fn bytes(&self) -> usize {
+        let layers = self.layers.iter().flat_map(|Layer { of, .. }| {
+            let parts = [&of.qkv, &of.output].into_iter();
+            parts.chain(of.feed_forward.layers())
+        });
+        layers.map(|layer| layer.rows() * layer.k() / 16 * 9).sum()
+    }
+
+    /// Multiplies one vector, of any numbers, by each layer's products, and does nothing else: what they cost.
+    pub fn multiply(&mut self) -> Result<()> {
+        let mut xs = vec![0.5; self.norm.factors.len()];
+        self.qkv.resize((self.heads + 2 * self.kv) * self.size, 0.0);
+        self.attended.resize(self.heads * self.size, 0.0);
+        let (normed, qkv, attended) = (&xs.clone(), &mut self.qkv, &self.attended);
+        for Layer { of, .. } in &self.layers {
+            of.qkv.forward(&Vectors::of(normed), 1, Output::of(qkv))?;
+            of.output
+                .forward(&Vectors::of(attended), 1, Output::of(&mut xs))?;
+            of.feed_forward
+                .forward(&Vectors::of(normed), 1, Output::of(&mut xs))?;
+        }
+        Ok(())
+    }
+
     /// What the layers and the last norm make of `n` vectors `[n][hidden]`, the first of which stands at a position.
     pub fn pass(
         &mut self,

@@ -77,7 +77,7 @@ struct Arguments {
     /// without
     #[arg(long)]
     batch_invariant: bool,
-    /// Print how long reading and writing took
+    /// Print how long reading and writing took, and what a step is made of
     #[arg(long)]
     bench: bool,
     /// Print the perplexity of a text file in place of an answer
@@ -185,10 +185,7 @@ impl Engine {
             let model = DeviceModel::load(weights, &config, most, head, progress)?;
             return Ok(Self::Device(model.into()));
         }
-        let threads = match arguments.threads {
-            Some(threads) => threads,
-            None => std::thread::available_parallelism()?.get(),
-        };
+        let threads = threads(arguments)?;
         let model = Model::load(weights, config, most, head, threads, progress)?;
         Ok(Self::Host(model.into()))
     }
@@ -200,6 +197,14 @@ impl Engine {
             Self::Device(model) => &mut **model,
         }
     }
+}
+
+/// Threads on the CPU.
+fn threads(arguments: &Arguments) -> Result<usize> {
+    Ok(match arguments.threads {
+        Some(threads) => threads,
+        None => std::thread::available_parallelism()?.get(),
+    })
 }
 
 /// Whether there is a GPU, and what was asked for is computed on one.
@@ -284,9 +289,11 @@ fn say(
         if arguments.draft > 0 {
             eprintln!("{} of {} guesses were right", times.accepted, times.drafted);
         }
-        #[cfg(feature = "cuda")]
-        if let Engine::Device(model) = engine {
-            device::bench(model, times.read, times.written)?;
+        match engine {
+            Engine::Host(model) if model.room() > 0 => model.bench(threads(arguments)?)?,
+            Engine::Host(_) => {}
+            #[cfg(feature = "cuda")]
+            Engine::Device(model) => device::bench(model, times.read, times.written)?,
         }
     }
     Ok(())

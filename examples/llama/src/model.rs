@@ -1,11 +1,13 @@
 //! The decoder: embeddings, layers, head.
 
+use std::time::Instant;
+
 use anyhow::{Context, Result, ensure};
 use candle_core::{D, DType, Device, Module, Tensor};
 use candle_nn::kv_cache::KvCache;
 use candle_nn::ops::{rms_norm, softmax_last_dim};
 use candle_nn::rotary_emb::rope;
-use nvfp4_gemv::cpu::Workers;
+use nvfp4_gemv::cpu::{Workers, streaming_read_bandwidth};
 use nvfp4_gemv::{Output, Vectors};
 
 use crate::config::Config;
@@ -274,6 +276,67 @@ impl Model {
             position: 0,
             met: Met::default(),
         })
+    }
+
+    /// Prints what a step behind what was read is made of, and its share of the rate at which so many threads read memory.
+    /// What takes the model's layers apart is the library's products: of others nothing is printed.
+    ///
+    /// # Errors
+    /// No room for a step.
+    pub fn bench(&mut self, threads: usize) -> Result<()> {
+        const REPLAYS: usize = 48;
+        /// Several times as much as caches hold.
+        const LONG_READ: usize = 1 << 29;
+        let median = |run: &mut dyn FnMut() -> Result<()>| -> Result<f64> {
+            let mut seconds = Vec::new();
+            for _ in 0..REPLAYS {
+                let start = Instant::now();
+                run()?;
+                seconds.push(start.elapsed().as_secs_f64());
+            }
+            seconds.sort_by(f64::total_cmp);
+            Ok(seconds[REPLAYS / 2])
+        };
+        let position = self.position;
+        let (Layers::Host(decoder), Some(head)) = (&self.layers, self.head.on_host()) else {
+            return Ok(());
+        };
+        let bytes = [decoder.bytes(), head.rows() * head.k() / 16 * 9];
+        let whole = median(&mut || {
+            self.likeliest(&[0])?;
+            self.truncate(position)
+        })?;
+        let xs = vec![0.5; self.config.hidden_size];
+        let of_head = median(&mut || self.logits_of(xs.clone()).map(drop))?;
+        let Layers::Host(decoder) = &mut self.layers else {
+            return Ok(());
+        };
+        let workers = &self.workers;
+        let of_layers = median(&mut || workers.install(|| decoder.multiply()))?;
+        let rate = streaming_read_bandwidth(LONG_READ, threads);
+        println!(
+            "behind {position} tokens, {threads} threads, which read {:.1} GB/s; median of {REPLAYS}:",
+            rate / 1e9
+        );
+        println!("| what is computed | MB of weights | ms | of that rate |\n|---|---|---|---|");
+        for (name, bytes, seconds) in [
+            ("the whole step", bytes[0] + bytes[1], whole),
+            ("linear layers alone", bytes[0], of_layers),
+            ("the head alone", bytes[1], of_head),
+        ] {
+            let megabytes = bytes as f64 / 1e6;
+            let share = bytes as f64 / seconds / rate;
+            println!(
+                "| {name} | {megabytes:.1} | {:.3} | {share:.3} |",
+                1e3 * seconds
+            );
+        }
+        let rest = whole - of_layers - of_head;
+        println!(
+            "| the rest: attention, norms, the choice | | {:.3} | |",
+            1e3 * rest
+        );
+        Ok(())
     }
 
     /// Of vectors `[n][hidden]`.

@@ -6,7 +6,9 @@ use std::path::Path;
 use candle_core::Device;
 use nvfp4_gemv::Dialect;
 use nvfp4_gemv_llama::bounds::{self, Rule};
-use nvfp4_gemv_llama::{Arithmetic, Config, Head, Model, Reader, Weights};
+use nvfp4_gemv_llama::{
+    Arithmetic, Config, Generator, Head, Model, Reader, Sampling, Tokens, Weights,
+};
 use random::{Random, Sizes};
 use serde_json::{Value, json};
 
@@ -261,6 +263,56 @@ fn batch_invariant_logits_do_not_depend_on_passes() {
             let mut free = load(false).unwrap();
             let depends = logits(&mut free, &text(), 1) != logits(&mut free, &text(), 64);
             assert!(depends || arithmetic == Arithmetic::Nvfp4Bytes);
+        }
+    }
+}
+
+/// A tokenizer whose tokens are words.
+fn tokens(directory: &Path) -> Tokens {
+    let vocabulary: serde_json::Map<_, _> = (0..VOCABULARY)
+        .map(|i| (format!("w{i}"), json!(i)))
+        .collect();
+    let model = json!({"type": "WordLevel", "vocab": vocabulary, "unk_token": "w0"});
+    let file = json!({"version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "WhitespaceSplit"}, "model": model});
+    fs::write(directory.join("tokenizer.json"), file.to_string()).unwrap();
+    Tokens::open(directory).unwrap()
+}
+
+/// With guesses the text is that without, where rows do not depend on the others of a pass: right guesses, wrong ones, and
+/// some of both.
+#[test]
+fn guesses_change_no_text() {
+    let directory = tempfile::tempdir().unwrap();
+    write(directory.path(), "qwen3", Dialect::ModelOpt);
+    let tokens = tokens(directory.path());
+    for arithmetic in [Arithmetic::Nvfp4, Arithmetic::Nvfp4Bytes] {
+        let (weights, config) = Weights::open(directory.path(), arithmetic, &Device::Cpu).unwrap();
+        let weights = weights.with_batch_invariance(true);
+        let mut model = Model::load(&weights, config, 256, Head::Nvfp4, 2, |_| ()).unwrap();
+        let mut answer = |draft| {
+            model.reset();
+            let mut generator = Generator {
+                model: &mut model,
+                tokens: &tokens,
+                sampling: Sampling {
+                    temperature: 0.0,
+                    top_p: 1.0,
+                    seed: 0,
+                },
+                draft,
+            };
+            generator.answer(&text(), 90, |_| ()).unwrap()
+        };
+        let (plain, times) = answer(0);
+        assert_eq!((plain.len(), times.drafted), (90, 0));
+        for draft in [1, 4, 7] {
+            let (guessed, times) = answer(draft);
+            assert_eq!(guessed, plain, "{arithmetic:?}, {draft}");
+            let (right, all) = (times.accepted, times.drafted);
+            assert!(
+                right > 0 && right < all,
+                "{arithmetic:?}, {draft}: {right} of {all}"
+            );
         }
     }
 }
