@@ -677,6 +677,7 @@ fn experts_are_the_likeliest_first_of_equals() {
     }
     let nothing = Routing::default();
     assert!(kernels::route(&nothing, 0.0, [1, 8, 1025, 8], true, true).is_err());
+    assert!(kernels::route(&nothing, 0.0, [1, 8200, 8, 8], true, true).is_err());
 }
 
 /// Three tokens, the second of which has a NaN. What is wrong, if something is.
@@ -796,21 +797,30 @@ fn routing_notices_planted_faults() {
             "atomicAdd(counters + token, 1) == 0",
         ),
         // The counter stays.
-        ("if (lane == 0) counters[token] = 0;", ""),
+        ("if (threadIdx.x == 0) counters[token] = 0;", ""),
         // What is not asked for early is left out.
         (
-            "for (int i = lane + WARP * MOST; i < pieces; i += WARP) logit",
-            "if (pieces < 0) for (int i = 0;;) logit",
+            "at = lane + WARP * MOST; at < hidden",
+            "at = lane + WARP * MOST; at < 0 * hidden",
         ),
         // The norm of another token.
-        (
-            "xs += (long long)token * hidden;\n    float sum = 0;",
-            "float sum = 0;",
-        ),
+        ("(xs + (long long)token * hidden)", "(xs)"),
         // Of equals the last.
         (
-            "a.value == b.value && a.at < b.at",
-            "a.value == b.value && a.at > b.at",
+            "__reduce_min_sync(ALL, key == best ? (unsigned)at : ALL)",
+            "__reduce_max_sync(ALL, key == best ? (unsigned)at : 0)",
+        ),
+        // An expert is taken twice.
+        ("keys[id] = 0;", ""),
+        // Zero of the sign that it does not have: negative logits come first.
+        (
+            "return bits >> 31 ? ~bits : bits | 0x80000000;",
+            "return bits;",
+        ),
+        // The vector is read before all of it is normalised.
+        (
+            "if (blockIdx.x == 0) to[at] = four;\n    }\n    __syncthreads();",
+            "if (blockIdx.x == 0) to[at] = four;\n    }",
         ),
     ] {
         assert_eq!(source.matches(right).count(), 1, "{right}");

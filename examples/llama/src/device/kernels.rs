@@ -63,8 +63,9 @@ pub const CHOOSERS: usize = 64;
 const MOST_PARTS: usize = 128;
 /// The most elements of a vector that `rms_norm` takes: 16 for each of 1024 threads.
 const MOST_NORMED: usize = 16 * 1024;
-/// The most experts that `route` knows.
+/// The most experts that `route` knows, and elements of a vector.
 const MOST_EXPERTS: usize = 1024;
+const MOST_ROUTED: usize = 8192;
 
 /// What kernels of attention are compiled for, and launched with.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -338,7 +339,7 @@ pub struct Routing {
 /// The norm of each vector, and the experts of each token with their shares. `hidden` is a multiple of 8.
 ///
 /// # Errors
-/// More experts than the kernel knows.
+/// More experts, or longer vectors, than the kernel knows.
 pub fn route(
     of: &Routing,
     epsilon: f32,
@@ -349,6 +350,10 @@ pub fn route(
     ensure!(
         experts <= MOST_EXPERTS,
         "layers of {experts} experts are not computed on a GPU, of {MOST_EXPERTS} at most are"
+    );
+    ensure!(
+        hidden <= MOST_ROUTED,
+        "experts of vectors of {hidden} elements are not computed on a GPU, of {MOST_ROUTED} at most are"
     );
     Ok(Launch {
         entry: "route",
