@@ -6,6 +6,8 @@ use nvfp4_gemv::cpu::Workers;
 use nvfp4_gemv::{Linear, Mlp, Output, Vectors};
 
 use crate::config::Config;
+use crate::layers;
+use crate::met::Met;
 
 /// Factors of a norm, and what is added to a mean of squares.
 #[derive(Clone, Debug)]
@@ -27,15 +29,10 @@ impl Norm {
     }
 }
 
-/// A layer: products, norms, and the keys and values of what was read, `[head][position][element]`.
+/// A layer, with the keys and values of what was read, `[head][position][element]`.
 #[derive(Debug)]
 pub struct Layer {
-    pub attention_norm: Norm,
-    pub qkv: Linear,
-    pub head_norms: Option<[Norm; 2]>,
-    pub output: Linear,
-    pub mlp_norm: Norm,
-    pub mlp: Mlp,
+    pub of: layers::Layer<Norm, Linear, Mlp>,
     pub keys: Vec<f32>,
     pub values: Vec<f32>,
 }
@@ -81,6 +78,31 @@ impl Decoder {
         config.kv_heads() * most * config.head_size()
     }
 
+    /// Bytes of weights that a token reads.
+    pub fn bytes(&self) -> usize {
+        let layers = self.layers.iter().flat_map(|Layer { of, .. }| {
+            let parts = [&of.qkv, &of.output].into_iter();
+            parts.chain(of.feed_forward.layers())
+        });
+        layers.map(|layer| layer.rows() * layer.k() / 16 * 9).sum()
+    }
+
+    /// Multiplies one vector, of any numbers, by each layer's products, and does nothing else: what they cost.
+    pub fn multiply(&mut self) -> Result<()> {
+        let mut xs = vec![0.5; self.norm.factors.len()];
+        self.qkv.resize((self.heads + 2 * self.kv) * self.size, 0.0);
+        self.attended.resize(self.heads * self.size, 0.0);
+        let (normed, qkv, attended) = (&xs.clone(), &mut self.qkv, &self.attended);
+        for Layer { of, .. } in &self.layers {
+            of.qkv.forward(&Vectors::of(normed), 1, Output::of(qkv))?;
+            of.output
+                .forward(&Vectors::of(attended), 1, Output::of(&mut xs))?;
+            of.feed_forward
+                .forward(&Vectors::of(normed), 1, Output::of(&mut xs))?;
+        }
+        Ok(())
+    }
+
     /// What the layers and the last norm make of `n` vectors `[n][hidden]`, the first of which stands at a position.
     pub fn pass(
         &mut self,
@@ -88,6 +110,7 @@ impl Decoder {
         n: usize,
         position: usize,
         workers: &Workers,
+        met: &mut Met,
     ) -> Result<()> {
         ensure!(
             position + n <= self.most,
@@ -101,36 +124,35 @@ impl Decoder {
         self.attended.resize(n * heads * size, 0.0);
         let (normed, qkv, attended) = (&mut self.normed, &mut self.qkv, &mut self.attended);
         let rotations = &self.rotations;
-        for layer in &mut self.layers {
+        for Layer { of, keys, values } in &mut self.layers {
             normed.copy_from_slice(xs);
-            layer.attention_norm.apply(normed);
-            layer
-                .qkv
-                .forward(&Vectors::of(normed), n, Output::of(qkv))?;
+            of.attention_norm.apply(normed);
+            met.add(normed.iter().map(|&x| f64::from(x)));
+            of.qkv.forward(&Vectors::of(normed), n, Output::of(qkv))?;
             for (i, qkv) in qkv.chunks_exact_mut(width).enumerate() {
                 let (q, rest) = qkv.split_at_mut(heads * size);
                 let (k, v) = rest.split_at_mut(kv * size);
-                if let Some([q_norm, k_norm]) = &layer.head_norms {
+                if let Some([q_norm, k_norm]) = &of.head_norms {
                     q_norm.apply(q);
                     k_norm.apply(k);
                 }
                 let at = position + i;
-                let turn = |of: &mut [f32]| {
+                let turn = |part: &mut [f32]| {
                     let [cos, sin] = [0, 1].map(|of| &rotations[of][at * size / 2..][..size / 2]);
-                    of.chunks_exact_mut(size)
+                    part.chunks_exact_mut(size)
                         .for_each(|head| rotate(head, cos, sin));
                 };
                 turn(q);
                 turn(k);
                 let factor = 1.0 / (size as f32).sqrt();
                 q.iter_mut().for_each(|q| *q *= factor);
-                for (cache, new) in [(&mut layer.keys, k), (&mut layer.values, v)] {
+                for (cache, new) in [(&mut *keys, k), (&mut *values, v)] {
                     for (head, new) in new.chunks_exact(size).enumerate() {
                         cache[(head * most + at) * size..][..size].copy_from_slice(new);
                     }
                 }
             }
-            let (keys, values, qkv) = (&layer.keys, &layer.values, &*qkv);
+            let (keys, values, qkv) = (&*keys, &*values, &*qkv);
             workers.for_each_chunk(attended, size, |start, result| {
                 let (i, head) = (start / size / heads, start / size % heads);
                 let q = &qkv[i * width + head * size..][..size];
@@ -143,12 +165,14 @@ impl Decoder {
                     result,
                 );
             });
+            met.add(attended.iter().map(|&x| f64::from(x)));
             let to = Output::of(xs).accumulating();
-            layer.output.forward(&Vectors::of(attended), n, to)?;
+            of.output.forward(&Vectors::of(attended), n, to)?;
             normed.copy_from_slice(xs);
-            layer.mlp_norm.apply(normed);
+            of.mlp_norm.apply(normed);
+            met.add(normed.iter().map(|&x| f64::from(x)));
             let to = Output::of(xs).accumulating();
-            layer.mlp.forward(&Vectors::of(normed), n, to)?;
+            of.feed_forward.forward(&Vectors::of(normed), n, to)?;
         }
         self.norm.apply(xs);
         Ok(())

@@ -6,10 +6,13 @@
     reason = "candle's and tokenizers' parts have none"
 )]
 
+pub mod bounds;
 pub mod config;
 pub mod device;
 pub mod generate;
 pub mod host;
+pub mod layers;
+pub mod met;
 pub mod model;
 pub mod tokens;
 pub mod weights;
@@ -18,6 +21,7 @@ pub use config::Config;
 #[cfg(feature = "cuda")]
 pub use device::DeviceModel;
 pub use generate::{Generator, Sampling};
+pub use met::Met;
 pub use model::{Head, Model, Reader};
 pub use tokens::Tokens;
 pub use weights::{Arithmetic, Weights};

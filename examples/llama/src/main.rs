@@ -9,6 +9,7 @@ use candle_core::Device;
 use clap::Parser;
 #[cfg(feature = "cuda")]
 use nvfp4_gemv_llama::DeviceModel;
+use nvfp4_gemv_llama::bounds::{self, Rule};
 #[cfg(feature = "cuda")]
 use nvfp4_gemv_llama::device;
 use nvfp4_gemv_llama::model::PASS;
@@ -60,7 +61,7 @@ struct Arguments {
     /// Time a model of random weights, made on the GPU: Llama-3.1-8B, Llama-3.1-70B, Qwen3-30B-A3B or a config.json
     #[cfg(feature = "cuda")]
     #[arg(long, value_name = "CONFIG",
-          conflicts_with_all = ["model", "cpu", "perplexity", "collect", "batch_invariant"])]
+          conflicts_with_all = ["model", "cpu", "perplexity", "bounds", "collect", "batch_invariant"])]
     random: Option<String>,
     /// Of --random: tokens of the text before
     #[cfg(feature = "cuda")]
@@ -76,15 +77,18 @@ struct Arguments {
     /// without
     #[arg(long)]
     batch_invariant: bool,
-    /// Print how long reading and writing took
+    /// Print how long reading and writing took, and what a step is made of
     #[arg(long)]
     bench: bool,
     /// Print the perplexity of a text file in place of an answer
     #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "raw"])]
     perplexity: Option<PathBuf>,
+    /// Compare the logits of a text file's first 64 tokens with a reference in f64 that knows what roundings explain
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "raw", "perplexity", "head", "batch_invariant"])]
+    bounds: Option<PathBuf>,
     /// Read the beginnings of text files with a GGUF file's own weights, and write what its layers' vectors are like
     #[arg(long, value_name = "FILE", num_args = 1.., requires = "statistics",
-          conflicts_with_all = ["perplexity", "prompt", "raw", "draft", "bench", "arithmetic"])]
+          conflicts_with_all = ["perplexity", "bounds", "prompt", "raw", "draft", "bench", "arithmetic"])]
     collect: Vec<PathBuf>,
     /// Of --collect: the file for `nvfp4-gemv quantize --calibration`
     #[arg(long, value_name = "FILE", requires = "collect")]
@@ -119,7 +123,7 @@ fn main() -> Result<()> {
     };
     // The original's head is its own.
     let head = match arguments.arithmetic {
-        _ if arguments.statistics.is_some() => Head::Dense,
+        _ if arguments.statistics.is_some() || arguments.bounds.is_some() => Head::Dense,
         Arithmetic::Original => Head::Dense,
         _ => arguments.head,
     };
@@ -136,6 +140,9 @@ fn main() -> Result<()> {
     }
     if let Some(file) = &arguments.perplexity {
         return perplexity(model.reader(), &tokens, file, most);
+    }
+    if let Some(file) = &arguments.bounds {
+        return compare(path, &mut model, arguments.arithmetic, &tokens, file);
     }
     let mut messages = Vec::new();
     match &arguments.prompt {
@@ -178,10 +185,7 @@ impl Engine {
             let model = DeviceModel::load(weights, &config, most, head, progress)?;
             return Ok(Self::Device(model.into()));
         }
-        let threads = match arguments.threads {
-            Some(threads) => threads,
-            None => std::thread::available_parallelism()?.get(),
-        };
+        let threads = threads(arguments)?;
         let model = Model::load(weights, config, most, head, threads, progress)?;
         Ok(Self::Host(model.into()))
     }
@@ -193,6 +197,14 @@ impl Engine {
             Self::Device(model) => &mut **model,
         }
     }
+}
+
+/// Threads on the CPU.
+fn threads(arguments: &Arguments) -> Result<usize> {
+    Ok(match arguments.threads {
+        Some(threads) => threads,
+        None => std::thread::available_parallelism()?.get(),
+    })
 }
 
 /// Whether there is a GPU, and what was asked for is computed on one.
@@ -277,11 +289,57 @@ fn say(
         if arguments.draft > 0 {
             eprintln!("{} of {} guesses were right", times.accepted, times.drafted);
         }
-        #[cfg(feature = "cuda")]
-        if let Engine::Device(model) = engine {
-            device::bench(model, times.read, times.written)?;
+        match engine {
+            Engine::Host(model) if model.room() > 0 => model.bench(threads(arguments)?)?,
+            Engine::Host(_) => {}
+            #[cfg(feature = "cuda")]
+            Engine::Device(model) => device::bench(model, times.read, times.written)?,
         }
     }
+    Ok(())
+}
+
+/// Tokens whose logits are compared: of a prompt, of guesses, and single ones.
+const COMPARED: usize = 64;
+const PASSES: [usize; 3] = [20, 1, 4];
+
+/// Compares a model's logits with what they may be.
+fn compare(
+    path: &Path,
+    engine: &mut Engine,
+    arithmetic: Arithmetic,
+    tokens: &Tokens,
+    file: &Path,
+) -> Result<()> {
+    let ids = tokens.encode(&std::fs::read_to_string(file)?)?;
+    let ids = &ids[..ids.len().min(COMPARED)];
+    #[cfg(feature = "cuda")]
+    let of_device;
+    let rule = match engine {
+        Engine::Host(_) => Rule::on_cpu(arithmetic),
+        #[cfg(feature = "cuda")]
+        Engine::Device(model) => {
+            of_device = model.roundings()?;
+            Rule {
+                arithmetic,
+                on_gpu: true,
+                roundings: &of_device,
+            }
+        }
+    };
+    let found = bounds::compare(path, engine.reader(), rule, ids, &PASSES)?;
+    let mut explained = found.explained.clone();
+    explained.sort_by(f64::total_cmp);
+    println!(
+        "{} tokens: logits lie within {:.4} of what roundings explain, which is {:.1e} of the largest logit (median; {:.1e} \
+         at most); the likeliest token is certain behind {}",
+        ids.len(),
+        found.distance,
+        explained[explained.len() / 2],
+        explained[explained.len() - 1],
+        found.certain
+    );
+    ensure!(found.distance <= 1.0, "that is more than roundings explain");
     Ok(())
 }
 

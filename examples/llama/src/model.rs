@@ -1,15 +1,19 @@
 //! The decoder: embeddings, layers, head.
 
+use std::time::Instant;
+
 use anyhow::{Context, Result, ensure};
 use candle_core::{D, DType, Device, Module, Tensor};
 use candle_nn::kv_cache::KvCache;
 use candle_nn::ops::{rms_norm, softmax_last_dim};
 use candle_nn::rotary_emb::rope;
-use nvfp4_gemv::cpu::Workers;
+use nvfp4_gemv::cpu::{Workers, streaming_read_bandwidth};
 use nvfp4_gemv::{Output, Vectors};
 
 use crate::config::Config;
 use crate::host;
+use crate::layers::{self, Maker};
+use crate::met::Met;
 use crate::weights::{Arithmetic, Mlp, Moe, Product, Weights};
 
 /// Vectors of a pass over the weights at most: as many as the library's kernels take at once.
@@ -41,14 +45,38 @@ enum FeedForward {
     Moe(Moe),
 }
 
-struct Layer {
-    attention_norm: Norm,
-    qkv: Product,
-    head_norms: Option<[Norm; 2]>,
-    output: Product,
-    mlp_norm: Norm,
-    feed_forward: FeedForward,
-    cache: KvCache,
+type Layer = layers::Layer<Norm, Product, FeedForward>;
+
+/// Loads the parts of layers.
+struct Loader<'a> {
+    weights: &'a Weights,
+    config: &'a Config,
+}
+
+impl Maker for Loader<'_> {
+    type Norm = Norm;
+    type Linear = Product;
+    type FeedForward = FeedForward;
+
+    fn norm(&mut self, module: &str, _: usize) -> Result<Norm> {
+        Ok(Norm {
+            factors: self.weights.norm(module)?,
+            epsilon: self.config.rms_norm_eps as f32,
+        })
+    }
+
+    fn linear(&mut self, modules: &[String], _: usize, _: usize) -> Result<Product> {
+        self.weights.linear(modules)
+    }
+
+    fn mlp(&mut self, module: &str) -> Result<FeedForward> {
+        Ok(FeedForward::Mlp(self.weights.mlp(module)?))
+    }
+
+    fn experts(&mut self, module: &str, count: usize) -> Result<FeedForward> {
+        let experts = self.weights.experts(module, self.config, count)?;
+        Ok(FeedForward::Moe(experts))
+    }
 }
 
 /// How the head is multiplied, where the checkpoint has it as it is. A head that is NVFP4 there stays so.
@@ -94,6 +122,9 @@ pub trait Reader {
 
     /// Forgets what was read.
     fn reset(&mut self);
+
+    /// The vectors that its layers were given.
+    fn met(&mut self) -> &mut Met;
 }
 
 /// The first of the largest logits.
@@ -138,7 +169,7 @@ pub(crate) fn of_head(
 }
 
 /// Of each position `[most][head / 2]`: cosines and sines.
-pub(crate) fn rotations(config: &Config, most: usize) -> [Vec<f32>; 2] {
+pub fn rotations(config: &Config, most: usize) -> [Vec<f32>; 2] {
     let frequencies = config.frequencies();
     let angles: Vec<f64> = (0..most)
         .flat_map(|position| frequencies.iter().map(move |of| of * position as f64))
@@ -150,7 +181,7 @@ pub(crate) fn rotations(config: &Config, most: usize) -> [Vec<f32>; 2] {
 
 /// The layers, and what computes between them.
 enum Layers {
-    Tensors(Vec<Layer>),
+    Tensors(Vec<(Layer, KvCache)>),
     /// On the CPU, where all products are the library's.
     Host(host::Decoder),
 }
@@ -171,6 +202,7 @@ pub struct Model {
     /// Of each position: cosines and sines `[positions, head / 2]`.
     rotations: [Tensor; 2],
     position: usize,
+    met: Met,
 }
 
 impl Model {
@@ -190,40 +222,16 @@ impl Model {
             !matches!(arithmetic, Arithmetic::Nvfp4Bf16 | Arithmetic::Nvfp4F16),
             "{arithmetic:?} is computed on a GPU alone"
         );
-        let norm = |module: &str| -> Result<Norm> {
-            Ok(Norm {
-                factors: weights.norm(module)?,
-                epsilon: config.rms_norm_eps as f32,
-            })
+        let mut loader = Loader {
+            weights,
+            config: &config,
         };
         let mut layers = Vec::new();
         for number in 0..config.num_hidden_layers {
-            let path = |part: &str| format!("model.layers.{number}.{part}");
-            let qkv = ["q", "k", "v"].map(|part| path(&format!("self_attn.{part}_proj")));
-            let head_norms = match config.has_head_norms() {
-                true => Some([
-                    norm(&path("self_attn.q_norm"))?,
-                    norm(&path("self_attn.k_norm"))?,
-                ]),
-                false => None,
-            };
-            let feed_forward = match config.experts(number) {
-                None => FeedForward::Mlp(weights.mlp(&path("mlp"))?),
-                Some(experts) => {
-                    FeedForward::Moe(weights.experts(&path("mlp"), &config, experts)?)
-                }
-            };
-            layers.push(Layer {
-                attention_norm: norm(&path("input_layernorm"))?,
-                qkv: weights.linear(&qkv)?,
-                head_norms,
-                output: weights.linear(&[path("self_attn.o_proj")])?,
-                mlp_norm: norm(&path("post_attention_layernorm"))?,
-                feed_forward,
-                cache: KvCache::new(1, most),
-            });
+            layers.push(Layer::new(&config, number, &mut loader)?);
             progress(number);
         }
+        let norm = loader.norm("model.norm", config.hidden_size)?;
         let embeddings = weights.matrix("model.embed_tokens")?;
         let (head, head_is_twice) = of_head(weights, &config, head, &embeddings)?;
         let rotations = rotations(&config, most);
@@ -246,14 +254,17 @@ impl Model {
         let layers = match on_host {
             Some(layers) => Layers::Host(host::Decoder::new(
                 layers.into_iter().collect::<Result<_>>()?,
-                norm("model.norm")?.on_host()?,
+                norm.on_host()?,
                 &config,
                 rotations,
             )),
-            None => Layers::Tensors(layers),
+            None => {
+                let with_cache = |layer| (layer, KvCache::new(1, most));
+                Layers::Tensors(layers.into_iter().map(with_cache).collect())
+            }
         };
         Ok(Self {
-            norm: norm("model.norm")?,
+            norm,
             rotations: tensors,
             config,
             embeddings,
@@ -263,7 +274,69 @@ impl Model {
             workers: Workers::new(threads)?,
             logits: Vec::new(),
             position: 0,
+            met: Met::default(),
         })
+    }
+
+    /// Prints what a step behind what was read is made of, and its share of the rate at which so many threads read memory.
+    /// What takes the model's layers apart is the library's products: of others nothing is printed.
+    ///
+    /// # Errors
+    /// No room for a step.
+    pub fn bench(&mut self, threads: usize) -> Result<()> {
+        const REPLAYS: usize = 48;
+        /// Several times as much as caches hold.
+        const LONG_READ: usize = 1 << 29;
+        let median = |run: &mut dyn FnMut() -> Result<()>| -> Result<f64> {
+            let mut seconds = Vec::new();
+            for _ in 0..REPLAYS {
+                let start = Instant::now();
+                run()?;
+                seconds.push(start.elapsed().as_secs_f64());
+            }
+            seconds.sort_by(f64::total_cmp);
+            Ok(seconds[REPLAYS / 2])
+        };
+        let position = self.position;
+        let (Layers::Host(decoder), Some(head)) = (&self.layers, self.head.on_host()) else {
+            return Ok(());
+        };
+        let bytes = [decoder.bytes(), head.rows() * head.k() / 16 * 9];
+        let whole = median(&mut || {
+            self.likeliest(&[0])?;
+            self.truncate(position)
+        })?;
+        let xs = vec![0.5; self.config.hidden_size];
+        let of_head = median(&mut || self.logits_of(xs.clone()).map(drop))?;
+        let Layers::Host(decoder) = &mut self.layers else {
+            return Ok(());
+        };
+        let workers = &self.workers;
+        let of_layers = median(&mut || workers.install(|| decoder.multiply()))?;
+        let rate = streaming_read_bandwidth(LONG_READ, threads);
+        println!(
+            "behind {position} tokens, {threads} threads, which read {:.1} GB/s; median of {REPLAYS}:",
+            rate / 1e9
+        );
+        println!("| what is computed | MB of weights | ms | of that rate |\n|---|---|---|---|");
+        for (name, bytes, seconds) in [
+            ("the whole step", bytes[0] + bytes[1], whole),
+            ("linear layers alone", bytes[0], of_layers),
+            ("the head alone", bytes[1], of_head),
+        ] {
+            let megabytes = bytes as f64 / 1e6;
+            let share = bytes as f64 / seconds / rate;
+            println!(
+                "| {name} | {megabytes:.1} | {:.3} | {share:.3} |",
+                1e3 * seconds
+            );
+        }
+        let rest = whole - of_layers - of_head;
+        println!(
+            "| the rest: attention, norms, the choice | | {:.3} | |",
+            1e3 * rest
+        );
+        Ok(())
     }
 
     /// Of vectors `[n][hidden]`.
@@ -314,8 +387,8 @@ impl Model {
                 let mut xs = rows(&Tensor::new(tokens, device)?)?
                     .flatten_all()?
                     .to_vec1()?;
-                let (workers, position) = (&self.workers, self.position);
-                workers.install(|| decoder.pass(&mut xs, n, position, workers))?;
+                let (workers, position, met) = (&self.workers, self.position, &mut self.met);
+                workers.install(|| decoder.pass(&mut xs, n, position, workers, met))?;
                 self.position += n;
                 return Ok(xs);
             }
@@ -324,10 +397,14 @@ impl Model {
         let [cos, sin] = [turn[0].as_ref(), turn[1].as_ref()].map(|of| of.expect("checked"));
         let mask = mask(n, self.position, device)?;
         let mut xs = rows(&Tensor::new(tokens, device)?)?;
-        for layer in layers {
-            let attended = layer.attend(&xs, [cos, sin], mask.as_ref(), &self.config)?;
-            xs = (xs + attended)?;
+        for (layer, cache) in layers {
+            let normed = layer.attention_norm.forward(&xs)?;
+            keep(&mut self.met, &normed)?;
+            let attended = layer.attend(cache, &normed, [cos, sin], mask.as_ref(), &self.config)?;
+            keep(&mut self.met, &attended)?;
+            xs = (xs + layer.output.forward(&attended)?)?;
             let normed = layer.mlp_norm.forward(&xs)?;
+            keep(&mut self.met, &normed)?;
             let result = match &layer.feed_forward {
                 FeedForward::Mlp(mlp) => mlp.forward(&normed)?,
                 FeedForward::Moe(moe) => moe.forward(&normed)?,
@@ -351,7 +428,7 @@ impl Reader for Model {
     fn reset(&mut self) {
         self.position = 0;
         if let Layers::Tensors(layers) = &mut self.layers {
-            layers.iter_mut().for_each(|layer| layer.cache.reset());
+            layers.iter_mut().for_each(|(_, cache)| cache.reset());
         }
     }
 
@@ -365,12 +442,12 @@ impl Reader for Model {
             Layers::Tensors(layers) => &mut layers[..],
             Layers::Host(_) => &mut [],
         };
-        for layer in layers {
-            let kept = [layer.cache.k()?, layer.cache.v()?];
-            layer.cache.reset();
+        for (_, cache) in layers {
+            let kept = [cache.k()?, cache.v()?];
+            cache.reset();
             if let ([Some(k), Some(v)], true) = (kept, position > 0) {
                 let keep = |of: Tensor| of.narrow(1, 0, position)?.contiguous();
-                layer.cache.append(&keep(k)?, &keep(v)?)?;
+                cache.append(&keep(k)?, &keep(v)?)?;
             }
         }
         self.position = position;
@@ -396,6 +473,19 @@ impl Reader for Model {
         let xs = self.pass(tokens)?;
         self.logits_of(xs)
     }
+
+    fn met(&mut self) -> &mut Met {
+        &mut self.met
+    }
+}
+
+/// Keeps vectors, if that was asked for.
+fn keep(met: &mut Met, xs: &Tensor) -> Result<()> {
+    if met.is_kept() {
+        let values = xs.flatten_all()?.to_vec1::<f32>()?;
+        met.add(values.into_iter().map(f64::from));
+    }
+    Ok(())
 }
 
 /// What each of `n` new tokens may not see, as 0 and minus infinity `[n, position + n]`; `None` for one token.
@@ -430,15 +520,17 @@ impl Layer {
             // Each from the system, which makes zeros where they are first touched.
             let cache = || vec![0.0; host::Decoder::cache_elements(config, most)];
             Ok(host::Layer {
-                attention_norm: self.attention_norm.on_host()?,
-                qkv,
-                head_norms: match &self.head_norms {
-                    Some([q, k]) => Some([q.on_host()?, k.on_host()?]),
-                    None => None,
+                of: layers::Layer {
+                    attention_norm: self.attention_norm.on_host()?,
+                    qkv,
+                    head_norms: match &self.head_norms {
+                        Some([q, k]) => Some([q.on_host()?, k.on_host()?]),
+                        None => None,
+                    },
+                    output,
+                    mlp_norm: self.mlp_norm.on_host()?,
+                    feed_forward: mlp,
                 },
-                output,
-                mlp_norm: self.mlp_norm.on_host()?,
-                mlp,
                 keys: cache(),
                 values: cache(),
             })
@@ -446,17 +538,18 @@ impl Layer {
         Some(layer())
     }
 
-    /// The attention of new tokens `[n, hidden]`. Heads that share keys and values are rows of one product.
+    /// The attention of new tokens, by normalised vectors `[n, hidden]`. Heads that share keys and values are rows of one product.
     fn attend(
-        &mut self,
-        xs: &Tensor,
+        &self,
+        cache: &mut KvCache,
+        normed: &Tensor,
         [cos, sin]: [&Tensor; 2],
         mask: Option<&Tensor>,
         config: &Config,
     ) -> Result<Tensor> {
-        let (n, size) = (xs.dim(0)?, config.head_size());
+        let (n, size) = (normed.dim(0)?, config.head_size());
         let (heads, kv) = (config.num_attention_heads, config.kv_heads());
-        let qkv = self.qkv.forward(&self.attention_norm.forward(xs)?)?;
+        let qkv = self.qkv.forward(normed)?;
         // [heads, n, size]
         let part = |first: usize, heads: usize| -> candle_core::Result<Tensor> {
             let part = qkv.narrow(D::Minus1, first * size, heads * size)?;
@@ -470,7 +563,7 @@ impl Layer {
         }
         let turned = |of: &Tensor| rope(&of.unsqueeze(0)?, cos, sin)?.squeeze(0);
         let (q, k) = (turned(&q)?, turned(&k)?);
-        let (k, v) = self.cache.append(&k, &v)?;
+        let (k, v) = cache.append(&k, &v)?;
         let all = k.dim(1)?;
         let q = (q * (1.0 / (size as f64).sqrt()))?;
         let scores = q
@@ -487,7 +580,6 @@ impl Layer {
         };
         let values = softmax_last_dim(&scores)?.matmul(&v.contiguous()?)?;
         let values = values.reshape((heads, n, size))?.transpose(0, 1)?;
-        let values = values.contiguous()?.reshape((n, heads * size))?;
-        Ok(self.output.forward(&values)?)
+        Ok(values.contiguous()?.reshape((n, heads * size))?)
     }
 }

@@ -8,6 +8,7 @@ use candle_core::Device;
 use libtest_mimic::{Arguments, Completion, Trial};
 use nvfp4_gemv::{Dialect, raw};
 use nvfp4_gemv_cli::gpu_record::{Asked, Ran};
+use nvfp4_gemv_llama::bounds::{self, Rule};
 use nvfp4_gemv_llama::model::{PASS, likeliest};
 use nvfp4_gemv_llama::{Arithmetic, Config, DeviceModel, Head, Model, Reader, Weights, device};
 use random::Sizes;
@@ -76,6 +77,10 @@ fn trials() -> Vec<Trial> {
         trial(
             "with_quantised_vectors_logits_are_near_the_cpus",
             with_quantised_vectors_logits_are_near_the_cpus,
+        ),
+        trial(
+            "logits_lie_within_their_derived_bound",
+            logits_lie_within_their_derived_bound,
         ),
         trial("heads_are_those_of_the_cpu", heads_are_those_of_the_cpu),
         trial(
@@ -194,6 +199,59 @@ fn logits_are_the_cpus() {
                     off < ROUNDING && long.len() > PASS,
                     "{model}, {dialect}: {off}"
                 );
+            }
+        }
+    }
+}
+
+/// 64 tokens, teacher-forced, in both dialects. The reference goes on with what the GPU gave its layers.
+fn logits_lie_within_their_derived_bound() {
+    let directory = tempfile::tempdir().unwrap();
+    let text = text(64);
+    for (model, sizes) in [
+        ("llama", SIZES),
+        ("qwen3", SIZES),
+        ("qwen3", OTHER),
+        ("qwen3_moe", SIZES),
+    ] {
+        for dialect in Dialect::ALL {
+            random::write(directory.path(), model, dialect, &sizes);
+            for arithmetic in [
+                Arithmetic::Nvfp4,
+                Arithmetic::Nvfp4Bf16,
+                Arithmetic::Nvfp4F16,
+                Arithmetic::Nvfp4Vectors,
+            ] {
+                if model == "qwen3_moe" && arithmetic != Arithmetic::Nvfp4Vectors {
+                    continue;
+                }
+                let mut gpu = on_gpu(directory.path(), arithmetic, Head::Dense).unwrap();
+                let roundings = gpu.roundings().unwrap();
+                let rule = Rule {
+                    arithmetic,
+                    on_gpu: true,
+                    roundings: &roundings,
+                };
+                let name = format!("{model}, {dialect}, {arithmetic:?}");
+                let found = bounds::compare(directory.path(), &mut gpu, rule, &text, &[20, 1, 4]);
+                let found = found.unwrap_or_else(|error| panic!("{name}: {error}"));
+                let most = found.explained.iter().copied().fold(0.0, f64::max);
+                println!(
+                    "{name}: {:.4} of what roundings explain, {most:.2e} at most, {} tokens known, {} certain",
+                    found.distance,
+                    found.known(),
+                    found.certain
+                );
+                assert!(found.distance <= 1.0, "{name}: {found:?}");
+                // What is not one rule's is outside it.
+                if arithmetic == Arithmetic::Nvfp4Bf16 {
+                    let rule = Rule {
+                        arithmetic: Arithmetic::Nvfp4F16,
+                        ..rule
+                    };
+                    let found = bounds::compare(directory.path(), &mut gpu, rule, &text, &[20]);
+                    assert!(found.map_or(true, |found| found.distance > 1.0), "{name}");
+                }
             }
         }
     }

@@ -10,7 +10,7 @@ use libtest_mimic::{Arguments, Completion, Trial};
 use nvfp4_gemv::FloatType;
 use nvfp4_gemv::half::{bf16, f16};
 use nvfp4_gemv_llama::Config;
-use nvfp4_gemv_llama::device::kernels::{self, Attention, CHOOSERS, Heads, Launch, Words};
+use nvfp4_gemv_llama::device::kernels::{self, Attention, CHOOSERS, Heads, Launch, Routing, Words};
 use nvfp4_gemv_nvrtc::arch::Arch;
 use nvfp4_gemv_nvrtc::{Names, Nvrtc, Source, Stage};
 use ptx_sim::{Buffer, Module, Options, Policy, Sim, SimError};
@@ -66,6 +66,10 @@ fn main() -> ExitCode {
         trial(
             "experts_are_the_likeliest_first_of_equals",
             experts_are_the_likeliest_first_of_equals,
+        ),
+        trial(
+            "routing_notices_planted_faults",
+            routing_notices_planted_faults,
         ),
         trial(
             "the_likeliest_token_is_the_first_of_the_largest",
@@ -657,56 +661,176 @@ fn dense_matrices_are_multiplied() {
     }
 }
 
+/// Fewer experts than a CTA has warps, and more; rows that are asked for before the vector is there, and longer ones.
 fn experts_are_the_likeliest_first_of_equals() {
-    let mut random = Random(fastrand::Rng::with_seed(6));
-    for (experts, top, normalised) in [
-        (6, 2, true),
-        (128, 8, true),
-        (128, 8, false),
-        (40, 40, true),
+    for (experts, top, hidden, halves, normalised) in [
+        (6, 2, 320, false, true),
+        (128, 8, 256, true, true),
+        (19, 8, 2176, true, false),
+        (40, 40, 1032, false, true),
     ] {
         let mut device = Device::any();
-        let n = 3;
-        let mut logits = random.numbers(n * experts, 8.0);
-        // Equal ones, the largest among them.
-        logits[1] = 5.0;
-        logits[4] = 5.0;
-        logits[experts + 3] = f32::NAN;
-        let from = device.upload("logits", &logits);
-        let (ids, shares) = (
-            device.empty("ids", n * top),
-            device.empty("shares", n * top),
+        assert_eq!(
+            route(&mut device, [experts, top, hidden], halves, normalised),
+            Ok(())
         );
-        let addresses = [from.address, ids.address, shares.address];
-        device.must(&kernels::route(addresses, [n, experts, top], normalised).unwrap());
-        let (ids, shares) = (device.0.words(ids), device.floats(shares));
-        for token in [0, 2] {
-            let logits = &logits[token * experts..][..experts];
-            let mut ranked: Vec<usize> = (0..experts).collect();
-            ranked.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
-            let exps = |at: usize| f64::from(logits[at] - logits[ranked[0]]).exp();
-            let all: f64 = match normalised {
-                true => ranked[..top].iter().map(|&at| exps(at)).sum(),
-                false => (0..experts).map(exps).sum(),
-            };
-            for slot in 0..top {
-                assert_eq!(
-                    ids[token * top + slot] as usize,
-                    ranked[slot],
-                    "{token} {slot}"
-                );
-                let expected = exps(ranked[slot]) / all;
-                let off = (f64::from(shares[token * top + slot]) - expected).abs();
-                assert!(
-                    off <= expected * EPSILON * (64 + experts) as f64,
-                    "{slot}: {off}"
-                );
+    }
+    let nothing = Routing::default();
+    assert!(kernels::route(&nothing, 0.0, [1, 8, 1025, 8], true, true).is_err());
+    assert!(kernels::route(&nothing, 0.0, [1, 8200, 8, 8], true, true).is_err());
+}
+
+/// Three tokens, the second of which has a NaN. What is wrong, if something is.
+fn route(
+    device: &mut Device,
+    [experts, top, hidden]: [usize; 3],
+    halves: bool,
+    normalised: bool,
+) -> Result<(), String> {
+    const N: usize = 3;
+    let mut random = Random(fastrand::Rng::with_seed(6));
+    let mut xs = random.numbers(N * hidden, 3.0);
+    xs[hidden + 3] = f32::NAN;
+    let factors = random.numbers(hidden, 2.0);
+    let mut weights = random.numbers(experts * hidden, 0.4);
+    // The likeliest expert of the first token, twice.
+    for (i, (x, factor)) in xs.iter().zip(&factors).enumerate() {
+        weights[hidden + i] = 0.01f32.copysign(x * factor);
+    }
+    weights
+        .iter_mut()
+        .filter(|_| halves)
+        .for_each(|w| *w = bf16::from_f32(*w).to_f32());
+    let equal = weights[hidden..2 * hidden].to_vec();
+    weights[4 * hidden..][..hidden].copy_from_slice(&equal);
+    let bytes: Vec<u8> = match halves {
+        true => weights
+            .iter()
+            .flat_map(|w| bf16::from_f32(*w).to_le_bytes())
+            .collect(),
+        false => weights.iter().flat_map(|w| w.to_le_bytes()).collect(),
+    };
+    let [normed, logits] =
+        [("normed", hidden), ("logits", experts)].map(|(name, each)| device.empty(name, N * each));
+    let [ids, shares] = ["ids", "shares"].map(|name| device.empty(name, N * top));
+    let counters = device.ints("counters", &[0; N]);
+    let routing = Routing {
+        xs: device.upload("xs", &xs).address,
+        factors: device.upload("factors", &factors).address,
+        weights: device.0.upload("weights", &bytes).unwrap().address,
+        normed: normed.address,
+        logits: logits.address,
+        counters: counters.address,
+        ids: ids.address,
+        shares: shares.address,
+    };
+    let sizes = [N, hidden, experts, top];
+    let launch = kernels::route(&routing, 1e-5, sizes, halves, normalised).unwrap();
+    let ran = device.run(&launch, Policy::Random(3));
+    ran.map_err(|error| error.to_string())?;
+    if device.0.words(counters) != [0; N] {
+        return Err("counters stay".into());
+    }
+    let (ids, shares) = (device.0.words(ids), device.floats(shares));
+    let (normed, all_logits) = (device.floats(normed), device.floats(logits));
+    for token in [0, 2] {
+        let x = &xs[token * hidden..][..hidden];
+        let mean = x.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() / hidden as f64;
+        let scale = 1.0 / (mean + f64::from(1e-5f32)).sqrt();
+        let relative = EPSILON * (hidden as f64 / 2.0 + 5.0);
+        for (i, (&x, &factor)) in x.iter().zip(&factors).enumerate() {
+            let (expected, found) = (
+                f64::from(x) * scale * f64::from(factor),
+                normed[token * hidden + i],
+            );
+            if (f64::from(found) - expected).abs() > expected.abs() * relative {
+                return Err(format!(
+                    "{token}: element {i} of the norm is {found}, not {expected}"
+                ));
             }
         }
-        // No expert has this number: results are NaN.
-        assert!(ids[top] as usize >= experts);
+        let logits = &all_logits[token * experts..][..experts];
+        for (expert, &found) in logits.iter().enumerate() {
+            let row = &weights[expert * hidden..][..hidden];
+            let terms = row.iter().zip(x).zip(&factors);
+            let terms =
+                terms.map(|((w, x), f)| f64::from(*w) * f64::from(*x) * scale * f64::from(*f));
+            let (sum, size) = terms.fold((0.0, 0.0), |(sum, size), of| (sum + of, size + of.abs()));
+            let off = (f64::from(found) - sum).abs();
+            if off > size * (relative + EPSILON * (hidden / 32 + 7) as f64) {
+                return Err(format!("{token}: logit {expert} is {found}, not {sum}"));
+            }
+        }
+        let mut ranked: Vec<usize> = (0..experts).collect();
+        ranked.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
+        let exps = |at: usize| f64::from(logits[at] - logits[ranked[0]]).exp();
+        let all: f64 = match normalised {
+            true => ranked[..top].iter().map(|&at| exps(at)).sum(),
+            false => (0..experts).map(exps).sum(),
+        };
+        for (slot, &expert) in ranked[..top].iter().enumerate() {
+            let at = token * top + slot;
+            let expected = exps(expert) / all;
+            let off = (f64::from(shares[at]) - expected).abs();
+            if ids[at] as usize != expert || off > expected * EPSILON * (64 + experts) as f64 {
+                let found = (ids[at], shares[at]);
+                return Err(format!(
+                    "{token}: {found:?}, not {} {expected}",
+                    ranked[slot]
+                ));
+            }
+        }
     }
-    assert!(kernels::route([0; 3], [1, 1025, 8], true).is_err());
+    // No expert has this number: results are NaN.
+    match ids[top] as usize >= experts {
+        true => Ok(()),
+        false => Err("logits that are NaN choose an expert".into()),
+    }
+}
+
+fn routing_notices_planted_faults() {
+    let source = Shape::SMALL.heads().source();
+    for (right, wrong) in [
+        // Another CTA's logits are read before they are there.
+        (
+            "atomicAdd(counters + token, 1) == gridDim.x - 1",
+            "atomicAdd(counters + token, 1) == 0",
+        ),
+        // The counter stays.
+        ("if (threadIdx.x == 0) counters[token] = 0;", ""),
+        // What is not asked for early is left out.
+        (
+            "at = lane + WARP * MOST; at < hidden",
+            "at = lane + WARP * MOST; at < 0 * hidden",
+        ),
+        // The norm of another token.
+        ("(xs + (long long)token * hidden)", "(xs)"),
+        // Of equals the last.
+        (
+            "__reduce_min_sync(ALL, key == best ? (unsigned)at : ALL)",
+            "__reduce_max_sync(ALL, key == best ? (unsigned)at : 0)",
+        ),
+        // An expert is taken twice.
+        ("keys[id] = 0;", ""),
+        // Zero of the sign that it does not have: negative logits come first.
+        (
+            "return bits >> 31 ? ~bits : bits | 0x80000000;",
+            "return bits;",
+        ),
+        // The vector is read before all of it is normalised.
+        (
+            "if (blockIdx.x == 0) to[at] = four;\n    }\n    __syncthreads();",
+            "if (blockIdx.x == 0) to[at] = four;\n    }",
+        ),
+    ] {
+        assert_eq!(source.matches(right).count(), 1, "{right}");
+        let mut device = Device::of_text(source.replace(right, wrong));
+        let found = route(&mut device, [19, 8, 2176], true, true);
+        assert!(
+            found.is_err(),
+            "{wrong:?} in place of {right:?} is not noticed"
+        );
+    }
 }
 
 fn the_likeliest_token_is_the_first_of_the_largest() {

@@ -15,6 +15,8 @@ const LONG_READ: usize = 1 << 30;
 /// Replays that are timed, and those before.
 const REPLAYS: usize = 24;
 const WARM_UP: usize = 4;
+/// Tokens of passes of guesses.
+const GUESSED: [usize; 6] = [1, 2, 3, 4, 6, 8];
 
 /// Prints tokens a second behind a text of so many tokens, what a step's time is made of, and its share of the rate of
 /// a long read. What the model has read is forgotten.
@@ -139,8 +141,33 @@ pub fn bench(model: &mut DeviceModel, prompt: usize, written: usize) -> Result<(
         1e3 * (whole - around),
         share(whole - around)
     );
+    println!(
+        "passes of guessed tokens, as --draft makes them, median of {REPLAYS}; tokens a second if all are right:"
+    );
+    println!("| tokens | ms | tokens a second |\n|---|---|---|");
+    for n in GUESSED.into_iter().filter(|n| *n <= prompt) {
+        let seconds = pass(model, &text, n)?;
+        println!("| {n} | {:.4} | {:.0} |", 1e3 * seconds, n as f64 / seconds);
+    }
     model.reset();
     Ok(())
+}
+
+/// Seconds of a pass of so many tokens behind a text, whose likeliest tokens come back, by the host's clock.
+fn pass(model: &mut DeviceModel, text: &[u32], n: usize) -> Result<f64> {
+    model.reset();
+    model.read(text)?;
+    let mut seconds = Vec::new();
+    for replay in 0..WARM_UP + REPLAYS {
+        let start = Instant::now();
+        model.likeliest(&text[..n])?;
+        if replay >= WARM_UP {
+            seconds.push(start.elapsed().as_secs_f64());
+        }
+        model.truncate(text.len())?;
+    }
+    seconds.sort_by(f64::total_cmp);
+    Ok(seconds[seconds.len() / 2])
 }
 
 /// Seconds of a step with some of its parts, at a position and those behind it.

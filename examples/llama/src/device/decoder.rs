@@ -3,21 +3,75 @@
 use std::collections::HashMap;
 
 use anyhow::{Context, Result, ensure};
-use nvfp4_gemv::cudarc::driver::{CudaGraph, sys};
-use nvfp4_gemv::{ExpertsOnDevice, Workspace};
+use nvfp4_gemv::cudarc::driver::{CudaGraph, CudaSlice, sys};
+use nvfp4_gemv::{Dims, ExpertsOnDevice, Operands, Options, Shape, Target, Workspace, select};
 
 use super::gpu::Place;
 use super::kernels::{CHOOSERS, Heads};
 use super::pass::{FeedForward, Layer, Parts, Pass, Shared, Wanted};
-use super::product::{Kind, Product};
+use super::product::{Dense, Kind, Product};
 use crate::config::Config;
+use crate::layers::Maker;
+use crate::met::Met;
 use crate::model::{Head, PASS, Reader, of_head, rotations};
-use crate::weights::{Arithmetic, Product as HostProduct, Weights};
+use crate::weights::{Arithmetic, Weights};
 
 /// Passes of up to so many tokens are captured into a graph when they come for the second time.
 pub(super) const CAPTURED: usize = 8;
 /// Passes whose memory is kept.
 const KEPT: usize = 24;
+
+/// Loads the parts of layers onto a device.
+struct Loader<'a> {
+    weights: &'a Weights,
+    config: &'a Config,
+    kind: Kind,
+    place: &'a Place,
+}
+
+impl Maker for Loader<'_> {
+    type Norm = CudaSlice<f32>;
+    type Linear = Product;
+    type FeedForward = FeedForward;
+
+    fn norm(&mut self, module: &str, _: usize) -> Result<CudaSlice<f32>> {
+        let factors = self.weights.norm(module)?.to_vec1::<f32>()?;
+        Ok(self.place.stream.clone_htod(&factors)?)
+    }
+
+    fn linear(&mut self, modules: &[String], _: usize, _: usize) -> Result<Product> {
+        Product::new(self.place, &self.weights.linear(modules)?)
+    }
+
+    fn mlp(&mut self, module: &str) -> Result<FeedForward> {
+        let mut part = |parts: &[&str]| {
+            let modules: Vec<_> = parts
+                .iter()
+                .map(|of| format!("{module}.{of}_proj"))
+                .collect();
+            self.linear(&modules, 0, 0)
+        };
+        Ok(FeedForward::Mlp {
+            gate_up: part(&["gate", "up"])?,
+            down: part(&["down"])?,
+        })
+    }
+
+    fn experts(&mut self, module: &str, _: usize) -> Result<FeedForward> {
+        ensure!(
+            !self.weights.is_batch_invariant(),
+            "results of experts depend on the other tokens of a pass"
+        );
+        let router = Dense::new(self.place, &self.weights.router(module)?)?;
+        let experts = self.weights.experts_on_host(module)?;
+        let of_first = experts.all()[0].layers();
+        let bytes = of_first
+            .map(|layer| layer.rows() * layer.k() / 16 * 9)
+            .sum();
+        let experts = experts.on_device(&self.place.stream, self.place.layout())?;
+        mixture(self.config, self.kind, router, experts, bytes)
+    }
+}
 
 /// A model on a GPU, with the keys and values of the text that it has read. A step of one token, or of a few, is one
 /// CUDA graph, which is replayed for every step: position and tokens lie in the device's memory.
@@ -34,6 +88,7 @@ pub struct DeviceModel {
     /// The latest logits.
     logits: Vec<f32>,
     graphs: bool,
+    met: Met,
 }
 
 impl DeviceModel {
@@ -59,74 +114,38 @@ impl DeviceModel {
             Arithmetic::Nvfp4Vectors
         );
         let place = Place::new(|sms| Heads::new(config, most, sms))?;
-        let stream = &place.stream;
-        let norm = |module: &str| -> Result<_> {
-            Ok(stream.clone_htod(&weights.norm(module)?.to_vec1::<f32>()?)?)
+        let mut loader = Loader {
+            weights,
+            config,
+            kind,
+            place: &place,
         };
-        let product =
-            |modules: &[String]| -> Result<_> { Product::new(&place, &weights.linear(modules)?) };
         let mut layers = Vec::new();
         for number in 0..config.num_hidden_layers {
-            let path = |part: &str| format!("model.layers.{number}.{part}");
-            let qkv = ["q", "k", "v"].map(|part| path(&format!("self_attn.{part}_proj")));
-            let head_norms = match config.has_head_norms() {
-                true => Some([
-                    norm(&path("self_attn.q_norm"))?,
-                    norm(&path("self_attn.k_norm"))?,
-                ]),
-                false => None,
-            };
-            let feed_forward = match config.experts(number) {
-                None => FeedForward::Mlp {
-                    gate_up: product(
-                        &["gate", "up"].map(|part| path(&format!("mlp.{part}_proj"))),
-                    )?,
-                    down: product(&[path("mlp.down_proj")])?,
-                },
-                Some(_) => {
-                    ensure!(
-                        !weights.is_batch_invariant(),
-                        "results of experts depend on the other tokens of a pass"
-                    );
-                    let router = weights.router(&path("mlp"))?;
-                    let router = Product::new(&place, &HostProduct::Dense(router))?;
-                    let experts = weights.experts_on_host(&path("mlp"))?;
-                    let of_first = experts.all()[0].layers();
-                    let bytes = of_first
-                        .map(|layer| layer.rows() * layer.k() / 16 * 9)
-                        .sum();
-                    let experts = experts.on_device(stream, place.layout())?;
-                    mixture(config, kind, router, experts, bytes)?
-                }
-            };
-            layers.push(Layer {
-                attention_norm: norm(&path("input_layernorm"))?,
-                qkv: product(&qkv)?,
-                head_norms,
-                output: product(&[path("self_attn.o_proj")])?,
-                mlp_norm: norm(&path("post_attention_layernorm"))?,
-                feed_forward,
-                keys: stream.alloc_zeros(place.heads.cache_elements())?,
-                values: stream.alloc_zeros(place.heads.cache_elements())?,
-            });
+            layers.push(Layer::new(config, number, &mut loader, &place)?);
             progress(number);
         }
         let embeddings = weights.matrix("model.embed_tokens")?;
         let (head, is_twice) = of_head(weights, config, head, &embeddings)?;
         let parts = Parts {
             layers,
-            norm: norm("model.norm")?,
+            norm: loader.norm("model.norm", config.hidden_size)?,
             head: Product::new(&place, &head)?,
             copies: 1 + usize::from(is_twice),
             hidden: config.hidden_size,
-            table: stream.clone_htod(&embeddings.flatten_all()?.to_vec1::<f32>()?)?,
+            table: (place.stream).clone_htod(&embeddings.flatten_all()?.to_vec1::<f32>()?)?,
             kind,
         };
         Self::new(place, parts, config, most)
     }
 
     /// Of layers that are on the device.
-    pub(super) fn new(place: Place, parts: Parts, config: &Config, most: usize) -> Result<Self> {
+    pub(super) fn new(
+        place: Place,
+        mut parts: Parts,
+        config: &Config,
+        most: usize,
+    ) -> Result<Self> {
         check(&place, &parts, config)?;
         let stream = &place.stream;
         let mut bytes = 0;
@@ -144,10 +163,9 @@ impl DeviceModel {
                 }
             }
         }
-        let parts = match bytes {
-            0 => parts,
-            bytes => parts.with_workspace(&Workspace::new(stream, bytes)?),
-        };
+        if bytes > 0 {
+            parts.set_workspace(&Workspace::new(stream, bytes)?);
+        }
         let rotations = rotations(config, most);
         let [cosines, sines] = &rotations;
         let shared = Shared {
@@ -155,10 +173,8 @@ impl DeviceModel {
             step: stream.alloc_zeros(1 + PASS)?,
             parts: stream.alloc_zeros(place.heads.part_elements(PASS))?,
             counters: stream.alloc_zeros(place.heads.counters(PASS))?,
-            choosers: [
-                stream.alloc_zeros(2 * CHOOSERS * PASS)?,
-                stream.alloc_zeros(PASS)?,
-            ],
+            choosers: stream.alloc_zeros(2 * CHOOSERS * PASS)?,
+            zeros: stream.alloc_zeros(PASS)?,
         };
         // From here on nobody writes weights: launches may read them early.
         stream.synchronize()?;
@@ -172,6 +188,7 @@ impl DeviceModel {
             on_device: None,
             logits: Vec::new(),
             graphs: true,
+            met: Met::default(),
         })
     }
 
@@ -186,6 +203,25 @@ impl DeviceModel {
     /// The GPU's name.
     pub fn gpu(&self) -> &str {
         &self.place.gpu.name
+    }
+
+    /// The most roundings of a term in an NVFP4 layer `[m][k]` with `n` vectors, by the configs that dispatch chooses with
+    /// a workspace as large as any asks for: for [`bounds`](crate::bounds).
+    pub fn roundings(&self) -> Result<impl Fn(usize, usize, usize) -> u32 + use<>> {
+        let workspace = Workspace::new(&self.place.stream, 64 << 20)?;
+        let (gpu, activation) = (self.place.gpu.clone(), self.parts.kind.activation());
+        let operands = Operands::new(activation, self.place.layout());
+        Ok(move |m, k, n| {
+            // SAFETY: nothing is launched.
+            let options = unsafe { Options::new().chained() }.workspace(&workspace);
+            let config = Shape::new(Dims { m, n, k, l: 1 }).and_then(|shape| {
+                let choice = select(&shape, &operands, Target::Gpu(&gpu), &options)?;
+                Ok(choice
+                    .config
+                    .map(|config| config.roundings(&shape, activation)))
+            });
+            config.ok().flatten().unwrap_or(u32::MAX)
+        })
     }
 
     /// Tokens that the model knows.
@@ -223,13 +259,13 @@ impl DeviceModel {
         }
         let pass = self.passes.get_mut(&key).context("it was made")?;
         let (place, parts, shared) = (&self.place, &self.parts, &self.shared);
-        let is_graph = self.graphs && n <= CAPTURED && last == n;
+        let is_graph = self.graphs && n <= CAPTURED && last == n && !self.met.is_kept();
         if is_graph && pass.is_warm && pass.graph.is_none() {
             pass.graph = Some(capture(place, pass, parts, shared, Wanted::ALL)?);
         }
         match &pass.graph {
-            Some(graph) => graph.launch()?,
-            None => pass.enqueue(place, parts, shared, Wanted::ALL)?,
+            Some(graph) if is_graph => graph.launch()?,
+            _ => pass.enqueue(place, parts, shared, Wanted::ALL, &mut self.met)?,
         }
         pass.is_warm = true;
         self.position += n;
@@ -290,7 +326,7 @@ impl DeviceModel {
 pub(super) fn mixture(
     config: &Config,
     kind: Kind,
-    router: Product,
+    router: Dense,
     experts: ExpertsOnDevice,
     bytes: usize,
 ) -> Result<FeedForward> {
@@ -332,7 +368,7 @@ fn check(place: &Place, parts: &Parts, config: &Config) -> Result<()> {
         Ok(())
     };
     let mut between = None;
-    for (number, layer) in parts.layers.iter().enumerate() {
+    for (number, Layer { of: layer, .. }) in parts.layers.iter().enumerate() {
         let name = |what: &str| format!("{what} of layer {number}");
         fits(&name("q, k, v"), of(&layer.qkv), [heads.width(), hidden])?;
         fits(&name("o"), of(&layer.output), [hidden, attended])?;
@@ -351,7 +387,8 @@ fn check(place: &Place, parts: &Parts, config: &Config) -> Result<()> {
                 router, experts, ..
             } => {
                 let count = experts.count();
-                fits(&name("the router"), of(router), [count, hidden])?;
+                let router = [router.rows(), router.k()];
+                fits(&name("the router"), router, [count, hidden])?;
                 let found = [experts.rows(), experts.k()];
                 fits(&name("the experts"), found, [hidden, hidden])?;
             }
@@ -383,7 +420,7 @@ pub(super) fn capture(
     let stream = &place.stream;
     stream.synchronize()?;
     stream.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
-    let enqueued = pass.enqueue(place, parts, shared, wanted);
+    let enqueued = pass.enqueue(place, parts, shared, wanted, &mut Met::default());
     let flags = sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
     // Ended whatever happened, or the stream would stay unusable.
     let graph = stream.end_capture(flags);
@@ -412,6 +449,10 @@ impl Reader for DeviceModel {
         // What is read next is written over the rest.
         self.position = position;
         Ok(())
+    }
+
+    fn met(&mut self) -> &mut Met {
+        &mut self.met
     }
 
     fn read(&mut self, tokens: &[u32]) -> Result<&[f32]> {

@@ -141,34 +141,33 @@ extern "C" __global__ void gate(const float* both, void* out, int size, int type
     store_four(out, (long long)blockIdx.y * size + 4 * i, y, type);
 }
 
+// 16 bytes of a row of a matrix, of eight bf16 or four f32, by as many elements of a vector: sum plus their products.
+__device__ float plus_products(float sum, uint4 of_row, const float* xs, bool halves) {
+    const float4* x = reinterpret_cast<const float4*>(xs);
+    float4 first = x[0];
+    if (halves) {
+        float4 second = x[1];
+        sum += of_bf16(of_row.x & 0xffff) * first.x + of_bf16(of_row.x >> 16) * first.y;
+        sum += of_bf16(of_row.y & 0xffff) * first.z + of_bf16(of_row.y >> 16) * first.w;
+        sum += of_bf16(of_row.z & 0xffff) * second.x + of_bf16(of_row.z >> 16) * second.y;
+        return sum + (of_bf16(of_row.w & 0xffff) * second.z + of_bf16(of_row.w >> 16) * second.w);
+    }
+    sum += __uint_as_float(of_row.x) * first.x + __uint_as_float(of_row.y) * first.y;
+    return sum + (__uint_as_float(of_row.z) * first.z + __uint_as_float(of_row.w) * first.w);
+}
+
 // A matrix `[rows][k]` of f32, or bf16 where `halves` is 1, by f32 vectors: y = W x, or y += W x. A warp has a row.
-extern "C" __global__ void dense(const void* weights, const float* xs, float* ys, int rows, int k, int halves,
+extern "C" __global__ void dense(const uint4* weights, const float* xs, float* ys, int rows, int k, int halves,
                                  int adds) {
     begin();
     int row = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP, lane = threadIdx.x % WARP;
     if (row >= rows) return;
-    const float* x = xs + (long long)blockIdx.y * k;
+    xs += (long long)blockIdx.y * k;
+    int piece = halves ? 8 : 4;  // elements of 16 bytes
+    weights += (long long)row * (k / piece);
     float sum = 0;
-    if (halves) {
-        const unsigned short* start = static_cast<const unsigned short*>(weights) + (long long)row * k;
-        const uint4* w = reinterpret_cast<const uint4*>(start);
-        #pragma unroll 4
-        for (int i = lane; i < k / 8; i += WARP) {
-            uint4 eight = w[i];
-            unsigned pairs[4] = {eight.x, eight.y, eight.z, eight.w};
-            for (int j = 0; j < 4; j++) {
-                sum += of_bf16(pairs[j] & 0xffff) * x[8 * i + 2 * j];
-                sum += of_bf16(pairs[j] >> 16) * x[8 * i + 2 * j + 1];
-            }
-        }
-    } else {
-        const float4* w = reinterpret_cast<const float4*>(static_cast<const float*>(weights) + (long long)row * k);
-        #pragma unroll 4
-        for (int i = lane; i < k / 4; i += WARP) {
-            float4 four = w[i], other = reinterpret_cast<const float4*>(x)[i];
-            sum += four.x * other.x + four.y * other.y + four.z * other.z + four.w * other.w;
-        }
-    }
+    #pragma unroll 4
+    for (int i = lane; i < k / piece; i += WARP) sum = plus_products(sum, weights[i], xs + i * piece, halves);
     sum = sum_of_warp(sum);
     long long at = (long long)blockIdx.y * rows + row;
     if (lane == 0) ys[at] = adds ? ys[at] + sum : sum;
@@ -195,38 +194,137 @@ __device__ Best best_of_warp(Best best) {
     return best;
 }
 
-// The experts of each token, the likeliest first, and their shares: those of the softmax, or where `normalised` is 1 so
-// that they add up to 1. A warp has a token. Logits that are NaN give an id that no expert has. At most 1024 experts.
-extern "C" __global__ void route(const float* logits, int experts, int top, int normalised, int* ids, float* shares) {
-    begin();
-    logits += (long long)blockIdx.x * experts;
-    int lane = threadIdx.x;
-    unsigned taken = 0;
-    float first = 0, all = 0, sum = 0;
-    for (int slot = 0; slot < top; slot++) {
-        Best best = {minus_infinity(), NOTHING};
-        for (int i = lane, bit = 0; i < experts; i += WARP, bit++) {
-            if (taken >> bit & 1) continue;
-            float logit = logits[i];
-            best = better(best, {logit, logit == logit ? i : -1});
-        }
-        best = best_of_warp(best);
-        if (slot == 0) {
-            first = best.value;
-            for (int i = lane; i < experts; i += WARP) all += expf(logits[i] - first);
-            all = sum_of_warp(all);
-        }
-        if (best.at >= 0 && best.at % WARP == lane) taken |= 1u << best.at / WARP;
-        float share = expf(best.value - first) / all;
-        sum += share;
-        if (lane == 0) {
-            ids[blockIdx.x * top + slot] = best.at < 0 ? NOTHING : best.at;
-            shares[blockIdx.x * top + slot] = share;
-        }
+constexpr int MOST_EXPERTS = 1024, MOST_ROUTED = 8192;
+
+// An f32 as an integer of the same order, above 0. Zeros are equal, and NaN is the largest.
+__device__ unsigned key_of(float x) {
+    unsigned bits = __float_as_uint(x + 0.0f);
+    if (x != x) return ALL;
+    return bits >> 31 ? ~bits : bits | 0x80000000;
+}
+
+__device__ float of_key(unsigned key) {
+    return __uint_as_float(key >> 31 ? key & 0x7fffffff : ~key);
+}
+
+// What stands before experts: the RMSNorm of each vector, of a multiple of 8 elements up to MOST_ROUTED; the router's
+// matrix by that, which is as `dense`'s; and the experts that a token has. A warp has an expert's logit. The last CTA of
+// a token to end chooses: the likeliest experts, the first of equals first. Their shares are those of the softmax, or
+// where `normalised` is 1 so that they add up to 1. Logits that are NaN give an id that no expert has.
+// `counters` are zeros `[n]`, before and after.
+extern "C" __global__ void __launch_bounds__(256)
+    route(const float* xs, const float* factors, float epsilon, const uint4* weights, int hidden, int halves,
+          float* normed, float* logits, unsigned* counters, int experts, int top, int normalised, int* ids,
+          float* shares) {
+    constexpr int THREADS = 256, MOST = 8;  // pieces of a row that are asked for before the vector is there
+    constexpr int FOURS = MOST_ROUTED / 4 / THREADS;
+    __shared__ __align__(16) float x[MOST_ROUTED];
+    __shared__ unsigned keys[MOST_EXPERTS];
+    __shared__ float sums[WARP];
+    __shared__ bool is_last;
+    let_next_come();
+    int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, token = blockIdx.y;
+    int expert = blockIdx.x * (THREADS / WARP) + warp, piece = halves ? 8 : 4;
+    weights += (long long)min(expert, experts - 1) * (hidden / piece);
+    // Weights are there before the vector is.
+    uint4 ahead[MOST];
+    #pragma unroll
+    for (int i = 0; i < MOST; i++) {
+        int at = lane + WARP * i;
+        if (at < hidden / piece) ahead[i] = weights[at];
     }
-    if (!normalised) return;
-    __syncwarp();
-    for (int slot = lane; slot < top; slot += WARP) shares[blockIdx.x * top + slot] /= sum;
+    float4 factor[FOURS];
+    #pragma unroll
+    for (int i = 0; i < FOURS; i++) {
+        int at = threadIdx.x + i * THREADS;
+        if (at < hidden / 4) factor[i] = reinterpret_cast<const float4*>(factors)[at];
+    }
+    wait();
+    const float4* from = reinterpret_cast<const float4*>(xs + (long long)token * hidden);
+    float4* to = reinterpret_cast<float4*>(normed + (long long)token * hidden);
+    float sum = 0;
+    for (int i = threadIdx.x; i < hidden / 4; i += THREADS) {
+        float4 four = from[i];
+        reinterpret_cast<float4*>(x)[i] = four;
+        sum += four.x * four.x + four.y * four.y + four.z * four.z + four.w * four.w;
+    }
+    sum = sum_of_warp(sum);
+    if (lane == 0) sums[warp] = sum;
+    __syncthreads();
+    float scale = 1 / sqrtf(sum_of_warp(lane < THREADS / WARP ? sums[lane] : 0) / hidden + epsilon);
+    // A thread's own elements.
+    #pragma unroll
+    for (int i = 0; i < FOURS; i++) {
+        int at = threadIdx.x + i * THREADS;
+        if (at >= hidden / 4) break;
+        float4 four = reinterpret_cast<float4*>(x)[at];
+        four = {four.x * scale * factor[i].x, four.y * scale * factor[i].y, four.z * scale * factor[i].z,
+                four.w * scale * factor[i].w};
+        reinterpret_cast<float4*>(x)[at] = four;
+        if (blockIdx.x == 0) to[at] = four;
+    }
+    __syncthreads();
+    float logit = 0;
+    #pragma unroll
+    for (int i = 0; i < MOST; i++) {
+        int at = lane + WARP * i;
+        if (at < hidden / piece) logit = plus_products(logit, ahead[i], x + at * piece, halves);
+    }
+    for (int at = lane + WARP * MOST; at < hidden / piece; at += WARP) {
+        logit = plus_products(logit, weights[at], x + at * piece, halves);
+    }
+    logit = sum_of_warp(logit);
+    logits += (long long)token * experts;
+    if (lane == 0 && expert < experts) logits[expert] = logit;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        // The CTA's logits, then the count; the count, then others' logits.
+        __threadfence();
+        is_last = atomicAdd(counters + token, 1) == gridDim.x - 1;
+        __threadfence();
+    }
+    __syncthreads();
+    if (!is_last) return;
+    if (threadIdx.x == 0) counters[token] = 0;
+    for (int i = threadIdx.x; i < experts; i += THREADS) keys[i] = key_of(__ldcg(logits + i));
+    __syncthreads();
+    if (warp > 0) return;
+
+    // A lane has every 32nd expert, and knows its likeliest that was not taken; 0 for nothing.
+    unsigned key = 0;
+    int at = 0;
+    auto look = [&]() {
+        key = 0;
+        for (int i = lane; i < experts; i += WARP) {
+            if (keys[i] > key) {
+                key = keys[i];
+                at = i;
+            }
+        }
+    };
+    look();
+    float first = of_key(__reduce_max_sync(ALL, key)), all = 0;
+    if (!normalised) {
+        for (int i = lane; i < experts; i += WARP) all += expf(of_key(keys[i]) - first);
+        all = sum_of_warp(all);
+    }
+    for (int slot = 0; slot < top; slot++) {
+        unsigned best = __reduce_max_sync(ALL, key);
+        int id = __reduce_min_sync(ALL, key == best ? (unsigned)at : ALL);
+        float share = expf(of_key(best) - first);
+        if (normalised) all += share;
+        if (lane == 0) {
+            ids[token * top + slot] = best == ALL ? NOTHING : id;
+            // The vector is multiplied: its memory is free.
+            x[slot] = share;
+        }
+        if (key == best && at == id) {
+            keys[id] = 0;
+            look();
+        }
+        __syncwarp();
+    }
+    for (int slot = lane; slot < top; slot += WARP) shares[token * top + slot] = x[slot] / all;
 }
 
 // Heads of queries and keys: their norm, where there are factors, and their rotation by a position. A warp has a head.

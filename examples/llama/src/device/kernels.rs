@@ -63,8 +63,9 @@ pub const CHOOSERS: usize = 64;
 const MOST_PARTS: usize = 128;
 /// The most elements of a vector that `rms_norm` takes: 16 for each of 1024 threads.
 const MOST_NORMED: usize = 16 * 1024;
-/// The most experts that `route` knows.
+/// The most experts that `route` knows, and elements of a vector.
 const MOST_EXPERTS: usize = 1024;
+const MOST_ROUTED: usize = 8192;
 
 /// What kernels of attention are compiled for, and launched with.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -314,30 +315,65 @@ pub fn dense(
     }
 }
 
-/// The experts of each token by f32 logits `[n][experts]`: ids and shares `[n][top]`.
+/// Addresses of what a router reads and writes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Routing {
+    /// f32 `[n][hidden]`.
+    pub xs: u64,
+    /// Of the norm `[hidden]`.
+    pub factors: u64,
+    /// `[experts][hidden]`, in bf16 or f32.
+    pub weights: u64,
+    /// f32 `[n][hidden]`.
+    pub normed: u64,
+    /// f32 `[n][experts]`.
+    pub logits: u64,
+    /// Zeros `[n]`.
+    pub counters: u64,
+    /// `[n][top]`.
+    pub ids: u64,
+    /// f32 `[n][top]`.
+    pub shares: u64,
+}
+
+/// The norm of each vector, and the experts of each token with their shares. `hidden` is a multiple of 8.
 ///
 /// # Errors
-/// More experts than the kernel knows.
+/// More experts, or longer vectors, than the kernel knows.
 pub fn route(
-    [logits, ids, shares]: [u64; 3],
-    [n, experts, top]: [usize; 3],
+    of: &Routing,
+    epsilon: f32,
+    [n, hidden, experts, top]: [usize; 4],
+    halves: bool,
     normalised: bool,
 ) -> Result<Launch> {
     ensure!(
         experts <= MOST_EXPERTS,
         "layers of {experts} experts are not computed on a GPU, of {MOST_EXPERTS} at most are"
     );
+    ensure!(
+        hidden <= MOST_ROUTED,
+        "experts of vectors of {hidden} elements are not computed on a GPU, of {MOST_ROUTED} at most are"
+    );
     Ok(Launch {
         entry: "route",
-        grid: [n as u32, 1, 1],
-        block: 32,
+        grid: [(experts as u32).div_ceil(THREADS / 32), n as u32, 1],
+        block: THREADS,
         arguments: vec![
-            Address(logits),
+            Address(of.xs),
+            Address(of.factors),
+            Float(epsilon),
+            Address(of.weights),
+            Int(hidden as i32),
+            Int(i32::from(halves)),
+            Address(of.normed),
+            Address(of.logits),
+            Address(of.counters),
             Int(experts as i32),
             Int(top as i32),
             Int(i32::from(normalised)),
-            Address(ids),
-            Address(shares),
+            Address(of.ids),
+            Address(of.shares),
         ],
     })
 }

@@ -5,8 +5,11 @@ use nvfp4_gemv::cudarc::driver::{CudaGraph, CudaSlice};
 use nvfp4_gemv::{ExpertsBuffers, ExpertsOnDevice, Output, Vectors};
 
 use super::gpu::Place;
-use super::kernels::{self, Attention, CHOOSERS};
-use super::product::{Input, Kind, Product};
+use super::kernels::{self, Attention, CHOOSERS, Routing};
+use super::product::{Dense, Input, Kind, Product};
+use crate::config::Config;
+use crate::layers::{self, Maker};
+use crate::met::Met;
 
 /// What a decoder is made of.
 pub(super) struct Parts {
@@ -24,14 +27,29 @@ pub(super) struct Parts {
 
 /// A layer, with the keys and values of what was read, f32 `[kv][most][size]`.
 pub(super) struct Layer {
-    pub(super) attention_norm: CudaSlice<f32>,
-    pub(super) qkv: Product,
-    pub(super) head_norms: Option<[CudaSlice<f32>; 2]>,
-    pub(super) output: Product,
-    pub(super) mlp_norm: CudaSlice<f32>,
-    pub(super) feed_forward: FeedForward,
+    pub(super) of: layers::Layer<CudaSlice<f32>, Product, FeedForward>,
     pub(super) keys: CudaSlice<f32>,
     pub(super) values: CudaSlice<f32>,
+}
+
+impl Layer {
+    /// Makes a layer of a model, which has read nothing.
+    pub(super) fn new<M>(
+        config: &Config,
+        number: usize,
+        maker: &mut M,
+        place: &Place,
+    ) -> Result<Self>
+    where
+        M: Maker<Norm = CudaSlice<f32>, Linear = Product, FeedForward = FeedForward>,
+    {
+        let cache = || place.stream.alloc_zeros(place.heads.cache_elements());
+        Ok(Self {
+            of: layers::Layer::new(config, number, maker)?,
+            keys: cache()?,
+            values: cache()?,
+        })
+    }
 }
 
 pub(super) enum FeedForward {
@@ -41,7 +59,7 @@ pub(super) enum FeedForward {
     },
     /// Reads NVFP4 vectors.
     Moe {
-        router: Product,
+        router: Dense,
         experts: ExpertsOnDevice,
         top: usize,
         normalised: bool,
@@ -58,9 +76,12 @@ pub(super) struct Shared {
     pub(super) step: CudaSlice<i32>,
     /// Parts of attention, of as many tokens as a pass has at most.
     pub(super) parts: CudaSlice<f32>,
-    /// Zeros: attention's, and those that the likeliest token is found by.
+    /// Attention's, zeros.
     pub(super) counters: CudaSlice<u32>,
-    pub(super) choosers: [CudaSlice<u32>; 2],
+    /// Parts of rows that the likeliest token is found by.
+    pub(super) choosers: CudaSlice<u32>,
+    /// A zero for each token, for kernels whose last CTA goes on.
+    pub(super) zeros: CudaSlice<u32>,
 }
 
 /// Parts of a pass that may be left out, to see what time they take.
@@ -119,7 +140,7 @@ impl Pass {
         let floats = |count: usize| stream.alloc_zeros::<f32>(count.max(1));
         let (mut mlp, mut mixture) = (None, None);
         for layer in &parts.layers {
-            match &layer.feed_forward {
+            match &layer.of.feed_forward {
                 FeedForward::Mlp { gate_up, down } if mlp.is_none() => {
                     mlp = Some((floats(n * gate_up.rows())?, input(n, down.k())?));
                 }
@@ -159,13 +180,14 @@ impl Pass {
         })
     }
 
-    /// Enqueues the pass.
+    /// Enqueues the pass. Where vectors are kept, it waits for each.
     pub(super) fn enqueue(
         &mut self,
         place: &Place,
         parts: &Parts,
         shared: &Shared,
         wanted: Wanted,
+        met: &mut Met,
     ) -> Result<()> {
         let (n, hidden, kind) = (self.n, parts.hidden, parts.kind);
         ensure!(n < shared.step.len(), "a pass has too many tokens");
@@ -179,28 +201,29 @@ impl Pass {
             // SAFETY: as above.
             unsafe { place.enqueue(&launch, true) }?;
         }
-        for layer in &parts.layers {
-            let factors = &layer.attention_norm;
+        for Layer { of, keys, values } in &parts.layers {
+            let factors = &of.attention_norm;
             if wanted.vectors {
                 let xs = self.xs.as_view();
-                (self.normed).norm(place, kind, &layer.qkv, xs, factors, 1)?;
+                (self.normed).norm(place, kind, &of.qkv, xs, factors, 1)?;
+                self.normed.keep(place, of.qkv.reads(kind), met)?;
             }
             if wanted.products {
                 let to = self.qkv.as_view_mut();
-                (layer.qkv).multiply(place, kind, &self.normed, n, to, false)?;
+                of.qkv.multiply(place, kind, &self.normed, n, to, false)?;
             }
             if wanted.attention {
-                let (out, to) = self.attended.target(place, kind, &layer.output);
+                let (out, to) = self.attended.target(place, kind, &of.output);
                 let attention = Attention {
                     qkv: place.address(&self.qkv),
-                    factors: match &layer.head_norms {
+                    factors: match &of.head_norms {
                         Some([q, k]) => [place.address(q), place.address(k)],
                         None => [0, 0],
                     },
                     cosines: place.address(&shared.rotations[0]),
                     sines: place.address(&shared.rotations[1]),
-                    keys: place.address(&layer.keys),
-                    values: place.address(&layer.values),
+                    keys: place.address(keys),
+                    values: place.address(values),
                     step: place.address(&shared.step),
                     parts: place.address(&shared.parts),
                     counters: place.address(&shared.counters),
@@ -211,13 +234,15 @@ impl Pass {
                 launches.into_iter().try_for_each(enqueue)?;
             }
             if wanted.vectors {
-                self.attended.quantize(place, kind, &layer.output)?;
+                self.attended.quantize(place, kind, &of.output)?;
+                self.attended.keep(place, of.output.reads(kind), met)?;
             }
             if wanted.products {
                 let to = self.xs.as_view_mut();
-                (layer.output).multiply(place, kind, &self.attended, n, to, true)?;
+                of.output
+                    .multiply(place, kind, &self.attended, n, to, true)?;
             }
-            self.feed_forward(place, parts, layer, wanted)?;
+            self.feed_forward(place, parts, shared, of, wanted, met)?;
         }
         if let Some(for_head) = &mut self.for_head {
             let xs = self.xs.slice((n - self.last) * hidden..);
@@ -229,15 +254,15 @@ impl Pass {
                 (parts.head).multiply(place, kind, for_head, self.last, to, false)?;
             }
             if wanted.ends {
-                let [of_rows, counters] = &shared.choosers;
+                let (of_rows, zeros) = (&shared.choosers, &shared.zeros);
                 let addresses = [
                     place.address(&self.logits),
                     place.address(of_rows),
-                    place.address(counters),
+                    place.address(zeros),
                     place.address(&self.chosen),
                     place.address(&shared.step),
                 ];
-                ensure!(of_rows.len() >= 2 * CHOOSERS * self.last && counters.len() >= self.last);
+                ensure!(of_rows.len() >= 2 * CHOOSERS * self.last && zeros.len() >= self.last);
                 let goes_on = n == 1;
                 let sizes = [self.last, parts.head.rows()];
                 enqueue(kernels::choose(addresses, sizes, goes_on))?;
@@ -250,8 +275,10 @@ impl Pass {
         &mut self,
         place: &Place,
         parts: &Parts,
-        layer: &Layer,
+        shared: &Shared,
+        layer: &layers::Layer<CudaSlice<f32>, Product, FeedForward>,
         wanted: Wanted,
+        met: &mut Met,
     ) -> Result<()> {
         let (n, kind) = (self.n, parts.kind);
         let (normed, factors) = (&mut self.normed, &layer.mlp_norm);
@@ -259,12 +286,14 @@ impl Pass {
             (FeedForward::Mlp { gate_up, down }, Some((both, between)), _) => {
                 if wanted.vectors {
                     normed.norm(place, kind, gate_up, self.xs.as_view(), factors, 1)?;
+                    normed.keep(place, gate_up.reads(kind), met)?;
                 }
                 if wanted.products {
                     gate_up.multiply(place, kind, normed, n, both.as_view_mut(), false)?;
                 }
                 if wanted.vectors {
                     between.gate(place, kind, down, both)?;
+                    between.keep(place, down.reads(kind), met)?;
                 }
                 if wanted.products {
                     down.multiply(place, kind, between, n, self.xs.as_view_mut(), true)?;
@@ -288,18 +317,23 @@ impl Pass {
                     buffers,
                 } = mixture;
                 if wanted.vectors {
-                    // The router reads f32, and the experts quantise that.
-                    normed.norm(place, kind, router, self.xs.as_view(), factors, 1)?;
-                    router.multiply(place, kind, normed, n, logits.as_view_mut(), false)?;
-                    let addresses = [
-                        place.address(logits),
-                        place.address(ids),
-                        place.address(shares),
-                    ];
-                    let sizes = [n, router.rows(), *top];
-                    let launch = kernels::route(addresses, sizes, *normalised)?;
+                    // The experts quantise the norm in f32.
+                    let routing = Routing {
+                        xs: place.address(&self.xs),
+                        factors: place.address(factors),
+                        weights: router.address(place),
+                        normed: place.address(&normed.plain),
+                        logits: place.address(logits),
+                        counters: place.address(&shared.zeros),
+                        ids: place.address(ids),
+                        shares: place.address(shares),
+                    };
+                    let sizes = [n, parts.hidden, router.rows(), *top];
+                    let (epsilon, halves) = (place.heads.epsilon, router.is_halves());
+                    let launch = kernels::route(&routing, epsilon, sizes, halves, *normalised)?;
                     // SAFETY: the buffers were made for these sizes.
                     unsafe { place.enqueue(&launch, false) }?;
+                    normed.keep(place, Kind::F32, met)?;
                 }
                 if wanted.products {
                     let x = Vectors::on_device(normed.plain.as_view());
@@ -330,41 +364,32 @@ impl Parts {
         let of_layers = self
             .layers
             .iter()
-            .map(|layer| layer.qkv.bytes() + layer.output.bytes() + layer.feed_forward.bytes());
+            .map(|Layer { of, .. }| of.qkv.bytes() + of.output.bytes() + of.feed_forward.bytes());
         of_layers.sum::<usize>() + self.head.bytes()
     }
 
     /// All linear layers that are not experts'.
     pub(super) fn products(&self) -> Vec<&Product> {
         let mut all = vec![&self.head];
-        for layer in &self.layers {
-            all.extend([&layer.qkv, &layer.output]);
-            if let FeedForward::Mlp { gate_up, down } = &layer.feed_forward {
+        for Layer { of, .. } in &self.layers {
+            all.extend([&of.qkv, &of.output]);
+            if let FeedForward::Mlp { gate_up, down } = &of.feed_forward {
                 all.extend([gate_up, down]);
             }
         }
         all
     }
 
-    /// These parts with a workspace for their products.
-    pub(super) fn with_workspace(self, workspace: &nvfp4_gemv::Workspace) -> Self {
-        let with = |product: Product| product.with_workspace(workspace);
-        let layers = self.layers.into_iter().map(|layer| Layer {
-            qkv: with(layer.qkv),
-            output: with(layer.output),
-            feed_forward: match layer.feed_forward {
-                FeedForward::Mlp { gate_up, down } => FeedForward::Mlp {
-                    gate_up: with(gate_up),
-                    down: with(down),
-                },
-                moe => moe,
-            },
-            ..layer
-        });
-        Self {
-            layers: layers.collect(),
-            head: with(self.head),
-            ..self
+    /// Gives the products a workspace.
+    pub(super) fn set_workspace(&mut self, workspace: &nvfp4_gemv::Workspace) {
+        self.head.set_workspace(workspace);
+        for Layer { of, .. } in &mut self.layers {
+            of.qkv.set_workspace(workspace);
+            of.output.set_workspace(workspace);
+            if let FeedForward::Mlp { gate_up, down } = &mut of.feed_forward {
+                gate_up.set_workspace(workspace);
+                down.set_workspace(workspace);
+            }
         }
     }
 }

@@ -1,15 +1,17 @@
 //! Linear layers on a GPU, and the vectors that they read.
 
 use anyhow::{Result, bail, ensure};
-use nvfp4_gemv::cudarc::driver::{CudaSlice, CudaView, CudaViewMut};
+use nvfp4_gemv::cudarc::driver::{CudaSlice, CudaView, CudaViewMut, DevicePtr, DeviceRepr};
+use nvfp4_gemv::format::{e2m1, e4m3};
 use nvfp4_gemv::half::{bf16, f16};
 use nvfp4_gemv::{
-    Activation, Device, Dims, FloatType, Gate, LinearOnDevice, Output, QuantizedVectors, RowOrder,
-    Shape, Vectors, Workspace,
+    Activation, BLOCK, Device, Dims, FloatType, Gate, LinearOnDevice, Output, QuantizedVectors,
+    RowOrder, Shape, Vectors, Workspace,
 };
 
 use super::gpu::Place;
 use super::kernels;
+use crate::met::Met;
 use crate::weights::{Arithmetic, Product as HostProduct};
 
 /// What NVFP4 layers multiply.
@@ -74,13 +76,7 @@ impl Product {
         let HostProduct::Dense(layer) = of else {
             bail!("a layer that is not NVFP4 and not dense is not computed on a GPU");
         };
-        ensure!(
-            layer.bias().is_none(),
-            "the bias of a layer that is not NVFP4 is not computed on a GPU"
-        );
-        let (rows, k) = layer.weight().dims2()?;
-        let values = layer.weight().flatten_all()?.to_vec1::<f32>()?;
-        Ok(Self::Dense(Dense::new(place, &values, rows, k)?))
+        Ok(Self::Dense(Dense::new(place, layer)?))
     }
 
     pub(super) fn rows(&self) -> usize {
@@ -105,16 +101,15 @@ impl Product {
         }
     }
 
-    /// This layer with a workspace, if it takes one.
-    pub(super) fn with_workspace(self, workspace: &Workspace) -> Self {
-        match self {
-            Self::Nvfp4(layer) => Self::Nvfp4(layer.with_workspace(workspace.clone())),
-            dense => dense,
+    /// Gives this layer a workspace, if it takes one.
+    pub(super) fn set_workspace(&mut self, workspace: &Workspace) {
+        if let Self::Nvfp4(layer) = self {
+            *layer = layer.clone().with_workspace(workspace.clone());
         }
     }
 
     /// The kind of vectors that it reads, in a model of a kind.
-    fn reads(&self, kind: Kind) -> Kind {
+    pub(super) fn reads(&self, kind: Kind) -> Kind {
         match self {
             Self::Nvfp4(_) => kind,
             Self::Dense(_) => Kind::F32,
@@ -140,7 +135,11 @@ impl Product {
             Self::Dense(dense) => {
                 ensure!(y.len() == n * dense.rows && x.plain.len() == n * dense.k);
                 let to = place.address(&y.slice_mut(..));
-                dense.multiply(place, place.address(&x.plain), to, n, adds)?;
+                let addresses = [dense.address(place), place.address(&x.plain), to];
+                let sizes = [n, dense.rows, dense.k];
+                let launch = kernels::dense(addresses, sizes, dense.is_halves(), adds);
+                // SAFETY: the matrix has these sizes, and the vectors' lengths were compared.
+                unsafe { place.enqueue(&launch, false) }?;
             }
         }
         Ok(())
@@ -148,16 +147,23 @@ impl Product {
 }
 
 impl Dense {
-    pub(super) fn new(place: &Place, values: &[f32], rows: usize, k: usize) -> Result<Self> {
+    /// Copies a layer to the device.
+    pub(super) fn new(place: &Place, layer: &candle_nn::Linear) -> Result<Self> {
         ensure!(
-            k > 0 && k.is_multiple_of(8) && values.len() == rows * k,
+            layer.bias().is_none(),
+            "the bias of a layer that is not NVFP4 is not computed on a GPU"
+        );
+        let (rows, k) = layer.weight().dims2()?;
+        let values = layer.weight().flatten_all()?.to_vec1::<f32>()?;
+        ensure!(
+            k > 0 && k.is_multiple_of(8),
             "a dense matrix of {rows} x {k} is not computed on a GPU: the second number must be a multiple of 8"
         );
         let halves: Vec<bf16> = values.iter().map(|&value| bf16::from_f32(value)).collect();
-        let is_exact = halves.iter().zip(values).all(|(a, b)| a.to_f32() == *b);
+        let is_exact = halves.iter().zip(&values).all(|(a, b)| a.to_f32() == *b);
         let weights = match is_exact {
             true => Elements::Bf16(place.stream.clone_htod(&halves)?),
-            false => Elements::F32(place.stream.clone_htod(values)?),
+            false => Elements::F32(place.stream.clone_htod(&values)?),
         };
         Ok(Self { weights, rows, k })
     }
@@ -168,30 +174,28 @@ impl Dense {
         Self { weights, rows, k }
     }
 
-    pub(super) fn bytes(&self) -> usize {
-        let each = match self.weights {
-            Elements::F32(_) => 4,
-            Elements::Bf16(_) => 2,
-        };
-        self.rows * self.k * each
+    pub(super) fn rows(&self) -> usize {
+        self.rows
     }
 
-    /// Of f32 `[n][k]` and `[n][rows]` at these addresses.
-    pub(super) fn multiply(
-        &self,
-        place: &Place,
-        x: u64,
-        y: u64,
-        n: usize,
-        adds: bool,
-    ) -> Result<()> {
-        let (weights, halves) = match &self.weights {
-            Elements::F32(of) => (place.address(of), false),
-            Elements::Bf16(of) => (place.address(of), true),
-        };
-        let launch = kernels::dense([weights, x, y], [n, self.rows, self.k], halves, adds);
-        // SAFETY: the matrix has these sizes, and whoever calls has vectors and results of them.
-        unsafe { place.enqueue(&launch, false) }
+    pub(super) fn k(&self) -> usize {
+        self.k
+    }
+
+    /// Whether elements are bf16.
+    pub(super) fn is_halves(&self) -> bool {
+        matches!(self.weights, Elements::Bf16(_))
+    }
+
+    pub(super) fn address(&self, place: &Place) -> u64 {
+        match &self.weights {
+            Elements::F32(of) => place.address(of),
+            Elements::Bf16(of) => place.address(of),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        self.rows * self.k * if self.is_halves() { 2 } else { 4 }
     }
 }
 
@@ -305,4 +309,38 @@ impl Input {
         }
         Ok(())
     }
+
+    /// Keeps the vectors of a kind, if that was asked for.
+    pub(super) fn keep(&self, place: &Place, kind: Kind, met: &mut Met) -> Result<()> {
+        if !met.is_kept() {
+            return Ok(());
+        }
+        match (kind, &self.halves, &self.nvfp4) {
+            (Kind::Bf16, Some(Halves::Bf16(of)), _) => {
+                met.add(read(place, of)?.iter().map(|x| x.to_f64()));
+            }
+            (Kind::F16, Some(Halves::F16(of)), _) => {
+                met.add(read(place, of)?.iter().map(|x| x.to_f64()));
+            }
+            (Kind::Nvfp4, _, Some(of)) => {
+                let (codes, scales) = (read(place, &of.codes())?, read(place, &of.scales())?);
+                let globals = read(place, &of.global_scales())?;
+                met.add((0..self.n * self.k).map(|at| {
+                    let (row, i) = (at / self.k, at % self.k);
+                    let scale = scales[of.layout().offset(row, i / BLOCK, self.k / BLOCK)];
+                    let code = e2m1::decode(e2m1::unpack(&codes, at));
+                    f64::from(code) * f64::from(e4m3::decode(scale)) * f64::from(globals[row])
+                }));
+            }
+            _ => met.add(read(place, &self.plain)?.into_iter().map(f64::from)),
+        }
+        Ok(())
+    }
+}
+
+/// What a buffer has, when all before is done.
+fn read<T: DeviceRepr>(place: &Place, of: &impl DevicePtr<T>) -> Result<Vec<T>> {
+    let values = place.stream.clone_dtoh(of)?;
+    place.stream.synchronize()?;
+    Ok(values)
 }

@@ -16,6 +16,7 @@ use super::kernels::{self, Heads, Words};
 use super::pass::{FeedForward, Layer, Parts};
 use super::product::{Dense, Kind, Product};
 use crate::config::Config;
+use crate::layers::Maker;
 use crate::model::Head;
 use crate::weights::Arithmetic;
 
@@ -53,12 +54,14 @@ pub fn config(name: &str) -> Result<Config> {
 }
 
 /// Makes weights on the device.
-struct Maker<'a> {
+struct Inventor<'a> {
+    config: &'a Config,
+    kind: Kind,
     place: &'a Place,
     seed: u32,
 }
 
-impl Maker<'_> {
+impl Inventor<'_> {
     /// Fills memory. Each buffer has numbers of its own.
     fn fill<T: DeviceRepr>(&mut self, count: usize, words: Words) -> Result<CudaSlice<T>> {
         let bytes = count * size_of::<T>();
@@ -71,10 +74,6 @@ impl Maker<'_> {
         // SAFETY: the buffer has so many words.
         unsafe { self.place.enqueue(&launch, true) }?;
         Ok(buffer)
-    }
-
-    fn ones(&self, count: usize) -> Result<CudaSlice<f32>> {
-        Ok(self.place.stream.clone_htod(&vec![1.0f32; count])?)
     }
 
     /// Codes, scales and global scale of matrices that keep a vector's size.
@@ -93,13 +92,6 @@ impl Maker<'_> {
         Ok((codes, scales, global))
     }
 
-    fn linear(&mut self, rows: usize, k: usize) -> Result<Product> {
-        let (codes, scales, global) = self.parts(1, rows, k)?;
-        let layer = LinearOnDevice::new(rows, k, codes, scales, self.place.layout(), global)?;
-        // SAFETY: whoever makes a model waits for the stream before the first call. Nobody writes weights afterwards.
-        Ok(Product::Nvfp4(unsafe { layer.chained() }))
-    }
-
     fn matrices(&mut self, count: usize, rows: usize, k: usize) -> Result<MatricesOnDevice> {
         let (codes, scales, global) = self.parts(count, rows, k)?;
         let layout = self.place.layout();
@@ -108,9 +100,48 @@ impl Maker<'_> {
         )?)
     }
 
-    fn dense(&mut self, rows: usize, k: usize) -> Result<Product> {
+    fn dense(&mut self, rows: usize, k: usize) -> Result<Dense> {
         let weights = self.fill::<bf16>(rows * k, Words::Halves)?;
-        Ok(Product::Dense(Dense::of_bf16(weights, rows, k)))
+        Ok(Dense::of_bf16(weights, rows, k))
+    }
+}
+
+impl Maker for Inventor<'_> {
+    type Norm = CudaSlice<f32>;
+    type Linear = Product;
+    type FeedForward = FeedForward;
+
+    fn norm(&mut self, _: &str, elements: usize) -> Result<CudaSlice<f32>> {
+        Ok(self.place.stream.clone_htod(&vec![1.0f32; elements])?)
+    }
+
+    fn linear(&mut self, _: &[String], rows: usize, k: usize) -> Result<Product> {
+        let (codes, scales, global) = self.parts(1, rows, k)?;
+        let layer = LinearOnDevice::new(rows, k, codes, scales, self.place.layout(), global)?;
+        // SAFETY: whoever makes a model waits for the stream before the first call. Nobody writes weights afterwards.
+        Ok(Product::Nvfp4(unsafe { layer.chained() }))
+    }
+
+    fn mlp(&mut self, _: &str) -> Result<FeedForward> {
+        let (hidden, between) = (self.config.hidden_size, self.config.intermediate_size);
+        let between = between.context("no intermediate_size")?;
+        Ok(FeedForward::Mlp {
+            gate_up: self.linear(&[], 2 * between, hidden)?,
+            down: self.linear(&[], hidden, between)?,
+        })
+    }
+
+    fn experts(&mut self, _: &str, count: usize) -> Result<FeedForward> {
+        let (hidden, between) = (self.config.hidden_size, self.config.moe_intermediate_size);
+        let between = between.context("no moe_intermediate_size")?;
+        let experts = ExpertsOnDevice::new(
+            self.matrices(count, 2 * between, hidden)?,
+            RowOrder::Stacked,
+            self.matrices(count, hidden, between)?,
+            Gate::Silu,
+        )?;
+        let (router, bytes) = (self.dense(count, hidden)?, 3 * between * hidden / 16 * 9);
+        mixture(self.config, self.kind, router, experts, bytes)
     }
 }
 
@@ -129,57 +160,26 @@ impl DeviceModel {
         config.allows(most)?;
         let kind = Kind::of(arithmetic)?;
         let place = Place::new(|sms| Heads::new(config, most, sms))?;
-        let maker = &mut Maker {
+        let maker = &mut Inventor {
+            config,
+            kind,
             place: &place,
             seed: 1,
         };
-        let (hidden, heads) = (config.hidden_size, place.heads);
+        let hidden = config.hidden_size;
         let vocabulary = config.vocab_size.context("no vocab_size")?;
         let mut layers = Vec::new();
         for number in 0..config.num_hidden_layers {
-            let feed_forward = match config.experts(number) {
-                None => {
-                    let between = config.intermediate_size.context("no intermediate_size")?;
-                    FeedForward::Mlp {
-                        gate_up: maker.linear(2 * between, hidden)?,
-                        down: maker.linear(hidden, between)?,
-                    }
-                }
-                Some(count) => {
-                    let between = config.moe_intermediate_size;
-                    let between = between.context("no moe_intermediate_size")?;
-                    let experts = ExpertsOnDevice::new(
-                        maker.matrices(count, 2 * between, hidden)?,
-                        RowOrder::Stacked,
-                        maker.matrices(count, hidden, between)?,
-                        Gate::Silu,
-                    )?;
-                    let bytes = 3 * between * hidden / 16 * 9;
-                    mixture(config, kind, maker.dense(count, hidden)?, experts, bytes)?
-                }
-            };
-            layers.push(Layer {
-                attention_norm: maker.ones(hidden)?,
-                qkv: maker.linear(heads.width(), hidden)?,
-                head_norms: match config.has_head_norms() {
-                    true => Some([maker.ones(heads.size)?, maker.ones(heads.size)?]),
-                    false => None,
-                },
-                output: maker.linear(hidden, heads.heads * heads.size)?,
-                mlp_norm: maker.ones(hidden)?,
-                feed_forward,
-                keys: place.stream.alloc_zeros(heads.cache_elements())?,
-                values: place.stream.alloc_zeros(heads.cache_elements())?,
-            });
+            layers.push(Layer::new(config, number, maker, &place)?);
             progress(number);
         }
         let copies = 1 + usize::from(head == Head::Nvfp4Twice);
         let parts = Parts {
             layers,
-            norm: maker.ones(hidden)?,
+            norm: maker.norm("", hidden)?,
             head: match head {
-                Head::Dense => maker.dense(vocabulary, hidden)?,
-                _ => maker.linear(vocabulary, copies * hidden)?,
+                Head::Dense => Product::Dense(maker.dense(vocabulary, hidden)?),
+                _ => maker.linear(&[], vocabulary, copies * hidden)?,
             },
             copies,
             hidden,
