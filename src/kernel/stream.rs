@@ -193,6 +193,13 @@ impl KernelConfig for StreamConfig {
             7 => 0.89,
             _ => 1.0,
         };
+        // As measured with one vector (docs/notes/tuning.md, "Few rows"). Few steps are not what takes time.
+        let rounds = self.tiles(job) * steps(job.shape) / u64::from(self.warps.max(1));
+        let of_rows = match job.shape.n() {
+            ..=1 if rounds > 1 => 0.35 + 0.9 * self.rows_of_tile(job) / TILE_ROWS as f64,
+            _ => 1.0,
+        };
+        let of_warps = of_warps * of_rows.min(1.0);
         let bytes = self.bytes(job);
         match job.shape.l() > 1 && bytes.ctas > 1.0 {
             true => {
@@ -973,7 +980,8 @@ impl StreamConfig {
         let few = few(self.passes(job.shape)[0] as usize) && !job.operands.select;
         let middling = !is_little(job) && weights_of_sm(job) < MIDDLING_BYTES;
         let is_usual = self.ctas == sms && self.warps > 8;
-        if !(few && middling && is_usual && is_whole(job)) || halves.check(job).is_err() {
+        let full = 2.0 * halves.rows_of_tile(job) > TILE_ROWS as f64;
+        if !(few && middling && is_usual && full && is_whole(job)) || halves.check(job).is_err() {
             return self;
         }
         let x_batches = halves.batches(job);
@@ -1029,6 +1037,12 @@ impl StreamConfig {
             ..=1 => (units(job).div_ceil(self.ctas.into()) * unit(job)).div_ceil(TILE_ROWS),
             _ => self.most_pieces(job, TILE_ROWS),
         }
+    }
+
+    /// Rows of a tile, on average. A step takes as long with fewer.
+    fn rows_of_tile(&self, job: &Job<'_>) -> f64 {
+        let tiles = u64::from(self.ctas) * self.tiles(job);
+        (places(job) * job.shape.l() as u64) as f64 / tiles.max(1) as f64
     }
 
     /// The most batches that a CTA has places of.
