@@ -138,6 +138,8 @@ pub(super) struct Tables<'t> {
     model: Option<(&'static Entry, &'static str)>,
     /// The table of that model.
     of_model: Option<&'static Measurements>,
+    /// Whether kernels may be compared by the times that they count: [`Way::timed`].
+    by_time: bool,
     asked: [Asked; KERNELS],
 }
 
@@ -173,7 +175,16 @@ impl<'t> Tables<'t> {
             }),
             model: of_model.and_then(entry),
             of_model,
+            by_time: true,
             asked: Default::default(),
+        }
+    }
+
+    /// These, for kernels that do not take the configs whose times they count: they are compared by measurements alone.
+    pub(super) fn by_measurements(self) -> Self {
+        Self {
+            by_time: false,
+            ..self
         }
     }
 
@@ -213,7 +224,7 @@ impl<'t> Tables<'t> {
                 Some(chained) if job.ahead() => Some(chained.config),
                 // The config that is fastest alone, unless the kernel knows a better one for chains.
                 None if job.ahead() => timed.config.in_chain(job),
-                _ => Some(timed.config),
+                _ => Some(timed.config.behind_ids(job)),
             });
             let measured = measured.and_then(|config| config.checked(job).ok());
             measured.map_or_else(|| self.unmeasured(kernel), Ok)
@@ -425,7 +436,7 @@ impl<'t> Tables<'t> {
             })
         };
         let by_time = || {
-            if !compared_by_time(job) {
+            if !(self.by_time && compared_by_time(job)) {
                 return None;
             }
             let operands = job.operands.with_workspace(u64::MAX);

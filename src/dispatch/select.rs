@@ -522,7 +522,7 @@ impl Asked {
             chained: false,
             ..*job
         };
-        let tables = Tables::of(&some, None);
+        let tables = Tables::of(&some, None).by_measurements();
         let of = |kernel: Kernel, job: &Job<'_>| kernel.batch_invariant_config(job);
         let ranked = tables.rank(|kernel| self.takes(kernel) && of(kernel, &some).is_ok());
         let ranked: Vec<Kernel> = ranked.map(|(kernel, _)| kernel).collect();

@@ -815,7 +815,20 @@ fn chained_calls_with_late_ids_take_what_waits() {
         };
         let isolated = choose(&shape, &with(false), &gpu, false).config;
         assert_eq!(choose(&shape, &with(true), &gpu, false).config, isolated);
-        assert_eq!(choose(&shape, &with(true), &gpu, true).config, isolated);
+        let late = choose(&shape, &with(true), &gpu, true).config;
+        // Experts of few rows have more warps, and sums of the same order: `late_ids_have_more_warps`.
+        let but_warps = |config: Option<Config>| match config {
+            Some(Config::Ring(config)) => Some(Config::Ring(crate::kernel::RingConfig {
+                groups: 0,
+                depth: 0,
+                ..config
+            })),
+            other => other,
+        };
+        match m {
+            ..=2048 => assert_eq!(but_warps(late), but_warps(isolated)),
+            _ => assert_eq!(late, isolated),
+        }
         differ += usize::from(choose(&shape, &with(false), &gpu, true).config != isolated);
     }
     assert!(differ > 0);
@@ -1013,6 +1026,39 @@ fn batches_that_share_matrices_are_bundled() {
                 assert_eq!(bundles(&choice), None, "{tokens} tokens, {choice:?}");
             }
         }
+    }
+}
+
+/// One token of Qwen3-30B-A3B, whose ids the launch before writes: sixteen warps of a multiprocessor multiply, in CTAs as
+/// many as without, and in the same order of sums. A layer takes 15% less time on an H200.
+#[test]
+fn late_ids_have_more_warps() {
+    let of = |(m, k), late| {
+        let shape = Shape::new(Dims { m, n: 1, k, l: 8 }).unwrap();
+        let operands = Operands {
+            select: true,
+            matrices: 128,
+            distinct: true,
+            late,
+            ..nvfp4(ScaleLayout::Linear)
+        };
+        match choose(&shape, &operands, &h200(), late).config {
+            Some(Config::Ring(config)) => config,
+            other => panic!("{other:?}"),
+        }
+    };
+    for (layer, before, after) in [
+        ((1536, 2048), (8, 2), (16, 2)),
+        ((2048, 768), (4, 4), (8, 3)),
+    ] {
+        let (usual, late) = (of(layer, false), of(layer, true));
+        assert_eq!((usual.groups, usual.depth), before);
+        let expected = crate::kernel::RingConfig {
+            groups: after.0,
+            depth: after.1,
+            ..usual
+        };
+        assert_eq!(late, expected);
     }
 }
 

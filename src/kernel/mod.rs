@@ -422,6 +422,11 @@ trait KernelConfig: Copy + PartialEq + Sized {
         (Self::default_for(job) == Self::default_for(&alone)).then_some(*self)
     }
 
+    /// This config, that of launches that wait, where ids are [late](crate::raw::RawSelect::late).
+    fn behind_ids(&self, _: &Job<'_>) -> Self {
+        *self
+    }
+
     /// The launches, for a call whose job and config were checked.
     fn plan(&self, call: &Call, job: &Job<'_>) -> Plan;
 
@@ -688,6 +693,13 @@ macro_rules! kernels {
                 job.some(|job| match self {
                     $(Self::$kernel(config) => KernelConfig::in_chain(config, job).map(Self::from)),*
                 })
+            }
+
+            /// This config, that of launches that wait, where ids are late.
+            pub(crate) fn behind_ids(&self, job: &Job<'_>) -> Self {
+                match self {
+                    $(Self::$kernel(config) => KernelConfig::behind_ids(config, job).into()),*
+                }
             }
 
             /// Whether this config, the fastest of a measured problem whose rows are as long, is likely to be as fast for

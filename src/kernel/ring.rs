@@ -223,6 +223,29 @@ impl KernelConfig for RingConfig {
         }
     }
 
+    /// All weights are there before the vector is, where a multiprocessor has few: what counts then is how many warps
+    /// multiply. Measured on an H200 with one token of Qwen3-30B-A3B (docs/notes/experts.md, "Three launches").
+    fn behind_ids(&self, job: &Job<'_>) -> Self {
+        const FEW_BYTES: u64 = 256 << 10;
+        const LONGEST: usize = 2048;
+        let sms = u64::from(job.gpu.multiprocessors.max(1));
+        let few = job.shape.weight_bytes() as u64 / sms <= FEW_BYTES && job.shape.k() <= LONGEST;
+        let late = job.dependent() && job.operands.late && job.operands.distinct;
+        let of_group = row_warps(job.shape, self.chunks) * self.ctas.div_ceil(sms as u32).max(1);
+        let groups = (MAX_WARPS / of_group.max(1)).max(self.groups);
+        let more = Self {
+            groups,
+            // One unit more than hold as much.
+            depth: (self.depth * self.groups / groups + 1).max(2),
+            ..*self
+        };
+        let known = few && late && integers(job) && groups > self.groups;
+        match known && more.check(job).is_ok() {
+            true => more,
+            false => *self,
+        }
+    }
+
     fn candidates(job: &Job<'_>) -> Vec<Self> {
         let Ok(default) = Self::default_for(job) else {
             return Vec::new();
@@ -532,7 +555,7 @@ impl RingConfig {
         {
             return Ok(match job.ahead() {
                 true => config.deeper(job, CHAINED_SHORT_RING_BYTES),
-                false => config,
+                false => config.behind_ids(job),
             });
         }
         let (shape, tiled) = (job.shape, job.operands.tiled());
@@ -586,7 +609,7 @@ impl RingConfig {
             None => return smallest.check(job).map(|()| smallest),
         };
         if !job.ahead() {
-            return Ok(alone);
+            return Ok(alone.behind_ids(job));
         }
         let ring = match shape.k() {
             ..=SHORT => CHAINED_SHORT_RING_BYTES,

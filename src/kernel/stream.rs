@@ -980,8 +980,11 @@ impl StreamConfig {
         let few = few(self.passes(job.shape)[0] as usize) && !job.operands.select;
         let middling = !is_little(job) && weights_of_sm(job) < MIDDLING_BYTES;
         let is_usual = self.ctas == sms && self.warps > 8;
-        let full = 2.0 * halves.rows_of_tile(job) > TILE_ROWS as f64;
-        if !(few && middling && is_usual && full && is_whole(job)) || halves.check(job).is_err() {
+        if !(few && middling && is_usual && is_whole(job)) || halves.check(job).is_err() {
+            return self;
+        }
+        // With tiles that are less than half full they are slower: docs/notes/tuning.md, "Few rows".
+        if 2.0 * halves.rows_of_tile(job) <= TILE_ROWS as f64 {
             return self;
         }
         let x_batches = halves.batches(job);
