@@ -193,7 +193,8 @@ impl Bytes {
 
 /// The format of a file that has another format's first bytes. Asked of a file that could not be read as safetensors.
 pub(crate) fn not_safetensors(bytes: &[u8]) -> Option<&'static str> {
-    const FORMATS: [(&[u8], &str); 7] = [
+    const PICKLE: &str = "a pickle, as PyTorch's older files are, which is not read";
+    const FORMATS: [(&[u8], &str); 13] = [
         (b"GGUF", "a GGUF file, which `checkpoint::Gguf` reads"),
         (
             b"version https://git-lfs",
@@ -204,7 +205,13 @@ pub(crate) fn not_safetensors(bytes: &[u8]) -> Option<&'static str> {
             "a ZIP archive, as PyTorch's files are, which is not read",
         ),
         (b"\x89HDF", "an HDF5 file, which is not read"),
+        (b"\x80\x02", PICKLE),
+        (b"\x80\x03", PICKLE),
+        (b"\x80\x04", PICKLE),
+        (b"\x80\x05", PICKLE),
         (b"\x1f\x8b", "compressed by gzip"),
+        (b"\xfd7zXZ", "compressed by xz"),
+        (b"\x28\xb5\x2f\xfd", "compressed by zstd"),
         (b"<!", "a web page: the download has failed"),
         (b"<html", "a web page: the download has failed"),
     ];
@@ -213,6 +220,18 @@ pub(crate) fn not_safetensors(bytes: &[u8]) -> Option<&'static str> {
     // A damaged safetensors file whose header has a length of these bytes.
     let is_header = bytes.get(size_of::<u64>()) == Some(&b'{') && begin.len() < size_of::<u64>();
     (!is_header || *begin == b"GGUF").then_some(*what)
+}
+
+/// As [`not_safetensors`], of a file that should not be text. A header's length, which a safetensors file begins with,
+/// has bytes that are 0.
+fn not_tensors(bytes: &[u8]) -> Option<&'static str> {
+    let first = &bytes[..bytes.len().min(size_of::<u64>())];
+    let is_text = first
+        .iter()
+        .all(|c| c.is_ascii_graphic() || c.is_ascii_whitespace());
+    let text = (is_text && !first.is_empty())
+        .then_some("text, perhaps a message in its place: the download may have failed");
+    not_safetensors(bytes).or(text)
 }
 
 impl TensorFile {
@@ -224,7 +243,7 @@ impl TensorFile {
         let path = path.into();
         let bytes = Bytes::of(&path).map_err(|error| FileError::of_input(&path, error))?;
         let header = SafeTensors::read_metadata(&bytes);
-        let (header, metadata) = header.map_err(|e| match not_safetensors(&bytes) {
+        let (header, metadata) = header.map_err(|e| match not_tensors(&bytes) {
             Some(found) => FileError::OtherFormat {
                 file: path.clone(),
                 found,

@@ -581,7 +581,7 @@ fn hostile_directories_are_errors() {
     // The index names itself, and a folder.
     fs::create_dir(directory.at("folder")).unwrap();
     for (file, says) in [
-        (INDEX_FILE, "not a valid safetensors"),
+        (INDEX_FILE, "not a safetensors file but text"),
         ("folder", "a directory"),
     ] {
         directory.index(INDEX_FILE, &[("x", file)]);

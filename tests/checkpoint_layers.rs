@@ -452,11 +452,13 @@ fn layers_with_comfy_uis_mark_are_in_its_layout() {
         NewTensor::new(Dtype::U8, &[bytes.len()], bytes),
     );
     refused!(files, &["mark", "compressed-tensors"] => OtherLayout);
-    // The entry is about other layers only.
-    for other in ["b.l", "a.l2", "a.l.proj", "al"] {
-        let files = with(&comfy_layers(other, mark()));
-        assert_eq!(files.notes(), [""; 0], "{other}");
-    }
+    // Two marks of one layer, which agree or do not.
+    let both = |of_file: Value| marked(&mark()).metadata(COMFY_ENTRY, comfy_layers("a.l", of_file));
+    is_comfys(&both(mark()));
+    is_comfys(&marked(&mark()).metadata(COMFY_ENTRY, "{}"));
+    let other_shape = json!({ "format": "nvfp4", "orig_shape": [120, 128] });
+    refused!(both(other_shape), &["comfy_quant", "metadata"] => Config);
+    refused!(both(json!({ "format": "mxfp8" })), &["metadata", "mxfp8"] => Config);
     // Joined layers are in one layout.
     let files = marked(&mark());
     let checkpoint = Checkpoint::open(files.write()).unwrap();
@@ -480,6 +482,24 @@ fn layers_that_may_be_in_comfy_uis_layout_are_refused() {
         "",
     ] {
         refused!(with(text), &[&says[..], &[COMFY_ENTRY]].concat() => OtherLayout);
+    }
+    // Other layers of the file are marked as ComfyUI's, in its metadata or in tensors.
+    let mark = json!({ "format": "nvfp4" });
+    let others = ["b.l", "a.l2", "a.l.proj", "al"];
+    let mut marked: Vec<Files> = others
+        .map(|other| with(&comfy_layers(other, mark.clone())))
+        .into();
+    let bytes = mark.to_string().into_bytes();
+    let tensor = || NewTensor::new(Dtype::U8, &[bytes.len()], bytes.clone());
+    marked.push(Files::new(Dialect::ModelOpt).with("b.l.comfy_quant", tensor()));
+    for files in marked {
+        refused!(files, &[&says[..], &["other layers"]].concat() => OtherLayout);
+        // ModelOpt's own config says that this one is its own.
+        let files = files.beside("hf_quant_config.json", json!({ "quant_algo": "NVFP4" }));
+        Checkpoint::open(files.write())
+            .unwrap()
+            .layer("a.l")
+            .unwrap();
     }
     // ModelOpt writes that entry, too, and beside it its own.
     let both = with(&comfy_layers("a.l", json!({ "format": "nvfp4" })));
@@ -815,6 +835,14 @@ fn files_of_other_formats_are_named() {
         (lfs, "a git-lfs pointer"),
         (b"PK\x03\x04\x14\0\0\0\0\0\0\0", "a ZIP archive"),
         (b"<!DOCTYPE html><html>", "a web page"),
+        (b"\x80\x02}q\0X\x06\0\0\0", "a pickle"),
+        (b"\xfd7zXZ\0\0\x04", "xz"),
+        (b"\x28\xb5\x2f\xfd\x04\0", "zstd"),
+        (b"{\"error\":{\"message\":\"no\"}}", "text"),
+        (b"<?xml version=\"1.0\"?><Error>", "text"),
+        (b"\n <html>", "text"),
+        (b"Error: {}", "text"),
+        (b"no", "text"),
     ] {
         std::fs::write(&path, bytes).unwrap();
         let error = Checkpoint::open(&path).unwrap_err();
@@ -822,7 +850,13 @@ fn files_of_other_formats_are_named() {
         assert!(is && error.to_string().contains(says), "{error}");
     }
     // Damaged safetensors files are still that, whatever the length of their header.
-    for bytes in [&b"PK\x03\x04\0\0\0\0{\"a\""[..], b"<!\0\0\0\0\0\0{\"a\""] {
+    for bytes in [
+        &b"PK\x03\x04\0\0\0\0{\"a\""[..],
+        b"<!\0\0\0\0\0\0{\"a\"",
+        b"\x80\x02\0\0\0\0\0\0{\"a\"",
+        b"ab\0\0\0\0\0\0{\"a\"",
+        b"",
+    ] {
         std::fs::write(&path, bytes).unwrap();
         let error = Checkpoint::open(&path).unwrap_err().to_string();
         assert!(error.contains("not a valid safetensors file"), "{error}");
@@ -979,6 +1013,34 @@ fn labels_that_do_not_are_notes() {
             files.notes_that(&["\"a.l\"", note, "the tensors are believed"]);
         }
     }
+    let group = |weights: Value, format: &str| {
+        json!({ "config_groups": { "group_0": { "targets": ["Linear"], "weights": weights, "format": format,
+            "input_activations": { "dynamic": "local" } } } })
+    };
+    let with = |key: &str, value: &str| {
+        let mut weights = nvfp4();
+        weights[key] = value.into();
+        group(weights, "nvfp4-pack-quantized")
+    };
+    for (says, note) in pairs![
+        group(nvfp4(), "mxfp4-pack-quantized") => "mxfp4-pack-quantized",
+        with("strategy", "channel") => "\"channel\"",
+        with("scale_dtype", "torch.float8_e8m0fnu") => "e8m0",
+        json!({ "sparsity_config": { "format": "sparse-24-bitmask" } }) => "sparse-24-bitmask",
+    ] {
+        for files in in_each_place(Dialect::ModelOpt, &says) {
+            files.notes_that(&["\"a.l\"", note, "the tensors are believed"]);
+        }
+    }
+    for said in [
+        json!("nvfp4"),
+        json!([{ "transform_config": 1 }]),
+        json!(true),
+    ] {
+        let files = Files::new(Dialect::ModelOpt);
+        let files = files.beside("config.json", json!({ "quantization_config": said }));
+        files.notes_that(&["config.json", "`quantization_config` is no object"]);
+    }
     for files in in_each_place(Dialect::ModelOpt, &json!({ "quant_algo": "NVFP4" })) {
         files
             .without("a.l.input_scale")
@@ -1005,6 +1067,12 @@ fn labels_that_agree_say_nothing() {
         json!({ "quant_method": "modelopt", "quant_algo": "NVFP4", "transform_config": null,
             "config_groups": { "group_0": group(json!(["Linear"]), 4, local()) } }),
         json!({ "transform_config": { "config_groups": {} } }),
+        json!({ "hadamard_group_size": null, "transform_init": "identity", "rotate": false, "sparsity_config": {} }),
+        // As compressed-tensors writes it.
+        json!({ "format": "mixed-precision", "transformers_version": "5.0", "sparsity_config": { "format": "dense" },
+            "config_groups": { "group_0": { "targets": ["Linear"], "format": "nvfp4-pack-quantized",
+                "input_activations": local(), "weights": { "num_bits": 4, "type": "float", "group_size": 16,
+                    "strategy": "tensor_group", "scale_dtype": "torch.float8_e4m3fn" } } } }),
         // The group that names the layer counts.
         json!({ "config_groups": {
             "group_0": group(json!(["Linear"]), 8, Value::Null), "group_1": group(json!(["re:a[.]l"]), 4, local()),
@@ -1046,7 +1114,7 @@ fn configs_that_cannot_be_read_are_notes() {
             "[]",
             "null",
             "1",
-            r#"{"quantization_config": [1], "quantization": "x"}"#,
+            r#"{"quantization_config": null, "quantization": "x"}"#,
         ] {
             let files = Files::new(Dialect::ModelOpt).beside(name, text);
             assert_eq!(files.notes(), [""; 0], "{text}");
@@ -1086,6 +1154,26 @@ fn what_changes_the_product_is_found_wherever_a_config_has_it() {
             let files = Files::new(Dialect::ModelOpt).metadata(entry, &config);
             files.refused(&[entry, "transform_config"]);
         }
+    }
+    // Rotations by other names than compressed-tensors'.
+    for (says, key) in [
+        (
+            json!({ "quant_method": "fp_quant", "hadamard_group_size": 16 }),
+            "hadamard_group_size",
+        ),
+        (json!({ "transform_init": "hadamard" }), "transform_init"),
+        (
+            json!({ "quant_algo": "NVFP4", "Rotation": { "R1": true } }),
+            "Rotation",
+        ),
+        (
+            json!({ "config_groups": { "g": { "input_activations": { "rotate": true } } } }),
+            "rotate",
+        ),
+    ] {
+        let files = Files::new(Dialect::ModelOpt);
+        let files = files.beside("config.json", json!({ "quantization_config": says }));
+        refused!(files, &["config.json", &format!("`{key}`"), "rotated"] => Config);
     }
     // Two equal labels in a file give one note.
     let label = || json!({ "quant_method": "fp8" });

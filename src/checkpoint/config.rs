@@ -102,6 +102,15 @@ impl Configs {
             match read {
                 Ok(value) => {
                     all.files.push(file.clone());
+                    if value
+                        .get(CONFIG_ENTRY)
+                        .is_some_and(|said| !said.is_object() && !said.is_null())
+                    {
+                        all.notes.push(Note::Unread {
+                            file: file.clone(),
+                            reason: format!("its `{CONFIG_ENTRY}` is no object"),
+                        });
+                    }
                     all.heads = all.heads.or_else(|| heads(&value));
                     all.several_heads |= with_heads(&value) > 1;
                     let own = value.get("quant_algo").map(|_| &value);
@@ -300,8 +309,9 @@ impl Configs {
 
     /// The file that says of this file's modules that their vectors or results are transformed, and what it says.
     pub(super) fn transforms(&self, file: &Path) -> Option<(&Path, String)> {
-        let scheme = self.about(&[file]).find(|scheme| scheme.transforms)?;
-        Some((&scheme.file, scheme.says(TRANSFORMS.into())))
+        let says = |scheme: &Scheme| Some(scheme.says(scheme.transforms.clone()?));
+        self.about(&[file])
+            .find_map(|scheme| Some((&*scheme.file, says(scheme)?)))
     }
 
     /// The schemes that speak of a module: a file's metadata speak of the file's own modules only.
@@ -587,7 +597,10 @@ struct Scheme {
     /// The first format that is named, where none is NVFP4's.
     other_format: Option<String>,
     groups: Vec<Group>,
-    transforms: bool,
+    /// How vectors or results are transformed, in words.
+    transforms: Option<String>,
+    /// The format of weights of which some are left out.
+    sparsity: Option<String>,
 }
 
 /// MLX's config: the mode of all modules that are quantised, and of some by name.
@@ -735,7 +748,15 @@ impl Scheme {
                 false => formats.clone().next(),
             },
             groups: groups().map(|group| Group::of(group, regexes)).collect(),
-            transforms: value.get("transform_config").is_some_and(transforms),
+            transforms: {
+                let parts = groups().filter_map(Value::as_object).flat_map(Map::values);
+                let mut all = std::iter::once(value).chain(groups()).chain(parts);
+                all.find_map(transforms)
+            },
+            sparsity: {
+                let format = value.get("sparsity_config").and_then(|of| of.get("format"));
+                text(format).filter(|format| format != "dense")
+            },
         }
     }
 
@@ -827,10 +848,15 @@ impl Scheme {
     /// Ok: contradictions between this scheme and the layer's tensors. Err: why the layer's product would be another
     /// one.
     fn check(&self, layer: &Facts<'_>) -> Result<Vec<String>, String> {
-        if self.transforms {
-            return Err(TRANSFORMS.into());
+        if let Some(transforms) = &self.transforms {
+            return Err(transforms.clone());
         }
         let mut notes = Vec::new();
+        if let Some(sparsity) = &self.sparsity {
+            notes.push(format!(
+                "`sparsity_config` {sparsity:?}, and its tensors have all elements"
+            ));
+        }
         match (&self.method, self.exporter) {
             (_, Some(exporter)) if exporter != layer.exporter => notes.push(format!(
                 "{exporter}, and its tensors have the names of {}",
@@ -971,7 +997,7 @@ impl Group {
         Self {
             targets,
             perhaps,
-            verdict: Verdict::of(weights),
+            verdict: Verdict::of(weights, text(value.get("format"))),
             is_fp8: is("num_bits", 8.into()) && is("type", "float".into()),
             vectors,
         }
@@ -991,7 +1017,7 @@ impl Group {
 }
 
 impl Verdict {
-    fn of(weights: &Value) -> Self {
+    fn of(weights: &Value, format: Option<String>) -> Self {
         let of = |key: &str| weights.get(key).filter(|value| !value.is_null());
         let (bits, kind) = (of("num_bits"), of("type"));
         let is = |value: Option<&Value>, expected: Value| value.is_none_or(|v| *v == expected);
@@ -1006,10 +1032,23 @@ impl Verdict {
             return Self::Changes("weights have zero points, whose tensor is not there".into());
         }
         match of("actorder").map(shown) {
-            Some(order) if order.eq_ignore_ascii_case("group") => Self::Changes(
-                "columns are in the order of activations, whose tensor is not there".into(),
-            ),
-            _ => Self::Nvfp4,
+            Some(order) if order.eq_ignore_ascii_case("group") => {
+                return Self::Changes(
+                    "columns are in the order of activations, whose tensor is not there".into(),
+                );
+            }
+            _ => {}
+        }
+        if let Some(format) = format.filter(|format| format != NVFP4_FORMAT) {
+            return Self::Other(format!("format {format:?}"));
+        }
+        let (strategy, scales) = (text(of("strategy")), text(of("scale_dtype")));
+        if let Some(strategy) = strategy.filter(|s| !["tensor_group", "group"].contains(&&**s)) {
+            return Self::Other(format!("`strategy` {strategy:?}"));
+        }
+        match scales.filter(|scales| !scales.contains("e4m3")) {
+            Some(scales) => Self::Other(format!("`scale_dtype` {scales:?}")),
+            None => Self::Nvfp4,
         }
     }
 }
@@ -1021,20 +1060,32 @@ fn wrong_block(size: Option<&Value>) -> Option<String> {
     (!is_block).then(|| format!("`group_size` {}; blocks of NVFP4 have {BLOCK}", shown(size)))
 }
 
-const TRANSFORMS: &str =
-    "`transform_config`: vectors or results are transformed (rotated) on the way";
-
-/// Whether a `transform_config` has any transforms.
-fn transforms(config: &Value) -> bool {
-    let is_empty = |value: &Value| match value {
-        Value::Null | Value::Bool(false) => true,
-        Value::Array(values) => values.is_empty(),
-        Value::Object(values) => values.is_empty(),
-        _ => false,
+/// How a config's object says that vectors or results are transformed, in words.
+fn transforms(said: &Value) -> Option<String> {
+    // compressed-tensors' `transform_config`, FP-Quant's `hadamard_group_size` and `transform_init`.
+    let is_named = |key: &str| {
+        let key = key.to_lowercase();
+        key.starts_with("transform_") || key.contains("hadamard") || key.contains("rotat")
     };
-    match config.get("config_groups") {
-        Some(groups) => !is_empty(groups),
-        None => !is_empty(config),
+    let mut entries = said.as_object()?.iter();
+    let (key, _) = entries.find(|(key, value)| is_named(key) && !is_nothing(value))?;
+    Some(format!(
+        "`{key}`: vectors or results are transformed (rotated) on the way"
+    ))
+}
+
+/// Whether an entry on transforms says that there are none.
+fn is_nothing(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Bool(true) => false,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => ["", "none", "identity"].contains(&&*text.to_lowercase()),
+        Value::Array(values) => values.is_empty(),
+        Value::Object(values) => match values.get("config_groups") {
+            Some(groups) => is_nothing(groups),
+            None => values.is_empty(),
+        },
     }
 }
 

@@ -252,9 +252,9 @@ pub enum CheckpointError {
     },
     /// Files of a checkpoint of several are not there: the index or the other files' names tell.
     #[error(
-        "{}: {} of this checkpoint's files missing: {}{}",
+        "{}: {total} of this checkpoint's files {} missing: {}{}",
         printable::path(directory),
-        if *total == 1 { "1 is".into() } else { format!("{total} are") },
+        if *total == 1 { "is" } else { "are" },
         quoted(files),
         if files.len() < *total { ", and more" } else { "" }
     )]

@@ -110,6 +110,12 @@ pub(super) fn meaning(rest: &str) -> Option<Meaning> {
         .map(|(_, meaning)| *meaning)
 }
 
+/// Whether a tensor's name is that of ComfyUI's mark of a layer.
+pub(super) fn is_comfy_mark(name: &str) -> bool {
+    let last = name.rsplit_once('.').map(|(_, last)| last);
+    last.is_some_and(|last| last.eq_ignore_ascii_case("comfy_quant"))
+}
+
 /// Whether a layer's name is one of a diffusion model in one file, as ComfyUI and the models' makers name them. ModelOpt
 /// and compressed-tensors quantise other models, or name them as diffusers does. Files with these names have ComfyUI's
 /// layout, and some do not say so.

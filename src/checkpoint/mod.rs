@@ -501,25 +501,27 @@ fn other_layout(file: &Path, layer: &str, told_by: String) -> CheckpointError {
     }
 }
 
-/// Refuses experts that a file's metadata say ComfyUI quantised.
+/// Refuses experts that a file's metadata say ComfyUI quantised, or may have.
 fn refuse_comfy(
     checkpoint: &Checkpoint,
-    experts: &str,
+    (experts, exporter): (&str, Exporter),
     files: [&Path; 2],
 ) -> Result<(), CheckpointError> {
-    match checkpoint.configs().comfy_mark(experts, &files)? {
-        None => Ok(()),
-        Some(_) => {
-            let told_by = "the file's metadata say that ComfyUI has quantised it".into();
-            Err(other_layout(files[0], experts, told_by))
-        }
-    }
+    let told_by = match checkpoint.configs().comfy_mark(experts, &files)? {
+        Some(_) => "the file's metadata say that ComfyUI has quantised it",
+        None if exporter == MODELOPT && checkpoint.is_unmarked(experts, &files) => UNMARKED,
+        None => return Ok(()),
+    };
+    Err(other_layout(files[0], experts, told_by.into()))
 }
+
+const UNMARKED: &str = "ComfyUI has marked other layers of its file as its own, and not this one";
 
 /// ComfyUI's mark of a layer: its own tensor's, or else that of a file's metadata.
 ///
 /// # Errors
-/// Codes and scales that may lie as ComfyUI's do and have no mark, as shapes and names tell; a mark that cannot be read.
+/// Codes and scales that may lie as ComfyUI's do and have no mark, as shapes, names and other layers' marks tell; a mark
+/// that cannot be read, and two that differ.
 fn comfy_mark(
     checkpoint: &Checkpoint,
     (name, exporter): (&str, Exporter),
@@ -528,9 +530,29 @@ fn comfy_mark(
     [codes, scales]: [&Tensor<'_>; 2],
 ) -> Result<Option<Mark>, CheckpointError> {
     let files = [codes.file().path(), scales.file().path()];
+    let of_file = checkpoint.configs().comfy_mark(name, &files);
     let mark = match &beside.comfy {
-        Some(tensor) => Some(Mark::of_tensor(tensor, name)?),
-        None => checkpoint.configs().comfy_mark(name, &files)?,
+        None => of_file?,
+        Some(tensor) => {
+            let mark = Mark::of_tensor(tensor, name)?;
+            match of_file {
+                // Metadata that name no layers say nothing of this one.
+                Err(CheckpointError::OtherLayout { .. }) | Ok(None) => {}
+                Ok(Some(of_file)) if of_file == mark => {}
+                Err(error) => return Err(error),
+                Ok(Some(_)) => {
+                    return Err(CheckpointError::Config {
+                        file: tensor.file().path().into(),
+                        layer: name.into(),
+                        says: format!(
+                            "says one thing in tensor {:?}, and another in its metadata",
+                            tensor.name()
+                        ),
+                    });
+                }
+            }
+            Some(mark)
+        }
     };
     let is_modelopts = exporter == MODELOPT;
     if mark.is_some() && is_modelopts {
@@ -544,6 +566,8 @@ fn comfy_mark(
             "tensor {:?} is {scales}, padded for another layout",
             scales.name()
         )
+    } else if is_modelopts && checkpoint.is_unmarked(name, &files) {
+        UNMARKED.into()
     } else if is_modelopts
         && known::is_of_one_file(name)
         && !checkpoint.configs().is_modelopts(name, &files)

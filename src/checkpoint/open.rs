@@ -1,6 +1,6 @@
 //! A checkpoint: finding layers and tensors in its files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use safetensors::Dtype;
@@ -8,7 +8,7 @@ use safetensors::Dtype;
 use super::config::Configs;
 use super::error::{CLOSE, closest};
 use super::files::{Elsewhere, Found};
-use super::{CheckpointError, Exporter, Layer, Note, other};
+use super::{CheckpointError, Exporter, Layer, Note, known, other};
 use crate::file::{FileError, Tensor, TensorFile};
 
 /// A checkpoint: one safetensors file, or several with or without an index.
@@ -22,6 +22,8 @@ pub struct Checkpoint {
     /// Tensors that the index has in other files than those above.
     elsewhere: Elsewhere,
     configs: Configs,
+    /// The numbers of the files in which a tensor is ComfyUI's mark of a layer.
+    marked: BTreeSet<u32>,
     notes: Vec<Note>,
 }
 
@@ -61,8 +63,12 @@ impl Checkpoint {
             layers: BTreeMap::new(),
             elsewhere: found.elsewhere,
             configs,
+            marked: BTreeSet::new(),
             notes: found.notes,
         };
+        let places = checkpoint.tensors.iter();
+        let marks = places.filter(|place| known::is_comfy_mark(checkpoint.at(**place).name()));
+        checkpoint.marked = marks.map(|place| place.file).collect();
         checkpoint.compare_with_index();
         checkpoint.layers = checkpoint.find_layers();
         checkpoint.notes.extend(checkpoint.configs.notes.clone());
@@ -159,6 +165,15 @@ impl Checkpoint {
             tensor: name.into(),
             close: closest(name, self.tensors().map(|tensor| tensor.name()), 3),
         })
+    }
+
+    /// Whether ComfyUI has marked layers of one of these files, in tensors or in the file's metadata, and no config says
+    /// that ModelOpt has quantised this one: asked of a layer without a mark.
+    pub(super) fn is_unmarked(&self, layer: &str, files: &[&Path]) -> bool {
+        let by_tensors = self.marked.iter();
+        let by_tensors = by_tensors.map(|file| self.files[*file as usize].path());
+        let mut all = by_tensors.chain(self.comfy_files());
+        all.any(|file| files.contains(&file)) && !self.configs.is_modelopts(layer, files)
     }
 
     pub(super) fn configs(&self) -> &Configs {

@@ -126,7 +126,7 @@ impl<'a> Stacked<'a> {
             has_column_alpha: beside.column_alpha.is_some(),
             files: [codes.file().path(), scales.file().path()],
         };
-        super::refuse_comfy(checkpoint, name, facts.files)?;
+        super::refuse_comfy(checkpoint, (name, exporter), facts.files)?;
         let mut notes = checkpoint.configs().check(&facts)?;
         notes.extend(beside.notes);
         Ok(Self {

@@ -88,7 +88,15 @@ fn wrong_usage(error: clap::Error) -> ! {
         }
         std::process::exit(error.exit_code());
     }
-    error.exit()
+    if error.use_stderr() {
+        error.exit();
+    }
+    // Help, or the version.
+    let printed = report::to_stdout(|_| error.print());
+    if let Err(error) = &printed {
+        Report::say_unprinted(error);
+    }
+    std::process::exit(printed.is_err().into())
 }
 
 /// The arguments of a command, from the words behind its name.

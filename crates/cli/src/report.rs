@@ -93,19 +93,25 @@ impl Report {
             let _ = io::stderr().write_all(text.as_bytes());
             return Ok(());
         }
-        if stdout_was_closed() {
-            return Err(io::Error::other("it was closed when this program started"));
-        }
-        let mut out = io::stdout().lock();
-        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-            Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-            other => other,
-        }
+        to_stdout(|out| out.write_all(text.as_bytes()))
     }
 
     /// Says what kept this from being printed.
     pub(crate) fn say_unprinted(error: &io::Error) {
         let _ = writeln!(io::stderr(), "error: standard output: {error}");
+    }
+}
+
+/// Lets `write` write to standard output, and says what kept that from being read. A reader that has gone away is no
+/// error.
+pub(crate) fn to_stdout(write: impl FnOnce(&mut io::Stdout) -> io::Result<()>) -> io::Result<()> {
+    if stdout_was_closed() {
+        return Err(io::Error::other("it was closed when this program started"));
+    }
+    let mut out = io::stdout();
+    match write(&mut out).and_then(|()| out.flush()) {
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => other,
     }
 }
 

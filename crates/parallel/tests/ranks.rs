@@ -172,7 +172,7 @@ fn processes_of_every_launcher_get_the_id_of_rank_0() {
     ];
     let mut ids = Vec::new();
     for launcher in launchers {
-        for ranks in [2, 4] {
+        for ranks in [2, 4, 8] {
             // Rank 0 comes last.
             let processes: Vec<_> = (0..ranks).rev().map(|rank| told(rank, ranks)).collect();
             let printed = run(launcher, &processes, LONG);

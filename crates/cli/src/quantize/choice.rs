@@ -17,16 +17,18 @@ pub(super) const BY_DEFAULT: [(&str, &str); 5] = [
     (
         "embeddings",
         "*embed* *.wte.weight *.wpe.weight *.emb.weight *.shared.weight *position_embeddings* \
-         *token_embd* *_embd.weight",
+         *token_embd* *_embd.weight *codebook*",
     ),
     (
         "output heads",
         "*lm_head* output.weight *model.output.weight *output_layer* proj_out.weight head.weight *model.head.weight \
-         score.weight classifier.weight cls.output.weight",
+         score.weight classifier.weight cls.output.weight cls.predictions.* *shared_head.head.weight qa_outputs.weight \
+         *.output_projection.weight *.to_logits.weight *medusa_head*",
     ),
     (
         "routers",
-        "*.gate.* *router* *.gating.* *moe_gate* *shared_expert_gate* *shared_experts_gate* *ffn_gate_inp*",
+        "*.gate.* *router* *.gating.* *moe_gate* *expert_gate* *experts_gate* *gate_network* \
+         *ffn_gate_inp*",
     ),
     (
         "positions of attention",
@@ -156,9 +158,10 @@ fn excluded(name: &str, patterns: &[String]) -> Option<String> {
             .find(|pattern| name_matches(pattern, name))?;
         return Some(format!("excluded by {pattern:?}"));
     }
+    let lower = name.to_lowercase();
     BY_DEFAULT.iter().find_map(|(what, patterns)| {
         let mut patterns = patterns.split(' ');
-        let pattern = patterns.find(|pattern| name_matches(pattern, name))?;
+        let pattern = patterns.find(|pattern| name_matches(pattern, &lower))?;
         Some(format!("excluded by {pattern:?} ({what})"))
     })
 }
@@ -229,6 +232,10 @@ mod tests {
             model.layers.0.self_attn.q_proj.lora_A.weight model.layers.0.self_attn.q_proj.lora_B.default.weight \
             lora_unet_down_blocks_0.lora_down.weight \
             token_embd.weight position_embd.weight per_layer_token_embd.weight cls.output.weight \
+            cls.predictions.decoder.weight model.layers.61.shared_head.head.weight qa_outputs.weight \
+            decoder.output_projection.weight to_logits.weight medusa_head.0.0.linear.weight quantizer.codebook.weight \
+            model.layers.0.mlp.expert_gate.weight model.layers.0.mlp.gate_network.weight \
+            Model.Layers.0.Mlp.Gate.weight LM_HEAD.weight transformer.WTE.weight \
             blk.0.ffn_gate_inp.weight blk.0.ffn_gate_inp_shexp.weight enc.blk.0.attn_rel_b.weight"
             .split(' ')
         {

@@ -525,6 +525,9 @@ fn a_report_that_nobody_gets_is_an_error() {
         "plan 4096 4096 --json",
         "info",
         "info --json",
+        "--help",
+        "plan --help",
+        "--version",
     ] {
         let args: Vec<String> = words(command).iter().map(ToString::to_string).collect();
         for (to, why) in [("> /dev/full", "No space left"), (">&-", "it was closed")] {

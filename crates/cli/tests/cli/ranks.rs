@@ -82,6 +82,33 @@ fn a_plan_for_several_gpus_says_what_each_has_and_what_the_sum_takes() {
     assert!(!many.contains("in one host"), "{many}");
 }
 
+/// The layers of Llama-3.1-405B divide among eight, and no part has ragged rows: no kernel is ruled out by its shape.
+#[test]
+fn layers_of_405b_divide_among_eight() {
+    for (layer, divided, part) in [
+        ("16384 16384", "rows", [2048, 16384]),
+        ("1024 16384", "rows", [128, 16384]),
+        ("16384 16384", "k", [16384, 2048]),
+        ("53248 16384", "rows", [6656, 16384]),
+        ("16384 53248", "k", [16384, 6656]),
+    ] {
+        let line = format!(
+            "plan {layer} --gpu h200 --activation bf16 --n 8 --tensor-parallel 8 --split {divided}"
+        );
+        let plan = json(&words(&line));
+        let part_of_rank = split(&plan, divided);
+        let rank = &part_of_rank["rank"];
+        assert_eq!([&rank["m"], &rank["k"]], [part[0], part[1]], "{line}");
+        assert_eq!(part_of_rank["ragged"], false, "{line}");
+        assert!(
+            rank["kernel"].is_string() && rank["config"].is_object(),
+            "{line}"
+        );
+    }
+    let error = fails(&words("plan 16384 53248 --gpu h200 --tensor-parallel 7"));
+    contains(&error, &["over 7 ranks", "1, 2, 4, 8, 16 ranks"]);
+}
+
 /// 11008 is a multiple of 256, and a fourth of it is not.
 #[test]
 fn a_plan_says_where_parts_have_ragged_rows() {
