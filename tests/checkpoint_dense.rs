@@ -205,6 +205,13 @@ fn what_would_be_another_product_is_refused() {
         let values = vec![value; shape.iter().product()];
         vec![("a.weight_scale".into(), NewTensor::f32(shape, &values))]
     };
+    // A parameter has no `.weight` in its name, and its scale another name.
+    let (_folder, checkpoint) = open(vec![
+        ("a.w1".into(), matrix(Dtype::F8_E4M3).0),
+        ("a.w1_scale".into(), NewTensor::f32(&[1], &[0.5])),
+    ]);
+    let error = checkpoint.dense("a.w1").unwrap_err();
+    assert!(error.to_string().contains("a.w1_scale"), "{error}");
     // Of q, k and v; of blocks of another size.
     wrong(scales(&[3], 1.0), "[2, 3] of its blocks");
     wrong(scales(&[5, 10], 1.0), "[2, 3] of its blocks");

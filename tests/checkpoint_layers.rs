@@ -47,25 +47,30 @@ struct Files {
 impl Files {
     /// A layer `a.l` [128, 128] of a dialect, with all its tensors and no label.
     fn new(dialect: Dialect) -> Self {
+        Self::of_rows(dialect, 128)
+    }
+
+    /// The same of so many rows.
+    fn of_rows(dialect: Dialect, rows: usize) -> Self {
         let mut files = Self {
             directory: tempfile::tempdir().unwrap(),
             tensors: Vec::new(),
             metadata: HashMap::new(),
         };
-        files.layer("a.l", dialect);
+        files.layer("a.l", dialect, rows);
         files
     }
 
-    fn layer(&mut self, name: &str, dialect: Dialect) {
+    fn layer(&mut self, name: &str, dialect: Dialect, rows: usize) {
         let mut add =
             |suffix: &str, tensor| self.tensors.push((format!("{name}.{suffix}"), tensor));
         add(
             dialect.codes(),
-            NewTensor::new(Dtype::U8, &[128, 64], vec![0x12; 128 * 64]),
+            NewTensor::new(Dtype::U8, &[rows, 64], vec![0x12; rows * 64]),
         );
         add(
             dialect.scales(),
-            NewTensor::new(Dtype::F8_E4M3, &[128, 8], vec![0x38; 128 * 8]),
+            NewTensor::new(Dtype::F8_E4M3, &[rows, 8], vec![0x38; rows * 8]),
         );
         add(dialect.global(), one(0.5));
         add(dialect.input_global(), one(0.25));
@@ -105,7 +110,7 @@ impl Files {
     fn notes(&self) -> Vec<String> {
         let checkpoint = Checkpoint::open(self.write()).unwrap();
         let layer = checkpoint.layer("a.l").unwrap();
-        assert_eq!(layer.codes(), [0x12; 128 * 64]);
+        assert!(layer.codes().iter().all(|pair| *pair == 0x12));
         let notes = checkpoint.notes().iter().chain(layer.notes());
         notes.map(Note::to_string).collect()
     }
@@ -218,7 +223,7 @@ fn factors_of_columns_are_multiplied_into_vectors() {
         let mut others = factors.clone();
         others[3] = 0.0;
         let mut files = files;
-        files.layer("a.b", Dialect::ModelOpt);
+        files.layer("a.b", Dialect::ModelOpt, 128);
         for other in [None, Some(NewTensor::f32(&[128], &others))] {
             if let Some(other) = other {
                 files = files.with("a.b.pre_quant_scale", other.clone());
@@ -249,7 +254,7 @@ fn rows_of_fused_layers_have_their_parts_global_scales() {
     let of = |name: &str, globals: &[f32]| {
         let dialect = Dialect::CompressedTensors;
         let mut files = Files::new(dialect);
-        files.layer(name, dialect);
+        files.layer(name, dialect, 128);
         let global = NewTensor::f32(&[globals.len()], globals);
         files.with(&format!("{name}.weight_global_scale"), global)
     };
@@ -459,6 +464,11 @@ fn layers_with_comfy_uis_mark_are_in_its_layout() {
     let other_shape = json!({ "format": "nvfp4", "orig_shape": [120, 128] });
     refused!(both(other_shape), &["comfy_quant", "metadata"] => Config);
     refused!(both(json!({ "format": "mxfp8" })), &["metadata", "mxfp8"] => Config);
+    // The entry is about other layers of the file only: how this one lies is not said.
+    for other in ["b.l", "a.l2", "a.l.proj", "al"] {
+        let files = with(&comfy_layers(other, mark()));
+        refused!(files, &[COMFY_ENTRY, "does not name it"] => OtherLayout);
+    }
     // Joined layers are in one layout.
     let files = marked(&mark());
     let checkpoint = Checkpoint::open(files.write()).unwrap();
@@ -486,21 +496,18 @@ fn layers_that_may_be_in_comfy_uis_layout_are_refused() {
     // Other layers of the file are marked as ComfyUI's, in its metadata or in tensors.
     let mark = json!({ "format": "nvfp4" });
     let others = ["b.l", "a.l2", "a.l.proj", "al"];
-    let mut marked: Vec<Files> = others
-        .map(|other| with(&comfy_layers(other, mark.clone())))
-        .into();
-    let bytes = mark.to_string().into_bytes();
-    let tensor = || NewTensor::new(Dtype::U8, &[bytes.len()], bytes.clone());
-    marked.push(Files::new(Dialect::ModelOpt).with("b.l.comfy_quant", tensor()));
-    for files in marked {
-        refused!(files, &[&says[..], &["other layers"]].concat() => OtherLayout);
-        // ModelOpt's own config says that this one is its own.
-        let files = files.beside("hf_quant_config.json", json!({ "quant_algo": "NVFP4" }));
-        Checkpoint::open(files.write())
-            .unwrap()
-            .layer("a.l")
-            .unwrap();
+    for other in others {
+        let files = with(&comfy_layers(other, mark.clone()));
+        refused!(files, &says => OtherLayout);
     }
+    let bytes = mark.to_string().into_bytes();
+    let tensor = NewTensor::new(Dtype::U8, &[bytes.len()], bytes);
+    let files = || Files::new(Dialect::ModelOpt).with("b.l.comfy_quant", tensor.clone());
+    refused!(files(), &[&says[..], &["other layers"]].concat() => OtherLayout);
+    // ModelOpt's own config says that this one is its own.
+    let files = files().beside("hf_quant_config.json", json!({ "quant_algo": "NVFP4" }));
+    let checkpoint = Checkpoint::open(files.write()).unwrap();
+    checkpoint.layer("a.l").unwrap();
     // ModelOpt writes that entry, too, and beside it its own.
     let both = with(&comfy_layers("a.l", json!({ "format": "nvfp4" })));
     let both = both.metadata("quantization_config", json!({ "quant_algo": "NVFP4" }));
@@ -510,23 +517,37 @@ fn layers_that_may_be_in_comfy_uis_layout_are_refused() {
         .with("a.l.weight", zeros(Dtype::U8, &[100, 64]))
         .with("a.l.weight_scale", zeros(Dtype::F8_E4M3, &[128, 8]));
     padded.refused(&[&says[..], &["F8_E4M3 [128, 8]"]].concat());
-    // Names of diffusion models in one file.
-    let mut files = Files::new(Dialect::ModelOpt);
-    for name in [
+    // ModelOpt's config in the file itself, which is there when the scales have been put into that layout. Rows that are
+    // not padded show that they have not.
+    let config = json!({ "quant_algo": "NVFP4" });
+    let swizzled = Files::new(Dialect::ModelOpt).metadata("quantization_config", &config);
+    refused!(swizzled.beside("config.json", json!({ "quantization_config": config })), &says => OtherLayout);
+    let linear = Files::of_rows(Dialect::ModelOpt, 120).metadata("quantization_config", &config);
+    assert_eq!(linear.notes(), [""; 0]);
+    // Names of diffusion models.
+    let names = [
         "double_blocks.0.img_attn.qkv",
         "model.diffusion_model.blocks.0.l",
-    ] {
-        files.layer(name, Dialect::ModelOpt);
+        "transformer_blocks.0.attn.to_q",
+        "blocks.0.self_attn.q",
+        "layers.0.attention.qkv",
+        "noise_refiner.0.feed_forward.w1",
+    ];
+    let mut files = Files::new(Dialect::ModelOpt);
+    for name in names {
+        files.layer(name, Dialect::ModelOpt, 128);
         let error = files.error_of(name);
         assert!(
             matches!(error, CheckpointError::OtherLayout { .. }),
             "{error}"
         );
     }
-    // ModelOpt's own config says that they are its own.
+    // ModelOpt's own config beside the file says that they are its own.
     let files = files.beside("hf_quant_config.json", json!({ "quant_algo": "NVFP4" }));
     let checkpoint = Checkpoint::open(files.write()).unwrap();
-    checkpoint.layer("double_blocks.0.img_attn.qkv").unwrap();
+    for name in names {
+        checkpoint.layer(name).unwrap();
+    }
 }
 
 #[test]
@@ -694,6 +715,13 @@ fn other_formats_of_tools_are_named() {
             ("a.l.scales", scales),
         ])
     };
+    let pair = |codes: &str, dtype, beside: &str| {
+        let [codes, beside] = [codes, beside].map(|suffix| format!("a.l{suffix}"));
+        only(&[
+            (&codes, zeros(dtype, &[128, 64])),
+            (&beside, zeros(Dtype::F32, &[128])),
+        ])
+    };
     for (files, tool) in pairs! {
         torchao(&[128, 64], zeros(Dtype::F8_E8M0, &[128, 4])) => "torchao",
         torchao(&[128, 64], zeros(Dtype::BF16, &[8, 128])) => "torchao",
@@ -704,6 +732,12 @@ fn other_formats_of_tools_are_named() {
         mlx(zeros(Dtype::U8, &[128, 2])) => "MLX",
         mlx(zeros(Dtype::F32, &[128, 8])) => "MLX",
         mlx(zeros(Dtype::U8, &[64, 8])) => "MLX",
+        // Names that none of the dialects has.
+        pair(".qweight", Dtype::I8, ".wscales") => "Nunchaku (SVDQuant)",
+        pair(".qweight", Dtype::U8, ".scales") => "FP-Quant",
+        pair(".qweight", Dtype::I32, ".scales") => "GPTQ or AWQ",
+        pair(".weight", Dtype::U8, ".weight.absmax") => "bitsandbytes",
+        pair(".weight", Dtype::U8, ".weights_block_scaling_factor") => "TensorRT-LLM",
     } {
         refused!(files, &[tool] => OtherTool);
         let checkpoint = Checkpoint::open(files.write()).unwrap();
@@ -713,6 +747,9 @@ fn other_formats_of_tools_are_named() {
         assert_eq!(module.kind().name(), "refused");
         assert_eq!(module.tensors().len(), files.tensors.len());
     }
+    let codes = ".quantized_weight_values";
+    let files = pair(codes, Dtype::U8, ".quantized_weight_scale_factors");
+    refused!(files, &["Four Over Six"] => OtherTool);
 }
 
 /// torchao's metadata say how the scales lie; without them, or where tensors contradict them, nobody knows.
@@ -946,7 +983,8 @@ fn in_each_place(dialect: Dialect, quantization: &Value) -> [Files; 4] {
             json!({ "quantization_config": quantization }),
         ),
         new().metadata("hf_quant_config", &inside),
-        new().metadata("quantization_config", quantization),
+        // With rows that show that the scales are linear.
+        Files::of_rows(dialect, 120).metadata("quantization_config", quantization),
     ]
 }
 
@@ -963,6 +1001,12 @@ fn labels_that_change_the_product_are_errors() {
             => "low-rank",
         json!({ "transform_config": { "config_groups": &transform } }) => "transform_config",
         json!({ "transform_config": &transform }) => "transform_config",
+        // A Hadamard matrix that is computed shows in no tensor.
+        json!({ "quant_method": "auto-round", "rotation_config": { "hadamard_type": "hadamard", "block_size": 16 } })
+            => "`rotation_config`",
+        json!({ "quant_method": "auto-round", "extra_config": { "a.l": { "spinquant_config": { "r1": true } } } })
+            => "`spinquant_config`",
+        json!({ "quant_method": "fp_quant", "hadamard_group_size": 16 }) => "`hadamard_group_size`",
         group(json!({ "num_bits": 4, "type": "float", "group_size": 32 })) => "`group_size` 32",
         group(json!({ "num_bits": 4, "type": "float", "symmetric": false })) => "zero points",
         group(json!({ "num_bits": 4, "type": "float", "actorder": "group" })) => "order",
@@ -1073,6 +1117,7 @@ fn labels_that_agree_say_nothing() {
             "config_groups": { "group_0": { "targets": ["Linear"], "format": "nvfp4-pack-quantized",
                 "input_activations": local(), "weights": { "num_bits": 4, "type": "float", "group_size": 16,
                     "strategy": "tensor_group", "scale_dtype": "torch.float8_e4m3fn" } } } }),
+        json!({ "transform_config": { "config_groups": {} }, "rotation_config": null, "hadamard": false }),
         // The group that names the layer counts.
         json!({ "config_groups": {
             "group_0": group(json!(["Linear"]), 8, Value::Null), "group_1": group(json!(["re:a[.]l"]), 4, local()),
@@ -1151,7 +1196,8 @@ fn what_changes_the_product_is_found_wherever_a_config_has_it() {
             files.refused(&[name, "transform_config"]);
         }
         for entry in ["hf_quant_config", "quantization_config"] {
-            let files = Files::new(Dialect::ModelOpt).metadata(entry, &config);
+            // With rows that show that the scales are linear.
+            let files = Files::of_rows(Dialect::ModelOpt, 120).metadata(entry, &config);
             files.refused(&[entry, "transform_config"]);
         }
     }
@@ -1195,7 +1241,7 @@ fn modules_in_each_other_are_listed_in_bounded_time_and_memory() {
     const DEEP: usize = 600;
     let mut files = Files::new(Dialect::ModelOpt);
     for depth in 1..=DEEP {
-        files.layer(&"m.".repeat(depth)[..2 * depth - 1], Dialect::ModelOpt);
+        files.layer(&"m.".repeat(depth)[..2 * depth - 1], Dialect::ModelOpt, 128);
     }
     let checkpoint = Checkpoint::open(files.write()).unwrap();
     let modules = checkpoint.modules();

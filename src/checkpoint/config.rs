@@ -222,8 +222,8 @@ impl Configs {
     /// ComfyUI's mark of a layer in a file's metadata.
     ///
     /// # Errors
-    /// [`CheckpointError::OtherLayout`] where metadata do not say how the layer lies, [`CheckpointError::Config`] for a
-    /// mark that is not understood or means another product.
+    /// [`CheckpointError::OtherLayout`] where metadata do not say how the layer lies, such as those that name other
+    /// layers of the file. [`CheckpointError::Config`] for a mark that is not understood or means another product.
     pub(super) fn comfy_mark(
         &self,
         name: &str,
@@ -245,7 +245,7 @@ impl Configs {
                         "the file's metadata has an entry {COMFY_ENTRY:?}, and one of ModelOpt's config"
                     ),
                     false => format!(
-                        "the file's metadata has an entry {COMFY_ENTRY:?}, which names no layers"
+                        "the file's metadata has an entry {COMFY_ENTRY:?}, which does not name it"
                     ),
                 };
                 return Err(CheckpointError::OtherLayout {
@@ -262,7 +262,6 @@ impl Configs {
         })
     }
 
-    /// Heads of the model's attention.
     /// The heads of a layer's attention: of the language model's, where the name tells that it is one of its layers.
     pub(super) fn heads(&self, layer: &str) -> Option<Heads> {
         const OTHERS: [&str; 6] = ["vision", "visual", "encoder", "audio", "image", "vit"];
@@ -279,6 +278,18 @@ impl Configs {
             scheme.exporter == Some(Dialect::ModelOpt.into()) && scheme.claim(name).is_some()
         };
         self.about(files).any(of_modelopt)
+    }
+
+    /// Whether one of these files has ModelOpt's config in the entry of its metadata that ModelOpt writes when it makes
+    /// a diffusion model's file ready for ComfyUI. It then puts block scales into the 128x4 layout, if it is asked to,
+    /// and writes nothing of that.
+    ///
+    /// Source: nvidia-modelopt 0.47.0, `torch/export/unified_export_hf.py`.
+    pub(super) fn may_be_swizzled(&self, files: &[&Path]) -> bool {
+        let of_files = files.iter().filter_map(|file| self.of_files.get(*file));
+        let schemes = of_files.flat_map(|of_file| &self.schemes[of_file.clone()]);
+        let is_modelopts = |scheme: &Scheme| scheme.exporter == Some(Dialect::ModelOpt.into());
+        { schemes }.any(|scheme| scheme.entry == Some(CONFIG_ENTRY) && is_modelopts(scheme))
     }
 
     /// Whether a layer is what is said of it.
@@ -309,9 +320,10 @@ impl Configs {
 
     /// The file that says of this file's modules that their vectors or results are transformed, and what it says.
     pub(super) fn transforms(&self, file: &Path) -> Option<(&Path, String)> {
-        let says = |scheme: &Scheme| Some(scheme.says(scheme.transforms.clone()?));
-        self.about(&[file])
-            .find_map(|scheme| Some((&*scheme.file, says(scheme)?)))
+        let said = |scheme: &Scheme| Some(scheme.says(scheme.transforms.clone()?));
+        let files = [file];
+        let mut schemes = self.about(&files);
+        schemes.find_map(|scheme| Some((&*scheme.file, said(scheme)?)))
     }
 
     /// The schemes that speak of a module: a file's metadata speak of the file's own modules only.
@@ -597,7 +609,7 @@ struct Scheme {
     /// The first format that is named, where none is NVFP4's.
     other_format: Option<String>,
     groups: Vec<Group>,
-    /// How vectors or results are transformed, in words.
+    /// The entry that transforms vectors or results, in words.
     transforms: Option<String>,
     /// The format of weights of which some are left out.
     sparsity: Option<String>,
@@ -748,11 +760,7 @@ impl Scheme {
                 false => formats.clone().next(),
             },
             groups: groups().map(|group| Group::of(group, regexes)).collect(),
-            transforms: {
-                let parts = groups().filter_map(Value::as_object).flat_map(Map::values);
-                let mut all = std::iter::once(value).chain(groups()).chain(parts);
-                all.find_map(transforms)
-            },
+            transforms: transforms(value),
             sparsity: {
                 let format = value.get("sparsity_config").and_then(|of| of.get("format"));
                 text(format).filter(|format| format != "dense")
@@ -1060,32 +1068,48 @@ fn wrong_block(size: Option<&Value>) -> Option<String> {
     (!is_block).then(|| format!("`group_size` {}; blocks of NVFP4 have {BLOCK}", shown(size)))
 }
 
-/// How a config's object says that vectors or results are transformed, in words.
-fn transforms(said: &Value) -> Option<String> {
-    // compressed-tensors' `transform_config`, FP-Quant's `hadamard_group_size` and `transform_init`.
-    let is_named = |key: &str| {
-        let key = key.to_lowercase();
-        key.starts_with("transform_") || key.contains("hadamard") || key.contains("rotat")
-    };
-    let mut entries = said.as_object()?.iter();
-    let (key, _) = entries.find(|(key, value)| is_named(key) && !is_nothing(value))?;
+/// The entry of a config that says that vectors or results are transformed on the way, in words. compressed-tensors has
+/// `transform_config`, AutoRound `rotation_config`, FP-Quant `hadamard_group_size` and `transform_init`. A Hadamard matrix that is computed
+/// shows in no tensor.
+fn transforms(config: &Value) -> Option<String> {
+    let entry = transform_entry(config)?;
     Some(format!(
-        "`{key}`: vectors or results are transformed (rotated) on the way"
+        "`{entry}`: vectors or results are transformed (rotated) on the way"
     ))
 }
 
-/// Whether an entry on transforms says that there are none.
-fn is_nothing(value: &Value) -> bool {
+fn transform_entry(config: &Value) -> Option<&str> {
+    const WORDS: [&str; 3] = ["hadamard", "rotat", "spinquant"];
+    let says = |key: &str, value: &Value| match key {
+        "transform_config" => !says_nothing(value.get("config_groups").unwrap_or(value)),
+        // A module's name.
+        _ if key.contains('.') => false,
+        _ => {
+            let key = key.to_lowercase();
+            let is_named =
+                key.starts_with("transform_") || WORDS.iter().any(|word| key.contains(word));
+            is_named && !says_nothing(value)
+        }
+    };
+    let inside = match config {
+        Value::Array(values) => return values.iter().find_map(transform_entry),
+        Value::Object(entries) => entries,
+        _ => return None,
+    };
+    let own = inside.iter().find(|(key, value)| says(key, value));
+    let own = own.map(|(key, _)| &**key);
+    own.or_else(|| inside.values().find_map(transform_entry))
+}
+
+/// Whether a value is none, false, zero, empty, or the identity.
+fn says_nothing(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => true,
-        Value::Bool(true) => false,
         Value::Number(number) => number.as_f64() == Some(0.0),
         Value::String(text) => ["", "none", "identity"].contains(&&*text.to_lowercase()),
         Value::Array(values) => values.is_empty(),
-        Value::Object(values) => match values.get("config_groups") {
-            Some(groups) => is_nothing(groups),
-            None => values.is_empty(),
-        },
+        Value::Object(entries) => entries.is_empty(),
+        Value::Bool(true) => false,
     }
 }
 
@@ -1142,7 +1166,7 @@ impl Comfy {
     }
 
     /// The mark of a layer that it names, with or without what the layer's name begins with elsewhere. `None` in it:
-    /// it names no layers, and the layer is in its file.
+    /// it does not name the layer, which is in its file.
     fn about(&self, name: &str, files: &[&Path]) -> Option<Option<&Result<Mark, String>>> {
         let Some(layers) = &self.layers else {
             return files.contains(&&*self.file).then_some(None);
@@ -1161,8 +1185,7 @@ impl Comfy {
         let longer = longer.take_while(|listed| listed.ends_with(&end));
         let mut shorter = shorter.filter_map(|name| layers.get(name));
         // Of several the first by name.
-        let mark = shorter.next().or_else(|| layers.get(longer.min()?));
-        mark.map(Some)
+        Some(shorter.next().or_else(|| layers.get(longer.min()?)))
     }
 }
 

@@ -287,8 +287,12 @@ impl Checkpoint {
         element: DenseElement,
         [rows, k]: [usize; 2],
     ) -> Result<(DenseScales, Vec<Note>), CheckpointError> {
-        let is_stacked = weight.shape().len() > 2;
-        let separators: &[char] = if is_stacked { &['.', '_'] } else { &['.'] };
+        // Parameters that have no `.weight` in their names have their scales as `NAME_scale`.
+        let is_parameter = element == DenseElement::E4m3 && weight.name() == name;
+        let separators: &[char] = match weight.shape().len() > 2 || is_parameter {
+            true => &['.', '_'],
+            false => &['.'],
+        };
         let (mut scales, mut others) = (None, Vec::new());
         let beside = separators.iter().flat_map(|separator| {
             self.behind(format!("{name}{separator}"))

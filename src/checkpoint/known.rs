@@ -116,12 +116,27 @@ pub(super) fn is_comfy_mark(name: &str) -> bool {
     last.is_some_and(|last| last.eq_ignore_ascii_case("comfy_quant"))
 }
 
-/// Whether a layer's name is one of a diffusion model in one file, as ComfyUI and the models' makers name them. ModelOpt
-/// and compressed-tensors quantise other models, or name them as diffusers does. Files with these names have ComfyUI's
-/// layout, and some do not say so.
-pub(super) fn is_of_one_file(name: &str) -> bool {
-    const PARTS: [&str; 3] = ["double_blocks", "single_blocks", "diffusion_model"];
-    name.split('.').any(|part| PARTS.contains(&part))
+/// Whether a layer's name is one of a diffusion model, as ComfyUI, the models' makers and diffusers name them. ComfyUI
+/// uses ModelOpt's names for another layout, and some files do not say so. ModelOpt's own files of such models have a
+/// config beside them.
+pub(super) fn is_of_diffusion(name: &str) -> bool {
+    const PARTS: [&str; 7] = [
+        "double_blocks",
+        "single_blocks",
+        "diffusion_model",
+        // LTX, Qwen-Image, UNets; diffusers' names of FLUX.
+        "transformer_blocks",
+        "single_transformer_blocks",
+        // Z-Image.
+        "noise_refiner",
+        "context_refiner",
+    ];
+    // Z-Image's other layers. Language models that have these names are Mistral's own files.
+    let is_z_image = |rest: &str| rest.contains(".attention.") || rest.contains(".feed_forward.");
+    // Wan, and others that begin so.
+    let begins =
+        name.starts_with("blocks.") || name.strip_prefix("layers.").is_some_and(is_z_image);
+    begins || name.split('.').any(|part| PARTS.contains(&part))
 }
 
 /// Whether a module's name is an embedding's, as far as names tell.

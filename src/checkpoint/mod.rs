@@ -7,8 +7,9 @@
 //! | global scale | `weight_scale_2` F32, a multiplier | `weight_global_scale` F32, a divisor |
 //! | activations' global scale | `input_scale`, a multiplier | `input_global_scale`, a divisor |
 //!
-//! torchao's and MLX's names mean the same ([`Exporter`]). Whose they are is found out layer by layer. Files are mapped, and weights borrow from the map. Matrices that are not
-//! NVFP4 open as [`Dense`] ones, and [`Gguf`] reads llama.cpp's files. [`AnyCheckpoint`] takes a path of either.
+//! torchao's and MLX's names mean the same ([`Exporter`]). Whose they are is found out layer by layer. Files are mapped,
+//! and weights borrow from the map. Matrices that are not NVFP4 open as [`Dense`] ones, and [`Gguf`] reads llama.cpp's
+//! files. [`AnyCheckpoint`] takes a path of either.
 //!
 //! A layer is computed from these tensors, and from `pre_quant_scale` where ModelOpt has it ([`Layer::column_alpha`]).
 //! ComfyUI uses ModelOpt's names for codes and scales that lie otherwise, and marks such layers. Where others below its
@@ -569,10 +570,15 @@ fn comfy_mark(
     } else if is_modelopts && checkpoint.is_unmarked(name, &files) {
         UNMARKED.into()
     } else if is_modelopts
-        && known::is_of_one_file(name)
+        && padded(stored) == linear
+        && checkpoint.configs().may_be_swizzled(&files)
+    {
+        "the file's metadata has ModelOpt's config, as files for ComfyUI have".into()
+    } else if is_modelopts
+        && known::is_of_diffusion(name)
         && !checkpoint.configs().is_modelopts(name, &files)
     {
-        "it has the name of a layer of a diffusion model in one file, and ComfyUI's mark is not there".into()
+        "it has the name of a diffusion model's layer, and neither ComfyUI's mark nor ModelOpt's config is there".into()
     } else {
         return Ok(None);
     };

@@ -46,15 +46,35 @@ pub(super) const MX_NAMES: [(&str, &str); 4] = [
     (".weight.blocks", ".weight.scales"),
 ];
 
-/// Tools with other formats than NVFP4: the type of their codes, and the names of codes and of scales, by what follows
-/// the name of a layer.
-const TOOLS: [(&str, Option<Dtype>, &str, &str); 3] = [
+/// Tools with other formats than NVFP4, or with other names for it: the type of their codes, and the names of codes and
+/// of a tensor beside them, by what follows the name of a layer.
+const TOOLS: [(&str, Option<Dtype>, &str, &str); 9] = [
     // Integers, MXFP4, FP8.
     ("torchao", None, TORCHAO_CODES, "._weight_scale"),
     // Experts that are stacked in a parameter of another name.
     ("torchao", None, TORCHAO_PARAMETER, "_scale"),
     // Several formats of 4 and 8 bits, in words of 32.
     ("MLX", Some(Dtype::U32), ".weight", ".scales"),
+    // NVFP4 and integers, with a low-rank product (SVDQuant).
+    ("Nunchaku (SVDQuant)", None, ".qweight", ".wscales"),
+    // NVFP4 and MXFP4 of vectors that a Hadamard matrix rotates.
+    ("FP-Quant", Some(Dtype::U8), ".qweight", ".scales"),
+    ("GPTQ or AWQ", Some(Dtype::I32), ".qweight", ".scales"),
+    ("bitsandbytes", None, ".weight", ".weight.absmax"),
+    // NVFP4 of its own checkpoints, some with scales for kernels.
+    (
+        "TensorRT-LLM",
+        None,
+        ".weight",
+        ".weights_block_scaling_factor",
+    ),
+    // NVFP4, whose scales are in the 128x4 layout.
+    (
+        "Four Over Six",
+        None,
+        ".quantized_weight_values",
+        ".quantized_weight_scale_factors",
+    ),
 ];
 
 pub(super) const TORCHAO_CODES: &str = "._weight_qdata";
