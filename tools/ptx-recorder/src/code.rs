@@ -48,6 +48,7 @@ codes! {
         c"too many resources requested for launch";
     LAUNCH_TIMEOUT = 702, c"cudaErrorLaunchTimeout", c"CUDA_ERROR_LAUNCH_TIMEOUT",
         c"the launch timed out and was terminated";
+    ASSERT = 710, c"cudaErrorAssert", c"CUDA_ERROR_ASSERT", c"device-side assert triggered";
     MISALIGNED_ADDRESS = 716, c"cudaErrorMisalignedAddress", c"CUDA_ERROR_MISALIGNED_ADDRESS", c"misaligned address";
     LAUNCH_FAILED = 719, c"cudaErrorLaunchFailure", c"CUDA_ERROR_LAUNCH_FAILED", c"unspecified launch failure";
     COOPERATIVE_TOO_LARGE = 720, c"cudaErrorCooperativeLaunchTooLarge", c"CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE",

@@ -249,6 +249,7 @@ fn code_of(e: &SimError) -> Code {
         SimError::Violation(v) => match v.kind {
             ViolationKind::OutOfBounds | ViolationKind::ReadOnly => Code::ILLEGAL_ADDRESS,
             ViolationKind::Misaligned => Code::MISALIGNED_ADDRESS,
+            ViolationKind::Assertion => Code::ASSERT,
             _ => Code::LAUNCH_FAILED,
         },
         SimError::Deadlock(_) | SimError::Budget { .. } => Code::LAUNCH_TIMEOUT,
@@ -391,6 +392,20 @@ impl Recorder {
         if report.warnings_dropped > 0 {
             let more = report.warnings_dropped;
             crate::say(&format!("{title}: and {more} more warnings"));
+        }
+        // The program's own output: on a GPU it comes when the program waits for the launch.
+        let printed = report.printed.replace('\0', "");
+        // SAFETY: the format takes a number of bytes and the address of at least as many.
+        unsafe {
+            libc::printf(
+                c"%.*s".as_ptr(),
+                printed.len() as libc::c_int,
+                printed.as_ptr(),
+            )
+        };
+        if report.printed_dropped > 0 {
+            let more = report.printed_dropped;
+            crate::say(&format!("{title}: and {more} more texts were printed"));
         }
         if self.settings.quiet {
             return;

@@ -242,6 +242,20 @@ impl Instr {
         }
         s
     }
+
+    /// The function that a `call` names, and the variables of its result and its parameters.
+    pub(crate) fn callee(&self) -> Option<(&str, Vec<&Operand>)> {
+        let (result, rest) = match self.operands.as_slice() {
+            [Operand::List(result), rest @ ..] => (result.as_slice(), rest),
+            rest => (&[][..], rest),
+        };
+        let (name, parameters) = match rest {
+            [Operand::Name(name)] => (name, &[][..]),
+            [Operand::Name(name), Operand::List(parameters), ..] => (name, parameters.as_slice()),
+            _ => return None,
+        };
+        Some((name, result.iter().chain(parameters).collect()))
+    }
 }
 
 /// A position in the kernel's own source, from `.loc`.
@@ -283,6 +297,8 @@ pub struct Function {
     pub entry: bool,
     /// Parameters in order.
     pub params: Vec<VarDecl>,
+    /// The result of a function that has one.
+    pub result: Option<VarDecl>,
     /// `.reqntid`.
     pub reqntid: Option<[u32; 3]>,
     /// `.maxntid`.

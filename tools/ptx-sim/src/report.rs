@@ -105,6 +105,8 @@ named! {
         Synchronisation "synchronisation",
         /// `trap` was executed.
         Trap "trap",
+        /// An `assert` of the kernel does not hold.
+        Assertion "assertion",
         /// Two accesses that nothing orders, or an asynchronous operation's buffer in use.
         Hazard "hazard",
         /// An mbarrier object is used where its initialisation is not visible.
@@ -254,9 +256,15 @@ pub struct Report {
     pub notes: Vec<Note>,
     /// Instructions and branches that ran, and those that did not.
     pub coverage: Coverage,
+    /// What the kernel's `printf` printed; at most [`Report::MAX_PRINTED`] bytes.
+    pub printed: String,
+    /// Texts beyond those kept.
+    pub printed_dropped: u64,
 }
 
 impl Report {
     /// Warnings kept; the rest are counted.
     pub const MAX_WARNINGS: usize = 64;
+    /// Bytes of printed text that are kept: what a GPU keeps, unless a program asks for more.
+    pub const MAX_PRINTED: usize = 1 << 20;
 }

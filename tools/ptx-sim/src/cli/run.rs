@@ -463,6 +463,14 @@ pub(super) fn command(r: &Run) -> Result<bool, Failure> {
         report.warp_instructions,
         report.thread_instructions
     );
+    // What strangers' kernels print does nothing to a terminal.
+    let hidden = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+    for line in report.printed.replace(hidden, "?").lines() {
+        outln!("printed: {line}");
+    }
+    if report.printed_dropped > 0 {
+        outln!("and {} more texts were printed", report.printed_dropped);
+    }
     sum.print_findings();
     for n in &report.notes {
         outln!("note: {n}");

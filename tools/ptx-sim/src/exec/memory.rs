@@ -54,7 +54,7 @@ impl Machine<'_> {
         })
     }
 
-    fn load(
+    pub(super) fn load(
         &mut self,
         w: &mut Warp,
         actor: Actor,
@@ -76,7 +76,7 @@ impl Machine<'_> {
         }
     }
 
-    fn store(
+    pub(super) fn store(
         &mut self,
         w: &mut Warp,
         actor: Actor,

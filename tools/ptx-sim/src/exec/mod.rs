@@ -20,6 +20,7 @@ pub(crate) mod overlap;
 pub(crate) mod pending;
 mod pieces;
 mod poison;
+mod printf;
 mod registers;
 mod small_copy;
 pub(crate) mod tcgen05;
@@ -454,6 +455,12 @@ impl Machine<'_> {
             Op::Mma(m) => self.mma_sync(c, w, m)?,
             Op::Wmma(m) => self.wmma(c, w, m)?,
             Op::Wgmma(i) => return self.wgmma(c, w, cur, i),
+            Op::Printf {
+                result,
+                format,
+                values,
+            } => self.printf(c, w, [*result, *format, *values])?,
+            Op::AssertFail { texts, line } => self.assert_fail(c, w, *texts, *line)?,
             Op::Unmodelled { reason } => {
                 return Err(Trouble::Error(SimError::Unmodelled {
                     line: ins.line,

@@ -8,7 +8,7 @@ use super::host::HostFault;
 use super::kind::Kind;
 use super::text::normalise;
 use super::{drops, moves, operands, scalar};
-use crate::ast::{Instr, Module, Stmt};
+use crate::ast::{Function, Instr, Module, Stmt};
 use crate::error::SimError;
 use crate::program::Program;
 use crate::sim::Launch;
@@ -125,7 +125,7 @@ impl Plan<'_> {
     }
 }
 
-/// A kernel alone with the variables of its module, so that it is cheap to copy.
+/// A kernel alone with what it uses of its module, so that it is cheap to copy.
 #[derive(Debug, Clone)]
 pub struct Kernel {
     module: Module,
@@ -137,8 +137,12 @@ impl Kernel {
     pub fn new(module: &Module, entry: &str) -> Result<Self, SimError> {
         // Decoding it tells what is wrong with it, and names the module's kernels.
         Program::new(module, entry)?;
+        let names = module.entry(entry).map(|f| module.names_in(f));
+        let called = |f: &Function| names.as_ref().is_some_and(|n| n.contains(f.name.as_str()));
         let mut module = module.clone();
-        module.functions.retain(|f| f.entry && f.name == entry);
+        module
+            .functions
+            .retain(|f| if f.entry { f.name == entry } else { called(f) });
         Ok(Self {
             module,
             entry: entry.into(),

@@ -77,7 +77,7 @@ impl Noticed {
                 V::Hazard | V::BarrierInit => Noticed::Hazard,
                 V::Uninitialised => Noticed::Uninitialised,
                 V::OutOfBounds | V::Misaligned | V::ReadOnly => Noticed::Address,
-                V::Synchronisation | V::Trap | V::Other => Noticed::Rule,
+                V::Synchronisation | V::Trap | V::Assertion | V::Other => Noticed::Rule,
             },
             SimError::Deadlock(_) => Noticed::Deadlock,
             SimError::Budget { .. } => Noticed::Budget,

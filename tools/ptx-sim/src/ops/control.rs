@@ -32,7 +32,10 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
             let uniform = cx.ins.opcode == "ret" && cx.mods.take("uni");
             cx.mods.finish()?;
             cx.count(&[0])?;
-            Op::Exit { uniform }
+            match cx.back() {
+                Some(target) if cx.ins.opcode == "ret" => Op::Bra { target, uniform },
+                _ => Op::Exit { uniform },
+            }
         }
         "trap" => {
             cx.mods.finish()?;

@@ -3,6 +3,7 @@
 pub(crate) mod approx;
 pub(crate) mod bitfield;
 pub(crate) mod bits;
+pub(crate) mod call;
 pub(crate) mod control;
 pub(crate) mod convert;
 mod double;

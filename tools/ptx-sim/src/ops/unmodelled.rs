@@ -10,7 +10,6 @@ const KNOWN: &[(&str, &str)] = &[
     ("multimem", "multicast memory"),
     ("red", "asynchronous reductions"),
     ("st", "asynchronous stores"),
-    ("call", "calls"),
     ("alloca", "stack allocation"),
     ("stacksave", "stack allocation"),
     ("stackrestore", "stack allocation"),

@@ -266,29 +266,11 @@ impl Parser<'_> {
             ..Function::default()
         };
         if !entry && self.eat('(') {
-            // The result of a device function: kept only so that the source parses.
-            let mut depth = 1;
-            while depth > 0 {
-                match self.next() {
-                    Tok::Punct('(') => depth += 1,
-                    Tok::Punct(')') => depth -= 1,
-                    Tok::End => return self.err("`(` is never closed"),
-                    _ => {}
-                }
-            }
+            f.result = self.parameters()?.pop();
         }
         f.name = self.word()?;
-        if self.eat('(') && !self.eat(')') {
-            loop {
-                if self.is_word(".reg") {
-                    return self.err("parameters in registers are not modelled");
-                }
-                f.params.append(&mut self.variables(false, true)?);
-                if !self.eat(',') {
-                    break;
-                }
-            }
-            self.expect(')')?;
+        if self.eat('(') {
+            f.params = self.parameters()?;
         }
         while let Tok::Word(w) = self.peek().clone() {
             self.next();
@@ -312,6 +294,21 @@ impl Parser<'_> {
         self.expect('{')?;
         f.body = Some(self.block()?.into());
         Ok(f)
+    }
+
+    /// Declarations up to and with the closing parenthesis.
+    fn parameters(&mut self) -> Res<Vec<VarDecl>> {
+        let mut all = Vec::new();
+        while !self.eat(')') {
+            if !all.is_empty() {
+                self.expect(',')?;
+            }
+            if self.is_word(".reg") {
+                return self.err("parameters in registers are not modelled");
+            }
+            all.append(&mut self.variables(false, true)?);
+        }
+        Ok(all)
     }
 
     /// The statements up to and with the closing brace.
@@ -359,6 +356,9 @@ impl Parser<'_> {
                 }
                 self.expect(';')?;
                 out.push(Stmt::BranchTargets(word, names, line));
+            } else if self.eat_word(".callprototype") || self.eat_word(".calltargets") {
+                // For calls of functions by address, which are not executed.
+                self.skip_statement()?;
             } else {
                 out.push(Stmt::Label(word, line));
             }

@@ -28,6 +28,17 @@ type Flat<'a> = Vec<(&'a Instr, usize, Option<Arc<[Loc]>>)>;
 /// CTAs of a cooperative launch meet, as cooperative groups' headers have them.
 pub(super) const GRID_WORKSPACE: &str = "%grid_workspace";
 
+/// The shared memory that cooperative groups of several warps use: system software's, which every kernel has. Here a
+/// kernel that reads its address has it as a variable, with as many bytes as cooperative groups' headers count on.
+const RESERVED_SHARED: (&str, u64) = ("%reserved_smem_offset_1", 288);
+
+/// The label behind the body of a function that is laid out in place of its call.
+pub(super) const RETURN: &str = "%return";
+/// Most functions that call each other.
+const MAX_CALLS: usize = 64;
+/// Most statements of called functions, each counted as often as it is laid out.
+const MAX_CALLED: usize = 1 << 20;
+
 /// Most positions of a chain that are kept.
 const MAX_INLINED: usize = 16;
 
@@ -36,6 +47,8 @@ const MAX_INLINED: usize = 16;
 struct Chains {
     now: Option<Arc<[Loc]>>,
     by_position: HashMap<Loc, Arc<[Loc]>>,
+    /// The position of the call, in a function that is called.
+    outer: Option<Arc<[Loc]>>,
 }
 
 impl Chains {
@@ -44,7 +57,8 @@ impl Chains {
             Some(chain) => chain.clone(),
             None => Arc::new([at]),
         });
-        let behind = behind.iter().flat_map(|chain| chain.iter());
+        let behind = behind.iter().chain(&self.outer);
+        let behind = behind.flat_map(|chain| chain.iter());
         let chain: Arc<[Loc]> = std::iter::once(&loc)
             .chain(behind)
             .take(MAX_INLINED)
@@ -53,6 +67,17 @@ impl Chains {
         self.by_position.insert(loc, chain.clone());
         self.now = Some(chain);
     }
+}
+
+/// A kernel's statements as one list of instructions, which those of the functions that it calls are part of.
+struct Flattening<'a> {
+    module: &'a Module,
+    flat: Flat<'a>,
+    loc: Chains,
+    /// Functions that are being laid out, each called by the one before it.
+    open: Vec<&'a str>,
+    /// Statements of called functions so far.
+    called: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -94,6 +119,8 @@ pub(crate) struct Builder {
     initialisers: Vec<(DeclSpace, usize, VarDecl)>,
     /// Alignment of dynamic shared memory.
     dynamic: u64,
+    /// Functions of the module that can be called, by their names.
+    functions: HashMap<String, usize>,
     /// Whether the module is for Hopper only.
     pub(crate) hopper: bool,
 }
@@ -122,7 +149,7 @@ pub(super) fn build(module: &Module, kernel: &str) -> Result<Program, SimError> 
     };
     let names = module.names_in(f);
     let mut b = Builder::new(module, |name| names.contains(name))?;
-    let flat = b.kernel(f)?;
+    let flat = b.kernel(module, f)?;
     for (ins, scope, loc) in flat {
         let decoded = b.decode(ins, scope, loc)?;
         b.program.code.push(decoded);
@@ -158,7 +185,7 @@ pub(crate) fn survey<'a>(
         .iter()
         .filter(|f| f.entry && f.body.is_some())
     {
-        let flat = match b.kernel(f) {
+        let flat = match b.kernel(module, f) {
             Ok(flat) => flat,
             Err(e) => {
                 problems.push((Some(f.name.as_str()), e));
@@ -199,24 +226,32 @@ impl Builder {
             hopper: module.is_for_hopper(),
             ..Self::default()
         };
+        for (at, f) in module.functions.iter().enumerate() {
+            if !f.entry && f.body.is_some() {
+                b.functions.insert(f.name.clone(), at);
+            }
+        }
         b.scopes.push(Scope::default());
         let there = |v: &&VarDecl| v.space != DeclSpace::Shared || used(&v.name);
         for v in module.vars.iter().filter(there) {
             b.variable(v, 0)?;
         }
+        let system = |space, (name, bytes): (&str, u64)| VarDecl {
+            space,
+            ty: Ty::B8,
+            vector: 1,
+            align: 8,
+            name: name.into(),
+            count: Some(bytes),
+            init: Vec::new(),
+            external: false,
+            line: 0,
+        };
         if module.grid_workspace {
-            let workspace = VarDecl {
-                space: DeclSpace::Global,
-                ty: Ty::B32,
-                vector: 1,
-                align: 8,
-                name: GRID_WORKSPACE.into(),
-                count: Some(2),
-                init: Vec::new(),
-                external: false,
-                line: 0,
-            };
-            b.variable(&workspace, 0)?;
+            b.variable(&system(DeclSpace::Global, (GRID_WORKSPACE, 8)), 0)?;
+        }
+        if used(RESERVED_SHARED.0) {
+            b.variable(&system(DeclSpace::Shared, RESERVED_SHARED), 0)?;
         }
         b.initialise()?;
         Ok(b)
@@ -252,7 +287,7 @@ impl Builder {
 
     /// Lays a kernel out: its parameters in scope 1, its body in scope 2 and those inside. Returns its
     /// instructions, which are still to be decoded.
-    fn kernel<'a>(&mut self, f: &'a Function) -> Result<Flat<'a>, SimError> {
+    fn kernel<'a>(&mut self, module: &'a Module, f: &'a Function) -> Result<Flat<'a>, SimError> {
         self.program.kernel.clone_from(&f.name);
         self.program.preds = 3;
         self.program.reqntid = f.reqntid;
@@ -263,12 +298,17 @@ impl Builder {
         self.scope(0);
         self.params(f)?;
         let body = self.scope(PARAMETERS);
-        let mut flat = Vec::new();
-        let statements = f.body.as_deref().unwrap_or_default();
-        self.flatten(statements, body, &mut flat, &mut Chains::default())?;
+        let mut to = Flattening {
+            module,
+            flat: Vec::new(),
+            loc: Chains::default(),
+            open: Vec::new(),
+            called: 0,
+        };
+        self.flatten(f.body.as_deref().unwrap_or_default(), body, &mut to)?;
         self.layout_dynamic();
         self.initialise()?;
-        Ok(flat)
+        Ok(to.flat)
     }
 
     /// Opens a scope inside another.
@@ -321,17 +361,19 @@ impl Builder {
             DeclSpace::Global => Space::Global,
             DeclSpace::Const => Space::Const,
             DeclSpace::Shared => Space::Shared,
-            DeclSpace::Local => Space::Local,
-            DeclSpace::Param => {
-                return fail(v.line, &v.name, "parameters of calls are not modelled");
-            }
+            // The parameters of a call lie in the stack of the function that calls.
+            DeclSpace::Local | DeclSpace::Param => Space::Local,
         };
         let start = match v.space {
             DeclSpace::Global => GLOBAL_VARS,
             DeclSpace::Shared => SHARED_START,
             _ => SMALL_START,
         };
-        let next = self.next.entry(v.space).or_insert(start);
+        let next = match v.space {
+            DeclSpace::Param => DeclSpace::Local,
+            declared => declared,
+        };
+        let next = self.next.entry(next).or_insert(start);
         if v.external || v.count.is_none() {
             if v.space != DeclSpace::Shared {
                 return fail(
@@ -428,15 +470,16 @@ impl Builder {
         &mut self,
         body: &'a [Stmt],
         scope: usize,
-        flat: &mut Flat<'a>,
-        loc: &mut Chains,
+        to: &mut Flattening<'a>,
     ) -> Result<(), SimError> {
         for s in body {
+            to.called += usize::from(!to.open.is_empty());
             match s {
-                Stmt::Instr(i) => flat.push((i, scope, loc.now.clone())),
-                Stmt::Loc(l, inlined) => loc.enter(*l, *inlined),
+                Stmt::Instr(i) if i.opcode == "call" && self.call(i, scope, to)? => {}
+                Stmt::Instr(i) => to.flat.push((i, scope, to.loc.now.clone())),
+                Stmt::Loc(l, inlined) => to.loc.enter(*l, *inlined),
                 Stmt::Label(name, line) => {
-                    let pc = flat.len() as u32;
+                    let pc = to.flat.len() as u32;
                     if self.scopes[scope].labels.insert(name.clone(), pc).is_some() {
                         return fail(*line, name, "label is defined twice");
                     }
@@ -458,14 +501,84 @@ impl Builder {
                         }
                     }
                 }
+                Stmt::Var(v)
+                    if !to.open.is_empty()
+                        && !matches!(v.space, DeclSpace::Local | DeclSpace::Param) =>
+                {
+                    let message = "a variable of a function that is called, other than .local, is not modelled";
+                    return fail(v.line, &v.name, message);
+                }
                 Stmt::Var(v) => self.variable(v, scope)?,
                 Stmt::Block(inner) => {
                     let new = self.scope(scope);
-                    self.flatten(inner, new, flat, loc)?;
+                    self.flatten(inner, new, to)?;
                 }
             }
         }
         Ok(())
+    }
+
+    /// Lays out the body of a function in place of an instruction that calls it, in scopes of its own: its parameters
+    /// are the variables that the call names. False if the call names no function of the module, or one that is being
+    /// laid out: decoding says then what is not executed.
+    fn call<'a>(
+        &mut self,
+        i: &'a Instr,
+        scope: usize,
+        to: &mut Flattening<'a>,
+    ) -> Result<bool, SimError> {
+        let Some((name, given)) = i.callee() else {
+            return Ok(false);
+        };
+        let called = self.functions.get(name).map(|at| &to.module.functions[*at]);
+        let Some((f, body)) = called.and_then(|f| Some((f, f.body.as_deref()?))) else {
+            return Ok(false);
+        };
+        if i.guard.is_some() || to.open.contains(&name) || to.open.len() == MAX_CALLS {
+            return Ok(false);
+        }
+        to.called += 1;
+        if to.called > MAX_CALLED {
+            let message = format!("more than {MAX_CALLED} statements of functions that are called");
+            return fail(i.line, &i.text, message);
+        }
+        let taken: Vec<&VarDecl> = f.result.iter().chain(&f.params).collect();
+        if taken.len() != given.len() {
+            let message = format!("{} values for {} of {name}", given.len(), taken.len());
+            return fail(i.line, &i.text, message);
+        }
+        let outside = self.scope(0);
+        for (v, o) in taken.into_iter().zip(given) {
+            let symbol = match o {
+                Operand::Name(n) => self.lookup(scope, n),
+                _ => None,
+            };
+            let Some(symbol @ Sym::Var(Space::Local, at)) = symbol else {
+                return fail(i.line, &i.text, format!("{o} is no variable of .param"));
+            };
+            let local = &self.program.local;
+            let there = local.binary_search_by_key(&at, |v| v.address);
+            if there.is_ok_and(|there| local[there].size != v.bytes()) {
+                let message = format!("{o} has another size than {}", v.name);
+                return fail(i.line, &i.text, message);
+            }
+            self.define(outside, &v.name, symbol, v.line)?;
+        }
+        let inside = self.scope(outside);
+        let outer = to.loc.now.clone();
+        let of_function = Chains {
+            now: outer.clone(),
+            outer,
+            ..Chains::default()
+        };
+        let of_caller = std::mem::replace(&mut to.loc, of_function);
+        to.open.push(name);
+        self.flatten(body, inside, to)?;
+        to.open.pop();
+        to.loc = of_caller;
+        let labels = &mut self.scopes[outside].labels;
+        labels.insert(RETURN.into(), to.flat.len() as u32);
+        Ok(true)
     }
 
     fn register(&mut self, scope: usize, name: &str, ty: Ty, line: u32) -> Result<(), SimError> {

@@ -1,6 +1,6 @@
 //! From a parsed instruction to an [`Op`]: operands, modifiers, and the choice of family.
 
-use super::build::{Builder, GRID_WORKSPACE, Sym, literal};
+use super::build::{Builder, GRID_WORKSPACE, RETURN, Sym, literal};
 use super::special::{EXPLICIT_CLUSTER, FALSE, TRUE, special};
 use super::{Addr, Alu, Dst, Op, PredSrc, Special, Src};
 use crate::ast::{Instr, Operand, Ty};
@@ -277,6 +277,23 @@ impl<'a> Cx<'a> {
         }
     }
 
+    /// Where `ret` goes in a function that was called.
+    pub(crate) fn back(&self) -> Option<u32> {
+        self.b.label(self.scope, RETURN)
+    }
+
+    /// The address in local memory of a variable that a call names.
+    pub(crate) fn given(&mut self, o: &Operand) -> R<u64> {
+        let symbol = match o {
+            Operand::Name(n) => self.b.lookup(self.scope, n),
+            _ => None,
+        };
+        match symbol {
+            Some(Sym::Var(Space::Local, at)) => Ok(at),
+            _ => Err(format!("{o} is no variable of .param")),
+        }
+    }
+
     pub(crate) fn table(&mut self, i: usize) -> R<Vec<u32>> {
         match self.operand(i)? {
             Operand::Name(n) => self.b.table(self.scope, n),
@@ -285,7 +302,7 @@ impl<'a> Cx<'a> {
     }
 
     /// A memory operand.
-    pub(crate) fn addr(&mut self, i: usize, space: Option<Space>, own: bool) -> R<Addr> {
+    pub(crate) fn addr(&mut self, i: usize, mut space: Option<Space>, own: bool) -> R<Addr> {
         let Operand::Address { base, offset, rest } = self.operand(i)? else {
             return Err("an address in brackets is expected".into());
         };
@@ -314,6 +331,10 @@ impl<'a> Cx<'a> {
                 Some(Sym::Dynamic) => Some(Space::Shared),
                 _ => None,
             };
+            // The parameters of a call are local memory.
+            if (space, lies_in) == (Some(Space::Param), Some(Space::Local)) {
+                space = lies_in;
+            }
             if let Some(s) = lies_in.filter(|s| space != Some(*s)) {
                 return Err(format!("`{n}` lies in {} memory", s.name()));
             }
@@ -337,6 +358,7 @@ impl<'a> Cx<'a> {
             ("local", Space::Local, false),
             ("param", Space::Param, false),
             ("param::entry", Space::Param, false),
+            ("param::func", Space::Param, false),
             ("const", Space::Const, false),
         ] {
             if self.mods.take(name) {
@@ -371,7 +393,7 @@ impl<'a> Cx<'a> {
 /// Decodes by family; the first that knows the opcode decides.
 pub(crate) fn op(cx: &mut Cx<'_>) -> R<Op> {
     type Family = fn(&mut Cx<'_>) -> R<Option<Op>>;
-    let families: [Family; 21] = [
+    let families: [Family; 22] = [
         ops::bitfield::decode,
         ops::approx::decode,
         ops::int::decode,
@@ -392,6 +414,7 @@ pub(crate) fn op(cx: &mut Cx<'_>) -> R<Op> {
         ops::mma::decode,
         ops::wgmma::decode,
         ops::wmma::decode,
+        ops::call::decode,
         ops::unmodelled::decode,
     ];
     for f in families {

@@ -319,6 +319,18 @@ pub enum Op {
     Wgmma(super::Wgmma),
     /// `wmma`.
     Wmma(Box<super::Wmma>),
+    /// A call of `vprintf`: addresses in local memory of its result, and of the addresses of its format and values.
+    Printf {
+        result: u64,
+        format: u64,
+        values: u64,
+    },
+    /// A call of `__assertfail`: addresses in local memory of the addresses of its condition, file and function, and
+    /// of its line.
+    AssertFail {
+        texts: [u64; 3],
+        line: u64,
+    },
     /// Parsed, and known to the ISA, but not modelled: an error when it is reached.
     Unmodelled {
         reason: String,
