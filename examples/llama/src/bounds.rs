@@ -154,9 +154,10 @@ pub fn compare(
     model.reset();
     model.met().keep();
     for pass in passes.iter().copied().chain(std::iter::repeat(1)) {
-        let Some(tokens) = text.get(at..at + pass) else {
+        let tokens = &text[at..(at + pass).min(text.len())];
+        if tokens.is_empty() {
             break;
-        };
+        }
         let logits = model.read_all(tokens)?.to_vec();
         let met = model.met().take();
         let near = reference.read(tokens, Some(met))?;
@@ -164,7 +165,7 @@ pub fn compare(
             .distance
             .max(near.distance(logits.iter().map(|&x| f64::from(x))));
         largest = near.x.iter().fold(largest, |most, x| most.max(x.abs()));
-        let each = logits.len() / pass;
+        let each = logits.len() / tokens.len();
         for (i, logits) in logits.chunks_exact(each).enumerate() {
             let near = near.part(i * each..(i + 1) * each);
             found
@@ -184,8 +185,9 @@ pub fn compare(
                 }
             }
         }
-        at += pass;
+        at += tokens.len();
     }
+    ensure!(at > 0, "a text of no token");
     found.explained.iter_mut().for_each(|of| *of /= largest);
     Ok(found)
 }
