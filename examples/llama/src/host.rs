@@ -81,7 +81,8 @@ impl Decoder {
         config.kv_heads() * most * config.head_size()
     }
 
-    /// What the layers and the last norm make of `n` vectors `[n][hidden]`, the first of which stands at a position.
+    /// The results of the layers and the last norm for `n` vectors `[n][hidden]`, the first of which stands at a
+    /// position.
     pub fn pass(
         &mut self,
         xs: &mut [f32],

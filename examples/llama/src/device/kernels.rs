@@ -66,7 +66,7 @@ const MOST_NORMED: usize = 16 * 1024;
 /// The most experts that `route` knows.
 const MOST_EXPERTS: usize = 1024;
 
-/// What kernels of attention are compiled for, and launched with.
+/// The sizes that kernels of attention are compiled for, and launched with.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Heads {
     pub heads: usize,
@@ -123,7 +123,7 @@ impl Heads {
         })
     }
 
-    /// What the kernels are compiled from.
+    /// The source that the kernels are compiled from.
     pub fn source(&self) -> String {
         format!(
             "#define SIZE {}\n#define GROUP {}\n{}",
@@ -276,7 +276,7 @@ pub fn norm(
     }
 }
 
-/// What stands between up and down: of f32 `[n][2 size]` into `[n][size]`.
+/// The gate between up and down: of f32 `[n][2 size]` into `[n][size]`.
 pub fn gate([both, out]: [u64; 2], [n, size]: [usize; 2], to: FloatType) -> Launch {
     Launch {
         entry: "gate",
@@ -365,7 +365,7 @@ pub fn choose(
     }
 }
 
-/// What random words are.
+/// The kind of random words.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Words {
     /// Eight elements of NVFP4.

@@ -8,7 +8,7 @@ use super::gpu::Place;
 use super::kernels::{self, Attention, CHOOSERS};
 use super::product::{Input, Kind, Product};
 
-/// What a decoder is made of.
+/// The parts of a decoder.
 pub(super) struct Parts {
     pub(super) layers: Vec<Layer>,
     /// Factors of the last norm.
@@ -50,7 +50,7 @@ pub(super) enum FeedForward {
     },
 }
 
-/// What all passes share.
+/// Memory and kernels that all passes share.
 pub(super) struct Shared {
     /// Of each position `[most][size / 2]`: cosines and sines.
     pub(super) rotations: [CudaSlice<f32>; 2],
