@@ -258,7 +258,7 @@ pub enum Error {
          take the weights without these factors"
     )]
     HasColumnAlpha {
-        /// What does not multiply, and why not.
+        /// A layer that does not multiply, and why not.
         why: &'static str,
     },
 
@@ -325,7 +325,7 @@ pub enum Error {
     Threads {
         /// Those that were asked for, the caller's own among them.
         threads: usize,
-        /// What the system says.
+        /// The system's error.
         why: String,
     },
 

@@ -1,10 +1,10 @@
-//! What stands between the layers of an MLP, and before them: gates and RMSNorm. The host's arithmetic is the device's,
+//! Gates and RMSNorm: the steps between the layers of an MLP, and before them. The host's arithmetic is the device's,
 //! operation by operation, so that both give the same bits. `csrc/kernels/gate.cuh` and `csrc/kernels/quantize.cuh` have
 //! the other half.
 
 use crate::error::{Error, Result};
 
-/// What becomes of the results of `gate` and `up` in the MLP of a decoder layer, element by element, before `down`
+/// The function of the results of `gate` and `up` in the MLP of a decoder layer, element by element, before `down`
 /// multiplies it. All of it is f32. An infinite or NaN operand gives a result that is infinite or NaN, unless it was
 /// clamped.
 ///
@@ -52,7 +52,7 @@ impl Gate {
         }
     }
 
-    /// What becomes of an element of gate and the one of up.
+    /// The gate of an element of `gate` and the one of `up`.
     ///
     /// ```
     /// use nvfp4_gemv::Gate;

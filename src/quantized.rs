@@ -57,7 +57,7 @@ pub struct QuantizedVectors {
     digits: usize,
     copies: usize,
     chained: bool,
-    /// What follows fetches nothing before it waits.
+    /// The next launch fetches nothing before it waits.
     early: bool,
 }
 

@@ -19,7 +19,7 @@ pub struct Reference {
     /// element of an f32 vector below 2^-109 counts as that: as the sum of three bf16 it has no bits below 2^-133. With
     /// bf16 and f32 vectors 2^-118 is added, times the row's factors: f32 sums times 2^-7 are kept as multiples of
     /// 2^-149. With NVFP4 vectors a block whose products are all zero, and whose block scales are not, counts as
-    /// 2^(e-9), times all factors, where e is the sum of both scales' exponents: block-scaled matrix instructions are
+    /// 2^(e-9), times all factors, where e is the sum of both scales' exponents. Block-scaled matrix instructions are
     /// taken to align sums to e (docs/tensor-core-path.md).
     pub magnitude: Vec<f64>,
 }
@@ -149,7 +149,7 @@ fn multiplied(shape: &Shape, weights: &Weights<'_>, vectors: &Vectors<'_>) -> Re
     Ok(x)
 }
 
-/// What a block of zero products counts for, beside the powers of two of its scales.
+/// The count of a block of zero products, beside the powers of two of its scales.
 const IDLE_BLOCK: f64 = 1.0 / 512.0;
 
 /// The power of two of a block scale; 0 of a scale of zero. Subnormal scales have the power of the smallest normal one.
@@ -379,9 +379,9 @@ fn times_weights(shape: &Shape, weights: &Weights<'_>, off: &[f64]) -> Vec<f64> 
 /// The largest magnitude of a block counts as this where it is less, so that products of scales are normal numbers.
 pub(crate) const BYTES_LEAST: f32 = f32::from_bits((127 - 100) << 23);
 
-/// How far from a value the byte that is multiplied in its stead may lie, in a block with such a largest magnitude: half a
-/// scale, which is at most 2^-15 larger than a 127th of it; and 2^-15 of that, which the value in units of the scale is
-/// rounded by, twice, before it becomes an integer.
+/// How far from a value the byte that is multiplied in its stead may lie, in a block with such a largest magnitude. It
+/// is half a scale, which is at most 2^-15 larger than a 127th of it, and 2^-15 of that, which the value in units of
+/// the scale is rounded by, twice, before it becomes an integer.
 fn byte_error(most: f64) -> f64 {
     most.max(f64::from(BYTES_LEAST)) / 254.0 * (1.0 + 2f64.powi(-13))
 }

@@ -393,7 +393,7 @@ impl<'a> Weights<'a, crate::Device> {
     /// As [`Weights::select`], in place of an earlier selection; the content is not looked at, and may change between
     /// launches and between replays of a CUDA graph. A batch with a negative id other than -1, or with the number of a
     /// matrix that does not exist, has NaN as its results. A chained launch reads ids before it waits for the launch
-    /// before it, as it reads codes: whoever asks for a chained launch promises that the ids are complete
+    /// before it, as it reads codes. Whoever asks for a chained launch promises that the ids are complete
     /// ([`Options`](crate::Options#chained-launches)), or says that they are [late](Self::late).
     pub fn select_on_device<'s>(
         &'s self,
@@ -628,7 +628,7 @@ impl Nvfp4Vectors<'_> {
     }
 }
 
-/// What digit `digit` of a vector counts, beside the first one.
+/// The weight of digit `digit` of a vector, relative to the first one.
 pub(crate) fn digit_weight(digit: usize) -> f64 {
     (-3.0 * digit as f64).exp2()
 }
@@ -874,7 +874,7 @@ mod tests {
             let shape = Shape::new(Dims { m, n: 1, k, l: 2 }).unwrap();
             for layout in ScaleLayout::ALL {
                 let codes = vec![0; shape.weight_code_bytes()];
-                // What is no scale stays NaN.
+                // A byte that is no scale stays NaN.
                 let mut scales = vec![0xff; shape.weight_scale_bytes(layout)];
                 let bytes = layout.bytes(m, shape.blocks());
                 let at =

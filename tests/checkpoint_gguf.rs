@@ -393,7 +393,7 @@ fn any_checkpoint_is_opened_by_what_it_is() {
     copy("llama.safetensors", "model.safetensors");
     assert_eq!(is_gguf(folder.path()), None);
 
-    // What a module is called by, in both.
+    // A module's name, in both.
     let gguf = AnyCheckpoint::open(data("llama.gguf")).unwrap();
     let own = Gguf::open(data("llama.gguf")).unwrap();
     let up = "model.layers.0.mlp.up_proj";

@@ -54,7 +54,7 @@ fn products(joined: &Joined<'_>) -> Vec<Vec<f64>> {
     assert_eq!(gathered.shape(), shape);
     let x = x().repeat(shape.l());
     let y = reference::gemv(&shape, &gathered.weights().unwrap(), &Vectors::of(&x)).unwrap();
-    // What the caller's memory gets is the same.
+    // The caller's memory gets the same.
     let mut codes = vec![0xff; shape.weight_code_bytes()];
     joined.write_codes(&mut codes).unwrap();
     assert_eq!(codes, gathered.codes());
@@ -496,7 +496,7 @@ fn experts_have_factors_of_columns() {
                 &Options::new().path(GemvPath::Cpu),
             )
             .unwrap();
-            // What the factors give when they are multiplied first, of weights without them.
+            // The result where the factors are multiplied first, of weights without them.
             let plain = joined.weights().unwrap().without_column_alpha();
             for (batch, id) in ids.into_iter().enumerate() {
                 let Ok(matrix) = usize::try_from(id) else {
@@ -581,7 +581,7 @@ struct Late {
     /// The number of the piece whose copy does not begin, or does not end.
     fails: [Option<usize>; 2],
     ended: usize,
-    /// What the reader has asked for a buffer's bytes must reach before the first end, where read-ahead is looked at.
+    /// Where read-ahead is looked at, the bytes asked for a buffer must reach before the first end.
     wants_reads: usize,
 }
 

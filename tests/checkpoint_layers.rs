@@ -798,7 +798,7 @@ fn torchaos_metadata_are_needed_and_must_fit() {
     let checkpoint = Checkpoint::open(tiled.write()).unwrap();
     let layout = checkpoint.layer("a.l").unwrap().layout();
     assert_eq!(layout, ScaleLayout::Tiled128x4);
-    // What belongs to no NVFP4 layer of torchao's.
+    // Tensors of no NVFP4 layer of torchao's.
     for other in [
         "a.l._weight_zero_point",
         "a.l.weight",

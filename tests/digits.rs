@@ -24,7 +24,7 @@ fn sized(m: usize, n: usize, k: usize, l: usize) -> Shape {
     Shape::new(Dims { m, n, k, l }).unwrap()
 }
 
-/// What the documentation of `quantize_digits` promises, written again.
+/// The promises of `quantize_digits`' documentation, written again.
 fn bound(digits: usize, block: &[f64], vector: &[f64]) -> f64 {
     let largest = |x: &[f64]| x.iter().fold(0f64, |most, x| most.max(x.abs()));
     let least = largest(vector).max(2f64.powi(-100)) / 4096.0;
@@ -416,7 +416,7 @@ fn wrong_digits_are_errors() {
     let case = Case::new(sized(2, 1, 32, 1), 1);
     let got = reference::gemv(&case.shape, &case.weights(), &three.vectors());
     assert!(matches!(got, Err(Error::BufferTooShort { .. })), "{got:?}");
-    // What cannot be quantised is an error, or NaN.
+    // A vector that cannot be quantised is an error, or NaN.
     let bad = [bf16::ONE, bf16::NAN].repeat(16);
     assert!(matches!(
         quantize_digits(&bad, 1, 32, 3),

@@ -40,7 +40,7 @@ fn choices(n: usize, each: usize) -> (Vec<i32>, Vec<f32>) {
     (ids.collect(), numbers(3, n * each))
 }
 
-/// What experts must give, of an expert's results with all vectors that chose it, in their order.
+/// The expected results of experts, of an expert's results with all vectors that chose it, in their order.
 fn expected(
     ids: &[i32],
     weights: &[f32],

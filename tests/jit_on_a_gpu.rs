@@ -5,7 +5,6 @@
 use std::process::ExitCode;
 
 use cudarc::driver::{CudaContext, sys};
-use libtest_mimic::{Arguments, Completion, Trial};
 use nvfp4_gemv::{
     Error, GlobalScale, Options, Output, PreparedGemvOnDevice, ScaleLayout, Shape, Vectors,
     Weights, gemv_on_device, jit, raw,
@@ -17,14 +16,9 @@ fn main() -> ExitCode {
     unsafe { std::env::set_var(jit::CACHE_VARIABLE, folder.path()) };
     let kept = folder.path().to_path_buf();
     let files = move || std::fs::read_dir(&kept).expect("a folder").count();
-    let trial = Trial::ignorable_test("a_captured_call_compiles_nothing", move || {
-        let missing = missing();
-        if missing.is_none() {
-            a_captured_call_compiles_nothing(files);
-        }
-        Ok(missing.map_or(Completion::Completed, Completion::ignored_with))
-    });
-    libtest_mimic::run(&Arguments::from_args(), vec![trial]).exit_code()
+    let run = move || a_captured_call_compiles_nothing(files);
+    let trial = nvfp4_gemv_trials::trial("a_captured_call_compiles_nothing", missing, run);
+    nvfp4_gemv_trials::run(vec![trial])
 }
 
 /// Reason why the test cannot run.

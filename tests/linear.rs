@@ -85,7 +85,7 @@ impl Case {
         }
     }
 
-    /// What the borrowed call and the layer give, for one type of results.
+    /// Results of the borrowed call and of the layer, for one type.
     fn compare<T: Element + PartialEq>(&self, x: &Vectors<'_>, layer: &Linear) {
         let [mut expected, mut y] =
             [(); 2].map(|()| vec![T::round(f32::NAN); self.shape.outputs()]);

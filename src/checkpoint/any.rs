@@ -133,7 +133,7 @@ fn models_in(directory: &Path) -> Result<Vec<PathBuf>, FileError> {
     Ok(files)
 }
 
-/// What the names of all files of a split model have in common: `model` and `00003` of `model-00001-of-00003.gguf`.
+/// The common parts of the names of all files of a split model: `model` and `00003` of `model-00001-of-00003.gguf`.
 fn split_model(file: &Path) -> Option<(&str, &str)> {
     let name = file.file_name()?.to_str()?;
     let (rest, total) = name.strip_suffix(".gguf")?.rsplit_once("-of-")?;

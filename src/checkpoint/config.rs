@@ -445,7 +445,7 @@ fn heads(config: &Value) -> Option<Heads> {
     let number = |config: &Value, key: &str| usize::try_from(config.get(key)?.as_u64()?).ok();
     let of = |config: &Value| {
         let queries = number(config, "num_attention_heads")?;
-        // What is there and no number, such as a list by layer, is not known.
+        // A value that is no number, such as a list by layer, is not known.
         let or = |key: &str, absent: Option<usize>| match config.get(key) {
             None | Some(Value::Null) => absent,
             Some(_) => number(config, key),
@@ -516,7 +516,7 @@ fn schemes(value: &Value) -> Vec<&Value> {
 #[derive(Debug, Default)]
 struct Names {
     exact: HashSet<String>,
-    /// What names begin with: most patterns are so. Each with what the config has for it.
+    /// Patterns that are the beginning of names, as most are. Each with what the config has for it.
     begins: HashMap<String, String>,
     /// The lengths of these in bytes.
     begin_lengths: BTreeSet<usize>,
@@ -776,7 +776,7 @@ impl Scheme {
         all as u128 * names.names + names.of_parts
     }
 
-    /// What it says, with where.
+    /// The entry's value, with its place.
     fn says(&self, says: String) -> String {
         match self.entry {
             Some(entry) => format!("metadata entry {entry:?} says {says}"),

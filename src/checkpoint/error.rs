@@ -139,7 +139,7 @@ pub enum CheckpointError {
         file: PathBuf,
         /// The layer.
         layer: String,
-        /// What makes it so.
+        /// The entry or tensor that makes it so.
         told_by: String,
     },
     /// A tensor that makes the layer's product another one.

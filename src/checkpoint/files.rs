@@ -154,7 +154,7 @@ fn name_of(file: &Path) -> String {
     name.to_string_lossy().into_owned()
 }
 
-/// What a directory has of a checkpoint.
+/// The files of a checkpoint that a directory has.
 #[derive(Debug, Default)]
 struct Entries {
     /// The safetensors files.

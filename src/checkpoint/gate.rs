@@ -1,4 +1,4 @@
-//! What a model's config says of the gate: what stands between gate and up, and down, in its MLPs.
+//! The gate of a model's MLPs, from its config: the function between gate and up, and down.
 
 use std::path::{Path, PathBuf};
 

@@ -142,7 +142,7 @@ impl Checkpoint {
             if let Some(codes) = codes.into_iter().flatten().find(is_stack) {
                 return Stacked::of(self, codes);
             }
-            // What is there instead has words of its own.
+            // A tensor that is there instead has words of its own.
             self.unscanned(&name)?;
             Err(CheckpointError::Join {
                 layers: [name.clone(), name],

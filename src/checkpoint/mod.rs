@@ -7,9 +7,9 @@
 //! | global scale | `weight_scale_2` F32, a multiplier | `weight_global_scale` F32, a divisor |
 //! | activations' global scale | `input_scale`, a multiplier | `input_global_scale`, a divisor |
 //!
-//! torchao's and MLX's names mean the same ([`Exporter`]). Whose they are is found out layer by layer. Files are mapped,
-//! and weights borrow from the map. Matrices that are not NVFP4 open as [`Dense`] ones, and [`Gguf`] reads llama.cpp's
-//! files. [`AnyCheckpoint`] takes a path of either.
+//! torchao's and MLX's names mean the same ([`Exporter`]). Whose they are is found out layer by layer. Files are
+//! mapped, and weights borrow from the map. Matrices that are not NVFP4 open as [`Dense`] ones, and [`Gguf`] reads
+//! llama.cpp's files. [`AnyCheckpoint`] takes a path of either.
 //!
 //! A layer is computed from these tensors, and from `pre_quant_scale` where ModelOpt has it ([`Layer::column_alpha`]).
 //! ComfyUI uses ModelOpt's names for codes and scales that lie otherwise, and marks such layers. Where others below its
@@ -148,8 +148,8 @@ impl<'a> Layer<'a> {
         })
     }
 
-    /// Codes `[M][K/2]`, the even element in the low nibble. Of a layer that has it in the high one they are copied when
-    /// they are first asked for.
+    /// Codes `[M][K/2]`, the even element in the low nibble. Of a layer that has it in the high one they are copied
+    /// when they are first asked for.
     pub fn codes(&self) -> &[u8] {
         let swapped = || self.headers.stored_codes().iter().map(swap_nibbles);
         match self.headers.high_first {
@@ -179,8 +179,8 @@ impl<'a> Layer<'a> {
     }
 
     /// Factors of columns: AWQ's `pre_quant_scale`. Element `k` of each vector is multiplied by factor `k` before the
-    /// product, and before the vector is quantised. [`weights`](Self::weights) have them, too; codes and scales alone do
-    /// not.
+    /// product, and before the vector is quantised. [`weights`](Self::weights) have them, too; codes and scales alone
+    /// do not.
     pub fn column_alpha(&self) -> Option<&[f32]> {
         self.column_alpha.as_deref()
     }

@@ -102,7 +102,7 @@ impl<'a> Module<'a> {
         self.name
     }
 
-    /// What it is.
+    /// The module's kind.
     pub fn kind(&self) -> &ModuleKind {
         &self.kind
     }

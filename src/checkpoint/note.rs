@@ -38,7 +38,7 @@ pub enum Note {
     },
     /// Tensors of quantised layers that [`Checkpoint::layer`](super::Checkpoint::layer) does not open.
     Unsupported {
-        /// What they are, and are not.
+        /// Their kind, and the kind that is asked for.
         what: &'static str,
         /// The first of them.
         tensor: String,

@@ -16,7 +16,7 @@ pub fn name_matches(pattern: &str, name: &str) -> bool {
     glob(pattern, name) || without.is_some_and(|pattern| glob(pattern, name))
 }
 
-/// What stands between stars is looked for once, from left to right: the first place where a part fits leaves the most to
+/// The text between stars is looked for once, from left to right: the first place where a part fits leaves the most to
 /// those behind it.
 fn glob(pattern: &str, name: &str) -> bool {
     let Some((first, rest)) = pattern.split_once('*') else {
@@ -32,7 +32,7 @@ fn glob(pattern: &str, name: &str) -> bool {
     behind_all.is_some_and(|name| ends(last, name))
 }
 
-/// What follows a part without stars, where a name begins with it.
+/// The rest of a name behind a part without stars, where it begins with that part.
 fn after<'a>(part: &str, name: &'a str) -> Option<&'a str> {
     if !part.contains(ANY) {
         return name.strip_prefix(part);
@@ -42,7 +42,7 @@ fn after<'a>(part: &str, name: &'a str) -> Option<&'a str> {
     part.chars().all(fits).then_some(chars.as_str())
 }
 
-/// What follows the first place where a name has a part without stars.
+/// The rest of a name behind the first place where it has a part without stars.
 fn behind<'a>(part: &str, name: &'a str) -> Option<&'a str> {
     if !part.contains(ANY) {
         return name.find(part).map(|at| &name[at + part.len()..]);
@@ -86,7 +86,7 @@ impl Default for Regexes {
 }
 
 impl Pattern {
-    /// What follows `re:`; `None` for what is not understood: Python has more than `regex`.
+    /// The expression behind `re:`; `None` for one that is not understood: Python has more than `regex`.
     pub(super) fn of_regex(regex: &str, left: &mut Regexes) -> Option<Self> {
         if let Some(glob) = of_regex(regex) {
             return Some(Self::Glob(glob));
@@ -108,7 +108,7 @@ impl Pattern {
         }
     }
 
-    /// What the names begin with that it describes, where it says no more.
+    /// The beginning of the names that it describes, where it says no more.
     pub(super) fn beginning(&self) -> Option<&str> {
         match self {
             Self::Glob(pattern) => pattern
@@ -122,7 +122,7 @@ impl Pattern {
     /// times the name's length, at most.
     pub(super) fn work(&self) -> usize {
         match self {
-            // What follows a star begins at each character anew.
+            // The part behind a star begins at each character anew.
             Self::Glob(pattern) if pattern.contains(ANY) => 2 * pattern.len(),
             Self::Glob(_) => 2,
             Self::Regex(_, size) => *size,
@@ -220,7 +220,7 @@ mod tests {
             assert!(matches!(found, Pattern::Regex(..)), "{regex}");
             assert_eq!(found.describes(name), yes, "{regex} {name}");
         }
-        // What Python alone has, what is wrong, and what would take too much memory.
+        // Expressions that Python alone has, wrong ones, and some that would take too much memory.
         for regex in ["^(?!.*experts)", "(", r"(\w{100}){100}"] {
             assert!(of(regex).is_none(), "{regex}");
         }

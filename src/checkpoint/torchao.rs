@@ -1,9 +1,9 @@
 //! torchao's metadata of a layer.
 //!
 //! torchao, and transformers with it, write a tensor `a.weight` as the tensors `a._weight_qdata`, `a._weight_scale` and
-//! more, and into the metadata of each file an entry `a.weight`: a JSON object with the tensor's type, its attributes, and
-//! the tensors it was made of. Codes and block scales are as ModelOpt's; the scales may be in the 128x4 layout, of which
-//! torchao writes 32 rows of 16 for 128 rows of 4.
+//! more. Into the metadata of each file they write an entry `a.weight`: a JSON object with the tensor's type, its
+//! attributes, and the tensors it was made of. Codes and block scales are as ModelOpt's; the scales may be in the 128x4
+//! layout, of which torchao writes 32 rows of 16 for 128 rows of 4.
 //!
 //! Sources: torchao 36027d8, `prototype/safetensors` and `prototype/mx_formats/nvfp4_tensor.py`; transformers 5.14.1.
 
@@ -44,7 +44,7 @@ impl Said {
                 }
                 "block_size" if value.as_u64() == Some(BLOCK as u64) => {}
                 "is_swizzled_scales" | "block_size" => return Err(format!("`{name}` {value}")),
-                // What vectors are quantised to, what dequantising rounds to, and which kernel computes it.
+                // The types that vectors are quantised to and that dequantising rounds to, and the kernel.
                 "act_quant_kwargs" | "orig_dtype" | "use_triton_kernel" => {}
                 _ => return Err(format!("{name:?}: {value}, which is not known here")),
             }

@@ -111,8 +111,8 @@ impl Pool {
     }
 }
 
-/// What is shared in a process as long as there are users: layers run one after the other, so the memory of the largest
-/// one does for all. Freed with the last user.
+/// Memory that is shared in a process as long as it has users: layers run one after the other, so the memory of the
+/// largest one does for all. Freed with the last user.
 pub(crate) fn shared<T: Default>(of: &Mutex<Weak<T>>) -> Arc<T> {
     let mut of = lock(of);
     of.upgrade().unwrap_or_else(|| {

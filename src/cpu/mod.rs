@@ -117,11 +117,11 @@ pub enum Accuracy {
     /// Every value as it is: only sums round, and products of f32.
     #[default]
     Exact,
-    /// Values may be rounded to signed bytes first, with a scale for each block of 16, so that products are integers: 1.5 to
-    /// 4 times as fast. The scale is the largest magnitude of the block by 127, so a value is off by a 254th of that at
-    /// most, and a result by what [`reference::bytes_error`](crate::reference::bytes_error) says: usually half a percent
-    /// of the size of results, and less than what NVFP4 vectors are off by. ggml's products are of this kind, with a scale
-    /// for each 32.
+    /// Values may be rounded to signed bytes first, with a scale for each block of 16, so that products are integers:
+    /// 1.5 to 4 times as fast. The scale is the largest magnitude of the block by 127, so a value is off by a 254th of
+    /// that at most. A result is off by what [`reference::bytes_error`](crate::reference::bytes_error) says: usually
+    /// half a percent of the size of results, and less than what NVFP4 vectors are off by. ggml's products are of this
+    /// kind, with a scale for each 32.
     ///
     /// This is a permission. Vectors with a NaN, an infinity or a magnitude above 2^90 are multiplied exactly, all of a
     /// call. So are vectors on devices.

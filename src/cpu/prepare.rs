@@ -257,8 +257,8 @@ impl<'a> Tile<'a> {
         self.cut
     }
 
-    /// What sums begin with where this tile is the only one: 0, or what nothing changes. The first tile of several is
-    /// added to 0, and so is the first cut.
+    /// The value that sums begin with where this tile is the only one: 0, or what nothing changes. The first tile of
+    /// several is added to 0, and so is the first cut.
     pub(super) fn zero(&self) -> f32 {
         if self.cut == usize::MAX { -0.0 } else { 0.0 }
     }

@@ -275,7 +275,7 @@ struct Call {
     jobs: usize,
 }
 
-/// What the first of several jobs panicked with.
+/// The panic of the first of several jobs.
 #[derive(Default)]
 struct First(Option<Box<dyn Any + Send>>);
 
@@ -302,7 +302,7 @@ impl First {
     }
 }
 
-/// What workers and callers share.
+/// The state that workers and callers share.
 ///
 /// A caller writes `call`, then `left`. Whoever takes one from `left` may read `call`: the caller waits until as many
 /// are `done`, and writes neither before.
@@ -317,7 +317,7 @@ pub(crate) struct Shared {
     call: UnsafeCell<Option<Call>>,
     /// Somebody's call is being served.
     busy: AtomicBool,
-    /// What a job of the call has panicked with.
+    /// The panic of a job of the call.
     panic: Mutex<First>,
     /// Workers that sleep. Changed with `bed` locked.
     sleepers: AtomicUsize,
@@ -326,9 +326,9 @@ pub(crate) struct Shared {
     ends: AtomicBool,
 }
 
-// SAFETY: `call` is written by the caller who has `busy`, while `left` is 0, and read by whoever took a job from `left`
-// and has not counted it in `done`; the caller waits for all of them before it gives `busy` back. What `job` points to
-// may be called by any thread.
+// SAFETY: `call` is written by the caller who has `busy`, while `left` is 0. It is read by whoever took a job from
+// `left` and has not counted it in `done`; the caller waits for all of them before it gives `busy` back. What `job`
+// points to may be called by any thread.
 unsafe impl Sync for Shared {}
 // SAFETY: as above; nothing belongs to a thread.
 unsafe impl Send for Shared {}
@@ -398,7 +398,7 @@ impl Shared {
         }
     }
 
-    /// What a worker does.
+    /// The loop of a worker.
     fn serve(self: Arc<Self>, thread: usize) {
         // Calls within jobs find the workers busy, and are computed by the job's thread.
         CURRENT.replace(Some(Arc::clone(&self)));
@@ -544,7 +544,7 @@ mod tests {
         }
     }
 
-    /// What a job panics with may itself panic when it is dropped: not before all jobs have ended.
+    /// A job's panic may itself panic when it is dropped: not before all jobs have ended.
     #[test]
     fn panics_that_panic_again_are_kept_until_the_end() {
         struct Bomb;

@@ -26,9 +26,9 @@ use crate::workspace::Workspace;
 
 /// [`Experts`] in a device's memory: each token and expert of it is a batch of one vector. Five kernels a call of few
 /// tokens: the vectors are quantised, a copy for each expert; gate and up; the [`Gate`], and quantised again; down; the
-/// weighted sum. Results between the layers are f32. With one token, where a product is [`ring`](crate::Kernel::Ring)'s and
-/// its rows have no more than 2048 elements, it quantises its vectors when it reads them, behind the gate, and there is no
-/// kernel for that: three kernels a call, or four. The bits are the same.
+/// weighted sum. Results between the layers are f32. With one token, where a product is [`ring`](crate::Kernel::Ring)'s
+/// and its rows have no more than 2048 elements, it quantises its vectors when it reads them, behind the gate. Then
+/// there is no kernel for that: three kernels a call, or four. The bits are the same.
 ///
 /// Which experts a token has is read on the device. Ids and weights may change between calls and between replays of a
 /// CUDA graph. An id of -1 is no expert: it adds nothing. Another id that is none of the experts' makes its token's
@@ -70,7 +70,7 @@ pub struct ExpertsOnDevice {
     kept: Arc<Kept>,
 }
 
-/// What [`ExpertsOnDevice::forward`] writes between the layers, for a number of tokens and of experts of each.
+/// Memory that [`ExpertsOnDevice::forward`] writes between the layers, for a number of tokens and of experts of each.
 #[derive(Debug)]
 pub struct ExpertsBuffers {
     tokens: usize,
@@ -301,8 +301,8 @@ impl ExpertsOnDevice {
             l: 1,
         })?;
         let gpu = gpu(stream.context().ordinal())?;
-        // What does not fit is refused before anything is enqueued, and before the output is written what a product
-        // refuses when it is prepared.
+        // Operands that do not fit are refused before anything is enqueued, and before the output is written what a
+        // product refuses when it is prepared.
         let x = &of_tokens(x, tokens, self.k())?;
         if slots > 0 {
             own.check(stream, x)?;
@@ -492,7 +492,7 @@ fn of_tokens<'x>(
     })
 }
 
-/// What dispatch knows of a product's operands.
+/// A product's operands, as dispatch knows them.
 fn operands(of: &MatricesOnDevice, tokens: usize) -> Operands {
     Operands {
         select: true,

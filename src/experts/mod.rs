@@ -260,7 +260,7 @@ impl Experts {
     }
 }
 
-/// What a call needs beside its operands. Experts of all layers share it.
+/// The memory of a call beside its operands. Experts of all layers share it.
 #[derive(Default)]
 struct Scratch {
     /// The slots that have an expert, those of an expert together.
@@ -268,7 +268,7 @@ struct Scratch {
     /// Where a slot stands in `slots`.
     places: Vec<Option<usize>>,
     vectors: Gathered,
-    /// What the experts need between their layers.
+    /// The memory of the experts between their layers.
     between: Vec<f32>,
     /// The results of `slots`.
     results: Vec<f32>,

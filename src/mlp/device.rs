@@ -50,7 +50,7 @@ pub struct MlpOnDevice {
     chained: bool,
 }
 
-/// What [`MlpOnDevice::forward`] writes between the layers, for a number of vectors.
+/// Memory that [`MlpOnDevice::forward`] writes between the layers, for a number of vectors.
 #[derive(Debug)]
 pub struct MlpBuffers {
     x: QuantizedVectors,
@@ -191,8 +191,8 @@ impl MlpOnDevice {
         if own.is_chained() && !self.chained {
             return Err(Error::BuffersChained);
         }
-        // What does not fit is refused before anything is enqueued, and before the output is written what a product
-        // refuses when it is prepared.
+        // Operands that do not fit are refused before anything is enqueued, and before the output is written what a
+        // product refuses when it is prepared.
         own.check(stream, x)?;
         if y.bias.is_some() && self.down.has_bias() {
             return Err(Error::BiasTwice);

@@ -198,7 +198,7 @@ impl Mlp {
         first.into_iter().flatten().chain([&self.down])
     }
 
-    /// What stands between the layers.
+    /// The step between the layers.
     pub fn gate(&self) -> Gate {
         self.gate
     }
@@ -240,7 +240,7 @@ fn activate(between: &mut [f32], each: usize, make: impl Fn(usize, usize, &mut [
     );
 }
 
-/// What becomes of pairs of results. A loop for each gate, of which the compiler makes vector code.
+/// The gate of pairs of results. A loop for each gate, of which the compiler makes vector code.
 fn gated<'a>(gate: Gate, elements: &mut [f32], pairs: impl Iterator<Item = (&'a f32, &'a f32)>) {
     let all = elements.iter_mut().zip(pairs);
     match gate {

@@ -8,7 +8,7 @@ use crate::element::Element;
 use crate::format::e2m1;
 use crate::{BLOCK, GlobalScale, check};
 
-/// What is known of the vectors x that a matrix will meet, from vectors that were collected: the mean of `x[i]²` for
+/// Statistics of the vectors x that a matrix will meet, from collected ones: the mean of `x[i]²` for
 /// each column i, or of `x[i] · x[j]` for each pair. One for all matrices that multiply the same vectors.
 ///
 /// A matrix W that is quantised to Q changes a product by `(W - Q) x`, whose mean square for a row of errors e is
@@ -26,7 +26,7 @@ pub struct Calibration {
     pivots: Vec<f32>,
 }
 
-/// What is added to H's diagonal, as a part of its mean.
+/// The addend of H's diagonal, as a part of its mean.
 const DAMPING: f64 = 0.01;
 
 /// The power of two that statistics are divided by, which have no unit: products of them and of squared errors are then
@@ -141,7 +141,7 @@ fn statistic(row: usize, column: usize, value: f32) -> QuantizeError {
     QuantizeError::Statistic { row, column, value }
 }
 
-/// What is added to a diagonal. Vectors of zeros alone say nothing: all columns are alike.
+/// The addend of a diagonal. Vectors of zeros alone say nothing: all columns are alike.
 fn damping(diagonal: impl ExactSizeIterator<Item = f64>) -> f64 {
     let count = diagonal.len().max(1) as f64;
     match diagonal.sum::<f64>() / count {

@@ -66,7 +66,7 @@ pub enum QuantizeError {
         row: usize,
         /// The other; the same for a square.
         column: usize,
-        /// What there is.
+        /// The value.
         value: f32,
     },
     /// Mean products that no vectors have, though each of them could be one.

@@ -19,10 +19,10 @@ use crate::operands::Operands;
 use crate::raw;
 use crate::shape::Shape;
 
-/// What a choice loses.
+/// The loss of a choice.
 #[derive(Clone, Debug)]
 pub struct Judged {
-    /// What a call takes that asks for nothing: by the built-in tables and the model.
+    /// The time of a call that asks for nothing: by the built-in tables and the model.
     pub choice: Choice,
     /// Seconds of a launch with that.
     pub choice_seconds: f64,

@@ -99,7 +99,7 @@ impl Tuned {
         }
     }
 
-    /// What was measured in this process on such a machine when calls were prepared: [`Options::measure`]. To be
+    /// Times measured in this process on such a machine when calls were prepared: [`Options::measure`]. To be
     /// [saved](Self::save), so that later processes take the same configs and measure nothing. What was measured among
     /// the kernels of one path alone, or of one kernel, is not in it.
     ///

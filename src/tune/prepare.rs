@@ -424,7 +424,7 @@ mod tests {
         }
     }
 
-    /// What the caller adds to is not written, and a strided output stays within what is allocated.
+    /// Memory that the caller adds to is not written, and a strided output stays within what is allocated.
     #[test]
     fn results_lie_in_memory_of_their_own() {
         let strides = Strides {

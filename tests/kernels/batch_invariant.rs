@@ -228,7 +228,7 @@ fn differs(sizes: &Sizes, config: impl Fn(&Case, &Gpu) -> Config) {
 
 #[cfg(feature = "device")]
 pub(crate) mod gpu {
-    use libtest_mimic::Trial;
+    use nvfp4_gemv_trials::Trial;
 
     use super::*;
     use crate::support::gpu::{self, OnDevice, kernel_trial};

@@ -1,6 +1,7 @@
 //! Entry points that launch plans ask for, entry points that exist, and their static shared memory.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use nvfp4_gemv::kernel::plan::Launch;
 use nvfp4_gemv::kernel::read_only::{Read, ReadConfig};
@@ -14,11 +15,43 @@ crate::trials! {
     simulator: plans_and_units_agree;
 }
 
-/// The launches of all defaults, candidates and batch invariant configs for many problems, and of kernels that are no
-/// GEMV.
-pub(crate) fn planned(arch: &'static str) -> Vec<Launch> {
+/// Launches by their entry points, static shared memory, and bytes of tensor maps and parameters: all that the trials
+/// here look at.
+#[derive(Default)]
+struct Distinct(BTreeMap<(&'static str, u32, u64, usize), Launch>);
+
+impl Distinct {
+    fn extend(&mut self, launches: impl IntoIterator<Item = Launch>) {
+        for launch in launches {
+            let bytes = launch.parameters.bytes().len();
+            let key = (
+                launch.entry,
+                launch.static_shared,
+                bytes_of_maps(&launch),
+                bytes,
+            );
+            self.0.entry(key).or_insert(launch);
+        }
+    }
+}
+
+fn bytes_of_maps(launch: &Launch) -> u64 {
+    128 * launch.maps.len() as u64
+}
+
+/// The launches that [`plan`] makes for an architecture. Many trials ask for them, and planning takes seconds.
+pub(crate) fn planned(arch: &'static str) -> Arc<Vec<Launch>> {
+    static PLANNED: Mutex<BTreeMap<&str, Arc<Vec<Launch>>>> = Mutex::new(BTreeMap::new());
+    let mut planned = PLANNED.lock().unwrap_or_else(PoisonError::into_inner);
+    let of_arch = planned.entry(arch).or_insert_with(|| Arc::new(plan(arch)));
+    Arc::clone(of_arch)
+}
+
+/// The distinct launches of all defaults, candidates and batch invariant configs for many problems, and of kernels that
+/// are no GEMV.
+fn plan(arch: &'static str) -> Vec<Launch> {
     let gpu = gpu(arch);
-    let mut planned = Vec::new();
+    let mut planned = Distinct::default();
     let mut problems = Vec::new();
     for (m, k) in [
         (128, 16),
@@ -44,7 +77,7 @@ pub(crate) fn planned(arch: &'static str) -> Vec<Launch> {
                     .into_iter()
                     .chain(reading)
                 {
-                    planned.extend(planned_for(&call, &gpu));
+                    plan_for(&mut planned, &call, &gpu);
                 }
             }
         }
@@ -54,7 +87,7 @@ pub(crate) fn planned(arch: &'static str) -> Vec<Launch> {
         let (m, n, k) = (128, 1, 256);
         let shape = Shape::new(Dims { m, n, k, l }).expect("a shape");
         let call = Call::nowhere(&shape, Activation::Nvfp4, ScaleLayout::Linear, 32);
-        planned.extend(planned_for(&call.selecting_nowhere(), &gpu));
+        plan_for(&mut planned, &call.selecting_nowhere(), &gpu);
     }
     let shape = Shape::matrix(128, 256).expect("a shape");
     for layout in ScaleLayout::ALL {
@@ -90,20 +123,18 @@ pub(crate) fn planned(arch: &'static str) -> Vec<Launch> {
                     .map(|&digits| quantize::launch(&shape, &quantize::Quantize { digits, ..q })),
             );
         }
-        planned.push(relayout::launch(&shape, layout, 1 << 40, 2 << 40));
+        planned.extend([relayout::launch(&shape, layout, 1 << 40, 2 << 40)]);
     }
-    planned.push(combine::launch(
-        &shape,
-        &combine::Combine {
-            slots: 8,
-            element: FloatType::F32,
-            inputs: 1 << 40,
-            weights: 2 << 40,
-            ids: 3 << 40,
-            output: RawOutput::packed(4 << 40, FloatType::F32),
-            chained: true,
-        },
-    ));
+    let combine = combine::Combine {
+        slots: 8,
+        element: FloatType::F32,
+        inputs: 1 << 40,
+        weights: 2 << 40,
+        ids: 3 << 40,
+        output: RawOutput::packed(4 << 40, FloatType::F32),
+        chained: true,
+    };
+    planned.extend([combine::launch(&shape, &combine)]);
     let read = Read {
         data: 1 << 40,
         bytes: 1 << 20,
@@ -112,13 +143,12 @@ pub(crate) fn planned(arch: &'static str) -> Vec<Launch> {
     };
     let reads = ReadConfig::candidates(&gpu).into_iter();
     planned.extend(reads.map(|config| config.launch(&read, gpu.multiprocessors)));
-    planned
+    planned.0.into_values().collect()
 }
 
-/// Launches of a call, by all defaults, candidates and batch invariant configs.
-fn planned_for(call: &Call, gpu: &Gpu) -> Vec<Launch> {
+/// Plans a call by all defaults, candidates and batch invariant configs.
+fn plan_for(planned: &mut Distinct, call: &Call, gpu: &Gpu) {
     let operands = call.operands();
-    let mut planned = Vec::new();
     for chained in [false, true] {
         let job = Job::new(call.shape(), &operands, gpu).chained(chained);
         for kernel in Kernel::ALL {
@@ -139,7 +169,6 @@ fn planned_for(call: &Call, gpu: &Gpu) -> Vec<Launch> {
             }
         }
     }
-    planned
 }
 
 /// Every entry point that one of these configs takes is in a unit of the architecture, and each entry point of a
@@ -147,34 +176,31 @@ fn planned_for(call: &Call, gpu: &Gpu) -> Vec<Launch> {
 /// takes.
 fn plans_and_units_agree() {
     for arch in ALL.into_iter().chain([CONSUMER]) {
-        let mut sizes: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
-        for launch in planned(arch) {
-            let known = sizes.entry(launch.entry).or_default();
-            if known.insert(launch.static_shared) {
-                let program = &ptx::entry(launch.entry, arch).program;
-                let sized = || program.shared.iter().filter(|v| v.size > 0);
-                let start = sized().map(|v| v.address).min().unwrap_or(0);
-                let end = sized().map(|v| v.address + v.size).max().unwrap_or(0);
-                assert_eq!(
-                    u64::from(launch.static_shared),
-                    end - start,
-                    "{} for {arch}",
-                    launch.entry
-                );
-                let maps = 128 * launch.maps.len() as u64;
-                let of_maps = (maps > 0).then_some(maps);
-                let given = of_maps
-                    .into_iter()
-                    .chain([launch.parameters.bytes().len() as u64]);
-                let taken = program.params.iter().map(|p| p.size);
-                assert!(given.eq(taken), "{} for {arch}", launch.entry);
-            }
+        let mut taken = BTreeSet::new();
+        for launch in planned(arch).iter() {
+            taken.insert(launch.entry);
+            let program = &ptx::entry(launch.entry, arch).program;
+            let sized = || program.shared.iter().filter(|v| v.size > 0);
+            let start = sized().map(|v| v.address).min().unwrap_or(0);
+            let end = sized().map(|v| v.address + v.size).max().unwrap_or(0);
+            assert_eq!(
+                u64::from(launch.static_shared),
+                end - start,
+                "{} for {arch}",
+                launch.entry
+            );
+            let maps = bytes_of_maps(launch);
+            let of_maps = (maps > 0).then_some(maps);
+            let given = of_maps
+                .into_iter()
+                .chain([launch.parameters.bytes().len() as u64]);
+            let expected = program.params.iter().map(|p| p.size);
+            assert!(given.eq(expected), "{} for {arch}", launch.entry);
         }
         let units: Vec<_> = ptx::of_arch(arch)
             .map(|unit| ptx::unit(unit, arch))
             .collect();
         let exist: BTreeSet<&str> = units.iter().flat_map(|ptx| ptx::entries(ptx)).collect();
-        let taken: BTreeSet<&str> = sizes.into_keys().collect();
         let unused: Vec<_> = exist.difference(&taken).collect();
         assert!(unused.is_empty(), "for {arch} nothing takes {unused:?}");
         let missing: Vec<_> = taken.difference(&exist).collect();

@@ -44,9 +44,8 @@ crate::trials! {
 
 /// A launch of each kernel that a plan for an architecture takes.
 fn kernels(arch: &'static str) -> impl Iterator<Item = Launch> {
-    let by_name = planned(arch)
-        .into_iter()
-        .map(|launch| (launch.entry, launch));
+    let planned = planned(arch);
+    let by_name = planned.iter().map(|launch| (launch.entry, launch.clone()));
     by_name.collect::<BTreeMap<_, _>>().into_values()
 }
 

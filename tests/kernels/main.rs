@@ -108,7 +108,7 @@ mod relayout {
 
 use std::process::ExitCode;
 
-use libtest_mimic::Trial;
+use nvfp4_gemv_trials::Trial;
 
 /// Trials of a module.
 type Trials = fn() -> Vec<Trial>;
@@ -202,5 +202,5 @@ const WITH_JIT: &[Trials] = &[jit::trials];
 
 fn main() -> ExitCode {
     let modules = WITH_OR_WITHOUT_CUDA.iter().chain(WITH_CUDA).chain(WITH_JIT);
-    support::trial::run(modules.flat_map(|trials| trials()).collect())
+    support::trial::PROGRAM.run(modules.flat_map(|trials| trials()).collect())
 }

@@ -99,7 +99,7 @@ const DIGITS: &str = "3 digits";
 
 const PAGE: &str = include_str!("../../docs/matrix.md");
 
-pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
+pub(crate) fn trials() -> Vec<nvfp4_gemv_trials::Trial> {
     let mut trials = vec![
         trial::host(concat!(module_path!(), "::is_the_page"), is_the_page),
         trial::host(

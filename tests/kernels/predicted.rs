@@ -71,7 +71,7 @@ enum Numbers {
     LargeScalesOverZeros,
 }
 
-/// What is predicted.
+/// The predicted problems.
 fn predicted() -> Vec<((usize, usize, usize), Numbers)> {
     let [.., last] = CONTEST_BENCHMARKS;
     let contest = CONTEST_BENCHMARKS.map(|shape| (shape, Numbers::FullRange));
@@ -339,8 +339,9 @@ fn divisions(kernel: Kernel) -> Vec<Config> {
     }
 }
 
-/// What the published rule loses most of: sums of tiny products, behind block scales of 448 that multiply zeros. The
-/// zeros are the weights' or the vector's, by batch. Of odd seeds some of the scales are tiny, and some zero.
+/// The sums of which the published rule loses most: sums of tiny products, behind block scales of 448 that multiply
+/// zeros. The zeros are the weights' or the vector's, by batch. Of odd seeds some of the scales are tiny, and some
+/// zero.
 fn large_scales_over_zeros(shape: Shape, seed: u64) -> Problem {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut problem = Problem::full_range(shape, seed);

@@ -31,7 +31,7 @@ pub enum Error {
     /// Experts on a device with something that is not computed there, and would change the result.
     #[error("the experts have {what}: it is not computed on a device")]
     ExpertsHave {
-        /// What they have.
+        /// The part that is not computed.
         what: String,
     },
     /// Experts, a router and a number of experts for each token that do not fit each other.
@@ -58,7 +58,7 @@ pub enum Error {
     },
 }
 
-/// What makes a module, or says why not.
+/// A module, or why there is none.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl From<Error> for candle_core::Error {

@@ -336,7 +336,7 @@ mod tests {
         assert!(expected, "{error}");
     }
 
-    /// What a CUDA device computes behind the products: the results of no expert are 0 there.
+    /// The sum behind the products on a CUDA device: the results of no expert are 0 there.
     #[test]
     fn the_weight_of_no_expert_is_not_looked_at() {
         let tensor = |values: &[f32]| Tensor::new(values, &Device::Cpu).unwrap();

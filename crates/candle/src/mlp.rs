@@ -9,9 +9,9 @@ use nvfp4_gemv::{Gate, Mlp};
 use crate::linear::{Nvfp4Linear, apply};
 use crate::rows::{Rows, Size};
 
-/// The MLP of a decoder layer, `down · (silu(gate · x) * (up · x))`, as Llama, Qwen and Mistral have it, or with another
-/// [`Gate`] between: a module of tensors `[.., K]`, whose results `[.., M of down]` have the same type. A clone shares the
-/// weights.
+/// The MLP of a decoder layer, `down · (silu(gate · x) * (up · x))`, as Llama, Qwen and Mistral have it, or with
+/// another [`Gate`] between. It is a module of tensors `[.., K]`, whose results `[.., M of down]` have the same type. A
+/// clone shares the weights.
 ///
 /// [`Nvfp4Builder::mlp`](crate::Nvfp4Builder::mlp) loads one. On the CPU it is the library's [`Mlp`], whose weights stay
 /// in the files and whose results between the layers are f32: tensors and errors are as

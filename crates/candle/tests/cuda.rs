@@ -5,13 +5,12 @@ use std::process::ExitCode;
 
 use candle_core::cuda_backend::CudaStorageSlice;
 use candle_core::{D, DType, Device, Error, Module, Storage, Tensor};
-use libtest_mimic::{Arguments, Completion, Trial};
 use nvfp4_gemv::cudarc::driver::{CudaSlice, DeviceRepr, sys};
 use nvfp4_gemv::half::{bf16, f16};
 use nvfp4_gemv::raw;
 use nvfp4_gemv::{Element, Linear, Output, ScaleLayout, Vectors, Workspace};
 use nvfp4_gemv_candle::{Nvfp4Builder, Nvfp4Experts, Nvfp4Linear, Nvfp4Mlp};
-use nvfp4_gemv_cli::gpu_record::{Asked, Ran};
+use nvfp4_gemv_trials::{Program, trials};
 
 #[path = "modules/files.rs"]
 #[allow(dead_code, reason = "the other program of tests uses all")]
@@ -22,64 +21,23 @@ use files::{File, layer, matrix, tensor, values};
 const TYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
 fn main() -> ExitCode {
-    let asked = match Asked::of_program() {
-        Ok(asked) => asked,
-        Err(code) => return code,
-    };
-    // One after the other: all of them want the same GPU.
-    let arguments = Arguments {
-        test_threads: Some(1),
-        ..Arguments::from_iter(asked.others())
-    };
-    let conclusion = libtest_mimic::run(&arguments, trials());
-    let ran = Ran {
-        program: "candle",
-        gpus: raw::gpu(0).map(|gpu| gpu.name).into_iter().collect(),
+    let no_gpu = || Some(raw::device_count().err()?.to_string());
+    let program = Program {
+        name: "candle",
+        gpus: || raw::gpu(0).map(|gpu| gpu.name).into_iter().collect(),
         sources: nvfp4_gemv::TESTED,
-        passed: conclusion.num_passed,
-        failed: conclusion.num_failed,
-        ignored: conclusion.num_ignored,
+        one_by_one: true,
     };
-    asked.end(ran, conclusion.exit_code())
-}
-
-fn trials() -> Vec<Trial> {
-    let trial = |name, run: fn()| {
-        Trial::ignorable_test(name, move || {
-            if let Err(why) = raw::device_count() {
-                return Ok(Completion::ignored_with(why.to_string()));
-            }
-            run();
-            Ok(Completion::Completed)
-        })
-    };
-    vec![
-        trial(
-            "a_module_gives_the_librarys_bits_and_is_near_the_cpu",
-            a_module_gives_the_librarys_bits_and_is_near_the_cpu,
-        ),
-        trial(
-            "vectors_with_a_step_are_read_where_they_lie",
-            vectors_with_a_step_are_read_where_they_lie,
-        ),
-        trial(
-            "a_tensor_elsewhere_is_a_typed_error",
-            a_tensor_elsewhere_is_a_typed_error,
-        ),
-        trial(
-            "a_workspace_changes_kernels_and_no_result",
-            a_workspace_changes_kernels_and_no_result,
-        ),
-        trial("an_mlp_is_near_the_cpu", an_mlp_is_near_the_cpu),
-        trial(
-            "experts_are_near_the_cpu_with_few_pairs_and_with_many",
-            experts_are_near_the_cpu_with_few_pairs_and_with_many,
-        ),
-        trial(
-            "layers_are_captured_into_a_cuda_graph",
-            layers_are_captured_into_a_cuda_graph,
-        ),
-    ]
+    program.run(trials![
+        no_gpu;
+        a_module_gives_the_librarys_bits_and_is_near_the_cpu,
+        vectors_with_a_step_are_read_where_they_lie,
+        a_tensor_elsewhere_is_a_typed_error,
+        a_workspace_changes_kernels_and_no_result,
+        an_mlp_is_near_the_cpu,
+        experts_are_near_the_cpu_with_few_pairs_and_with_many,
+        layers_are_captured_into_a_cuda_graph,
+    ])
 }
 
 fn cuda() -> Device {

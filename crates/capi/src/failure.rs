@@ -9,7 +9,7 @@ use nvfp4_gemv::Error;
 use nvfp4_gemv::checkpoint::CheckpointError;
 use nvfp4_gemv::quantize::QuantizeError;
 
-/// What a function returns: NVFP4_OK or a kind of error.
+/// The result of a function: NVFP4_OK or a kind of error.
 pub type nvfp4_status = i32;
 
 /// All went well.
@@ -105,7 +105,7 @@ thread_local! {
 
 /// Calls `f`, and keeps the text of its error or panic.
 pub(crate) fn guarded(f: impl FnOnce() -> Result<(), Failure>) -> nvfp4_status {
-    // What a panic leaves half done is the memory of the call, which the caller is told of.
+    // A panic leaves nothing half done but the memory of the call, and the caller is told.
     let failure = match catch_unwind(AssertUnwindSafe(f)) {
         Ok(Ok(())) => return NVFP4_OK,
         Ok(Err(failure)) => failure,

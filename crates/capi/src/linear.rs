@@ -307,7 +307,7 @@ pub unsafe extern "C" fn nvfp4_linear_forward(
 /// The name of a piece of memory, its address and its length.
 pub(crate) type Place = (&'static str, (usize, usize));
 
-/// What is read of a layer: memory that C keeps for it, or may know from nvfp4_linear_weights.
+/// The parts of a layer that can be read: memory that C keeps for it, or may know from nvfp4_linear_weights.
 pub(crate) fn parts(layer: &Linear) -> impl Iterator<Item = Place> {
     fn at<T>(of: &[T]) -> (usize, usize) {
         (of.as_ptr().addr(), size_of_val(of))

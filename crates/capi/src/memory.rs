@@ -99,7 +99,7 @@ pub(crate) fn global(kind: u32, value: f32) -> Result<GlobalScale, Failure> {
     }
 }
 
-/// What any bits are a value of.
+/// Types of which any bits are a value.
 ///
 /// # Safety
 /// Any bits are one, and it has no padding.

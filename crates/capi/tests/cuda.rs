@@ -6,67 +6,28 @@ use std::process::ExitCode;
 use std::ptr::{null, null_mut};
 use std::sync::Arc;
 
-use libtest_mimic::{Arguments, Completion, Trial};
 use nvfp4_gemv::cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DeviceRepr, sys};
 use nvfp4_gemv::half::{bf16, f16};
 use nvfp4_gemv::{Experts, Linear, LinearOnDevice, Mlp, Output, ScaleLayout, TESTED, Vectors, raw};
 use nvfp4_gemv_capi::*;
-use nvfp4_gemv_cli::gpu_record::{Asked, Ran};
+use nvfp4_gemv_trials::{Program, trials};
 
 fn main() -> ExitCode {
-    let asked = match Asked::of_program() {
-        Ok(asked) => asked,
-        Err(code) => return code,
-    };
-    // One after the other: all of them want the same GPU, and a context is current in a thread.
-    let arguments = Arguments {
-        test_threads: Some(1),
-        ..Arguments::from_iter(asked.others())
-    };
-    let conclusion = libtest_mimic::run(&arguments, trials());
-    let ran = Ran {
-        program: "capi",
-        gpus: raw::gpu(0).map(|gpu| gpu.name).into_iter().collect(),
+    let no_gpu = || Some(raw::device_count().err()?.to_string());
+    let program = Program {
+        name: "capi",
+        gpus: || raw::gpu(0).map(|gpu| gpu.name).into_iter().collect(),
         sources: TESTED,
-        passed: conclusion.num_passed,
-        failed: conclusion.num_failed,
-        ignored: conclusion.num_ignored,
+        one_by_one: true,
     };
-    asked.end(ran, conclusion.exit_code())
-}
-
-fn trials() -> Vec<Trial> {
-    let trial = |name, run: fn()| {
-        Trial::ignorable_test(name, move || {
-            if let Err(why) = raw::device_count() {
-                return Ok(Completion::ignored_with(why.to_string()));
-            }
-            run();
-            Ok(Completion::Completed)
-        })
-    };
-    vec![
-        trial(
-            "a_call_by_address_gives_the_bits_of_rust",
-            a_call_by_address_gives_the_bits_of_rust,
-        ),
-        trial(
-            "experts_give_the_bits_of_rust_and_are_near_the_cpu",
-            experts_give_the_bits_of_rust_and_are_near_the_cpu,
-        ),
-        trial(
-            "ids_may_change_between_replays_of_a_graph",
-            ids_may_change_between_replays_of_a_graph,
-        ),
-        trial(
-            "a_context_of_the_callers_stays_the_callers",
-            a_context_of_the_callers_stays_the_callers,
-        ),
-        trial(
-            "what_experts_do_not_take_is_refused",
-            what_experts_do_not_take_is_refused,
-        ),
-    ]
+    program.run(trials![
+        no_gpu;
+        a_call_by_address_gives_the_bits_of_rust,
+        experts_give_the_bits_of_rust_and_are_near_the_cpu,
+        ids_may_change_between_replays_of_a_graph,
+        a_context_of_the_callers_stays_the_callers,
+        what_experts_do_not_take_is_refused,
+    ])
 }
 
 fn last() -> String {

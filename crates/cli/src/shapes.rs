@@ -146,7 +146,7 @@ pub(crate) fn parse_n(text: &str) -> Result<usize, String> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ShapeArgs(pub(crate) Shape);
 
-/// What clap knows of [`ShapeArgs`] before the numbers are put together.
+/// [`ShapeArgs`] as clap reads them, before the numbers are put together.
 #[derive(Debug, clap::Args)]
 struct RawShapeArgs {
     /// M,K or M,K,L or M,K,L,N, also with `x` or spaces between: rows of the weights, elements of a row (a

@@ -147,7 +147,7 @@ pub struct Failed {
     pub why: String,
 }
 
-/// What every other document of `bench` begins with.
+/// The beginning of every other document of `bench`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Head {
     pub schema: String,

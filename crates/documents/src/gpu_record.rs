@@ -44,6 +44,16 @@ pub struct Run {
     pub sources: BTreeMap<String, String>,
 }
 
+/// The NVIDIA driver's own version, where Linux's kernel module says it.
+pub fn driver_version() -> Option<String> {
+    let text = std::fs::read_to_string("/proc/driver/nvidia/version").ok()?;
+    let is_version = |word: &&str| {
+        let mut parts = word.split('.');
+        parts.clone().count() >= 2 && parts.all(|part| part.parse::<u32>().is_ok())
+    };
+    text.split_whitespace().find(is_version).map(str::to_owned)
+}
+
 impl Run {
     /// The suite's name: the program, and what it was asked for.
     pub fn suite(&self) -> String {

@@ -25,7 +25,7 @@ use self::arch::Arch;
 pub use error::NvrtcError;
 pub use find::Place;
 
-/// What a package that compiles with NVRTC calls its own.
+/// Names that belong to the package that compiles with NVRTC.
 #[derive(Debug)]
 pub struct Names {
     /// The environment variable that names NVRTC's folder. It comes before all other places.

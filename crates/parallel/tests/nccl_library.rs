@@ -4,33 +4,20 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use libtest_mimic::{Arguments, Completion, Trial};
 use nvfp4_gemv_parallel::nccl::{self, NcclError, UniqueId};
+use nvfp4_gemv_trials::trials;
 
 fn main() -> ExitCode {
     // On a machine with GPUs there is none for this program.
     // SAFETY: no other thread has begun.
     unsafe { std::env::set_var("CUDA_VISIBLE_DEVICES", "") };
-    let trial = |name: &str, run: fn() -> Result<(), NcclError>| {
-        Trial::ignorable_test(name, move || {
-            Ok(match nccl::library() {
-                Ok(_) => {
-                    run()?;
-                    Completion::Completed
-                }
-                Err(why) => Completion::ignored_with(why.to_string()),
-            })
-        })
-    };
-    let trials = vec![
-        trial("it_has_what_its_version_says", it_has_what_its_version_says),
-        trial("ids_are_new_each_time", ids_are_new_each_time),
-        trial(
-            "joining_without_a_gpu_says_what_is_missing",
-            joining_without_a_gpu_says_what_is_missing,
-        ),
-    ];
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+    let no_nccl = || Some(nccl::library().err()?.to_string());
+    nvfp4_gemv_trials::run(trials![
+        no_nccl;
+        it_has_what_its_version_says,
+        ids_are_new_each_time,
+        joining_without_a_gpu_says_what_is_missing,
+    ])
 }
 
 fn it_has_what_its_version_says() -> Result<(), NcclError> {

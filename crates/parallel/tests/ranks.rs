@@ -5,8 +5,8 @@ use std::net::TcpListener;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use libtest_mimic::{Arguments, Trial};
 use nvfp4_gemv_parallel::ranks::{Launcher, Ranks, RanksError};
+use nvfp4_gemv_trials::{nothing, trials};
 
 /// Variable of a process that this one starts: for how many milliseconds the process waits for the others.
 const TIMEOUT: &str = "NVFP4_GEMV_TEST_TIMEOUT";
@@ -27,31 +27,13 @@ fn main() -> ExitCode {
         }
         return ExitCode::SUCCESS;
     }
-    let trial = |name: &str, run: fn()| {
-        Trial::test(name, move || {
-            run();
-            Ok(())
-        })
-    };
-    let trials = vec![
-        trial(
-            "processes_of_every_launcher_get_the_id_of_rank_0",
-            processes_of_every_launcher_get_the_id_of_rank_0,
-        ),
-        trial(
-            "processes_that_were_told_of_other_worlds_are_refused",
-            processes_that_were_told_of_other_worlds_are_refused,
-        ),
-        trial(
-            "two_processes_of_one_number_are_refused",
-            two_processes_of_one_number_are_refused,
-        ),
-        trial(
-            "a_process_that_does_not_come_ends_the_wait",
-            a_process_that_does_not_come_ends_the_wait,
-        ),
-    ];
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+    nvfp4_gemv_trials::run(trials![
+        nothing;
+        processes_of_every_launcher_get_the_id_of_rank_0,
+        processes_that_were_told_of_other_worlds_are_refused,
+        two_processes_of_one_number_are_refused,
+        a_process_that_does_not_come_ends_the_wait,
+    ])
 }
 
 /// Work of a started process: rank 0 makes an id, and all ranks return it.

@@ -1,4 +1,4 @@
-//! What the kernels of nvfp4-gemv are compiled for, and by which compiler: for the library, its build script and the
+//! Targets of the kernels of nvfp4-gemv, and their compiler: for the library, its build script and the
 //! commands that serve its development.
 //!
 //! - [`arch`]: GPU architectures, and the list of those to compile for. [`products`]: GPUs, with published figures.

@@ -1,4 +1,4 @@
-//! What a model's config says of its shape.
+//! A model's shape, from its config.
 
 use std::fs;
 use std::path::Path;

@@ -18,7 +18,7 @@ pub struct Sampling {
     pub seed: u64,
 }
 
-/// What a generation took.
+/// Times of a generation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Times {
     pub read: usize,
@@ -105,7 +105,7 @@ impl Generator<'_> {
     }
 }
 
-/// What followed the last two tokens when they stood in the text before: up to `most` tokens.
+/// The tokens that followed the last two when these stood in the text before: up to `most` tokens.
 fn guesses(text: &[u32], most: usize) -> Vec<u32> {
     let Some((last, before)) = text
         .split_last_chunk::<2>()

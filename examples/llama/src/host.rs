@@ -103,7 +103,8 @@ impl Decoder {
         Ok(())
     }
 
-    /// What the layers and the last norm make of `n` vectors `[n][hidden]`, the first of which stands at a position.
+    /// The results of the layers and the last norm for `n` vectors `[n][hidden]`, the first of which stands at a
+    /// position.
     pub fn pass(
         &mut self,
         xs: &mut [f32],

@@ -91,7 +91,7 @@ pub enum Head {
     Nvfp4,
 }
 
-/// What reads tokens, and says what follows them: a model, with the text that it has read.
+/// Reads tokens, and says what follows them: a model, with the text that it has read.
 pub trait Reader {
     /// Tokens that were read.
     fn position(&self) -> usize;
@@ -149,7 +149,7 @@ pub(crate) fn of_head(
     embeddings: &Tensor,
 ) -> Result<(Product, bool)> {
     let tied = config.tie_word_embeddings;
-    // What is loaded as a layer: the original's matrix, which may be watched, and a directory's own.
+    // A layer as it is loaded: the original's matrix, which may be watched, and a directory's own.
     let as_layer = head == Head::Dense
         && (weights.gguf().is_none() || weights.arithmetic() == Arithmetic::Original);
     let matrix = match tied {
@@ -488,7 +488,8 @@ fn keep(met: &mut Met, xs: &Tensor) -> Result<()> {
     Ok(())
 }
 
-/// What each of `n` new tokens may not see, as 0 and minus infinity `[n, position + n]`; `None` for one token.
+/// The mask of what each of `n` new tokens may not see, as 0 and minus infinity `[n, position + n]`; `None` for one
+/// token.
 fn mask(n: usize, position: usize, device: &Device) -> Result<Option<Tensor>> {
     if n == 1 {
         return Ok(None);

@@ -55,7 +55,7 @@ impl Product {
     }
 }
 
-/// What was collected of the vectors that some modules meet.
+/// Statistics of the vectors that some modules meet.
 #[derive(Debug)]
 pub struct Moments {
     /// The modules, joined by `+`.
@@ -330,7 +330,7 @@ impl Weights {
         })
     }
 
-    /// What says which experts of a module a token has.
+    /// Says which experts of a module a token has.
     pub fn router(&self, module: &str) -> Result<DenseLinear> {
         Ok(DenseLinear::new(
             self.matrix(&format!("{module}.gate"))?,
@@ -390,7 +390,7 @@ impl Weights {
         for (value, first) in values.iter_mut().zip(of_first) {
             *value -= first;
         }
-        // What is lacking is smaller by a factor of 10 to 100, which its block scales have room for.
+        // The missing rest is smaller by a factor of 10 to 100, which its block scales have room for.
         let second = quantize(&values, rows, k, Dialect::ModelOpt, Some(first.global))?;
         let beside = |parts: [&[u8]; 2], each: usize| -> Vec<u8> {
             let [first, second] = parts.map(|part| part.chunks_exact(each));

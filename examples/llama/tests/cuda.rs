@@ -5,12 +5,11 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use candle_core::Device;
-use libtest_mimic::{Arguments, Completion, Trial};
 use nvfp4_gemv::{Dialect, raw};
-use nvfp4_gemv_cli::gpu_record::{Asked, Ran};
 use nvfp4_gemv_llama::bounds::{self, Rule};
 use nvfp4_gemv_llama::model::{PASS, likeliest};
 use nvfp4_gemv_llama::{Arithmetic, Config, DeviceModel, Head, Model, Reader, Weights, device};
+use nvfp4_gemv_trials::{Program, trials};
 use random::Sizes;
 
 #[allow(dead_code, reason = "the other program of tests uses all")]
@@ -41,66 +40,25 @@ const MOST: usize = 300;
 const MODELS: [&str; 3] = ["llama", "qwen3", "qwen3_moe"];
 
 fn main() -> ExitCode {
-    let asked = match Asked::of_program() {
-        Ok(asked) => asked,
-        Err(code) => return code,
-    };
-    // One after the other: all of them want the same GPU.
-    let arguments = Arguments {
-        test_threads: Some(1),
-        ..Arguments::from_iter(asked.others())
-    };
-    let conclusion = libtest_mimic::run(&arguments, trials());
-    let ran = Ran {
-        program: "llama",
-        gpus: raw::gpu(0).map(|gpu| gpu.name).into_iter().collect(),
+    let no_gpu = || Some(raw::device_count().err()?.to_string());
+    let program = Program {
+        name: "llama",
+        gpus: || raw::gpu(0).map(|gpu| gpu.name).into_iter().collect(),
         sources: nvfp4_gemv::TESTED,
-        passed: conclusion.num_passed,
-        failed: conclusion.num_failed,
-        ignored: conclusion.num_ignored,
+        one_by_one: true,
     };
-    asked.end(ran, conclusion.exit_code())
-}
-
-fn trials() -> Vec<Trial> {
-    let trial = |name, run: fn()| {
-        Trial::ignorable_test(name, move || {
-            if let Err(why) = raw::device_count() {
-                return Ok(Completion::ignored_with(why.to_string()));
-            }
-            run();
-            Ok(Completion::Completed)
-        })
-    };
-    vec![
-        trial("logits_are_the_cpus", logits_are_the_cpus),
-        trial(
-            "with_quantised_vectors_logits_are_near_the_cpus",
-            with_quantised_vectors_logits_are_near_the_cpus,
-        ),
-        trial(
-            "logits_lie_within_their_derived_bound",
-            logits_lie_within_their_derived_bound,
-        ),
-        trial("heads_are_those_of_the_cpu", heads_are_those_of_the_cpu),
-        trial(
-            "graphs_have_the_bits_of_single_launches",
-            graphs_have_the_bits_of_single_launches,
-        ),
-        trial(
-            "batch_invariant_logits_do_not_depend_on_passes",
-            batch_invariant_logits_do_not_depend_on_passes,
-        ),
-        trial(
-            "the_device_chooses_as_its_logits_say",
-            the_device_chooses_as_its_logits_say,
-        ),
-        trial(
-            "what_is_not_computed_is_refused",
-            what_is_not_computed_is_refused,
-        ),
-        trial("a_random_model_is_timed", a_random_model_is_timed),
-    ]
+    program.run(trials![
+        no_gpu;
+        logits_are_the_cpus,
+        with_quantised_vectors_logits_are_near_the_cpus,
+        logits_lie_within_their_derived_bound,
+        heads_are_those_of_the_cpu,
+        graphs_have_the_bits_of_single_launches,
+        batch_invariant_logits_do_not_depend_on_passes,
+        the_device_chooses_as_its_logits_say,
+        what_is_not_computed_is_refused,
+        a_random_model_is_timed,
+    ])
 }
 
 fn on_cpu(directory: &Path, arithmetic: Arithmetic, head: Head) -> Model {

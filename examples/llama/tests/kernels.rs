@@ -6,13 +6,13 @@
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
 
-use libtest_mimic::{Arguments, Completion, Trial};
 use nvfp4_gemv::FloatType;
 use nvfp4_gemv::half::{bf16, f16};
 use nvfp4_gemv_llama::Config;
 use nvfp4_gemv_llama::device::kernels::{self, Attention, CHOOSERS, Heads, Launch, Routing, Words};
 use nvfp4_gemv_nvrtc::arch::Arch;
 use nvfp4_gemv_nvrtc::{Names, Nvrtc, Source, Stage};
+use nvfp4_gemv_trials::{nothing, trials};
 use ptx_sim::{Buffer, Module, Options, Policy, Sim, SimError};
 
 const EPSILON: f64 = 1.0 / (1 << 24) as f64;
@@ -32,56 +32,25 @@ fn nvrtc() -> &'static Result<Nvrtc, String> {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::from_args();
-    let trial = |name, run: fn()| {
-        Trial::ignorable_test(name, move || {
-            if let Err(why) = nvrtc() {
-                return Ok(Completion::ignored_with(
-                    why.lines().next().unwrap_or("no NVRTC"),
-                ));
-            }
-            run();
-            Ok(Completion::Completed)
-        })
+    let no_nvrtc = || {
+        let why = nvrtc().as_ref().err()?;
+        Some(why.lines().next().unwrap_or("no NVRTC").to_owned())
     };
-    let trials = vec![
-        trial("attention_is_its_definition", attention_is_its_definition),
-        trial(
-            "a_token_alone_has_the_bits_that_it_has_in_a_pass",
-            a_token_alone_has_the_bits_that_it_has_in_a_pass,
-        ),
-        trial(
-            "attention_notices_planted_faults",
-            attention_notices_planted_faults,
-        ),
-        Trial::test("sizes_that_are_not_computed_are_refused", || {
-            sizes_that_are_not_computed_are_refused();
-            Ok(())
-        }),
-        trial("vectors_are_normed_and_gated", vectors_are_normed_and_gated),
-        trial(
-            "dense_matrices_are_multiplied",
-            dense_matrices_are_multiplied,
-        ),
-        trial(
-            "experts_are_the_likeliest_first_of_equals",
-            experts_are_the_likeliest_first_of_equals,
-        ),
-        trial(
-            "routing_notices_planted_faults",
-            routing_notices_planted_faults,
-        ),
-        trial(
-            "the_likeliest_token_is_the_first_of_the_largest",
-            the_likeliest_token_is_the_first_of_the_largest,
-        ),
-        trial("tokens_are_rows_of_the_table", tokens_are_rows_of_the_table),
-        trial(
-            "random_words_are_what_they_say",
-            random_words_are_what_they_say,
-        ),
+    let mut all = trials![
+        no_nvrtc;
+        attention_is_its_definition,
+        a_token_alone_has_the_bits_that_it_has_in_a_pass,
+        attention_notices_planted_faults,
+        vectors_are_normed_and_gated,
+        dense_matrices_are_multiplied,
+        experts_are_the_likeliest_first_of_equals,
+        routing_notices_planted_faults,
+        the_likeliest_token_is_the_first_of_the_largest,
+        tokens_are_rows_of_the_table,
+        random_words_are_what_they_say,
     ];
-    libtest_mimic::run(&arguments, trials).exit_code()
+    all.extend(trials![nothing; sizes_that_are_not_computed_are_refused]);
+    nvfp4_gemv_trials::run(all)
 }
 
 /// Kernels of a text, with memory.
@@ -159,7 +128,7 @@ impl Device {
     }
 }
 
-/// What rounding to a type does at most, relatively.
+/// The largest relative error of rounding to a type.
 fn rounding(of: FloatType) -> f64 {
     match of {
         FloatType::F32 => 0.0,

@@ -78,7 +78,8 @@ fn apart(a: &[Vec<f32>], b: &[Vec<f32>]) -> f32 {
             .fold(0.0, |most, x| x.abs().max(most))
 }
 
-/// What sums in another order may differ by behind two layers. Vectors in NVFP4 differ by a hundred times as much.
+/// The most that sums in another order may differ by, behind two layers. Vectors in NVFP4 differ by a hundred times as
+/// much.
 const ROUNDING: f32 = 5e-5;
 
 #[test]
@@ -469,7 +470,7 @@ fn write_gguf(path: &Path) {
     fs::write(path, file).unwrap();
 }
 
-/// What `quantize --calibration` rounds by: means over all vectors of all texts.
+/// The statistics by which `quantize --calibration` rounds: means over all vectors of all texts.
 #[test]
 fn mean_products_of_the_vectors_that_layers_meet_are_collected() {
     let directory = tempfile::tempdir().unwrap();

@@ -640,7 +640,7 @@ fn unsigned(metadata: &Metadata, key: &str) -> Option<u64> {
     value.as_u64().or_else(signed)
 }
 
-/// What a file has before its tensors' bytes.
+/// The part of a file before its tensors' bytes.
 struct Header {
     path: PathBuf,
     bytes: Bytes,

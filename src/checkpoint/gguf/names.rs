@@ -4,7 +4,7 @@
 
 use super::StoredRows;
 
-/// What is known of a model's architecture.
+/// Facts of a model's architecture.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Architecture {
     name: &'static str,

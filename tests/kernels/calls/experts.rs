@@ -312,7 +312,7 @@ fn bundled_tokens_are_near_the_host() {
     }
 }
 
-/// What a call by hand has: a layer of experts in pieces, each of which takes a launch.
+/// The buffers of a call by hand: a layer of experts in pieces, each of which takes a launch.
 struct Pieces {
     gate_up: Side,
     down: Side,

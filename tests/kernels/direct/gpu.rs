@@ -1,7 +1,7 @@
 //! The direct kernel on a GPU.
 
-use libtest_mimic::Trial;
 use nvfp4_gemv::kernel::{Config, DirectConfig, Job, Kernel};
+use nvfp4_gemv_trials::Trial;
 
 use crate::support::battery::{self, MANY_VECTORS, Sizes, Subject};
 

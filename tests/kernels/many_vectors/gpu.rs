@@ -1,8 +1,8 @@
 //! The kernels for many vectors on a GPU.
 
-use libtest_mimic::Trial;
 use nvfp4_gemv::Activation;
 use nvfp4_gemv::kernel::Config;
+use nvfp4_gemv_trials::Trial;
 
 use super::Kernel;
 use crate::support::battery::{self, Magnitudes, Sizes, Subject, vectors_of_magnitudes};

@@ -1,7 +1,7 @@
 //! The mma kernel on a GPU.
 
-use libtest_mimic::Trial;
 use nvfp4_gemv::kernel::{Config, Job, Kernel};
+use nvfp4_gemv_trials::Trial;
 
 use super::sim::KERNEL;
 use crate::many_vectors::gpu::{self, EVERY, KIND, TALL, odd_and_ragged};

@@ -1,7 +1,7 @@
 //! The mma-fp4 kernel on a GPU that has its instruction.
 
-use libtest_mimic::Trial;
 use nvfp4_gemv::kernel::{Config, Job, Kernel, MmaFp4Config};
+use nvfp4_gemv_trials::Trial;
 
 use crate::many_vectors::gpu::{EVERY, TALL, odd};
 use crate::support::battery::{self, Subject};

@@ -1,7 +1,7 @@
 //! The packed kernel on a GPU.
 
-use libtest_mimic::Trial;
 use nvfp4_gemv::kernel::{Config, Job, Kernel};
+use nvfp4_gemv_trials::Trial;
 
 use super::sim::KERNEL;
 use crate::many_vectors::gpu::{self, EVERY, TALL, odd};

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use libtest_mimic::Trial;
 use nvfp4_gemv::kernel::Kernel;
+use nvfp4_gemv_trials::Trial;
 use serde_json::json;
 
 use super::{ROWS, committed, hashes, operands};

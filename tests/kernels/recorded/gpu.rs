@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 
-use libtest_mimic::Trial;
 use nvfp4_gemv::raw;
+use nvfp4_gemv_trials::Trial;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 

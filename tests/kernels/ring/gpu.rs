@@ -1,7 +1,7 @@
 //! The ring kernel on a GPU.
 
-use libtest_mimic::Trial;
 use nvfp4_gemv::kernel::{Config, Job, Kernel, RingConfig};
+use nvfp4_gemv_trials::Trial;
 
 use crate::support::battery::{self, MANY_VECTORS, Sizes, Subject};
 

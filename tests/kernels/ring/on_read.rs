@@ -64,7 +64,7 @@ fn cuttings() -> Vec<Cutting> {
     ]
 }
 
-/// What a call is beside its cutting.
+/// A call's problem, beside its cutting.
 #[derive(Clone, Copy, Debug)]
 struct Call {
     layout: ScaleLayout,

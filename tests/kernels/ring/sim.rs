@@ -526,7 +526,7 @@ fn faults_select() {
             let cutting = cutting.on((Activation::Nvfp4, 1, 2, true));
             let case = Case {
                 data: Data::Integers,
-                // What is not stored stays NaN, and would not be missed with another id.
+                // Places that are not stored stay NaN, and would not be missed with another id.
                 unknown: (i < 3).then_some(-1),
                 ..selecting(&cutting, i)
             };

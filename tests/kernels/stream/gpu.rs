@@ -1,8 +1,8 @@
 //! The stream kernel on a GPU.
 
-use libtest_mimic::Trial;
 use nvfp4_gemv::kernel::{Config, Job, Kernel, StreamConfig};
 use nvfp4_gemv::{Activation, ScaleLayout};
+use nvfp4_gemv_trials::Trial;
 
 use crate::support::battery::{
     self, MANY_VECTORS, Magnitudes, Sizes, Subject, vectors_of_magnitudes,

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use half::bf16;
-use libtest_mimic::Trial;
 use nvfp4_gemv::kernel::quantize::{Global, Input, Quantize};
 use nvfp4_gemv::kernel::{Config, Job, Kernel};
 use nvfp4_gemv::quantize::quantize_vectors;
@@ -17,6 +16,7 @@ use nvfp4_gemv::{
 use nvfp4_gemv_cli::problem::{
     CONTEST_BENCHMARKS, CONTEST_TESTS, EdgeCase, Problem, contest_tolerance,
 };
+use nvfp4_gemv_trials::Trial;
 
 use super::device::Uploaded;
 use super::fields;
@@ -536,7 +536,7 @@ fn ids_change_between_replays(gpu: &Gpu, subject: &Subject) {
         };
         for case in subject.in_layouts(gpu, case) {
             let matrices = case.matrices();
-            // What each batch has as its results, by matrix.
+            // The results of each batch, by matrix.
             let mut results = vec![vec![Vec::new(); matrices]; case.shape.l()];
             for turned in 0..matrices {
                 let case = Case { turned, ..case };

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use cudarc::driver::{
     CudaContext, CudaGraph, CudaSlice, CudaStream, DevicePtr, DeviceRepr, result, sys,
 };
-use libtest_mimic::{Completion, Trial};
 use nvfp4_gemv::kernel::{Call, Config, Job, Kernel};
 use nvfp4_gemv::{Activation, Choice, Options, RawWorkspace, ScaleLayout, Shape, raw};
+use nvfp4_gemv_trials::Trial;
 
 use super::operands::Operands;
 
@@ -37,14 +37,9 @@ pub(crate) fn kernel_trial(
             .err()
             .map(|refusal| refusal.to_string()))
     };
-    Trial::ignorable_test(format!("{kernel}::gpu::{name}"), move || {
-        match refusal().unwrap_or_else(|error| Some(format!("no GPU: {error}"))) {
-            Some(reason) => Ok(Completion::ignored_with(reason)),
-            None => {
-                run(&Gpu::first());
-                Ok(Completion::Completed)
-            }
-        }
+    let missing = move || refusal().unwrap_or_else(|error| Some(format!("no GPU: {error}")));
+    nvfp4_gemv_trials::trial(format!("{kernel}::gpu::{name}"), missing, move || {
+        run(&Gpu::first())
     })
 }
 

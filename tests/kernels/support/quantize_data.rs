@@ -27,7 +27,7 @@ source!(f16, (-24, 15), f16::from_f32);
 source!(bf16, (-133, 127), bf16::from_f32);
 source!(f32, (-149, 127), |x| x);
 
-/// What becomes of vectors before they are quantised.
+/// The function of vectors before they are quantised.
 #[derive(Debug)]
 pub(crate) enum Before<T> {
     Nothing,

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use libtest_mimic::Trial;
 use nvfp4_gemv::raw::PreparedRawGemv;
 use nvfp4_gemv::{Dims, Options, ScaleLayout, Shape};
 use nvfp4_gemv_simulate::launch;
+use nvfp4_gemv_trials::Trial;
 use ptx_sim::models::tensor_map::TensorMap;
 
 use super::battery::Subject;

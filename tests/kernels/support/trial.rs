@@ -3,21 +3,15 @@
 //! A module names its functions with [`trials!`](crate::trials). A trial that needs something that this machine lacks
 //! is reported as ignored, with the reason. Long trials are of the kind `long`, and run with `--ignored long`.
 
-use std::process::ExitCode;
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
-
-use libtest_mimic::{Arguments, Completion, Trial};
-use nvfp4_gemv_cli::gpu_record::{Asked, Ran};
+use nvfp4_gemv_trials::{Program, Trial};
 
 /// Makes a module's `trials()` from its functions, grouped by their needs: `host`, `simulator`, `nvrtc`, `compilers`
-/// (NVRTC and nvcc) or `gpu`. `long`, `long_nvrtc`,
-/// `long_compilers` and `long_gpu` run on request. Another function than the one
-/// of the trial's name may stand behind `=`.
+/// (NVRTC and nvcc) or `gpu`. `long`, `long_nvrtc`, `long_compilers` and `long_gpu` run on request. Another function than
+/// the one of the trial's name may stand behind `=`.
 #[macro_export]
 macro_rules! trials {
     ($($needs:ident: $($name:ident $(= $run:expr)?),+ $(,)?;)+) => {
-        pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
+        pub(crate) fn trials() -> Vec<nvfp4_gemv_trials::Trial> {
             vec![$($(
                 $crate::support::trial::$needs(
                     concat!(module_path!(), "::", stringify!($name)),
@@ -108,45 +102,19 @@ fn trial(
     run: impl FnOnce() + Send + 'static,
 ) -> Trial {
     let name = path.split_once("::").map_or(path, |(_, name)| name);
-    let timed = name.to_string();
-    Trial::ignorable_test(name, move || {
-        if let Some(why) = missing() {
-            return Ok(Completion::ignored_with(why));
-        }
-        let start = Instant::now();
-        run();
-        let mut times = TIMES.lock().unwrap_or_else(PoisonError::into_inner);
-        times.push((start.elapsed(), timed));
-        Ok(Completion::Completed)
-    })
+    nvfp4_gemv_trials::trial(name, missing, run)
 }
 
-/// Durations and names of the trials that ran.
-static TIMES: Mutex<Vec<(Duration, String)>> = Mutex::new(Vec::new());
-
-/// Runs the trials that the command line asks for, and says which took longest. `--record FILE` adds the run to the
-/// record of runs on a GPU.
-pub(crate) fn run(trials: Vec<Trial>) -> ExitCode {
-    let asked = match Asked::of_program() {
-        Ok(asked) => asked,
-        Err(code) => return code,
-    };
-    let conclusion = libtest_mimic::run(&Arguments::from_iter(asked.others()), trials);
-    let mut times = TIMES.lock().unwrap_or_else(PoisonError::into_inner);
-    times.sort_by(|a, b| b.cmp(a));
-    for (time, name) in times.iter().take(12).filter(|(time, _)| time.as_secs() > 1) {
-        println!("{:6.1} s  {name}", time.as_secs_f64());
-    }
-    let ran = Ran {
-        program: "kernels",
-        gpus: gpus(),
-        sources: option_env!("NVFP4_GEMV_TESTED").unwrap_or_default(),
-        passed: conclusion.num_passed,
-        failed: conclusion.num_failed,
-        ignored: conclusion.num_ignored,
-    };
-    asked.end(ran, conclusion.exit_code())
-}
+/// The program of all trials.
+pub(crate) const PROGRAM: Program = Program {
+    name: "kernels",
+    gpus,
+    sources: match option_env!("NVFP4_GEMV_TESTED") {
+        Some(sources) => sources,
+        None => "",
+    },
+    one_by_one: false,
+};
 
 /// The names of this machine's GPUs.
 fn gpus() -> Vec<String> {

@@ -1,7 +1,7 @@
 //! The tcgen05 kernel on a GPU that has its tensor cores.
 
-use libtest_mimic::Trial;
 use nvfp4_gemv::kernel::{Config, Job, Kernel, Tcgen05Config};
+use nvfp4_gemv_trials::Trial;
 
 use crate::support::battery::{self, MANY_VECTORS, Sizes, Subject};
 use crate::support::tensor_maps;

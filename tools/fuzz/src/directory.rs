@@ -34,7 +34,7 @@ const DATA: u8 = 0x38;
 /// Makes a directory anew.
 ///
 /// # Errors
-/// What the system says. An entry whose name is none, or is there already, is left out.
+/// Errors of the system. An entry whose name is none, or is there already, is left out.
 pub fn make(directory: &Path, entries: &Map<String, Value>) -> io::Result<()> {
     if directory.symlink_metadata().is_ok() {
         fs::remove_dir_all(directory)?;

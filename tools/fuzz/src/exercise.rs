@@ -101,7 +101,7 @@ pub fn gguf(file: &Gguf) {
             }
         }
         match file.weights(module) {
-            // What was made is what weights take.
+            // The quantised parts are what weights take.
             Ok(gathered) => drop(black_box(gathered.weights().unwrap())),
             Err(error) => drop(black_box(error.to_string())),
         }

@@ -1,4 +1,4 @@
-// What `tcgen05` kernels are made of: tensor memory, and the instructions around a multiplication. One PTX instruction a
+// The parts of `tcgen05` kernels: tensor memory, and the instructions around a multiplication. One PTX instruction a
 // function. Code for sm_100a, sm_103a and sm_110a, and for the families sm_100f and sm_110f. Barriers and copies are those of `hopper.cuh`.
 //
 // Verified in simulation, not yet on hardware.
@@ -143,8 +143,9 @@ __device__ __forceinline__ void copy_scales(u32 to, u32 atom) {
 // Which of an atom's four scales a multiplication begins with: two fields of the instruction descriptor.
 __device__ __forceinline__ u32 with_scale_ids(u32 what, u32 first) { return what | first << 4 | first << 29; }
 
-// By a whole warp: 16 lanes of 32 columns, of which a lane of the warp gets what `wgmma` would give it of 16 rows: of each
-// eight columns, rows lane / 4 and lane / 4 + 8, columns 2 * (lane % 4) and the next one. Sums of 32 bits.
+// By a whole warp: 16 lanes of 32 columns, of which a lane of the warp gets what `wgmma` would give it of 16 rows.
+// These are of each eight columns rows lane / 4 and lane / 4 + 8, columns 2 * (lane % 4) and the next one. Sums of 32
+// bits.
 __device__ __forceinline__ void load_sums(u32 (&to)[16], u32 from) {
     asm volatile(
         "tcgen05.ld.sync.aligned.16x256b.x4.b32 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "

@@ -1,4 +1,4 @@
-// What kernels for sm_90 and later are made of: barriers in shared memory, copies of boxes of a matrix, and, for sm_90a
+// The parts of kernels for sm_90 and later: barriers in shared memory, copies of boxes of a matrix, and, for sm_90a
 // alone, the instructions around a `wgmma` multiplication. One PTX instruction a function.
 //
 // A `wgmma` multiplication is asynchronous: from when it is issued until its group was waited for, nothing may touch its

@@ -11,7 +11,7 @@
 // Of three stages one is multiplied, the first fragments are loaded from the next one, and the third one is copied.
 static_assert(STAGES >= 3);
 
-// What a thread copies of ROWS rows: every step the same chunk of the same rows.
+// A thread's copies of ROWS rows: every step the same chunk of the same rows.
 template <u32 ROWS>
 struct Copies {
     // Chunks of all rows, and those of one pass of all threads.

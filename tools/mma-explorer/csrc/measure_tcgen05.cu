@@ -27,7 +27,7 @@ struct __align__(1024) Operands {
     u32 address;
 };
 
-// What one thread multiplies with.
+// The operands of one thread's multiplications.
 struct Multiplier {
     u32 tensor, over;
     u64 a, b;

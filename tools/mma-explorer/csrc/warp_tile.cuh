@@ -1,4 +1,4 @@
-// What a warp does with its part of a tile: fragments from shared memory, multiplications, and D. Shared by the kernels
+// A warp's work on its part of a tile: fragments from shared memory, multiplications, and D. Shared by the kernels
 // with `mma.sync`, which differ in how A and B come to shared memory.
 //
 // No element type is known here: a row of an instruction is 16 or 32 bytes of K, whatever is in them, and fragments of all
@@ -76,8 +76,8 @@ using Sums = u32[TILES_M][TILES_N][C_REGISTERS];
 struct Part {
     // First row and column, of the CTA's tile.
     u32 row, column;
-    // What this lane reads of the first group of A and of the first instructions of B, of the first slice: bytes from the
-    // start of the stage.
+    // The places from which this lane reads the first group of A and of the first instructions of B, of the first
+    // slice: bytes from the start of the stage.
     u32 a, b;
 
     __device__ __forceinline__ Part(u32 warp, u32 lane) {
@@ -111,7 +111,7 @@ struct Fragments {
         load_matrices<B_AT_ONCE>(&b[slice % 2][0][0] + load * B_AT_ONCE, from);
     }
 
-    // What is loaded before the first step.
+    // The fragments that are loaded before the first step.
     __device__ __forceinline__ void load_first(u32 stage, const Part &part) {
 #pragma unroll
         for (u32 load = 0; load < B_LOADS; ++load) load_b(0, load, stage, part);

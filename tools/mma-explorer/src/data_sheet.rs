@@ -3,7 +3,7 @@
 use crate::types::Type;
 use crate::variants::Variant;
 
-/// What a data sheet has a rate for.
+/// An operation for which a data sheet has a rate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Of {
     Tf32,

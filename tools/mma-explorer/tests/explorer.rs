@@ -225,7 +225,7 @@ fn every_variant_has_a_rate(device: &Device) {
     }
 }
 
-/// What the kernels are compared with is the same product: of the same operands, it has the same D.
+/// The kernels are compared with the same product: of the same operands, it has the same D.
 fn cublaslt_multiplies_the_same(device: &Device) {
     let Ok(library) = CublasLt::open(device.stream(), None) else {
         println!("there is no cuBLASLt");
@@ -320,7 +320,7 @@ impl Case {
         simulate::matmul(variant, ptx, plan, *problem, exact, options)
     }
 
-    /// What is wrong, under the usual options.
+    /// The first wrong thing, under the usual options.
     fn error(&self) -> String {
         let ran = self.run(&ptx_sim::Options::default());
         ran.unwrap_err().to_string()
@@ -333,7 +333,7 @@ impl Case {
     }
 }
 
-/// What the table says of machine code is what NVRTC and the disassembler say.
+/// The table's words on machine code are those of NVRTC and the disassembler.
 fn table_is_right(variants: &[Variant], arch: Arch) {
     let emitted = machine_code::survey(&cache(), library(), arch, variants).expect("a survey");
     assert_eq!(emitted.len(), variants.len());
@@ -902,7 +902,7 @@ fn fast_tiles_of_warps() {
     }
 }
 
-/// What makes the kernel fast stands in its machine code: sums in registers, multiplications that follow each other without
+/// The kernel's speed stands in its machine code: sums in registers, multiplications that follow each other without
 /// a copy in between, and no fence of the whole GPU in the loop.
 fn fast_tiles_of_warpgroups() {
     for (types, of, multiplications) in [
@@ -969,8 +969,8 @@ fn fast_tiles_of_tensor_memory() {
     }
 }
 
-/// What `run` measures of sums, by the simulator, which sums as an H200 was recorded to: FP8 with `wgmma` has 13 bits, and
-/// emulated FP8 as many as its factors can show.
+/// The measurements that `run` makes of sums, by the simulator, which sums as an H200 was recorded to: FP8 with `wgmma`
+/// has 13 bits, and emulated FP8 as many as its factors can show.
 fn bits_of_sums() {
     for (name, bits, ends) in [
         ("wgmma.m64n256k16.f32.f16.f16", 23, false),

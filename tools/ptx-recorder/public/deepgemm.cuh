@@ -1,4 +1,4 @@
-// What the programs around DeepGEMM share: tensor maps and launches, as its host code makes them.
+// Shared by the programs around DeepGEMM: tensor maps and launches, as its host code makes them.
 #pragma once
 #include "scaled.cuh"
 #include <cuda.h>

@@ -1,4 +1,4 @@
-// What the programs around public kernels share: operands, and the comparison of results.
+// Shared by the programs around public kernels: operands, and the comparison of results.
 #pragma once
 #include "../tests/programs/check.cuh"
 #include <cmath>

@@ -120,7 +120,7 @@ exported! {
     }
 }
 
-// What a program needs when it ends is there still: these never fail because of a launch.
+// Functions that a program needs when it ends work still: these never fail because of a launch.
 api! { Driver run_always;
     also [cuMemFreeHost] fn cuMemFree_v2(address: u64) |r| { r.free(address) }
     fn cuMemFreeAsync(address: u64, _stream: *mut c_void) |r| { r.free(address) }

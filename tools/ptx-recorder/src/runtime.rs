@@ -170,7 +170,7 @@ fn last_error() -> i32 {
     sticky.unwrap_or_else(call::last).0
 }
 
-// What a program needs when it ends is there still: these never fail because of a launch.
+// Functions that a program needs when it ends work still: these never fail because of a launch.
 api! { Runtime run_always;
     also [cudaFreeHost] fn cudaFree(address: u64) |r| { r.free(address) }
     also [cudaFreeAsync_ptsz] fn cudaFreeAsync(address: u64, _stream: *mut c_void) |r| { r.free(address) }

@@ -44,7 +44,7 @@ macro_rules! named {
     };
     (@about $name:ident $($variant:ident,)*) => {};
     (@about $name:ident $($variant:ident $about:literal,)*) => {
-        /// What it means, in a line.
+        /// Its meaning, in a line.
         pub fn about(self) -> &'static str {
             match self { $($name::$variant => $about,)* }
         }

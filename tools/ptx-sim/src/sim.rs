@@ -521,7 +521,7 @@ fn total(variables: &[Variable]) -> u64 {
 /// Bytes that a CTA has while it runs: shared and tensor memory, registers, predicates and local memory.
 fn cta_bytes(p: &Program, l: &Launch) -> u64 {
     const LANES: u64 = 32;
-    // What a variable takes beside its bytes.
+    // The memory of a variable beside its bytes.
     const VARIABLE: u64 = 200;
     let tensor = p.code.iter().any(|i| matches!(i.op, Op::Tcgen05(_)));
     let tensor = u64::from(tensor) * Tmem::BYTES;

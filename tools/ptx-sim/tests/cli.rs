@@ -20,7 +20,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// What a run that succeeds prints.
+/// The output of a run that succeeds.
 #[track_caller]
 fn succeeds(out: &Output) -> String {
     let shown = text(&out.stdout);
@@ -28,7 +28,7 @@ fn succeeds(out: &Output) -> String {
     shown
 }
 
-/// What a run that fails says.
+/// The message of a run that fails.
 #[track_caller]
 fn fails(out: &Output) -> String {
     assert!(!out.status.success(), "{}", text(&out.stdout));

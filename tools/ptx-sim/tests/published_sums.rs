@@ -255,7 +255,7 @@ fn sums_of_nvfp4_are_those_of_the_models_text() {
     }
 }
 
-/// What the probes of sums cannot tell: places beyond 31, and blocks of zeros.
+/// Properties that the probes of sums cannot tell: places beyond 31, and blocks of zeros.
 #[test]
 fn a_block_of_zeros_with_large_scales_cuts_what_c_has() {
     let zeros = ([0; 32], [0x7e; 4]); // scales of 448: exponent 8

@@ -62,7 +62,7 @@ const PUBLISHED: Machine = Machine {
     ..CUT_AT_25
 };
 
-/// What the simulator answers by another rule.
+/// Answers of the simulator by another rule.
 fn by_rule(topic: &str, rule: SumRule) -> Verdict {
     let bytes = simulated(topic);
     let recording = Recording::read(&bytes).unwrap();

@@ -83,7 +83,7 @@ fn lines(cuobjdump: &Path, what: &str, file: &Path, mut each: impl FnMut(&str)) 
             each(&text.with_context(reading)?);
         }
     }
-    // What it has to say is on stderr.
+    // The program's errors are on stderr.
     let status = child.wait().with_context(reading)?;
     ensure!(status.success(), "{status} from `{line}`");
     Ok(())

@@ -53,7 +53,7 @@ enum Command {
     },
 }
 
-/// What is simulated of a checkpoint.
+/// The part of a checkpoint that is simulated.
 #[derive(Debug, clap::Args)]
 struct Args {
     /// Checkpoint: a .safetensors file, its index, or a directory

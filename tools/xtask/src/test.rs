@@ -60,7 +60,7 @@ const HOW: [&str; 7] = [
     "--offline",
 ];
 
-/// What cargo is given, run after run.
+/// Cargo's arguments, run after run.
 fn runs(arguments: &[OsString]) -> Vec<Vec<OsString>> {
     let says_how = |argument: &OsString| HOW.iter().any(|how| argument == how);
     // Other arguments ask for some of the workspace's tests.

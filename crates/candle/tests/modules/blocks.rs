@@ -58,7 +58,7 @@ fn candles_llama_mlp_gives_the_same_within_the_bound() {
     }
 }
 
-/// What a CUDA device computes, on the CPU: one layer for gate and up, and what is between by candle.
+/// A CUDA device's computation, on the CPU: one layer for gate and up, and what is between by candle.
 #[test]
 fn gate_and_up_as_one_layer_give_the_same_within_the_bound() {
     let (k, between) = (96, 160);
@@ -432,7 +432,7 @@ fn a_gradient_through_experts_is_an_error() {
         );
         assert!(expected, "{error}");
     }
-    // What the router itself computes has its gradient.
+    // The router's own computation has its gradient.
     let router = var(router);
     let moe = Nvfp4Moe::new(
         candle_nn::Linear::new(router.as_tensor().clone(), None),
@@ -486,7 +486,7 @@ fn gates_are_those_that_were_asked_for() {
             joined.forward(&xs).unwrap(),
             experts.forward(&xs, &ids, &weights).unwrap(),
         ];
-        // What stands between, by the library's own arithmetic.
+        // The gate between the layers, by the library's own arithmetic.
         let sums = bound::numbers(&bound::dense(&gate_up).forward(&xs).unwrap());
         let between = sums.chunks_exact(2 * half).flat_map(|both| {
             let (gates, ups) = both.split_at(half);
@@ -505,7 +505,7 @@ fn gates_are_those_that_were_asked_for() {
         assert!(!all.contains(&expected));
         all.push(expected);
     }
-    // What is no number stays none, which a clamp must not hide.
+    // NaN stays NaN, which a clamp must not hide.
     let on_cpu = |layer: &Linear| Nvfp4Linear::new(layer.clone(), &Device::Cpu).unwrap();
     let joined = Nvfp4Mlp::joined(on_cpu(&gate_up), on_cpu(&down)).unwrap();
     let joined = joined.with_gate(clamped).unwrap();

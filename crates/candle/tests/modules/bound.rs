@@ -133,7 +133,7 @@ pub(crate) fn share_outside(found: &Tensor, expected: &[Near]) -> f64 {
     let found = numbers(found);
     assert_eq!(found.len(), expected.len());
     let outside = |&(found, near): &(f64, &Near)| {
-        // What is no number is not inside.
+        // NaN is not inside.
         let is_inside = (found - near.value).abs() <= near.off;
         !is_inside
     };

@@ -107,7 +107,7 @@ fn candles_dense_layer_gives_the_same_within_the_bound() {
     }
 }
 
-/// What is narrowed along any dimension is read in place: bits are those of a copy.
+/// A tensor narrowed along any dimension is read in place: bits are those of a copy.
 #[test]
 fn vectors_with_a_step_are_read_where_they_lie() {
     let layer = layer(4, 24, 64);

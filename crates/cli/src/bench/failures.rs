@@ -8,7 +8,7 @@ use nvfp4_gemv_files::printable;
 
 use crate::report::{count, with_causes};
 
-/// What failed of a list of problems.
+/// The problems of a list that failed.
 #[derive(Default)]
 pub(super) struct Failures {
     first: Option<Error>,

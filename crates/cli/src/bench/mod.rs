@@ -422,7 +422,7 @@ fn ceilings(
     })
 }
 
-/// What a document other than [`Document`] begins with.
+/// The beginning of every document other than [`Document`].
 fn head(schema: &str, engine: &dyn Engine, commit: Option<String>, plan: &Plan) -> Head {
     let of = empty(engine, "", commit, plan);
     Head {

@@ -88,7 +88,7 @@ struct Item {
     board: BoardReadings,
 }
 
-/// What is measured, and how.
+/// The layers that are measured, and how.
 pub(super) struct Request<'a> {
     pub(super) tokens: &'a [usize],
     pub(super) plan: Plan,

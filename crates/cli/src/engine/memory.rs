@@ -28,7 +28,7 @@ pub(crate) struct NotEnoughMemory {
 }
 
 impl NotEnoughMemory {
-    /// What takes less. Not every command that measures takes shapes, so no option but `--cold` is named.
+    /// Options that take less memory. Not every command that measures takes shapes, so no option but `--cold` is named.
     pub(crate) const fn hint(&self) -> &'static str {
         match self.cold_mib {
             0 => "fewer vectors take less, and so do smaller weights",

@@ -165,7 +165,7 @@ mod tests {
                 skewed: true,
             };
             assert_eq!(mixture.layers(4 << 30, |_| 2), layers, "{mixture:?}");
-            // What a cache asks for counts, too; and nothing does where the weights may be the same ones.
+            // A cache's own wish counts, too; and nothing does where the weights may be the same ones.
             assert_eq!(mixture.layers(1, |_| 5), 5);
             assert_eq!(mixture.layers(0, |_| 5), 1);
         }

@@ -58,7 +58,7 @@ fn path() -> impl TypedValueParser<Value = PathArg> {
     ])
 }
 
-/// What the commands that compute take.
+/// Options of the commands that compute.
 #[derive(Debug, clap::Args)]
 pub(crate) struct AskArgs {
     /// What computes
@@ -396,7 +396,7 @@ pub(crate) struct Timing {
     pub(crate) of: SampleOf,
 }
 
-/// What a sample of a [`Timing`] is.
+/// The meaning of a sample of a [`Timing`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SampleOf {
     /// One call's time.

@@ -8,7 +8,7 @@ use nvfp4_gemv::Shape;
 use super::Problem;
 use super::generate::taming_alpha;
 
-/// What is special about a problem of [`Problem::edge_case`].
+/// The special property of a problem of [`Problem::edge_case`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum)]
 #[non_exhaustive]
 pub enum EdgeCase {

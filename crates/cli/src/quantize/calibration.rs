@@ -1,4 +1,4 @@
-//! What was collected of the vectors that layers meet, from a file.
+//! Statistics of the vectors that layers meet, from a file.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -60,7 +60,7 @@ impl Calibrations {
                 );
             }
         }
-        // What can be told without the work on a layer, before the first one is written.
+        // Errors that can be told without the work on a layer, before the first one is written.
         for tensor in file.tensors() {
             let values = tensor.to_f32_widened()?;
             if let Some(at) = values.iter().position(|value| !value.is_finite()) {

@@ -28,7 +28,7 @@ use super::{Args, CHANGED, label, rope};
 use crate::notes;
 use crate::report::{Report, bytes, count, progress, small};
 
-/// What is quantised.
+/// The source that is quantised.
 struct Input(AnyCheckpoint);
 
 impl Input {
@@ -102,7 +102,7 @@ fn directory_of(checkpoint: &Checkpoint) -> &Path {
 
 /// The model's config, as an object; empty where there is none.
 pub(super) fn config_of(checkpoint: &Checkpoint) -> Result<Map<String, Value>> {
-    // What a config that is not read says may change every product. Of one that is, the reader bounds the values.
+    // A config that is not read may change every product. Of one that is, the reader bounds the values.
     let unread = |note: &&Note| matches!(note, Note::Unread { .. });
     if let Some(note) = checkpoint.notes().iter().find(unread) {
         bail!("{note}");
@@ -340,7 +340,7 @@ pub(super) fn run(args: &Args, to: &Path) -> Result<Report> {
 /// The output head of transformers' models.
 const HEAD: &str = "lm_head";
 
-/// What a complete file of an earlier run was noted to be, if it is the file that would be made now.
+/// The note of a complete file of an earlier run, if it is the file that would be made now.
 fn read_done(note: &Path, path: &Path, key: &Value) -> Option<Done> {
     let text = input::read(note, MOST_COPIED).ok()?;
     let done: Done = serde_json::from_slice(&text).ok()?;
@@ -351,7 +351,7 @@ fn read_done(note: &Path, path: &Path, key: &Value) -> Option<Done> {
 /// Counted up when other bytes are made of the same input: files of an earlier run are made again then.
 const ARITHMETIC: u32 = 1;
 
-/// What the files are made of.
+/// The sources and options that the files are made of.
 struct Keys {
     of_all: Value,
     files: Vec<Value>,
@@ -360,7 +360,7 @@ struct Keys {
     on_all: bool,
 }
 
-/// What the system says of the files that are read: of other content it says something else.
+/// Sizes and times of the files that are read: another content has others.
 #[derive(PartialEq)]
 struct States {
     files: Vec<Value>,
@@ -433,7 +433,7 @@ impl Keys {
         }
     }
 
-    /// What becomes of a tensor depends on the names in other files, too: the plan has it.
+    /// A tensor's treatment depends on the names in other files, too: the plan has it.
     fn of_shard(&self, at: usize, shard: &Shard<'_>, files: usize) -> Value {
         let of = match self.on_all {
             true => &self.files[..],
@@ -605,7 +605,8 @@ pub(super) fn is_in_config(file: &Gguf, stored_name: &str) -> bool {
 /// The config of a model of a GGUF file, as transformers has it, of the architectures whose names are known.
 ///
 /// # Errors
-/// What it would not say, and without which it is another model's: positions that are scaled, an entry of another type.
+/// Facts that it would not say, and without which it is another model's: positions that are scaled, an entry of another
+/// type.
 fn gguf_config(file: &Gguf) -> Result<Map<String, Value>> {
     let architecture = file.architecture().unwrap_or_default();
     let known = CONFIGS.into_iter().find(|(name, _)| *name == architecture);

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 /// The tensor of the factors, which rotary frequencies are divided by.
 pub(super) const FACTORS: &str = "rope_freqs.weight";
 
-/// What all of these models have.
+/// Constants of all of these models.
 const CONTEXT: f64 = 8192.0;
 const LOW: f64 = 1.0;
 const HIGH: f64 = 4.0;
@@ -51,7 +51,7 @@ pub(super) fn llama3(file: &Gguf, architecture: &str) -> Result<Option<Value>> {
     }
 }
 
-/// What a pair's frequency `base ^ -exponent` is divided by.
+/// The divisor of a pair's frequency `base ^ -exponent`.
 fn of_pair(base: f64, exponent: f64, factor: f64) -> f64 {
     let turns = CONTEXT * base.powf(-exponent) / std::f64::consts::TAU;
     let share = ((turns - LOW) / (HIGH - LOW)).clamp(0.0, 1.0);

@@ -141,7 +141,7 @@ fn to_json(drawn: &Drawn, judged: &Judged) -> Value {
     })
 }
 
-/// What is printed behind all problems.
+/// The summary that is printed behind all problems.
 fn end(device: &str, seed: u64, left: usize, skipped: &[String], lost: &[Lost]) -> Part {
     let (mut text, summary) = summary(lost);
     for line in skipped {

@@ -1,4 +1,4 @@
-//! What choices lost, summed up.
+//! Losses of choices, summed up.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::report::{Table, count};
 
-/// What the choice lost on a problem.
+/// The loss of the choice on a problem.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lost {
     /// The kernel that was chosen.

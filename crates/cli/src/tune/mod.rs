@@ -134,7 +134,7 @@ pub(crate) struct Args {
     replace: bool,
 }
 
-/// What candidates are ranked by.
+/// The time by which candidates are ranked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Rank {
     /// The time of a cold launch in a short burst
@@ -342,7 +342,7 @@ mod tests {
     use super::*;
     use crate::parsed;
 
-    /// What is asked for is measured, or refused, and not ignored.
+    /// A wish is measured, or refused, and not ignored.
     #[test]
     fn every_option_means_something() {
         let problems = |line: &str| parsed::<Args>(line).problems().unwrap();

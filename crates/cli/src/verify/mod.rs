@@ -228,7 +228,7 @@ struct Summary {
     failed: usize,
     /// Of those that were computed: problems without elements, where M, N or L is 0.
     empty: usize,
-    /// What each kernel was asked for, isolated and chained.
+    /// The calls that each kernel was asked for, isolated and chained.
     kernels: Vec<OfKernel>,
     /// Variants that the path cannot run, and the last reason.
     skipped: usize,
@@ -239,13 +239,13 @@ struct Summary {
     /// The output of `--dump`, and how to replay it where that is a file.
     dumped: Option<String>,
     json: Vec<Value>,
-    /// What passed, where it is computed again.
+    /// The results that passed, where they are computed again.
     kept: Vec<Kept>,
     /// The minutes of `--soak`, and what was seen in them.
     soaked: Option<(f64, Soak)>,
 }
 
-/// What a kernel made of the problems that it was asked for.
+/// A kernel's outcomes on the problems that it was asked for.
 #[derive(Debug)]
 struct OfKernel {
     ask: Ask,

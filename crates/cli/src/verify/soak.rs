@@ -28,7 +28,7 @@ const LONGEST: Duration = Duration::from_secs(2);
 /// The rounds that should fit, so that cases take turns.
 const ROUNDS: u32 = 4;
 
-/// What was seen.
+/// The counts of a soak.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Soak {
     /// Launches, and how often a result was looked at.

@@ -159,7 +159,7 @@ fn decode_steps_have_the_shapes_of_models() {
     contains(&help, &["--suite decode", "Qwen3-32B", "--cublas"]);
 }
 
-/// What does not go with the suite is named as it was given, and nothing that was not.
+/// Options that do not go with the suite are named as they were given, and no others.
 #[test]
 fn layers_of_experts_refuse_each_option_by_its_name() {
     let refusal = |error: &str| {

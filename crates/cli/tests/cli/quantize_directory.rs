@@ -181,7 +181,7 @@ fn a_directory_becomes_a_directory_that_opens() {
             );
         }
         assert_eq!(report["copied"], kept.len());
-        // What is left is excluded by name, which the reader knows from the configs.
+        // The rest is excluded by name, which the reader knows from the configs.
         for module in checkpoint.modules() {
             let is_left = matches!(module.kind(), ModuleKind::Dense(_));
             assert!(module.notes().is_empty(), "{:?}", module.notes());
@@ -451,7 +451,7 @@ fn a_part_of_other_arguments_does_not_count() {
     }
 }
 
-/// What becomes of experts may hang on a tensor in another file: a part that was made of them in another way is made
+/// The treatment of experts may hang on a tensor in another file: a part that was made of them in another way is made
 /// anew.
 #[test]
 fn a_part_of_another_plan_does_not_count() {
@@ -583,7 +583,7 @@ fn models_that_are_quantised_are_refused_wherever_they_say_so() {
     let modules = opened.modules();
     let left = modules.iter().find(|module| module.name() == "b").unwrap();
     assert_eq!(left.config(), Some("not quantised"));
-    // What a config says that cannot be read is not known.
+    // Nothing is known of a config that cannot be read.
     #[cfg(unix)]
     for name in ["config.json", "hf_quant_config.json"] {
         write(&plain, vec![]);
@@ -720,7 +720,7 @@ fn of_several_at_once_one_writes() {
     assert!(!Path::new(&out).join("lock").exists());
 }
 
-/// What would fail at the end fails before anything is quantised, and what no run made stays.
+/// An error of the end comes before anything is quantised, and files that no run made stay.
 #[test]
 fn what_no_run_made_is_refused_first_and_stays() {
     let dir = Folder::new();
@@ -1252,7 +1252,7 @@ fn a_global_scale_that_the_dialect_does_not_hold_is_refused_first() {
 fn rotary_factors_of_a_gguf_file_become_the_configs_scaling() {
     let dir = Folder::new();
     let (source, out) = (dir.at("m.gguf"), dir.at("out"));
-    // What llama.cpp's converter makes of `head_dim` 16, `rope_theta` 500000, factor 32, 1, 4, 8192.
+    // Made by llama.cpp's converter of `head_dim` 16, `rope_theta` 500000, factor 32, 1, 4, 8192.
     let made = [1.0f32, 1.0, 1.0, 1.0, 3.292_262_8, 32.0, 32.0, 32.0];
     let run = |factors: &[f32], base: f32| {
         let entries = [

@@ -145,7 +145,7 @@ fn tune_finds_the_shapes_of_a_checkpoint() {
     refuses(&["tune", "--shape", "16,16", "--n", "4"]);
 }
 
-/// What one machine measured, another one measures again.
+/// Measurements of one machine are made again on another one.
 #[test]
 fn a_sample_is_drawn_by_its_seed() {
     let listed = |line: &str| json(&words(line))["problems"].clone();

@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(Placement::new(1).globals(), Ok(None));
     }
 
-    /// What is asked for wins; without being asked for, a window is taken only where it pays.
+    /// The caller's wish wins; without one, a window is taken only where it pays.
     #[test]
     fn windows_are_taken_as_asked() {
         let takes = |placement: Placement, ranks, bytes| placement.takes_window(ranks, bytes);

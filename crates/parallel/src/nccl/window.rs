@@ -40,7 +40,7 @@ pub struct Window<T: Element + DeviceRepr> {
     _registration: Arc<Registration>,
 }
 
-/// What was registered at once, of one window or of several: given back with the last of them.
+/// Memory that was registered at once, of one window or of several: given back with the last of them.
 #[derive(Debug)]
 struct Registration {
     memory: u64,

@@ -18,11 +18,10 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use half::{bf16, f16};
-use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use nvfp4_gemv::raw;
-use nvfp4_gemv_cli::gpu_record::{Asked, Ran};
 use nvfp4_gemv_parallel::layers::{LayersError, Placement};
 use nvfp4_gemv_parallel::nccl::{self, NcclError};
+use nvfp4_gemv_trials::{Program, Trial, nothing};
 
 use rank::{Number, Work, by_threads};
 
@@ -36,32 +35,22 @@ fn main() -> ExitCode {
     if let Some(ended) = processes::child() {
         return ended;
     }
-    let asked = match Asked::of_program() {
-        Ok(asked) => asked,
-        Err(code) => return code,
-    };
     let trials = on_a_cpu().into_iter().chain(on_one_gpu());
-    let trials = trials.chain(on_several()).collect();
-    // One after the other: all of them want the same GPUs.
-    let arguments = Arguments {
-        test_threads: Some(1),
-        ..Arguments::from_iter(asked.others())
-    };
-    let conclusion = libtest_mimic::run(&arguments, trials);
-    let gpus = (0..raw::device_count().unwrap_or(0)).map(|gpu| raw::gpu(gpu).map(|gpu| gpu.name));
-    let ran = Ran {
-        program: "several_gpus",
-        gpus: gpus.filter_map(Result::ok).collect(),
+    let program = Program {
+        name: "several_gpus",
+        gpus: || {
+            let all = 0..raw::device_count().unwrap_or(0);
+            all.filter_map(|at| raw::gpu(at).map(|gpu| gpu.name).ok())
+                .collect()
+        },
         sources: nvfp4_gemv::TESTED,
-        passed: conclusion.num_passed,
-        failed: conclusion.num_failed,
-        ignored: conclusion.num_ignored,
+        one_by_one: true,
     };
-    asked.end(ran, conclusion.exit_code())
+    program.run(trials.chain(on_several()).collect())
 }
 
 fn on_a_cpu() -> Vec<Trial> {
-    let trial = |name, run: fn() -> Result<()>| Trial::test(name, move || run().map_err(failed));
+    let trial = |name, run: fn() -> Result<()>| nvfp4_gemv_trials::trial(name, nothing, run);
     vec![
         trial(
             "on_a_cpu_the_bound_is_kept_unless_a_rank_is_left_out",
@@ -143,16 +132,7 @@ fn on_several() -> Vec<Trial> {
 
 /// A test that needs so many GPUs.
 fn trial(name: &str, gpus: usize, run: fn() -> Result<()>) -> Trial {
-    Trial::ignorable_test(name, move || {
-        if let Some(why) = missing(gpus) {
-            return Ok(Completion::ignored_with(why));
-        }
-        run().map(|()| Completion::Completed).map_err(failed)
-    })
-}
-
-fn failed(error: anyhow::Error) -> Failed {
-    Failed::from(format!("{error:#}"))
+    nvfp4_gemv_trials::trial(name, move || missing(gpus), run)
 }
 
 /// Reason why the test cannot run.

@@ -1,4 +1,4 @@
-//! What a step on a GPU costs, and where its time goes.
+//! The cost of a step on a GPU, and where its time goes.
 
 use std::time::Instant;
 

@@ -83,7 +83,7 @@ pub struct DeviceModel {
     pub(super) place: Place,
     pub(super) most: usize,
     position: usize,
-    /// What `step` on the device says: the position, and the one token of the next step.
+    /// The content of `step` on the device: the position, and the one token of the next step.
     on_device: Option<(usize, u32)>,
     /// The latest logits.
     logits: Vec<f32>,
@@ -96,8 +96,8 @@ impl DeviceModel {
     ///
     /// # Errors
     /// No GPU, or no NVRTC to compile kernels with. What the device's kernels do not compute: heads whose size is no
-    /// multiple of 32, factors of columns, layers of experts with vectors that are not NVFP4, another arithmetic than
-    /// those of NVFP4 weights with vectors in f32, bf16, f16 and NVFP4.
+    /// multiple of 32, factors of columns, layers of experts with vectors that are not NVFP4. Nor do they compute
+    /// another arithmetic than those of NVFP4 weights with vectors in f32, bf16, f16 and NVFP4.
     pub fn load(
         weights: &Weights,
         config: &Config,
@@ -446,7 +446,7 @@ impl Reader for DeviceModel {
             position <= self.position,
             "nothing was read from {position} on"
         );
-        // What is read next is written over the rest.
+        // The next tokens are written over the rest.
         self.position = position;
         Ok(())
     }

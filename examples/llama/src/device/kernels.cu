@@ -1,4 +1,4 @@
-// What stands between the linear layers of a decoder, on a GPU. `kernels.rs` has the launches. NVRTC compiles this file
+// Kernels between the linear layers of a decoder, on a GPU. `kernels.rs` has the launches. NVRTC compiles this file
 // for a model: SIZE is the number of elements of a head, a multiple of 32; GROUP is the number of heads of queries that
 // a CTA of `attend` takes, all of which read one head of keys and values.
 //
@@ -685,8 +685,8 @@ extern "C" __global__ void choose(const float* logits, int vocabulary, int2* par
     step[0] += 1;
 }
 
-// Random numbers, for a model that is there to be timed: 32-bit words of codes (any bits), of block scales (E4M3 from
-// 0.5 to 1.875), f32 from -`size` to `size`, or pairs of bf16 with magnitudes from 2^-7 to 2^-5.
+// Random numbers, for a model that is there to be timed. They are 32-bit words of codes (any bits), of block scales
+// (E4M3 from 0.5 to 1.875), f32 from -`size` to `size`, or pairs of bf16 with magnitudes from 2^-7 to 2^-5.
 extern "C" __global__ void random_words(unsigned* out, long long count, unsigned seed, int kind, float size) {
     begin();
     long long threads = (long long)gridDim.x * blockDim.x;

@@ -67,7 +67,7 @@ const MOST_NORMED: usize = 16 * 1024;
 const MOST_EXPERTS: usize = 1024;
 const MOST_ROUTED: usize = 8192;
 
-/// What kernels of attention are compiled for, and launched with.
+/// The sizes that kernels of attention are compiled for, and launched with.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Heads {
     pub heads: usize,
@@ -124,7 +124,7 @@ impl Heads {
         })
     }
 
-    /// What the kernels are compiled from.
+    /// The source that the kernels are compiled from.
     pub fn source(&self) -> String {
         format!(
             "#define SIZE {}\n#define GROUP {}\n{}",
@@ -277,7 +277,7 @@ pub fn norm(
     }
 }
 
-/// What stands between up and down: of f32 `[n][2 size]` into `[n][size]`.
+/// The gate between up and down: of f32 `[n][2 size]` into `[n][size]`.
 pub fn gate([both, out]: [u64; 2], [n, size]: [usize; 2], to: FloatType) -> Launch {
     Launch {
         entry: "gate",
@@ -401,7 +401,7 @@ pub fn choose(
     }
 }
 
-/// What random words are.
+/// The kind of random words.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Words {
     /// Eight elements of NVFP4.

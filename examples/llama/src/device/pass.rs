@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::layers::{self, Maker};
 use crate::met::Met;
 
-/// What a decoder is made of.
+/// The parts of a decoder.
 pub(super) struct Parts {
     pub(super) layers: Vec<Layer>,
     /// Factors of the last norm.
@@ -68,7 +68,7 @@ pub(super) enum FeedForward {
     },
 }
 
-/// What all passes share.
+/// Memory and kernels that all passes share.
 pub(super) struct Shared {
     /// Of each position `[most][size / 2]`: cosines and sines.
     pub(super) rotations: [CudaSlice<f32>; 2],

@@ -14,7 +14,7 @@ use super::kernels;
 use crate::met::Met;
 use crate::weights::{Arithmetic, Product as HostProduct};
 
-/// What NVFP4 layers multiply.
+/// The vectors that NVFP4 layers multiply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     F32,

@@ -1,4 +1,4 @@
-// What the test programs share: they end with status 1 where CUDA or their own check finds something wrong.
+// Shared by the test programs: they end with status 1 where CUDA or their own check finds something wrong.
 #pragma once
 #include <cstdio>
 #include <cstdlib>

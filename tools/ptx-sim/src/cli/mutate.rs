@@ -61,7 +61,7 @@ pub(super) struct Mutate {
     /// The launch specification, as for `run`.
     #[arg(long)]
     launch: PathBuf,
-    /// What dumped buffers must hold, a file or a directory; otherwise what the sound kernel writes.
+    /// The expected content of dumped buffers, a file or a directory; otherwise what the sound kernel writes.
     #[arg(long)]
     expect: Option<PathBuf>,
     /// Kinds of faults, separated by commas; all if not given. Their names are at the end of

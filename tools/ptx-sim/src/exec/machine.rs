@@ -166,7 +166,7 @@ pub(crate) enum Trouble {
     Error(SimError),
 }
 
-/// What an instruction comes to.
+/// The outcome of an instruction.
 pub(crate) type Tried<T> = Result<T, Trouble>;
 
 impl From<SimError> for Trouble {

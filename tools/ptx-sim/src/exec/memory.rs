@@ -185,7 +185,7 @@ impl Machine<'_> {
                         return Ok(Flow::Next);
                     }
                 }
-                // What nothing defined may go to shared memory, which then holds nothing.
+                // An undefined value may go to shared memory, which then holds nothing.
                 let mut used = undefined;
                 let mut buffer = [0u8; 32];
                 for lane in lanes(c.active) {

@@ -14,7 +14,7 @@ use crate::workspace::Workspace;
 /// The build script writes what bindgen makes into the folder that this variable names.
 const OUT: &str = "NVFP4_GEMV_BINDINGS_OUT";
 
-/// What makes the build script do so: with this feature it is a build of its own.
+/// Makes the build script do so: with this feature it is a build of its own.
 const GENERATE: [&str; 6] = [
     "check",
     "--package",

@@ -24,7 +24,7 @@ pub(super) fn check(context: &Context<'_>, with_kernels: bool) -> Result<()> {
         cargo = cargo.env("CUDAFORGE_THREADS", count.to_string());
     }
     alone(&cargo).run(["check", "--features", "candle-cuda"])?;
-    // What crates/candle calls on CUDA devices, with its tests.
+    // The calls of crates/candle on CUDA devices, with its tests.
     let modules = ["clippy", "--package", "nvfp4-gemv-candle", "--all-targets"];
     cargo.run(
         [

@@ -107,7 +107,7 @@ pub(super) fn check(workspace: &Workspace) -> Result<()> {
 /// The most lines of a README: a screen or two.
 const MOST_LINES: usize = 130;
 
-/// What a package, as `cargo metadata` describes it, lacks of what a registry and its readers ask for.
+/// The fields that a registry and its readers ask for, and that `cargo metadata` lacks for a package.
 fn missing(package: &Value) -> Vec<String> {
     let name = package["name"].as_str().unwrap_or("?");
     let text = |key: &str| package[key].as_str().unwrap_or_default();

@@ -129,7 +129,8 @@ mod tests {
         }
     }
 
-    /// What ships is what is asked, also where the GPU could have code of its own: 100f on a B300, 120f on a DGX Spark.
+    /// The shipped kernels are asked, also where the GPU could have code of its own: 100f on a B300, 120f on a DGX
+    /// Spark.
     #[test]
     fn the_code_is_what_ships() {
         for (capability, arch) in [

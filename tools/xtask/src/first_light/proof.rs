@@ -1,5 +1,5 @@
-//! What a step must have left. A filter that names no trial, a GPU that is not there, or a program that finds nothing to
-//! do ends with status 0: that is no answer.
+//! Proofs that a step must have left. A filter that names no trial, a GPU that is not there, or a program that finds
+//! nothing to do ends with status 0: that is no answer.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::apply;
 
-/// What shows that a step did its work; files are below the night's folder.
+/// A proof that a step did its work; files are below the night's folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Proof {
     /// The status is enough.
@@ -41,7 +41,7 @@ impl Proof {
     /// Looks at what is there.
     ///
     /// # Errors
-    /// What is missing.
+    /// The missing proof.
     pub(super) fn check(&self, out: &Path, log: &Path) -> Result<(), String> {
         let json = |file: &str| -> Result<Value, String> {
             let bytes = fs::read(out.join(file)).map_err(|why| format!("{file}: {why}"))?;
@@ -176,7 +176,7 @@ mod tests {
         proof.check(folder.path(), &folder.path().join("log"))
     }
 
-    /// What a program prints that ran something; and what one prints that ran nothing, with status 0 all the same.
+    /// The output of a program that ran something; and of one that ran nothing, with status 0 all the same.
     #[test]
     fn a_step_that_did_nothing_has_not_passed() {
         let file = || "f".to_owned();

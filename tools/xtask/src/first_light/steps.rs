@@ -19,7 +19,7 @@ pub(super) struct Step {
     pub(super) needs: Vec<String>,
     /// Whether it uses the GPU, which is then asked for life.
     pub(super) on_gpu: bool,
-    /// What it must have left: a program that ends well and has done nothing has not passed.
+    /// The proof that it must have left: a program that ends well and has done nothing has not passed.
     pub(super) proof: Proof,
     pub(super) action: Action,
 }

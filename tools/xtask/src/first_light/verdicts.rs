@@ -14,7 +14,7 @@ use super::report::{known, plain, said};
 use super::watchdog::End;
 use super::{CEILINGS, CLUSTERS, INFO, SOAK, TUNED};
 
-/// What steps left.
+/// The files that steps left.
 pub(super) struct Night<'a> {
     pub(super) manifest: &'a Manifest,
     /// The simulator's verdict on each topic.
@@ -60,7 +60,7 @@ struct Verdict {
     question: String,
     answer: Answer,
     seen: String,
-    /// What follows: a bound, a model, a default.
+    /// The consequence: a bound, a model, a default.
     follows: String,
 }
 
@@ -74,7 +74,7 @@ const MEMORY_CLOCKS: f64 = 650.0;
 /// The share of multiprocessors that `cost` in `src/kernel/mma_fp4.rs` gives clusters of more than two CTAs.
 const FILLED: f64 = 0.9;
 
-/// What follows where a claim of the probes holds, and where it does not; by the claim's name.
+/// The consequences where a claim of the probes holds, and where it does not; by the claim's name.
 const CLAIMS: [(&str, &str, &str); 9] = [
     (
         "n16_as_n32",
@@ -504,7 +504,7 @@ impl Night<'_> {
         }
     }
 
-    /// What the simulator does otherwise, apart from sums.
+    /// Cases that the simulator answers otherwise, apart from sums.
     fn simulator(&self) -> Verdict {
         let mut wrong = Vec::new();
         let cases = |of: &Value| -> Vec<String> {
@@ -512,7 +512,7 @@ impl Night<'_> {
             different.iter().map(|case| said(&case["case"])).collect()
         };
         for (topic, replay) in self.replays {
-            // What only rounds otherwise is the same by the published rule.
+            // A case that only rounds otherwise is the same by the published rule.
             let by_rule = self.published.get(&format!("rule-{topic}")).map(cases);
             let different = cases(replay);
             let news = different.iter().filter(|name| {
@@ -896,7 +896,7 @@ mod tests {
         assert!(super::page(&night.night()).contains("no rule that was tried gives all"));
     }
 
-    /// What the simulator refuses on purpose is no news of it; another case of the same topic is.
+    /// A case that the simulator refuses on purpose is no news of it; another case of the same topic is.
     #[test]
     fn cases_that_are_refused_on_purpose_are_no_news() {
         let mut night = fine();

@@ -51,7 +51,7 @@ pub(super) struct Session {
 /// 0.8% (the median of 280 results) and by up to 3.9%.
 pub(super) const COARSE: f64 = 0.10;
 
-/// What a document looks like beside a baseline.
+/// A document's figures beside a baseline's.
 #[derive(Debug)]
 pub(super) struct Coarse {
     pub(super) far: Vec<Far>,

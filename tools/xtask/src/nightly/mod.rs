@@ -85,7 +85,7 @@ pub(crate) struct NightlyArgs {
     slow_down: Vec<String>,
 }
 
-/// What becomes of the sessions that a baseline has.
+/// The treatment of the sessions that a baseline has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Update {
     /// They stay

@@ -17,7 +17,7 @@ const MOST_ROWS: usize = 30;
 pub(super) struct Outcome {
     /// The comparison with the last good program, where there is one.
     pub(super) compared: Option<(Origin, Comparison)>,
-    /// What the baseline says; nothing where there is none for this GPU model.
+    /// The baseline's figures; nothing where there is none for this GPU model.
     pub(super) coarse: Option<Coarse>,
 }
 

@@ -271,7 +271,7 @@ kernels = [{ match = "relayout", max_registers = 32 }]
         kernel.opcodes.insert(opcode.into(), count);
     }
 
-    /// What a budget finds wrong.
+    /// The findings of a budget.
     fn found(budget: &str, kernels: &[Kernel]) -> Vec<String> {
         let findings = Budget::parse(budget).unwrap().examine(kernels);
         findings

@@ -105,7 +105,7 @@ impl Fetch for Pip {
             .with_context(|| format!("cannot write {}", requirements.display()))?;
         let wheel = scratch.join("wheel");
         let mut command = self.download(pin, &requirements, &wheel);
-        // What pip says, and how far it is, is no result.
+        // Pip's messages and progress are no result.
         process::run(command.stdout(io::stderr())).map_err(|error| {
             anyhow!(
                 "{error:#}\n\

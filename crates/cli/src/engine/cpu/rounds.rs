@@ -122,7 +122,7 @@ impl Cpu {
     ) -> anyhow::Result<RefMut<'_, Pool>> {
         let mut pool = self.pool.borrow_mut();
         let fits = |pool: &Pool| pool.codes.len() >= code_bytes && pool.scales.len() >= scale_bytes;
-        // What is kept counts as available: it is used again, or freed before its successor is allocated. Vectors and
+        // Kept memory counts as available: it is used again, or freed before its successor is allocated. Vectors and
         // results are new each time, so this is checked where the pool fits, too.
         let kept = pool.as_ref().map_or(0, Pool::bytes);
         let available = memory::available().map(|bytes| bytes.saturating_add(kept));

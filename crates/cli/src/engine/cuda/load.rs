@@ -88,7 +88,7 @@ pub(crate) fn load(
                 since(begin)
             }
         };
-        // What is not sent is not there.
+        // Memory that nothing was sent to is cleared.
         for memory in parts.iter_mut().flatten() {
             let cleared = stream.memset_zeros(memory);
             cleared.map_err(|e| cuda("clearing memory", e))?;

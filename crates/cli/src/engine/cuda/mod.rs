@@ -280,7 +280,7 @@ impl Engine for Cuda {
             threads: None,
             l2_bytes: Some(gpu.l2_bytes),
             memory_bytes: Some(gpu.memory_bytes),
-            driver: nvfp4_gemv_cli::gpu_record::driver_version(),
+            driver: nvfp4_gemv_documents::gpu_record::driver_version(),
             driver_cuda: versions.and_then(|versions| versions.driver).map(version),
             runtime_cuda: versions.and_then(|versions| versions.runtime).map(version),
         }

@@ -118,7 +118,7 @@ fn of_source(source: &str) -> NcclError {
     refused(folder.path())
 }
 
-/// What NCCL's environment turns off is not asked for.
+/// A feature that NCCL's environment turns off is not asked for.
 #[test]
 fn windows_are_on_unless_the_environment_says_0() {
     let on = |set: Option<(&str, &str)>| {

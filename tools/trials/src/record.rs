@@ -6,53 +6,30 @@
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::time::SystemTime;
 
-use nvfp4_gemv_documents::gpu_record::{Record, Run};
+use libtest_mimic::Conclusion;
+use nvfp4_gemv_documents::gpu_record::{Record, Run, driver_version};
 use nvfp4_gemv_files::output::Destination;
+
+use crate::Program;
 
 /// The option that asks for a record.
 const OPTION: &str = "--record";
 
 /// Arguments of a test program: the file to record in, if any, and all other arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub(crate) struct Asked {
     file: Option<PathBuf>,
     others: Vec<String>,
 }
 
-/// A run: the test program, its GPUs and sources, and counts of its tests.
-#[derive(Clone, Debug)]
-pub struct Ran<'a> {
-    /// The test program's name.
-    pub program: &'a str,
-    /// Names of the devices; none where there is no GPU.
-    pub gpus: Vec<String>,
-    /// The program's sources as its build says them: `folder=hash`, with blanks between.
-    pub sources: &'a str,
-    pub passed: u64,
-    pub failed: u64,
-    pub ignored: u64,
-}
-
 impl Asked {
-    /// Reads the arguments of this program, or says what is wrong with them and how to exit.
-    ///
-    /// # Errors
-    /// As [`Asked::of`]'s, which are printed.
-    pub fn of_program() -> Result<Self, ExitCode> {
-        Self::of(std::env::args()).map_err(|why| {
-            eprintln!("error: {why}");
-            ExitCode::FAILURE
-        })
-    }
-
     /// Reads the program's arguments.
     ///
     /// # Errors
     /// `--record` without a file, or twice.
-    pub fn of(arguments: impl IntoIterator<Item = String>) -> Result<Self, String> {
+    pub(crate) fn of(arguments: impl IntoIterator<Item = String>) -> Result<Self, String> {
         let mut arguments = arguments.into_iter();
         let (mut file, mut others) = (None, Vec::new());
         while let Some(argument) = arguments.next() {
@@ -71,7 +48,7 @@ impl Asked {
     }
 
     /// All arguments but `--record`, the program's own name first.
-    pub fn others(&self) -> &[String] {
+    pub(crate) fn others(&self) -> &[String] {
         &self.others
     }
 
@@ -79,11 +56,11 @@ impl Asked {
     ///
     /// # Errors
     /// Nothing ran on a GPU, or the file cannot be read or written: in words. Then the file is as it was.
-    pub fn record(&self, ran: Ran<'_>) -> Result<(), String> {
+    pub(crate) fn record(&self, program: &Program, ran: &Conclusion) -> Result<(), String> {
         let Some(file) = &self.file else {
             return Ok(());
         };
-        let run = self.run(ran)?;
+        let run = self.run(program, ran)?;
         let what = format!(
             "{}: {} passed, {} failed, {} ignored on {}",
             run.suite(),
@@ -97,25 +74,15 @@ impl Asked {
         Ok(())
     }
 
-    /// Records a run, and returns the program's exit code: a run that cannot be recorded has failed.
-    pub fn end(&self, ran: Ran<'_>, of_tests: ExitCode) -> ExitCode {
-        match self.record(ran) {
-            Ok(()) => of_tests,
-            Err(why) => {
-                eprintln!("error: nothing is recorded: {why}");
-                ExitCode::FAILURE
-            }
-        }
-    }
-
-    fn run(&self, ran: Ran<'_>) -> Result<Run, String> {
-        if ran.gpus.is_empty() {
+    fn run(&self, program: &Program, ran: &Conclusion) -> Result<Run, String> {
+        let gpus = (program.gpus)();
+        if gpus.is_empty() {
             return Err("there is no GPU".into());
         }
-        if ran.passed + ran.failed == 0 {
+        if ran.num_passed + ran.num_failed == 0 {
             return Err("no test ran".into());
         }
-        let sources: Option<BTreeMap<_, _>> = ran
+        let sources: Option<BTreeMap<_, _>> = program
             .sources
             .split_whitespace()
             .map(|one| one.split_once('='))
@@ -123,28 +90,18 @@ impl Asked {
             .collect();
         let sources = sources.filter(|sources| !sources.is_empty());
         Ok(Run {
-            program: ran.program.into(),
+            program: program.name.into(),
             arguments: self.others.iter().skip(1).cloned().collect(),
-            gpus: ran.gpus,
+            gpus,
             driver: driver_version(),
             date_utc: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
-            passed: ran.passed,
-            failed: ran.failed,
+            passed: ran.num_passed,
+            failed: ran.num_failed,
             failures: Vec::new(),
-            ignored: ran.ignored,
+            ignored: ran.num_ignored,
             sources: sources.ok_or("the program does not know its sources")?,
         })
     }
-}
-
-/// The NVIDIA driver's own version, where Linux's kernel module says it.
-pub fn driver_version() -> Option<String> {
-    let text = std::fs::read_to_string("/proc/driver/nvidia/version").ok()?;
-    let is_version = |word: &&str| {
-        let mut parts = word.split('.');
-        parts.clone().count() >= 2 && parts.all(|part| part.parse::<u32>().is_ok())
-    };
-    text.split_whitespace().find(is_version).map(str::to_owned)
 }
 
 fn add(file: &Path, run: Run) -> Result<(), String> {
@@ -167,15 +124,29 @@ mod tests {
         Asked::of(arguments.iter().map(|argument| (*argument).to_string()))
     }
 
-    fn ran(gpu: &str, passed: u64, failed: u64) -> Ran<'_> {
-        Ran {
-            program: "kernels",
-            gpus: vec![gpu.to_string()],
+    fn h200() -> Vec<String> {
+        vec!["NVIDIA H200".into()]
+    }
+
+    fn h100() -> Vec<String> {
+        vec!["NVIDIA H100".into()]
+    }
+
+    fn ran(gpus: fn() -> Vec<String>, num_passed: u64, num_failed: u64) -> (Program, Conclusion) {
+        let program = Program {
+            name: "kernels",
+            gpus,
             sources: "csrc=1 src/kernel=2",
-            passed,
-            failed,
-            ignored: 3,
-        }
+            one_by_one: false,
+        };
+        let conclusion = Conclusion {
+            num_filtered_out: 0,
+            num_passed,
+            num_failed,
+            num_ignored: 3,
+            num_measured: 0,
+        };
+        (program, conclusion)
     }
 
     #[test]
@@ -202,15 +173,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("gpu.json");
         let name = file.to_str().unwrap();
-        let record = |suite: &str, ran| {
-            asked(&["kernels", suite, "--record", name])
-                .unwrap()
-                .record(ran)
+        let record = |suite: &str, (program, ran): (Program, Conclusion)| {
+            let asked = asked(&["kernels", suite, "--record", name]).unwrap();
+            asked.record(&program, &ran)
         };
-        record("gpu", ran("NVIDIA H200", 5, 1)).unwrap();
-        record("gpu", ran("NVIDIA H100", 4, 0)).unwrap();
-        record("calls", ran("NVIDIA H200", 7, 0)).unwrap();
-        record("gpu", ran("NVIDIA H200", 6, 0)).unwrap();
+        record("gpu", ran(h200, 5, 1)).unwrap();
+        record("gpu", ran(h100, 4, 0)).unwrap();
+        record("calls", ran(h200, 7, 0)).unwrap();
+        record("gpu", ran(h200, 6, 0)).unwrap();
         let read = || Record::from_json(&std::fs::read_to_string(&file).unwrap()).unwrap();
         let runs = read().runs;
         let counts = runs
@@ -220,21 +190,17 @@ mod tests {
         assert_eq!(counts.collect::<Vec<_>>(), want);
         assert_eq!(runs[0].sources["src/kernel"], "2");
         // A run that cannot be recorded changes nothing.
-        let nowhere = Ran {
-            gpus: Vec::new(),
-            ..ran("", 1, 0)
-        };
+        let mut nowhere = ran(h200, 1, 0);
+        nowhere.0.gpus = Vec::new;
         assert!(record("gpu", nowhere).unwrap_err().contains("no GPU"));
-        let no_test = record("gpu", ran("NVIDIA H200", 0, 0));
+        let no_test = record("gpu", ran(h200, 0, 0));
         assert!(no_test.unwrap_err().contains("no test"));
-        let unknown = Ran {
-            sources: "",
-            ..ran("NVIDIA H200", 1, 0)
-        };
+        let mut unknown = ran(h200, 1, 0);
+        unknown.0.sources = "";
         assert!(record("gpu", unknown).is_err());
         assert_eq!(read().runs, runs);
         std::fs::write(&file, "{}").unwrap();
-        assert!(record("gpu", ran("NVIDIA H200", 1, 0)).is_err());
+        assert!(record("gpu", ran(h200, 1, 0)).is_err());
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "{}");
     }
 }
