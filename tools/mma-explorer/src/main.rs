@@ -13,6 +13,7 @@ use clap::{Args, Parser, Subcommand};
 use mma_explorer::cache::Cache;
 use mma_explorer::device::Device;
 use mma_explorer::nvrtc;
+use nvfp4_gemv_files::output::stdout_was_closed;
 use nvfp4_gemv_files::printable;
 
 use cli::Report;
@@ -100,7 +101,11 @@ fn main() -> ExitCode {
         false => report.text,
     };
     let mut out = io::stdout().lock();
-    match out.write_all(shown.as_bytes()).and_then(|()| out.flush()) {
+    let mut print = || match stdout_was_closed() {
+        true => Err(io::Error::other("it was closed when this program started")),
+        false => out.write_all(shown.as_bytes()).and_then(|()| out.flush()),
+    };
+    match print() {
         // A reader that has gone away (`| head`) is no error.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             let _ = writeln!(io::stderr(), "error: standard output: {error}");

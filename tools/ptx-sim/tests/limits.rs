@@ -648,12 +648,14 @@ mod standard_output {
 
     use super::*;
 
-    const COMMANDS: [&[&str]; 5] = [
+    const COMMANDS: [&[&str]; 7] = [
         &["run", "--ptx", "k.ptx", "--launch", "k.json"],
         &["run", "--ptx", "k.ptx", "--launch", "k.json", "--json"],
         &["inventory", "k.ptx"],
         &["inventory", "k.ptx", "--json"],
         &["mutate", "--ptx", "k.ptx", "--launch", "k.json", "--list"],
+        &["--help"],
+        &["--version"],
     ];
 
     fn folder(name: &str) -> PathBuf {

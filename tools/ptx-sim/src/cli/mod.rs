@@ -112,7 +112,15 @@ impl Failure {
 }
 
 pub(crate) fn main() -> ExitCode {
-    let code = run(&Cli::parse());
+    let code = match Cli::try_parse() {
+        Ok(cli) => run(&cli),
+        Err(error) if error.use_stderr() => error.exit(),
+        // Help, or the version.
+        Err(help) => {
+            streams::note(help.print());
+            ExitCode::SUCCESS
+        }
+    };
     match streams::finish() {
         Ok(()) => code,
         Err(why) => {

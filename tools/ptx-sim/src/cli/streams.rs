@@ -28,7 +28,8 @@ pub(crate) fn finish() -> Result<(), String> {
     }
 }
 
-fn note(printed: io::Result<()>) {
+/// Remembers what kept something from being printed.
+pub(crate) fn note(printed: io::Result<()>) {
     let Err(why) = printed else { return };
     if why.kind() != ErrorKind::BrokenPipe {
         let mut failed = FAILED.lock().unwrap_or_else(PoisonError::into_inner);
