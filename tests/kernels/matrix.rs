@@ -3,6 +3,7 @@
 //!
 //! After a wanted change of a cell: `NVFP4_GEMV_MATRIX=docs cargo test --release --test kernels matrix::is_the_page`.
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::path::Path;
 #[cfg(feature = "device")]
@@ -286,32 +287,54 @@ fn is_the_page() {
     );
 }
 
-/// Dispatch finds a kernel for each row and column, for few vectors and many, on GPUs of all kinds, with the built-in
-/// choice.
+/// The page's rows with all that a column or several columns together add, for so many vectors.
+fn combinations(n: usize) -> impl Iterator<Item = Case> {
+    let with_all = move |row, columns: usize| {
+        let mut chosen = (0..COLUMNS.len()).filter(move |i| columns >> i & 1 == 1);
+        chosen.try_fold(case(row, n), |case, i| COLUMNS[i].1(case))
+    };
+    let all = 0..1 << COLUMNS.len();
+    let cases = rows().flat_map(move |row| all.clone().filter_map(move |all| with_all(row, all)));
+    // What is quantised on read has one digit.
+    cases.filter(|case| case.on_read.is_none() || case.digits == 1)
+}
+
+/// Dispatch finds a kernel for each row, whatever columns it is asked for at once, with the built-in choice: for few
+/// vectors and many, on GPUs of all kinds, chained or not, with a workspace or without. Not all GPUs have a kernel that
+/// quantises what it reads, or one for digits. There a choice is found exactly where a kernel takes the call.
 fn every_cell_has_a_kernel() {
     for arch in ["80", "90a", ptx::BLACKWELL, ptx::CONSUMER] {
         let gpu = gpu(arch);
+        // Dispatch does not see what epilogues add and where results lie: kernels that take a call take it with these.
+        let mut asked = HashSet::new();
         for n in [1, 4, 16, 64] {
-            for row in rows() {
-                for (name, with) in COLUMNS.into_iter().filter(|(name, _)| *name != DIGITS) {
-                    let Some(case) = with(case(row, n)) else {
-                        continue;
+            for case in combinations(n) {
+                for workspace in [0, u64::MAX] {
+                    let operands = nvfp4_gemv::Operands {
+                        late: case.late,
+                        ..case.asked().with_workspace(workspace)
                     };
+                    if !asked.insert((case.shape, operands)) {
+                        continue;
+                    }
                     let options = Options::new().without_environment();
                     // SAFETY: nothing is launched, here or by what this returns.
                     for options in [options, unsafe { options.chained() }] {
+                        let job = Job::new(&case.shape, &operands, &gpu);
+                        let takes = |kernel: &Kernel| kernel.available(&job).is_ok();
+                        let everywhere = case.on_read.is_none() && case.digits == 1;
+                        let exists = everywhere || Kernel::ALL.iter().any(takes);
                         let target = Target::Gpu(&gpu);
-                        let choice = dispatch::select(&case.shape, &case.asked(), target, &options);
+                        let choice = dispatch::select(&case.shape, &operands, target, &options);
                         let kernel = choice.map(|choice| choice.kernel());
-                        // `ring` alone quantises what it reads.
-                        let exists = name != ON_READ || arch != "80";
                         assert!(
                             matches!(kernel, Ok(Some(_))) == exists,
-                            "{arch} {n} {row:?} {name}: {kernel:?}"
+                            "{arch} {case:?}: {kernel:?}"
                         );
                     }
                 }
             }
         }
+        assert!(asked.len() > 100, "{arch}: only {} calls", asked.len());
     }
 }

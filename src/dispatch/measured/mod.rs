@@ -443,16 +443,28 @@ mod tests {
         assert_eq!(table.find(&first.shape, &first.operands), Some(&newer));
     }
 
-    /// A table has one form, and its numbers lose nothing.
+    /// Whether a line says what is written of it. A config's fields that it leaves out have `DEFAULT`'s values.
+    fn says(line: &serde_json::Value, written: &serde_json::Value) -> bool {
+        use serde_json::Value::{Array, Object};
+        match (line, written) {
+            (Object(a), Object(b)) => a
+                .iter()
+                .all(|(key, a)| b.get(key).is_some_and(|b| says(a, b))),
+            (Array(a), Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| says(a, b)),
+            _ => line == written,
+        }
+    }
+
+    /// A table has one form, and its numbers lose nothing. A field that a config has got since needs not be there.
     #[test]
     fn builtin_tables_are_what_is_written_of_them() {
         for (text, table) in builtin::FILES.iter().zip(builtin()) {
             let written = table.to_json_lines();
-            assert!(
-                text.lines().eq(written.lines()),
-                "{}",
-                table.machine.gpu.name
-            );
+            assert_eq!(text.lines().count(), written.lines().count());
+            for (line, written) in text.lines().zip(written.lines()) {
+                let of = |line| serde_json::from_str(line).expect("JSON");
+                assert!(line == written || says(&of(line), &of(written)), "{line}");
+            }
             assert_eq!(Measurements::from_json_lines(&written).as_ref(), Ok(table));
         }
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/dispatch/measured");
