@@ -112,8 +112,9 @@ const TOGETHER: &[Sizes] = &[
         Data::FullRange,
         &[1, 8],
     ),
+    // One CTA: its warps have several parts one after the other.
     (
-        5,
+        1,
         (33, 1536, 2),
         ScaleLayout::Linear,
         Activation::F16,
