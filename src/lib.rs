@@ -169,6 +169,11 @@ pub mod cpu;
 #[cfg(feature = "device")]
 mod device;
 mod dialect;
+// Docs of its options name functions that these features have.
+#[cfg_attr(
+    not(all(feature = "device", feature = "tune")),
+    allow(rustdoc::broken_intra_doc_links)
+)]
 pub mod dispatch;
 mod element;
 mod error;

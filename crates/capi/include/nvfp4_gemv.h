@@ -109,7 +109,7 @@ typedef struct nvfp4_linear nvfp4_linear;
 // nvfp4_mlp_with_gate.
 typedef struct nvfp4_mlp nvfp4_mlp;
 
-// What a function returns: NVFP4_OK or a kind of error.
+// The result of a function: NVFP4_OK or a kind of error.
 typedef int32_t nvfp4_status;
 
 // Vectors in a device's memory that become NVFP4, and where their parts go. nvfp4_device_vectors takes codes, scales and
