@@ -105,6 +105,8 @@ impl Rule<'_> {
             on_gpu: false,
             roundings: match arithmetic {
                 Arithmetic::Nvfp4Vectors => &|m, k, n| most(m, k, n, Activation::Nvfp4),
+                // candle's product, whose order of sums nobody promises.
+                Arithmetic::Reference => &|_, k, _| k as u32,
                 _ => &|m, k, n| most(m, k, n, Activation::F32),
             },
         }
@@ -544,7 +546,7 @@ impl<'a> Decoder<'a> {
             Of::Expert if self.rule.on_gpu => (2080 * k.div_ceil(256) + k / BLOCK + 64) as u32,
             Of::Nvfp4 | Of::Expert => (self.rule.roundings)(*rows, *k, n),
         };
-        own + 2
+        own.saturating_add(2)
     }
 
     /// Attention of `n` new tokens, by q, k and v.

@@ -364,7 +364,7 @@ impl Module {
             let of = |f: &'a Function| Some((f.name.as_str(), f.body.as_deref()?));
             self.functions.iter().filter_map(of).collect()
         });
-        let mut names = HashSet::new();
+        let (mut names, mut called) = (HashSet::new(), HashSet::new());
         let mut bodies = vec![function.body.as_deref().unwrap_or_default()];
         while let Some(body) = bodies.pop() {
             for s in body {
@@ -372,7 +372,8 @@ impl Module {
                     Stmt::Block(inner) => bodies.push(inner),
                     Stmt::Instr(i) => i.operands.iter().for_each(|o| {
                         o.names(&mut |name| {
-                            if names.insert(name) && i.opcode == "call" {
+                            names.insert(name);
+                            if i.opcode == "call" && called.insert(name) {
                                 bodies.extend(bodies_of.get(name).copied());
                             }
                         });

@@ -39,6 +39,73 @@ fn conversion(s: &str) -> Option<(&str, &str, char, &str)> {
     Some((numbers, length, kind, &s[kind.len_utf8()..]))
 }
 
+/// A number by a conversion of one, from `%` to its letter. The package rounds digits itself, and knows no exponent of 0.
+/// `None` for more columns or digits than [`MAX_WIDTH`].
+fn float(form: &str, v: f64) -> Option<String> {
+    let (numbers, kind) = form[1..].split_at(form.len() - 2);
+    let flags = numbers.find(|c: char| !"#+- 0".contains(c));
+    let (flags, numbers) = numbers.split_at(flags.unwrap_or(numbers.len()));
+    let (width, digits) = numbers.split_once('.').unwrap_or((numbers, "6"));
+    let number = |s: &str| match s {
+        "" => Some(0),
+        _ => s.parse().ok().filter(|&n: &usize| n as u64 <= MAX_WIDTH),
+    };
+    // A negative number of digits, which only a value can be, counts as none given.
+    let digits = if digits.starts_with('-') { "6" } else { digits };
+    let (width, digits) = (number(width)?, number(digits)?);
+    let with_exponent = |digits: usize| {
+        let text = format!("{:.digits$e}", v.abs());
+        let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+        let exponent: i32 = exponent.parse().unwrap_or(0);
+        (mantissa.to_owned(), exponent)
+    };
+    let scientific = |mantissa: String, exponent: i32| {
+        let sign = if exponent < 0 { '-' } else { '+' };
+        format!("{mantissa}e{sign}{:02}", exponent.abs())
+    };
+    // A point that stands for no digit, and zeros behind it, of `%g`.
+    let short = |text: String| match text.contains('.') && !flags.contains('#') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text,
+    };
+    let text = match kind.to_ascii_lowercase().as_str() {
+        _ if v.is_nan() => "nan".into(),
+        _ if v.is_infinite() => "inf".into(),
+        "f" => format!("{:.digits$}", v.abs()),
+        "e" => {
+            let (mantissa, exponent) = with_exponent(digits);
+            scientific(mantissa, exponent)
+        }
+        _ => {
+            let digits = digits.max(1);
+            let (mantissa, exponent) = with_exponent(digits - 1);
+            match (-4..digits as i32).contains(&exponent) {
+                true => {
+                    let behind = (digits as i32 - 1 - exponent) as usize;
+                    short(format!("{:.behind$}", v.abs()))
+                }
+                false => scientific(short(mantissa), exponent),
+            }
+        }
+    };
+    let sign = match v.is_sign_negative() && !v.is_nan() {
+        true => "-",
+        false if flags.contains('+') => "+",
+        false if flags.contains(' ') => " ",
+        false => "",
+    };
+    let fill = width.saturating_sub(sign.len() + text.len());
+    let text = match (flags.contains('-'), flags.contains('0') && v.is_finite()) {
+        (true, _) => format!("{sign}{text}{:fill$}", ""),
+        (false, true) => format!("{sign}{:0>fill$}{text}", ""),
+        (false, false) => format!("{:fill$}{sign}{text}", ""),
+    };
+    Some(match kind.to_ascii_uppercase() == kind {
+        true => text.to_uppercase(),
+        false => text,
+    })
+}
+
 impl Machine<'_> {
     /// `vprintf`: each lane's text goes to the report.
     pub(super) fn printf(
@@ -81,7 +148,7 @@ impl Machine<'_> {
             };
             rest = behind;
             let mut value = |bytes: u64| {
-                let at = next.next_multiple_of(bytes);
+                let at = next.wrapping_add(bytes - 1) & !(bytes - 1);
                 *next = at.wrapping_add(bytes);
                 count += 1;
                 self.at_generic(of, at, bytes)
@@ -132,7 +199,14 @@ impl Machine<'_> {
                 }
                 'c' => Box::new(char::from(value(4)? as u8)),
                 'p' => Box::new(value(8)?),
-                'e' | 'E' | 'f' | 'F' | 'g' | 'G' => Box::new(f64::from_bits(value(8)?)),
+                'e' | 'E' | 'f' | 'F' | 'g' | 'G' => {
+                    let v = f64::from_bits(value(8)?);
+                    let Some(t) = float(&form, v) else {
+                        return Err(of.unmodelled(format!("the width in {form:?}")));
+                    };
+                    form = "%s".into();
+                    Box::new(t)
+                }
                 's' => {
                     let at = value(8)?;
                     Box::new(self.text(of, at)?)
@@ -225,5 +299,43 @@ impl Lane<'_, '_> {
             text: ins.text.clone(),
             reason: format!("{what} is not modelled"),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::float;
+
+    /// As C's `printf` prints them.
+    #[test]
+    fn numbers_are_as_c_prints_them() {
+        for (form, v, expected) in [
+            ("%f", 0.5, "0.500000"),
+            ("%.2f", 0.125, "0.12"),
+            ("%.20f", 0.5, "0.50000000000000000000"),
+            ("%.0f", 2.5, "2"),
+            ("%8.3f", -1.5, "  -1.500"),
+            ("%-8.1f", 1.5, "1.5     "),
+            ("%+08.2f", 1.5, "+0001.50"),
+            ("%e", 0.0, "0.000000e+00"),
+            ("%.3E", 12345.678, "1.235E+04"),
+            ("%.1e", 9.99e-5, "1.0e-04"),
+            ("%g", 0.0, "0"),
+            ("%g", 1.0, "1"),
+            ("%g", 10.0, "10"),
+            ("%g", 0.0001, "0.0001"),
+            ("%g", 1e-5, "1e-05"),
+            ("%g", 123456.0, "123456"),
+            ("%g", 1234567.0, "1.23457e+06"),
+            ("%#g", 1.0, "1.00000"),
+            ("%.3g", 2.0 / 3.0, "0.667"),
+            ("%5g", f64::INFINITY, "  inf"),
+            ("%F", f64::NEG_INFINITY, "-INF"),
+            ("%06f", f64::NAN, "   nan"),
+        ] {
+            assert_eq!(float(form, v).as_deref(), Some(expected), "{form} of {v}");
+        }
+        assert_eq!(float("%10000f", 1.0), None);
+        assert_eq!(float("%.99999f", 1.0), None);
     }
 }
