@@ -187,12 +187,12 @@ fn undefined_forms_are_refused() {
 
 #[test]
 fn what_keeps_a_kernel_from_running_is_said() {
-    let list = inventory(&module(
-        "{ .param .b32 argument; st.param.b32 [argument], %r1; }",
-    ));
+    let list = inventory(&module("{ .local .b32 twice; .local .b32 twice; }"));
     assert_eq!(list.problems.len(), 1, "{:?}", list.problems);
-    let m = Module::parse(".version 9.0\n.target sm_90a\n.func f() { ret; }").unwrap();
-    assert_eq!(inventory(&m).problems.len(), 1);
+    let elsewhere =
+        ".version 9.0\n.target sm_90a\n.extern .global .b32 elsewhere;\n.entry k() { ret; }";
+    let list = inventory(&Module::parse(elsewhere).unwrap());
+    assert_eq!(list.problems.len(), 1, "{:?}", list.problems);
 }
 
 /// Instructions of the fifth-generation tensor core; loads are added by their register counts.
