@@ -200,7 +200,7 @@ fn logits_lie_within_their_derived_bound() {
                 };
                 let name = format!("{model}, {dialect}, {arithmetic:?}");
                 let found = bounds::compare(directory.path(), &mut gpu, rule, &text, &[20, 1, 4]);
-                let found = found.unwrap_or_else(|error| panic!("{name}: {error}"));
+                let found = found.unwrap_or_else(|error| panic!("{name}: {error:#}"));
                 let most = found.explained.iter().copied().fold(0.0, f64::max);
                 println!(
                     "{name}: {:.4} of what roundings explain, {most:.2e} at most, {} tokens known, {} certain",
