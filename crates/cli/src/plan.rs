@@ -327,9 +327,24 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         (Some(why), None) => engine::no_gpu(why),
         _ => choice.reason.to_string(),
     };
+    let digits = choice.digits.unwrap_or(1);
+    let with_digits = match (&gpu, choice.digits) {
+        (Some(gpu), Some(_)) => Some(dispatch::plan(&call, gpu, &options)?.1),
+        _ => None,
+    };
     let kernels = match &gpu {
         Some(gpu) => {
             let mut lines = Line::of_gpu(&call, gpu, tuned.as_ref(), args.chained);
+            if let (Some(config), Some(plan)) = (choice.config, &with_digits) {
+                let chosen = lines
+                    .iter_mut()
+                    .filter(|line| line.kernel == config.kernel());
+                chosen.for_each(|line| {
+                    line.config = Ok(config);
+                    line.passes = Some(passes(&config, &shape, digits));
+                    line.launches = plan.launches().to_vec();
+                });
+            }
             if let Some(product) = product {
                 lines
                     .iter_mut()
@@ -346,11 +361,6 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         }
         (Some(gpu), Some(config)) => config.workspace_bytes(&Job::new(&shape, &operands, gpu)),
         _ => 0,
-    };
-    let digits = choice.digits.unwrap_or(1);
-    let with_digits = match (&gpu, choice.digits) {
-        (Some(gpu), Some(_)) => Some(dispatch::plan(&call, gpu, &options)?.1),
-        _ => None,
     };
     let chosen = choice.config.map(|config| {
         let launches = match (&gpu, &with_digits) {
