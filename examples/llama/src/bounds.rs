@@ -149,12 +149,24 @@ pub fn compare(
         "what roundings of {arithmetic:?} explain is not derived"
     );
     let (weights, config) = Weights::open(path, Arithmetic::Reference, &Device::Cpu)?;
-    let mut reference = Decoder::load(&weights, &config, rule, text.len())?;
+    let reference = Decoder::load(&weights, &config, rule, text.len())?;
     drop(weights);
-    let mut found = Found::default();
-    let (mut at, mut largest) = (0, 0.0f64);
     model.reset();
     model.met().keep();
+    let found = beside(reference, model, text, passes);
+    model.met().stop();
+    found
+}
+
+/// A model that keeps its vectors, beside a reference.
+fn beside(
+    mut reference: Decoder<'_>,
+    model: &mut dyn Reader,
+    text: &[u32],
+    passes: &[usize],
+) -> Result<Found> {
+    let mut found = Found::default();
+    let (mut at, mut largest) = (0, 0.0f64);
     for pass in passes.iter().copied().chain(std::iter::repeat(1)) {
         let tokens = &text[at..(at + pass).min(text.len())];
         if tokens.is_empty() {
@@ -263,6 +275,11 @@ impl Maker for Loader<'_> {
     }
 
     fn linear(&mut self, modules: &[String], _: usize, _: usize) -> Result<Matrix> {
+        ensure!(
+            self.weights.are_nvfp4(modules),
+            "{} is not NVFP4; bounds are derived where all linear layers are",
+            modules.join(", ")
+        );
         match self.weights.linear(modules)? {
             Product::Dense(layer) => dense(&layer, Of::Nvfp4),
             other => bail!("{other:?} is not the reference's"),

@@ -15,6 +15,11 @@ impl Met {
         self.vectors = Some(Vec::new());
     }
 
+    /// Keeps none any more.
+    pub fn stop(&mut self) {
+        self.vectors = None;
+    }
+
     pub fn is_kept(&self) -> bool {
         self.vectors.is_some()
     }

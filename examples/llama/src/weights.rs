@@ -185,11 +185,19 @@ impl Weights {
         }
     }
 
+    /// Whether modules are NVFP4 where an arithmetic asks for it: not those that a directory has as dense ones.
+    pub fn are_nvfp4(&self, modules: &[String]) -> bool {
+        match &self.source {
+            Source::Directory { nvfp4, .. } => modules.iter().all(|module| nvfp4.has(module)),
+            Source::Gguf(_) => true,
+        }
+    }
+
     /// Modules as one linear layer, with their rows one behind the other.
     pub fn linear(&self, modules: &[String]) -> Result<Product> {
         match &self.source {
             Source::Directory { nvfp4, .. } => {
-                if !modules.iter().all(|module| nvfp4.has(module)) {
+                if !self.are_nvfp4(modules) {
                     return self.dense_of(nvfp4.checkpoint(), modules);
                 }
                 let checkpoint = nvfp4.checkpoint();
