@@ -189,7 +189,10 @@ fn verify_dumps_and_replays() {
     assert!(prints(&args).contains("nothing is written"));
     assert!(!Path::new(&none).exists());
 
-    for (bytes, says) in [(&b"rubbish"[..], "not a safetensors file but text"), (b"", "empty")] {
+    for (bytes, says) in [
+        (&b"rubbish"[..], "not a safetensors file but text"),
+        (b"", "empty"),
+    ] {
         std::fs::write(&case, bytes).unwrap();
         assert!(fails(&["verify", "--problem", &case]).contains(says));
     }
