@@ -69,6 +69,20 @@ fn main() -> ExitCode {
     program.run(all)
 }
 
+/// What a GPU computes a model with: experts have NVFP4 vectors alone.
+fn arithmetics(model: &str) -> &'static [Arithmetic] {
+    const ALL: [Arithmetic; 4] = [
+        Arithmetic::Nvfp4,
+        Arithmetic::Nvfp4Bf16,
+        Arithmetic::Nvfp4F16,
+        Arithmetic::Nvfp4Vectors,
+    ];
+    match model {
+        "qwen3_moe" => &[Arithmetic::Nvfp4Vectors],
+        _ => &ALL,
+    }
+}
+
 fn on_cpu(directory: &Path, arithmetic: Arithmetic, head: Head) -> Model {
     let (weights, config) = Weights::open(directory, arithmetic, &Device::Cpu).unwrap();
     Model::load(&weights, config, MOST, head, 2, |_| ()).unwrap()
@@ -182,15 +196,7 @@ fn logits_lie_within_their_derived_bound() {
     ] {
         for dialect in Dialect::ALL {
             random::write(directory.path(), model, dialect, &sizes);
-            for arithmetic in [
-                Arithmetic::Nvfp4,
-                Arithmetic::Nvfp4Bf16,
-                Arithmetic::Nvfp4F16,
-                Arithmetic::Nvfp4Vectors,
-            ] {
-                if model == "qwen3_moe" && arithmetic != Arithmetic::Nvfp4Vectors {
-                    continue;
-                }
+            for &arithmetic in arithmetics(model) {
                 let mut gpu = on_gpu(directory.path(), arithmetic, Head::Dense).unwrap();
                 let roundings = gpu.roundings().unwrap();
                 let rule = Rule {
@@ -290,15 +296,7 @@ fn graphs_have_the_bits_of_single_launches() {
     let text = text(64);
     for model in MODELS {
         random::write(directory.path(), model, Dialect::ModelOpt, &SIZES);
-        for arithmetic in [
-            Arithmetic::Nvfp4,
-            Arithmetic::Nvfp4Bf16,
-            Arithmetic::Nvfp4F16,
-            Arithmetic::Nvfp4Vectors,
-        ] {
-            if model == "qwen3_moe" && arithmetic != Arithmetic::Nvfp4Vectors {
-                continue;
-            }
+        for &arithmetic in arithmetics(model) {
             let [graphs, launches] = [true, false].map(|graphs| {
                 let gpu = on_gpu(directory.path(), arithmetic, Head::Nvfp4Twice).unwrap();
                 let mut gpu = gpu.with_graphs(graphs);
