@@ -158,6 +158,17 @@ pub fn compare(
     found
 }
 
+/// What a distance is measured in.
+const EXPLAINED: &str = "roundings explain";
+
+/// Whether a comparison has found numbers that roundings do not explain. One that could not be made has found nothing.
+pub fn is_outside(found: &Result<Found>) -> bool {
+    match found {
+        Ok(found) => found.distance > 1.0,
+        Err(error) => error.root_cause().to_string().ends_with(EXPLAINED),
+    }
+}
+
 /// A model that keeps its vectors, beside a reference.
 fn beside(
     mut reference: Decoder<'_>,
@@ -441,7 +452,7 @@ impl<'a> Decoder<'a> {
         match distance <= 1.0 {
             true => Ok((Near::exact(found), given)),
             false => {
-                bail!("a vector's element is {distance:.3} times as far off as roundings explain")
+                bail!("a vector's element is {distance:.3} times as far off as {EXPLAINED}")
             }
         }
     }

@@ -177,7 +177,7 @@ fn what_is_computed_otherwise_lies_outside_the_derived_bound() {
     let is_outside = |model: &mut Model| {
         let rule = Rule::on_cpu(Arithmetic::Nvfp4);
         let found = bounds::compare(directory.path(), model, rule, text, &[10, 2]);
-        found.map_or(true, |found| found.distance > 1.0)
+        bounds::is_outside(&found)
     };
     let sound = || load(directory.path(), Arithmetic::Nvfp4);
     assert!(!is_outside(&mut sound()));
